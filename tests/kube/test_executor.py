@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tessera.kube.backoff import LONGEST, SHORTEST
 from tessera.kube.client.errors import Conflict, Status
-from tessera.kube.executor import FREE, Executor, Hold, RequestError, rest, until_seen
+from tessera.kube.executor import FREE, Executor, Hold, RequestError, hold_for, until_observed
 from tessera_lab.simulation.virtual_time import run_virtual
 
 KEYS = ("node/a", "node/b", "pod/c")
@@ -84,7 +84,7 @@ def test_a_second_write_of_a_key_waits_for_the_answer_to_the_first() -> None:
         assert server.start("node/a", group)
         assert not server.start("node/a", group)
         assert server.start("node/b", group)
-        assert server.executor.in_flight("node/a")
+        assert server.executor.is_in_flight("node/a")
         await server.answer("node/a", FREE)
         assert server.start("node/a", group)
         await server.answer("node/b", FREE)
@@ -99,7 +99,7 @@ def test_pauses_double_are_bounded_and_are_short_again_after_a_success() -> None
         for outcome in outcomes:
             assert server.start("node/a", group)
             await server.answer("node/a", outcome)
-            assert server.executor.busy("node/a") == (outcome is not FREE)
+            assert server.executor.is_busy("node/a") == (outcome is not FREE)
             await asyncio.sleep(LONGEST)
 
     pauses = play(story).pauses
@@ -111,15 +111,15 @@ def test_pauses_double_are_bounded_and_are_short_again_after_a_success() -> None
 def test_a_rest_ends_by_time_and_by_nothing_that_is_seen() -> None:
     async def story(server: Server, group: asyncio.TaskGroup) -> None:
         server.start("node/a", group)
-        await server.answer("node/a", rest(5.0))
-        server.executor.seen(["node/a"])
+        await server.answer("node/a", hold_for(5.0))
+        server.executor.objects_changed(["node/a"])
         await asyncio.sleep(4.9)
         assert not server.start("node/a", group)
         woken = server.woken
         await asyncio.sleep(0.2)
         assert server.woken == woken + 1
         assert server.released_keys == ["node/a"]
-        assert not server.executor.busy("node/a")
+        assert not server.executor.is_busy("node/a")
 
     play(story)
 
@@ -128,14 +128,14 @@ def test_a_write_is_waited_for_until_it_is_seen_or_time_is_over() -> None:
     async def story(server: Server, group: asyncio.TaskGroup) -> None:
         for key, most in (("node/a", 2.0), ("node/b", 2.0), ("pod/c", None)):
             server.start(key, group)
-            await server.answer(key, until_seen(most))
-            assert server.executor.unseen(key)
-        server.executor.seen(["node/a", "unknown"])
-        assert not server.executor.busy("node/a")
+            await server.answer(key, until_observed(most))
+            assert server.executor.awaits_observation(key)
+        server.executor.objects_changed(["node/a", "unknown"])
+        assert not server.executor.is_busy("node/a")
         await asyncio.sleep(2.1)
-        assert not server.executor.busy("node/b")
+        assert not server.executor.is_busy("node/b")
         await asyncio.sleep(3600)
-        assert server.executor.busy("pod/c")
+        assert server.executor.is_busy("pod/c")
 
     play(story)
 
@@ -144,12 +144,12 @@ def test_a_change_that_is_seen_before_the_answer_frees_the_key() -> None:
     async def story(server: Server, group: asyncio.TaskGroup) -> None:
         server.start("node/a", group)
         await asyncio.sleep(0)
-        server.executor.seen(["node/a"])
-        await server.answer("node/a", until_seen(None))
-        assert not server.executor.busy("node/a")
+        server.executor.objects_changed(["node/a"])
+        await server.answer("node/a", until_observed(None))
+        assert not server.executor.is_busy("node/a")
         server.start("node/a", group)
-        await server.answer("node/a", until_seen(None))
-        assert server.executor.unseen("node/a"), "an earlier sight says nothing about a later write"
+        await server.answer("node/a", until_observed(None))
+        assert server.executor.awaits_observation("node/a"), "an earlier sight says nothing about a later write"
 
     play(story)
 
@@ -163,7 +163,7 @@ def test_a_key_may_be_postponed_without_a_write() -> None:
         assert server.start("node/a", group)
         server.executor.postpone("node/a", 30.0)
         await server.answer("node/a", FREE)
-        assert not server.executor.busy("node/a")
+        assert not server.executor.is_busy("node/a")
 
     assert play(story).released_keys == []
 
@@ -173,7 +173,7 @@ def test_after_a_stop_no_timer_fires() -> None:
         called: list[str] = []
         server.start("node/a", group)
         await server.answer("node/a", "no answer")
-        server.executor.later(5.0, lambda: called.append("later"))
+        server.executor.call_later(5.0, lambda: called.append("later"))
         server.executor.stop()
         woken = server.woken
         await asyncio.sleep(3600)
@@ -185,7 +185,7 @@ def test_after_a_stop_no_timer_fires() -> None:
 def test_later_calls_and_wakes_once() -> None:
     async def story(server: Server, _group: asyncio.TaskGroup) -> None:
         called: list[str] = []
-        server.executor.later(5.0, lambda: called.append("later"))
+        server.executor.call_later(5.0, lambda: called.append("later"))
         await asyncio.sleep(4.9)
         assert called == []
         await asyncio.sleep(3600)
@@ -204,7 +204,7 @@ def test_a_task_that_is_cancelled_leaves_its_key_free() -> None:
         await asyncio.sleep(1)
         task.cancel()
         await asyncio.wait([task])
-        assert not server.executor.busy("node/a")
+        assert not server.executor.is_busy("node/a")
 
     play(story)
 
@@ -220,7 +220,7 @@ def test_an_error_of_our_own_ends_the_group() -> None:
             async with asyncio.TaskGroup() as group:
                 server.start("node/a", group)
         assert isinstance(caught.value.exceptions[0], ValueError)
-        assert not server.executor.busy("node/a")
+        assert not server.executor.is_busy("node/a")
 
     run_virtual(story())
 
@@ -246,7 +246,7 @@ STEPS = st.one_of(
     st.tuples(st.just("postpone"), st.sampled_from(KEYS)),
     st.tuples(st.just("wait"), st.sampled_from(["0.1", "3", "40"])),
     st.tuples(
-        st.sampled_from([FREE, rest(1.0), until_seen(2.0), until_seen(None), FAILURE]),
+        st.sampled_from([FREE, hold_for(1.0), until_observed(2.0), until_observed(None), FAILURE]),
         st.sampled_from(KEYS),
     ),
 )
@@ -259,15 +259,15 @@ def test_in_any_order_no_key_has_two_writes_and_every_key_becomes_free(steps: li
         for step, key in steps:
             match step:
                 case "start":
-                    was_busy = server.executor.busy(key)
+                    was_busy = server.executor.is_busy(key)
                     assert server.start(key, group) == (not was_busy)
                     started += not was_busy
                 case "seen":
-                    server.executor.seen([key])
-                    assert not server.executor.unseen(key)
+                    server.executor.objects_changed([key])
+                    assert not server.executor.awaits_observation(key)
                 case "postpone":
                     server.executor.postpone(key, 1.0)
-                    assert server.executor.busy(key)
+                    assert server.executor.is_busy(key)
                 case "wait":
                     await asyncio.sleep(float(key))
                 case outcome:
@@ -277,14 +277,14 @@ def test_in_any_order_no_key_has_two_writes_and_every_key_becomes_free(steps: li
                         await server.answer(key, outcome)
                         assert server.woken > woken
             for each in KEYS:
-                assert server.executor.in_flight(each) <= server.executor.busy(each)
-                assert not (server.executor.in_flight(each) and server.executor.unseen(each))
+                assert server.executor.is_in_flight(each) <= server.executor.is_busy(each)
+                assert not (server.executor.is_in_flight(each) and server.executor.awaits_observation(each))
         await asyncio.sleep(0)
         assert len(server.performed) == started
         for key in list(server.waiting):
             await server.answer(key, FREE)
-        server.executor.seen(KEYS)
+        server.executor.objects_changed(KEYS)
         await asyncio.sleep(LONGEST + 1)
-        assert not any(map(server.executor.busy, KEYS))
+        assert not any(map(server.executor.is_busy, KEYS))
 
     play(story)

@@ -39,7 +39,7 @@ def test_a_model_is_known_by_whole_words_in_order(wanted: str, product: str, exp
 )
 def test_bounds(sign: str, expected: list[bool]) -> None:
     bound = Comparison(sign, (8, 6))
-    assert [bound.holds(capability) for capability in ((8, 0), (8, 6), (10, 0))] == expected
+    assert [bound.admits(capability) for capability in ((8, 0), (8, 6), (10, 0))] == expected
 
 
 def test_in_words() -> None:

@@ -127,29 +127,29 @@ def test_compute_capability_and_product() -> None:
 
 def test_a_resource_that_means_one_card_everywhere_needs_no_restriction() -> None:
     choice = chosen(need(40), whole_card("one", A100, 8), whole_card("two", A100, 4))
-    assert (choice.kept_by, choice.nodes) == (NodeRestriction.NOTHING, ("one", "two"))
+    assert (choice.restriction, choice.nodes) == (NodeRestriction.NOTHING, ("one", "two"))
 
 
 def test_other_cards_of_the_same_resource_are_kept_off_by_the_model() -> None:
     choice = chosen(need(40), whole_card("small", T4, 8), whole_card("one", A100, 8))
-    assert (choice.kept_by, choice.products) == (NodeRestriction.PRODUCT, ("NVIDIA A100-SXM4-40GB",))
+    assert (choice.restriction, choice.products) == (NodeRestriction.PRODUCT, ("NVIDIA A100-SXM4-40GB",))
 
 
 def test_larger_cards_of_the_same_resource_are_kept_free() -> None:
     choice = chosen(need(10), whole_card("small", T4, 8), whole_card("large", H100, 8))
-    assert (choice.kept_by, choice.products) == (NodeRestriction.PRODUCT, ("Tesla T4",))
+    assert (choice.restriction, choice.products) == (NodeRestriction.PRODUCT, ("Tesla T4",))
 
 
 def test_the_model_does_not_tell_apart_nodes_that_have_several() -> None:
     mixed = [whole_card("mixed", T4, 2), *slices("mixed", A100, A100_TABLE, {"1g.5gb": 7}, dynamic=False)]
     choice = chosen(need(40), *mixed, whole_card("one", A100, 8))
-    assert (choice.resource, choice.kept_by, choice.nodes) == ("nvidia.com/gpu", NodeRestriction.NODES, ("one",))
+    assert (choice.resource, choice.restriction, choice.nodes) == ("nvidia.com/gpu", NodeRestriction.NODES, ("one",))
 
 
 def test_the_model_does_not_tell_apart_the_same_model_used_otherwise() -> None:
     unrenamed = shared_card("shared", A100, 8, replicas=4, resource="nvidia.com/gpu")
     choice = chosen(need(40), unrenamed, whole_card("one", A100, 8))
-    assert (choice.kept_by, choice.nodes) == (NodeRestriction.NODES, ("one",))
+    assert (choice.restriction, choice.nodes) == (NodeRestriction.NODES, ("one",))
 
 
 def test_a_node_that_gives_out_good_and_bad_under_one_name_is_not_meant() -> None:

@@ -31,7 +31,7 @@ def test_a_slice_goes_to_the_fullest_card_or_spread_to_the_emptiest() -> None:
     assert nodes(search, SMALL, work) == ["used"]
     assert nodes(search, SMALL, work, spread=True) == ["empty"]
     assert nodes(search, SMALL, work) == ["used"]
-    assert work.left < 1000
+    assert work.remaining < 1000
 
 
 def test_a_node_that_refused_is_not_asked_again_until_that_is_forgotten() -> None:

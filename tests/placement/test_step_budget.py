@@ -24,7 +24,7 @@ def test_a_part_is_charged_to_the_whole() -> None:
     whole = StepBudget(100)
     part = whole.part(0.4)
     part.spend(50)
-    assert (part.spent, whole.left) == (True, 50)
+    assert (part.is_spent, whole.remaining) == (True, 50)
 
 
 def test_what_the_work_does_not_suffice_for_is_postponed_and_comes_next() -> None:

@@ -39,7 +39,7 @@ from tessera.driver.planning.instructions import (
 )
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import AlreadyExists, Conflict, Forbidden, NotFound
-from tessera.kube.executor import FREE, Executor, Hold, RequestError, until_seen
+from tessera.kube.executor import FREE, Executor, Hold, RequestError, until_observed
 from tessera.kube.resources import CONFIGMAPS, DAEMONSETS, NODES, OPENSHIFT_PROXIES, PODS, RUNTIME_CLASSES
 
 _log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class DriverExecutor:
     def start(self, instruction: Instruction, group: asyncio.TaskGroup) -> None:
         """Starts an instruction, unless its object is busy or another write of the same node has to come first."""
         key = instruction_key(instruction)
-        if self._executor.busy(key) or self._waits_for_other_write(instruction):
+        if self._executor.is_busy(key) or self._waits_for_other_write(instruction):
             return
         if isinstance(instruction, CreateValidationPod | ApplyToolkit) and not self._image():
             _log.info("Tessera's own image is not known: no pod of its controller is seen")
@@ -98,7 +98,7 @@ class DriverExecutor:
 
     def observe_change(self, *keys: str) -> None:
         """Allows new writes of these objects, since a watch showed a change."""
-        self._executor.seen(keys)
+        self._executor.objects_changed(keys)
 
     def stop(self) -> None:
         """Forgets all pauses."""
@@ -113,9 +113,9 @@ class DriverExecutor:
         match instruction:
             case LabelNode(node=node):
                 status = (f"told/{node}", f"condition/{node}")
-                return any(self._executor.in_flight(key) or self._executor.unseen(key) for key in status)
+                return any(self._executor.is_in_flight(key) or self._executor.awaits_observation(key) for key in status)
             case WriteStatus(node=node) | WriteCondition(node=node):
-                return self._executor.in_flight(f"label/{node}")
+                return self._executor.is_in_flight(f"label/{node}")
         return False
 
     # Called by the executor
@@ -130,7 +130,7 @@ class DriverExecutor:
             return self._executor.back_off(instruction_key(instruction))
         if isinstance(instruction, CreateSet):
             self.problems.pop(instruction.set.id, None)
-        return until_seen(SEEN_SECONDS)
+        return until_observed(SEEN_SECONDS)
 
     def failed(self, instruction: Instruction, error: RequestError) -> Hold:
         """Backs off, unless the object to delete is gone already."""

@@ -35,7 +35,7 @@ def explain_no_room(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Rea
     """
     match reason:
         case UnknownProfile(known=()):
-            return _no_node_joined(view, pod)
+            return _explain_no_card(view, pod)
         case UnknownProfile():
             return _unknown_profile(reason)
         case NeverFits():
@@ -55,7 +55,7 @@ def _request(pod: PodInfo) -> str:
     return f"it requests {profiles_text(pod)}"
 
 
-def _no_node_joined(view: ClusterView, pod: PodInfo) -> Explanation:
+def _explain_no_card(view: ClusterView, pod: PodInfo) -> Explanation:
     labelled = [
         node.metadata.name
         for node in view.snapshot.nodes
@@ -105,13 +105,13 @@ def _no_node(view: ClusterView, slicer: Slicer, pod: PodInfo) -> Explanation:
     total = len(slicer.state.inventory.fleet.nodes)
     return Explanation(
         case="no-node",
-        verdict=f"waits; {_none_of(total)}",
+        verdict=f"waits; {_no_node_text(total)}",
         facts=(_request(pod), *_refusal_facts(slicer, pod, refused)),
         help=tuple(changes_by_node(view, slicer, pod)),
     )
 
 
-def _none_of(total: int) -> str:
+def _no_node_text(total: int) -> str:
     if total == 1:
         return "the only node with sliced cards cannot take it"
     return f"none of the {total} nodes with sliced cards can take it"

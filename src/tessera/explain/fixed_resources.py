@@ -55,7 +55,7 @@ def dynamic_resources(node: Node) -> frozenset[str]:
 
 def any_node_offers(view: ClusterView, asked: Mapping[str, int]) -> bool:
     """Returns True if a node offers one of these resources without making it on demand."""
-    return any(_given(node, resource) for node in view.snapshot.nodes for resource in asked)
+    return any(_offered_count(node, resource) for node in view.snapshot.nodes for resource in asked)
 
 
 def explain_fixed_request(view: ClusterView, pod: Pod, asked: Mapping[str, int]) -> Explanation:
@@ -124,14 +124,18 @@ def _short(view: ClusterView, pod: Pod, resource: str, count: int, wants: str) -
     """Explains why no node has that many free; None if one has, or if the user may not read enough to know."""
     if view.snapshot.forbidden & _NEEDED:
         return None
-    given = {node.metadata.name: _given(node, resource) for node in view.snapshot.nodes if _given(node, resource)}
+    given = {
+        node.metadata.name: _offered_count(node, resource)
+        for node in view.snapshot.nodes
+        if _offered_count(node, resource)
+    }
     if not given:
         return Explanation(
             case="not-offered",
             verdict=f"waits for {resource}, which no node offers",
-            facts=(wants, *_offered(view), *_scheduler_message(pod), *_faulty_nodes(view)),
+            facts=(wants, *_offered_lines(view), *_scheduler_message(pod), *_faulty_nodes(view)),
             help=(
-                *(("request a resource that nodes offer or make on demand",) if _any_offered(view) else ()),
+                *(("request a resource that nodes offer or make on demand",) if _offers_anything(view) else ()),
                 _LABEL,
             ),
         )
@@ -147,7 +151,7 @@ def _short(view: ClusterView, pod: Pod, resource: str, count: int, wants: str) -
             ),
             help=(f"request at most {max(given.values())}",),
         )
-    taken = _taken(view, resource)
+    taken = _used_by_node(view, resource)
     if any(total - taken[name] >= count for name, total in given.items()):
         return None
     return Explanation(
@@ -161,8 +165,12 @@ def _short(view: ClusterView, pod: Pod, resource: str, count: int, wants: str) -
 
 def _free_lines(view: ClusterView, asked: Mapping[str, int]) -> Iterator[str]:
     for resource in sorted(asked):
-        given = {node.metadata.name: _given(node, resource) for node in view.snapshot.nodes if _given(node, resource)}
-        yield from _lines(given, _taken(view, resource), resource)
+        given = {
+            node.metadata.name: _offered_count(node, resource)
+            for node in view.snapshot.nodes
+            if _offered_count(node, resource)
+        }
+        yield from _lines(given, _used_by_node(view, resource), resource)
 
 
 def _lines(given: Mapping[str, int], taken: Mapping[str, int], resource: str) -> Iterator[str]:
@@ -172,11 +180,11 @@ def _lines(given: Mapping[str, int], taken: Mapping[str, int], resource: str) ->
         yield f"and {count_noun(len(given) - _NODES, 'more node')}"
 
 
-def _given(node: Node, resource: str) -> int:
+def _offered_count(node: Node, resource: str) -> int:
     return 0 if resource in dynamic_resources(node) else _count(node.status.allocatable.get(resource, "0"))
 
 
-def _taken(view: ClusterView, resource: str) -> Counter[str]:
+def _used_by_node(view: ClusterView, resource: str) -> Counter[str]:
     """The number of devices that pods use, by node; pods that have ended use none."""
     found: Counter[str] = Counter()
     for pod in view.snapshot.pods:
@@ -185,12 +193,12 @@ def _taken(view: ClusterView, resource: str) -> Counter[str]:
     return found
 
 
-def _offered(view: ClusterView) -> Iterator[str]:
+def _offered_lines(view: ClusterView) -> Iterator[str]:
     totals: Counter[str] = Counter()
     for node in view.snapshot.nodes:
         for name in node.status.allocatable:
-            if name.startswith(_DOMAIN) and _given(node, name):
-                totals[name] += _given(node, name)
+            if name.startswith(_DOMAIN) and _offered_count(node, name):
+                totals[name] += _offered_count(node, name)
     if totals:
         yield f"nodes offer {list_names([f'{name} {n}' for name, n in sorted(totals.items())])}"
     demanded = _on_demand(view)
@@ -204,9 +212,9 @@ def _on_demand(view: ClusterView) -> frozenset[str]:
     return frozenset().union(*(dynamic_resources(node) for node in view.snapshot.nodes))
 
 
-def _any_offered(view: ClusterView) -> bool:
+def _offers_anything(view: ClusterView) -> bool:
     given = (
-        _given(node, name)
+        _offered_count(node, name)
         for node in view.snapshot.nodes
         for name in node.status.allocatable
         if name.startswith(_DOMAIN)

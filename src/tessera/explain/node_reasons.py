@@ -207,11 +207,11 @@ def relevant_warnings(
         concerned = conditions_with_reason(event.reason) if conditions else frozenset()
         if event.message in messages or event_time(event) < now - WARNING_LIFETIME:
             continue
-        if not concerned or any(not _outdated(event, conditions.get(each)) for each in concerned):
+        if not concerned or any(not _is_outdated(event, conditions.get(each)) for each in concerned):
             yield event
 
 
-def _outdated(event: CoreEvent, condition: Condition | None) -> bool:
+def _is_outdated(event: CoreEvent, condition: Condition | None) -> bool:
     if condition is None or condition.status == "True":
         return True
     try:

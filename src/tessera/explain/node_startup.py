@@ -125,7 +125,7 @@ def _facts(view: ClusterView, node: Node, record: ProvisioningRecord, late: Cond
     parts = _parts(record)
     if parts:
         yield f"until now: {parts}"
-    yield from _expected(view, record)
+    yield from _expected_duration(view, record)
     missing = missing_offer(node)
     if missing:
         yield f"missing until its cards can be used: {missing}"
@@ -137,7 +137,7 @@ def _parts(record: ProvisioningRecord) -> str:
     return ", ".join(f"{name} {took:.0f} s" for name, took in known if took >= 1)
 
 
-def _expected(view: ClusterView, record: ProvisioningRecord) -> Iterator[str]:
+def _expected_duration(view: ClusterView, record: ProvisioningRecord) -> Iterator[str]:
     found = estimate_remaining(record, view.snapshot.history, view.snapshot.now)
     if not found.n:
         return

@@ -130,7 +130,7 @@ def _without_agent(view: ClusterView, node: Node) -> Explanation | None:
     fault = view.agent_fault(node.metadata.name)
     if not fault:
         return None
-    if not _agent_comes(node) and not _agent_conditions(node):
+    if not _gets_agent(node) and not _agent_conditions(node):
         return Explanation(
             case="no-agent",
             verdict="has no agent, and no label of a GPU node",
@@ -151,7 +151,7 @@ def _without_agent(view: ClusterView, node: Node) -> Explanation | None:
     )
 
 
-def _agent_comes(node: Node) -> bool:
+def _gets_agent(node: Node) -> bool:
     labels = node.metadata.labels
     return any(name in labels and value in (None, labels[name]) for name, value in AGENT_NODE_LABELS.items())
 
@@ -193,7 +193,7 @@ def _by_conditions(view: ClusterView, node: Node) -> Explanation:
             facts=facts,
             help=("check again in a moment; if nothing comes, read the log of the agent's pod",),
         )
-    given = _given(node)
+    given = _offered_resources(node)
     if not given:
         return Explanation(
             case="offers-nothing",
@@ -223,7 +223,7 @@ def _condition(node: Node, kind: str) -> Condition | None:
     return next((each for each in node.status.conditions if each.type == kind), None)
 
 
-def _given(node: Node) -> list[str]:
+def _offered_resources(node: Node) -> list[str]:
     """The resources that kubelet counts, and ``slices on demand`` if the node makes some."""
     given = [f"{name} {count}" for name, count in _allocatable(node).items()]
     on_demand = is_on_demand(node.metadata.labels.get(MIG_CONFIG_LABEL, ""))
@@ -248,7 +248,7 @@ def _facts(view: ClusterView, node: Node, origin: str = "") -> Iterator[str]:
         if aspect.type in told:
             yield f"{aspect.title}: {origin}{told[aspect.type].message or told[aspect.type].reason}"
     yield from _labels(node)
-    yield from _offered(node)
+    yield from _offer_lines(node)
     yield from describe_startup(node)
     if "pods" in view.snapshot.forbidden:
         yield "you may not list pods, so it is unknown if an agent runs"
@@ -263,7 +263,7 @@ def _labels(node: Node) -> Iterator[str]:
     yield f"configuration labels: {', '.join(asked) or 'none'}{f' (state {state})' if state else ''}"
 
 
-def _offered(node: Node) -> Iterator[str]:
+def _offer_lines(node: Node) -> Iterator[str]:
     offers, fault = _offers(node)
     if fault:
         yield fault

@@ -58,7 +58,7 @@ def explain_unscheduled(
             help=_scheduling_help(" ".join(says), promise.node, agent),
         )
     if slicer.state.cluster.required_node(facts) is not None:
-        return _lost(view, slicer, facts)
+        return _explain_lost(view, slicer, facts)
     asked = fixed_requests(pod)
     if any_node_offers(view, asked):
         return explain_fixed_request(view, pod, asked)
@@ -93,7 +93,7 @@ def _scheduling_help(says: str, node: str, agent: str) -> tuple[str, ...]:
     return ("check again in a moment; if nothing changes, check that kube-scheduler runs",)
 
 
-def _lost(view: ClusterView, slicer: Slicer, facts: PodInfo) -> Explanation:
+def _explain_lost(view: ClusterView, slicer: Slicer, facts: PodInfo) -> Explanation:
     asks = f"it requests {profiles_text(facts)} and must run on node {slicer.state.cluster.required_node(facts)}"
     planned = slicer.state.allocations.current_of(facts.uid)
     if planned is not None:
@@ -129,7 +129,7 @@ def explain_bound(
         promise: its recorded slices, if any.
     """
     if promise is None and facts.node in slicer.state.inventory.fleet:
-        return _lost(view, slicer, facts)
+        return _explain_lost(view, slicer, facts)
     where = (
         f"{view.slices(promise.slices)}"
         if promise is not None
@@ -181,14 +181,14 @@ def _slicing(view: ClusterView, pod: Pod, facts: PodInfo, where: str) -> Explana
         return Explanation(
             case="agent-down",
             verdict=f"cannot start: the agent on node {facts.node}, which makes its slice, does not run",
-            facts=(agent, f"to be made: {where}", *_last(view, failed)),
+            facts=(agent, f"to be made: {where}", *_last_events(view, failed)),
             help=(f"start it: kubectl describe daemonset -n tessera-system {AGENT_LABEL[1]}", f"its log: {log}"),
         )
     if failed:
         return Explanation(
             case="slice-failed",
             verdict=f"cannot start: its slice could not be made ({failed[-1].message})",
-            facts=(f"to be made: {where}", *_last(view, failed), "the agent tries again by itself"),
+            facts=(f"to be made: {where}", *_last_events(view, failed), "the agent tries again by itself"),
             help=(
                 "check whether something else uses the card: tessera map, and nvidia-smi on the node",
                 f"the agent's log: {log}",
@@ -198,12 +198,12 @@ def _slicing(view: ClusterView, pod: Pod, facts: PodInfo, where: str) -> Explana
     return Explanation(
         case="slice-being-made",
         verdict=f"is starting: the agent on node {facts.node} is making its slice",
-        facts=(f"to be made: {where}", *_last(view, events)),
+        facts=(f"to be made: {where}", *_last_events(view, events)),
         help=(f"check again in a moment; if nothing changes, read the agent's log: {log}",),
     )
 
 
-def _last(view: ClusterView, events: list[CoreEvent]) -> Iterator[str]:
+def _last_events(view: ClusterView, events: list[CoreEvent]) -> Iterator[str]:
     yield from map(view.describe_event, events[-_EVENTS:])
 
 

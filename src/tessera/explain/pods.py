@@ -46,9 +46,13 @@ def explain_pod(view: ClusterView, pod: Pod) -> Explanation:
         pod: the pod.
     """
     facts = read_pod(pod)
-    found = _ended(pod, facts) or _not_ours(view, pod, facts) or _other_gate(pod, facts)
+    found = _explain_ended(pod, facts) or _explain_other_request(view, pod, facts) or _explain_other_gate(pod, facts)
     if found is None:
-        found = _with_state(view, view.slicer, pod, facts) if view.slicer is not None else _by_events(view, pod, facts)
+        found = (
+            _explain_with_state(view, view.slicer, pod, facts)
+            if view.slicer is not None
+            else _explain_by_events(view, pod, facts)
+        )
     return _with_pod(found, pod)
 
 
@@ -67,7 +71,7 @@ def _with_pod(found: Explanation, pod: Pod) -> Explanation:
 # Obstacles that are not Tessera's
 
 
-def _ended(pod: Pod, facts: PodInfo) -> Explanation | None:
+def _explain_ended(pod: Pod, facts: PodInfo) -> Explanation | None:
     status = pod.status
     if status.phase == "Succeeded":
         return Explanation(case="finished", verdict="has finished (Succeeded); its slices are free again")
@@ -112,7 +116,7 @@ def _finalizers(pod: Pod) -> tuple[str, ...]:
     return (f"waits for the finalizers {names}",) if names else ()
 
 
-def _not_ours(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanation | None:
+def _explain_other_request(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanation | None:
     if facts.fault:
         return Explanation(
             case="bad-request",
@@ -122,7 +126,7 @@ def _not_ours(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanation | None
         )
     if facts.profiles:
         return None
-    mistaken = dict(_misspelt(view, pod))
+    mistaken = dict(_find_misspelt(view, pod))
     if mistaken:
         return Explanation(
             case="misspelt",
@@ -146,15 +150,15 @@ def _not_ours(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanation | None
     )  # fmt: skip
 
 
-def _misspelt(view: ClusterView, pod: Pod) -> Iterator[tuple[str, str]]:
+def _find_misspelt(view: ClusterView, pod: Pod) -> Iterator[tuple[str, str]]:
     """Resource names with a spelling mistake that no node offers, each with the name that is meant."""
     for name in dict.fromkeys(name for container in pod.spec.containers for name in container.resources.limits):
-        right = suggest_resource(name) or _meant(name)
+        right = suggest_resource(name) or _suggest_resource(name)
         if right not in {"", name} and not any(name in node.status.allocatable for node in view.snapshot.nodes):
             yield one_line(name), right
 
 
-def _meant(name: str) -> str:
+def _suggest_resource(name: str) -> str:
     """The resource that a mistyped name means; empty if it resembles none."""
     domain, _, resource = name[:100].casefold().partition("/")
     if not get_close_matches(domain, ["nvidia.com"], n=1, cutoff=0.8):
@@ -171,7 +175,7 @@ def _unscheduled_message(pod: Pod) -> Iterator[str]:
             yield f"kube-scheduler says: {each.message}"
 
 
-def _other_gate(pod: Pod, facts: PodInfo) -> Explanation | None:
+def _explain_other_gate(pod: Pod, facts: PodInfo) -> Explanation | None:
     others = [gate for gate in facts.gates if gate != GATE]
     if not others:
         return None
@@ -202,22 +206,22 @@ def _other_gate(pod: Pod, facts: PodInfo) -> Explanation | None:
 # With the controller's state
 
 
-def _with_state(view: ClusterView, slicer: Slicer, pod: Pod, facts: PodInfo) -> Explanation:
+def _explain_with_state(view: ClusterView, slicer: Slicer, pod: Pod, facts: PodInfo) -> Explanation:
     promise = slicer.state.allocations.current_of(PodUid(pod.metadata.uid))
     recorded = promise if promise is not None and promise.recorded else None
     if facts.gated:
-        return _behind_our_gate(view, slicer, pod, facts, promise)
+        return _explain_gated(view, slicer, pod, facts, promise)
     if not facts.node:
         return explain_unscheduled(view, slicer, pod, facts, recorded)
     return explain_bound(view, slicer, pod, facts, recorded)
 
 
-def _behind_our_gate(
+def _explain_gated(
     view: ClusterView, slicer: Slicer, pod: Pod, facts: PodInfo, promise: Allocation | None
 ) -> Explanation:
     fault = view.controller_fault()
     if fault:
-        return _no_controller(view, slicer, facts, promise, fault)
+        return _explain_no_controller(view, slicer, facts, promise, fault)
     refused = [each for each in view.events_of(pod.metadata.uid) if each.reason == "SliceRefused"]
     if promise is not None:
         where = f"{view.slices(promise.slices)}, on node {promise.node}"
@@ -242,7 +246,7 @@ def _behind_our_gate(
 _CONTROLLER_LOG = "kubectl logs -n tessera-system deployment/tessera-controller"
 
 
-def _no_controller(
+def _explain_no_controller(
     view: ClusterView, slicer: Slicer, facts: PodInfo, promise: Allocation | None, fault: str
 ) -> Explanation:
     reason = slicer.state.waiting.get(facts.uid)
@@ -264,7 +268,7 @@ def _no_controller(
 # Without the controller's state
 
 
-def _by_events(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanation:
+def _explain_by_events(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanation:
     """Explains a pod by itself and its events, for a user who may not read the cluster."""
     forbidden = (
         f"you may not list {', '.join(sorted(view.snapshot.forbidden))}: this is from the pod and its events alone"

@@ -119,7 +119,7 @@ async def explain(client: Client, clock: Clock, query: Query, namespace: str) ->
     try:
         workload = await _workload(client, query, namespace)
     except NotFound as error:
-        await _hint(client, query, namespace, error)
+        await _add_hints(client, query, namespace, error)
         raise
     return explain_workload(ClusterView(await _read_cluster(client, clock, namespace)), workload)
 
@@ -128,37 +128,39 @@ async def _pod(client: Client, clock: Clock, query: Query, namespace: str) -> Ex
     try:
         pod = await client.get(PODS, query.name, namespace)
     except NotFound as error:
-        await _hint(client, query, namespace, error)
-        for line in exhausted_quotas((await _some(client, RESOURCE_QUOTAS, namespace))[0]):
+        await _add_hints(client, query, namespace, error)
+        for line in exhausted_quotas((await _list_allowed(client, RESOURCE_QUOTAS, namespace))[0]):
             error.add_note(f"Its creation may have been refused: {line}")
         raise
     view = ClusterView(await _read_cluster(client, clock, namespace, pod))
     return ExplanationReport(kind="pod", namespace=namespace, name=query.name, answers=(explain_pod(view, pod),))
 
 
-async def _hint(client: Client, query: Query, namespace: str, error: NotFound) -> None:
+async def _add_hints(client: Client, query: Query, namespace: str, error: NotFound) -> None:
     """Adds notes to the error: a missing namespace, a node of that name, a similar name."""
     try:
         await client.get(NAMESPACES, namespace)
     except NotFound:
-        every, _ = await _some(client, NAMESPACES)
-        error.add_note(f'There is no namespace "{namespace}"{_meant(namespace, (n.metadata.name for n in every))}')
+        every, _ = await _list_allowed(client, NAMESPACES)
+        error.add_note(
+            f'There is no namespace "{namespace}"{_suggest_name(namespace, (n.metadata.name for n in every))}'
+        )
         return
     except ApiError:
         pass
     if query.kind == "pod":
-        nodes, _ = await _some(client, NODES, fields=f"metadata.name={query.name}")
+        nodes, _ = await _list_allowed(client, NODES, fields=f"metadata.name={query.name}")
         if any(node.metadata.name == query.name for node in nodes):
             error.add_note(f"There is a node of that name: tessera why node/{query.name}")
             return
     plural: Resource[Any] = PODS if query.kind == "pod" else _WORKLOADS[query.kind]
-    found, _ = await _some(client, plural, namespace)
-    meant = _meant(query.name, (item.metadata.name for item in found))
+    found, _ = await _list_allowed(client, plural, namespace)
+    meant = _suggest_name(query.name, (item.metadata.name for item in found))
     if meant:
         error.add_note(f"Namespace {namespace} has none of that name{meant}")
 
 
-def _meant(name: str, known: Iterable[str]) -> str:
+def _suggest_name(name: str, known: Iterable[str]) -> str:
     close = get_close_matches(name[:253], list(known)[:NAMES_COMPARED], n=1, cutoff=0.7)
     return f"; did you mean {close[0]}?" if close else ""
 
@@ -167,8 +169,8 @@ async def _node(client: Client, clock: Clock, name: str) -> ExplanationReport:
     node, history, pods, events = await asyncio.gather(
         client.get(NODES, name),
         _history(client),
-        _some(client, PODS, fields=f"spec.nodeName={name}"),
-        _some(client, EVENTS, NODE_EVENTS, fields=f"involvedObject.name={name}"),
+        _list_allowed(client, PODS, fields=f"spec.nodeName={name}"),
+        _list_allowed(client, EVENTS, NODE_EVENTS, fields=f"involvedObject.name={name}"),
     )
     forbidden = {resource.plural for (_, seen), resource in ((pods, PODS), (events, EVENTS)) if not seen}
     # The explanation of a node does not use the controller's state.
@@ -197,12 +199,12 @@ async def _read_cluster(client: Client, clock: Clock, namespace: str, pod: Pod |
     """The snapshot of all that the user may read; ``pod`` is the pod in question, if there is one."""
     about = None if pod is None else f"involvedObject.uid={pod.metadata.uid}"
     pods, nodes, instaslices, leases, events, quotas = await asyncio.gather(
-        _some(client, PODS),
-        _some(client, NODES),
-        _some(client, INSTASLICES, INSTASLICE_NAMESPACE),
-        _some(client, LEASES, fields=f"metadata.name={LEASE}"),
-        _some(client, EVENTS, namespace, fields=about),
-        _some(client, RESOURCE_QUOTAS, namespace),
+        _list_allowed(client, PODS),
+        _list_allowed(client, NODES),
+        _list_allowed(client, INSTASLICES, INSTASLICE_NAMESPACE),
+        _list_allowed(client, LEASES, fields=f"metadata.name={LEASE}"),
+        _list_allowed(client, EVENTS, namespace, fields=about),
+        _list_allowed(client, RESOURCE_QUOTAS, namespace),
     )
     forbidden = {
         resource.plural
@@ -216,7 +218,7 @@ async def _read_cluster(client: Client, clock: Clock, namespace: str, pod: Pod |
         )
         if not allowed
     }
-    seen = pods[0] if pods[1] else (await _some(client, PODS, namespace))[0]
+    seen = pods[0] if pods[1] else (await _list_allowed(client, PODS, namespace))[0]
     return Snapshot(
         now=clock.now(),
         pods=seen if pod is None else _with(seen, pod),
@@ -234,7 +236,7 @@ def _with(pods: Sequence[Pod], pod: Pod) -> Sequence[Pod]:
     return [each for each in pods if each.metadata.uid != pod.metadata.uid] + [pod]
 
 
-async def _some(
+async def _list_allowed(
     client: Client, resource: Resource[T], namespace: str | None = None, *, fields: str | None = None
 ) -> tuple[Sequence[T], bool]:
     """The objects of a kind, and True if the user may list them."""
@@ -256,7 +258,7 @@ async def _workload(client: Client, query: Query, namespace: str) -> WorkloadSta
     replica_sets: list[ReplicaSet] = []
     if query.kind == "deployment":
         every = (await client.list(REPLICASETS, namespace)).items
-        replica_sets = [each for each in every if _owned(each, item.metadata.uid)]
+        replica_sets = [each for each in every if _is_owned(each, item.metadata.uid)]
     replicas = item.spec.replicas
     return WorkloadState(
         kind=query.kind,
@@ -268,7 +270,7 @@ async def _workload(client: Client, query: Query, namespace: str) -> WorkloadSta
     )
 
 
-def _owned(item: ReplicaSet, uid: str) -> bool:
+def _is_owned(item: ReplicaSet, uid: str) -> bool:
     return any(owner.controller and owner.uid == uid for owner in item.metadata.owner_references)
 
 

@@ -60,7 +60,7 @@ def explain_workload(view: ClusterView, workload: WorkloadState) -> ExplanationR
     missing = max(0, workload.desired - living)
     # In a rolling update there may be as many pods as there should be, and none of the new template.
     failing = any(each.type == _FAILURE and each.status == "True" for each in workload.conditions)
-    uncreated = _uncreated(view, workload) if missing or failing else None
+    uncreated = _explain_uncreated(view, workload) if missing or failing else None
     shown = [answer for answer in answers if answer.case not in _FINE]
     if not shown and uncreated is None:
         shown = answers
@@ -109,7 +109,7 @@ def _summary(
 # Pods that the API server refused
 
 
-def _uncreated(view: ClusterView, workload: WorkloadState) -> Explanation | None:
+def _explain_uncreated(view: ClusterView, workload: WorkloadState) -> Explanation | None:
     message = next(_failures(view, workload), None)
     if message is None:
         return None
@@ -174,11 +174,11 @@ def _quotas(quotas: Iterable[ResourceQuota]) -> Iterator[str]:
             resource = name.removeprefix("requests.")
             if resource == QUOTA_RESOURCE or resource.startswith(MIG_RESOURCE_PREFIX):
                 used = quota.status.used.get(name, "0")
-                left = ", nothing is left" if _used_up(hard, used) else ""
+                left = ", nothing is left" if _is_used_up(hard, used) else ""
                 yield f"quota {quota.metadata.name}: {used} of {hard} of {name} used{left}"
 
 
-def _used_up(hard: str, used: str) -> bool:
+def _is_used_up(hard: str, used: str) -> bool:
     try:
         return parse_quantity(used) >= parse_quantity(hard)
     except ValueError:

@@ -3,13 +3,13 @@
 Pauses after failures grow and are jittered, so that many clients do not return at the same moment.
 
 An API server under load answers slowly, and the cost of writing a large object hardly depends on how much of it
-changes. So a writer that gathers changes leaves the object alone for a multiple of the duration of its last write: it
-writes to a fast server at once, and to a slow one less often and more at a time.
+changes. So a writer that gathers changes pauses for a multiple of the duration of its last write: it writes to a
+fast server at once, and to a slow one less often and more at a time.
 """
 
 import random
 
-#: First and longest pause of all callers of the API server, seconds.
+#: Shortest and longest pause after failures of requests, seconds.
 SHORTEST = 0.2
 LONGEST = 30.0
 
@@ -46,9 +46,9 @@ class Backoff:
         return min(self._longest, self._rng.uniform(doubled / 2, doubled))
 
 
-#: Multiple for a write that a user or pod waits for: the writer is busy half of the time.
+#: Multiple for a write that a user or pod waits for: the writer writes at most half of the time.
 AWAITED_WRITE = 1.0
-#: Multiple for a state without a waiting reader: the writer is busy a fifth of the time. People notice no more delay.
+#: Multiple for a state without a waiting reader: the writer writes at most a fifth of the time.
 STATE_WRITE = 4.0
 #: Longest pause, seconds: a state without a waiting reader may be this late.
 _LONGEST = 1.0

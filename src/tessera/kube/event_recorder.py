@@ -2,7 +2,7 @@
 
 :meth:`EventRecorder.record` puts a note into a bounded table; one task sends the notes. A note that repeats raises the
 count of its event by merge patch instead of creating another, which ``kubectl describe`` shows as ``x5 over 2m``. The
-recorder drops and counts notes that do not fit or cannot be sent: events help people and hold no state.
+recorder drops and counts notes that do not fit or cannot be sent: events help people and carry no state.
 
 They are core/v1 Events: every API server takes them, and kubectl aggregates them with all others.
 """
@@ -96,7 +96,9 @@ class EventRecorder:
         self._clock = clock
         self._rng = rng
         self._capacity = capacity
+        #: Unsent notes, at most ``capacity``.
         self._waiting: dict[_EventKey, _Occurrences] = {}
+        #: Events on the server whose count a repeat may raise, the last sent at the end.
         self._known: dict[_EventKey, _SentEvent] = {}
         self._wake = asyncio.Event()
 
@@ -142,7 +144,7 @@ class EventRecorder:
             await self.flush()
 
     async def flush(self) -> None:
-        """Sends all that waits; for a clean stop, under a timeout."""
+        """Sends all waiting notes; for a clean stop, under a timeout."""
         while self._waiting:
             note = next(iter(self._waiting))
             await self._deliver(note, self._waiting.pop(note))

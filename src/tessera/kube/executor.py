@@ -4,20 +4,20 @@ A decider (pure) returns the due instructions on each call. The executor keeps t
 decider need not know: the writes in flight, the keys that pause after a failure, and the answered writes that no watch
 has shown yet. Rules:
 
-1. One instruction per key is in flight. A second one is not started, and not queued: the decider asks again.
-2. The doer answers how its key is held afterwards: :data:`FREE`, :func:`rest`, :func:`until_seen`, or
+1. One instruction per key is in flight. A second one is neither started nor queued: the decider returns it again.
+2. The doer returns the hold of the key that follows: :data:`FREE`, :func:`hold_for`, :func:`until_observed`, or
    :meth:`Executor.back_off` after a failure. Nothing is started for a held key.
 3. Pauses after failures double and have jitter (:mod:`tessera.kube.backoff`); a success makes them short again.
-4. ``wake`` is called whenever an answer came or a hold ended by time, so that the decider asks again.
-5. An object that is seen to change frees its key, also if the change is seen before the answer to the write.
-6. All of this may be lost at any instant: a new process decides from what it observes.
+4. ``wake`` is called after each answer, and when time ends a hold, so that the decider decides again.
+5. A change of the object in the watch frees its key, also if the watch shows it before the answer to the write.
+6. This state may be lost at any moment: a new process decides from its own observations.
 
 The client's transport checks just before each write if this process may write at all
 (:mod:`tessera.kube.transport.interface`): the doer's client must be a fenced one.
 
-Hand-written because controller libraries for Python (kopf, for instance) run one handler per object and read their
-state from it; here one decision over all objects leads to many writes. An instruction costs one task and one entry of
-a dictionary.
+Hand-written because controller libraries for Python (kopf, for instance) run one handler per object, and store its
+progress in the object: four patches more for each pod (measured). Here one decision over all objects leads to many
+writes. An instruction costs one task and one entry of a dictionary.
 """
 
 import asyncio
@@ -38,16 +38,16 @@ RequestError = ApiError | ConnectionError | TimeoutError
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """How a key is held after an instruction has ended.
+    """A time in which nothing is started for a key, after an instruction has ended.
 
     Attributes:
         seconds: how long; None for no limit.
-        ends_when_seen: True if the hold ends as soon as the watch shows a change of the object.
+        ends_when_observed: True if the hold ends as soon as the watch shows a change of the object.
         failed: True if the hold follows a failure; the count of failures in a row then goes on.
     """
 
     seconds: float | None
-    ends_when_seen: bool = False
+    ends_when_observed: bool = False
     failed: bool = False
 
 
@@ -55,14 +55,14 @@ class Hold:
 FREE = Hold(0.0)
 
 
-def rest(seconds: float) -> Hold:
+def hold_for(seconds: float) -> Hold:
     """The key is free after so many seconds."""
     return Hold(seconds) if seconds > 0 else FREE
 
 
-def until_seen(at_most: float | None) -> Hold:
-    """The key is free once the object is seen to change, and after so many seconds if it is not; None for no limit."""
-    return Hold(at_most, ends_when_seen=True)
+def until_observed(at_most: float | None) -> Hold:
+    """The key is free once the watch shows a change of the object, at the latest after so many seconds."""
+    return Hold(at_most, ends_when_observed=True)
 
 
 class Doer(Protocol[_Given_contra]):
@@ -79,17 +79,17 @@ class Doer(Protocol[_Given_contra]):
         ...
 
     def failed(self, instruction: _Given_contra, error: RequestError) -> Hold:
-        """Takes in that :meth:`perform` raised this."""
+        """Handles an error of :meth:`perform`; returns the hold that follows."""
         ...
 
     def released(self, instruction: _Given_contra, hold: Hold) -> None:
-        """A hold other than :data:`FREE` has ended."""
+        """Handles the end of a hold other than :data:`FREE`."""
         ...
 
 
 @dataclass(slots=True)
-class _Held(Generic[Instruction]):
-    """The instruction after which a key is held (None: :meth:`Executor.postpone`), and the timer that frees the key."""
+class _HeldKey(Generic[Instruction]):
+    """The last instruction of a held key (None after :meth:`Executor.postpone`), its hold, and the timer of its end."""
 
     instruction: Instruction | None
     hold: Hold
@@ -101,7 +101,7 @@ class Executor(Generic[Instruction]):
 
     Args:
         doer: carries out one instruction.
-        wake: called when the decider should look again.
+        wake: called when the decider should decide again.
         rng: for jitter of pauses.
     """
 
@@ -111,55 +111,55 @@ class Executor(Generic[Instruction]):
         self._rng = rng
         #: Instructions that were started and not answered, by key.
         self._in_flight: dict[Hashable, Instruction] = {}
-        #: Keys in flight whose object the watch has shown changed meanwhile. A subset of ``_in_flight``.
+        #: Keys in flight whose object has changed in the watch meanwhile. A subset of ``_in_flight``.
         self._overtaken: set[Hashable] = set()
-        #: Keys that rest after an answer. None of them is in ``_in_flight``.
-        self._held: dict[Hashable, _Held[Instruction]] = {}
+        #: Keys that are held after an answer. None of them is in ``_in_flight``.
+        self._held: dict[Hashable, _HeldKey[Instruction]] = {}
         #: Failures in a row, by key; without an entry there was none.
         self._backoffs: dict[Hashable, Backoff] = {}
         #: Timers of :meth:`later` that have not fired.
         self._timers: set[asyncio.TimerHandle] = set()
 
     def start(self, key: Hashable, instruction: Instruction, group: asyncio.TaskGroup) -> bool:
-        """Starts an instruction as a task of the group; False, and nothing done, if its key is busy."""
+        """Starts an instruction as a task of the group; returns False and does nothing if its key is busy."""
         if key in self._in_flight or key in self._held:
             return False
         self._in_flight[key] = instruction
         group.create_task(self._carry_out(key, instruction))
         return True
 
-    def in_flight(self, key: Hashable) -> bool:
-        """Tells if an instruction of this key was started and not answered."""
+    def is_in_flight(self, key: Hashable) -> bool:
+        """True if an instruction of this key was started and not answered."""
         return key in self._in_flight
 
-    def unseen(self, key: Hashable) -> bool:
-        """Tells if an instruction of this key was answered and its outcome is yet to be seen."""
+    def awaits_observation(self, key: Hashable) -> bool:
+        """True if an instruction of this key was answered, and the watch has not shown its outcome yet."""
         held = self._held.get(key)
-        return held is not None and held.hold.ends_when_seen
+        return held is not None and held.hold.ends_when_observed
 
-    def busy(self, key: Hashable) -> bool:
-        """Tells if an instruction of this key would not be started now."""
+    def is_busy(self, key: Hashable) -> bool:
+        """True if an instruction of this key would not be started now."""
         return key in self._in_flight or key in self._held
 
-    def seen(self, keys: Iterable[Hashable]) -> None:
-        """Frees keys whose objects have changed in the watch. Does not call ``wake``: the caller decides anyway."""
+    def objects_changed(self, keys: Iterable[Hashable]) -> None:
+        """Frees keys whose objects have changed in the watch. Does not call ``wake``: the caller decides next."""
         for key in keys:
             if key in self._in_flight:
                 self._overtaken.add(key)
-            elif self.unseen(key):
+            elif self.awaits_observation(key):
                 self._release(key)
 
     def postpone(self, key: Hashable, seconds: float) -> None:
         """Holds a free key for some seconds without an instruction; a busy key stays as it is."""
-        if not self.busy(key):
+        if not self.is_busy(key):
             self._hold(key, None, Hold(seconds))
 
     def back_off(self, key: Hashable) -> Hold:
-        """Counts a failure; the hold with the pause that is due."""
+        """Counts a failure; returns the hold with the next pause."""
         return Hold(self._backoffs.setdefault(key, Backoff(self._rng)).next(), failed=True)
 
-    def later(self, seconds: float, act: Callable[[], object]) -> None:
-        """Calls ``act`` and wakes the decider after so many seconds, unless stopped before."""
+    def call_later(self, seconds: float, act: Callable[[], object]) -> None:
+        """After so many seconds, calls ``act`` and then ``wake``; :meth:`stop` cancels this."""
 
         def fire() -> None:
             self._timers.discard(timer)
@@ -189,7 +189,7 @@ class Executor(Generic[Instruction]):
             self._overtaken.discard(key)
         if not hold.failed:
             self._backoffs.pop(key, None)
-        if hold.ends_when_seen and overtaken:
+        if hold.ends_when_observed and overtaken:
             self._doer.released(instruction, hold)
         elif hold is not FREE:
             self._hold(key, instruction, hold)
@@ -199,7 +199,7 @@ class Executor(Generic[Instruction]):
         timer = None
         if hold.seconds is not None:
             timer = asyncio.get_running_loop().call_later(hold.seconds, self._expire, key)
-        self._held[key] = _Held(instruction, hold, timer)
+        self._held[key] = _HeldKey(instruction, hold, timer)
 
     def _expire(self, key: Hashable) -> None:
         self._release(key)

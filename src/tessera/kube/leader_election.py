@@ -49,12 +49,12 @@ _TRANSITIONS = range(2**31)
 class LeaseTiming(msgspec.Struct, frozen=True):
     """Seconds. Defaults are client-go's for kube-controller-manager and kube-scheduler, but for renewals that succeed.
 
-    client-go renews every ``retry`` seconds, 30 times a minute, also while every renewal succeeds. Here a renewal comes
-    late enough to make few writes, and early enough that it can be tried three times before ``deadline``.
+    client-go renews every ``retry`` seconds, 30 times a minute, also while every renewal succeeds. Here the pause is
+    longer, for fewer writes, and still short enough for three tries before ``deadline``.
 
     Attributes:
-        duration: how long others leave an unchanged lease alone; whole seconds, as the API stores it.
-        deadline: how long we act after the last renewal that was sent and acknowledged.
+        duration: how long other processes wait for a change of the lease; whole seconds, as the API stores it.
+        deadline: how long the leader acts after it sent a renewal that was acknowledged.
         retry: pause between tries, jittered by a fifth.
         renew: pause after a renewal that succeeded, jittered by a fifth.
     """
@@ -190,7 +190,7 @@ class LeaderElector:
         return True
 
     def _may_create(self) -> bool:
-        """Tells if no other leader can still act under a Lease that was deleted."""
+        """True if no other leader can still act under a Lease that was deleted."""
         if not self._version:
             return True
         now = self._clock.monotonic()
@@ -336,7 +336,7 @@ class LeaderElector:
         return self._timing.retry * self._rng.uniform(0.8, 1.2)
 
     def _seconds_until_renewal(self) -> float:
-        """Counted from when the last renewal was sent, so that one which was read late does not delay the next."""
+        """Counted from the time at which the last renewal was sent, so that a late answer does not delay the next."""
         since = self._clock.monotonic() - (self._held_until - self._timing.deadline)
         return max(self._pause() / 2, self._timing.renew * self._rng.uniform(0.8, 1.2) - since)
 
@@ -349,6 +349,6 @@ class _LostError(Exception):
 
 
 async def _cancel_and_wait(task: asyncio.Task[Any]) -> None:
-    """Cancels a task and waits for its end; its own outcome is for its owner to look at."""
+    """Cancels a task and waits for its end; the caller reads its outcome."""
     task.cancel()
     await asyncio.wait({task})

@@ -1,7 +1,6 @@
 """A ConfigMap in which one process keeps data that must outlive it: read once, written soon after each change.
 
-A write replaces what the ConfigMap holds. The caller defines what the entries mean, bounds them, and skips entries that
-it cannot read.
+A write replaces the given entries. The caller defines and bounds the entries, and skips those that it cannot read.
 """
 
 import asyncio
@@ -31,7 +30,7 @@ class PersistentConfigMap:
         name: its name.
         data: returns the entries to write; called at each write.
         rng: for jitter.
-        may_act: returns whether this process may still write; called before each write.
+        may_act: returns True while this process may write; called before each write.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class PersistentConfigMap:
             try:
                 await self.flush()
             except Forbidden:
-                continue  # said when it was read; the next change tries again
+                continue  # logged by load(); the next change tries again
             except (ApiError, ConnectionError, TimeoutError) as error:
                 self._changed.set()
                 await self._pause(error)

@@ -136,7 +136,7 @@ def _model(
     )
 
 
-def _known_by_name(
+def _model_without_placements(
     short_name: str, products: tuple[str, ...], memory_mib: int, profiles: str, *, cc: tuple[int, int], driver: str
 ) -> GpuModel:
     return GpuModel(
@@ -151,7 +151,7 @@ def _known_by_name(
     )
 
 
-def _whole(
+def _model_without_mig(
     short_name: str, product: str, memory_mib: int, *, pci: str, cc: tuple[int, int], also: tuple[str, ...]
 ) -> GpuModel:
     return GpuModel(
@@ -296,7 +296,7 @@ MODELS: tuple[GpuModel, ...] = (
         driver="575.51.03",
         also=("RTX-PRO-6000-96GB",),
     ),
-    _known_by_name(
+    _model_without_placements(
         "RTX-PRO-5000",
         ("NVIDIA RTX PRO 5000 Blackwell",),
         48 * 1024,
@@ -304,7 +304,7 @@ MODELS: tuple[GpuModel, ...] = (
         cc=(12, 0),
         driver="575.57.08",
     ),
-    _known_by_name(
+    _model_without_placements(
         "RTX-PRO-4500",
         ("NVIDIA RTX PRO 4500 Blackwell",),
         32 * 1024,
@@ -312,7 +312,7 @@ MODELS: tuple[GpuModel, ...] = (
         cc=(12, 0),
         driver="575.64",
     ),
-    _known_by_name(
+    _model_without_placements(
         "Thor",
         ("NVIDIA Thor",),
         128 * 1024,
@@ -325,9 +325,11 @@ MODELS: tuple[GpuModel, ...] = (
 #: Cards without MIG, so that mixed nodes can be simulated. Memory as NVML reports it for T4 and L40S, with ECC on; PCI
 #: ids of the PCI ID repository.
 WHOLE_MODELS: tuple[GpuModel, ...] = (
-    _whole("T4", "Tesla T4", 15360, pci="1EB8", cc=(7, 5), also=("Tesla-T4",)),
-    _whole("V100-SXM2-16GB", "Tesla V100-SXM2-16GB", 16 * 1024, pci="1DB1", cc=(7, 0), also=("V100", "V100-16GB")),
-    _whole("L40S", "NVIDIA L40S", 46068, pci="26B9", cc=(8, 9), also=("L40S-48GB",)),
+    _model_without_mig("T4", "Tesla T4", 15360, pci="1EB8", cc=(7, 5), also=("Tesla-T4",)),
+    _model_without_mig(
+        "V100-SXM2-16GB", "Tesla V100-SXM2-16GB", 16 * 1024, pci="1DB1", cc=(7, 0), also=("V100", "V100-16GB")
+    ),
+    _model_without_mig("L40S", "NVIDIA L40S", 46068, pci="26B9", cc=(8, 9), also=("L40S-48GB",)),
 )
 
 

@@ -36,7 +36,7 @@ class Comparison(msgspec.Struct, frozen=True):
     sign: str
     version: tuple[int, int]
 
-    def holds(self, capability: tuple[int, int]) -> bool:
+    def admits(self, capability: tuple[int, int]) -> bool:
         """True if the bound admits a card of that compute capability."""
         return OPERATORS[self.sign](capability, self.version)
 
@@ -61,7 +61,7 @@ class Requirements(msgspec.Struct, frozen=True, kw_only=True):
     capability: tuple[Comparison, ...] = ()
     products: tuple[str, ...] = ()
 
-    def names_products(self) -> dict[str, str]:
+    def describe(self) -> dict[str, str]:
         """Returns the requirements in words, by their names."""
         asked = {
             "memory": format_gib(self.memory) if self.memory else "",
@@ -73,7 +73,7 @@ class Requirements(msgspec.Struct, frozen=True, kw_only=True):
         return {name: text for name, text in asked.items() if text}
 
     def __str__(self) -> str:
-        return ", ".join(name if text == "on" else f"{name} {text}" for name, text in self.names_products().items())
+        return ", ".join(name if text == "on" else f"{name} {text}" for name, text in self.describe().items())
 
 
 def is_product_name(wanted: str, product: str) -> bool:

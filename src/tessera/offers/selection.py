@@ -139,7 +139,7 @@ class OfferChoice(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     resource: str
-    kept_by: NodeRestriction
+    restriction: NodeRestriction
     products: tuple[str, ...]
     nodes: tuple[str, ...]
     reason: str
@@ -182,7 +182,7 @@ class OfferTable:
     def among(self, nodes: Nodes) -> list["OfferOnNodes"]:
         """Returns the offers of these nodes, the smallest first."""
         found = (OfferOnNodes(offer, has & nodes) for offer, has in self._nodes.items())
-        return sorted((group for group in found if group.nodes), key=_order)
+        return sorted((group for group in found if group.nodes), key=_offer_order)
 
 
 class OfferOnNodes(msgspec.Struct, frozen=True):
@@ -202,7 +202,7 @@ def _unmet(requirements: Requirements, offer: Offer, *, named: bool) -> tuple[st
     card = offer.card
     verdicts = {
         "memory": offer.memory >= requirements.memory,
-        "compute capability": all(each.holds(card.compute_capability) for each in requirements.capability),
+        "compute capability": all(each.admits(card.compute_capability) for each in requirements.capability),
         "product": named or not requirements.products,
         "ECC": card.ecc or not requirements.ecc,
         "NVLink": offer.nvlink or not requirements.nvlink,
@@ -210,7 +210,7 @@ def _unmet(requirements: Requirements, offer: Offer, *, named: bool) -> tuple[st
     return tuple(name for name, holds in verdicts.items() if not holds)
 
 
-class JudgedOffer(msgspec.Struct, frozen=True):
+class CheckedOffer(msgspec.Struct, frozen=True):
     """An offer, the nodes that have it, and the names of the requirements that it does not fulfil."""
 
     offer: Offer
@@ -218,11 +218,11 @@ class JudgedOffer(msgspec.Struct, frozen=True):
     missing: tuple[str, ...]
 
 
-def _judge_offers(requirements: Requirements, groups: Sequence[OfferOnNodes]) -> list[JudgedOffer]:
+def _check_offers(requirements: Requirements, groups: Sequence[OfferOnNodes]) -> list[CheckedOffer]:
     products = {group.offer.card.product for group in groups} if requirements.products else set[str]()
     named = {each for each in products if any(is_product_name(wanted, each) for wanted in requirements.products)}
     return [
-        JudgedOffer(offer, nodes, _unmet(requirements, offer, named=offer.card.product in named))
+        CheckedOffer(offer, nodes, _unmet(requirements, offer, named=offer.card.product in named))
         for offer, nodes in ((group.offer, group.nodes) for group in groups)
     ]
 
@@ -246,7 +246,7 @@ def choose_offer(
         undescribed: by resource, nodes that do not say of which cards it is; they are never selected.
         where: the owners of these offers, for a refusal.
     """
-    every = _judge_offers(requirements, table.among(among))
+    every = _check_offers(requirements, table.among(among))
     spoilt: dict[str, Nodes] = {}
     for each in every:
         if each.missing:
@@ -255,7 +255,7 @@ def choose_offer(
     good = (OfferOnNodes(each.offer, each.nodes & ~spoilt.get(each.offer.resource, 0)) for each in fitting)
     sure = [group for group in good if group.nodes]
     if not sure:
-        return NoOfferFits(_refusal(requirements, every, fitting, names, where))
+        return NoOfferFits(_refusal_text(requirements, every, fitting, names, where))
     best = sure[0].offer
     meant = _unite_nodes(each for each in sure if each.offer.resource == best.resource and each.offer.cost == best.cost)
     alike = [each for each in every if each.offer.resource == best.resource]
@@ -263,27 +263,27 @@ def choose_offer(
     others = _unite_nodes(alike) & ~meant
     return OfferChoice(
         resource=best.resource,
-        kept_by=NodeRestriction.NODES if unknown else _choose_restriction(meant, others, every),
+        restriction=NodeRestriction.NODES if unknown else _choose_restriction(meant, others, every),
         # A node with the resource on several cards, all of them sufficient, is still selected.
         products=tuple(sorted({each.offer.card.product for each in alike if each.nodes & meant})),
         nodes=tuple(names(meant)),
-        reason=_reason(requirements, best, [group.offer for group in sure]),
+        reason=_choice_text(requirements, best, [group.offer for group in sure]),
     )
 
 
-def _order(group: OfferOnNodes) -> tuple[Any, ...]:
+def _offer_order(group: OfferOnNodes) -> tuple[Any, ...]:
     offer = group.offer
     return offer.cost, offer.resource, msgspec.structs.astuple(offer.card), offer.count
 
 
-def _unite_nodes(groups: Iterable[OfferOnNodes | JudgedOffer]) -> Nodes:
+def _unite_nodes(groups: Iterable[OfferOnNodes | CheckedOffer]) -> Nodes:
     united = 0
     for group in groups:
         united |= group.nodes
     return united
 
 
-def _choose_restriction(nodes: Nodes, others: Nodes, every: Sequence[JudgedOffer]) -> NodeRestriction:
+def _choose_restriction(nodes: Nodes, others: Nodes, every: Sequence[CheckedOffer]) -> NodeRestriction:
     if not others:
         return NodeRestriction.NOTHING
     products: dict[str, Nodes] = {}
@@ -298,14 +298,14 @@ def _choose_restriction(nodes: Nodes, others: Nodes, every: Sequence[JudgedOffer
     return NodeRestriction.PRODUCT if uniform and apart else NodeRestriction.NODES
 
 
-def _reason(requirements: Requirements, best: Offer, sure: Sequence[Offer]) -> str:
+def _choice_text(requirements: Requirements, best: Offer, sure: Sequence[Offer]) -> str:
     larger = next((offer for offer in sure if offer.cost > best.cost and offer.resource != best.resource), None)
     following = f"; the next larger is {larger}" if larger else ""
     return f"{best} is the smallest that fulfils {requirements or 'no requirement'}{following}"
 
 
-def _refusal(
-    requirements: Requirements, every: Sequence[JudgedOffer], fitting: Sequence[JudgedOffer], names: Names, where: str
+def _refusal_text(
+    requirements: Requirements, every: Sequence[CheckedOffer], fitting: Sequence[CheckedOffer], names: Names, where: str
 ) -> str:
     if not every:
         return f"{requirements}: {where} offers no GPUs; is the agent running on its nodes?"
@@ -315,12 +315,12 @@ def _refusal(
             "under the same name; have them renamed in its sharing profile"
         )
     else:
-        why = _what_is_missing(requirements, every)
-    return f"no GPU of {where} fulfils {requirements}: {why}. {where[0].upper()}{where[1:]} has {_list(every)}"
+        why = _missing_text(requirements, every)
+    return f"no GPU of {where} fulfils {requirements}: {why}. {where[0].upper()}{where[1:]} has {_list_offers(every)}"
 
 
-def _what_is_missing(requirements: Requirements, every: Sequence[JudgedOffer]) -> str:
-    nowhere = [name for name in requirements.names_products() if all(name in each.missing for each in every)]
+def _missing_text(requirements: Requirements, every: Sequence[CheckedOffer]) -> str:
+    nowhere = [name for name in requirements.describe() if all(name in each.missing for each in every)]
     if nowhere[:1] == ["memory"]:
         return f"the most memory that one has is {format_gib(max(each.offer.memory for each in every))}"
     if nowhere:
@@ -332,7 +332,7 @@ def _what_is_missing(requirements: Requirements, every: Sequence[JudgedOffer]) -
     )
 
 
-def _list(every: Sequence[JudgedOffer]) -> str:
+def _list_offers(every: Sequence[CheckedOffer]) -> str:
     counts: Counter[str] = Counter()
     for each in reversed(every):
         counts[str(each.offer)] += each.offer.count * each.nodes.bit_count()

@@ -52,7 +52,7 @@ class RefusalExplainer:
         refusals: dict[str, NodeRefusal] = dict(refused)
         admitting: list[str] = []
         if demand.nodes is not None:  # other nodes refuse the demand; they are asked only if these do too
-            admitting = self._admitting(demand, demand.nodes)
+            admitting = self._admitting_nodes(demand, demand.nodes)
         for node in self._nodes_for(demand.profiles) if not admitting else ():
             refusal = refusals.get(node) or self._allows(demand, node)
             if refusal is not None:
@@ -65,7 +65,7 @@ class RefusalExplainer:
             return self.no_room(demand.profiles, tuple(admitting))
         return _no_node(refusals.values(), len(self._fleet.nodes) - len(refusals))
 
-    def _admitting(self, demand: Demand, nodes: Iterable[str]) -> list[str]:
+    def _admitting_nodes(self, demand: Demand, nodes: Iterable[str]) -> list[str]:
         known = [node for node in nodes if node in self._fleet]
         able = [node for node in self._nodes_for(demand.profiles, known) if self._allows(demand, node) is None]
         return able[:_NODES_SEARCHED]
@@ -81,10 +81,10 @@ class RefusalExplainer:
         """Returns why the cards of these nodes have no room for the profiles, which they could hold when empty."""
         key = (profiles, nodes)
         if key not in self._by_shape:
-            self._by_shape[key] = self._judge(profiles, nodes)
+            self._by_shape[key] = self._lack_of_room(profiles, nodes)
         return self._by_shape[key]
 
-    def _judge(self, profiles: tuple[str, ...], nodes: Sequence[str]) -> Full | Fragmented:
+    def _lack_of_room(self, profiles: tuple[str, ...], nodes: Sequence[str]) -> Full | Fragmented:
         single = len(profiles) == 1
         frees = self._frees_card(profiles[0], nodes) if single else self._frees_node(profiles, nodes)
         most, free, need = 0, 0, 0
@@ -94,10 +94,10 @@ class RefusalExplainer:
                 for card in self._fleet.cards(node)
                 if any(card.table.name_of(profile) for profile in profiles)
             ]
-            total, tables = _together(rooms)
+            total, tables = _sum_rooms(rooms)
             free += total
             most = max(most, *(usable for usable, _ in rooms)) if single else max(most, total)
-            least = _need(profiles, tables)
+            least = _slots_needed(profiles, tables)
             need = min(need or least, least)
         return Fragmented(profiles, most, frees, free) if free >= need else Full(profiles, frees)
 
@@ -111,7 +111,7 @@ class RefusalExplainer:
             if name is None:
                 continue
             row = card.geometry.profile(name)
-            held = [(one, _bits(card, one)) for one in self._held(card)]
+            held = [(one, _bits(card, one)) for one in self._placements(card)]
             for start in row.starts:
                 claim = card.geometry.claim(row, start)
                 blockers = tuple(one for one, bits in held if bits & claim)
@@ -128,28 +128,28 @@ class RefusalExplainer:
         work = StepBudget(EXPLAINED_STEPS)
         for count in range(1, _OWNERS_ENDED + 1):
             for node in nodes:
-                cards = [(card.table, _by_owner(card, self._held(card))) for card in self._fleet.cards(node)]
-                need = _need(profiles, [table for table, _ in cards])
+                cards = [(card.table, _by_owner(card, self._placements(card))) for card in self._fleet.cards(node)]
+                need = _slots_needed(profiles, [table for table, _ in cards])
                 owners = sorted({owner for _, held in cards for owner in held})
                 for ended in combinations(owners, count):
                     sets += 1
                     if sets * len(cards) > EXPLAINED_SETS:
                         return ()
-                    left = [_without(table, held, ended) for table, held in cards]
+                    left = [_end_owners(table, held, ended) for table, held in cards]
                     if sum(table.usable(occupancy) for table, occupancy, _ in left) < need:
                         continue
                     if divide_over_cards(left, profiles, work) is not None:
                         return self._of_owners(node, ended)
                     tried += 1
-                    if tried == EXPLAINED_DIVISIONS or work.spent:
+                    if tried == EXPLAINED_DIVISIONS or work.is_spent:
                         return ()
         return ()
 
     def _of_owners(self, node: str, owners: Sequence[str]) -> tuple[OwnedPlacement, ...]:
-        held = (one for card in self._fleet.cards(node) for one in self._held(card))
+        held = (one for card in self._fleet.cards(node) for one in self._placements(card))
         return tuple(one for one in held if one.owner in owners)
 
-    def _held(self, card: FleetCard) -> Sequence[OwnedPlacement]:
+    def _placements(self, card: FleetCard) -> Sequence[OwnedPlacement]:
         settled = self._settled.get(card)
         return tuple(card.allocations.values()) if settled is None else settled
 
@@ -182,15 +182,15 @@ def _by_owner(card: FleetCard, held: Sequence[OwnedPlacement]) -> dict[str, int]
     return bits
 
 
-def _without(table: CardTable, held: Mapping[str, int], ended: Sequence[str]) -> tuple[CardTable, int, Pending]:
+def _end_owners(table: CardTable, held: Mapping[str, int], ended: Sequence[str]) -> tuple[CardTable, int, Pending]:
     return table, _union(bits for owner, bits in held.items() if owner not in ended), ()
 
 
-def _together(rooms: Sequence[tuple[int, CardTable]]) -> tuple[int, list[CardTable]]:
+def _sum_rooms(rooms: Sequence[tuple[int, CardTable]]) -> tuple[int, list[CardTable]]:
     return sum(free for free, _ in rooms), [table for _, table in rooms]
 
 
-def _need(profiles: Sequence[str], tables: Sequence[CardTable]) -> int:
+def _slots_needed(profiles: Sequence[str], tables: Sequence[CardTable]) -> int:
     """Returns the fewest memory slots that the profiles take on cards of these geometries."""
     return sum(
         min((table.size_of(name) for table in tables if (name := table.name_of(profile))), default=0)

@@ -19,7 +19,7 @@ from tessera.placement.cards import AlikeCards, CardPlacement, FleetCard, FleetN
 
 __all__ = ["CardPlacement", "Fleet", "FleetCard", "FleetNode", "OwnedPlacement", "PlaceOccupied", "UnknownCard"]
 
-Filed = TypeVar("Filed")
+Entry = TypeVar("Entry")
 
 
 class UnknownCard(KeyError):  # noqa: N818 - the name says what is wrong
@@ -114,7 +114,7 @@ class Fleet:
         self._unindex(card)
         del card.node.cards[gpu]
         if not card.node.cards:
-            self._drop(self._nodes_by_free, card.node.free, node)
+            self._remove_entry(self._nodes_by_free, card.node.free, node)
             del self._nodes[node]
         return tuple(card.allocations.values())
 
@@ -265,7 +265,7 @@ class Fleet:
         alike = by_free[node.free][node.name]
         del alike[card.gpu]
         if not alike:
-            self._drop(by_free, node.free, node.name)
+            self._remove_entry(by_free, node.free, node.name)
             if not by_free:
                 del groups[key]
                 if card.pending:
@@ -282,14 +282,14 @@ class Fleet:
         for table, occupancy, pending in keys:
             by_free = self._groups[table][occupancy, pending].by_free
             alike = by_free[before][node.name]
-            self._drop(by_free, before, node.name)
+            self._remove_entry(by_free, before, node.name)
             by_free.setdefault(after, {})[node.name] = alike
-        self._drop(self._nodes_by_free, before, node.name)
+        self._remove_entry(self._nodes_by_free, before, node.name)
         self._nodes_by_free.setdefault(after, {})[node.name] = node
         node.free = after
 
     @staticmethod
-    def _drop(by_free: dict[int, dict[str, Filed]], free: int, node: str) -> None:
+    def _remove_entry(by_free: dict[int, dict[str, Entry]], free: int, node: str) -> None:
         del by_free[free][node]
         if not by_free[free]:
             del by_free[free]

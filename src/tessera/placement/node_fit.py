@@ -141,16 +141,16 @@ class _NodeFitSearch:
         if self._needed[depth] > slots:
             return False
         return all(
-            sum(self._fits(card, profile) * count for card, count in kinds.items()) >= needed
+            sum(self._count_fitting(card, profile) * count for card, count in kinds.items()) >= needed
             for profile, needed in left.items()
         )
 
-    def _fits(self, card: _Class, profile: str) -> int:
+    def _count_fitting(self, card: _Class, profile: str) -> int:
         """How many of a profile a card would take."""
         known = self._most.get((card, profile))
         if known is None:
-            more = self._with(card, profile)
-            known = self._most[card, profile] = 0 if more is None else 1 + self._fits(more, profile)
+            more = self._add(card, profile)
+            known = self._most[card, profile] = 0 if more is None else 1 + self._count_fitting(more, profile)
         return known
 
     def _slots(self, card: _Class) -> int:
@@ -159,14 +159,14 @@ class _NodeFitSearch:
         if known is None:
             known = 0
             for profile in self._left[0]:
-                more = self._with(card, profile)
+                more = self._add(card, profile)
                 if more is not None:
                     known = max(known, _size(card[0], profile) + self._slots(more))
             self._usable[card] = known
         return known
 
     @staticmethod
-    def _with(card: _Class, profile: str) -> _Class | None:
+    def _add(card: _Class, profile: str) -> _Class | None:
         table, state, given = card
         name = table.name_of(profile)
         if name is None or table.cost(state, given, name) is None:

@@ -134,7 +134,7 @@ class _Batch:
         self._policy = policy
         self._fleet = fleet
         self._work = work
-        self._steps = work.left
+        self._steps = work.remaining
         self._search = search
         self._reservations = reservations
         self._assigned: dict[str, tuple[Demand, tuple[FleetCard, ...]]] = {}
@@ -149,13 +149,13 @@ class _Batch:
         explainer = RefusalExplainer(self._fleet, allows_when_empty, settled)
         floor = -int(_OVERDRAFT * self._steps)
         for index, demand in enumerate([each for each in short if not each.again]):
-            if index and self._work.left < floor:
+            if index and self._work.remaining < floor:
                 self._postponed.append(demand)
             else:
                 reasons[demand.key] = explainer.reason(demand, self._search.refusals(demand))
         left = self._work.part(_REASONS_SHARE)
         for demand in (each for each in short if each.again):
-            if left.spent:
+            if left.is_spent:
                 break  # their last reason remains
             anew = msgspec.structs.replace(demand, nodes=None, again=False)
             left.spend(2 * len(self._fleet.nodes))
@@ -181,10 +181,10 @@ class _Batch:
         for index, demand in enumerate(ordered):
             kind = (demand.profiles, demand.again)
             if kind not in judged:
-                if index and self._work.spent:
+                if index and self._work.is_spent:
                     self._postponed = list(ordered[index:])
                     break
-                judged[kind] = self._never(demand.profiles, again=demand.again)
+                judged[kind] = self._impossible_reason(demand.profiles, again=demand.again)
             reason = judged[kind]
             if reason is None:
                 possible.append(demand)
@@ -192,7 +192,7 @@ class _Batch:
                 reasons[demand.key] = reason
         return reasons, possible
 
-    def _never(self, profiles: tuple[str, ...], *, again: bool) -> Reason | None:
+    def _impossible_reason(self, profiles: tuple[str, ...], *, again: bool) -> Reason | None:
         for profile in profiles:
             if not any(table.name_of(profile) for table in self._fleet.tables):
                 known = self._fleet.profiles
@@ -212,7 +212,7 @@ class _Batch:
         hopeless: set[tuple[str, ...]] = set()
         repacks = _REPACKS if len(ordered) > 1 else 0
         for index, demand in enumerate(ordered):
-            if index and self._work.spent:
+            if index and self._work.is_spent:
                 self._postponed = [*ordered[index:], *self._postponed]
                 break
             if self._place(demand):
@@ -256,7 +256,7 @@ class _Batch:
 
     def _pack(self, demands: Sequence[Demand], policy: Policy) -> bool:
         for demand in demands:
-            if self._work.spent or not self._place(demand, policy):
+            if self._work.is_spent or not self._place(demand, policy):
                 self.undo()
                 return False
         return True
@@ -279,11 +279,11 @@ class _Batch:
 
     def _largest_first(self, demand: Demand) -> tuple[float, int, float]:
         """Large before small, of one size the one with fewer legal starts first: 4g before 3g, 2g before 1g.10gb."""
-        shares = [self._share(profile) for profile in demand.profiles]
+        shares = [self._least_share(profile) for profile in demand.profiles]
         largest, starts = min(shares)
         return (largest, starts, sum(share for share, _ in shares))
 
-    def _share(self, profile: str) -> tuple[float, int]:
+    def _least_share(self, profile: str) -> tuple[float, int]:
         """Least part of a card that the profile takes, negated, and its number of starts there."""
         found = self._shares.get(profile)
         if found is None:

@@ -4,15 +4,15 @@
 class StepBudget:
     """A number of steps to spend. One step is the cost of asking one node about one demand, some microseconds.
 
-    A spender looks at :attr:`spent` before it begins something new; begun work may overdraw a little.
+    A spender checks :attr:`is_spent` before it begins something new; begun work may overdraw a little.
     """
 
     def __init__(self, steps: int) -> None:
         self._left = steps
 
     @property
-    def left(self) -> int:
-        """Returns the steps that are left; negative once overdrawn."""
+    def remaining(self) -> int:
+        """Returns the steps that are left; negative if overdrawn."""
         return self._left
 
     def spend(self, steps: int = 1) -> None:
@@ -20,24 +20,24 @@ class StepBudget:
         self._left -= steps
 
     @property
-    def spent(self) -> bool:
+    def is_spent(self) -> bool:
         """True if no steps are left."""
-        return self.left <= 0
+        return self.remaining <= 0
 
     def part(self, share: float) -> "StepBudget":
-        """Returns a budget with a part of the rest. From now on, spending on either counts on both."""
-        return _PartialBudget(self, int(self.left * share))
+        """Returns a budget with a part of the remaining steps. What it spends counts on this budget too."""
+        return _PartialBudget(self, int(self.remaining * share))
 
 
 class _PartialBudget(StepBudget):
     def __init__(self, whole: StepBudget, steps: int) -> None:
         super().__init__(steps)
         self._whole = whole
-        self._rest = whole.left - steps
+        self._rest = whole.remaining - steps
 
     @property
-    def left(self) -> int:
-        return self._whole.left - self._rest
+    def remaining(self) -> int:
+        return self._whole.remaining - self._rest
 
     def spend(self, steps: int = 1) -> None:
         self._whole.spend(steps)

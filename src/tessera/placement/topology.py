@@ -205,7 +205,7 @@ class _Division:
         full = (1 << self._count) - 1
         self._best = 1 + sum(sets[-1][0] for sets in self._sets if sets)
         self._search(full, 0, {})
-        division = self._first(full, 0, {})
+        division = self._first_division(full, 0, {})
         fitting = [cards for cards in division if cards.bit_count() == self._size and not self._needed & ~cards]
         return max(map(self._members, fitting), key=lambda members: _points(self._weights, members))
 
@@ -238,7 +238,7 @@ class _Division:
         after_rest = sets * least if rest or not self._rest else _NEVER
         return after_set, min(after_set, after_rest), after_rest
 
-    def _first(self, left: int, loss: int, failed: dict[int, int]) -> list[int]:
+    def _first_division(self, left: int, loss: int, failed: dict[int, int]) -> list[int]:
         """Returns the first division in card order that has the best loss; ``failed`` has losses without a division."""
         if left.bit_count() <= self._size:
             return [left] if loss + self._losses.get(left, _NEVER) == self._best else []
@@ -252,7 +252,7 @@ class _Division:
                 continue
             after = left + negative
             if total < failed.get(after, _NEVER):
-                if others := self._first(after, total, failed):
+                if others := self._first_division(after, total, failed):
                     return [-negative, *others]
                 failed[after] = total
         return []

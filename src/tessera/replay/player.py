@@ -51,14 +51,14 @@ def replay(record: Record, kind: DeciderKind) -> Iterator[Difference]:
     Raises:
         NotPlainError: the record is damaged, or is of another decider.
     """
-    decide = _decider(record, kind)
+    decide = _load_decider(record, kind)
     for index, recorded in enumerate(record.decisions):
-        now = _decide(decide, recorded.arguments, kind)
+        now = _decide_again(decide, recorded.arguments, kind)
         if now != recorded:
             yield Difference(index=index, recorded=recorded, now=now)
 
 
-def _decider(record: Record, kind: DeciderKind) -> Callable[..., Any]:
+def _load_decider(record: Record, kind: DeciderKind) -> Callable[..., Any]:
     """What decides, in the state in which the record begins."""
     found = kind.load()
     if not isinstance(found, type):
@@ -70,7 +70,7 @@ def _decider(record: Record, kind: DeciderKind) -> Callable[..., Any]:
     return decider.handle
 
 
-def _decide(decide: Callable[..., Any], arguments: Any, kind: DeciderKind) -> Decision:
+def _decide_again(decide: Callable[..., Any], arguments: Any, kind: DeciderKind) -> Decision:
     given, named = decode(arguments, kind.modules)
     try:
         return Decision(arguments, encode(decide(*given, **named)))

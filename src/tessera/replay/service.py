@@ -80,7 +80,7 @@ async def serve_records(recorders: Recorders, name: str = SOCKET) -> None:
 
     async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            if _user(writer.get_extra_info("socket")) == os.getuid():
+            if _peer_user(writer.get_extra_info("socket")) == os.getuid():
                 for record in recorders.records():
                     writer.write(msgspec.json.encode(record) + b"\n")
                     await writer.drain()
@@ -97,7 +97,7 @@ async def serve_records(recorders: Recorders, name: str = SOCKET) -> None:
         await server.serve_forever()
 
 
-def _user(connection: socket.socket) -> int:
+def _peer_user(connection: socket.socket) -> int:
     """The user at the other end, as the kernel knows it."""
     _, user, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     return int(user)

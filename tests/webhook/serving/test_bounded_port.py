@@ -85,7 +85,7 @@ async def test_150_connections_that_do_not_finish_3_mb_hold_no_more_than_the_bou
                 if not writer.transport.is_closing():
                     writer.write(piece)
             await asyncio.sleep(0)
-            most = max(most, at.port.held)
+            most = max(most, at.port.unfinished_bytes)
         assert await at.ask() == b"HELLO"
         assert most <= PORT_BYTES
         aborted(writers)
@@ -123,7 +123,7 @@ async def test_what_does_not_come_in_time_is_cut_off(sends: bytes, tls: bool) ->
     async with served(HASTY, tls=tls) as at:
         writers = [await at.connect(sends) for _ in range(20)]
         await at.until_connections(0)
-        assert at.port.held == 0
+        assert at.port.unfinished_bytes == 0
         aborted(writers)
 
 

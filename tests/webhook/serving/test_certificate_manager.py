@@ -14,7 +14,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.resources import MUTATING_WEBHOOKS, SECRETS
 from tessera.webhook.base.options import WebhookOptions
 from tessera.webhook.serving.certificate_manager import CertificateManager
-from tessera.webhook.serving.certificates import Certificate, in_force, issue
+from tessera.webhook.serving.certificates import Certificate, is_valid, issue
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 
 NAMES = [f"{NAME}.{NAMESPACE}.svc", f"{NAME}.{NAMESPACE}.svc.cluster.local"]
@@ -45,7 +45,7 @@ class Replicas:
             await self.lab.clock.sleep(self.pace)
             bundle = x509.load_pem_x509_certificates(await self.lab.bundle())
             for number, serving in self.serving.items():
-                if not (in_force(serving, self.lab.clock.now()) and any(signed(serving, one) for one in bundle)):
+                if not (is_valid(serving, self.lab.clock.now()) and any(signed(serving, one) for one in bundle)):
                     self.distrusted.append(f"{self.lab.clock.now():.1f}: replica {number}")
 
 

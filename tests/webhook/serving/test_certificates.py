@@ -1,6 +1,13 @@
 """Certificates: made, recognised, due, renewed."""
 
-from tessera.webhook.serving.certificates import Certificate, authority_fingerprints, due_at, is_due, issue, read_secret
+from tessera.webhook.serving.certificates import (
+    Certificate,
+    authority_fingerprints,
+    issue,
+    needs_renewal,
+    read_secret,
+    renewal_time,
+)
 
 NAMES = ["tessera-webhook.tessera-system.svc", "127.0.0.1"]
 NOW = 1_700_000_000.0
@@ -10,17 +17,17 @@ DAY = 86400.0
 def test_what_was_issued_is_read_back() -> None:
     made = issue(NAMES, NOW, days=90)
     assert read_secret(made.data()) == made
-    assert not is_due(made, NAMES, NOW)
+    assert not needs_renewal(made, NAMES, NOW)
 
 
 def test_it_is_due_after_two_thirds_of_its_life() -> None:
     made = issue(NAMES, NOW, days=90)
-    assert abs(due_at(made) - (NOW + 60 * DAY)) < DAY / 24
-    assert is_due(made, NAMES, NOW + 61 * DAY)
+    assert abs(renewal_time(made) - (NOW + 60 * DAY)) < DAY / 24
+    assert needs_renewal(made, NAMES, NOW + 61 * DAY)
 
 
 def test_it_is_due_when_a_name_is_missing() -> None:
-    assert is_due(issue(NAMES, NOW, days=90), [*NAMES, "host.example"], NOW)
+    assert needs_renewal(issue(NAMES, NOW, days=90), [*NAMES, "host.example"], NOW)
 
 
 def test_renewal_keeps_the_old_authority_until_it_runs_out() -> None:

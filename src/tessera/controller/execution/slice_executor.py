@@ -44,7 +44,7 @@ from tessera.kube.backoff import AWAITED_WRITE, STATE_WRITE, pause_after_write
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, BadRequest, BrokenAnswer, Conflict, Forbidden, Invalid, NotFound
 from tessera.kube.event_recorder import EventRecorder, make_reference
-from tessera.kube.executor import FREE, Executor, Hold, RequestError, rest
+from tessera.kube.executor import FREE, Executor, Hold, RequestError, hold_for
 from tessera.kube.resources import NODES, PODS, Pod
 from tessera.limits.messages import CONDITION_MESSAGE
 from tessera.text import one_line
@@ -120,7 +120,7 @@ class SliceExecutor:
         pause = _rest(write, self._clock.monotonic() - began)
         if not pause:
             self._slicer.handle(WriteDone(write))
-        return rest(pause)
+        return hold_for(pause)
 
     def failed(self, write: Write, error: RequestError) -> Hold:
         """Reports a refused write to the slicer; returns the pause before the next try."""
@@ -141,7 +141,7 @@ class SliceExecutor:
         if isinstance(error, BadRequest | Forbidden | Invalid) and isinstance(write, Ungate):
             _log.warning("pod %s/%s cannot be ungated: %s", write.namespace, write.name, error)
             self._slicer.handle(UngateDenied(write, error.message))
-            self._executor.later(_RECONSIDER, partial(self._slicer.handle, DenialExpired(write.uid)))
+            self._executor.call_later(_RECONSIDER, partial(self._slicer.handle, DenialExpired(write.uid)))
             return FREE
         if isinstance(error, ApiError) and not isinstance(error, BrokenAnswer):
             self._slicer.handle(WriteRefused(write))

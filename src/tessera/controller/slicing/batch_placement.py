@@ -210,7 +210,7 @@ class _BatchFilters:
 
     def _check_constraints(self, ordered: Sequence[PodInfo], work: StepBudget) -> Iterator[PodInfo]:
         for pod in ordered:
-            if self._kinds and work.spent:
+            if self._kinds and work.is_spent:
                 return
             kind = self._kinds[pod.uid] = self._shared.setdefault(pod.constraints, len(self._shared))
             if kind == len(self._open):

@@ -278,7 +278,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
                 for one in found
                 if isinstance(one, Unplaced) and depends_on_pods_or_volumes(one.pod, filters)
             }
-        self.steps += DECISION_STEPS - work.left
+        self.steps += DECISION_STEPS - work.remaining
         for one in found:
             if isinstance(one, Placed):
                 self._allocate(one)

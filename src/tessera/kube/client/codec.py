@@ -1,7 +1,7 @@
 """Decodes objects, list pages and watch lines to typed objects, and sets aside objects that do not decode.
 
-Pure. One :class:`Codec` per type. Most watch lines decode in one pass. A line that this pass does not take (another
-field order, a bookmark, an error, an object that breaks its type) decodes in two steps. An object that breaks its type
+Pure. One :class:`Codec` per type. Most watch lines decode in one pass. A line that this pass refuses (another field
+order, a bookmark, an error, an object that breaks its type) decodes in two steps. An object that breaks its type
 becomes an :class:`Undecodable`, never an exception: one bad object must not hide the good ones. Bytes that are no UTF-8
 become replacement characters; levels that nest too deep become a text that says so.
 
@@ -106,7 +106,7 @@ class ChangeLine(msgspec.Struct, Generic[T], frozen=True, gc=False):
 
 
 class BookmarkLine(msgspec.Struct, frozen=True):
-    """A watch line that only says how far the stream is."""
+    """A watch line without an object: the version that the stream has reached."""
 
     version: str
 

@@ -140,7 +140,7 @@ class ResourceQuota(Wire, frozen=True, kw_only=True):
 
 
 class WebhookClientConfig(Wire, frozen=True, kw_only=True):
-    """How the API server reaches a webhook; ``ca_bundle`` is PEM, base64 on the wire."""
+    """The way from the API server to a webhook; ``ca_bundle`` is PEM, base64 on the wire."""
 
     ca_bundle: bytes = b""
     url: str | None = None

@@ -53,7 +53,7 @@ class Credentials(Protocol):
         """The credential for the next request.
 
         Raises:
-            CredentialError: it cannot be had.
+            CredentialError: no credential is available.
         """
         ...
 
@@ -69,11 +69,11 @@ class StaticCredentials:
         self._credential = credential or Credential()
 
     async def current(self) -> Credential:
-        """The one there is."""
+        """The only credential."""
         return self._credential
 
     def reject(self, credential: Credential) -> bool:  # noqa: ARG002 - the protocol's signature
-        """There is no other."""
+        """Returns False: there is no other credential."""
         return False
 
 

@@ -1,9 +1,8 @@
 """The transport over HTTP(S), with aiohttp.
 
-It renews credentials, and sends a request once more that was answered 401 if there are new ones: a 401 is given before
-the server acts. It repeats nothing else, except that aiohttp sends a GET or DELETE again when the kept connection it
-chose turns out to be closed already. Bodies are asked for uncompressed: unpacking costs more CPU here than
-the network inside a cluster does.
+It renews credentials. After a 401 it sends the request once more if there are new credentials: a server answers 401
+before it acts. It repeats nothing else; aiohttp itself sends a GET or DELETE again if the kept connection was closed
+already. Answers come uncompressed: unpacking would cost more CPU than the network inside a cluster.
 """
 
 import os
@@ -22,10 +21,10 @@ from tessera.kube.transport.credentials import Credential
 from tessera.kube.transport.interface import Request, Response, Stream
 from tessera.kube.transport.kubeconfig import ClusterConfig
 
-#: Seconds: to connect, for a whole answer, and of silence in a stream. Watches bring a bookmark every minute, so a
-#: stream that is silent for a minute and a half is a half-open connection. If etcd does not report progress to
-#: kube-apiserver (--experimental-watch-progress-notify-interval), the watch of a kind without changes looks the same:
-#: it begins again from its last version.
+#: Seconds: to connect, for a whole answer, and of silence in a stream. A watch brings a bookmark every minute, so a
+#: stream that is silent for a minute and a half is taken for a half-open connection and begins again from its last
+#: version. (The watch of a kind without changes is silent too if etcd does not report progress to kube-apiserver,
+#: --experimental-watch-progress-notify-interval.)
 CONNECT_TIMEOUT = 10.0
 ANSWER_TIMEOUT = 60.0
 SILENCE_TIMEOUT = 90.0
@@ -206,9 +205,9 @@ class _HttpStream:
 def tls_context(config: ClusterConfig, credential: Credential) -> ssl.SSLContext:
     """A client context that trusts the cluster's authority and carries the credential's certificate.
 
-    It judges certificates as Go's does, for which clusters make theirs: what the configuration names as authority is
-    one, even if another signed it, and RFC 5280's optional strictness, which Python 3.13 turns on, is off: authorities
-    of many clusters lack the extensions that it asks for.
+    It verifies certificates as Go does, since clusters make theirs for Go. An authority that the configuration names is
+    trusted even if another authority signed it. RFC 5280's optional strictness, which Python 3.13 turns on, is off:
+    authorities of many clusters lack the extensions that it requires.
     """
     try:
         context = ssl.create_default_context(cadata=config.ca.decode() if config.ca else None)
@@ -225,7 +224,7 @@ def tls_context(config: ClusterConfig, credential: Credential) -> ssl.SSLContext
 
 
 def _load_certificate(context: ssl.SSLContext, credential: Credential) -> None:
-    """Loads it from a file, since OpenSSL's binding needs one; only we may read it, and it is removed at once."""
+    """Loads it from a file, as Python's OpenSSL needs; only this user can read the file, and it is removed at once."""
     handle, path = tempfile.mkstemp(prefix="tessera-", suffix=".pem")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -237,7 +236,7 @@ def _load_certificate(context: ssl.SSLContext, credential: Credential) -> None:
 
 @contextmanager
 def _translate_errors(server: str) -> Iterator[None]:
-    """Aiohttp's exceptions as the seam's."""
+    """Raises aiohttp's exceptions as those of the transport protocol."""
     try:
         yield
     except aiohttp.WSServerHandshakeError:

@@ -90,7 +90,7 @@ class FencedTransport:
 
     Args:
         inner: carries the requests; closed with this one.
-        may_act: returns whether this process may still write; must be cheap.
+        may_act: returns True while this process may write; must be cheap.
     """
 
     def __init__(self, inner: Transport, may_act: Callable[[], bool]) -> None:
@@ -113,5 +113,5 @@ class FencedTransport:
         return self._inner.stream(request)
 
     async def close(self) -> None:
-        """Closes the inner one."""
+        """Closes the inner transport."""
         await self._inner.close()

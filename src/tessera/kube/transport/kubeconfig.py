@@ -1,9 +1,9 @@
 """Cluster and credentials from kubeconfig files merged as kubectl merges them, or from inside a pod.
 
-Rules of kubectl that are kept: an explicit file is taken alone; the files of ``KUBECONFIG`` are merged, the first to
-name a cluster, user, context or the current context wins, missing ones are skipped; without either it is
-``~/.kube/config``; relative paths count from their file's folder; ``*-data`` wins over the file of the same thing;
-inside a pod and without any kubeconfig, the service account is used.
+The rules are kubectl's. An explicit file is read alone. Else the files of ``KUBECONFIG`` are merged: the first file
+that names a cluster, user, context or the current context wins, and missing files are skipped. Without that variable,
+``~/.kube/config`` is read. Relative paths count from their file's folder; ``*-data`` wins over the file of the same
+field. Inside a pod without any kubeconfig, the service account is used.
 """
 
 import base64
@@ -35,7 +35,7 @@ class ConfigError(UserError):
 
 
 class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a transport must know.
+    """A cluster's address, our credentials there, and how to verify the server.
 
     Attributes:
         server: URL, with a path where the API is not at the root.
@@ -213,11 +213,11 @@ def _select(merged: _MergedConfig, name: str, env: Mapping[str, str], clock: Clo
     context = merged.contexts.get(name)
     if context is None:
         raise ConfigError(f"context {name!r} does not exist; there are: {_list_names(merged.contexts)}")
-    cluster = _referenced(context, "cluster", merged.clusters)
+    cluster = _find_referenced(context, "cluster", merged.clusters)
     server = cluster.body.get("server")
     if not server:
         raise ConfigError(f"{cluster.where}: server is not set")
-    user = _referenced(context, "user", merged.users) if context.body.get("user") else None
+    user = _find_referenced(context, "user", merged.users) if context.body.get("user") else None
     return ClusterConfig(
         server=server.rstrip("/"),
         credentials=_credentials(user, cluster, env, clock) if user else StaticCredentials(),
@@ -230,7 +230,7 @@ def _select(merged: _MergedConfig, name: str, env: Mapping[str, str], clock: Clo
     )
 
 
-def _referenced(context: _Entry, field: str, known: Mapping[str, _Entry]) -> _Entry:
+def _find_referenced(context: _Entry, field: str, known: Mapping[str, _Entry]) -> _Entry:
     name = context.body.get(field, "")
     if name not in known:
         raise ConfigError(f"{context.where}: {field} {name!r} does not exist; there are: {_list_names(known)}")

@@ -50,9 +50,11 @@ class Cache(Generic[T]):
     """
 
     def __init__(self, indexes: Mapping[str, IndexFunction[T]] | None = None) -> None:
+        #: All objects by key.
         self._objects: dict[str, T] = {}
         self._functions = dict(indexes or {})
-        # Keys are kept in dicts without values, so that look-ups come in a repeatable order.
+        #: By name of the index and value, the keys of the objects; a dict, so that their order is repeatable. No inner
+        #: dict is empty.
         self._indexes: dict[str, dict[str, dict[str, None]]] = {name: {} for name in self._functions}
 
     # Reading
@@ -89,7 +91,7 @@ class Cache(Generic[T]):
     # Changing
 
     def upsert(self, item: T) -> list[WatchEvent[T]]:
-        """Takes in a state newer than the known one; the same version again changes nothing."""
+        """Puts a newer state of an object; the same version again changes nothing."""
         key = key_of(item)
         old = self._objects.get(key)
         if old is None:
@@ -103,7 +105,7 @@ class Cache(Generic[T]):
         return [WatchEvent(EventKind.MODIFIED, item, old)]
 
     def remove(self, key: str, last: T | None = None) -> list[WatchEvent[T]]:
-        """Drops an object; ``last`` is its final state if that was seen. An unknown key changes nothing."""
+        """Drops an object; ``last`` is its final state if the watch showed it. An unknown key changes nothing."""
         old = self._objects.pop(key, None)
         if old is None:
             return []

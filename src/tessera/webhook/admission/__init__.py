@@ -1,1 +1,1 @@
-"""Decides about one pod: patch it, leave it alone, or refuse it."""
+"""Decides about one pod: patches it, leaves it unchanged, or refuses it."""

@@ -57,8 +57,8 @@ def share_count_refusal(spec: Json, nodes: Nodes, capabilities: Capabilities) ->
         nodes: where the pod may run.
         capabilities: the GPU resources of the nodes.
     """
-    for container, resource, amount in _asked(spec):
-        if _one_each(resource, nodes, capabilities) and _is_above_one(amount):
+    for container, resource, amount in _requested_amounts(spec):
+        if _gives_one_share_only(resource, nodes, capabilities) and _is_above_one(amount):
             return (
                 f'container "{one_line(container)}": asks for {amount} of {resource}, and every node that has it gives '
                 "a container one share at most (failRequestsGreaterThanOne, or MPS): ask for one; several shares give "
@@ -67,7 +67,7 @@ def share_count_refusal(spec: Json, nodes: Nodes, capabilities: Capabilities) ->
     return ""
 
 
-def _asked(spec: Json) -> Iterator[tuple[str, str, str]]:
+def _requested_amounts(spec: Json) -> Iterator[tuple[str, str, str]]:
     for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
         resources = container.get("resources") or {}
         for resource, amount in {**(resources.get("requests") or {}), **(resources.get("limits") or {})}.items():
@@ -81,9 +81,9 @@ def _is_above_one(amount: str) -> bool:
         return False  # the API server reports the error
 
 
-def _one_each(resource: str, nodes: Nodes, capabilities: Capabilities) -> bool:
+def _gives_one_share_only(resource: str, nodes: Nodes, capabilities: Capabilities) -> bool:
     """True if there are nodes with the resource, and all of them give at most one share."""
-    if not capabilities.one_each.get(resource, 0) & nodes:
+    if not capabilities.single_share.get(resource, 0) & nodes:
         return False
-    others = capabilities.undescribed.get(resource, 0) | capabilities.several_each.get(resource, 0)
+    others = capabilities.undescribed.get(resource, 0) | capabilities.multiple_shares.get(resource, 0)
     return not others & nodes

@@ -59,7 +59,7 @@ class QuotaCharge(msgspec.Struct, frozen=True):
             present = resources.get(field)
             if present is None:
                 operations.append(add_operation((*at, field), {QUOTA_RESOURCE: amount}))
-            elif not _same(present.get(QUOTA_RESOURCE), self.gigabytes):
+            elif not _is_amount(present.get(QUOTA_RESOURCE), self.gigabytes):
                 operations.append(add_operation((*at, field, QUOTA_RESOURCE), amount))
         return operations
 
@@ -96,9 +96,9 @@ def refuse_other_charges(spec: Json, charges: Sequence[QuotaCharge]) -> None:
         PodRefused: the text names the container, its amount and the right amount.
     """
     right = {charge.path: charge.gigabytes for charge in charges}
-    for path, name, amount in _written(spec):
+    for path, name, amount in _written_amounts(spec):
         gigabytes = right.get(path, 0)
-        if not _same(amount, gigabytes):
+        if not _is_amount(amount, gigabytes):
             because = f"its slices are charged {gigabytes}Gi" if gigabytes else "it is charged for no slices"
             raise PodRefused(
                 f'container "{one_line(name)}": asks for {one_line(amount)} of {QUOTA_RESOURCE}, but {because}; ask '
@@ -106,7 +106,7 @@ def refuse_other_charges(spec: Json, charges: Sequence[QuotaCharge]) -> None:
             )
 
 
-def _written(spec: Json) -> Iterator[tuple[str, str, Any]]:
+def _written_amounts(spec: Json) -> Iterator[tuple[str, str, Any]]:
     for field in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(field) or ()):
             resources = container.get("resources") or {}
@@ -115,7 +115,7 @@ def _written(spec: Json) -> Iterator[tuple[str, str, Any]]:
                     yield f"/spec/{field}/{index}", container.get("name") or "", amounts[QUOTA_RESOURCE]
 
 
-def _same(amount: Any, gigabytes: int) -> bool:
+def _is_amount(amount: Any, gigabytes: int) -> bool:
     try:
         return parse_quantity(str(amount)) == gigabytes * _GI
     except ValueError:

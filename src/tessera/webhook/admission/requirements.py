@@ -7,8 +7,8 @@ Rules:
 - The container that ``kubectl.kubernetes.io/default-container`` names gets the resource, else the first container.
 - A restriction to nodes is added to the author's own and never replaces it: every alternative of a required node
   affinity gets it too.
-- The webhook records its choice and the reason on the pod. It leaves a pod with the record and the resource alone, so
-  that a second call (reinvocation) patches nothing.
+- The webhook records its choice and the reason on the pod. It does not change a pod that has the record and the
+  resource, so a second call (reinvocation) patches nothing.
 
 A later step decides on the gate and the charge that a chosen slice on demand needs.
 """
@@ -49,33 +49,33 @@ def translate_requirements(
     spend()
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
     spec = pod.get("spec") or {}
-    asked = _asked(spec)
-    if annotations.get(CHOSEN) in asked:
+    requested = _requested_resources(spec)
+    if annotations.get(CHOSEN) in requested:
         return ()
     try:
-        requirements = requirements_of(annotations, asked, capabilities.gpu_resources)
+        requirements = requirements_of(annotations, requested, capabilities.gpu_resources)
     except RequirementError as error:
         raise PodRefused(str(error)) from None
     if requirements is None or not spec.get("containers"):
         return ()  # the API server reports that a pod without containers is wrong
     nodes = capabilities.selected_by(spec, spend)
     spend()
-    choice = _choice(requirements, nodes, capabilities, _SELECTED if read_restriction(spec) else "the cluster")
+    choice = _choose(requirements, nodes, capabilities, _SELECTED if read_restriction(spec) else "the cluster")
     spend()
     return [
-        *_resource(spec, annotations, choice.resource),
-        *_affinity(spec, _expressions(choice, nodes, capabilities)),
-        *_record(choice),
+        *_add_resource(spec, annotations, choice.resource),
+        *_add_affinity(spec, _expressions(choice, nodes, capabilities)),
+        *_record_choice(choice),
     ]
 
 
-def _asked(spec: Json) -> list[str]:
+def _requested_resources(spec: Json) -> list[str]:
     containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
     fields = [(each.get("resources") or {}).get(field) for each in containers for field in ("limits", "requests")]
     return [name for field in fields for name in field or ()]
 
 
-def _choice(requirements: Requirements, nodes: Nodes, capabilities: Capabilities, where: str) -> OfferChoice:
+def _choose(requirements: Requirements, nodes: Nodes, capabilities: Capabilities, where: str) -> OfferChoice:
     choice = choose_offer(
         requirements,
         capabilities.offers,
@@ -89,7 +89,7 @@ def _choice(requirements: Requirements, nodes: Nodes, capabilities: Capabilities
     return choice
 
 
-def _resource(spec: Json, annotations: Json, resource: str) -> list[Operation]:
+def _add_resource(spec: Json, annotations: Json, resource: str) -> list[Operation]:
     containers = spec["containers"]
     names = [container.get("name") for container in containers]
     default = annotations.get(DEFAULT_CONTAINER)
@@ -105,18 +105,18 @@ def _resource(spec: Json, annotations: Json, resource: str) -> list[Operation]:
 
 def _expressions(choice: OfferChoice, nodes: Nodes, capabilities: Capabilities) -> Sequence[Json]:
     """Returns the tests of which one must hold on a pod's node; none if any node will do."""
-    if choice.kept_by is NodeRestriction.NOTHING:
+    if choice.restriction is NodeRestriction.NOTHING:
         return ()
     chosen = frozenset(choice.nodes)
-    meant = [node for node in capabilities.nodes(nodes) if node.name in chosen]
+    selected = [node for node in capabilities.nodes(nodes) if node.name in chosen]
     keys = [count_label(product) for product in choice.products]
-    if choice.kept_by is NodeRestriction.PRODUCT and all(node.labels.keys() & set(keys) for node in meant):
+    if choice.restriction is NodeRestriction.PRODUCT and all(node.labels.keys() & set(keys) for node in selected):
         return [{"key": key, "operator": "Exists"} for key in keys]
-    names = sorted(node.labels.get(HOSTNAME_LABEL, node.name) for node in meant)
+    names = sorted(node.labels.get(HOSTNAME_LABEL, node.name) for node in selected)
     return [{"key": HOSTNAME_LABEL, "operator": "In", "values": names}]
 
 
-def _affinity(spec: Json, ours: Sequence[Json]) -> list[Operation]:
+def _add_affinity(spec: Json, ours: Sequence[Json]) -> list[Operation]:
     """Crosses each term of the required node affinity with each of ours, since both are alternatives."""
     if not ours:
         return []
@@ -126,7 +126,7 @@ def _affinity(spec: Json, ours: Sequence[Json]) -> list[Operation]:
     if theirs is None:
         terms: list[Json] = [{"matchExpressions": [expression]} for expression in ours]
     else:
-        terms = [each for term in theirs for each in _crossed(term, ours)]
+        terms = [each for term in theirs for each in _cross(term, ours)]
     refuse_oversized(_size(terms))
     node["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": terms}
     return [add_operation(("spec", "affinity"), {**affinity, "nodeAffinity": node})]
@@ -140,7 +140,7 @@ def _size(terms: Sequence[Json]) -> PodSize:
     )
 
 
-def _crossed(term: Json, ours: Sequence[Json]) -> list[Json]:
+def _cross(term: Json, ours: Sequence[Json]) -> list[Json]:
     """Combines a term with each of our expressions. An empty term matches no node, and must stay empty."""
     written = term.get("matchExpressions") or ()
     if not written and not term.get("matchFields"):
@@ -148,7 +148,7 @@ def _crossed(term: Json, ours: Sequence[Json]) -> list[Json]:
     return [{**term, "matchExpressions": [*written, expression]} for expression in ours]
 
 
-def _record(choice: OfferChoice) -> list[Operation]:
+def _record_choice(choice: OfferChoice) -> list[Operation]:
     """Returns the operations that record the choice; the pod has annotations, since they hold its requirements."""
     return [
         add_operation(("metadata", "annotations", key), value)

@@ -1,7 +1,7 @@
 """AdmissionReview v1: the envelope around :mod:`tessera.webhook.admission.decision`.
 
 Any body that is no review of a pod raises :class:`ReviewError` with the field and the rule. A pod that exceeds the size
-limits of a review is refused before any work. So every review ends soon, and in no other way.
+limits of a review is refused before any work. So every review ends soon, with a result or with this error.
 
 The TLS server and a control plane in the same process both call :class:`Reviewer`: bytes in, bytes out. It reads the
 capabilities at each call, so that a card that just appeared counts at once.
@@ -64,7 +64,7 @@ class Reviewer:
         self._capabilities = capabilities
         self._counted = counted
         self._decoder = msgspec.json.Decoder(_Review)
-        self._shapes = msgspec.json.Decoder(PodSchema | None)
+        self._schemas = msgspec.json.Decoder(PodSchema | None)
         self._pods = msgspec.json.Decoder(dict[str, Any] | None)
 
     def review(self, body: bytes) -> bytes:
@@ -80,7 +80,7 @@ class Reviewer:
         if shape is None or pod is None or request.operation not in {"", "CREATE"}:
             self._counted("untouched")
         else:
-            response |= self._verdict(shape, pod, budget)
+            response |= self._decide(shape, pod, budget)
         return msgspec.json.encode(
             {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
         )
@@ -88,7 +88,7 @@ class Reviewer:
     def _request(self, body: bytes) -> _Request:
         if len(body) > REVIEW_BODY:
             raise ReviewError(f"the body has {len(body):,} bytes; {REVIEW_BODY} are allowed, make the pod smaller")
-        found: _Review = _decoded(self._decoder, body, "the body is no AdmissionReview")
+        found: _Review = _decode(self._decoder, body, "the body is no AdmissionReview")
         if (found.api_version, found.kind) != ("admission.k8s.io/v1", "AdmissionReview"):
             raise ReviewError(
                 f"the body is {one_line(found.kind)} of {one_line(found.api_version)}; this webhook speaks "
@@ -102,9 +102,9 @@ class Reviewer:
     def _pod(self, request: _Request) -> tuple[PodSchema | None, dict[str, Any] | None]:
         """Returns the pod of a request, as checked types and as plain JSON; None if there is no pod."""
         fault = "request.object is no pod"
-        return _decoded(self._shapes, request.object, fault), _decoded(self._pods, request.object, fault)
+        return _decode(self._schemas, request.object, fault), _decode(self._pods, request.object, fault)
 
-    def _verdict(self, shape: PodSchema, pod: dict[str, Any], budget: ReviewBudget) -> dict[str, Any]:
+    def _decide(self, shape: PodSchema, pod: dict[str, Any], budget: ReviewBudget) -> dict[str, Any]:
         try:
             refuse_oversized(size_of(shape.spec or Spec()))
             operations = decide_admission(pod, self._capabilities, budget.spend)
@@ -118,7 +118,7 @@ class Reviewer:
         return {"patchType": "JSONPatch", "patch": base64.b64encode(msgspec.json.encode(operations)).decode()}
 
 
-def _decoded(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw, fault: str) -> T:
+def _decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw, fault: str) -> T:
     """Decodes a body or a part of it.
 
     Raises:

@@ -1,19 +1,19 @@
-"""Returns one verdict for one pod: gate it, leave it alone, or refuse it with a reason.
+"""Gates a pod that asks for slices, leaves it unchanged, or refuses it with a reason.
 
 Rules:
 
 - A pod without a MIG request is never changed. A pod that asks for a slice gets exactly two things: the scheduling
   gate, and the quota resource in limits and requests of each container that asks.
-- A pod that only nodes with a fixed layout can serve, among the nodes that its author selects, is left to them.
+- A pod is left unchanged if, of the nodes that its author selects, only nodes with a fixed layout can serve it.
 - The patch is computed from the pod's present content, so a second call (reinvocation) patches nothing.
 - Tessera computes the quota. A pod that asks for another amount of it than its slices have, or for some without slices,
-  is refused: nodes have only as much of it as their cards can give, and other pods would lack the wasted amount.
+  is refused: nodes have only as much of it as their cards can give, so other pods would lack the excess.
 - A pod is charged for all slices that it holds until it ends. Kubernetes counts the largest init container beside the
   sum of the app containers, but kubelet keeps the slices of every init container; the uncounted rest is charged to an
   app container.
 - A pod that cannot work is refused here, where its author sees the reason, so that it does not wait for ever.
 
-Pure: the verdict follows only from the pod's JSON and the known capabilities.
+Pure: the result follows only from the pod's JSON and the capabilities.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -58,7 +58,7 @@ def patch_for_slices(
         held = pod_slices([one.slices for one in asking])
     except SliceRequestError as error:
         raise PodRefused(f"{error}") from None
-    static = not asking or _for_static_nodes(spec, asking, capabilities, nodes)
+    static = not asking or _is_for_fixed_layouts(spec, asking, capabilities, nodes)
     charges = compute_charges(asking, held, spec)
     refuse_other_charges(spec, charges)
     if static:
@@ -90,7 +90,7 @@ def _slices(container: Json, *, init: bool) -> ContainerSlices:
     )
 
 
-def _for_static_nodes(
+def _is_for_fixed_layouts(
     spec: Json, asking: Sequence[ContainerWithSlices], capabilities: Capabilities, nodes: Nodes
 ) -> bool:
     """True if nodes with a fixed layout will serve the pod.
@@ -103,9 +103,9 @@ def _for_static_nodes(
     profiles = {profile: one.slices.name for one in asking for profile in one.slices.counts}
     if any(_is_share(profile, capabilities) for profile in profiles):
         return True  # the pod waits, like any pod that asks for a resource that no node has yet
-    if _having(capabilities.on_demand, profiles, nodes):
+    if _nodes_with_all(capabilities.on_demand, profiles, nodes):
         return False
-    if _having(capabilities.fixed, profiles, nodes):
+    if _nodes_with_all(capabilities.fixed, profiles, nodes):
         return True
     fixed = profiles.keys() <= capabilities.fixed.keys()
     if fixed and not read_restriction(spec).may_be_on_demand:
@@ -118,12 +118,12 @@ def _for_static_nodes(
         _refuse_unknown(profile, container, capabilities)
     on_demand = sorted(profiles.keys() & capabilities.possible)
     raise PodRefused(
-        f"asks for {_named(sorted(profiles))}, but {_named(on_demand)} is cut on demand and the rest stands on nodes "
-        "with a fixed MIG layout; a pod gets its slices from one of them: use profiles of one kind"
+        f"asks for {_join_resources(sorted(profiles))}, but {_join_resources(on_demand)} is cut on demand and the rest "
+        "stands on nodes with a fixed MIG layout; a pod gets its slices from one of them: use profiles of one kind"
     )
 
 
-def _having(sets: NodeSets, profiles: Iterable[str], nodes: Nodes) -> Nodes:
+def _nodes_with_all(sets: NodeSets, profiles: Iterable[str], nodes: Nodes) -> Nodes:
     """Returns those of the nodes that have all of the profiles."""
     for profile in profiles:
         nodes &= sets.get(profile, 0)
@@ -133,11 +133,11 @@ def _having(sets: NodeSets, profiles: Iterable[str], nodes: Nodes) -> Nodes:
 def _is_share(profile: str, capabilities: Capabilities) -> bool:
     """True if this is a sharing profile's name for a share of a slice; slices cut on demand are not shared."""
     base = profile.removesuffix(SHARED_SUFFIX)
-    return base != profile and (base in capabilities.known or base in MODEL_PROFILES)
+    return base != profile and (base in capabilities.all_profiles or base in MODEL_PROFILES)
 
 
 def _refuse_unknown(profile: str, container: str, capabilities: Capabilities) -> None:
-    if profile in capabilities.known:
+    if profile in capabilities.all_profiles:
         return
     where = f'container "{one_line(container)}": {MIG_RESOURCE_PREFIX}{one_line(profile)}'
     closest = capabilities.closest(profile) if len(profile) <= _LONGEST_PROFILE else None
@@ -151,7 +151,7 @@ def _refuse_unknown(profile: str, container: str, capabilities: Capabilities) ->
             "is a profile of no card in this cluster." if capabilities.on_demand else "is a profile of no NVIDIA card."
         )
     owner = "The cards of this cluster have" if capabilities.on_demand else "Known profiles are"
-    raise PodRefused(f"{where} {fault}{meant} {owner} {_listed(capabilities.known)}.")
+    raise PodRefused(f"{where} {fault}{meant} {owner} {_join_profiles(capabilities.all_profiles)}.")
 
 
 def _refuse_bound(spec: Json) -> None:
@@ -171,11 +171,11 @@ def _gate(spec: Json) -> Sequence[Operation]:
     return [{"op": "add", "path": "/spec/schedulingGates", "value": [{"name": GATE}]}]
 
 
-def _named(profiles: Sequence[str]) -> str:
+def _join_resources(profiles: Sequence[str]) -> str:
     return ", ".join(MIG_RESOURCE_PREFIX + profile for profile in profiles)
 
 
-def _listed(profiles: frozenset[str]) -> str:
+def _join_profiles(profiles: frozenset[str]) -> str:
     return ", ".join(sorted(profiles, key=_order))
 
 
@@ -196,7 +196,7 @@ def refuse_foreign(spec: Json, capabilities: Capabilities) -> None:
     Raises:
         PodRefused: the text names container, resource and the right name.
     """
-    for container, resource in _asked(spec):
+    for container, resource in _requested_resources(spec):
         meant = suggest_resource(resource)
         if meant and resource not in capabilities.foreign:
             raise PodRefused(
@@ -205,7 +205,7 @@ def refuse_foreign(spec: Json, capabilities: Capabilities) -> None:
             )
 
 
-def _asked(spec: Json) -> Iterator[tuple[str, str]]:
+def _requested_resources(spec: Json) -> Iterator[tuple[str, str]]:
     for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
         resources = container.get("resources") or {}
         for field in ("limits", "requests"):

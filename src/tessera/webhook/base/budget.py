@@ -1,7 +1,7 @@
 """Bounds the cost of a review: the pod's size before any work, and CPU time during the work.
 
-The size limits keep reviews short. The time limit catches costs that the size limits miss: each part of a decision, and
-each container and alternative in it, first checks the time. A review that has used its time is refused with that
+The size limits keep reviews short. The time limit bounds costs that the size limits miss: the time is checked before
+each part of a decision, each container and each alternative. A pod whose review has used its time is refused with that
 reason.
 """
 
@@ -21,7 +21,7 @@ SpendTime = Callable[[], None]
 
 
 def spend_nothing() -> None:
-    """Counts no work."""
+    """Sets no limit."""
 
 
 class ReviewBudget:

@@ -88,7 +88,7 @@ class Webhook:
         """Reason that the API server should not send reviews yet; empty if it may."""
         if not self._objects.synced or not self._nodes.synced:
             return "the cluster's cards are not listed yet"
-        return "" if self._certificates.served else "no certificate is trusted by the API server yet"
+        return "" if self._certificates.serves else "no certificate is trusted by the API server yet"
 
     async def run(self) -> None:
         """Runs until cancelled."""

@@ -49,8 +49,8 @@ class Capabilities:
         on_demand: profiles that are cut on demand, in the resource's spelling.
         fixed: profiles of fixed layouts.
         undescribed: GPU resources of nodes that do not say which cards they are of.
-        one_each: resources with some device of a node that a container can have at most once.
-        several_each: resources with some device of a node that a container can have in any number.
+        single_share: resources with devices of which a container can have one at most.
+        multiple_shares: resources with devices of which a container can have any number.
         foreign: resources of other slicers.
     """
 
@@ -58,8 +58,10 @@ class Capabilities:
         self.labels, self.fields = LabelIndex(), LabelIndex()
         self.offers = OfferTable()
         self.on_demand, self.fixed, self.undescribed = NodeSets(), NodeSets(), NodeSets()
-        self.one_each, self.several_each, self.foreign = NodeSets(), NodeSets(), NodeSets()
+        self.single_share, self.multiple_shares, self.foreign = NodeSets(), NodeSets(), NodeSets()
+        #: By name, the number of a node: its bit in all sets, and its index in ``_nodes``.
         self._numbers: dict[str, int] = {}
+        #: The nodes by number; None for the numbers in ``_vacant``.
         self._nodes: list[GpuNode | None] = []
         self._vacant: list[int] = []
 
@@ -104,25 +106,25 @@ class Capabilities:
             (self.on_demand, node.on_demand),
             (self.fixed, node.fixed),
             (self.undescribed, node.undescribed),
-            (self.one_each, {each.resource for each in node.offers if each.one_per_request}),
-            (self.several_each, {each.resource for each in node.offers if not each.one_per_request}),
+            (self.single_share, {each.resource for each in node.offers if each.one_per_request}),
+            (self.multiple_shares, {each.resource for each in node.offers if not each.one_per_request}),
             (self.foreign, node.foreign),
         )
 
     @property
     def possible(self) -> frozenset[str]:
-        """Profiles that a gated pod may get: those of the cards or, while no card is known, of any model."""
+        """Profiles that a gated pod may get: those of the cards or, while no card is listed, of any model."""
         return frozenset(self.on_demand) or MODEL_PROFILES
 
     @property
-    def known(self) -> frozenset[str]:
-        """Returns all profiles that a pod may ask for, of any nodes."""
+    def all_profiles(self) -> frozenset[str]:
+        """Returns all profiles that a pod may request, of any nodes."""
         return self.possible.union(self.fixed)
 
     @property
     def gpu_resources(self) -> frozenset[str]:
         """Returns the names of GPU resources besides those of MIG slices."""
-        return frozenset(GPU_RESOURCES).union(self.one_each, self.several_each)
+        return frozenset(GPU_RESOURCES).union(self.single_share, self.multiple_shares)
 
     @property
     def every(self) -> Nodes:
@@ -144,7 +146,7 @@ class Capabilities:
 
     def closest(self, profile: str) -> str | None:
         """Returns the possible profile with the closest spelling; None if none is close."""
-        return closest_profile(profile, sorted(self.known))
+        return closest_profile(profile, sorted(self.all_profiles))
 
 
 def _model_profiles() -> frozenset[str]:

@@ -64,7 +64,7 @@ class NodeSink(Protocol):
 
 
 def dynamic_profiles(item: Instaslice) -> frozenset[str]:
-    """Returns the profiles of a node's cards as its agent reported them; while no card answers, those of its model."""
+    """Returns the profiles of a node's cards as its agent reported them; of its model while no card answers."""
     return item.status.node_resources.profiles
 
 
@@ -80,10 +80,10 @@ def read_gpu_node(
         instaslice: the object of its on-demand cards, if there is one.
     """
     allocatable = node.status.allocatable if node is not None else {}
-    advertised, foreign = frozenset(_advertised(allocatable)), frozenset(filter(suggest_resource, allocatable))
-    said = {kind: {each.resource for each in offers if each.kind is kind} for kind in OfferKind}
-    described = frozenset[str]().union(*said.values())
-    on_demand = frozenset(said[OfferKind.DYNAMIC_SLICE])
+    advertised, foreign = frozenset(_gpu_resources(allocatable)), frozenset(filter(suggest_resource, allocatable))
+    offered = {kind: {each.resource for each in offers if each.kind is kind} for kind in OfferKind}
+    described = frozenset[str]().union(*offered.values())
+    on_demand = frozenset(offered[OfferKind.DYNAMIC_SLICE])
     if instaslice is not None:
         reported = frozenset(map(resource_of, dynamic_profiles(instaslice)))
         on_demand |= reported - (described - on_demand)
@@ -104,7 +104,7 @@ def read_gpu_node(
     )
 
 
-def _advertised(allocatable: Mapping[str, str]) -> Iterator[str]:
+def _gpu_resources(allocatable: Mapping[str, str]) -> Iterator[str]:
     return (name for name, amount in allocatable.items() if name.startswith(_PREFIX) and amount != "0")
 
 
@@ -119,19 +119,22 @@ class GpuNodeWatcher:
     """Watches nodes and Instaslice objects.
 
     Args:
-        sink: receives each node with GPUs when it changed in a way that matters here, and only then.
+        sink: receives each node with GPUs whenever its :class:`GpuNode` has changed.
     """
 
     def __init__(self, sink: NodeSink) -> None:
         self._sink = sink
+        #: All nodes, and all Instaslice objects by node.
         self._nodes: dict[str, Node] = {}
         self._instaslices: dict[str, Instaslice] = {}
+        #: The decoded offers of the nodes in ``_nodes``.
         self._decoded: dict[str, _DecodedOffers] = {}
-        self._known: dict[str, GpuNode] = {}
+        #: The nodes with GPUs as the sink has them.
+        self._gpu_nodes: dict[str, GpuNode] = {}
 
     def values(self) -> Iterable[GpuNode]:
         """Returns all nodes with GPUs."""
-        return self._known.values()
+        return self._gpu_nodes.values()
 
     def node_changed(self, event: WatchEvent[Node]) -> None:
         """Takes in a change of a node."""
@@ -142,7 +145,7 @@ class GpuNodeWatcher:
         else:
             self._nodes[name] = event.object
             self._read(name, event.object.metadata.annotations.get(OFFERS_ANNOTATION, ""))
-        self._settle(name)
+        self._update(name)
 
     def instaslice_changed(self, event: WatchEvent[Instaslice]) -> None:
         """Takes in a change of a node's Instaslice object."""
@@ -151,27 +154,29 @@ class GpuNodeWatcher:
             self._instaslices.pop(name, None)
         else:
             self._instaslices[name] = event.object
-        self._settle(name)
+        self._update(name)
 
     def _read(self, name: str, text: str) -> None:
-        told = self._decoded.get(name)
-        if told is not None and told.text == text:
+        decoded = self._decoded.get(name)
+        if decoded is not None and decoded.text == text:
             return
         try:
             offers = decode_offers(text) if text else ()
         except ValueError as error:
-            _log.warning("node %s: %s; until then it counts as a node that says nothing", name, error)
+            _log.warning("node %s: %s; until then it counts as a node without offers", name, error)
             offers = ()
         self._decoded[name] = _DecodedOffers(text, offers)
 
-    def _settle(self, name: str) -> None:
-        told = self._decoded.get(name)
-        found = read_gpu_node(name, self._nodes.get(name), told.offers if told else (), self._instaslices.get(name))
-        if found == self._known.get(name):
+    def _update(self, name: str) -> None:
+        decoded = self._decoded.get(name)
+        found = read_gpu_node(
+            name, self._nodes.get(name), decoded.offers if decoded else (), self._instaslices.get(name)
+        )
+        if found == self._gpu_nodes.get(name):
             return
         if found is None:
-            del self._known[name]
+            del self._gpu_nodes[name]
             self._sink.drop(name)
         else:
-            self._known[name] = found
+            self._gpu_nodes[name] = found
             self._sink.put(found)

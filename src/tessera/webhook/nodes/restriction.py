@@ -79,7 +79,7 @@ class NodeRestriction(msgspec.Struct, frozen=True):
     node: str = ""
 
     def __bool__(self) -> bool:
-        """True if the pod restricts its nodes at all."""
+        """True if the pod restricts its nodes."""
         return bool(self.selector or self.node) or self.terms is not None
 
     def selected_nodes(

@@ -3,8 +3,8 @@
 Any pod in the cluster may connect, and the API server must get through. So:
 
 - a client that misses a deadline is cut off: for handshake and headers, a body, the next request of a connection;
-- connections and bytes of unfinished bodies have a common bound. At the bound, a new client is let in, and the address
-  that holds most loses one of its own: the largest body, or the connection that was silent longest;
+- the number of connections, and the bytes of unfinished bodies, are bounded. At a bound, a new client is accepted, and
+  the address that holds most loses one of its own: the connection that was silent longest, or the largest body;
 - the server counts the connections that it cuts off, and logs them in one line a minute.
 
 aiohttp handles HTTP. This module accepts sockets itself, because aiohttp counts a connection only after the handshake.
@@ -134,12 +134,12 @@ class _Server(web.Server):
         self._port = port
 
     def close(self) -> None:
-        """Stops the log filter."""
+        """Removes the log filter."""
         self._log.removeFilter(self._filter)
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
         super().connection_lost(handler, exc)
-        self._port.lost(handler)
+        self._port.connection_lost(handler)
 
 
 class Connection:
@@ -147,27 +147,27 @@ class Connection:
 
     Attributes:
         address: the client's address.
-        held: bytes of an unfinished body.
+        unfinished_bytes: bytes of its unfinished body.
         silent_since: the loop's time of its last progress.
     """
 
     def __init__(self, port: "BoundedPort", address: str) -> None:
         self._port = port
         self.address = address
-        self.held = 0
+        self.unfinished_bytes = 0
         self.silent_since = 0.0
         self.task: asyncio.Task[None] | None = None
         self.protocol: web.RequestHandler | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def within(self, milliseconds: int, otherwise: str) -> None:
-        """Sets the deadline of the next phase; after it, the connection is cut off with that reason."""
+    def set_deadline(self, milliseconds: int, otherwise: str) -> None:
+        """Sets the deadline of the next phase; at its end the connection is cut off with this reason."""
         loop = asyncio.get_running_loop()
         self.silent_since = loop.time()
-        self.unhurried()
+        self.clear_deadline()
         self._timer = loop.call_later(milliseconds / 1000, self.cut_off, otherwise)
 
-    def unhurried(self) -> None:
+    def clear_deadline(self) -> None:
         """Removes the deadline."""
         if self._timer is not None:
             self._timer.cancel()
@@ -180,7 +180,7 @@ class Connection:
 
     def close(self) -> None:
         """Ends the connection; a second call is no error."""
-        self.unhurried()
+        self.clear_deadline()
         self._port.forget(self)
         transport = self.protocol.transport if self.protocol is not None else None
         if isinstance(transport, asyncio.Transport):
@@ -208,7 +208,7 @@ class BoundedPort:
         self._loop = asyncio.get_running_loop()
         self._connections: set[Connection] = set()
         self._by_protocol: dict[object, Connection] = {}
-        self._held = 0
+        self._unfinished_bytes = 0
         self.drops = Drops(self._loop, name)
         self._server = _Server(self, self.drops)
 
@@ -218,9 +218,9 @@ class BoundedPort:
         return len(self._connections)
 
     @property
-    def held(self) -> int:
+    def unfinished_bytes(self) -> int:
         """Returns the bytes of unfinished bodies."""
-        return self._held
+        return self._unfinished_bytes
 
     async def serve(self, listener: socket.socket) -> None:
         """Accepts until cancelled; closes the socket."""
@@ -232,7 +232,7 @@ class BoundedPort:
                     self.drops.add(f"not accepted ({error.strerror})")
                     await asyncio.sleep(_NO_SOCKET)
                 else:
-                    self._accepted(sock, str(address[0]))
+                    self._accept(sock, str(address[0]))
         finally:
             listener.close()
             for connection in list(self._connections):
@@ -246,26 +246,26 @@ class BoundedPort:
         self._by_protocol.pop(connection.protocol, None)
         self._release(connection)
 
-    def lost(self, protocol: object) -> None:
+    def connection_lost(self, protocol: object) -> None:
         """Handles the end of a protocol's connection, from either side."""
         connection = self._by_protocol.get(protocol)
         if connection is not None:
-            connection.unhurried()
+            connection.clear_deadline()
             self.forget(connection)
 
     def _release(self, connection: Connection) -> None:
-        self._held -= connection.held
-        connection.held = 0
+        self._unfinished_bytes -= connection.unfinished_bytes
+        connection.unfinished_bytes = 0
 
-    def _accepted(self, sock: socket.socket, address: str) -> None:
+    def _accept(self, sock: socket.socket, address: str) -> None:
         if len(self._connections) >= self._bounds.connections:
-            self._greediest(lambda _: 1, lambda each: -each.silent_since).cut_off("beyond the connections of all")
+            self._largest_holder(lambda _: 1, lambda each: -each.silent_since).cut_off("beyond the connections of all")
         connection = Connection(self, address)
         self._connections.add(connection)
-        connection.within(self._bounds.header_time, "without a request in time")
-        connection.task = self._loop.create_task(self._connected(connection, sock))
+        connection.set_deadline(self._bounds.header_time, "without a request in time")
+        connection.task = self._loop.create_task(self._connect(connection, sock))
 
-    async def _connected(self, connection: Connection, sock: socket.socket) -> None:
+    async def _connect(self, connection: Connection, sock: socket.socket) -> None:
         """Does the TLS handshake; afterwards aiohttp's protocol makes the callbacks."""
         seconds = self._bounds.header_time / 1000 if self._context is not None else None
 
@@ -290,9 +290,9 @@ class BoundedPort:
         connection = self._by_protocol.get(request.protocol)
         if connection is None:
             raise ConnectionResetError  # cut off between two steps of the loop
-        connection.within(self._bounds.body_time, "without the whole body in time")
+        connection.set_deadline(self._bounds.body_time, "without the whole body in time")
         try:
-            body = await self._body(request, connection)
+            body = await self._read_body(request, connection)
         finally:
             self._release(connection)
         if body is None:
@@ -302,10 +302,10 @@ class BoundedPort:
         else:
             status, kind, said = self._answer(request.method, request.path, body)
             response = web.Response(status=status, body=said, headers={"content-type": kind})
-        connection.within(self._bounds.idle_time, "idle")
+        connection.set_deadline(self._bounds.idle_time, "idle")
         return response
 
-    async def _body(self, request: web.BaseRequest, connection: Connection) -> bytes | None:
+    async def _read_body(self, request: web.BaseRequest, connection: Connection) -> bytes | None:
         """Returns the body; None if it is too long.
 
         Raises:
@@ -317,19 +317,21 @@ class BoundedPort:
         try:
             async for chunk in request.content.iter_any():
                 chunks += chunk
-                connection.held += len(chunk)
-                self._held += len(chunk)
-                if connection.held > REVIEW_BODY:
+                connection.unfinished_bytes += len(chunk)
+                self._unfinished_bytes += len(chunk)
+                if connection.unfinished_bytes > REVIEW_BODY:
                     return None
-                if self._held > self._bounds.bytes:
-                    self._greediest(lambda each: each.held, lambda each: each.held).cut_off("beyond the bytes of all")
+                if self._unfinished_bytes > self._bounds.bytes:
+                    self._largest_holder(
+                        lambda each: each.unfinished_bytes, lambda each: each.unfinished_bytes
+                    ).cut_off("beyond the bytes of all")
             return bytes(chunks)
         except (web.RequestPayloadError, HttpProcessingError) as error:
             raise ConnectionResetError from error
         finally:
             chunks.clear()  # frees the memory now, before the exception's frames are collected
 
-    def _greediest(self, weight: Callable[[Connection], int], rank: Callable[[Connection], float]) -> Connection:
+    def _largest_holder(self, weight: Callable[[Connection], int], rank: Callable[[Connection], float]) -> Connection:
         """Returns the highest-ranked connection of the address that holds most."""
         holds: Counter[str] = Counter()
         for each in self._connections:

@@ -2,7 +2,7 @@
 
 Every replica runs this and none leads: a replica creates or patches the Secret by compare-and-swap, and a replica that
 loses sees the winner's certificate in its watch. The order (Secret, then trust, then serving) is that of
-:mod:`tessera.webhook.serving.certificates`. The manager sleeps until a change or the day that the certificate is due.
+:mod:`tessera.webhook.serving.certificates`. The manager sleeps until a change or the renewal time.
 """
 
 import asyncio
@@ -23,21 +23,21 @@ from tessera.webhook.base.options import WebhookOptions
 from tessera.webhook.serving.certificates import (
     Certificate,
     authority_fingerprints,
-    due_at,
-    in_force,
-    is_due,
+    is_valid,
     issue,
     join_bundles,
+    needs_renewal,
     read_secret,
+    renewal_time,
 )
 
 _log = logging.getLogger(__name__)
 
 #: Seconds between the API server's trust and a renewed certificate's first use: API servers learn of it by watch.
 _SPREAD = 60.0
-#: Longest pause between two checks of the certificate's age: a wait does not notice that the clock was set, or that the
-#: machine was asleep.
-_LOOK_AGAIN = 60.0
+#: Longest pause between two checks of the certificate's age: a longer wait would ignore that the clock was set or the
+#: machine slept meanwhile.
+_CHECK_AGAIN = 60.0
 _END = b"-----END CERTIFICATE-----\n"
 
 
@@ -65,9 +65,12 @@ class CertificateManager:
         self._client = client
         self._clock = clock
         self._serve = serve
+        #: The certificate of the server; None before the first.
         self._served: Certificate | None = None
+        #: The certificate that the server will use next, from this monotonic time on.
         self._next: Certificate | None = None
         self._next_at = 0.0
+        #: The last certificate that OpenSSL refused; it is replaced.
         self._unusable: Certificate | None = None
         self._changed = asyncio.Event()
         self._backoff = Backoff(rng)
@@ -84,7 +87,7 @@ class CertificateManager:
         )
 
     @property
-    def served(self) -> bool:
+    def serves(self) -> bool:
         """True if the webhook serves a certificate that the API server trusts."""
         return self._served is not None
 
@@ -96,8 +99,8 @@ class CertificateManager:
 
     async def run(self) -> None:
         """Keeps the certificate valid and trusted until cancelled."""
-        self._secrets.add_handler(self._stir)
-        self._configurations.add_handler(self._stir)
+        self._secrets.add_handler(self._object_changed)
+        self._configurations.add_handler(self._object_changed)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._secrets.run())
             group.create_task(self._configurations.run())
@@ -107,7 +110,7 @@ class CertificateManager:
                 self._changed.clear()
                 await self._wait(await self._attempt())
 
-    def _stir(self, _event: WatchEvent[Secret] | WatchEvent[WebhookConfiguration]) -> None:
+    def _object_changed(self, _event: WatchEvent[Secret] | WatchEvent[WebhookConfiguration]) -> None:
         self._changed.set()
 
     async def _wait(self, seconds: float | None) -> None:
@@ -134,21 +137,21 @@ class CertificateManager:
         secret = self._secrets.cache.get(f"{self._options.namespace}/{self._options.secret}")
         found = read_secret(dict(secret.data)) if secret is not None else None
         now = self._clock.now()
-        if found is None or found == self._unusable or is_due(found, self.names, now):
+        if found is None or found == self._unusable or needs_renewal(found, self.names, now):
             await self._protect_served(now)
             await self._renew(secret, found)
             return None
-        trusted_before = self._served is not None and in_force(self._served, now) and self._trusts(self._served.bundle)
+        trusted_before = self._served is not None and is_valid(self._served, now) and self._trusts(self._served.bundle)
         if not await self._make_trusted(found.bundle, now):
             return None
         if found != self._served:
-            wait = self._spread(found, trusted_before=trusted_before)
+            wait = self._seconds_until_use(found, trusted_before=trusted_before)
             if wait > 0:
                 return wait
-            self._begin(found)
-        return min(_LOOK_AGAIN, max(0.0, due_at(found) - now))
+            self._start_serving(found)
+        return min(_CHECK_AGAIN, max(0.0, renewal_time(found) - now))
 
-    def _spread(self, found: Certificate, *, trusted_before: bool) -> float:
+    def _seconds_until_use(self, found: Certificate, *, trusted_before: bool) -> float:
         """Seconds until a certificate may be served: 0 for the first, or if the served one is unusable."""
         if found != self._next:
             self._next, self._next_at = found, self._clock.monotonic() + _SPREAD
@@ -156,7 +159,7 @@ class CertificateManager:
             return 0.0
         return self._next_at - self._clock.monotonic()
 
-    def _begin(self, found: Certificate) -> None:
+    def _start_serving(self, found: Certificate) -> None:
         try:
             self._serve(found)
         except ssl.SSLError as error:
@@ -168,13 +171,13 @@ class CertificateManager:
 
     async def _protect_served(self, now: float) -> None:
         """Keeps the authority of the served certificate trusted, also if the Secret is lost or damaged."""
-        if self._served is not None and in_force(self._served, now):
+        if self._served is not None and is_valid(self._served, now):
             await self._make_trusted(self._served.bundle, now)
 
     async def _renew(self, secret: Secret | None, found: Certificate | None) -> None:
         """Writes the next certificate; the watch will bring it back."""
         bundles = [one.bundle for one in (found, self._served) if one is not None]
-        before = b"".join([*bundles, *self._configured()])
+        before = b"".join([*bundles, *self._trusted_bundles()])
         made = issue(self.names, self._clock.now(), self._options.certificate_days, before)
         data = {name: base64.b64encode(value).decode() for name, value in made.data().items()}
         where = self._options.namespace
@@ -188,7 +191,7 @@ class CertificateManager:
             )
         _log.info("secret %s/%s holds a new webhook certificate", where, self._options.secret)
 
-    def _configured(self) -> Sequence[bytes]:
+    def _trusted_bundles(self) -> Sequence[bytes]:
         """Returns the bundles of the configuration's webhooks."""
         item = self._configurations.cache.get(self._options.configuration)
         return () if item is None else tuple(dict.fromkeys(one.client_config.ca_bundle for one in item.webhooks))
@@ -196,7 +199,7 @@ class CertificateManager:
     def _trusts(self, bundle: bytes) -> bool:
         """True if every webhook of the configuration trusts the first authority of a bundle, which signed."""
         first = authority_fingerprints(join_bundles([bundle], self._clock.now()).partition(_END)[0] + _END)
-        return all(first <= authority_fingerprints(each) for each in self._configured())
+        return all(first <= authority_fingerprints(each) for each in self._trusted_bundles())
 
     async def _make_trusted(self, bundle: bytes, now: float) -> bool:
         """Adds authorities to the ones that the API server trusts; False while there is no configuration to write to.
@@ -214,7 +217,7 @@ class CertificateManager:
             for one in item.webhooks
         ):
             return True
-        text = base64.b64encode(join_bundles([wanted, *self._configured()], now)).decode()
+        text = base64.b64encode(join_bundles([wanted, *self._trusted_bundles()], now)).decode()
         webhooks = [{"name": one.name, "clientConfig": {"caBundle": text}} for one in item.webhooks]
         await self._client.apply(MUTATING_WEBHOOKS, self._options.configuration, {"webhooks": webhooks})
         return True

@@ -1,16 +1,18 @@
-"""The webhook's certificate: how to read it from the Secret, when and how to replace it. Pure but for randomness.
+"""The webhook's certificate: reads it from the Secret, tells when to replace it, and makes the next one.
+
+Pure except for randomness. ``cryptography`` makes the certificates; the rotation is hand-written, because cert-manager
+would be a second installation that every cluster needs.
 
 Every rotation makes a new authority with exactly one certificate, and discards the authority's key, so that nobody can
-sign another one. The bundle that the API server trusts keeps authorities until their certificate has expired, so that
-old and new certificates are both trusted while replicas change over:
+sign another one. The bundle that the API server trusts has each authority until its certificate has expired, so that
+old and new certificates are both trusted during a rotation:
 
 1. one replica writes the next certificate and the longer bundle into the Secret (compare-and-swap);
 2. any replica writes the bundle into the webhook configuration;
 3. each replica serves the new certificate only after that.
 
-A rotation only adds to a bundle: it preserves the authority of the certificate that a replica serves, and those that
-the configuration trusts already, also if the Secret is lost or damaged. Nobody has their keys, so this costs no
-security.
+A rotation only adds to a bundle: the authority of the certificate that a replica serves stays, and so do those that the
+configuration trusts already, also if the Secret is lost or damaged. Nobody has their keys, so this costs no security.
 """
 
 import ipaddress
@@ -55,7 +57,7 @@ def read_secret(data: dict[str, bytes]) -> Certificate | None:
         authorities = x509.load_pem_x509_certificates(found.bundle)
     except (ValueError, TypeError):
         return None
-    if serving.public_key() != key.public_key() or not any(_signed(serving, one) for one in authorities):
+    if serving.public_key() != key.public_key() or not any(_is_signed_by(serving, one) for one in authorities):
         return None
     return found
 
@@ -77,13 +79,13 @@ def join_bundles(bundles: Iterable[bytes], now: float) -> bytes:
     return b"".join(list(found.values())[:AUTHORITIES])
 
 
-def in_force(found: Certificate, now: float) -> bool:
+def is_valid(found: Certificate, now: float) -> bool:
     """True if the certificate is valid now."""
     serving = x509.load_pem_x509_certificate(found.certificate)
     return serving.not_valid_before_utc.timestamp() <= now < serving.not_valid_after_utc.timestamp()
 
 
-def is_due(found: Certificate, names: Sequence[str], now: float) -> bool:
+def needs_renewal(found: Certificate, names: Sequence[str], now: float) -> bool:
     """True if the certificate must be replaced: it is not valid yet, near its end, or lacks a name.
 
     Args:
@@ -91,10 +93,10 @@ def is_due(found: Certificate, names: Sequence[str], now: float) -> bool:
         names: DNS names and IP addresses by which clients reach the webhook.
         now: seconds since 1970.
     """
-    return not in_force(found, now) or now >= due_at(found) or not set(names) <= set(_names(found))
+    return not is_valid(found, now) or now >= renewal_time(found) or not set(names) <= set(_names(found))
 
 
-def due_at(found: Certificate) -> float:
+def renewal_time(found: Certificate) -> float:
     """Returns the time at which two thirds of a certificate's life are over, seconds since 1970."""
     serving = x509.load_pem_x509_certificate(found.certificate)
     begin, end = serving.not_valid_before_utc.timestamp(), serving.not_valid_after_utc.timestamp()
@@ -184,7 +186,7 @@ def _names(found: Certificate) -> Sequence[str]:
     return [*names.get_values_for_type(x509.DNSName), *map(str, addresses)]
 
 
-def _signed(serving: x509.Certificate, authority: x509.Certificate) -> bool:
+def _is_signed_by(serving: x509.Certificate, authority: x509.Certificate) -> bool:
     try:
         serving.verify_directly_issued_by(authority)
     except (InvalidSignature, ValueError, TypeError):

@@ -1,7 +1,7 @@
 """The webhook's two ports: reviews over TLS, health and metrics over plain HTTP in a thread of its own.
 
-The TLS context lives as long as the server: a new certificate is loaded into it and counts from the next handshake on;
-open connections stay. The key goes from memory to OpenSSL through an anonymous file, never to a disk.
+The TLS context lives as long as the server: a new certificate is loaded into it and serves from the next handshake on;
+open connections continue. The key goes from memory to OpenSSL through an anonymous file, never to a disk.
 
 Reviews run on the process's event loop, one after the other. The health port has its own loop in another thread, so
 that it answers during a review; it reports an error if the first loop makes no progress for too long.
