@@ -20,8 +20,8 @@ Play = Callable[..., None]
 
 
 def replicas(admin: Any) -> int | None:
-    block = admin.agent.sharing.profile.time_slicing
-    return block.resources[0].replicas if block is not None else None
+    blocks = admin.agent.sharing.profile.blocks
+    return blocks[0].resources[0].replicas if blocks else None
 
 
 def take(admin: Any) -> None:

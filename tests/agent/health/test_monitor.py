@@ -15,7 +15,7 @@ from tessera.agent.health.policy import RecoveryAction
 from tessera.agent.inventory.device_health import DeviceScope, Reaction, entry_health
 from tessera.agent.inventory.gpu_inventory import read_gpu_inventory, sharing_gpus
 from tessera.api.sharing.devices import AdvertisedDevice
-from tessera.api.sharing.profile import SharingKind
+from tessera.api.sharing.kinds import SharingKind
 from tessera.clock import LoopClock
 from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.errors import UnknownNvmlError

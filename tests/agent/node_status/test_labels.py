@@ -19,7 +19,8 @@ from tessera.agent.node_status.labels import (
     node_labels,
 )
 from tessera.api.names import MIG_CONFIG_STATE_LABEL
-from tessera.api.sharing.profile import MigStrategy, SharingKind
+from tessera.api.sharing.kinds import SharingKind
+from tessera.api.sharing.profile import MigStrategy
 from tessera.manifests import deploy_folder
 
 FULL = CardFacts(product="MOCKMODEL", memory_mib=300, compute_capability=(8, 0))

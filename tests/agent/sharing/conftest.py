@@ -27,7 +27,10 @@ from tessera.agent.sharing.occupancy import DeviceOccupancy
 from tessera.agent.sharing.offer import SharingSettings
 from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser
 from tessera.agent.sharing.served_resources import ServedResources
+from tessera.agent.sharing.strategies.interface import SharingStrategy
+from tessera.agent.sharing.strategies.registry import STRATEGIES, NodeStrategies
 from tessera.agent.sharing.withdrawn_resources import AdvertisedNames, removal_patch
+from tessera.api.sharing.kinds import SharingKind
 from tessera.api.sharing.profile import MigStrategy
 from tessera.api.sharing.profile_parser import parse_profile
 from tessera.clock import Clock, LoopClock
@@ -108,6 +111,7 @@ class Scene:
         clock: Clock | None = None,
         seam: Kubelet | None = None,
         mig: bool = False,
+        strategies: Mapping[SharingKind, SharingStrategy] = STRATEGIES,
     ) -> None:
         self.folder = folder
         self.clock: Clock = clock or LoopClock(1_700_000_000.0)
@@ -118,6 +122,7 @@ class Scene:
         self.bus = InProcessKubelet()
         self.seam: Kubelet = seam or self.bus
         self.strategy = strategy
+        self.strategies = strategies
         self.options = options or AllocateOptions()
         self.wish = DesiredSharing()
         self.settled: list[str] = []
@@ -154,7 +159,7 @@ class Scene:
             served=ServedResources(self.seam, self.changes, self.clock),
             devices=SceneDevices(self),
             settings=SharingSettings(SceneConfig(self), self.strategy, self.options),
-            mps=self.daemons,
+            strategies=NodeStrategies(self.daemons, self.strategies),
             cdi=CdiPublisher(CdiFile(self.folder / "cdi"), occupancy, self.changes),
             device_nodes=DeviceNodes(self.hardware, self.clock),
             names=AdvertisedNames(self.folder / "names.json", node=self.node, forget=self.forget, clock=self.clock),

@@ -14,7 +14,8 @@ from tessera.agent.sharing.allocate_response import (
     set_name,
 )
 from tessera.api.sharing.devices import AdvertisedDevice
-from tessera.api.sharing.profile import AllocationPolicy, Flags, SharingKind
+from tessera.api.sharing.kinds import SharingKind
+from tessera.api.sharing.profile import AllocationPolicy, Flags
 from tessera.kubelet.interfaces import ContainerAllocateResponse, DeviceNode, Mount
 from tessera.nvml.interface import DeviceFile
 
@@ -181,9 +182,9 @@ def test_clients_of_mps_get_its_folders_whatever_the_strategy() -> None:
     pipe = Mount(container_path="/mps/p", host_path="/run/nvidia/mps/p", read_only=False)
     edits = MpsEdits(envs={"CUDA_MPS_PIPE_DIRECTORY": "/mps/p"}, mounts=(pipe,))
     devices = (share(A, "0", 1),)
-    by_cdi = build_allocation(SHARED, devices, AllocateOptions(), files={}, mps=edits)
+    by_cdi = build_allocation(SHARED, devices, AllocateOptions(), files={}, edits=edits)
     assert by_cdi == ContainerAllocateResponse(envs=edits.envs, mounts=(pipe,), cdi_devices=(NAMES + A,))
-    by_env = build_allocation(SHARED, devices, AllocateOptions(list_strategies=("envvar",)), files={}, mps=edits)
+    by_env = build_allocation(SHARED, devices, AllocateOptions(list_strategies=("envvar",)), files={}, edits=edits)
     assert by_env == ContainerAllocateResponse(envs={**edits.envs, "NVIDIA_VISIBLE_DEVICES": A}, mounts=(pipe,))
 
 

@@ -2,7 +2,8 @@
 
 from tessera.agent.sharing.device_plugin import preferred_entries
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource
-from tessera.api.sharing.profile import AllocationPolicy, SharingKind
+from tessera.api.sharing.kinds import SharingKind
+from tessera.api.sharing.profile import AllocationPolicy
 from tessera.kubelet.interfaces import PreferredRequest
 from tessera.placement.topology import CardLink, PciPath, Topology
 

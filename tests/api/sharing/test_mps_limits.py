@@ -2,14 +2,17 @@
 
 import pytest
 
-from tessera.api.sharing.shares import ClientShare, client_share, most_clients
+from tessera.api.sharing.kinds import SHARING_RULES, SharingKind
+from tessera.api.sharing.shares import ClientShare, client_share
 
 
 @pytest.mark.parametrize(
     ("capability", "most"), [((6, 1), 16), ((7, 0), 48), ((7, 5), 48), ((9, 0), 48), ((12, 0), 48)]
 )
 def test_the_number_of_clients_follows_from_compute_capability(capability: tuple[int, int], most: int) -> None:
-    assert most_clients(capability) == most
+    clients = SHARING_RULES[SharingKind.MPS].clients
+    assert clients is not None
+    assert clients.of(capability) == most
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.api.problems import FileRefused
+from tessera.api.sharing.kinds import SharingKind
 from tessera.api.sharing.profile import (
     AllocationPolicy,
     Flags,
     MigStrategy,
     ResourcePattern,
     Selection,
-    SharingKind,
     SharingProfile,
 )
 from tessera.api.sharing.profile_parser import WITHOUT_EFFECT, parse_profile
@@ -48,13 +48,13 @@ def refused(text: str) -> list[str]:
 
 def test_the_profile_of_the_article() -> None:
     profile = parse_profile(ARTICLE)
-    block = profile.time_slicing
+    (block,) = profile.blocks
     assert block is not None
     assert block.one_per_request
     assert [(each.name, each.advertised, each.replicas) for each in block.resources] == [
         ("nvidia.com/gpu", "nvidia.com/gpu.shared", 4)
     ]
-    assert profile.mps is None
+    assert block.kind is SharingKind.TIME_SLICING
     assert profile.notices == ()
     assert profile.flags == Flags()
 
@@ -104,7 +104,7 @@ def test_an_unknown_key_is_refused_with_its_path_and_what_was_meant(text: str, p
     ],
 )
 def test_devices_take_every_form(devices: Any, selection: Selection) -> None:
-    block = parse_profile(entry(devices=devices)).time_slicing
+    (block,) = parse_profile(entry(devices=devices)).blocks
     assert block is not None
     assert block.resources[0].devices == selection
     assert selection.all == (devices == "all")
@@ -169,7 +169,7 @@ def test_shares_are_renamed_by_entry_or_by_default(
 ) -> None:
     resource = {"name": "gpu", "replicas": 2, "rename": rename}
     block = {"renameByDefault": rename_by_default, "resources": [resource]}
-    parsed = parse_profile(json.dumps({"sharing": {"timeSlicing": block}})).time_slicing
+    (parsed,) = parse_profile(json.dumps({"sharing": {"timeSlicing": block}})).blocks
     assert parsed is not None
     assert parsed.resources[0].advertised == advertised
 
@@ -201,7 +201,7 @@ def test_requests_above_one_fail_by_default_with_mps_only(kind: str, written: bo
 
 def test_several_resources_stay_in_order() -> None:
     entries = [{"name": "gpu", "replicas": 4, "devices": [0]}, {"name": "mig-1g.5gb", "replicas": 2}]
-    block = parse_profile(json.dumps({"sharing": {"timeSlicing": {"resources": entries}}})).time_slicing
+    (block,) = parse_profile(json.dumps({"sharing": {"timeSlicing": {"resources": entries}}})).blocks
     assert block is not None
     assert [each.name for each in block.resources] == ["nvidia.com/gpu", "nvidia.com/mig-1g.5gb"]
     assert block.resources[1].path == "sharing.timeSlicing.resources[1]"

@@ -43,6 +43,7 @@ from tessera.agent.sharing.offer import SharingSettings
 from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser
 from tessera.agent.sharing.served_resources import ServedResources
 from tessera.agent.sharing.static_devices import StaticDevices
+from tessera.agent.sharing.strategies.registry import NodeStrategies
 from tessera.agent.sharing.withdrawn_resources import AdvertisedNames, ResourceRemover
 from tessera.agent.slices.slice_manager import SliceManager
 from tessera.kube.event_recorder import EventRecorder
@@ -258,7 +259,7 @@ class Components:
                 self._static_gpus, health=self.health, mig_config=self.mig_config, mps=self.mps, slices=self.slices
             ),
             settings=SharingSettings(self.config, self.options.mig_strategy, options),
-            mps=self.mps,
+            strategies=NodeStrategies(self.mps),
             cdi=CdiPublisher(CdiFile(self.options.cdi_dir), occupancy, self.changes),
             device_nodes=DeviceNodes(self.hardware, self.clock),
             names=AdvertisedNames(

@@ -17,11 +17,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from tessera.agent.inventory.device_users import DeviceUser
-from tessera.agent.memory.policy import MemoryGrant, default_share
+from tessera.agent.memory.policy import MemoryGrant
 from tessera.api.names import PodUid
 from tessera.api.sharing.devices import AdvertisedDevice, Advertisement
-from tessera.api.sharing.profile import SharingKind
-from tessera.api.sharing.shares import client_share
+from tessera.api.sharing.kinds import SHARING_RULES
 from tessera.kube.quantity import integer_value
 from tessera.kube.resources import Pod
 
@@ -34,8 +33,6 @@ MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 
 #: UIDs in the API are written with dashes, so no pod can pass for another by this annotation.
 _HASH = re.compile(r"[0-9a-f]{32}")
-
-_MIB = 2**20
 
 #: Bytes of one entry, by device and pod.
 Shares = dict[str, dict[PodUid, int]]
@@ -135,9 +132,7 @@ def share_of(device: AdvertisedDevice, total: int) -> int:
         device: the entry.
         total: bytes of the whole device.
     """
-    if device.kind is SharingKind.MPS:
-        return client_share(total // _MIB, device.replicas).memory_mib * _MIB
-    return default_share(total, device.replicas)
+    return SHARING_RULES[device.kind].share_of_memory(total, device.replicas)
 
 
 def cgroup_uid(pod: Pod) -> PodUid:

@@ -25,7 +25,8 @@ from tessera.agent.node_status.labels import (
     described_cards,
 )
 from tessera.api.sharing.devices import AdvertisedDevice, Advertisement, MigDevice
-from tessera.api.sharing.profile import MigStrategy, SharingKind, SharingProfile
+from tessera.api.sharing.kinds import SharingKind
+from tessera.api.sharing.profile import MigStrategy, SharingProfile
 from tessera.mig.names import resource_spelling
 from tessera.nvml.attributes import CardAttributes, MigAttributes
 

@@ -17,7 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from tessera.api.nodes.gpu_labels import count_label, product_label
-from tessera.api.sharing.profile import MigStrategy, SharingKind
+from tessera.api.sharing.kinds import SharingKind
+from tessera.api.sharing.profile import MigStrategy
 from tessera.mig.names import resource_spelling
 
 PREFIX = "nvidia.com/"

@@ -20,11 +20,12 @@ import hashlib
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Protocol, Self
+from typing import Self
 
 import msgspec
 
 from tessera.agent.base.cdi_files import MOUNTED_DEVICES
+from tessera.agent.sharing.strategies.interface import ContainerEdits
 from tessera.api.names import VISIBLE_DEVICES
 from tessera.api.sharing.devices import AdvertisedDevice
 from tessera.api.sharing.profile import AllocationPolicy, Flags
@@ -41,7 +42,7 @@ _SET_PREFIX = "set-"
 
 
 class AllocateOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How containers learn of their devices: the installation's defaults, unless a profile sets its own.
+    """The form in which containers learn of their devices: the installation's defaults, unless a profile sets its own.
 
     Attributes:
         list_strategies: a subset of :data:`~tessera.api.sharing.profile.DEVICE_LIST_STRATEGIES`.
@@ -86,20 +87,6 @@ class AllocateOptions(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class MpsClientEdits(Protocol):
-    """Edits that a client of a resource's MPS daemon needs; see :class:`tessera.agent.mps.paths.MpsEdits`."""
-
-    @property
-    def envs(self) -> Mapping[str, str]:
-        """Variables by name."""
-        ...
-
-    @property
-    def mounts(self) -> tuple[Mount, ...]:
-        """Host folders."""
-        ...
-
-
 def build_allocation(
     resource: str,
     devices: Sequence[AdvertisedDevice],
@@ -107,7 +94,7 @@ def build_allocation(
     *,
     files: Mapping[str, Sequence[DeviceFile]],
     joint: bool = False,
-    mps: MpsClientEdits | None = None,
+    edits: ContainerEdits | None = None,
 ) -> ContainerAllocateResponse:
     """Returns Allocate's answer for one container.
 
@@ -117,7 +104,7 @@ def build_allocation(
         options: how containers learn of their devices.
         files: device nodes by UUID of card or MIG device; none for simulated cards.
         joint: true if the container may have devices of other resources too.
-        mps: edits for clients of the resource's MPS daemon; ``None`` if MPS does not share the resource.
+        edits: further edits, which the sharing strategy needs; ``None`` if it needs none.
     """
     uuids = unique(each.uuid for each in devices)
     ids = uuids if options.ids_are_uuids else unique(each.index for each in devices)
@@ -127,9 +114,9 @@ def build_allocation(
     names = tuple(qualified(each) for each in ids) if options.uses_cdi else ()
     if names and needs_set(uuids, joint=joint):
         names = (*names, qualified(set_name(each.id for each in devices)))
-    if mps is not None:
-        envs |= mps.envs
-        mounts += mps.mounts
+    if edits is not None:
+        envs |= edits.envs
+        mounts += edits.mounts
     if "envvar" in options.list_strategies:
         envs[VISIBLE_DEVICES] = ",".join(ids)
         if options.imex_channels:

@@ -17,7 +17,6 @@ import msgspec
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.sharing.allocate_response import (
     AllocateOptions,
-    MpsClientEdits,
     build_allocation,
     needs_set,
     set_name,
@@ -25,9 +24,10 @@ from tessera.agent.sharing.allocate_response import (
 )
 from tessera.agent.sharing.cdi import CdiFile
 from tessera.agent.sharing.refusals import fence_reason
+from tessera.agent.sharing.strategies.interface import ContainerEdits
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, RequestRefused, check_request
 from tessera.api.sharing.devices import AdvertisedDevice as Entry
-from tessera.api.sharing.profile import AllocationPolicy, SharingKind
+from tessera.api.sharing.profile import AllocationPolicy
 from tessera.api.sharing.shares import NotEnoughShares, prefer_shares
 from tessera.kubelet.interfaces import ContainerAllocateResponse, Device, PluginError, PluginOptions, PreferredRequest
 from tessera.nvml.interface import DeviceFile
@@ -61,8 +61,8 @@ class AllocationHost(Protocol):
         """UUIDs of devices that must not be allocated now."""
         ...
 
-    def mps_edits(self, resource: str, /) -> MpsClientEdits:
-        """The variables and mounts of a client of the resource's MPS daemon."""
+    def container_edits(self, resource: str, devices: Sequence[Entry], /) -> ContainerEdits | None:
+        """The edits of a container with these entries, besides its devices; ``None`` if it needs none."""
         ...
 
     def note_allocated(self, resource: str, ids: Sequence[str], /) -> None:
@@ -191,9 +191,10 @@ class StaticDevicePlugin:
                 self._cdi.ensure_set(set_name(ids), uuids)
             except OSError as error:
                 raise PluginError(f"{self._resource}: {self._cdi.path} cannot be written: {error}") from error
-        by_mps = any(each.kind is SharingKind.MPS for each in devices)
-        edits = self._host.mps_edits(self._resource) if by_mps else None
-        return build_allocation(self._resource, devices, terms.options, files=terms.files, joint=terms.joint, mps=edits)
+        edits = self._host.container_edits(self._resource, devices)
+        return build_allocation(
+            self._resource, devices, terms.options, files=terms.files, joint=terms.joint, edits=edits
+        )
 
     def _checked(self, ids: tuple[str, ...]) -> list[Entry]:
         try:

@@ -16,10 +16,12 @@ import msgspec
 from tessera.agent.base.desired_config import DesiredSharing, MpsPlan
 from tessera.agent.inventory.gpu_inventory import GpuState, sharing_gpus
 from tessera.agent.sharing.allocate_response import AllocateOptions
-from tessera.agent.sharing.mps_plans import PlanImpossible, plan_daemons
+from tessera.agent.sharing.strategies.interface import SharingStrategy, StrategyImpossible
+from tessera.agent.sharing.strategies.registry import STRATEGIES, plan_daemons
 from tessera.api.names import profile_of
 from tessera.api.sharing.advertisement import AdvertisementImpossible, make_advertisement
 from tessera.api.sharing.devices import Advertisement
+from tessera.api.sharing.kinds import SharingKind
 from tessera.api.sharing.profile import MigStrategy, SharingProfile
 
 
@@ -58,6 +60,7 @@ def choose_offer(
     *,
     before: AppliedSharing | None,
     taken: Collection[str],
+    strategies: Mapping[SharingKind, SharingStrategy] = STRATEGIES,
 ) -> tuple[AppliedSharing, SharingProblem | None]:
     """Returns the offer, and why it is not the desired one; ``None`` if it is.
 
@@ -67,12 +70,13 @@ def choose_offer(
         strategy: the installation's MIG strategy; a profile's own takes precedence.
         before: the offer in force; ``None`` when an agent has just started.
         taken: resources that the slice manager serves.
+        strategies: the strategy of each kind of sharing.
     """
     refusal: str | None = None
     for name, profile in _candidates(wish, before):
         try:
-            found = _followed(cards, name, profile, strategy)
-        except (AdvertisementImpossible, PlanImpossible) as error:
+            found = _apply(cards, name, profile, strategy, strategies)
+        except (AdvertisementImpossible, StrategyImpossible) as error:
             refusal = refusal or str(error)
             continue
         found, conflict = _without_taken(found, taken)
@@ -89,9 +93,15 @@ def _candidates(wish: DesiredSharing, before: AppliedSharing | None) -> Iterator
         yield wish.last.name, wish.last.profile
 
 
-def _followed(cards: Sequence[GpuState], name: str, profile: SharingProfile, strategy: MigStrategy) -> AppliedSharing:
+def _apply(
+    cards: Sequence[GpuState],
+    name: str,
+    profile: SharingProfile,
+    strategy: MigStrategy,
+    strategies: Mapping[SharingKind, SharingStrategy],
+) -> AppliedSharing:
     offer = make_advertisement(sharing_gpus(cards), profile, profile.flags.mig_strategy or strategy)
-    plans = plan_daemons(offer, {card.uuid: card.info for card in cards})
+    plans = plan_daemons(offer, {card.uuid: card.info for card in cards}, strategies)
     return AppliedSharing(name=name, profile=profile, offer=offer, plans=plans)
 
 

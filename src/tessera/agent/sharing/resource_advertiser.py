@@ -3,7 +3,7 @@
 At every change the advertiser decides anew from the start: the offer (``offer.py``), the entries that must be withheld,
 and so what each resource's plugin lists and gives (``device_plugin.py``, ``served_resources.py``). An entry is withheld
 while its device is unhealthy or fenced, while a pod holds the device under another name (``occupancy.py``), while its
-MPS daemon is not ready, and while its device nodes are unknown.
+strategy does not serve it yet (``strategies/``), and while its device nodes are unknown.
 
 Order of a change: entries that left the offer are no longer given, at once; then the advertiser asks kubelet who holds
 devices; then it writes the new devices into the CDI file; then it sends the new lists. It advertises nothing before
@@ -18,18 +18,18 @@ from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.desired_config import drop_cards
 from tessera.agent.inventory.device_health import entry_health
 from tessera.agent.inventory.gpu_inventory import GpuState, sharing_gpus
-from tessera.agent.sharing.allocate_response import AllocateOptions, MpsClientEdits, unique
+from tessera.agent.sharing.allocate_response import AllocateOptions, unique
 from tessera.agent.sharing.cdi import CdiDevice, CdiPublisher
 from tessera.agent.sharing.device_nodes import RETRY, DeviceNodes
 from tessera.agent.sharing.device_plugin import AllocationTerms, StaticDevicePlugin
-from tessera.agent.sharing.mps_seam import MpsDaemonPool
 from tessera.agent.sharing.offer import AppliedSharing, SharingProblem, SharingSettings, choose_offer
 from tessera.agent.sharing.refusals import EntryKey, WithholdingReasons, find_withheld_entries, overcounted_resources
 from tessera.agent.sharing.served_resources import ServedResources
 from tessera.agent.sharing.static_devices import StaticDeviceSource
+from tessera.agent.sharing.strategies.interface import ContainerEdits
+from tessera.agent.sharing.strategies.registry import NodeStrategies
 from tessera.agent.sharing.withdrawn_resources import AdvertisedNames
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement, GpuDescription
-from tessera.api.sharing.profile import SharingKind
 from tessera.kubelet.interfaces import Device as ListedDevice
 
 _log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class ResourceAdvertiser:
         served: the device plugins.
         devices: the static devices as they are now.
         settings: the desired profile and the installation's defaults.
-        mps: the MPS daemons.
+        strategies: the sharing strategies, with the daemons that they need.
         cdi: the CDI file, and the containers that hold devices.
         device_nodes: device nodes and topology of the GPUs.
         names: the resources that this node ever advertised.
@@ -55,7 +55,7 @@ class ResourceAdvertiser:
         served: ServedResources,
         devices: StaticDeviceSource,
         settings: SharingSettings,
-        mps: MpsDaemonPool,
+        strategies: NodeStrategies,
         cdi: CdiPublisher,
         device_nodes: DeviceNodes,
         names: AdvertisedNames,
@@ -64,7 +64,7 @@ class ResourceAdvertiser:
         self._served = served
         self._devices = devices
         self._settings = settings
-        self._mps = mps
+        self._strategies = strategies
         self._cdi = cdi
         self._occupancy = cdi.occupancy
         self._device_nodes = device_nodes
@@ -187,7 +187,7 @@ class ResourceAdvertiser:
         """Sets the desired MPS daemons once current holders are known."""
         plans = {} if self._applied is None else drop_cards(self._applied.plans, self._devices.changing())
         if self._occupancy.known or not plans:
-            self._mps.set_plans(plans)
+            self._strategies.set_plans(plans)
 
     def _publish(self) -> float | None:
         """Writes the CDI file, then the new lists. Without the file no list changes."""
@@ -211,7 +211,12 @@ class ResourceAdvertiser:
         self._decided_on, self._gpu_states, self._gpus = decided_on, cards, sharing_gpus(cards)
         before = self._applied
         self._applied, self._refusal = choose_offer(
-            cards, desired, self._settings.mig_strategy, before=before, taken=taken
+            cards,
+            desired,
+            self._settings.mig_strategy,
+            before=before,
+            taken=taken,
+            strategies=self._strategies.by_kind,
         )
         if self._refusal is None:
             self._settings.config.profile_applied(desired.name, desired.text)
@@ -242,21 +247,13 @@ class ResourceAdvertiser:
         """Every reason to withhold entries now."""
         entries = [device for offered in self.offer.resources.values() for device in offered.devices]
         judged = entry_health(entries, self._gpus, self._devices.health_of)
-        plans = {} if self._applied is None else self._applied.plans
         return WithholdingReasons(
             unhealthy={entry: verdict.text for entry, verdict in judged.items() if not verdict.healthy},
             unreadable=self._device_nodes.failed if self._options_now.uses_cdi else {},
             lost=frozenset(card.uuid for card in self._gpu_states if card.info.lost),
             fenced=self.closed_devices(),
             blocked=self._blocked,
-            not_ready={
-                (name, device.id): f"its MPS daemon is not ready: {self._mps.problem(name)}"
-                for name, plan in plans.items()
-                for device in self.offer.resources[name].devices
-                if device.kind is SharingKind.MPS
-                and device.gpu in plan.devices
-                and not self._mps.ready(name, device.gpu)
-            },
+            not_ready=self._strategies.not_ready_reasons(self.offer),
         )
 
     @property
@@ -273,9 +270,9 @@ class ResourceAdvertiser:
         now = self._devices.gpus()
         return self._devices.fenced() | {gpu.uuid for gpu in self._gpu_states if gpu not in now}
 
-    def mps_edits(self, resource: str) -> MpsClientEdits:
-        """The variables and mounts of a client of the resource's MPS daemon."""
-        return self._mps.container_edits(resource)
+    def container_edits(self, resource: str, devices: Sequence[AdvertisedDevice]) -> ContainerEdits | None:
+        """The edits of a container with these entries, besides its devices; ``None`` if it needs none."""
+        return self._strategies.container_edits(resource, devices)
 
     def note_allocated(self, resource: str, ids: Sequence[str]) -> None:
         """Notes that kubelet gave entries to a container."""

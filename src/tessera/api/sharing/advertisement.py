@@ -5,8 +5,9 @@ A pure function, so a profile can be tried before a node is touched. The rules, 
 1. each card, or each MIG device where the strategy says so, gets a resource name: the first pattern that matches, or
    upstream's default (``nvidia.com/gpu``; for MIG devices that too under ``single``, ``nvidia.com/mig-<profile>`` under
    ``mixed``);
-2. each entry of the profile picks devices of one resource and divides them. MPS goes before time slices, a later entry
-   of a block before an earlier one, so ``all`` followed by a single card is a rule with an exception;
+2. each entry of the profile picks devices of one resource and divides them. If two pick one device, the block that
+   comes first in :data:`~tessera.api.sharing.kinds.SHARING_RULES` counts, and of one block the later entry, so ``all``
+   followed by a single card is a rule with an exception;
 3. a device that no entry picks stays whole under its own name.
 
 All obstacles are reported at once, with the entry's path. Then nothing is advertised: the caller keeps its present
@@ -21,16 +22,15 @@ import msgspec
 from tessera.api.names import resource_of
 from tessera.api.problems import FileRefused, Notice, Problem
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement, GpuDescription
+from tessera.api.sharing.kinds import SHARING_RULES, SharingKind, SharingRules
 from tessera.api.sharing.profile import (
     MigStrategy,
     ResourcePattern,
     Selection,
     SharedBlock,
     SharedResource,
-    SharingKind,
     SharingProfile,
 )
-from tessera.api.sharing.shares import most_clients
 from tessera.limits.nodes import RESOURCE_ENTRIES
 
 GPU_RESOURCE = "nvidia.com/gpu"
@@ -75,7 +75,7 @@ def make_advertisement(
         for entry in block.resources:
             for each in _pick_devices(whole, entry, problems, notices):
                 shares[each.device.uuid] = (block, entry)
-    problems.extend(_mps_problems(whole, shares))
+    problems.extend(_kind_problems(whole, shares))
     resources = _resources(whole, shares)
     problems.extend(_list_problems(resources.values()))
     if problems:
@@ -184,35 +184,35 @@ def _select_devices(
     return [known[ref.lower()] for ref in selection.refs if ref.lower() in known]
 
 
-def _mps_problems(
+def _kind_problems(
     whole: Iterable[_Whole], shares: Mapping[str, tuple[SharedBlock, SharedResource]]
 ) -> Iterator[Problem]:
-    """Problems with sharing by MPS: each broken rule once, with all cards that break it."""
+    """Problems with the rules of each kind of sharing: each broken rule once, with all cards that break it."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for each in whole:
-        block, entry = shares.get(each.device.uuid, (None, None))
-        if block is not None and entry is not None and block.kind is SharingKind.MPS:
-            for name, rule in _broken_limit(each, entry):
+        if each.device.uuid in shares:
+            block, entry = shares[each.device.uuid]
+            for name, rule in _broken_limit(each, entry, SHARING_RULES[block.kind]):
                 found.setdefault(rule, []).append(name)
     for (path, before, after), names in found.items():
         yield Problem(path, f"{before} {', '.join(names)}{after}")
 
 
-def _broken_limit(each: _Whole, entry: SharedResource) -> Iterator[tuple[str, tuple[str, str, str]]]:
+def _broken_limit(
+    each: _Whole, entry: SharedResource, rules: SharingRules
+) -> Iterator[tuple[str, tuple[str, str, str]]]:
     """A device's name and the rule that it breaks: the path, and the text before and after the name."""
-    if each.gpu.mig_enabled:
+    if rules.whole_cards_only and each.gpu.mig_enabled:
         name, where = (
             (f"MIG device {each.device.index}", "") if each.device.profile else (_at(each.gpu), ", where MIG is on")
         )
-        yield (
-            name,
-            (entry.path, "MPS would share", f"{where}; MPS serves whole cards only: use timeSlicing, or name others"),
-        )
+        advice = f"{rules.title} serves whole cards only: use timeSlicing, or name others"
+        yield name, (entry.path, f"{rules.title} would share", f"{where}; {advice}")
         return
-    most = most_clients(each.gpu.compute_capability)
-    if entry.replicas > most:
+    if rules.clients is not None and entry.replicas > rules.clients.of(each.gpu.compute_capability):
         major, minor = each.gpu.compute_capability
-        before = f"{entry.replicas} is more than the {most} MPS clients of"
+        most = rules.clients.of(each.gpu.compute_capability)
+        before = f"{entry.replicas} is more than the {most} {rules.title} clients of"
         yield _at(each.gpu), (f"{entry.path}.replicas", before, f", compute capability {major}.{minor}")
 
 

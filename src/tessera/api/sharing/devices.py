@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from tessera.api.problems import Notice
-from tessera.api.sharing.profile import SharingKind
+from tessera.api.sharing.kinds import SharingKind
 
 
 class MigDevice(msgspec.Struct, frozen=True, kw_only=True):

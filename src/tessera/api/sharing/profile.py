@@ -11,14 +11,7 @@ from enum import Enum
 import msgspec
 
 from tessera.api.problems import Notice
-
-
-class SharingKind(Enum):
-    """How a device is shared; values as in the label ``nvidia.com/gpu.sharing-strategy``."""
-
-    NONE = "none"
-    TIME_SLICING = "time-slicing"
-    MPS = "mps"
+from tessera.api.sharing.kinds import SharingKind
 
 
 class MigStrategy(Enum):
@@ -140,10 +133,10 @@ class SharedResource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharedBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """``timeSlicing`` or ``mps``.
+    """The block of one kind of sharing, such as ``timeSlicing``.
 
     Attributes:
-        kind: time slices or MPS.
+        kind: the kind.
         one_per_request: True if a container may ask for only one share (``failRequestsGreaterThanOne``).
         resources: in the order of the file; of two for the same device, the later one counts.
     """
@@ -160,19 +153,12 @@ class SharingProfile(msgspec.Struct, frozen=True, kw_only=True):
         flags: settings.
         gpus: names of cards by product name, first match counts; empty for the default.
         mig: names of MIG devices by profile, first match counts; empty for the default of the MIG strategy.
-        time_slicing: shares by time.
-        mps: shares by MPS; if both blocks name a device, this one counts.
+        blocks: the kinds of sharing of the file; if two blocks name a device, the first counts.
         notices: settings of the file without effect here, and why.
     """
 
     flags: Flags = Flags()
     gpus: tuple[ResourcePattern, ...] = ()
     mig: tuple[ResourcePattern, ...] = ()
-    time_slicing: SharedBlock | None = None
-    mps: SharedBlock | None = None
+    blocks: tuple[SharedBlock, ...] = ()
     notices: tuple[Notice, ...] = ()
-
-    @property
-    def blocks(self) -> tuple[SharedBlock, ...]:
-        """Returns the present blocks, the one that counts first in front."""
-        return tuple(block for block in (self.mps, self.time_slicing) if block is not None)

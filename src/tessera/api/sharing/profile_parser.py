@@ -9,12 +9,14 @@ This module does not know a node's cards: a valid file may still not fit a node.
 
 import re
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import msgspec
 
 from tessera.api.documents import load_document
 from tessera.api.problems import Notice, ProblemCollector, join_path, quote_value
+from tessera.api.sharing.kinds import SHARING_RULES, SharingKind, SharingRules
 from tessera.api.sharing.profile import (
     DEVICE_LIST_STRATEGIES,
     EXTRAS,
@@ -25,7 +27,6 @@ from tessera.api.sharing.profile import (
     Selection,
     SharedBlock,
     SharedResource,
-    SharingKind,
     SharingProfile,
 )
 from tessera.limits.settings import SHARING_REPLICAS
@@ -101,15 +102,14 @@ def parse_profile_document(document: Any) -> SharingProfile:
     flags = _flags(found, top.get("flags"), notices)
     flags = msgspec.structs.replace(flags, imex_channels=_imex(found, top.get("imex"), notices))
     gpus, mig = _resources(found, top.get("resources"))
-    sharing = found.mapping(top.get("sharing"), "sharing", ("timeSlicing", "mps"))
-    time_slicing = _block(found, sharing.get("timeSlicing"), "sharing.timeSlicing", SharingKind.TIME_SLICING)
-    mps = _block(found, sharing.get("mps"), "sharing.mps", SharingKind.MPS)
+    sharing = found.mapping(top.get("sharing"), "sharing", tuple(rules.key for rules in SHARING_RULES.values()))
+    read = (_block(found, sharing.get(rules.key), kind, rules) for kind, rules in SHARING_RULES.items())
+    blocks = tuple(block for block in read if block is not None)
     found.raise_problems()
-    if time_slicing and mps:
-        notices.append(Notice("sharing.timeSlicing", "where sharing.mps names the same device, MPS counts"))
-    return SharingProfile(
-        flags=flags, gpus=gpus, mig=mig, time_slicing=time_slicing, mps=mps, notices=tuple(sorted(notices))
-    )
+    for first, second in pairwise(SHARING_RULES[block.kind] for block in blocks):
+        text = f"where sharing.{first.key} names the same device, {first.title} counts"
+        notices.append(Notice(f"sharing.{second.key}", text))
+    return SharingProfile(flags=flags, gpus=gpus, mig=mig, blocks=blocks, notices=tuple(sorted(notices)))
 
 
 def resource_name(found: ProblemCollector, value: Any, path: str) -> str:
@@ -216,9 +216,10 @@ def _patterns(found: ProblemCollector, value: Any, path: str) -> tuple[ResourceP
     return tuple(patterns)
 
 
-def _block(found: ProblemCollector, value: Any, path: str, kind: SharingKind) -> SharedBlock | None:
+def _block(found: ProblemCollector, value: Any, kind: SharingKind, rules: SharingRules) -> SharedBlock | None:
     if value is None:
         return None
+    path = f"sharing.{rules.key}"
     fields = _present(found.mapping(value, path, ("renameByDefault", "failRequestsGreaterThanOne", "resources")))
     if not fields.get("resources"):
         found.add(f"{path}.resources", "no resources specified; name at least one, such as nvidia.com/gpu")
@@ -229,9 +230,8 @@ def _block(found: ProblemCollector, value: Any, path: str, kind: SharingKind) ->
         for item, at in found.items(fields.get("resources"), f"{path}.resources")
         if (shared := _shared(found, item, at, rename=rename)) is not None
     ]
-    # Upstream: a request for several shares fails by default with MPS and passes with time slices.
-    only_one = kind is SharingKind.MPS if one is None else one
-    return SharedBlock(kind=kind, one_per_request=only_one, resources=tuple(resources))
+    one_per_request = rules.one_per_request if one is None else one
+    return SharedBlock(kind=kind, one_per_request=one_per_request, resources=tuple(resources))
 
 
 def _shared(found: ProblemCollector, item: Any, path: str, *, rename: bool) -> SharedResource | None:

@@ -5,9 +5,8 @@ the device with the fewest shares in use, ``packed`` from the one with the most.
 so MIG devices, which have one share each, are also spread over or packed onto cards; then by the entries that this
 request has already taken; then by order. Unshared whole cards are chosen by their links, elsewhere.
 
-Sources for MPS: NVIDIA's MPS documentation (16 client contexts per device before Volta, 48 from Volta on) and the
-device plugin's MPS daemon (limits per client are the card's memory and threads divided by the replicas). The plugin
-gives compute capability 7.0, which is Volta, 16 clients; here it has the 48 that the hardware has.
+Source of an MPS client's limits: the device plugin's MPS daemon, which divides the card's memory and threads by the
+replicas.
 """
 
 from collections import Counter
@@ -70,9 +69,6 @@ def prefer_shares(
     return (*must_include, *chosen)
 
 
-_VOLTA = (7, 0)
-
-
 class ClientShare(msgspec.Struct, frozen=True):
     """The memory and compute of one client of a shared card.
 
@@ -83,11 +79,6 @@ class ClientShare(msgspec.Struct, frozen=True):
 
     memory_mib: int
     thread_percent: int
-
-
-def most_clients(compute_capability: tuple[int, int]) -> int:
-    """The most clients of one card."""
-    return 48 if compute_capability >= _VOLTA else 16
 
 
 def client_share(memory_mib: int, replicas: int) -> ClientShare:

@@ -11,7 +11,8 @@ from tessera.api.names import profile_of
 from tessera.api.problems import FileRefused, Problem
 from tessera.api.sharing.advertisement import GPU_RESOURCE, make_advertisement
 from tessera.api.sharing.devices import Advertisement, GpuDescription
-from tessera.api.sharing.profile import Flags, MigStrategy, SharedBlock, SharedResource, SharingKind, SharingProfile
+from tessera.api.sharing.kinds import SHARING_RULES
+from tessera.api.sharing.profile import Flags, MigStrategy, SharedBlock, SharedResource, SharingProfile
 from tessera.api.sharing.profile_parser import parse_profile_document
 from tessera.api.sharing.shares import client_share
 from tessera.cli.config.part_report import PartReport, TrialNode, report_refused
@@ -23,7 +24,7 @@ def check_sharing(document: Any, name: str, nodes: Sequence[TrialNode]) -> PartR
         profile = parse_profile_document(document)
     except FileRefused as refused:
         return report_refused(name, "sharing profile", refused)
-    on_mig = list(_mps_on_mig(profile))
+    on_mig = list(_whole_only_on_mig(profile))
     means, problems = list(_profile_means(profile)), list(map(str, on_mig))
     notices = list(map(str, profile.notices))
     for node in nodes:
@@ -44,9 +45,14 @@ def check_sharing(document: Any, name: str, nodes: Sequence[TrialNode]) -> PartR
     )
 
 
-def _mps_on_mig(profile: SharingProfile) -> Iterator[Problem]:
-    """The entries that share MIG devices by MPS, which no node can do."""
-    for entry in profile.mps.resources if profile.mps else ():
+def _whole_only_on_mig(profile: SharingProfile) -> Iterator[Problem]:
+    """The entries that share MIG devices by a kind that shares whole cards only, such as MPS."""
+    for rules, entry in (
+        (rules, entry)
+        for block in profile.blocks
+        if (rules := SHARING_RULES[block.kind]).whole_cards_only
+        for entry in block.resources
+    ):
         devices = [ref for ref in entry.devices.refs if ":" in ref or ref.startswith("MIG-")]
         if devices:
             which = f"{'MIG device' if len(devices) == 1 else 'MIG devices'} {', '.join(devices)}"
@@ -54,7 +60,10 @@ def _mps_on_mig(profile: SharingProfile) -> Iterator[Problem]:
             which = f"{entry.name}, which are MIG devices"
         else:
             continue
-        text = f"MPS would share {which}; MPS shares whole cards only: use timeSlicing, or name whole cards"
+        text = (
+            f"{rules.title} would share {which}; {rules.title} shares whole cards only:"
+            " use timeSlicing, or name whole cards"
+        )
         yield Problem(entry.path, text)
 
 
@@ -103,7 +112,7 @@ def _flags_mean(flags: Flags) -> Iterator[str]:
 
 
 def _entry_means(block: SharedBlock, entry: SharedResource) -> str:
-    how = "MPS" if block.kind is SharingKind.MPS else "time slices"
+    how = SHARING_RULES[block.kind].title
     which = f"each {entry.name}"
     if entry.devices.count is not None:
         which = f"each of the first {entry.devices.count} {entry.name}"
@@ -114,9 +123,11 @@ def _entry_means(block: SharedBlock, entry: SharedResource) -> str:
 
 
 def _client_shares(offer: Advertisement, node: TrialNode) -> Iterator[str]:
-    """For each resource shared by MPS, the share of one client; one line for each number of replicas."""
+    """The share of one client of each resource that limits it; one line for each number of replicas."""
     for resource, offered in offer.resources.items():
-        divided = {device.replicas for device in offered.devices if device.kind is SharingKind.MPS}
+        divided = {
+            device.replicas for device in offered.devices if device.shared and SHARING_RULES[device.kind].limits_threads
+        }
         for replicas in sorted(divided):
             share = client_share(node.model.memory_mib, replicas)
             part = f"{share.memory_mib} MiB, {share.thread_percent} % of the threads"

@@ -6,10 +6,12 @@ import pytest
 
 from tessera.agent.base.desired_config import MpsPlan
 from tessera.agent.mps.paths import MpsPaths, container_edits
-from tessera.agent.sharing.mps_plans import PlanImpossible, plan_daemons
+from tessera.agent.sharing.strategies.interface import StrategyImpossible
+from tessera.agent.sharing.strategies.registry import plan_daemons
 from tessera.api.sharing.advertisement import make_advertisement
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement, GpuDescription
-from tessera.api.sharing.profile import MigStrategy, SharingKind
+from tessera.api.sharing.kinds import SharingKind
+from tessera.api.sharing.profile import MigStrategy
 from tessera.api.sharing.profile_parser import parse_profile
 from tessera.api.sharing.shares import ClientShare
 from tessera.nvml.interface import GpuInfo, GpuUuid
@@ -99,12 +101,12 @@ def test_a_card_serves_as_many_clients_as_its_compute_capability_allows(capabili
     cards = {"GPU-0": card(0, 16384, capability)}
 
     assert plan_daemons(shares("GPU-0", most), cards)["nvidia.com/gpu"].replicas == most
-    with pytest.raises(PlanImpossible, match=f"{most + 1} shares; MPS serves {most} clients"):
+    with pytest.raises(StrategyImpossible, match=f"{most + 1} shares; MPS serves {most} clients"):
         plan_daemons(shares("GPU-0", most + 1), cards)
 
 
 def test_a_card_too_small_for_its_shares_is_refused() -> None:
-    with pytest.raises(PlanImpossible, match="has 3 MiB, too little for 4 shares"):
+    with pytest.raises(StrategyImpossible, match="has 3 MiB, too little for 4 shares"):
         plan_daemons(shares("GPU-0", 4), {"GPU-0": card(0, 3)})
 
 

@@ -1,0 +1,75 @@
+"""The interface of a sharing strategy, and what a strategy needs of its surroundings.
+
+A strategy is the agent's side of one kind of sharing (:mod:`tessera.api.sharing.kinds`): the process that must serve
+its shares, the moment from which they can be used, and what their containers get besides the devices. It has no state.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from tessera.agent.base.desired_config import MpsPlan
+from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource
+from tessera.kubelet.interfaces import Mount
+from tessera.nvml.interface import GpuInfo
+
+
+class StrategyImpossible(ValueError):  # noqa: N818 - says what became of the plan
+    """The cards cannot be shared as a profile divides them; the text names the resource, the card and the remedy."""
+
+
+class ContainerEdits(Protocol):
+    """Edits of a container besides its devices; see :class:`tessera.agent.mps.paths.MpsEdits`."""
+
+    @property
+    def envs(self) -> Mapping[str, str]:
+        """Variables by name."""
+        ...
+
+    @property
+    def mounts(self) -> tuple[Mount, ...]:
+        """Host folders."""
+        ...
+
+
+class MpsDaemonPool(Protocol):
+    """The MPS daemons of the node; see :class:`tessera.agent.mps.daemons.MpsDaemons`."""
+
+    def set_plans(self, plans: Mapping[str, MpsPlan], /) -> None:
+        """Sets the daemons that must run, by resource."""
+        ...
+
+    def ready(self, resource: str, gpu: str, /) -> bool:
+        """True if the daemon of a resource serves clients of a card."""
+        ...
+
+    def problem(self, resource: str, /) -> str:
+        """Reason that the daemon of a resource does not serve."""
+        ...
+
+    def container_edits(self, resource: str, /) -> ContainerEdits:
+        """Edits that a client of the resource's daemon needs."""
+        ...
+
+
+class SharingStrategy(Protocol):
+    """One kind of sharing."""
+
+    def plan_daemon(self, resource: AdvertisedResource, cards: Mapping[str, GpuInfo], /) -> MpsPlan | None:
+        """Returns the daemon that must serve a resource; ``None`` if the strategy needs none.
+
+        Args:
+            resource: the resource, with the entries of this strategy that lie on usable cards.
+            cards: the node's cards by UUID.
+
+        Raises:
+            StrategyImpossible: the cards cannot be shared in this way.
+        """
+        ...
+
+    def not_ready_reason(self, resource: str, device: AdvertisedDevice, daemons: MpsDaemonPool, /) -> str:
+        """Returns the reason that an entry does not serve containers yet; empty if it does."""
+        ...
+
+    def container_edits(self, resource: str, daemons: MpsDaemonPool, /) -> ContainerEdits | None:
+        """Returns the edits that a container needs besides its devices; ``None`` if it needs none."""
+        ...
