@@ -1,4 +1,4 @@
-"""What the Node's conditions say of what was asked for."""
+"""The Node's conditions report if the desired configuration is in force."""
 
 from typing import Any
 

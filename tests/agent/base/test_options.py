@@ -1,4 +1,4 @@
-"""What an agent is told: by arguments, by the variables of NVIDIA's device plugin, and by default."""
+"""Options of an agent: arguments, the variables of NVIDIA's device plugin, defaults."""
 
 from pathlib import Path
 

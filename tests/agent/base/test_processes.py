@@ -1,4 +1,4 @@
-"""From a process to its pod, in every way that runtimes write it, and signals that reach nobody else."""
+"""A process leads to its pod, in every notation of runtimes, and a signal reaches no other process."""
 
 import os
 import signal
@@ -170,7 +170,7 @@ def test_a_process_that_has_the_pid_of_another_lives_nowhere(tmp_path: Path) -> 
 
 
 def our_own() -> ProcessPod | None:
-    """Where these tests run: in no pod, unless the machine that runs them is one."""
+    """The pod of this test process; none, unless the machine that runs the tests is a pod."""
     return parse_cgroup(Path("/proc/self/cgroup").read_text())
 
 

@@ -1,4 +1,4 @@
-"""What outlives the agent's process, and what a file that does not read costs."""
+"""State files outlive the process; a damaged file counts as empty and is preserved."""
 
 import logging
 import os

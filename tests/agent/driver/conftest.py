@@ -1,4 +1,4 @@
-"""One node whose driver comes, goes and is replaced, and the agent's whole life on it."""
+"""One node whose driver comes, goes and is replaced, and the agent's life cycle on it."""
 
 import asyncio
 import functools
@@ -104,7 +104,7 @@ class DriverScene(Scene):
 
     @property
     def validated_now(self) -> bool:
-        """Whether a validation of the driver that is there stands."""
+        """True if the present driver is validated."""
         driver, mark = self.markers.identity(DRIVER_CONTAINER_READY), self.markers.mark(CUDA_READY)
         return driver is not None and mark is not None and mark.is_about(driver)
 
@@ -141,7 +141,7 @@ class DriverScene(Scene):
             self.markers.write(name, self.markers.about_driver())
 
     def node_writes(self) -> int:
-        """How many writes of the agent to its Node the server has accepted."""
+        """The number of writes to the Node that the server accepted from the agent."""
         return len(self.server.audit.writes(user="agent", resource="nodes"))
 
     async def label(self, name: str, value: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Whatever happens on a node, in whatever order, and wherever the agent is killed: no card without a validated driver.
+"""Any events in any order, and a kill anywhere: no card is advertised without a validated driver.
 
 Kubelet is asked at each of its changes, and the node once everything has come to rest.
 """
@@ -85,7 +85,7 @@ async def happens(scene: DriverScene, step: str) -> None:
 
 
 class Watch:
-    """What kubelet may count at any moment: cards of a driver that was validated since its container came."""
+    """At any moment kubelet counts only cards of a driver that was validated after its container came."""
 
     def __init__(self, scene: DriverScene) -> None:
         self._scene = scene
@@ -100,7 +100,7 @@ class Watch:
 
 
 async def at_rest(scene: DriverScene, *, paused: bool) -> None:
-    """What the node says in the end follows from what is on it, and from nothing that was before."""
+    """In the end the node's condition follows from its present state, not from its history."""
     await scene.clock.sleep(120.0)
     assert scene.agent is not None
     assert not scene.agent.done(), scene.agent.exception()

@@ -1,4 +1,4 @@
-"""Where a driver is and whether its cards may be advertised, as a table."""
+"""The home of the driver, and whether its cards may be advertised, as a table."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Where the machine's own driver is looked for, what tells of it, and what opening it takes."""
+"""The machine's own driver: its places, the signs of its arrival, and its opening."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What kubelet sees of plugins whose driver is about to go."""
+"""The lists that kubelet gets from plugins whose driver is about to go."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The condition by which a node says whether its cards are advertised: written once, kept, nobody else's touched."""
+"""The condition GpuNodeReady: written once per change, repaired, and no other condition is touched."""
 
 from __future__ import annotations
 

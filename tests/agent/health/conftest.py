@@ -1,4 +1,4 @@
-"""Two simulated cards, an agent's health watch on virtual time, and what outlives the agent."""
+"""Two simulated cards, an agent's health monitor on virtual time, and the state that outlives the agent."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping

@@ -1,4 +1,4 @@
-"""Cards that answer, refuse, hang and are lost, as simulated hardware: who is blamed for what."""
+"""Probes of cards that answer, refuse, hang or are lost, and the card that each failure is counted for."""
 
 import asyncio
 
@@ -21,7 +21,7 @@ def machine() -> SimulatedMachine:
 
 
 def ask(machine: SimulatedMachine, *gpus: GpuUuid) -> list[CardProbed | None]:
-    """What the cards answer, asked one after the other."""
+    """The answers of the cards, probed one after the other."""
 
     async def asked() -> list[CardProbed | None]:
         prober = CardProber(InlineNvml(machine, LoopClock(0)))

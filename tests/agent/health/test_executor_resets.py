@@ -1,4 +1,4 @@
-"""A card that asks for a reset is reset as soon as nobody has any part of it, and proves itself again."""
+"""A card that needs a reset gets it once no pod uses it, and must then pass its probes."""
 
 import asyncio
 

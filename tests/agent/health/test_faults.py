@@ -1,4 +1,4 @@
-"""Marks come, stay and go: which devices are out, and what brings them back."""
+"""Faults begin, last and end, and withhold the right devices."""
 
 import msgspec
 from hypothesis import given

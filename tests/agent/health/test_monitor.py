@@ -1,4 +1,4 @@
-"""The health of a node's cards over time: simulated cards fail and mend, the agent restarts, the node is booted."""
+"""The health of a node's cards over time: cards fail and recover, the agent restarts, the node boots."""
 
 import asyncio
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""XIDs and what they ask for; the tables of the two variables re-express those of NVIDIA's device plugin."""
+"""XIDs and their reactions; the tables of the two variables are those of NVIDIA's device plugin."""
 
 import pytest
 

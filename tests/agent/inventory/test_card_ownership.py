@@ -1,4 +1,4 @@
-"""Who has a card, and how it changes hands."""
+"""Owners of cards, and the change of an owner."""
 
 from pathlib import Path
 

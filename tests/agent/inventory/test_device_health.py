@@ -1,4 +1,4 @@
-"""Errors of cards and instances as kubelet sees them: which entries are out, and that they come back."""
+"""Errors of cards and instances withhold the right entries from kubelet, and end."""
 
 from tessera.agent.health.events import CardProbed, CardsListed, HardwareEventReported, ProbeResult
 from tessera.agent.health.faults import HealthStateMachine

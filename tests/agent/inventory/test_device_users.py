@@ -1,4 +1,4 @@
-"""Who holds what, from what kubelet lists and which pods live."""
+"""The users of devices, from kubelet's list and the living pods."""
 
 import asyncio
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def listed(name: str, *held: tuple[str, Sequence[str]], namespace: str = "defaul
     return PodResources(name=name, namespace=namespace, containers=(ContainerResources(name="main", devices=devices),))
 
 
-def holder(name: str, uid: str, resource: str, *ids: str) -> DeviceUser:
+def user(name: str, uid: str, resource: str, *ids: str) -> DeviceUser:
     return DeviceUser(pod=PodUid(uid), namespace="default", name=name, container="main", resource=resource, ids=ids)
 
 
@@ -59,7 +59,7 @@ class Pods:
         return self._live
 
 
-def holders(listing: Listing, *live: Pod) -> dict[str, tuple[DeviceUser, ...]]:
+def users_of(listing: Listing, *live: Pod) -> dict[str, tuple[DeviceUser, ...]]:
     bus = InProcessKubelet()
     bus.start(accepted, listing)
     return dict(asyncio.run(DeviceUsers(bus, Pods(live)).read()))
@@ -67,26 +67,26 @@ def holders(listing: Listing, *live: Pod) -> dict[str, tuple[DeviceUser, ...]]:
 
 def test_holders_are_told_by_device_with_their_pods_uid() -> None:
     listing = Listing(listed("a", (SHARED, ["GPU-1::3", "GPU-1::0", "GPU-2::1"])), listed("b", (GPU, ["GPU-3"])))
-    assert holders(listing, pod("a", "uid-a"), pod("b", "uid-b")) == {
-        "GPU-1": (holder("a", "uid-a", SHARED, "GPU-1::0", "GPU-1::3"),),
-        "GPU-2": (holder("a", "uid-a", SHARED, "GPU-2::1"),),
-        "GPU-3": (holder("b", "uid-b", GPU, "GPU-3"),),
+    assert users_of(listing, pod("a", "uid-a"), pod("b", "uid-b")) == {
+        "GPU-1": (user("a", "uid-a", SHARED, "GPU-1::0", "GPU-1::3"),),
+        "GPU-2": (user("a", "uid-a", SHARED, "GPU-2::1"),),
+        "GPU-3": (user("b", "uid-b", GPU, "GPU-3"),),
     }
 
 
 def test_a_pod_that_is_over_or_unknown_holds_nothing_though_kubelet_lists_it() -> None:
     listing = Listing(listed("done", (GPU, ["GPU-1"])), listed("web", (GPU, ["GPU-2"]), namespace="other"))
-    assert holders(listing, pod("web", "uid-web")) == {}
+    assert users_of(listing, pod("web", "uid-web")) == {}
 
 
 def test_a_resource_listed_once_for_each_numa_node_is_one_holding() -> None:
     listing = Listing(listed("a", (SHARED, ["GPU-1::0"]), (SHARED, ["GPU-1::2"])))
-    assert holders(listing, pod("a", "u")) == {"GPU-1": (holder("a", "u", SHARED, "GPU-1::0", "GPU-1::2"),)}
+    assert users_of(listing, pod("a", "u")) == {"GPU-1": (user("a", "u", SHARED, "GPU-1::0", "GPU-1::2"),)}
 
 
 def test_slices_on_demand_and_other_vendors_devices_are_passed_over() -> None:
     listing = Listing(listed("a", ("nvidia.com/mig-3g.20gb", ["GPU-1:3g.20gb:4"]), ("rdma/hca", ["mlx5_0"])))
-    assert holders(listing, pod("a", "u")) == {}
+    assert users_of(listing, pod("a", "u")) == {}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the node has, as kubelet and the controller are told."""
+"""The GPUs that can be cut, as kubelet and the controller get them."""
 
 from collections.abc import Collection
 

@@ -1,4 +1,4 @@
-"""What programs read of a container's environment, whichever way it came to its slices."""
+"""Programs read a container's slices from its environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ B: Place = ("3g.20gb", 0, 4)
 
 
 def physical_device_ids(env: Mapping[str, str], devices: int) -> list[int]:
-    """How vLLM 0.20 reads the variable (``vllm/platforms/interface.py``, ``device_id_to_physical_device_id``)."""
+    """Reads the variable as vLLM 0.20 does (``vllm/platforms/interface.py``, ``device_id_to_physical_device_id``)."""
     if env.get("CUDA_VISIBLE_DEVICES"):
         return [int(each) for each in env["CUDA_VISIBLE_DEVICES"].split(",")]
     return list(range(devices))

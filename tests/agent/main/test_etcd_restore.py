@@ -1,4 +1,4 @@
-"""An etcd is restored from a backup under a living agent: objects are as they were some time ago, at old versions.
+"""An etcd is restored from a backup under a running agent: objects are older, at old versions.
 
 What the cards hold is newer than what the API says, or what the API says is newer than what the agent remembers. The
 hardware stays the truth: nothing of a living pod is destroyed, nothing overlaps, and the agent hears of what comes next
@@ -29,7 +29,7 @@ def backup(scene: Scene) -> Backup:
     """All objects and the version, as ``etcdctl snapshot save`` takes them."""
     store = scene.server.core.store
     objects = {
-        resource: {ns: dict(each) for ns, each in shelf.objects.items()} for resource, shelf in _histories(scene)
+        resource: {ns: dict(each) for ns, each in history.objects.items()} for resource, history in _histories(scene)
     }
     return store.rv, objects
 
@@ -38,10 +38,10 @@ def restore(scene: Scene, taken: Backup) -> None:
     """The API server starts again on an etcd that was restored: watches end, and versions go on from the old one."""
     store = scene.server.core.store
     store.rv, objects = taken
-    for resource, shelf in _histories(scene):
-        shelf.objects = {namespace: dict(each) for namespace, each in objects.get(resource, {}).items()}
-        shelf.ring.clear()
-        shelf.dropped = 0
+    for resource, history in _histories(scene):
+        history.objects = {namespace: dict(each) for namespace, each in objects.get(resource, {}).items()}
+        history.ring.clear()
+        history.dropped = 0
     scene.server.core.hubs.end_all()
 
 
@@ -60,7 +60,7 @@ async def running(scene: Scene, name: str, place: tuple[str, int, int]) -> None:
 
 
 async def next_pod_is_served(scene: Scene, name: str, place: tuple[str, int, int]) -> None:
-    """What is promised after the restore is made and given back."""
+    """Slices that are promised after the restore are made and released."""
     await running(scene, name, place)
     await scene.finish(name)
     await scene.release(name)

@@ -55,13 +55,13 @@ async def test_health_is_running_and_readiness_is_having_read_the_cards() -> Non
 
 
 async def test_slices_are_counted_by_state_when_they_are_asked_for() -> None:
-    book = SliceStateMachine(SliceJournal(owners={LEFT.device_id: PodUid("gone")}))
+    machine = SliceStateMachine(SliceJournal(owners={LEFT.device_id: PodUid("gone")}))
     whole = ObservedInstance(gi_id=1, position=LEFT, size=4, computes=((0, "MIG-1"),))
     other = ObservedInstance(gi_id=2, position=RIGHT, size=4, computes=((0, "MIG-2"),))
-    book.handle(GpuRead("GPU-a", {"3g.20gb": (0, 4)}, (whole, other)))
-    book.handle(InitialSyncDone())
+    machine.handle(GpuRead("GPU-a", {"3g.20gb": (0, 4)}, (whole, other)))
+    machine.handle(InitialSyncDone())
     metrics = Metrics()
-    metrics.registry.register(SlicesCollector(book.table))
+    metrics.registry.register(SlicesCollector(machine.table))
     metrics.observe_call("CreateGpuInstance", 0.2)
     ((status, text),) = await answers(metrics, "", "/metrics")
     assert status == 200

@@ -1,4 +1,4 @@
-"""An agent killed between any two NVML calls, before or after the call took effect, leaves nothing half done.
+"""An agent that is killed between any two NVML calls, or in one, leaves nothing half done.
 
 One story, told once for every call of it: two pods, one of three slices, come and go beside a foreign slice. The agent
 dies at the n-th call and another one takes over. The pods must run with exactly their slices, and afterwards only the
@@ -32,7 +32,7 @@ async def succeed_the_dead(scene: Scene) -> None:
 
 
 async def slices_of(scene: Scene, name: str, container: str) -> set[str]:
-    """What a container sees once it is started."""
+    """The environment of a container after its start."""
     return set((await scene.start(name, container))["NVIDIA_VISIBLE_DEVICES"].split(","))
 
 

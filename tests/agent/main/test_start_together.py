@@ -1,4 +1,4 @@
-"""What a node finds when it starts: a slice that is half there, and all pods of a rebooted node at once."""
+"""A node starts with a half-made slice, or with all its pods at once after a reboot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which slices a container finds when kubelet gives devices of finished init containers to those that come after."""
+"""Containers find their slices when kubelet passes devices of finished init containers on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node with two shared cards: real processes, their pods as a folder shows them, memory as NVML tells it.
+"""A node with two shared cards: real processes, their pods in a folder that plays /proc, memory from NVML.
 
 The cards are simulated, the API server is the lab's.
 """

@@ -1,4 +1,4 @@
-"""Who takes too much is ended or evicted, and nobody else is, on real processes and a real eviction.
+"""A pod that takes too much memory is ended or evicted, and no other pod is; with real processes and evictions.
 
 Where this machine lets us make cgroups, the kernel itself names the pods.
 """
@@ -67,7 +67,7 @@ def hierarchies() -> list[Path]:
 
 
 def put_into_a_cgroup(child: subprocess.Popen[bytes], pod: PodUid, stack: ExitStack) -> bool:
-    """Whether this machine let us put the process into a cgroup that is named as kubelet names a container's."""
+    """True if the machine allows a cgroup for the process with the name that kubelet gives a container's."""
     if parse_cgroup(Path("/proc/self/cgroup").read_text()) is not None:
         return False  # everything here is in the pod that runs the tests
     for hierarchy in hierarchies():

@@ -21,7 +21,7 @@ GPU = "GPU-1"
 CONTAINER = "c" * 64
 
 
-class Tenant:
+class PodProcess:
     """A real process that the given /proc shows in a pod's container, with memory on a card."""
 
     def __init__(self, proc: Path, process: subprocess.Popen[bytes]) -> None:
@@ -55,13 +55,13 @@ class Tenant:
 
 
 @pytest.fixture
-def tenant(tmp_path: Path) -> Iterator[Tenant]:
+def pod_process(tmp_path: Path) -> Iterator[PodProcess]:
     script = "import signal, sys; signal.signal(signal.SIGUSR1, signal.SIG_IGN); print(flush=True); sys.stdin.read()"
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-S", "-c", script], stdin=pipe, stdout=pipe) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        yield Tenant(tmp_path, process)
+        yield PodProcess(tmp_path, process)
         process.kill()
 
 
@@ -69,38 +69,38 @@ def tenant(tmp_path: Path) -> Iterator[Tenant]:
     ("act", "number"), [(MemoryAction.TERMINATE, signal.SIGTERM), (MemoryAction.KILL, signal.SIGKILL)]
 )
 async def test_a_process_over_its_limit_gets_the_signal(
-    tenant: Tenant, act: MemoryAction, number: signal.Signals
+    pod_process: PodProcess, act: MemoryAction, number: signal.Signals
 ) -> None:
-    assert await tenant.carry_out(act) is EnforcementOutcome.SENT
-    assert tenant.child.wait() == -number
+    assert await pod_process.carry_out(act) is EnforcementOutcome.SENT
+    assert pod_process.child.wait() == -number
 
 
-def elsewhere(tenant: Tenant) -> None:
-    tenant.move(OTHER)
+def elsewhere(pod_process: PodProcess) -> None:
+    pod_process.move(OTHER)
 
 
-def no_pod(tenant: Tenant) -> None:
-    tenant.move(None)
+def no_pod(pod_process: PodProcess) -> None:
+    pod_process.move(None)
 
 
-def unreadable(tenant: Tenant) -> None:
-    tenant.card = None
+def unreadable(pod_process: PodProcess) -> None:
+    pod_process.card = None
 
 
-def implausible(tenant: Tenant) -> None:
-    tenant.card = tenant.with_memory(50)
+def implausible(pod_process: PodProcess) -> None:
+    pod_process.card = pod_process.with_memory(50)
 
 
-def gave_back(tenant: Tenant) -> None:
-    tenant.card = tenant.with_memory(9)
+def gave_back(pod_process: PodProcess) -> None:
+    pod_process.card = pod_process.with_memory(9)
 
 
-def left_the_card(tenant: Tenant) -> None:
-    tenant.card = tenant.with_memory(15, ProcessId(tenant.process.pid, tenant.process.start + 1))
+def left_the_card(pod_process: PodProcess) -> None:
+    pod_process.card = pod_process.with_memory(15, ProcessId(pod_process.process.pid, pod_process.process.start + 1))
 
 
-def proven_otherwise(tenant: Tenant) -> None:
-    tenant.card = tenant.with_memory(15, pod=OTHER)
+def proven_otherwise(pod_process: PodProcess) -> None:
+    pod_process.card = pod_process.with_memory(15, pod=OTHER)
 
 
 @pytest.mark.parametrize(
@@ -116,47 +116,47 @@ def proven_otherwise(tenant: Tenant) -> None:
     ],
 )
 async def test_if_anything_has_changed_nothing_is_sent(
-    tenant: Tenant, change: Callable[[Tenant], None], outcome: EnforcementOutcome
+    pod_process: PodProcess, change: Callable[[PodProcess], None], outcome: EnforcementOutcome
 ) -> None:
-    change(tenant)
-    assert await tenant.carry_out(MemoryAction.KILL) is outcome
-    assert tenant.child.poll() is None
+    change(pod_process)
+    assert await pod_process.carry_out(MemoryAction.KILL) is outcome
+    assert pod_process.child.poll() is None
 
 
-async def test_a_process_that_ended_is_not_signalled(tenant: Tenant) -> None:
-    tenant.child.kill()
-    tenant.child.wait()
-    assert await tenant.carry_out() is EnforcementOutcome.ENDED
+async def test_a_process_that_ended_is_not_signalled(pod_process: PodProcess) -> None:
+    pod_process.child.kill()
+    pod_process.child.wait()
+    assert await pod_process.carry_out() is EnforcementOutcome.ENDED
 
 
-async def test_a_process_that_ends_while_the_card_is_read_is_not_signalled(tenant: Tenant) -> None:
+async def test_a_process_that_ends_while_the_card_is_read_is_not_signalled(pod_process: PodProcess) -> None:
     class EndsWhileRead:
         async def read(self, _device: str, /) -> CardUse | None:
-            tenant.child.kill()
-            tenant.child.wait()
-            return tenant.card
+            pod_process.child.kill()
+            pod_process.child.wait()
+            return pod_process.card
 
-    outcome = await signal_process(tenant.decision(), processes=tenant.table, cards=EndsWhileRead())
+    outcome = await signal_process(pod_process.decision(), processes=pod_process.table, cards=EndsWhileRead())
     assert outcome is EnforcementOutcome.ENDED
 
 
-async def test_a_kernel_without_pidfds_ends_nobody(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_kernel_without_pidfds_ends_nobody(pod_process: PodProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(_: int) -> int:
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(os, "pidfd_open", refused)
-    assert await tenant.carry_out() is EnforcementOutcome.NOT_PERMITTED
-    assert tenant.child.poll() is None
+    assert await pod_process.carry_out() is EnforcementOutcome.NOT_PERMITTED
+    assert pod_process.child.poll() is None
 
 
-async def test_only_a_process_can_be_signalled(tenant: Tenant) -> None:
+async def test_only_a_process_can_be_signalled(pod_process: PodProcess) -> None:
     with pytest.raises(ValueError, match="only a process can be signalled"):
-        await tenant.carry_out(MemoryAction.EVICT)
+        await pod_process.carry_out(MemoryAction.EVICT)
 
 
-async def test_an_eviction_is_looked_at_again_too(tenant: Tenant) -> None:
-    decision = tenant.decision(MemoryAction.EVICT)
-    assert await find_objection(decision, None, processes=tenant.table, cards=tenant) is None
-    gave_back(tenant)
-    outcome = await find_objection(decision, None, processes=tenant.table, cards=tenant)
+async def test_an_eviction_is_looked_at_again_too(pod_process: PodProcess) -> None:
+    decision = pod_process.decision(MemoryAction.EVICT)
+    assert await find_objection(decision, None, processes=pod_process.table, cards=pod_process) is None
+    gave_back(pod_process)
+    outcome = await find_objection(decision, None, processes=pod_process.table, cards=pod_process)
     assert outcome is EnforcementOutcome.WITHIN_LIMIT

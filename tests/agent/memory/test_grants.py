@@ -1,4 +1,4 @@
-"""What pods were given of shared cards: by time, by MPS, of MIG devices, before and after a change of the profile."""
+"""Grants of shared cards: time slices, MPS, MIG devices, before and after a change of the profile."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -78,8 +78,8 @@ def given(
 
 def limits(*held: DeviceUser, shared: Advertisement | None = None, total: int = 40 * GIB) -> dict[str, float]:
     """GiB by pod on one card."""
-    told = given({GPU: held}, shared=shared, totals={GPU: total})
-    return {tenant.name: tenant.limits[GPU] / GIB for tenant in told}
+    granted = given({GPU: held}, shared=shared, totals={GPU: total})
+    return {grant.name: grant.limits[GPU] / GIB for grant in granted}
 
 
 def test_a_share_is_the_card_divided_by_its_replicas() -> None:
@@ -91,15 +91,15 @@ def test_several_entries_are_several_shares_all_containers_together() -> None:
 
 
 def test_a_client_of_mps_has_what_its_daemon_was_told_per_pod_and_not_per_process() -> None:
-    (told,) = given({GPU: (holder(A, f"{GPU}::0"),)}, shared=offer("mps", 3))
-    assert told.limits == {GPU: (40 * 1024 // 3) * 2**20}
+    (granted,) = given({GPU: (holder(A, f"{GPU}::0"),)}, shared=offer("mps", 3))
+    assert granted.limits == {GPU: (40 * 1024 // 3) * 2**20}
 
 
 def test_shares_of_a_mig_device_are_of_its_memory() -> None:
     sliced = offer(name="nvidia.com/mig-1g.5gb", replicas=2)
     assert list(shared_devices(sliced)) == [MIG]
-    (told,) = given({MIG: (holder(A, f"{MIG}::1"),)}, shared=sliced, totals={MIG: 5 * GIB})
-    assert told.limits == {MIG: 5 * GIB // 2}
+    (granted,) = given({MIG: (holder(A, f"{MIG}::1"),)}, shared=sliced, totals={MIG: 5 * GIB})
+    assert granted.limits == {MIG: 5 * GIB // 2}
 
 
 def test_cards_that_are_not_shared_are_not_watched() -> None:
@@ -108,8 +108,8 @@ def test_cards_that_are_not_shared_are_not_watched() -> None:
 
 def test_a_pod_on_two_cards_has_a_limit_on_each() -> None:
     held = {GPU: (holder(A, f"{GPU}::0"),), OTHER: (holder(A, f"{OTHER}::0", f"{OTHER}::1"),)}
-    (told,) = given(held, totals={GPU: 40 * GIB, OTHER: 80 * GIB})
-    assert told.limits == {GPU: 10 * GIB, OTHER: 40 * GIB}
+    (granted,) = given(held, totals={GPU: 40 * GIB, OTHER: 80 * GIB})
+    assert granted.limits == {GPU: 10 * GIB, OTHER: 40 * GIB}
 
 
 def test_a_pod_that_the_node_does_not_know_is_no_tenant() -> None:
@@ -121,11 +121,11 @@ def test_a_pod_that_held_the_whole_card_before_it_was_shared_is_not_limited() ->
 
 
 def test_what_a_pod_came_for_is_not_taken_from_it_by_another_profile() -> None:
-    tenants, held, pods = MemoryGrants(), {GPU: (holder(A, f"{GPU}::0"),)}, (pod(), pod(B, name="b"))
+    grants, held, pods = MemoryGrants(), {GPU: (holder(A, f"{GPU}::0"),)}, (pod(), pod(B, name="b"))
 
     def now(shared: Advertisement, *more: DeviceUser) -> dict[str, float]:
-        told = tenants.update({GPU: (*held[GPU], *more)}, shared, {GPU: 40 * GIB}, pods)
-        return {tenant.name: tenant.limits[GPU] / GIB for tenant in told}
+        granted = grants.update({GPU: (*held[GPU], *more)}, shared, {GPU: 40 * GIB}, pods)
+        return {grant.name: grant.limits[GPU] / GIB for grant in granted}
 
     assert now(offer(replicas=4)) == {"a": 10}
     assert now(offer(replicas=8), holder(B, f"{GPU}::7")) == {"a": 10, "b": 5}
@@ -137,8 +137,8 @@ def test_what_pods_came_for_outlives_the_agent() -> None:
     before = MemoryGrants()
     held = {GPU: (holder(A, f"{GPU}::0"),)}
     before.update(held, offer(replicas=4), {GPU: 40 * GIB}, [pod()])
-    (told,) = MemoryGrants(before.shares).update(held, offer(replicas=8), {GPU: 40 * GIB}, [pod()])
-    assert told.limits == {GPU: 10 * GIB}
+    (granted,) = MemoryGrants(before.shares).update(held, offer(replicas=8), {GPU: 40 * GIB}, [pod()])
+    assert granted.limits == {GPU: 10 * GIB}
 
 
 def test_a_pod_whose_share_nobody_remembers_may_use_the_card() -> None:
@@ -146,12 +146,12 @@ def test_a_pod_whose_share_nobody_remembers_may_use_the_card() -> None:
 
 
 def test_what_a_pod_came_for_is_remembered_while_its_card_cannot_be_read() -> None:
-    tenants, held = MemoryGrants(), {GPU: (holder(A, f"{GPU}::0"),)}
-    tenants.update(held, offer(replicas=4), {GPU: 40 * GIB}, [pod()])
-    tenants.update(held, offer(replicas=8), {}, [pod()])
-    assert tenants.shares == {GPU: {A: 10 * GIB}}
-    tenants.update({}, offer(replicas=8), {}, [])
-    assert tenants.shares == {GPU: {}}
+    grants, held = MemoryGrants(), {GPU: (holder(A, f"{GPU}::0"),)}
+    grants.update(held, offer(replicas=4), {GPU: 40 * GIB}, [pod()])
+    grants.update(held, offer(replicas=8), {}, [pod()])
+    assert grants.shares == {GPU: {A: 10 * GIB}}
+    grants.update({}, offer(replicas=8), {}, [])
+    assert grants.shares == {GPU: {}}
 
 
 @pytest.mark.parametrize(
@@ -159,33 +159,33 @@ def test_what_a_pod_came_for_is_remembered_while_its_card_cannot_be_read() -> No
     [("8Gi", 8 * GIB), ("500M", 500_000_000), ("20Gi", 10 * GIB)],
 )
 def test_a_pod_may_be_held_to_less_but_not_to_more(text: str, limit: int) -> None:
-    (told,) = given({GPU: (holder(A, f"{GPU}::0"),)}, pods=[annotated(LIMIT_ANNOTATION, text)])
-    assert told.limits == {GPU: limit}
+    (granted,) = given({GPU: (holder(A, f"{GPU}::0"),)}, pods=[annotated(LIMIT_ANNOTATION, text)])
+    assert granted.limits == {GPU: limit}
 
 
 @pytest.mark.parametrize("text", ["much", "0", "-1Gi", ""])
 def test_a_limit_that_is_none_does_not_count_and_says_so(text: str) -> None:
-    tenants = MemoryGrants()
+    grants = MemoryGrants()
     held = {GPU: (holder(A, f"{GPU}::0"),)}
-    (told,) = tenants.update(held, offer(), {GPU: 40 * GIB}, [annotated(LIMIT_ANNOTATION, text)])
-    assert told.limits == {GPU: 10 * GIB}
-    assert tenants.rejected_limits[A].startswith(f"annotation {LIMIT_ANNOTATION} is ignored: ")
+    (granted,) = grants.update(held, offer(), {GPU: 40 * GIB}, [annotated(LIMIT_ANNOTATION, text)])
+    assert granted.limits == {GPU: 10 * GIB}
+    assert grants.rejected_limits[A].startswith(f"annotation {LIMIT_ANNOTATION} is ignored: ")
 
 
 @pytest.mark.parametrize(("text", "opted_out"), [("off", True), ("Off ", True), ("on", False), ("", False)])
 def test_a_pod_may_opt_out_of_the_consequences(text: str, opted_out: bool) -> None:
-    (told,) = given({GPU: (holder(A, f"{GPU}::0"),)}, pods=[annotated(ENFORCEMENT_ANNOTATION, text)])
-    assert told.opted_out is opted_out
+    (granted,) = given({GPU: (holder(A, f"{GPU}::0"),)}, pods=[annotated(ENFORCEMENT_ANNOTATION, text)])
+    assert granted.opted_out is opted_out
 
 
 def test_a_pod_that_is_being_deleted_is_leaving() -> None:
-    (told,) = given({GPU: (holder(A, f"{GPU}::0"),)}, pods=[pod(deleted=True)])
-    assert told.leaving
+    (granted,) = given({GPU: (holder(A, f"{GPU}::0"),)}, pods=[pod(deleted=True)])
+    assert granted.leaving
 
 
 def test_a_static_pod_is_known_by_the_hash_that_its_cgroups_carry() -> None:
-    (told,) = given({GPU: (holder(A, f"{GPU}::0"),)}, pods=[annotated(MIRROR_ANNOTATION, HASH)])
-    assert told.pod == HASH
+    (granted,) = given({GPU: (holder(A, f"{GPU}::0"),)}, pods=[annotated(MIRROR_ANNOTATION, HASH)])
+    assert granted.pod == HASH
 
 
 def test_no_pod_passes_for_another_by_an_annotation() -> None:

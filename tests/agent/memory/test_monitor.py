@@ -1,4 +1,4 @@
-"""The watch on shared cards over time: what it reads, what it shows, whom it tells."""
+"""The memory monitor over time: its readings, metrics and Events."""
 
 import asyncio
 import os

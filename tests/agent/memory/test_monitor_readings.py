@@ -93,13 +93,13 @@ async def test_a_hog_is_asked_to_end_and_its_neighbour_lives(
     table = ProcessTable(tmp_path)
     reader = CardReader(InlineNvml(machine, SystemClock()), table)
     limits = {str(gpu): default_share(40 * GIB, 4)}
-    tenants = tuple(MemoryGrant(pod=pod, namespace="team", name="x", limits=limits) for pod in (HOG, NEIGHBOUR))
+    grants = tuple(MemoryGrant(pod=pod, namespace="team", name="x", limits=limits) for pod in (HOG, NEIGHBOUR))
     watch = MemoryPolicy(MemoryRules(mode=EnforcementMode.KILL, start_grace=0))
     outcomes = []
     for now in (0, 2, 4):
         card = await reader.read(gpu)
         assert card is not None
-        for decision in watch.handle(MemorySample(now=now, cards=(card,), grants=tenants)):
+        for decision in watch.handle(MemorySample(now=now, cards=(card,), grants=grants)):
             if decision.process is not None:
                 assert decision.action is MemoryAction.TERMINATE
                 outcomes.append(await signal_process(decision, processes=table, cards=reader))

@@ -1,4 +1,4 @@
-"""Who is told, evicted or ended for taking too much memory, and who never is."""
+"""The memory policy: the pods that are reported, evicted or ended, and those that never are."""
 
 from typing import Any
 
@@ -34,11 +34,11 @@ def use(pid: int, gib: float, pod: PodUid | None) -> ProcessUse:
     return ProcessUse(process=ProcessId(pid, 1), bytes=int(gib * GIB), pod=pod)
 
 
-def tenant(pod: PodUid, gib: int = 10, **more: Any) -> MemoryGrant:
+def grant(pod: PodUid, gib: int = 10, **more: Any) -> MemoryGrant:
     return MemoryGrant(pod=pod, **{"namespace": "team", "name": pod, "limits": {GPU: gib * GIB}, **more})
 
 
-TENANTS = (tenant(HOG), tenant(NEIGHBOUR))
+GRANTS = (grant(HOG), grant(NEIGHBOUR))
 
 
 def card(*uses: ProcessUse, other: float = 0) -> CardUse:
@@ -47,8 +47,8 @@ def card(*uses: ProcessUse, other: float = 0) -> CardUse:
     return CardUse(device=GPU, total=40 * GIB, used=used, uses=uses)
 
 
-def sample(now: float, *cards: CardUse, tenants: tuple[MemoryGrant, ...] = TENANTS, api: bool = True) -> MemorySample:
-    return MemorySample(now=now, cards=cards, grants=tenants, api_reachable=api)
+def sample(now: float, *cards: CardUse, grants: tuple[MemoryGrant, ...] = GRANTS, api: bool = True) -> MemorySample:
+    return MemorySample(now=now, cards=cards, grants=grants, api_reachable=api)
 
 
 def watch(mode: EnforcementMode, **more: Any) -> MemoryPolicy:
@@ -125,9 +125,9 @@ def test_within_its_limit_nobody_is_touched_though_the_card_is_full() -> None:
 
 
 def test_one_victim_at_a_time_the_one_farthest_over_its_own_limit() -> None:
-    tenants = (tenant(HOG, 10), tenant(NEIGHBOUR, 2))
+    grants = (grant(HOG, 10), grant(NEIGHBOUR, 2))
     both = card(use(1, 15, HOG), use(2, 6, NEIGHBOUR))
-    turns = run(watch(EnforcementMode.EVICT), *[both] * 16, tenants=tenants)
+    turns = run(watch(EnforcementMode.EVICT), *[both] * 16, grants=grants)
     assert [pod for turn in turns for act, pod in turn if act is MemoryAction.EVICT] == [NEIGHBOUR]
 
 
@@ -160,14 +160,14 @@ def test_a_pod_may_peak_when_it_starts() -> None:
 @pytest.mark.parametrize(
     "spared",
     [
-        tenant(HOG, namespace="kube-system"),
-        tenant(HOG, namespace="infra"),
-        tenant(HOG, opted_out=True),
+        grant(HOG, namespace="kube-system"),
+        grant(HOG, namespace="infra"),
+        grant(HOG, opted_out=True),
     ],
 )
 @pytest.mark.parametrize("mode", [EnforcementMode.EVICT, EnforcementMode.KILL])
 def test_the_protected_are_told_and_not_touched(spared: MemoryGrant, mode: EnforcementMode) -> None:
-    turns = run(watch(mode, protected=frozenset({"infra"})), *[FAR_OVER] * 5, tenants=(spared,))
+    turns = run(watch(mode, protected=frozenset({"infra"})), *[FAR_OVER] * 5, grants=(spared,))
     told = [each for turn in turns for each in turn if each[1] == HOG]
     assert told == [(MemoryAction.NEAR, HOG), (MemoryAction.EXCEEDED, HOG)]
 
@@ -186,21 +186,21 @@ def test_a_pod_that_uses_its_card_before_kubelet_lists_it_is_no_stranger() -> No
     early = card(use(1, 5, THIRD))
     watched = watch(EnforcementMode.KILL)
     turns = [watched.handle(sample(turn, early)) for turn in range(2)]
-    turns += [watched.handle(sample(turn, early, tenants=(tenant(THIRD),))) for turn in range(2, 5)]
+    turns += [watched.handle(sample(turn, early, grants=(grant(THIRD),))) for turn in range(2, 5)]
     assert turns == [()] * 5
 
 
 def test_a_stranger_that_was_given_the_card_meanwhile_is_counted_anew() -> None:
     early = card(use(1, 5, THIRD))
     watched = watch(EnforcementMode.KILL)
-    given = [TENANTS, TENANTS, (tenant(THIRD),), TENANTS, TENANTS]
-    assert [watched.handle(sample(turn, early, tenants=each)) for turn, each in enumerate(given)] == [()] * 5
+    given = [GRANTS, GRANTS, (grant(THIRD),), GRANTS, GRANTS]
+    assert [watched.handle(sample(turn, early, grants=each)) for turn, each in enumerate(given)] == [()] * 5
 
 
 def test_a_pod_that_is_being_deleted_is_not_evicted_again_but_its_processes_end() -> None:
-    leaving = (tenant(HOG, leaving=True),)
-    assert (MemoryAction.EVICT, HOG) not in run(watch(EnforcementMode.EVICT), *[FAR_OVER] * 3, tenants=leaving)[2]
-    assert (MemoryAction.TERMINATE, HOG) in run(watch(EnforcementMode.KILL), *[FAR_OVER] * 3, tenants=leaving)[2]
+    leaving = (grant(HOG, leaving=True),)
+    assert (MemoryAction.EVICT, HOG) not in run(watch(EnforcementMode.EVICT), *[FAR_OVER] * 3, grants=leaving)[2]
+    assert (MemoryAction.TERMINATE, HOG) in run(watch(EnforcementMode.KILL), *[FAR_OVER] * 3, grants=leaving)[2]
 
 
 def test_nothing_is_evicted_while_the_api_server_does_not_answer() -> None:
@@ -256,13 +256,13 @@ def test_whatever_is_read_the_rules_are_kept(
     turns: list[list[ProcessUse]], mode: EnforcementMode, spared: str, api: bool
 ) -> None:
     watched = watch(mode)
-    tenants = (tenant(HOG, namespace=spared), tenant(NEIGHBOUR, 5))
+    grants = (grant(HOG, namespace=spared), grant(NEIGHBOUR, 5))
     deeds = {MemoryAction.EVICT, MemoryAction.TERMINATE, MemoryAction.KILL}
     for now, uses in enumerate(turns):
         read = CardUse(
             device=GPU, total=40 * GIB, used=min(40 * GIB, sum(each.bytes for each in uses)), uses=tuple(uses)
         )
-        done = [each for each in watched.handle(sample(now, read, tenants=tenants, api=api)) if each.action in deeds]
+        done = [each for each in watched.handle(sample(now, read, grants=grants, api=api)) if each.action in deeds]
         assert len(done) <= 1
         for each in done:
             assert mode in {EnforcementMode.EVICT, EnforcementMode.KILL}

@@ -67,7 +67,7 @@ class Bench:
         self.cards = SimulatedMachine(f"2x{model}", seed="node-1", mig=mig, passthrough=passthrough)
         self.uuid = self.cards.uuids()[0]
         self.policy = policy
-        self.tenants: dict[str, tuple[UserPod, ...]] = {}
+        self.users: dict[str, tuple[UserPod, ...]] = {}
         self.fence: frozenset[str] = frozenset()
         self.owner = CardOwner.STATIC
         self.goal: CardGoal | None = None
@@ -83,7 +83,7 @@ class Bench:
         return CardStateMachine(self.uuid, name="GPU 0", managed=ours, **self.policy)
 
     def aim(self, counts: Mapping[str, int], *, mig: bool = True, owner: CardOwner = CardOwner.STATIC) -> None:
-        """What the layout wants of the card from now on."""
+        """Sets the goal of the card."""
         self.goal = CardGoal(owner=owner, mig_enabled=mig, counts=dict(counts), path="mig-configs.wanted[0]")
         self.events.append(GoalSet(self.goal))
 
@@ -140,9 +140,9 @@ class Bench:
                 self.fence = uuids
                 self.events.append(FenceSet(uuids))
             case ListUsers():
-                self.events.append(UsersListed(dict(self.tenants)))
-            case EvictUsers(users=tenants):
-                for each in tenants:
+                self.events.append(UsersListed(dict(self.users)))
+            case EvictUsers(users=evicted):
+                for each in evicted:
                     refusal = self.refusals.get(each.name)
                     if refusal is None:
                         self.ends(each.name)
@@ -197,11 +197,11 @@ class Bench:
         return [self.uuid, *made]
 
     def free(self) -> list[str]:
-        """What a pod can be given: the MIG devices, or the whole card while it is not in MIG mode."""
+        """The devices that a pod can get: the MIG devices, or the whole card while MIG mode is off."""
         return self.devices()[1:] if self.seen().mig_enabled else [self.uuid]
 
     def held(self, device: str) -> bool:
-        return bool(self.tenants.get(device))
+        return bool(self.users.get(device))
 
     def make(self, *places: tuple[str, int], half: bool = False) -> list[str]:
         """Somebody makes instances; returns the MIG devices' UUIDs."""
@@ -222,15 +222,15 @@ class Bench:
     def hold(self, name: str, device: str) -> None:
         """A pod is given a device."""
         assert device not in self.fence, f"{name} was given {device}, which is fenced"
-        self.tenants[device] = (*self.tenants.get(device, ()), UserPod("default", name, PodUid(f"uid-{name}")))
+        self.users[device] = (*self.users.get(device, ()), UserPod("default", name, PodUid(f"uid-{name}")))
 
     def ends(self, name: str) -> None:
         """A pod ends and holds nothing more."""
-        left = {device: tuple(one for one in held if one.name != name) for device, held in self.tenants.items()}
-        self.tenants = {device: held for device, held in left.items() if held}
+        left = {device: tuple(one for one in held if one.name != name) for device, held in self.users.items()}
+        self.users = {device: held for device, held in left.items() if held}
 
     def multiset(self) -> dict[str, int]:
-        """What containers can use on the card: instances that one compute instance fills, by profile."""
+        """The instances that containers can use, by profile: one compute instance fills each."""
         seen = self.seen()
         found: Counter[str] = Counter()
         for each in seen.instances:

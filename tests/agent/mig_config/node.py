@@ -1,4 +1,4 @@
-"""A node whose layouts are kept: simulated cards, kubelet's list of holders, pods, and a process to kill."""
+"""A node with MIG layouts: simulated cards, kubelet's list of users, pods, and a process to kill."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class Node:
         self.changes = RecordingChanges(self)
         self.ownership = CardOwnership(self.folder / "owners.json")
         self.hardware = WatchedNvml(self.machine, self.clock, last=last, after=after)
-        self.stocktaker = InventoryReader(self.hardware, self.changes)
+        self.inventory_reader = InventoryReader(self.hardware, self.changes)
         users = DeviceDrainer(self.kubelet, self, self.evictor)
         users.advertiser = self
         journal = LayoutJournal(self.folder / "layouts.json")
@@ -194,10 +194,10 @@ class Node:
             )
         self.layouts = LayoutReconciler(
             config=self,
-            inventory=self.stocktaker,
+            inventory=self.inventory_reader,
             ownership=self.ownership,
             executor=MigExecutor(
-                self.hardware, inventory=self.stocktaker, journal=journal, listener=self, clock=self.clock
+                self.hardware, inventory=self.inventory_reader, journal=journal, listener=self, clock=self.clock
             ),
             users=users,
             reboots=reboots,
@@ -208,7 +208,7 @@ class Node:
         self.hardware.kill = self.task.cancel
 
     async def _process(self, layouts: LayoutReconciler) -> None:
-        await self.stocktaker.refresh()
+        await self.inventory_reader.refresh()
         await layouts.run()
 
     def record_status(self) -> None:
@@ -305,7 +305,7 @@ class Node:
         return await self.until(lambda: self.state(LayoutState.SUCCESS), seconds)
 
     def state(self, state: LayoutState, reason: str = "") -> bool:
-        """Whether the status of the layout that is wished now is this one."""
+        """True if the desired layout has this status."""
         now = self.status
         return (now.layout, now.state) == (self.wished.name, state) and reason in ("", now.reason)
 

@@ -1,4 +1,4 @@
-"""A wish is judged for the node as a whole: who shall have each card, what each shall be, or why it cannot be."""
+"""A layout is checked for the whole node: owner and goal of each card, or the reason for its rejection."""
 
 from __future__ import annotations
 

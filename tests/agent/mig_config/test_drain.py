@@ -1,4 +1,4 @@
-"""Which pods hold a device is asked of the API server and of kubelet, and known for certain."""
+"""The users of devices are listed by the API server and kubelet, without gaps."""
 
 from __future__ import annotations
 

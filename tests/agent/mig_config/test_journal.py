@@ -1,4 +1,4 @@
-"""The journal remembers what the hardware cannot tell."""
+"""The journal keeps the facts that the hardware does not have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reboot of the host is asked for in a child process; a script plays nsenter."""
+"""A child process requests the reboot of the host; a script plays nsenter."""
 
 import time
 from pathlib import Path

@@ -44,7 +44,7 @@ def test_four_cards_with_the_walk_throughs_layout_give_twelve_and_eight(play: Ca
         assert total == {"1g.5gb": 12, "2g.10gb": 8}
         states = [each.state.value for each in node.told if each.layout]
         assert list(dict.fromkeys(states)) == ["pending", "success"]
-        assert {len(card.instances) for card in node.stocktaker.inventory.gpus} == {5}
+        assert {len(card.instances) for card in node.inventory_reader.inventory.gpus} == {5}
         assert node.layouts is not None
         assert node.layouts.fenced == frozenset()
 
@@ -186,7 +186,7 @@ def test_a_new_reading_of_the_stock_that_differs_is_looked_into_at_once(play: Ca
         node.label("five-and-one")
         await node.succeeds()
         node.machine.set_mig_mode(node.machine.uuids()[0], False)
-        await node.stocktaker.refresh()
+        await node.inventory_reader.refresh()
         assert await node.until(lambda: node.multisets() == [{"2g.10gb": 1, "1g.5gb": 5}]) < 1
 
     play(story)

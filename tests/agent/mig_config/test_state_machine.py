@@ -1,4 +1,4 @@
-"""One card comes to its layout, whatever is on it, whoever uses it, whatever fails and whenever it is killed."""
+"""One card reaches its layout, from any state, with any users, failures and deaths of the process."""
 
 from __future__ import annotations
 
@@ -464,7 +464,7 @@ def test_only_pods_that_hold_what_must_go_are_evicted(bench: Benches) -> None:
         card.hold(f"pod-{number}", device)
     card.aim({"2g.10gb": 1, "1g.5gb": 5})
     assert card.settle() == InSync()
-    assert sum(map(len, card.tenants.values())) == 5
+    assert sum(map(len, card.users.values())) == 5
 
 
 def test_a_refused_eviction_is_asked_for_again_and_said(bench: Benches) -> None:

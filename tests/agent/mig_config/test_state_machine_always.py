@@ -125,9 +125,9 @@ def something_happens(card: Bench, draw: Draw) -> None:
         case "pod":
             free = [each for each in card.free() if each not in card.fence and not card.held(each)]
             if free:
-                card.hold(f"pod-{len(card.done)}-{len(card.tenants)}", draw(st.sampled_from(free)))
+                card.hold(f"pod-{len(card.done)}-{len(card.users)}", draw(st.sampled_from(free)))
         case "end":
-            names = sorted({each.name for held in card.tenants.values() for each in held})
+            names = sorted({each.name for held in card.users.values() for each in held})
             if names:
                 card.ends(draw(st.sampled_from(names)))
         case "fail":
@@ -160,7 +160,7 @@ def test_pods_failures_and_deaths_in_any_order_change_nothing_about_the_end(data
     card.aim(wanted if on else {}, mig=on)
     card.refusals.clear()
     card.cards.heal()
-    card.tenants.clear()
+    card.users.clear()
     assert card.settle() == InSync()
     assert card.multiset() == (wanted if on else {})
     assert card.seen().mig_enabled == on

@@ -1,4 +1,4 @@
-"""The status of a node is made of the status of its cards."""
+"""The status of a node summarizes the status of its cards."""
 
 from __future__ import annotations
 

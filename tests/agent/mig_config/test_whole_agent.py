@@ -1,4 +1,4 @@
-"""The layouts within a whole agent: what kubelet is offered and what the Node tells when the label changes."""
+"""Layouts within a whole agent: the devices of kubelet and the Node when the label changes."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Machine:
             self.cards.create_compute_instance(uuid, gi_id, ci_profile_index(slices[profile]))
 
     async def stock(self) -> GpuInventory:
-        """What an agent reads."""
+        """The agent's reading of the cards."""
         return await read_gpu_inventory(InlineNvml(self.cards, LoopClock(0)))
 
     def read(self) -> GpuInventory:
@@ -64,7 +64,7 @@ class Machine:
 
 
 def offered(stock: GpuInventory, profile: str = "", strategy: MigStrategy = MigStrategy.MIXED) -> SharingFacts:
-    """What a profile makes of the cards."""
+    """The sharing of the cards by a profile."""
     parsed = parse_profile(profile)
     return SharingFacts(
         offer=make_advertisement(sharing_gpus(stock.gpus), parsed, strategy), profile=parsed, mig_strategy=strategy
@@ -91,7 +91,7 @@ class Stage:
         sharing: what is in force; ``None`` while nothing is known.
         conditions: all that shall stand on the Node; ``None`` likewise.
         mig_state: of the layout.
-        changes: what wakes the teller.
+        changes: wakes the publisher.
         behind: the Node as a watch shows it that is behind; ``None`` for one that is not.
     """
 
@@ -140,7 +140,7 @@ class Stage:
         nodes: Informer[Node] = Informer(self.admin, NODES, clock=self.clock, rng=rng)
         nodes.add_handler(lambda _event: self.changes.notify())
         events = EventRecorder(client, component="tessera-agent", clock=self.clock, rng=rng)
-        teller = NodeStatusPublisher(
+        publisher = NodeStatusPublisher(
             client,
             node=ShownNode(self, nodes),
             source=self,
@@ -150,7 +150,7 @@ class Stage:
             clock=self.clock,
             rng=rng,
         )
-        self._tasks = [asyncio.create_task(each) for each in (nodes.run(), events.run(), teller.run())]
+        self._tasks = [asyncio.create_task(each) for each in (nodes.run(), events.run(), publisher.run())]
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -159,7 +159,7 @@ class Stage:
         self._tasks = []
 
     def offered(self, stock: GpuInventory, profile: str) -> SharingFacts:
-        """What a profile makes of the cards."""
+        """The sharing of the cards by a profile."""
         return offered(stock, profile)
 
     async def offer(self, profile: str = "", strategy: MigStrategy = MigStrategy.MIXED) -> None:
@@ -197,12 +197,12 @@ class Stage:
         return [(each.type, each.reason, each.message) for each in found]
 
     def writes(self) -> list[str]:
-        """What the agent wrote of the Node."""
+        """The writes of the agent to the Node."""
         found = self.server.audit.writes(user="tessera-agent", resource="nodes")
         return [each.subresource or "metadata" for each in found]
 
     def requests(self) -> int:
-        """How often the agent tried to write to the Node."""
+        """The number of attempts to write to the Node."""
         return sum(each.resource == "nodes" for each in self.server.audit if each.user == "tessera-agent")
 
 

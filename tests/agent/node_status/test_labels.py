@@ -1,4 +1,4 @@
-"""The labels of GPU feature discovery: its own tables, re-expressed, and what it leaves to chance."""
+"""The labels of GPU feature discovery: its own tables, and cases that it leaves open."""
 
 import re
 from itertools import permutations

@@ -1,4 +1,4 @@
-"""What one of each resource of a node is."""
+"""The annotation of offers: one device of each resource of a node."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What stands on the Node is true, is written only when it is news, and leaves alone what is not the agent's."""
+"""The Node shows the agent's state; only changes are written, and no field of others is touched."""
 
 import logging
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, in the end the Node shows what is true and keeps what is others'."""
+"""Any events in any order: in the end the Node shows the true state, and the fields of others stay."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""vGPUs are known by what the host wrote into their PCI configuration space."""
+"""vGPUs are detected by the host's text in their PCI configuration space."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What the container runtime reads."""
+"""CDI files that the container runtime reads."""
 
 import json
 from pathlib import Path

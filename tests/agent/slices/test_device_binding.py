@@ -1,4 +1,4 @@
-"""Which device ID means which slice."""
+"""Each device ID is bound to one slice."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What the agent writes of its node: no more than what differs."""
+"""The agent writes its node's part of the Instaslice object, and only differences."""
 
 import json
 from typing import Any
@@ -41,7 +41,7 @@ def patched(before: NodeResources, after: NodeResources) -> object:
 
 
 def written(*facts: Any, promised: bool = True, result: tuple[str, str] | None = None, unbound: bool = True) -> object:
-    """What is written of the pod after some facts; ``result`` has the states of the entry that is there."""
+    """The entry of the pod in the patch after these events; ``result`` has the states of the present entry."""
     piece = {"id": "a", "profile": "3g.20gb", "gpuUUID": "GPU-a", "start": 4, "size": 4}
     request = {"profile": "3g.20gb", "podRef": {"namespace": "ns", "name": "web", "uid": POD}, "slices": [piece]}
     item: dict[str, Any] = {"metadata": {"name": "n1"}, "spec": {"podAllocationRequests": {POD: request}}}

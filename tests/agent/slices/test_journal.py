@@ -1,4 +1,4 @@
-"""What outlives the agent's process."""
+"""The journal outlives the agent's process."""
 
 import logging
 from pathlib import Path

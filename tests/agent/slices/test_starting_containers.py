@@ -1,4 +1,4 @@
-"""Which containers can be starting, by a pod's status."""
+"""The containers that can be starting, by a pod's status."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The life of a slice: what the book says to do for every situation that a card can be found in."""
+"""The life of a slice: the next instruction in every situation of a card."""
 
 import pytest
 
@@ -82,11 +82,11 @@ def card(*instances: ObservedInstance) -> GpuRead:
     return GpuRead(GPU, STARTS, instances)
 
 
-def book(*facts: object, journal: SliceJournal | None = None) -> SliceStateMachine:
-    made = SliceStateMachine(journal or SliceJournal())
-    for fact in (*facts, InitialSyncDone()):
-        made.handle(fact)  # type: ignore[arg-type] # the facts stand in the tests as a plain list
-    return made
+def new_machine(*events: object, journal: SliceJournal | None = None) -> SliceStateMachine:
+    machine = SliceStateMachine(journal or SliceJournal())
+    for event in (*events, InitialSyncDone()):
+        machine.handle(event)  # type: ignore[arg-type] # tests pass events as a plain list
+    return machine
 
 
 def ours(*positions: SlicePosition, pod: PodUid = POD) -> SliceJournal:
@@ -94,25 +94,25 @@ def ours(*positions: SlicePosition, pod: PodUid = POD) -> SliceJournal:
 
 
 def test_nothing_is_decided_before_everything_was_seen_once() -> None:
-    made = SliceStateMachine(ours(LEFT))
-    made.handle(card(instance(LEFT)))
-    assert next_instruction(made, GPU, 0.0) == WaitUntil()
+    machine = SliceStateMachine(ours(LEFT))
+    machine.handle(card(instance(LEFT)))
+    assert next_instruction(machine, GPU, 0.0) == WaitUntil()
 
 
 def test_a_promise_is_made_in_two_calls_and_then_rests() -> None:
-    made = book(card(), promised(promise(POD, LEFT)))
-    assert next_instruction(made, GPU, 0.0) == CreateGpuInstance(LEFT, POD)
-    made.handle(card(instance(LEFT, 7, whole=False)))
-    assert next_instruction(made, GPU, 0.0) == CreateComputeInstance(LEFT, 7)
-    made.handle(card(instance(LEFT, 7)))
-    assert next_instruction(made, GPU, 0.0) == WaitUntil()
-    assert made.table.is_ready(POD)
+    machine = new_machine(card(), promised(promise(POD, LEFT)))
+    assert next_instruction(machine, GPU, 0.0) == CreateGpuInstance(LEFT, POD)
+    machine.handle(card(instance(LEFT, 7, whole=False)))
+    assert next_instruction(machine, GPU, 0.0) == CreateComputeInstance(LEFT, 7)
+    machine.handle(card(instance(LEFT, 7)))
+    assert next_instruction(machine, GPU, 0.0) == WaitUntil()
+    assert machine.table.is_ready(POD)
 
 
 def test_ownership_is_in_the_journal_before_the_first_call() -> None:
-    made = book(card(), promised(promise(POD, LEFT)))
-    next_instruction(made, GPU, 0.0)
-    assert made.table.journal().owners == {LEFT.device_id: POD}
+    machine = new_machine(card(), promised(promise(POD, LEFT)))
+    next_instruction(machine, GPU, 0.0)
+    assert machine.table.journal().owners == {LEFT.device_id: POD}
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,10 @@ def test_ownership_is_in_the_journal_before_the_first_call() -> None:
 def test_a_new_process_goes_on_where_the_hardware_stands(
     found: tuple[ObservedInstance, ...], expected: CreateGpuInstance | CreateComputeInstance | WaitUntil
 ) -> None:
-    assert next_instruction(book(card(*found), promised(promise(POD, LEFT)), journal=ours(LEFT)), GPU, 0.0) == expected
+    assert (
+        next_instruction(new_machine(card(*found), promised(promise(POD, LEFT)), journal=ours(LEFT)), GPU, 0.0)
+        == expected
+    )
 
 
 @pytest.mark.parametrize(
@@ -142,51 +145,53 @@ def test_a_new_process_goes_on_where_the_hardware_stands(
 def test_what_nobody_wants_any_more_is_destroyed_from_wherever_it_stands(
     found: tuple[ObservedInstance, ...], expected: DestroyComputeInstance | DestroyGpuInstance | WaitUntil
 ) -> None:
-    assert next_instruction(book(card(*found), journal=ours(LEFT)), GPU, 0.0) == expected
+    assert next_instruction(new_machine(card(*found), journal=ours(LEFT)), GPU, 0.0) == expected
 
 
 def test_a_foreign_instance_is_never_destroyed() -> None:
-    made = book(card(instance(LEFT), instance(RIGHT, 2, whole=False)))
-    assert next_instruction(made, GPU, 0.0) == WaitUntil()
-    assert [owner for _, owner in made.table.observed_instances()] == [None, None]
+    machine = new_machine(card(instance(LEFT), instance(RIGHT, 2, whole=False)))
+    assert next_instruction(machine, GPU, 0.0) == WaitUntil()
+    assert [owner for _, owner in machine.table.observed_instances()] == [None, None]
 
 
 def test_a_foreign_instance_in_the_way_is_reported_and_looked_at_again() -> None:
-    made = book(card(instance(LEFT)), promised(promise(POD, SlicePosition(GPU, "1g.5gb", 2))))
-    assert next_instruction(made, GPU, 100.0) == WaitUntil(100.0 + FOREIGN_RECHECK)
-    (notice,) = reported(made)
+    machine = new_machine(card(instance(LEFT)), promised(promise(POD, SlicePosition(GPU, "1g.5gb", 2))))
+    assert next_instruction(machine, GPU, 100.0) == WaitUntil(100.0 + FOREIGN_RECHECK)
+    (notice,) = reported(machine)
     assert (notice.pod, notice.reason) == (POD, "SliceBlocked")
-    next_instruction(made, GPU, 101.0)
-    assert reported(made) == []
-    made.handle(card())
-    assert isinstance(next_instruction(made, GPU, 110.0), CreateGpuInstance)
+    next_instruction(machine, GPU, 101.0)
+    assert reported(machine) == []
+    machine.handle(card())
+    assert isinstance(next_instruction(machine, GPU, 110.0), CreateGpuInstance)
 
 
 def test_a_foreign_instance_exactly_where_one_is_promised_is_not_taken_over() -> None:
-    made = book(card(instance(LEFT)), promised(promise(POD, LEFT)))
-    assert isinstance(next_instruction(made, GPU, 0.0), WaitUntil)
-    assert not made.table.is_ready(POD)
-    assert made.table.ready_slice(POD, LEFT) is None
+    machine = new_machine(card(instance(LEFT)), promised(promise(POD, LEFT)))
+    assert isinstance(next_instruction(machine, GPU, 0.0), WaitUntil)
+    assert not machine.table.is_ready(POD)
+    assert machine.table.ready_slice(POD, LEFT) is None
 
 
 def test_with_the_journal_lost_what_was_reported_created_is_ours() -> None:
     promised_both = promised(promise(POD, LEFT), controller="ungated", daemonset="created")
-    made = book(card(instance(LEFT), instance(RIGHT, 2)), promised_both)
-    assert made.table.is_ready(POD)
-    assert dict(made.table.observed_instances())[instance(RIGHT, 2)] is None
+    machine = new_machine(card(instance(LEFT), instance(RIGHT, 2)), promised_both)
+    assert machine.table.is_ready(POD)
+    assert dict(machine.table.observed_instances())[instance(RIGHT, 2)] is None
 
 
 def test_with_the_journal_lost_a_released_slice_is_still_destroyed() -> None:
-    made = book(card(instance(LEFT)), promised(promise(POD, LEFT), controller="deleting", daemonset="created"))
-    assert isinstance(next_instruction(made, GPU, 0.0), DestroyComputeInstance)
+    machine = new_machine(
+        card(instance(LEFT)), promised(promise(POD, LEFT), controller="deleting", daemonset="created")
+    )
+    assert isinstance(next_instruction(machine, GPU, 0.0), DestroyComputeInstance)
 
 
 def test_what_stands_where_a_released_slice_was_is_somebody_elses() -> None:
     seen = promised(promise(POD, LEFT), controller="deleting", daemonset="created")
-    made = book(card(instance(LEFT, 9)), seen, journal=SliceJournal(released=(POD,)))
-    assert next_instruction(made, GPU, 0.0) == WaitUntil()
-    assert dict(made.table.observed_instances())[instance(LEFT, 9)] is None
-    assert made.table.positions_of(POD) == []
+    machine = new_machine(card(instance(LEFT, 9)), seen, journal=SliceJournal(released=(POD,)))
+    assert next_instruction(machine, GPU, 0.0) == WaitUntil()
+    assert dict(machine.table.observed_instances())[instance(LEFT, 9)] is None
+    assert machine.table.positions_of(POD) == []
 
 
 @pytest.mark.parametrize(
@@ -199,31 +204,37 @@ def test_what_stands_where_a_released_slice_was_is_somebody_elses() -> None:
     ids=["all containers ended", "the pod object is gone", "the controller says so"],
 )
 def test_a_slice_is_released_once_its_pod_has_ended(end: object) -> None:
-    made = book(card(instance(LEFT)), promised(promise(POD, LEFT)), PodChanged(POD, ended=False), journal=ours(LEFT))
-    assert next_instruction(made, GPU, 0.0) == WaitUntil()
-    made.handle(end)  # type: ignore[arg-type] # a table of facts
-    assert isinstance(next_instruction(made, GPU, 0.0), DestroyComputeInstance)
-    made.handle(card(instance(LEFT, whole=False)))
-    assert next_instruction(made, GPU, 0.0) == DestroyGpuInstance(LEFT, 1)
-    made.handle(card())
-    assert next_instruction(made, GPU, 0.0) == WaitUntil()
-    assert made.table.is_released(POD)
-    assert made.table.positions_of(POD) == []
+    machine = new_machine(
+        card(instance(LEFT)), promised(promise(POD, LEFT)), PodChanged(POD, ended=False), journal=ours(LEFT)
+    )
+    assert next_instruction(machine, GPU, 0.0) == WaitUntil()
+    machine.handle(end)  # type: ignore[arg-type] # a table of facts
+    assert isinstance(next_instruction(machine, GPU, 0.0), DestroyComputeInstance)
+    machine.handle(card(instance(LEFT, whole=False)))
+    assert next_instruction(machine, GPU, 0.0) == DestroyGpuInstance(LEFT, 1)
+    machine.handle(card())
+    assert next_instruction(machine, GPU, 0.0) == WaitUntil()
+    assert machine.table.is_released(POD)
+    assert machine.table.positions_of(POD) == []
 
 
 def test_released_is_final_over_a_restart() -> None:
-    made = book(card(instance(LEFT)), promised(promise(POD, LEFT)), PodChanged(POD, ended=False), journal=ours(LEFT))
-    made.handle(PodDeleted(POD))
-    again = book(card(instance(LEFT, whole=False)), promised(promise(POD, LEFT)), journal=made.table.journal())
+    machine = new_machine(
+        card(instance(LEFT)), promised(promise(POD, LEFT)), PodChanged(POD, ended=False), journal=ours(LEFT)
+    )
+    machine.handle(PodDeleted(POD))
+    again = new_machine(
+        card(instance(LEFT, whole=False)), promised(promise(POD, LEFT)), journal=machine.table.journal()
+    )
     assert next_instruction(again, GPU, 0.0) == DestroyGpuInstance(LEFT, 1)
     again.handle(card())
     assert next_instruction(again, GPU, 0.0) == WaitUntil()
 
 
-def again(made: SliceStateMachine) -> SliceInstruction:
-    """What comes next once the pod is promised the same place again."""
-    made.handle(InstasliceChanged({POD: promise(POD, LEFT)}, {}))
-    return next_instruction(made, GPU, 0.0)
+def again(machine: SliceStateMachine) -> SliceInstruction:
+    """The next instruction after the pod got a promise of the same place again."""
+    machine.handle(InstasliceChanged({POD: promise(POD, LEFT)}, {}))
+    return next_instruction(machine, GPU, 0.0)
 
 
 NOTHING = InstasliceChanged({}, {})
@@ -231,116 +242,124 @@ NOTHING = InstasliceChanged({}, {})
 
 def test_a_pod_that_lost_its_promise_before_it_was_bound_is_served_when_it_is_promised_again() -> None:
     """Somebody removed the promise, or the whole object, and the controller writes it again at once."""
-    made = book(card(instance(LEFT)), InstasliceChanged({POD: promise(POD, LEFT)}, {}), journal=ours(LEFT))
-    made.handle(NOTHING)
-    assert again(made) == DestroyComputeInstance(LEFT, 1, 0, "MIG-3g.20gb-0")
-    made.handle(card())
-    assert next_instruction(made, GPU, 0.0) == CreateGpuInstance(LEFT, POD)
+    machine = new_machine(card(instance(LEFT)), InstasliceChanged({POD: promise(POD, LEFT)}, {}), journal=ours(LEFT))
+    machine.handle(NOTHING)
+    assert again(machine) == DestroyComputeInstance(LEFT, 1, 0, "MIG-3g.20gb-0")
+    machine.handle(card())
+    assert next_instruction(machine, GPU, 0.0) == CreateGpuInstance(LEFT, POD)
 
 
 def test_a_pod_that_gave_its_slice_back_is_served_when_it_is_promised_another_while_the_agent_is_away() -> None:
     """The agent answered ``deleted`` and ended; the controller removed promise and result and made a new promise."""
     left = SliceJournal(released=(POD,))
-    assert again(book(card(), journal=left)) == CreateGpuInstance(LEFT, POD)
+    assert again(new_machine(card(), journal=left)) == CreateGpuInstance(LEFT, POD)
     assert next_instruction(
-        book(card(), InstasliceChanged({POD: promise(POD, LEFT)}, {}), journal=left), GPU, 0.0
+        new_machine(card(), InstasliceChanged({POD: promise(POD, LEFT)}, {}), journal=left), GPU, 0.0
     ) == CreateGpuInstance(LEFT, POD)
 
 
 def test_a_pod_that_was_promised_again_while_the_agent_was_away_is_served_once_it_is_bound() -> None:
     """Its result stands, so that it could be a pod that is gone."""
-    made = book(card(), promised(promise(POD, LEFT), daemonset="created"), journal=SliceJournal(released=(POD,)))
-    assert next_instruction(made, GPU, 0.0) == WaitUntil()
-    made.handle(PodChanged(POD, ended=False))
-    assert next_instruction(made, GPU, 0.0) == CreateGpuInstance(LEFT, POD)
+    machine = new_machine(
+        card(), promised(promise(POD, LEFT), daemonset="created"), journal=SliceJournal(released=(POD,))
+    )
+    assert next_instruction(machine, GPU, 0.0) == WaitUntil()
+    machine.handle(PodChanged(POD, ended=False))
+    assert next_instruction(machine, GPU, 0.0) == CreateGpuInstance(LEFT, POD)
 
 
 @pytest.mark.parametrize("end", [PodDeleted(POD), PodChanged(POD, ended=True)], ids=["gone", "finished"])
 def test_a_pod_that_ended_is_not_served_again_while_its_promise_stands(end: PodDeleted | PodChanged) -> None:
-    made = book(card(instance(LEFT)), promised(promise(POD, LEFT)), PodChanged(POD, ended=False), journal=ours(LEFT))
-    made.handle(end)
-    made.handle(card())
-    assert again(made) == WaitUntil()
+    machine = new_machine(
+        card(instance(LEFT)), promised(promise(POD, LEFT)), PodChanged(POD, ended=False), journal=ours(LEFT)
+    )
+    machine.handle(end)
+    machine.handle(card())
+    assert again(machine) == WaitUntil()
 
 
 def test_with_the_journal_lost_a_result_without_a_promise_is_destroyed() -> None:
     """The controller removes the promise of a pod that is gone before its slices are destroyed."""
     record = SliceResult(controller="ungated", daemonset="created", places=((GPU, 0, 4),))
-    made = book(card(instance(LEFT), instance(RIGHT, 2)), InstasliceChanged({}, {POD: record}))
-    assert next_instruction(made, GPU, 0.0) == DestroyComputeInstance(LEFT, 1, 0, "MIG-3g.20gb-0")
-    made.handle(card(instance(RIGHT, 2)))
-    assert next_instruction(made, GPU, 0.0) == WaitUntil()
+    machine = new_machine(card(instance(LEFT), instance(RIGHT, 2)), InstasliceChanged({}, {POD: record}))
+    assert next_instruction(machine, GPU, 0.0) == DestroyComputeInstance(LEFT, 1, 0, "MIG-3g.20gb-0")
+    machine.handle(card(instance(RIGHT, 2)))
+    assert next_instruction(machine, GPU, 0.0) == WaitUntil()
 
 
 def test_with_the_journal_lost_a_result_without_a_promise_is_kept_for_a_pod_that_lives() -> None:
     record = SliceResult(controller="ungated", daemonset="created", places=((GPU, 0, 4),))
-    made = book(card(instance(LEFT)), InstasliceChanged({}, {POD: record}), PodChanged(POD, ended=False))
-    assert next_instruction(made, GPU, 0.0) == WaitUntil()
-    assert made.table.positions_of(POD) == [LEFT]
+    machine = new_machine(card(instance(LEFT)), InstasliceChanged({}, {POD: record}), PodChanged(POD, ended=False))
+    assert next_instruction(machine, GPU, 0.0) == WaitUntil()
+    assert machine.table.positions_of(POD) == [LEFT]
 
 
 def test_a_pod_that_is_not_bound_to_the_node_yet_keeps_its_promise() -> None:
-    made = book(card(instance(LEFT)), promised(promise(POD, LEFT), daemonset="created"), journal=ours(LEFT))
-    assert next_instruction(made, GPU, 0.0) == WaitUntil()
-    assert not made.table.is_released(POD)
+    machine = new_machine(card(instance(LEFT)), promised(promise(POD, LEFT), daemonset="created"), journal=ours(LEFT))
+    assert next_instruction(machine, GPU, 0.0) == WaitUntil()
+    assert not machine.table.is_released(POD)
 
 
 def test_a_slice_whose_promise_vanished_stays_while_its_pod_lives() -> None:
-    made = book(card(instance(LEFT)), PodChanged(POD, ended=False), journal=ours(LEFT))
-    assert next_instruction(made, GPU, 0.0) == WaitUntil()
-    assert made.table.slices_of(POD) == [LEFT]
-    made.handle(PodDeleted(POD))
-    assert isinstance(next_instruction(made, GPU, 0.0), DestroyComputeInstance)
+    machine = new_machine(card(instance(LEFT)), PodChanged(POD, ended=False), journal=ours(LEFT))
+    assert next_instruction(machine, GPU, 0.0) == WaitUntil()
+    assert machine.table.slices_of(POD) == [LEFT]
+    machine.handle(PodDeleted(POD))
+    assert isinstance(next_instruction(machine, GPU, 0.0), DestroyComputeInstance)
 
 
 def test_a_promise_moved_to_another_place_leaves_nothing_behind() -> None:
-    made = book(card(instance(LEFT)), promised(promise(POD, RIGHT)), journal=ours(LEFT))
-    assert isinstance(next_instruction(made, GPU, 0.0), DestroyComputeInstance)
-    made.handle(card())
-    assert next_instruction(made, GPU, 0.0) == CreateGpuInstance(RIGHT, POD)
+    machine = new_machine(card(instance(LEFT)), promised(promise(POD, RIGHT)), journal=ours(LEFT))
+    assert isinstance(next_instruction(machine, GPU, 0.0), DestroyComputeInstance)
+    machine.handle(card())
+    assert next_instruction(machine, GPU, 0.0) == CreateGpuInstance(RIGHT, POD)
 
 
 def test_a_place_is_made_free_before_it_is_used_again() -> None:
     whole = SlicePosition(GPU, "7g.40gb", 0)
-    made = book(card(instance(LEFT)), promised(promise(POD, LEFT)), PodChanged(POD, ended=True), journal=ours(LEFT))
-    made.handle(promised(promise(POD, LEFT), promise(OTHER, whole)))
-    assert isinstance(next_instruction(made, GPU, 0.0), DestroyComputeInstance)
-    made.handle(card())
-    assert next_instruction(made, GPU, 0.0) == CreateGpuInstance(whole, OTHER)
+    machine = new_machine(
+        card(instance(LEFT)), promised(promise(POD, LEFT)), PodChanged(POD, ended=True), journal=ours(LEFT)
+    )
+    machine.handle(promised(promise(POD, LEFT), promise(OTHER, whole)))
+    assert isinstance(next_instruction(machine, GPU, 0.0), DestroyComputeInstance)
+    machine.handle(card())
+    assert next_instruction(machine, GPU, 0.0) == CreateGpuInstance(whole, OTHER)
 
 
 def test_the_next_pod_on_the_very_same_place_gets_an_instance_of_its_own() -> None:
-    made = book(card(instance(LEFT)), promised(promise(POD, LEFT)), PodChanged(POD, ended=True), journal=ours(LEFT))
-    made.handle(promised(promise(POD, LEFT), promise(OTHER, LEFT)))
-    assert not made.table.is_ready(OTHER)
-    assert isinstance(next_instruction(made, GPU, 0.0), DestroyComputeInstance)
-    made.handle(card())
-    assert next_instruction(made, GPU, 0.0) == CreateGpuInstance(LEFT, OTHER)
+    machine = new_machine(
+        card(instance(LEFT)), promised(promise(POD, LEFT)), PodChanged(POD, ended=True), journal=ours(LEFT)
+    )
+    machine.handle(promised(promise(POD, LEFT), promise(OTHER, LEFT)))
+    assert not machine.table.is_ready(OTHER)
+    assert isinstance(next_instruction(machine, GPU, 0.0), DestroyComputeInstance)
+    machine.handle(card())
+    assert next_instruction(machine, GPU, 0.0) == CreateGpuInstance(LEFT, OTHER)
 
 
 def test_two_promises_of_one_place_are_never_both_served() -> None:
-    made = book(card(instance(LEFT)), promised(promise(POD, LEFT), promise(OTHER, LEFT)), journal=ours(LEFT))
-    assert next_instruction(made, GPU, 0.0) == WaitUntil()
-    assert (made.table.is_ready(POD), made.table.is_ready(OTHER)) == (True, False)
+    machine = new_machine(card(instance(LEFT)), promised(promise(POD, LEFT), promise(OTHER, LEFT)), journal=ours(LEFT))
+    assert next_instruction(machine, GPU, 0.0) == WaitUntil()
+    assert (machine.table.is_ready(POD), machine.table.is_ready(OTHER)) == (True, False)
 
 
 def test_a_place_that_the_card_does_not_have_is_refused_with_what_it_has() -> None:
-    made = book(card(), promised(promise(POD, SlicePosition(GPU, "3g.20gb", 2))))
-    assert next_instruction(made, GPU, 0.0) == WaitUntil()
-    (notice,) = reported(made)
+    machine = new_machine(card(), promised(promise(POD, SlicePosition(GPU, "3g.20gb", 2))))
+    assert next_instruction(machine, GPU, 0.0) == WaitUntil()
+    (notice,) = reported(machine)
     assert notice.reason == "SliceImpossible"
     assert "1g.5gb, 3g.20gb, 7g.40gb" in notice.text
 
 
 def test_a_failed_creation_is_tried_again_after_a_growing_delay() -> None:
-    made = book(card(), promised(promise(POD, LEFT)))
+    machine = new_machine(card(), promised(promise(POD, LEFT)))
     delays = []
     now = 0.0
     for _ in range(4):
-        call = next_instruction(made, GPU, now)
+        call = next_instruction(machine, GPU, now)
         assert isinstance(call, CreateGpuInstance)
-        made.handle(CallFailed(call, CallFailure.REFUSED, "no", now))
-        rest = next_instruction(made, GPU, now)
+        machine.handle(CallFailed(call, CallFailure.REFUSED, "no", now))
+        rest = next_instruction(machine, GPU, now)
         assert isinstance(rest, WaitUntil)
         assert rest.until is not None
         delays.append(rest.until - now)
@@ -351,102 +370,108 @@ def test_a_failed_creation_is_tried_again_after_a_growing_delay() -> None:
 
 
 def test_a_compute_instance_that_cannot_be_made_takes_its_gpu_instance_down_first() -> None:
-    made = book(card(instance(LEFT, whole=False)), promised(promise(POD, LEFT)), journal=ours(LEFT))
-    call = next_instruction(made, GPU, 0.0)
+    machine = new_machine(card(instance(LEFT, whole=False)), promised(promise(POD, LEFT)), journal=ours(LEFT))
+    call = next_instruction(machine, GPU, 0.0)
     assert call == CreateComputeInstance(LEFT, 1)
-    made.handle(CallFailed(call, CallFailure.REFUSED, "no", 0.0))
-    assert next_instruction(made, GPU, 0.0) == DestroyGpuInstance(LEFT, 1)
-    made.handle(card())
-    assert next_instruction(made, GPU, 0.0) == WaitUntil(REFUSED_DELAYS.first)
-    assert next_instruction(made, GPU, REFUSED_DELAYS.first) == CreateGpuInstance(LEFT, POD)
-    made.handle(card(instance(LEFT, whole=False)))
-    assert next_instruction(made, GPU, REFUSED_DELAYS.first) == CreateComputeInstance(LEFT, 1)
+    machine.handle(CallFailed(call, CallFailure.REFUSED, "no", 0.0))
+    assert next_instruction(machine, GPU, 0.0) == DestroyGpuInstance(LEFT, 1)
+    machine.handle(card())
+    assert next_instruction(machine, GPU, 0.0) == WaitUntil(REFUSED_DELAYS.first)
+    assert next_instruction(machine, GPU, REFUSED_DELAYS.first) == CreateGpuInstance(LEFT, POD)
+    machine.handle(card(instance(LEFT, whole=False)))
+    assert next_instruction(machine, GPU, REFUSED_DELAYS.first) == CreateComputeInstance(LEFT, 1)
 
 
 def test_a_slice_in_use_waits_for_its_processes() -> None:
-    made = book(card(instance(LEFT)), promised(promise(POD, LEFT)), PodChanged(POD, ended=True), journal=ours(LEFT))
-    call = next_instruction(made, GPU, 0.0)
+    machine = new_machine(
+        card(instance(LEFT)), promised(promise(POD, LEFT)), PodChanged(POD, ended=True), journal=ours(LEFT)
+    )
+    call = next_instruction(machine, GPU, 0.0)
     assert isinstance(call, DestroyComputeInstance)
-    made.handle(CallFailed(call, CallFailure.BUSY, "in use by process 1", 0.0))
-    assert isinstance(next_instruction(made, GPU, 0.0), WaitUntil)
-    made.handle(SliceIdle(LEFT))
-    assert next_instruction(made, GPU, 0.0) == call
+    machine.handle(CallFailed(call, CallFailure.BUSY, "in use by process 1", 0.0))
+    assert isinstance(next_instruction(machine, GPU, 0.0), WaitUntil)
+    machine.handle(SliceIdle(LEFT))
+    assert next_instruction(machine, GPU, 0.0) == call
 
 
 def test_a_slice_that_stays_in_use_is_told_once() -> None:
-    made = book(card(instance(LEFT)), promised(promise(POD, LEFT)), PodChanged(POD, ended=True), journal=ours(LEFT))
-    call = next_instruction(made, GPU, 0.0)
+    machine = new_machine(
+        card(instance(LEFT)), promised(promise(POD, LEFT)), PodChanged(POD, ended=True), journal=ours(LEFT)
+    )
+    call = next_instruction(machine, GPU, 0.0)
     assert isinstance(call, DestroyComputeInstance)
     told = []
     for number in range(10):
-        made.handle(CallFailed(call, CallFailure.BUSY, "in use by process 1", float(number)))
-        told.append(len(reported(made)))
+        machine.handle(CallFailed(call, CallFailure.BUSY, "in use by process 1", float(number)))
+        told.append(len(reported(machine)))
     assert told == [0, 0, 0, 0, 0, 1, 0, 0, 0, 0]
 
 
 def test_a_busy_slice_does_not_hold_up_others_of_its_card() -> None:
-    made = book(
+    machine = new_machine(
         card(instance(LEFT)),
         promised(promise(POD, LEFT), promise(OTHER, RIGHT)),
         PodChanged(POD, ended=True),
         journal=ours(LEFT),
     )
-    call = next_instruction(made, GPU, 0.0)
+    call = next_instruction(machine, GPU, 0.0)
     assert isinstance(call, DestroyComputeInstance)
-    made.handle(CallFailed(call, CallFailure.BUSY, "in use by process 1", 0.0))
-    assert next_instruction(made, GPU, 0.0) == CreateGpuInstance(RIGHT, OTHER)
+    machine.handle(CallFailed(call, CallFailure.BUSY, "in use by process 1", 0.0))
+    assert next_instruction(machine, GPU, 0.0) == CreateGpuInstance(RIGHT, OTHER)
 
 
 def test_a_lost_card_is_left_alone_until_it_is_asked_again() -> None:
-    made = book(card(), promised(promise(POD, LEFT)), GpuUnreachable(GPU, 30.0))
-    assert next_instruction(made, GPU, 0.0) == WaitUntil(30.0)
-    assert made.table.is_unreachable(GPU)
-    made.handle(card())
-    assert not made.table.is_unreachable(GPU)
-    assert isinstance(next_instruction(made, GPU, 30.0), CreateGpuInstance)
+    machine = new_machine(card(), promised(promise(POD, LEFT)), GpuUnreachable(GPU, 30.0))
+    assert next_instruction(machine, GPU, 0.0) == WaitUntil(30.0)
+    assert machine.table.is_unreachable(GPU)
+    machine.handle(card())
+    assert not machine.table.is_unreachable(GPU)
+    assert isinstance(next_instruction(machine, GPU, 30.0), CreateGpuInstance)
 
 
 def test_a_device_that_the_next_pod_holds_already_is_not_taken_from_it() -> None:
-    made = book(card(), promised(promise(POD, LEFT), promise(OTHER, RIGHT)))
-    made.handle(DevicesBound(POD, {LEFT.device_id: LEFT, RIGHT.device_id: LEFT}))
-    made.handle(PodChanged(POD, ended=True))
-    made.handle(DevicesBound(OTHER, {RIGHT.device_id: RIGHT}))
-    assert removed_files(made) == [LEFT.device_id]
+    machine = new_machine(card(), promised(promise(POD, LEFT), promise(OTHER, RIGHT)))
+    machine.handle(DevicesBound(POD, {LEFT.device_id: LEFT, RIGHT.device_id: LEFT}))
+    machine.handle(PodChanged(POD, ended=True))
+    machine.handle(DevicesBound(OTHER, {RIGHT.device_id: RIGHT}))
+    assert removed_files(machine) == [LEFT.device_id]
 
 
 def test_what_stood_on_a_card_that_left_the_node_is_nobodys_so_its_pod_can_be_released() -> None:
     gone = SlicePosition("GPU-gone", "3g.20gb", 0)
     seen = promised(promise(POD, gone), controller="deleting", daemonset="created")
-    made = book(card(), seen, journal=ours(gone))
-    assert made.table.is_released(POD)
-    assert made.table.positions_of(POD) == []
+    machine = new_machine(card(), seen, journal=ours(gone))
+    assert machine.table.is_released(POD)
+    assert machine.table.positions_of(POD) == []
 
 
 def test_states_name_where_a_slice_is_in_its_life() -> None:
-    made = book(card(), promised(promise(POD, LEFT)))
-    assert made.table.slice_state(LEFT, POD) is SliceState.PROMISED
-    next_instruction(made, GPU, 0.0)
-    made.handle(card(instance(LEFT, whole=False)))
-    assert made.table.slice_state(LEFT, POD) is SliceState.GPU_INSTANCE
-    made.handle(card(instance(LEFT)))
-    assert made.table.slice_state(LEFT, POD) is SliceState.READY
-    made.handle(DevicesBound(POD, {LEFT.device_id: LEFT}))
-    assert made.table.slice_state(LEFT, POD) is SliceState.CLAIMED
-    made.handle(PodChanged(POD, ended=True))
-    assert made.table.slice_state(LEFT, POD) is SliceState.RELEASING
-    assert removed_files(made) == [LEFT.device_id]
+    machine = new_machine(card(), promised(promise(POD, LEFT)))
+    assert machine.table.slice_state(LEFT, POD) is SliceState.PROMISED
+    next_instruction(machine, GPU, 0.0)
+    machine.handle(card(instance(LEFT, whole=False)))
+    assert machine.table.slice_state(LEFT, POD) is SliceState.GPU_INSTANCE
+    machine.handle(card(instance(LEFT)))
+    assert machine.table.slice_state(LEFT, POD) is SliceState.READY
+    machine.handle(DevicesBound(POD, {LEFT.device_id: LEFT}))
+    assert machine.table.slice_state(LEFT, POD) is SliceState.CLAIMED
+    machine.handle(PodChanged(POD, ended=True))
+    assert machine.table.slice_state(LEFT, POD) is SliceState.RELEASING
+    assert removed_files(machine) == [LEFT.device_id]
 
 
 def test_bindings_outlive_the_process() -> None:
-    made = book(card(instance(LEFT)), promised(promise(POD, LEFT)), journal=ours(LEFT))
-    made.handle(DevicesBound(POD, {RIGHT.device_id: LEFT}))
-    again = book(card(instance(LEFT)), promised(promise(POD, LEFT)), journal=made.table.journal())
+    machine = new_machine(card(instance(LEFT)), promised(promise(POD, LEFT)), journal=ours(LEFT))
+    machine.handle(DevicesBound(POD, {RIGHT.device_id: LEFT}))
+    again = new_machine(card(instance(LEFT)), promised(promise(POD, LEFT)), journal=machine.table.journal())
     assert again.table.bindings_of(POD) == {RIGHT.device_id: LEFT}
 
 
 def test_the_journal_forgets_pods_that_are_over_and_done() -> None:
-    made = book(card(instance(LEFT)), promised(promise(POD, LEFT)), PodChanged(POD, ended=True), journal=ours(LEFT))
-    made.handle(card())
-    next_instruction(made, GPU, 0.0)
-    made.handle(InstasliceChanged({}, {}))
-    assert made.table.journal() == SliceJournal()
+    machine = new_machine(
+        card(instance(LEFT)), promised(promise(POD, LEFT)), PodChanged(POD, ended=True), journal=ours(LEFT)
+    )
+    machine.handle(card())
+    next_instruction(machine, GPU, 0.0)
+    machine.handle(InstasliceChanged({}, {}))
+    assert machine.table.journal() == SliceJournal()

@@ -1,7 +1,7 @@
-"""Whatever happens in whatever order: nothing overlaps, nothing leaks, nothing foreign is touched.
+"""Any events in any order: no slices overlap, none leaks, no foreign instance is touched.
 
-The book is driven against a card that keeps NVML's rules, by a controller that promises only what looks free to it,
-while pods come and go, calls fail, others use the card too, and the agent is killed before and after calls.
+The state machine works on a card that keeps NVML's rules. A controller promises only slots that look free to it. Pods
+come and go, calls fail, other programs use the card too, and the agent is killed before and after calls.
 """
 
 from typing import Any
@@ -111,7 +111,7 @@ def overlap(one: SlicePosition, two: SlicePosition) -> bool:
 
 
 class Node(RuleBasedStateMachine):
-    """An agent's book, its card, its journal, the pods and the controller."""
+    """An agent's state machine, its card, its journal, the pods and the controller."""
 
     promised = Bundle("promised")
     bound = Bundle("bound")
@@ -130,20 +130,20 @@ class Node(RuleBasedStateMachine):
         self._start()
 
     def _start(self) -> None:
-        self.book = SliceStateMachine(self.disk)
+        self.machine = SliceStateMachine(self.disk)
         self._object_seen()
         for pod, over in self.pods.items():
-            self.book.handle(PodChanged(pod, over))
-        self.book.handle(self.card.read())
-        self.book.handle(InitialSyncDone())
+            self.machine.handle(PodChanged(pod, over))
+        self.machine.handle(self.card.read())
+        self.machine.handle(InitialSyncDone())
 
     def _object_seen(self) -> None:
-        self.book.handle(InstasliceChanged(dict(self.promises), dict(self.records)))
+        self.machine.handle(InstasliceChanged(dict(self.promises), dict(self.records)))
 
     def _step(self, fault: str = "") -> bool:
         """One step of the agent; whether there was one. ``fault``: refuse, kill before, kill after."""
-        call = next_instruction(self.book, GPU, self.now)
-        self.disk = self.book.table.journal()
+        call = next_instruction(self.machine, GPU, self.now)
+        self.disk = self.machine.table.journal()
         if isinstance(call, WaitUntil):
             return False
         if fault == "kill before":
@@ -153,29 +153,29 @@ class Node(RuleBasedStateMachine):
             self.card.do(call, refuse=fault == "refuse")
         except Refused as error:
             kind = CallFailure.BUSY if str(error) == "in use" else CallFailure.REFUSED
-            self.book.handle(CallFailed(call, kind, str(error), self.now))
+            self.machine.handle(CallFailed(call, kind, str(error), self.now))
         if fault == "kill after":
             self._start()
         else:
-            self.book.handle(self.card.read())
+            self.machine.handle(self.card.read())
         return True
 
     def _report(self) -> None:
-        """What the agent writes, and the controller's answer: entries of deleted slices are removed."""
+        """The agent writes the status, and the controller removes entries of deleted slices."""
         for pod, record in list(self.records.items()):
-            if self.book.table.is_released(pod):
-                if not self.book.table.positions_of(pod):
+            if self.machine.table.is_released(pod):
+                if not self.machine.table.positions_of(pod):
                     self.promises.pop(pod, None)
                     del self.records[pod]
-            elif record.daemonset == "" and pod in self.promises and self.book.table.is_ready(pod):
+            elif record.daemonset == "" and pod in self.promises and self.machine.table.is_ready(pod):
                 self.records[pod] = SliceResult(controller=record.controller, daemonset="created")
         self._object_seen()
 
     def _taken(self) -> list[SlicePosition]:
-        """What the controller believes to be in use."""
+        """The positions that the controller counts as occupied."""
         promised = [wanted.position for promise in self.promises.values() for wanted in promise.slices]
         return promised + [
-            made.position for made, owner in self.book.table.observed_instances() if owner not in self.promises
+            made.position for made, owner in self.machine.table.observed_instances() if owner not in self.promises
         ]
 
     @rule(target=promised, wishes=st.lists(st.sampled_from(POSITIONS), min_size=1, max_size=3))
@@ -196,17 +196,17 @@ class Node(RuleBasedStateMachine):
     @rule(target=bound, pod=consumes(promised))
     def bind(self, pod: PodUid) -> PodUid:
         self.pods[pod] = False
-        self.book.handle(PodChanged(pod, ended=False))
+        self.machine.handle(PodChanged(pod, ended=False))
         return pod
 
     @rule(pod=consumes(bound), vanishes=st.booleans())
     def finish(self, pod: PodUid, vanishes: bool) -> None:
         if vanishes:
             self.pods.pop(pod, None)
-            self.book.handle(PodDeleted(pod))
+            self.machine.handle(PodDeleted(pod))
         else:
             self.pods[pod] = True
-            self.book.handle(PodChanged(pod, ended=True))
+            self.machine.handle(PodChanged(pod, ended=True))
 
     @rule(pod=consumes(promised))
     def give_up_before_it_is_bound(self, pod: PodUid) -> None:
@@ -244,7 +244,7 @@ class Node(RuleBasedStateMachine):
     @rule(position=st.sampled_from(POSITIONS))
     def somebody_else_makes(self, position: SlicePosition) -> None:
         self._somebody_else_makes(position)
-        self.book.handle(self.card.read())
+        self.machine.handle(self.card.read())
 
     def _somebody_else_makes(self, position: SlicePosition) -> None:
         if position.device_id in self.disk.owners:
@@ -260,7 +260,7 @@ class Node(RuleBasedStateMachine):
         gi_id = data.draw(st.sampled_from(sorted(self.card.foreign)))
         self.card.foreign.discard(gi_id)
         del self.card.instances[gi_id]
-        self.book.handle(self.card.read())
+        self.machine.handle(self.card.read())
 
     @precondition(lambda self: self.card.instances)
     @rule(data=st.data(), busy=st.booleans())
@@ -272,9 +272,9 @@ class Node(RuleBasedStateMachine):
     def no_slice_is_for_two_pods(self) -> None:
         if hasattr(self, "book"):
             users: dict[SlicePosition, PodUid] = {}
-            for pod in self.book.table.promises:
-                for position in self.book.table.slices_of(pod):
-                    if self.book.table.ready_slice(pod, position):
+            for pod in self.machine.table.promises:
+                for position in self.machine.table.slices_of(pod):
+                    if self.machine.table.ready_slice(pod, position):
                         assert users.setdefault(position, pod) == pod
 
     def teardown(self) -> None:
@@ -304,7 +304,7 @@ class Node(RuleBasedStateMachine):
         }
         for pod, over in self.pods.items():
             if pod not in self.promises and not over:
-                due |= set(self.book.table.positions_of(pod))
+                due |= set(self.machine.table.positions_of(pod))
         assert {position for position, _ in ours.values()} == due, "leaked or missing slices"
         assert all(whole for _, whole in ours.values())
         assert set(self.disk.owners) >= {position.device_id for position, _ in ours.values()}
