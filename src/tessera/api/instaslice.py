@@ -8,8 +8,8 @@ Writers:
 
 ===========================================  ==========
 ``spec.podAllocationRequests``               controller
-``status.podAllocationResults``              agent; the controller writes one state, ``deleting``, for a pod that
-                                             lives and shall not have its slices any more
+``status.podAllocationResults``              agent; the controller writes one state, ``deleting``, to take the
+                                             slices from a living pod
 ``status.nodeResources``                     agent
 ===========================================  ==========
 
@@ -31,7 +31,7 @@ from tessera.kube.resources import ObjectMeta, Resource, Wire
 from tessera.limits.nodes import CARD_PROFILES, CARD_SLOTS, NAMES, NODE_CARDS, NODE_PROMISES, NODE_SLICES
 from tessera.mig.names import resource_spelling
 
-#: ``allocationStatusController``: promised, then handed to the scheduler, then to be destroyed.
+#: ``allocationStatusController``: promised, then left to the scheduler, then to be destroyed.
 ControllerState = Literal["creating", "ungated", "deleting"]
 #: ``allocationStatusDaemonset``: nothing yet, slices exist, slices are gone.
 DaemonsetState = Literal["", "created", "deleted"]
@@ -162,7 +162,8 @@ class ForeignSlice(Wire, frozen=True, kw_only=True):
         size: memory slots.
         profile: NVIDIA's name; empty if it is not known.
         pod_uid: the running pod for which the agent made it, and whose allocation is gone; empty if the agent did not
-            make it. The controller records the former again. The latter is never destroyed and never promised.
+            make it. The controller makes an allocation of a slice with a pod. A slice without one is never destroyed,
+            and its position never promised.
     """
 
     gpu_uuid: Name = msgspec.field(name="gpuUUID")

@@ -1,8 +1,8 @@
-"""Explains why no node takes a pod with slices on demand.
+"""Explains the lack of a node for a pod with slices on demand.
 
-Placement gives the reason (:mod:`tessera.placement.demand`). This module adds the facts a person needs: which rule
-refuses which nodes, how full the cards are, and which pods are served first.
-:mod:`tessera.explain.counterfactuals` adds what would make room.
+Placement gives the reason (:mod:`tessera.placement.demand`). This module adds the facts a person needs: the rules
+and the nodes that they refuse, how full the cards are, and the pods that are served first.
+:mod:`tessera.explain.counterfactuals` adds the changes that would make room.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from tessera.placement.demand import Fragmented, Full, NeverFits, NoNode, Reason
 
 
 def explain_no_room(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Reason) -> Explanation:
-    """Explains why no node takes a pod.
+    """Explains the lack of a node for a pod.
 
     Args:
         view: the cluster as it was read.

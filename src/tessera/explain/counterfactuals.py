@@ -45,7 +45,7 @@ class NodeObstacles:
 
     Attributes:
         node: the node's name.
-        rules: rules that refuse the pod there (:mod:`tessera.controller.slicing.objections`).
+        rules: rules that refuse the pod there (:meth:`tessera.controller.slicing.planner.Planner.objections`).
         has_room: its cards have room without any change.
     """
 
@@ -86,7 +86,7 @@ def allocations_to_end(slicer: Slicer, pod: PodInfo, obstacles: NodeObstacles) -
     """Allocations on one node whose end makes room there.
 
     Returns:
-        None of them if the node has room, or if more than a few had to end.
+        The allocations; empty if the node has room, or if more than a few would have to end.
     """
     if obstacles.has_room:
         return ()

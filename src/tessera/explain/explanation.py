@@ -10,7 +10,7 @@ from tessera.text import one_line
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Says why pods do not run or a node is not as configured, or that all is well.
+    """The reason that pods do not run or a node is not as configured, or that all is well.
 
     Attributes:
         case: the kind of explanation, one word for scripts: ``full``, ``fragmented``, ``other-gate``, ``runs``, ...

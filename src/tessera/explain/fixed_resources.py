@@ -1,7 +1,8 @@
 """Explains pods that ask for whole cards, shares of cards, or MIG slices of a fixed layout.
 
 Tessera does not hold such a pod: kube-scheduler compares its request with the counts that nodes publish. The
-explanation makes the same comparison, resource by resource, and names nodes that would give more if they were as asked.
+explanation makes the same comparison, resource by resource, and names nodes that would offer more if they were as
+configured.
 """
 
 from collections import Counter
@@ -16,7 +17,7 @@ from tessera.kube.resources import Node, Pod
 from tessera.phrasing import count_noun, list_names
 
 _DOMAIN = "nvidia.com/"
-#: Kinds without which nothing can be compared.
+#: Kinds of objects that the comparison needs.
 _NEEDED = frozenset({"nodes", "pods"})
 #: Waiting reasons of a container that starts normally.
 _NORMAL = frozenset({"", "ContainerCreating", "PodInitializing"})
@@ -121,7 +122,7 @@ def _waiting(pod: Pod) -> Iterator[str]:
 
 
 def _short(view: ClusterView, pod: Pod, resource: str, count: int, wants: str) -> Explanation | None:
-    """Explains why no node has that many free; None if one has, or if the user may not read enough to know."""
+    """Explains the lack of a node with that many free; None if there is one, or if the user may not read enough."""
     if view.snapshot.forbidden & _NEEDED:
         return None
     given = {
@@ -223,7 +224,7 @@ def _offers_anything(view: ClusterView) -> bool:
 
 
 def _faulty_nodes(view: ClusterView) -> Iterator[str]:
-    """Nodes whose cards are not as asked; they may offer more once they are."""
+    """Nodes whose cards are not as configured; they may offer more later."""
     for node in view.snapshot.nodes:
         wrong = [each.reason for each in node.status.conditions if each.type in TYPES and each.status == "False"]
         if wrong:

@@ -1,4 +1,4 @@
-"""Explains a node that starts up: its phase, since when, how long that may still take, and what would help.
+"""Explains a node that starts up: its phase and since when, the expected remaining time, and steps that help.
 
 Sources: the record that the controller keeps on the node, the driver's status there, and records of other nodes, which
 predict the remaining time.
@@ -52,7 +52,7 @@ _HELP: Mapping[Milestone, tuple[str, ...]] = {
 def explain_startup(view: ClusterView, node: Node) -> Explanation | None:
     """Explains a node that starts up; None for any other node.
 
-    A node that the controller follows no longer, because it is too old, is not starting up.
+    A node that is too old, so that the controller no longer follows it, is not starting up.
     """
     record = record_on(node)
     if record is None or record.usable:

@@ -39,7 +39,7 @@ _TOO_MANY_SHARES = "maximum request size for shared resources"
 
 
 def explain_pod(view: ClusterView, pod: Pod) -> Explanation:
-    """Explains why a pod does not run, or that it does.
+    """Explains a pod: the reason that it does not run, or that it runs.
 
     Args:
         view: the cluster as it was read, this pod included.
@@ -151,7 +151,7 @@ def _explain_other_request(view: ClusterView, pod: Pod, facts: PodInfo) -> Expla
 
 
 def _find_misspelt(view: ClusterView, pod: Pod) -> Iterator[tuple[str, str]]:
-    """Resource names with a spelling mistake that no node offers, each with the name that is meant."""
+    """Misspelt resource names that no node offers, each with the likely right name."""
     for name in dict.fromkeys(name for container in pod.spec.containers for name in container.resources.limits):
         right = suggest_resource(name) or _suggest_resource(name)
         if right not in {"", name} and not any(name in node.status.allocatable for node in view.snapshot.nodes):
@@ -159,7 +159,7 @@ def _find_misspelt(view: ClusterView, pod: Pod) -> Iterator[tuple[str, str]]:
 
 
 def _suggest_resource(name: str) -> str:
-    """The resource that a mistyped name means; empty if it resembles none."""
+    """The resource that a misspelt name resembles; empty if none."""
     domain, _, resource = name[:100].casefold().partition("/")
     if not get_close_matches(domain, ["nvidia.com"], n=1, cutoff=0.8):
         return ""

@@ -1,8 +1,8 @@
 """The objects from which an explanation is made, and the controller's state that follows from them.
 
-The user may not be allowed to read everything: :attr:`Snapshot.forbidden` names the kinds that were refused. Without
-the pods, nodes and Instaslice objects of the whole cluster the controller's state cannot be made; explanations then
-rest on the pod itself and its events.
+The user may lack rights: :attr:`Snapshot.forbidden` names the kinds that the API server refused to list. Without the
+pods, nodes and Instaslice objects of the whole cluster the controller's state cannot be made; explanations then use
+only the pod itself and its events.
 """
 
 import textwrap

@@ -1,4 +1,4 @@
-"""Explains a workload: the state of its pods, the reasons why some wait, and why some cannot be created.
+"""Explains a workload: the state of its pods, and the reasons that some wait or cannot be created.
 
 Pods that wait for the same reason share one explanation. A pod that the API server refused (quota, admission) does not
 exist; only a condition or an event of its controller reports it.
@@ -53,7 +53,7 @@ class WorkloadState:
 
 
 def explain_workload(view: ClusterView, workload: WorkloadState) -> ExplanationReport:
-    """Explains every reason why pods of a workload do not run."""
+    """Explains each reason that pods of a workload do not run."""
     pods = [pod for pod in view.snapshot.pods if _controlled_by(pod, workload.controller_uids)]
     answers = [explain_pod(view, pod) for pod in sorted(pods, key=lambda pod: pod.metadata.name)]
     living = sum(pod.status.phase not in {"Succeeded", "Failed"} for pod in pods)

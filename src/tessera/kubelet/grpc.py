@@ -55,11 +55,11 @@ REGISTER_TIMEOUT = 15.0
 POD_RESOURCES_TIMEOUT = 10.0
 #: Pauses before a failed registration is tried again, seconds: the first, and the longest after doubling.
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
-#: Before a plugin that kubelet dropped within seconds is registered again, so that one whose streams fail at once does
-#: not keep both busy; and before a registration that an older server's end spoils is renewed, so that kubelet has seen
-#: that end.
+#: Pause, seconds, before a plugin is registered again that kubelet dropped within seconds: a plugin whose streams fail
+#: at once must not keep both busy. Also the pause before a registration is renewed after the end of an older server, so
+#: that kubelet has noticed that end.
 RENEWAL_PAUSE = 1.0
-#: Before pod-resources is asked again after ResourceExhausted, seconds; kubelet refills a token every 10 ms.
+#: Pause before pod-resources is called again after ResourceExhausted, seconds; kubelet refills a token every 10 ms.
 RATE_LIMIT_PAUSE = 0.05
 
 REGISTERED = "registered"
@@ -95,7 +95,7 @@ class Coalesced(Generic[T]):
 
 
 def _consume_error(task: "asyncio.Task[T]") -> None:
-    """Takes an error for which no caller waits, so that asyncio does not log it."""
+    """Consumes an error for which no caller waits, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()
 
@@ -104,7 +104,7 @@ class _Registration(NamedTuple):
     """A server that kubelet has accepted.
 
     Attributes:
-        server: the plugin's.
+        server: the plugin's server.
         kubelet: identity of the kubelet that accepted it.
         others: sockets of the same resource that existed before.
     """
@@ -138,7 +138,7 @@ class GrpcKubelet:
 
     @property
     def registrations(self) -> Mapping[str, str]:
-        """Returns every resource that is served now: ``registered``, or why it is not."""
+        """Returns every resource that is served now: ``registered``, or the reason that it is not."""
         return MappingProxyType(self._states)
 
     async def serve(self, plugin: DevicePlugin) -> None:

@@ -89,7 +89,7 @@ class DevicePlugin(Protocol):
         ...
 
     async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[ContainerAllocateResponse]:
-        """Returns what each container needs to see its devices. Must not wait: pod admission is serial.
+        """Returns the environment, mounts and devices of each container. Must not wait: pod admission is serial.
 
         Raises:
             PluginError: the pod must not start; kubelet rejects it with UnexpectedAdmissionError.

@@ -41,16 +41,16 @@ class PluginServer:
     Args:
         plugin: the plugin to serve.
         socket: a path that does not exist yet.
-        abandoned: called when kubelet has ended the last device stream and so no longer counts the devices.
+        on_abandoned: called when kubelet has ended the last device stream and so no longer counts the devices.
 
     Attributes:
         abandoned: True if that has happened and no stream was opened since.
     """
 
-    def __init__(self, plugin: DevicePlugin, socket: Path, abandoned: Callable[[], None]) -> None:
+    def __init__(self, plugin: DevicePlugin, socket: Path, on_abandoned: Callable[[], None]) -> None:
         self.socket = socket
         self.abandoned = False
-        self._on_abandoned = abandoned
+        self._on_abandoned = on_abandoned
         self._plugin = plugin
         self._streams = 0
         self._closing = asyncio.Event()
@@ -105,7 +105,7 @@ class PluginServer:
         except asyncio.CancelledError:
             if not self._closing.is_set():
                 raise
-            # gRPC cancels what still runs when the server stops, and logs an error if that is what the call ends with.
+            # gRPC cancels running calls when the server stops, and logs an error for a call that ends as cancelled.
         finally:
             self._streams -= 1
             if not self._streams:

@@ -69,7 +69,7 @@ def plan_layout(
         occupancy: bits of instances that stay where they are (``occupancy_of``).
 
     Returns:
-        Placements sorted by start, or why there are none.
+        Placements sorted by start, or the reason that there are none.
     """
     counts = Counter(wanted) if not isinstance(wanted, Mapping) else Counter(dict(wanted))
     try:

@@ -15,8 +15,8 @@ Product names and compute capabilities are as NVIDIA writes them, but those of H
 boards, of H20-3e, B300 and Thor were not checked against a reading from a card. ``model_by_product`` answers ``None``
 for a name that is not here; nothing on a node depends on it, since the table then comes from NVML.
 
-Not published: the placements of RTX PRO 5000, RTX PRO 4500 and Thor. These models are known by name and refuse
-planning, rather than plan on a guess.
+Not published: the placements of RTX PRO 5000, RTX PRO 4500 and Thor. These models have names and no placements, so
+planning for them is refused instead of guessed.
 
 Of the cards without MIG, the module lists only simulated ones (:data:`WHOLE_MODELS`), since there is no layout to plan
 for such cards.
@@ -359,7 +359,7 @@ def suggest_model(text: str) -> list[str]:
 
 
 def model_by_product(product_name: str) -> GpuModel | None:
-    """The model that NVML calls so (``NVIDIA A100-SXM4-40GB``); ``None`` for a card that is in neither table.
+    """The model with this NVML product name (``NVIDIA A100-SXM4-40GB``); ``None`` for a card that is in neither table.
 
     Node labels hold the name with dashes for spaces; that form is found too.
     """

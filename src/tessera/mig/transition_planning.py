@@ -4,15 +4,15 @@ NVIDIA's own tool wipes a card and builds it anew. Here instances that the targe
 the pods that use them. Rules:
 
 - the target is a multiset of profiles for the whole card; this module decides the positions explicitly;
-- as many instances in use as any layout of the target allows are kept, then as many of the idle ones; the search is
-  exact, over every choice of what stays (a card holds seven instances at most, so at most 128 choices);
+- the plan keeps as many instances in use as any layout of the target allows, then as many idle ones; the search is
+  exact, over every choice of instances to keep (a card has seven at most, so there are at most 128 choices);
 - equal choices are settled by the layout that leaves the most further placements open, then by position: the same
   card and target give the same plan, whatever the order of their entries;
 - steps that wait for pods come last: idle instances are destroyed, then all instances that already fit are created,
   then those in use are destroyed, and the rest is created;
 - a plan is made from the card as it is, so after a crash at any step the next plan finishes the work.
 
-This module does not know who uses an instance, nor how to make it idle.
+This module knows neither the users of an instance nor how to make it idle.
 """
 
 from collections import Counter
@@ -101,7 +101,7 @@ def plan_transition(
         wanted: profile names (either spelling) with their counts, or names with repetitions; empty to clear the card.
 
     Returns:
-        The plan, or why the set has no layout on an empty card (then nothing shall be touched).
+        The plan, or the reason that the set has no layout on an empty card; then no instance may be touched.
 
     Raises:
         ValueError: two instances held claim the same slot, or one leaves the card.

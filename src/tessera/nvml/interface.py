@@ -39,7 +39,7 @@ class GpuInfo(msgspec.Struct, frozen=True, kw_only=True):
         pci_bus_id: ``00000000:07:00.0``.
         pci_device_id: device and vendor as one number, ``0x20B010DE``.
         compute_capability: ``(major, minor)``.
-        mig_capable: the card has a MIG mode at all.
+        mig_capable: the card has a MIG mode.
         mig_enabled: MIG mode is on now.
         mig_pending: MIG mode after the card's next reset.
         numa_node: ``None`` if the platform does not report it.
@@ -102,7 +102,7 @@ class ComputeInstance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuInstance(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU instance and the compute instances in it; none when it is half made."""
+    """A GPU instance and its compute instances; none while it is incomplete."""
 
     gi_id: int
     profile: str
@@ -136,13 +136,13 @@ class GpuEventKind(Enum):
 
 
 class GpuEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that the driver reported.
+    """A hardware event that the driver reported.
 
     Attributes:
-        kind: what.
-        gpu: the card; ``None`` when the driver no longer knows which, so that every card is suspect.
-        xid: the XID number, for :attr:`EventKind.XID` only.
-        gi_id: the GPU instance that it happened in, ``None`` for the whole card.
+        kind: the kind of event.
+        gpu: the card; ``None`` if the driver cannot name it, so that any card may be affected.
+        xid: the XID number, for :attr:`GpuEventKind.XID` only.
+        gi_id: the GPU instance of the event, ``None`` for the whole card.
         ci_id: the compute instance, likewise.
     """
 
@@ -308,7 +308,7 @@ class Nvml(Protocol):
         ...
 
     def set_compute_mode(self, gpu: GpuUuid, mode: ComputeMode) -> None:
-        """Sets which processes may compute on the card, until the next reboot. Computing processes stay.
+        """Sets the compute mode until the next reboot. Processes that compute already continue.
 
         Raises:
             NotSupported: the card is in MIG mode, where the mode is always ``DEFAULT``.
@@ -331,7 +331,7 @@ class Nvml(Protocol):
         ...
 
     def latency(self, operation: str) -> float:
-        """Seconds that a caller must let pass before the call named ``operation``; 0 on real cards, which block."""
+        """Seconds that a caller waits before the call named ``operation``; 0 on real cards, whose calls block."""
         ...
 
     def close(self) -> None:

@@ -1,10 +1,10 @@
 """A pod's requirements on a GPU, by properties and not by resource name.
 
 Memory is counted as cards and profiles state it: a card counts with its GB rounded up, a slice with the GB of its name.
-A program can always allocate a few percent less (the driver and ECC take their part). So a pod that asks for 10Gi means
-the ``2g.10gb`` that quotas also charge with 10Gi.
+A program can always allocate a few percent less, since the driver and ECC use some. So a pod that asks for 10Gi gets a
+``2g.10gb``, for which quotas also charge 10Gi.
 
-This module does not know the notation of requirements, nor which offers fulfil them.
+This module knows neither the notation of requirements nor the offers that fulfil them.
 """
 
 import operator
@@ -16,7 +16,7 @@ import msgspec
 
 GIB = 2**30
 
-#: How versions are compared, longest sign first.
+#: Comparisons of versions by their sign, longest sign first.
 OPERATORS: Mapping[str, Callable[[tuple[int, int], tuple[int, int]], bool]] = MappingProxyType(
     {
         ">=": operator.ge,
@@ -62,15 +62,15 @@ class Requirements(msgspec.Struct, frozen=True, kw_only=True):
     products: tuple[str, ...] = ()
 
     def describe(self) -> dict[str, str]:
-        """Returns the requirements in words, by their names."""
-        asked = {
+        """Returns the requirements as text, by their names."""
+        texts = {
             "memory": format_gib(self.memory) if self.memory else "",
             "compute capability": ",".join(map(str, self.capability)),
             "product": " or ".join(self.products),
             "ECC": "on" if self.ecc else "",
             "NVLink": "on" if self.nvlink else "",
         }
-        return {name: text for name, text in asked.items() if text}
+        return {name: text for name, text in texts.items() if text}
 
     def __str__(self) -> str:
         return ", ".join(name if text == "on" else f"{name} {text}" for name, text in self.describe().items())

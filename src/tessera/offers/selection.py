@@ -4,8 +4,8 @@ An *offer* is an extended resource as one node has it; nodes with the same offer
 (:class:`OfferTable`). Of all offers that fulfil the requirements, the function chooses the one with the least memory,
 then the one with the least part of a card's compute, then a plain profile before one that takes a part that a card has
 once (``+me``, ``+gfx``), then a slice of a fixed layout before one on demand, a slice before a share, since a slice is
-isolated, and a whole card last. Present free room does not matter: a pod would get more than it asked for, and keep it,
-because the cluster was busy for a minute.
+isolated, and a whole card last. Present free room does not matter: otherwise a cluster that is busy for a minute
+would give a pod more than it asked for, for the pod's whole life.
 
 One resource name may mean different cards: ``nvidia.com/gpu`` is a T4 on one node and an H100 on another. The answer
 names the selected nodes, and a restriction that keeps the pod off the others: none if there are no others, by the model
@@ -119,7 +119,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeRestriction(Enum):
-    """How to keep the pod off nodes whose resource of this name does not fulfil its requirements."""
+    """The restriction that keeps the pod off nodes whose resource of this name does not fulfil its requirements."""
 
     NOTHING = "nothing"
     #: A label with the model.
@@ -132,7 +132,7 @@ class OfferChoice(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         resource: the extended resource; the pod asks for one.
-        kept_by: the restriction that it needs.
+        restriction: the restriction that it needs.
         products: NVML's names of the selected cards.
         nodes: the selected nodes.
         reason: the reason of the choice, for the pod's author.
@@ -236,37 +236,39 @@ def choose_offer(
     undescribed: Mapping[str, Nodes] = _NONE,
     where: str = "the cluster",
 ) -> OfferChoice | NoOfferFits:
-    """Returns the smallest offer that fulfils the requirements, or why there is none.
+    """Returns the smallest offer that fulfils the requirements, or the reason that there is none.
 
     Args:
         requirements: the pod's requirements.
         table: the offers of the nodes.
         among: the nodes whose offers count.
         names: returns the names of those nodes.
-        undescribed: by resource, nodes that do not say of which cards it is; they are never selected.
-        where: the owners of these offers, for a refusal.
+        undescribed: by resource, nodes that do not report the cards behind it; they are never selected.
+        where: the name of these nodes together, for a refusal.
     """
     every = _check_offers(requirements, table.among(among))
-    spoilt: dict[str, Nodes] = {}
+    unfit: dict[str, Nodes] = {}
     for each in every:
         if each.missing:
-            spoilt[each.offer.resource] = spoilt.get(each.offer.resource, 0) | each.nodes
+            unfit[each.offer.resource] = unfit.get(each.offer.resource, 0) | each.nodes
     fitting = [each for each in every if not each.missing]
-    good = (OfferOnNodes(each.offer, each.nodes & ~spoilt.get(each.offer.resource, 0)) for each in fitting)
+    good = (OfferOnNodes(each.offer, each.nodes & ~unfit.get(each.offer.resource, 0)) for each in fitting)
     sure = [group for group in good if group.nodes]
     if not sure:
         return NoOfferFits(_refusal_text(requirements, every, fitting, names, where))
     best = sure[0].offer
-    meant = _unite_nodes(each for each in sure if each.offer.resource == best.resource and each.offer.cost == best.cost)
-    alike = [each for each in every if each.offer.resource == best.resource]
-    unknown = undescribed.get(best.resource, 0) & among & ~meant
-    others = _unite_nodes(alike) & ~meant
+    selected = _unite_nodes(
+        each for each in sure if each.offer.resource == best.resource and each.offer.cost == best.cost
+    )
+    same = [each for each in every if each.offer.resource == best.resource]
+    unknown = undescribed.get(best.resource, 0) & among & ~selected
+    others = _unite_nodes(same) & ~selected
     return OfferChoice(
         resource=best.resource,
-        restriction=NodeRestriction.NODES if unknown else _choose_restriction(meant, others, every),
+        restriction=NodeRestriction.NODES if unknown else _choose_restriction(selected, others, every),
         # A node with the resource on several cards, all of them sufficient, is still selected.
-        products=tuple(sorted({each.offer.card.product for each in alike if each.nodes & meant})),
-        nodes=tuple(names(meant)),
+        products=tuple(sorted({each.offer.card.product for each in same if each.nodes & selected})),
+        nodes=tuple(names(selected)),
         reason=_choice_text(requirements, best, [group.offer for group in sure]),
     )
 

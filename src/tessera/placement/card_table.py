@@ -5,8 +5,8 @@ equally likely. A placement's cost is the growth of that number: an instance goe
 rarely the first free place. The measure is FGD's (USENIX ATC '23) applied to MIG slots; with uniform weights it works
 for every mix of requests, while weights learnt from request counts neglect the large profiles.
 
-Cards that were given instances in the batch being planned carry a *pending* multiset. Its starts are open until the
-batch ends, so their cost is that of the best arrangement, and an arrangement must exist: the test is exact.
+A card that gets instances in the batch being planned has a *pending* multiset. Its starts are open until the batch
+ends, so its cost is that of the best arrangement, and an arrangement must exist: the test is exact.
 
 One ``CardTable`` remembers all results for one geometry. They are values of pure functions of (occupancy, pending
 multiset); both range over a few hundred values on any known card, whatever the size of the fleet.
@@ -20,7 +20,7 @@ from tessera.mig.layout_planning import list_packings
 from tessera.mig.occupancy import free_slots, free_starts, placement_mask, usable_slots
 
 Pending = tuple[str, ...]
-"""Profile names with repetitions, sorted: what a card was given in this batch, starts still open."""
+"""Profile names with repetitions, sorted: the slices that this batch gave to a card, with open starts."""
 
 Candidate = tuple[float, int, int, int, Pending]
 """Cards that could take a profile, best first when sorted: cost, free slots, table's number, occupancy, pending."""
@@ -37,10 +37,12 @@ class CardTable:
     def __init__(self, geometry: Geometry, number: int) -> None:
         self.geometry = geometry
         self.number = number
+        # Remembered results, by occupancy or by (occupancy, pending); see the properties and functions below.
         self._fragmentation: dict[int, float] = {}
         self._best: dict[tuple[int, Pending], tuple[float, tuple[Placement, ...]] | None] = {}
         self._costs: dict[str, dict[tuple[int, Pending], float | None]] = {}
         self._usable: dict[int, int] = {}
+        #: Occupancies that :meth:`add_state` was called with, and their ranking by profile; a new one empties it.
         self._states: set[int] = set()
         self._rankings: dict[str, list[Candidate]] = {}
         self._bits: dict[Placement, int] = {}

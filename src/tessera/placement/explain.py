@@ -1,8 +1,8 @@
-"""Explains why a demand found no place, and what would make room.
+"""Gives the reason that a demand found no place, and the allocations whose end would make room.
 
 Runs after a batch is planned, on the state of the cards after it. It must be cheap, since every plan explains all
-waiting demands: it looks only at the few emptiest nodes that admit the demand, and demands of one shape share the
-answer. It finds the smallest set of allocations on these nodes whose end would make room.
+waiting demands: it considers only the few emptiest nodes that admit the demand, and demands of one shape share the
+result. It finds the smallest set of allocations on these nodes whose end would make room.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ class RefusalExplainer:
 
     Args:
         fleet: the cards.
-        node_allows: returns why a node refuses a demand; None if it takes it.
+        node_allows: returns a node's refusal of a demand; None if the node takes it.
         settled: by card, the placements on cards to which the batch gave slices.
     """
 
@@ -40,7 +40,7 @@ class RefusalExplainer:
         self._by_shape: dict[tuple[tuple[str, ...], tuple[str, ...]], Full | Fragmented] = {}
 
     def reason(self, demand: Demand, refused: Mapping[str, NodeRefusal]) -> Reason:
-        """Returns why a demand of known profiles was not placed.
+        """Returns the reason that a demand of known profiles was not placed.
 
         If some node would take the demand, the reason is the lack of room on the cards; the refusals of other nodes
         with room do not count. Only if no node would take it, the reason is the nodes' rules.
@@ -78,7 +78,7 @@ class RefusalExplainer:
                 yield node.name
 
     def no_room(self, profiles: tuple[str, ...], nodes: tuple[str, ...]) -> Full | Fragmented:
-        """Returns why the cards of these nodes have no room for the profiles, which they could hold when empty."""
+        """Returns the reason that these nodes' cards have no room for profiles that would fit on them when empty."""
         key = (profiles, nodes)
         if key not in self._by_shape:
             self._by_shape[key] = self._lack_of_room(profiles, nodes)

@@ -146,7 +146,7 @@ class _NodeFitSearch:
         )
 
     def _count_fitting(self, card: _Class, profile: str) -> int:
-        """How many of a profile a card would take."""
+        """Returns the number of instances of a profile that a card would take."""
         known = self._most.get((card, profile))
         if known is None:
             more = self._add(card, profile)

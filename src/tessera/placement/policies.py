@@ -1,8 +1,8 @@
 """Placement policies behind one interface; :mod:`tessera.placement.plan` does everything else.
 
 The planner batches, admits by priority, asks nodes and keeps every card exactly packable, whatever the policy. A policy
-answers four questions: which card a slice goes to, which node several slices go to, how much a slice costs a card, and
-which starts the slices of a card get in the end.
+ranks the cards for one slice and the nodes for several slices, gives the cost of a slice on a card, and arranges the
+starts of a card's slices in the end.
 
 Tessera uses :class:`FragmentationGradient`; the others are for comparison. A new policy is one class here, and one line
 in ``POLICIES``.
@@ -36,7 +36,7 @@ class Policy(Protocol):
             fleet: the cards; may not be changed.
             profile: the slice's profile, in any spelling.
             nodes: the only nodes to consider; ``None`` for all. Cards of others are ignored later.
-            work: charged for cards that are looked at one by one.
+            work: pays for cards that are tested one by one.
         """
         ...
 
@@ -195,7 +195,7 @@ class FragmentationGradient:
             yield row[-1]
 
 
-#: Name of a policy -> what makes one.
+#: The policies by name.
 POLICIES: Mapping[str, Callable[[], Policy]] = {
     "fragmentation-gradient": FragmentationGradient,
     "best-fit": BestFit,

@@ -22,8 +22,8 @@ class CardSearch:
     """The search of one batch.
 
     Args:
-        fleet: the cards, with what this batch has given them.
-        node_allows: returns why a node refuses a demand; None if it takes it.
+        fleet: the cards, with the pending slices of this batch.
+        node_allows: returns a node's refusal of a demand; None if the node takes it.
         policy: ranks cards and nodes.
     """
 
@@ -31,7 +31,9 @@ class CardSearch:
         self._policy = policy
         self._fleet = fleet
         self._allows = node_allows
+        #: By demand, the refusals of nodes that were asked since :meth:`forget`.
         self._refused: dict[str, dict[str, NodeRefusal]] = {}
+        #: By profiles, the least cost of dividing them over cards in the given states; None without room.
         self._costs: dict[tuple[str, ...], dict[object, float | None]] = {}
 
     def refusals(self, demand: Demand) -> Mapping[str, NodeRefusal]:
@@ -53,8 +55,8 @@ class CardSearch:
         """One card for each profile of a demand; None without room.
 
         Args:
-            demand: the slices that are asked for.
-            work: charged for the search.
+            demand: the slices.
+            work: pays for the search.
             policy: another one than the search's own, with the same costs: one of its packing variants.
         """
         if len(demand.profiles) > 1:

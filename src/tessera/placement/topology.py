@@ -231,7 +231,7 @@ class _Division:
                 self._search(after, total, reached)
 
     def _limits(self, left: int) -> tuple[int, int, int]:
-        """The least that the others lose after a set, after either, and after the rest was taken from ``left``."""
+        """The least loss of the other cards after a set, after a set or the rest, and after the rest was taken."""
         sets, rest = divmod(left.bit_count(), self._size)
         least, least_rest = self._least.get(self._size, 0), self._least.get(self._rest, 0)
         after_set = (sets - 1) * least + (least_rest if rest else 0)

@@ -1,5 +1,5 @@
-"""Records of deciders: what went in, what came out, and the same decider run over it again.
+"""Records of deciders: their inputs and outputs, and the same decider run over them again.
 
-A decider is a state machine without I/O. Given its state and the values that went in, it decides the same again, on
-any machine: a record from somebody's cluster becomes a test.
+A decider is a state machine without I/O. From the same state and inputs it decides the same on any machine. So a record
+from somebody's cluster becomes a test.
 """

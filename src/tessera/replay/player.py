@@ -1,4 +1,4 @@
-"""The deciders that can be replayed; runs one over a record and reports each decision that differs."""
+"""Runs a decider over a record and reports each decision that differs; lists the deciders."""
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +15,7 @@ class DeciderKind(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         decider: ``module:Class``, or ``module:function`` for a decider without state.
-        modules: modules and packages of all that its state, its events and its results are made of.
+        modules: modules and packages with the classes of its state, its events and its results.
     """
 
     decider: str
@@ -31,9 +31,9 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """A decision that is not the recorded one.
 
     Attributes:
-        index: of the decision in the record, from 0.
-        recorded: as recorded.
-        now: as it is now, with the same arguments.
+        index: number of the decision in the record, from 0.
+        recorded: the recorded decision.
+        now: the decision of this code, with the same arguments.
     """
 
     index: int
@@ -42,11 +42,11 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def replay(record: Record, kind: DeciderKind) -> Iterator[Difference]:
-    """The decisions of a record that are others now.
+    """Yields the decisions of a record that differ from the recorded ones.
 
     Args:
-        record: as a recorder gave it.
-        kind: of its decider.
+        record: the record of a recorder.
+        kind: the kind of its decider.
 
     Raises:
         NotPlainError: the record is damaged, or is of another decider.
@@ -59,7 +59,7 @@ def replay(record: Record, kind: DeciderKind) -> Iterator[Difference]:
 
 
 def _load_decider(record: Record, kind: DeciderKind) -> Callable[..., Any]:
-    """What decides, in the state in which the record begins."""
+    """Returns the decider's function, with the state in which the record begins."""
     found = kind.load()
     if not isinstance(found, type):
         function: Callable[..., Any] = found
@@ -71,16 +71,16 @@ def _load_decider(record: Record, kind: DeciderKind) -> Callable[..., Any]:
 
 
 def _decide_again(decide: Callable[..., Any], arguments: Any, kind: DeciderKind) -> Decision:
-    given, named = decode(arguments, kind.modules)
+    positional, named = decode(arguments, kind.modules)
     try:
-        return Decision(arguments, encode(decide(*given, **named)))
+        return Decision(arguments, encode(decide(*positional, **named)))
     except Exception as error:  # noqa: BLE001 - the recorded decision may have failed the same way
         return Decision(arguments, error=type(error).__name__)
 
 
 _NVML = "tessera.nvml.interface"
 
-#: By the kind that a record names.
+#: The deciders by the kind that a record names.
 DECIDERS: Mapping[str, DeciderKind] = {
     "slicer": DeciderKind(
         decider="tessera.controller.slicing.slicer:Slicer",

@@ -1,10 +1,10 @@
-"""Deciders, and the recorder that keeps their last decisions: inputs and outputs, after the state before the first.
+"""Deciders, and the recorder of their last decisions: a state, and the inputs and outputs that followed.
 
 A decider takes events in at one entry and gives instructions out; it does no I/O and has no clock.
 
-A recorder keeps between N and 2 N decisions: after each N it writes down the decider's whole state and forgets the
-decisions before the last such moment, so a record always begins at a known state. Writing the state of a large cluster
-takes time, so recording is off by default.
+A recorder keeps between N and 2 N decisions: after each N it stores the decider's whole state and drops the decisions
+before the previous stored state, so a record always begins at a known state. Storing the state of a large cluster takes
+time (``bench/replay.py``), so recording is off by default.
 """
 
 from abc import ABC, abstractmethod
@@ -23,9 +23,9 @@ class Decision(msgspec.Struct, frozen=True):
     """One decision, in the form of :func:`.encode`.
 
     Attributes:
-        arguments: what went in: those by position, then those by name.
-        result: what came out.
-        error: the class of the exception that it raised, if it did.
+        arguments: the arguments by position, then those by name.
+        result: the returned value.
+        error: the class of the raised exception; empty if it returned.
     """
 
     arguments: Any
@@ -34,14 +34,14 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """What a recorder has kept.
+    """The last decisions of one decider.
 
     Attributes:
         decider: the decider's kind, a key of :data:`tessera.replay.player.DECIDERS`.
-        name: which one of its kind: a card's UUID; empty where a process has one.
-        state: before the first decision, see :func:`.encode`.
-        decisions: in order.
-        skipped: decisions before the first, which were forgotten.
+        name: distinguishes deciders of one kind: a card's UUID; empty if a process has one of the kind.
+        state: the state before the first decision, see :func:`.encode`.
+        decisions: the decisions in order.
+        skipped: number of earlier decisions, which were dropped.
     """
 
     decider: str
@@ -52,49 +52,49 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recorder:
-    """Lets a decider decide, and keeps what went in and came out.
+    """Calls a decider, and keeps its arguments and results.
 
     Args:
         kind: the decider's kind.
-        decider: whose state is written down; None for a decider that is a function.
+        decider: the decider whose state is stored; None for a function without state.
         keep: decisions to keep at least, 1 or more.
-        name: which one of its kind.
+        name: distinguishes deciders of one kind.
     """
 
     def __init__(self, kind: str, decider: object, *, keep: int, name: str = "") -> None:
         self._kind, self._name, self._keep = kind, name, keep
         self._decider = decider
-        #: Decisions so far.
+        #: Number of decisions so far.
         self._count = 0
-        #: The decider's state at the last moment at which it was written down, and the decisions since.
+        #: The last stored state of the decider, and the decisions since, at most ``keep``.
         self._state: Any = encode(decider, shared=True)
         self._decisions: list[Decision] = []
-        #: The same of the moment before that one, if there was one.
+        #: The stored state before that one, and the ``keep`` decisions between the two; None before the second.
         self._earlier: tuple[Any, list[Decision]] | None = None
 
     def call(self, decide: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Decides.
+        """Calls a function of the decider, and records the call.
 
         Args:
             decide: the decider's own function.
             args: its arguments, plain data.
-            kwargs: those by name.
+            kwargs: its arguments by name.
         """
         if len(self._decisions) >= self._keep:
             self._earlier = self._state, self._decisions
             self._state, self._decisions = encode(self._decider, shared=True), []
-        given = encode((args, kwargs))
+        arguments = encode((args, kwargs))
         self._count += 1
         try:
             result = decide(*args, **kwargs)
         except BaseException as error:
-            self._decisions.append(Decision(given, error=type(error).__name__))
+            self._decisions.append(Decision(arguments, error=type(error).__name__))
             raise
-        self._decisions.append(Decision(given, encode(result)))
+        self._decisions.append(Decision(arguments, encode(result)))
         return result
 
     def record(self) -> Record:
-        """What is kept."""
+        """Returns the kept decisions, and the state before them."""
         state, before = (self._state, []) if self._earlier is None else self._earlier
         kept = [*before, *self._decisions]
         skipped = self._count - len(kept)
@@ -107,21 +107,21 @@ Result = TypeVar("Result")
 class Decider(ABC, Generic[P, Result]):
     """A state machine whose decisions can be recorded and replayed.
 
-    Its state is plain data; what goes in (an event, and the time where it matters) and what comes out are values.
-    Executors call :meth:`handle`; a decider implements :meth:`decide`.
+    Its state, its arguments (an event, and the time if it matters) and its results are plain data. Executors call
+    :meth:`handle`; a decider implements :meth:`react`.
     """
 
     #: Attributes that are no part of the state.
     TRANSIENT: ClassVar[tuple[str, ...]] = ("recorder",)
-    #: Keeps what goes in and comes out; None while nothing is recorded.
+    #: Records each call; None while nothing is recorded.
     recorder: Recorder | None = None
 
     def handle(self, *args: P.args, **kwargs: P.kwargs) -> Result:
-        """Takes in one event; arguments and result are those of :meth:`decide`."""
+        """Handles one event; arguments and result are those of :meth:`react`."""
         if self.recorder is None:
             return self.react(*args, **kwargs)
         return self.recorder.call(self.react, *args, **kwargs)
 
     @abstractmethod
     def react(self, *args: P.args, **kwargs: P.kwargs) -> Result:
-        """What to do now."""
+        """Changes the state, and returns the instructions that follow."""

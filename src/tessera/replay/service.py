@@ -1,8 +1,8 @@
-"""The records of a process, handed to whoever runs a command beside it in its container.
+"""Serves the records of a process to a command in the same container.
 
 A process that records listens on a Unix socket in the abstract namespace, which only its own network namespace (its
-pod) reaches, and answers its own user only. ``tessera debug record`` gets there through ``kubectl exec``, so the API
-server decides who may: whoever may run commands in Tessera's pods.
+pod) reaches, and answers only its own user. ``tessera debug record`` connects through ``kubectl exec``, so it needs the
+right to run commands in Tessera's pods.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ import msgspec
 from tessera.limits.processes import RECORD_SIZE
 from tessera.replay.recorder import Decider, Record, Recorder
 
-#: Why a process has no records to offer, and what to do.
+#: The message of a process without records, with the remedy.
 NO_RECORDS = "the process in this container keeps no records; start it with --record N, or set TESSERA_RECORD=N"
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: Where a process listens; a container has one.
+#: Name of the socket; a container has one such process.
 SOCKET = "tessera-debug"
 #: ``struct ucred`` of unix(7): process, user, group.
 _PEER = struct.Struct("iII")
@@ -41,13 +41,13 @@ class Recorders:
         self._recorders: dict[tuple[str, str], Recorder] = {}
 
     def attach(self, kind: str, decider: Decider[..., Any], name: str = "") -> None:
-        """Records a decider from now on; it takes the place of an earlier one of the same kind and name."""
+        """Records a decider from now on; it replaces an earlier one of the same kind and name."""
         if self.keep:
             decider.recorder = Recorder(kind, decider, keep=self.keep, name=name)
             self._recorders[kind, name] = decider.recorder
 
     def call(self, kind: str, decide: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Lets a function decide that has no state, and records it."""
+        """Calls a decider that is a function without state, and records the call."""
         if not self.keep:
             return decide(*args, **kwargs)
         recorder = self._recorders.get((kind, ""))
@@ -56,11 +56,11 @@ class Recorders:
         return recorder.call(decide, *args, **kwargs)
 
     def forget(self, kind: str, name: str) -> None:
-        """Drops the record of a decider that is gone."""
+        """Drops the record of a decider that has ended."""
         self._recorders.pop((kind, name), None)
 
     def records(self) -> Iterator[Record]:
-        """What is kept of each decider."""
+        """Yields the record of each decider."""
         for each in list(self._recorders.values()):
             yield each.record()
 
@@ -69,8 +69,8 @@ async def serve_records(recorders: Recorders, name: str = SOCKET) -> None:
     """Answers each connection with the records, one JSON document a line, until cancelled.
 
     Args:
-        recorders: of this process; without recording nothing is opened.
-        name: of the socket in the abstract namespace.
+        recorders: the recorders of this process; without recording, no socket is opened.
+        name: the socket's name in the abstract namespace.
 
     Raises:
         OSError: another process of this network namespace has the name.
@@ -98,7 +98,7 @@ async def serve_records(recorders: Recorders, name: str = SOCKET) -> None:
 
 
 def _peer_user(connection: socket.socket) -> int:
-    """The user at the other end, as the kernel knows it."""
+    """Returns the user at the other end, as the kernel reports it."""
     _, user, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     return int(user)
 

@@ -2,15 +2,15 @@
 
 Rules:
 
-- Plain data only: numbers, text, containers, enums, msgspec structs and objects with attributes. Everything else (a
-  function, a lock, a socket) is refused by its path: a decider that holds it is not a pure one.
+- Plain data only: numbers, text, containers, enums, msgspec structs and objects with attributes. Anything else (a
+  function, a lock, a socket) is refused with its path: a decider that has it is not pure.
 - Reading runs no code of the file: a class is built without its constructor, and only if its module is one of those
   that the caller names.
 - Objects that a state shares stay shared.
 - Sets are written in order, so that equal values have equal texts.
 
-No library served: pickle runs what a file tells it to, jsonpickle imports what a file names, and msgspec writes no
-shared objects, no sets in order and no plain classes.
+No library served: pickle runs code that a file names, jsonpickle imports modules that a file names, and msgspec writes
+neither shared objects, nor sets in order, nor plain classes.
 """
 
 import base64
@@ -28,24 +28,24 @@ import msgspec
 
 #: Factories that a ``defaultdict`` may have.
 _FACTORIES: Mapping[str, Callable[[], Any]] = {"list": list, "set": set, "dict": dict, "int": int, "tuple": tuple}
-#: JSON has no such numbers.
+#: Numbers that JSON does not have.
 _FLOATS = {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}
 _MAPPINGS: Mapping[str, Callable[[], Any]] = {"d": dict, "od": OrderedDict, "cn": Counter}
 
 
 class NotPlainError(TypeError):
-    """A state holds something that is not plain data, or a record names a class that it may not."""
+    """A state has a value that is not plain data, or a record names a class that is not allowed."""
 
 
 def encode(value: Any, *, shared: bool = False) -> Any:
     """The value as JSON-compatible data.
 
     Args:
-        value: what to write.
-        shared: write an object that occurs twice once, and refer to it; without this, equal values have equal forms.
+        value: the value to write.
+        shared: True to write a repeated object once and refer to it; else equal values have equal forms.
 
     Raises:
-        NotPlainError: something in it is not plain data.
+        NotPlainError: a part of it is not plain data.
     """
     return _Encoder(shared=shared).encode(value, "value")
 
@@ -54,17 +54,17 @@ def decode(data: Any, modules: Collection[str]) -> Any:
     """The value that :func:`encode` wrote.
 
     Args:
-        data: what it wrote.
-        modules: modules and packages whose classes may occur.
+        data: the data that it wrote.
+        modules: modules and packages whose classes are allowed.
 
     Raises:
-        NotPlainError: it names another class, or is not of the form.
+        NotPlainError: the data names another class, or is damaged.
     """
     try:
         return _Decoder(modules).decode(data)
     except NotPlainError:
         raise
-    except Exception as error:  # whatever a damaged file makes of it
+    except Exception as error:  # a damaged file may cause any error
         raise NotPlainError(f"the record is damaged: {type(error).__name__}: {error}") from error
 
 
@@ -97,11 +97,11 @@ class _Encoder:
 
     def __init__(self, *, shared: bool) -> None:
         self._shared = shared
-        #: Number of each object written so far, by identity; the object is kept so that no other gets its identity.
+        #: Number of each object written so far, by identity; holds the object, so that no other gets its identity.
         self._seen: dict[int, tuple[int, Any]] = {}
 
     def encode(self, value: Any, path: str) -> Any:
-        """Writes a value; ``path`` says where it stands, for errors."""
+        """Writes a value; ``path`` is its place, for errors."""
         if isinstance(value, Enum):
             return {"$": "e", "c": _class_name(type(value)), "v": value.name}
         if value is None or isinstance(value, bool | str):
@@ -170,7 +170,7 @@ class _Decoder:
 
     def __init__(self, modules: Collection[str]) -> None:
         self._modules = tuple(modules)
-        #: Objects by the number that the encoder gave them: the order in which it met them.
+        #: Objects by the number that the encoder gave them, in the order of writing.
         self._seen: list[Any] = []
 
     def decode(self, data: Any) -> Any:
@@ -229,7 +229,7 @@ class _Decoder:
         return made
 
     def _frozen(self, kind: str, name: str, value: Any) -> Any:
-        """What is complete only once all it holds is; nothing in it can refer back to it."""
+        """Reads a value that is built after its parts; no part can refer back to it."""
         number = len(self._seen)
         self._seen.append(None)
         made: Any

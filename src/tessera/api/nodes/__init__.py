@@ -1,1 +1,1 @@
-"""Labels, annotations and pods by which a node tells of its GPUs and its agent."""
+"""Labels, annotations and pods that describe a node's GPUs and its agent."""

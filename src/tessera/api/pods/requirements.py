@@ -2,9 +2,9 @@
 
 ``tessera.dev/gpu-memory: 10Gi``, ``tessera.dev/nvlink: "true"``, ``tessera.dev/ecc: "true"``,
 ``tessera.dev/compute-capability: ">=8.0"`` (several bounds with commas), ``tessera.dev/product: A100|H100``. A pod has
-either requirements or resources: with both, nobody could tell which is wrong when they differ.
+either requirements or resources: if a pod had both and they differed, neither could be called wrong.
 
-A misspelt key is refused, since a requirement that is silently ignored is worse than none.
+A misspelt key is refused, since an ignored requirement is worse than none.
 """
 
 import re

@@ -28,7 +28,7 @@ UNWATCHABLE_RECHECK = 1.0
 
 
 class SharedLock:
-    """A library that threads share until one needs it alone. A waiter to be alone goes before later sharers."""
+    """A library that threads share until one needs it alone. That thread goes before threads that come later."""
 
     def __init__(self) -> None:
         self._changed = Condition()

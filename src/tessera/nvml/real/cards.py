@@ -50,7 +50,7 @@ class CardReader:
                 minor=nvml.nvmlDeviceGetMinorNumber(handle),
                 name=decode_text(nvml.nvmlDeviceGetName(handle)),
                 # A card that shares the machine's memory (GB10) reports no memory of its own.
-                memory_mib=self._ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total // _MIB, "memory", 0),
+                memory_mib=self._read_or(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total // _MIB, "memory", 0),
                 pci_bus_id=decode_text(pci.busId),
                 pci_device_id=f"0x{pci.pciDeviceId:08X}",
                 compute_capability=tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle)),
@@ -62,7 +62,7 @@ class CardReader:
 
     def mig_mode(self, handle: Any) -> tuple[int | None, int | None]:
         """Current and pending mode; ``None`` for a card without MIG."""
-        return self._ask(lambda: tuple(self._nvml.nvmlDeviceGetMigMode(handle)), "MIG mode", (None, None))
+        return self._read_or(lambda: tuple(self._nvml.nvmlDeviceGetMigMode(handle)), "MIG mode", (None, None))
 
     def attributes(self, gpu: GpuUuid, handle: Any) -> CardAttributes:
         """See :meth:`.Nvml.attributes`."""
@@ -72,9 +72,9 @@ class CardReader:
         return CardAttributes(
             pci_class=self._number(pci, "class"),
             pci_subsystem_id=pci.pciSubSystemId,
-            ecc=bool(self._ask(lambda: nvml.nvmlDeviceGetEccMode(handle)[0], f"ECC mode of {gpu}", 0)),
-            fabric=self._ask(lambda: self._fabric(handle), f"NVLink fabric of {gpu}", None),
-            recovery_action=self._ask(lambda: self._recovery_action(handle), f"recovery action of {gpu}", None),
+            ecc=bool(self._read_or(lambda: nvml.nvmlDeviceGetEccMode(handle)[0], f"ECC mode of {gpu}", 0)),
+            fabric=self._read_or(lambda: self._fabric(handle), f"NVLink fabric of {gpu}", None),
+            recovery_action=self._read_or(lambda: self._recovery_action(handle), f"recovery action of {gpu}", None),
         )
 
     def _fabric(self, handle: Any) -> tuple[str, str] | None:
@@ -92,19 +92,19 @@ class CardReader:
     def mig_attributes(self, device: MigUuid, handle: Any) -> MigAttributes:
         """See :meth:`.Nvml.mig_attributes`."""
         what = f"attributes of {device}"
-        told = self._ask(lambda: self._nvml.nvmlDeviceGetAttributes_v2(handle), what, None)
-        if told is None:
+        values = self._read_or(lambda: self._nvml.nvmlDeviceGetAttributes_v2(handle), what, None)
+        if values is None:
             return MigAttributes()
         return MigAttributes(
-            memory_mib=told.memorySizeMB,
-            multiprocessors=told.multiprocessorCount,
-            gi_slices=told.gpuInstanceSliceCount,
-            ci_slices=told.computeInstanceSliceCount,
-            copy_engines=told.sharedCopyEngineCount,
-            decoders=told.sharedDecoderCount,
-            encoders=told.sharedEncoderCount,
-            jpeg_engines=told.sharedJpegCount,
-            ofa_engines=told.sharedOfaCount,
+            memory_mib=values.memorySizeMB,
+            multiprocessors=values.multiprocessorCount,
+            gi_slices=values.gpuInstanceSliceCount,
+            ci_slices=values.computeInstanceSliceCount,
+            copy_engines=values.sharedCopyEngineCount,
+            decoders=values.sharedDecoderCount,
+            encoders=values.sharedEncoderCount,
+            jpeg_engines=values.sharedJpegCount,
+            ofa_engines=values.sharedOfaCount,
         )
 
     def nvlinks(self, gpu: GpuUuid, handle: Any) -> list[NvLink]:
@@ -125,7 +125,7 @@ class CardReader:
     def _nvlink(self, what: str, handle: Any, link: int) -> NvLink:
         """The other end; a switch outside of the machine has no PCI address here."""
         nvml, remote = self._nvml, ""
-        kind = self._ask(lambda: nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link), what, None)
+        kind = self._read_or(lambda: nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link), what, None)
         with suppress(NotSupported, NotFound, InvalidArgument, UnknownNvmlError), self._errors(what):
             remote = decode_text(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId)
         return NvLink(remote, switch=kind == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH)
@@ -133,7 +133,7 @@ class CardReader:
     def compute_mode(self, gpu: GpuUuid, handle: Any) -> ComputeMode:
         """See :meth:`.Nvml.compute_mode`. A card that is not asked (MIG mode) has ``DEFAULT``."""
         default = ComputeMode.DEFAULT.value
-        mode = self._ask(lambda: self._nvml.nvmlDeviceGetComputeMode(handle), f"compute mode of {gpu}", default)
+        mode = self._read_or(lambda: self._nvml.nvmlDeviceGetComputeMode(handle), f"compute mode of {gpu}", default)
         # EXCLUSIVE_THREAD is the former name of EXCLUSIVE_PROCESS (nvml.h); drivers no longer set it.
         return ComputeMode.EXCLUSIVE_PROCESS if mode == 1 else ComputeMode(mode)
 
@@ -156,13 +156,13 @@ class CardReader:
         except (OSError, ValueError):
             return None
 
-    def _ask(self, ask: Callable[[], T], what: str, untold: T) -> T:
-        """Returns the card's answer; ``untold`` if the card does not support the call."""
+    def _read_or(self, read: Callable[[], T], what: str, default: T) -> T:
+        """Returns the card's answer; ``default`` if the card does not support the call."""
         try:
             with self._errors(what):
-                return ask()
+                return read()
         except (NotSupported, InvalidArgument):
-            return untold
+            return default
 
     def _errors(self, what: str) -> AbstractContextManager[None]:
         return translate_errors(self._nvml.NVMLError, what)

@@ -1,4 +1,4 @@
-"""Device nodes of the driver: the ones a container needs, and the ones that the host misses.
+"""Device nodes of the driver: those that a container needs, and those that are missing on the host.
 
 The driver guards every GPU instance and compute instance by a *capability*: a process that may open its device node
 ``/dev/nvidia-caps/nvidia-cap<minor>`` may use the instance. The minors are fixed for each position and listed in
@@ -111,7 +111,7 @@ def _characters(devices: str) -> str:
 
 
 _LINE = re.compile(r"^(\w[\w ]*?)\s*:\s*(\S+)\s*$", re.MULTILINE)
-#: Capabilities that are of the machine and not of an instance: to change MIG, to watch it.
+#: Capabilities of the machine, not of an instance: to change MIG, to monitor it.
 _CAPABILITIES = ("config", "monitor")
 #: Mode of a capability's node if the driver does not give one: only root may read it.
 _CAPABILITY_MODE = 0o400
@@ -119,7 +119,7 @@ _MODE = 0o666
 
 
 class HostDeviceNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A character device that shall be there; ``path`` is below ``/dev``."""
+    """A character device that the host needs; ``path`` is below ``/dev``."""
 
     path: str
     major: int
@@ -154,7 +154,7 @@ def make_nodes(
     mknod: Callable[[Path, int, int], None] = os.mknod,
     chown: Callable[[Path, int, int], None] = os.chown,
 ) -> list[str]:
-    """Makes those that are not there; returns their paths below ``/dev``.
+    """Makes the missing nodes; returns their paths below ``/dev``.
 
     Args:
         dev: the host's ``/dev``.

@@ -61,7 +61,7 @@ class NvmlSession:
 
     @contextmanager
     def suspend(self) -> Iterator[None]:
-        """There is no session inside of the ``with``, and one again after it."""
+        """Ends the session for the ``with`` block, and begins a new one after it."""
         with self._turn, self._held:
             self._end()
             try:
@@ -124,7 +124,7 @@ def reset_card(
         InUse: a process has the card open; the text is the tool's.
         NotSupported: the tool is not there, or the card cannot be reset.
         NoPermission: not allowed.
-        Unknown: any other refusal, or no answer within :data:`RESET_SECONDS`.
+        UnknownNvmlError: any other refusal, or no answer within :data:`RESET_SECONDS`.
     """
     what = f"reset of the card at {pci_bus_id}"
     try:
@@ -148,12 +148,12 @@ def reset_card(
 
 
 def make_reset_error(what: str, status: int, said: str) -> NvmlError:
-    """The error that the tool's words mean.
+    """The error for a refusal of the tool.
 
     Args:
-        what: which reset.
-        status: its exit status.
-        said: all that it printed.
+        what: the reset, for the message.
+        status: the tool's exit status.
+        said: the tool's output.
     """
     words = " ".join(said.split())
     for part, kind in _REFUSALS:

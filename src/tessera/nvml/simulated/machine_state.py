@@ -164,7 +164,7 @@ class SimEvent(msgspec.Struct, frozen=True):
 
 
 class SimulatedFault(msgspec.Struct):
-    """Calls that shall fail.
+    """An injected fault: calls that fail.
 
     Attributes:
         operation: name of the call, e.g. ``create_gpu_instance``, or :data:`ANY`.

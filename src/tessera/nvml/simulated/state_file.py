@@ -76,10 +76,10 @@ class FileStore:
         with self._locked():
             if not path.exists():
                 self._write(self._encode(fresh))
-            kept = self._parse(path.read_bytes())
-        if (parse_spec(kept.spec), kept.seed) != (parse_spec(fresh.spec), fresh.seed):
+            stored = self._parse(path.read_bytes())
+        if (parse_spec(stored.spec), stored.seed) != (parse_spec(fresh.spec), fresh.seed):
             raise StateFileError(
-                f'simulated cards {path}: the file holds "{kept.spec}" of {kept.seed}, not "{fresh.spec}" of'
+                f'simulated cards {path}: the file holds "{stored.spec}" of {stored.seed}, not "{fresh.spec}" of'
                 f" {fresh.seed}; delete the file to start with other cards"
             )
 
