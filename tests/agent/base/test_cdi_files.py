@@ -34,7 +34,7 @@ def test_a_file_has_the_form_of_the_specification(tmp_path: Path) -> None:
     }
 
 
-def test_what_stands_there_already_is_left_alone_and_the_rest_is_replaced_by_another_file(tmp_path: Path) -> None:
+def test_an_equal_file_is_not_written_and_another_is_replaced_by_rename(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     write_cdi_file(path, "example.com/card", [define_device("0", ["A=1"])])
     first = path.stat().st_ino

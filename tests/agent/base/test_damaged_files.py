@@ -39,7 +39,7 @@ def damage(path: Path, chance: random.Random) -> None:
     )
 
 
-def test_pods_keep_their_slices_whatever_happens_to_the_agents_files(play_anew: Callable[..., None]) -> None:
+def test_pods_keep_their_slices_after_any_damage_to_the_agents_files(play_anew: Callable[..., None]) -> None:
     """The foreign slice stays too: what nobody can prove to be ours is not destroyed."""
     damaged: set[str] = set()
 
@@ -75,7 +75,7 @@ def test_pods_keep_their_slices_whatever_happens_to_the_agents_files(play_anew: 
 
 
 @pytest.mark.parametrize("label", ["all-1g.5gb", "all-disabled"])
-def test_a_node_with_a_layout_offers_the_same_whatever_happens_to_the_agents_files(
+def test_a_node_with_a_layout_offers_the_same_after_any_damage_to_the_agents_files(
     play_anew: Callable[..., None], label: str
 ) -> None:
     offered = ("nvidia.com/mig-1g.5gb", 7) if label == "all-1g.5gb" else ("nvidia.com/gpu", 1)

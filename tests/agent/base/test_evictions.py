@@ -89,7 +89,7 @@ def test_a_pod_is_evicted(play: Play) -> None:
     play(story)
 
 
-def test_another_pod_of_the_same_name_is_left_alone(play: Play) -> None:
+def test_another_pod_of_the_same_name_is_not_evicted(play: Play) -> None:
     async def story(cluster: Cluster) -> None:
         assert await cluster.evictor.evict("default", "web", PodUid("another")) == Gone()
         assert await cluster.there()
@@ -116,7 +116,7 @@ def test_a_disruption_budget_blocks_with_the_servers_words(play: Play) -> None:
     play(story)
 
 
-def test_a_layout_evicts_who_holds_what_must_go_and_goes_on(play: Play, tmp_path: Path) -> None:
+def test_a_layout_evicts_the_pods_on_devices_it_removes_and_continues(play: Play, tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
         async def laid(node: Node) -> None:
             device = node.make(0, "7g.40gb", 0)
@@ -135,7 +135,7 @@ def test_a_layout_evicts_who_holds_what_must_go_and_goes_on(play: Play, tmp_path
     play(story)
 
 
-def test_nobody_is_evicted_while_new_pods_would_still_be_sent_to_the_node(play: Play, tmp_path: Path) -> None:
+def test_no_pod_is_evicted_while_new_pods_would_still_be_sent_to_the_node(play: Play, tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
         async def laid(node: Node) -> None:
             node.pod("web", node.make(0, "7g.40gb", 0), uid=cluster.uid)

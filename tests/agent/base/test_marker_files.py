@@ -48,7 +48,7 @@ def test_a_marker_that_was_written_again_is_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "garbage\n", "TESSERA_DRIVER_CONTAINER=1-2\n", "\xff" * 100_000])
-def test_what_others_write_into_a_marker_does_no_harm(tmp_path: Path, text: str) -> None:
+def test_any_content_of_a_marker_can_be_read(tmp_path: Path, text: str) -> None:
     markers = MarkerFiles(tmp_path)
     (tmp_path / "cuda-ready").write_text(text, encoding="latin-1")
     mark = markers.mark("cuda-ready")
@@ -58,7 +58,7 @@ def test_what_others_write_into_a_marker_does_no_harm(tmp_path: Path, text: str)
     assert not mark.is_about((0, 0, mark.identity[-1] + 1))
 
 
-async def test_changes_are_told_through_a_folder_that_comes_late_goes_and_comes_back(tmp_path: Path) -> None:
+async def test_changes_are_reported_in_a_folder_that_comes_late_goes_and_comes_back(tmp_path: Path) -> None:
     folder = tmp_path / "run" / "nvidia" / "validations"
     markers = MarkerFiles(folder)
     async with aclosing(markers.changes()) as changes:

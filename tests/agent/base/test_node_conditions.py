@@ -78,7 +78,7 @@ def test_sharing(
     assert (found.status, found.reason, found.message) == expected
 
 
-def test_what_is_offered_shows_that_new_content_is_in_force_and_which_of_it_has_no_effect() -> None:
+def test_the_offer_shows_new_content_in_force_and_fields_without_effect() -> None:
     slices = tuple(AdvertisedDevice(id=str(number), uuid="u", gpu="g", index="0") for number in range(7))
     resources = {"nvidia.com/mig-1g.5gb": AdvertisedResource(name="nvidia.com/mig-1g.5gb", devices=slices)}
     notice = Notice("sharing.timeSlicing.resources[0].name", "nothing here is nvidia.com/gpu")
@@ -136,7 +136,7 @@ def test_the_time_of_transition_moves_with_the_status_only() -> None:
     assert listed["lastTransitionTime"] == "latest"
 
 
-def test_a_message_is_one_printable_line_whatever_a_configmap_holds() -> None:
+def test_a_message_is_one_printable_line_whatever_a_configmap_contains() -> None:
     text = "profile \x1b[2J is none\nWhat would help: nothing"
     (found,) = bound_messages([NodeCondition("GpuSharingApplied", "False", "ProfileRefused", text)]).values()
     assert found.message == r"profile \x1b[2J is none\nWhat would help: nothing"
@@ -148,6 +148,6 @@ def test_messages_have_an_end() -> None:
     assert found.message.endswith("x…")
 
 
-def test_of_what_a_node_shows_only_the_agents_own_count() -> None:
+def test_only_the_agents_own_conditions_are_read() -> None:
     shown = read_conditions([Condition(type="Ready", status="True"), Condition(type="GpuHealthy", status="odd")])
     assert shown == {"GpuHealthy": NodeCondition("GpuHealthy", "Unknown", "", "")}

@@ -42,7 +42,7 @@ def test_profiles_and_layouts_lie_in_config_maps_with_defaults_for_nodes_without
     )
 
 
-def test_the_device_plugins_variables_count_until_an_argument_says_otherwise() -> None:
+def test_an_argument_takes_precedence_over_the_device_plugins_variables() -> None:
     environment = NODE | {
         "MIG_STRATEGY": "single",
         "DEVICE_LIST_STRATEGY": "envvar,cdi-annotations",
@@ -72,12 +72,12 @@ def test_a_value_that_is_not_of_its_form_is_refused_with_the_form(argument: str,
         parse_options([argument], NODE)
 
 
-def test_a_driver_container_s_folders_and_the_validation_can_be_said() -> None:
+def test_folders_of_a_driver_container_and_the_validation_have_options() -> None:
     options = parse_options(["--driver-root=/opt/driver", "--markers-dir=/opt/markers", "--validation=always"], NODE)
     assert (options.driver_root, options.markers_dir) == (Path("/opt/driver"), Path("/opt/markers"))
     assert options.validation is ValidationMode.ALWAYS
 
 
-def test_simulated_cards_have_nothing_to_do_with_the_machine_s_markers_unless_asked_to() -> None:
+def test_simulated_cards_ignore_the_machine_s_markers_by_default() -> None:
     assert parse_options(["--simulate=A30"], NODE).markers_dir is None
     assert parse_options(["--simulate=A30", "--markers-dir=/m"], NODE).markers_dir == Path("/m")

@@ -123,7 +123,7 @@ def test_nothing_else_is_a_pod(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["python", "a b", "odd) 1 2 (name", ")"])
-def test_the_start_time_stands_behind_any_name(name: str) -> None:
+def test_the_start_time_is_read_behind_any_process_name(name: str) -> None:
     assert parse_start(f"42 ({name}) S " + " ".join(str(number) for number in range(4, 53))) == 22
 
 
@@ -224,7 +224,7 @@ def hierarchies() -> list[Path]:
     return [Path(fields[1]) for fields in mounts if fields[2] in {"cgroup", "cgroup2"}]
 
 
-def test_the_kernel_tells_the_same(child: subprocess.Popen[bytes]) -> None:
+def test_the_kernel_has_the_same_notation(child: subprocess.Popen[bytes]) -> None:
     """On machines where cgroups can be made, in every hierarchy there is; elsewhere the tables above stand alone."""
     process = identified(child)
     for hierarchy in hierarchies():

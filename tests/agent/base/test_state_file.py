@@ -33,7 +33,7 @@ def kept(path: Path) -> StateFile[Value]:
     return StateFile(path, Value)
 
 
-def test_another_process_reads_what_was_saved_last(tmp_path: Path) -> None:
+def test_another_process_reads_the_last_saved_value(tmp_path: Path) -> None:
     path = tmp_path / "state" / "value.json"
     file = kept(path)
     assert file.load() is None
@@ -67,7 +67,7 @@ def test_a_file_that_does_not_read_is_named_and_set_aside(
     assert kept(path).load() == {"a": 1}
 
 
-def test_what_is_no_file_in_its_place_is_set_aside(tmp_path: Path) -> None:
+def test_an_entry_that_is_no_file_is_set_aside(tmp_path: Path) -> None:
     makes: list[Callable[[Path], None]] = [Path.mkdir, os.mkfifo, lambda path: path.symlink_to(path)]
     for number, make in enumerate(makes):
         path = tmp_path / str(number) / "value.json"
@@ -114,7 +114,7 @@ def test_the_same_value_is_not_written_again(tmp_path: Path) -> None:
     assert path.exists()
 
 
-def test_what_must_survive_the_machine_is_written_though_it_is_the_same(tmp_path: Path) -> None:
+def test_a_flushed_value_is_written_though_it_is_equal(tmp_path: Path) -> None:
     path = tmp_path / "value.json"
     file = kept(path)
     file.save({"a": 1})

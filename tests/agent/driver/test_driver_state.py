@@ -73,7 +73,7 @@ def test_whether_a_driver_in_use_may_stay_in_use(found: DriverFound, facts: Driv
         (CONTAINER, None, MarkerFile(OLD, about=DRIVER), ValidationMode.AUTO, None),
     ],
 )
-def test_what_is_missing_before_cards_are_advertised(
+def test_a_wait_names_the_missing_part(
     found: DriverFound,
     toolkit: MarkerFile | None,
     validated: MarkerFile | None,
@@ -84,7 +84,7 @@ def test_what_is_missing_before_cards_are_advertised(
     assert (waits.reason if waits is not None else None) == expected
 
 
-def test_a_driver_whose_files_do_not_reach_the_agent_is_told_with_what_the_host_lacks() -> None:
+def test_a_driver_whose_files_do_not_reach_the_agent_is_reported_with_the_remedy() -> None:
     found = find_driver(DriverFacts(container=DRIVER, driver_root="/run/nvidia/driver"))
     assert isinstance(found, WaitReason)
     assert "/run/nvidia/driver has no libnvidia-ml.so.1" in found.message

@@ -40,7 +40,7 @@ def driver(tmp_path: Path) -> MachineDriver:
 
 
 @pytest.mark.parametrize("driver", ["550.54.15", None])
-def test_simulated_cards_believe_a_driver_container_that_says_it_is_ready(tmp_path: Path, driver: str | None) -> None:
+def test_simulated_cards_accept_a_driver_container_that_reports_ready(tmp_path: Path, driver: str | None) -> None:
     machine = SimulatedMachine("A30", seed="n", driver=driver)
     simulated = SimulatedDriver(machine, SystemClock(), markers=tmp_path)
     assert simulated.has_library() is (driver is None)
@@ -82,9 +82,7 @@ def test_only_a_new_process_is_given_a_library_that_was_not_there_or_has_changed
     assert driver.needs_new_process(DriverMismatch("nvmlInit"))
 
 
-async def test_the_control_device_tells_of_a_driver_and_other_devices_do_not(
-    driver: MachineDriver, tmp_path: Path
-) -> None:
+async def test_only_the_control_device_announces_a_driver(driver: MachineDriver, tmp_path: Path) -> None:
     told = asyncio.Queue[None]()
     task = asyncio.create_task(driver.watch(Listener(lambda: told.put_nowait(None))))
     async with asyncio.timeout(60):

@@ -136,7 +136,7 @@ def test_nothing_is_taken_before_kubelet_listens() -> None:
     run_virtual(story())
 
 
-def test_a_closed_offer_lists_nothing_and_gives_nothing_whatever_its_plugin_says() -> None:
+def test_a_closed_gate_lists_and_allocates_nothing_whatever_its_plugin_lists() -> None:
     async def story() -> None:
         bus = InProcessKubelet()
         node = Node(bus, LoopClock(0.0))

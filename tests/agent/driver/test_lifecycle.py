@@ -261,7 +261,7 @@ def test_an_agent_that_starts_during_a_pause_opens_nothing(play: Callable[..., N
     play(story, driver=None)
 
 
-def test_a_driver_that_goes_while_pods_hold_slices_is_let_go_of_and_found_again(play: Callable[..., None]) -> None:
+def test_a_driver_that_goes_while_pods_hold_slices_is_released_and_found_again(play: Callable[..., None]) -> None:
     async def story(scene: DriverScene) -> None:
         await scene.begin(agent=False)
         scene.start_life()
@@ -325,7 +325,7 @@ def test_a_driver_that_vanishes_without_a_word_is_noticed_by_nvml(play: Callable
     play(story, driver=None)
 
 
-def test_nvml_that_fails_is_opened_again_and_told(play: Callable[..., None]) -> None:
+def test_nvml_that_fails_is_opened_again_and_reported(play: Callable[..., None]) -> None:
     async def story(scene: DriverScene) -> None:
         await scene.begin(agent=False)
         scene.markers.write(".driver-ctr-ready")

@@ -26,7 +26,7 @@ async def version(scene: DriverScene) -> str:
     return (await scene.client.get(NODES, NODE)).metadata.resource_version
 
 
-def test_what_was_told_of_the_cards_stays_while_there_is_no_driver(play: Callable[..., None]) -> None:
+def test_other_conditions_stay_while_there_is_no_driver(play: Callable[..., None]) -> None:
     async def story(scene: DriverScene) -> None:
         await scene.begin(agent=False)
         scene.start_life()
@@ -82,7 +82,7 @@ def test_nothing_is_written_to_say_that_nothing_changed(play: Callable[..., None
     play(story, driver=None)
 
 
-def test_what_somebody_else_changes_is_written_again_but_not_at_once(play: Callable[..., None]) -> None:
+def test_a_change_by_another_writer_is_repaired_after_a_pause(play: Callable[..., None]) -> None:
     async def story(scene: DriverScene) -> None:
         await scene.begin(agent=False)
         scene.start_life()
@@ -96,7 +96,7 @@ def test_what_somebody_else_changes_is_written_again_but_not_at_once(play: Calla
     play(story, driver=None)
 
 
-def test_a_node_that_is_registered_anew_is_told_at_once(play: Callable[..., None]) -> None:
+def test_a_node_that_is_registered_anew_is_written_at_once(play: Callable[..., None]) -> None:
     async def story(scene: DriverScene) -> None:
         await scene.begin(agent=False)
         scene.start_life()

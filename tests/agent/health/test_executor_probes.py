@@ -49,7 +49,7 @@ def test_a_card_that_refuses_has_failed(machine: SimulatedMachine) -> None:
     assert told.text
 
 
-def test_a_card_that_says_so_needs_a_reset(machine: SimulatedMachine) -> None:
+def test_a_probe_of_a_card_that_needs_a_reset_asks_for_one(machine: SimulatedMachine) -> None:
     machine.fail("memory", ResetRequired)
     (told,) = ask(machine, machine.uuids()[0])
     assert told is not None
@@ -62,7 +62,7 @@ def test_a_lost_card_is_lost_and_its_neighbour_is_not(machine: SimulatedMachine)
     assert results(machine, one, other) == [ProbeResult.LOST, ProbeResult.CLEAN]
 
 
-def test_a_card_that_hangs_has_failed_and_nobody_else_is_blamed(machine: SimulatedMachine) -> None:
+def test_a_card_that_hangs_has_failed_and_no_other_card(machine: SimulatedMachine) -> None:
     one, other = machine.uuids()
     machine.slow("memory", 60)
     first, second, third = ask(machine, one, other, one)

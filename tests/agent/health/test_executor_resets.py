@@ -35,7 +35,7 @@ def test_a_free_card_is_reset_and_fit_again_soon(resetting: Node) -> None:
     play(resetting, story)
 
 
-def test_without_leave_to_reset_it_stays_out_until_somebody_else_does(resetting: Node) -> None:
+def test_without_a_resetter_the_card_stays_withheld_until_another_program_resets_it(resetting: Node) -> None:
     resetting.resets = False
 
     async def story(node: Node, agent: Agent) -> None:
@@ -49,7 +49,7 @@ def test_without_leave_to_reset_it_stays_out_until_somebody_else_does(resetting:
     play(resetting, story)
 
 
-def test_a_card_that_somebody_has_is_not_reset_before_it_is_free(resetting: Node) -> None:
+def test_a_card_in_use_is_not_reset_before_it_is_unused(resetting: Node) -> None:
     async def story(node: Node, agent: Agent) -> None:
         node.held.add(node.one)
         node.xid(48)
@@ -62,7 +62,7 @@ def test_a_card_that_somebody_has_is_not_reset_before_it_is_free(resetting: Node
     play(resetting, story)
 
 
-def test_a_card_of_which_nobody_can_say_who_has_it_is_not_reset(resetting: Node) -> None:
+def test_a_card_with_unknown_users_is_not_reset(resetting: Node) -> None:
     async def story(node: Node, agent: Agent) -> None:
         node.kubelet_is_away = True
         node.xid(48)
@@ -113,7 +113,7 @@ def test_long_after_the_last_reset_the_next_one_comes_at_once_and_its_repetition
 
 
 @pytest.mark.parametrize("xid", [94, 79])
-def test_what_needs_less_or_more_than_a_reset_gets_none(resetting: Node, xid: int) -> None:
+def test_a_fault_that_needs_less_or_more_than_a_reset_causes_none(resetting: Node, xid: int) -> None:
     async def story(node: Node, agent: Agent) -> None:
         node.xid(xid)
         await asyncio.sleep(300)

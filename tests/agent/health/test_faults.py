@@ -94,7 +94,7 @@ def test_an_error_of_the_program_changes_nothing() -> None:
     assert health.faults() == ()
 
 
-def test_what_is_only_degraded_is_given_out_and_shown() -> None:
+def test_a_degraded_card_is_allocated_and_shown() -> None:
     health = node()
     (change,) = health.react(xid(63), 0)
     assert change.after.reaction is Reaction.DEGRADE
@@ -153,7 +153,7 @@ def test_an_error_that_returned_all_year_still_goes_by_itself() -> None:
     assert probes(health, 900, 20) == 960, "no number of returns makes it stay longer than the longest quiet time"
 
 
-def test_what_asks_for_a_reset_does_not_go_by_time() -> None:
+def test_a_fault_that_needs_a_reset_does_not_end_by_time() -> None:
     health = node()
     health.react(xid(48), 0)
     assert probes(health, 10, 500) is None
@@ -161,7 +161,7 @@ def test_what_asks_for_a_reset_does_not_go_by_time() -> None:
     assert probes(health, 6010, 10) == 6030, "it has to prove itself"
 
 
-def test_what_asks_for_a_reset_goes_when_the_driver_says_that_nothing_is_left_to_do() -> None:
+def test_a_fault_that_needs_a_reset_ends_when_the_driver_asks_for_no_action() -> None:
     health = node()
     health.react(xid(48), 0)
     assert probes(health, 10, 10, RecoveryAction.GPU_RESET) is None
@@ -219,7 +219,7 @@ def test_a_broken_watch_degrades_and_takes_nothing_away() -> None:
     assert health.health_of(DeviceScope(ONE)).healthy
 
 
-def test_a_broken_watch_degrades_until_it_works_again_whatever_probes_say() -> None:
+def test_a_broken_event_watch_degrades_until_it_works_again_despite_clean_probes() -> None:
     health = node()
     health.react(EventWatchFailed("unknown error"), 0)
     for number in range(10):
@@ -229,7 +229,7 @@ def test_a_broken_watch_degrades_until_it_works_again_whatever_probes_say() -> N
     assert {change.after.reaction for change in changes} == {Reaction.IGNORE}
 
 
-def test_a_boot_ends_every_mark_and_what_comes_again_stays_longer() -> None:
+def test_a_boot_ends_every_fault_and_one_that_returns_lasts_longer() -> None:
     health = node()
     health.react(xid(79), 0)
     health.react(xid(94, gi=3), 0)
@@ -239,7 +239,7 @@ def test_a_boot_ends_every_mark_and_what_comes_again_stays_longer() -> None:
     assert health.faults()[0].returns == 1
 
 
-def test_a_card_awaits_a_reset_until_it_had_one_or_needs_more() -> None:
+def test_a_card_needs_a_reset_until_it_was_reset_or_needs_a_reboot() -> None:
     health = node()
     health.react(xid(94), 0)
     assert not health.needs_reset(ONE)
@@ -307,7 +307,7 @@ FACTS = st.one_of(
 
 
 @given(facts=st.lists(FACTS, max_size=30))
-def test_whatever_happened_a_reset_and_clean_probes_bring_every_card_back(facts: list[HealthEvent]) -> None:
+def test_a_reset_and_clean_probes_end_every_fault(facts: list[HealthEvent]) -> None:
     health = node()
     now = 0.0
     for fact in facts:

@@ -81,7 +81,7 @@ def test_an_instance_that_was_destroyed_takes_its_mark_along(tmp_path: Path) -> 
     play(Node(tmp_path, mig=True), story)
 
 
-def test_the_mark_of_an_instance_whose_end_nobody_told_goes_with_the_next_probe(tmp_path: Path) -> None:
+def test_the_fault_of_a_vanished_instance_ends_with_the_next_probe(tmp_path: Path) -> None:
     async def story(node: Node, agent: Agent) -> None:
         gi = node.machine.create_gpu_instance(node.one, "1g.5gb", 0)
         node.xid(94, gi, 0)
@@ -114,7 +114,7 @@ def test_an_error_of_the_program_is_nothing(node: Node) -> None:
         ({"DP_DISABLE_HEALTHCHECKS": "94, 74"}, 74, False),
     ],
 )
-def test_the_variables_of_the_device_plugin_decide_what_counts(
+def test_the_variables_of_the_device_plugin_change_the_reactions(
     tmp_path: Path, environment: Mapping[str, str], xid: int, counts: bool
 ) -> None:
     async def story(node: Node, agent: Agent) -> None:
@@ -159,7 +159,7 @@ def test_a_card_that_was_lost_before_the_agent_came_is_out_at_once(node: Node) -
     run_virtual(begun())
 
 
-def test_a_restart_of_the_agent_keeps_what_is_known(node: Node) -> None:
+def test_a_restart_of_the_agent_keeps_the_faults(node: Node) -> None:
     node.asks_for(RecoveryAction.GPU_RESET)
 
     async def story(node: Node, agent: Agent) -> None:
@@ -174,7 +174,7 @@ def test_a_restart_of_the_agent_keeps_what_is_known(node: Node) -> None:
     play(node, story)
 
 
-def test_a_boot_ends_what_was_known_also_if_its_id_comes_late(node: Node) -> None:
+def test_a_boot_ends_stored_faults_also_if_its_id_comes_late(node: Node) -> None:
     async def story(node: Node, agent: Agent) -> None:
         node.xid(79)
         await asyncio.sleep(0.1)
@@ -192,7 +192,7 @@ def test_a_boot_ends_what_was_known_also_if_its_id_comes_late(node: Node) -> Non
     play(node, story)
 
 
-def test_marks_of_a_boot_whose_id_was_not_known_yet_are_of_the_boot_that_is_told_first(node: Node) -> None:
+def test_faults_before_the_boot_id_is_known_belong_to_the_first_known_boot(node: Node) -> None:
     node.boot = ""
 
     async def story(node: Node, agent: Agent) -> None:
@@ -234,7 +234,7 @@ def test_a_clock_that_is_set_changes_nothing_while_the_agent_runs(node: Node) ->
     play(node, story)
 
 
-def test_marks_that_cannot_be_kept_hold_and_are_counted(node: Node) -> None:
+def test_faults_that_cannot_be_saved_stay_in_force_and_are_counted(node: Node) -> None:
     node.file.parent.parent.joinpath("state").write_text("a file where the folder should be")
 
     async def story(node: Node, agent: Agent) -> None:
@@ -262,7 +262,7 @@ def test_a_broken_event_watch_degrades_every_card_and_takes_none(node: Node) -> 
     play(node, story)
 
 
-def test_while_events_cannot_be_read_all_cards_are_asked_often(node: Node) -> None:
+def test_while_events_cannot_be_read_all_cards_are_probed_often(node: Node) -> None:
     async def story(node: Node, agent: Agent) -> None:
         await asyncio.sleep(65)
         agent.hardware.probes.clear()
@@ -324,7 +324,7 @@ def test_a_card_whose_driver_hangs_is_taken_and_no_other_is(node: Node) -> None:
     play(node, story)
 
 
-def test_healthy_cards_are_asked_seldom_and_suspected_ones_often(node: Node) -> None:
+def test_healthy_cards_are_probed_seldom_and_suspected_ones_often(node: Node) -> None:
     async def story(node: Node, agent: Agent) -> None:
         probes = agent.hardware.probes
         assert len(probes) == 2, "each at the start"
@@ -350,7 +350,7 @@ def test_a_storm_of_events_is_no_storm_of_probes(node: Node) -> None:
     play(node, story)
 
 
-def test_every_change_is_told_once_and_shown(tmp_path: Path) -> None:
+def test_every_change_of_health_is_reported_once_and_shown(tmp_path: Path) -> None:
     async def story(node: Node, agent: Agent) -> None:
         gi = node.machine.create_gpu_instance(node.one, "1g.5gb", 0)
         for _ in range(3):
@@ -377,7 +377,7 @@ def test_before_the_cards_are_known_nothing_is_claimed(node: Node) -> None:
     run_virtual(begun())
 
 
-def test_a_card_that_is_not_the_node_s_any_more_is_not_asked_and_not_shown(node: Node) -> None:
+def test_a_card_that_left_the_node_is_not_probed_and_not_shown(node: Node) -> None:
     async def story(node: Node, agent: Agent) -> None:
         left = [each for each in await agent.hardware.devices() if each.uuid == node.other]
         node.xid(48)
@@ -389,7 +389,7 @@ def test_a_card_that_is_not_the_node_s_any_more_is_not_asked_and_not_shown(node:
     play(node, story)
 
 
-def test_the_same_cards_again_wake_nobody(node: Node) -> None:
+def test_the_same_cards_again_notify_no_part(node: Node) -> None:
     async def begun() -> None:
         changes = ChangeNotifier()
         hardware = InlineNvml(node.machine, LoopClock(EPOCH))

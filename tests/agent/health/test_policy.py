@@ -31,7 +31,7 @@ def test_a_list_of_xids(text: str, expected: set[int]) -> None:
     ("text", "expected"),
     [("", ()), ("68, 67 ,,all", ()), ("13;31", ("13;31",)), ("-68,XIDs,0x1f", ("-68", "0x1f"))],
 )
-def test_what_no_list_of_xids_holds_is_known(text: str, expected: tuple[str, ...]) -> None:
+def test_words_that_are_no_xid_are_returned(text: str, expected: tuple[str, ...]) -> None:
     assert unknown_words(text) == expected
 
 
@@ -80,7 +80,7 @@ def test_by_default(xid: int, reaction: Reaction) -> None:
     assert policy().reaction(xid) is reaction
 
 
-def test_an_ignored_xid_that_is_enabled_asks_for_what_the_catalogue_says() -> None:
+def test_an_ignored_xid_that_is_enabled_has_the_reaction_of_the_catalogue() -> None:
     assert policy(enable="109").reaction(109) is Reaction.RESET
 
 

@@ -12,7 +12,7 @@ A, B = "GPU-a", "GPU-b"
 ON_DEMAND, STATIC = CardOwner.ON_DEMAND, CardOwner.STATIC
 
 
-def test_nobody_acts_before_it_is_decided_who_shall_have_which_card(tmp_path: Path) -> None:
+def test_no_part_acts_before_the_owner_of_each_card_is_decided(tmp_path: Path) -> None:
     ownership = CardOwnership(tmp_path / "owners.json")
     assert not ownership.decided
     ownership.set_desired({A: ON_DEMAND, B: STATIC})
@@ -31,7 +31,7 @@ def test_a_card_changes_hands_only_when_the_side_that_has_it_lets_go(tmp_path: P
     assert not ownership.is_leaving(A)
 
 
-def test_a_wish_taken_back_in_time_changes_nothing(tmp_path: Path) -> None:
+def test_a_desired_owner_that_changes_back_in_time_changes_nothing(tmp_path: Path) -> None:
     ownership = CardOwnership(tmp_path / "owners.json")
     ownership.set_desired({A: STATIC})
     ownership.set_desired({A: ON_DEMAND})
@@ -48,7 +48,7 @@ def test_a_process_that_starts_again_takes_no_card_from_the_other_side(tmp_path:
     assert again.is_leaving(A)
 
 
-def test_what_is_known_for_sure_goes_before_the_file(tmp_path: Path) -> None:
+def test_assumed_owners_take_precedence_over_the_file(tmp_path: Path) -> None:
     path = tmp_path / "owners.json"
     CardOwnership(path).set_desired({A: STATIC})
     again = CardOwnership(path)
@@ -66,7 +66,7 @@ def test_a_file_that_cannot_be_read_counts_as_none(tmp_path: Path) -> None:
 
 
 @given(wishes=st.lists(st.tuples(st.sampled_from([ON_DEMAND, STATIC]), st.booleans()), min_size=1, max_size=12))
-def test_a_card_always_has_one_owner_who_changes_by_letting_go_alone(
+def test_a_card_always_has_one_owner_that_changes_only_by_transfer(
     tmp_path_factory: pytest.TempPathFactory, wishes: list[tuple[CardOwner, bool]]
 ) -> None:
     folder = tmp_path_factory.mktemp("ownership")

@@ -81,5 +81,5 @@ def test_an_error_of_the_program_takes_nothing() -> None:
     assert out(shares(ONE, ONE, 4), WHOLE, health) == []
 
 
-def test_what_is_no_longer_there_is_not_fit() -> None:
+def test_a_device_that_is_gone_is_unhealthy() -> None:
     assert out(shares(ONE, "MIG-9", 1), [CUT], node()) == ["MIG-9::0"]

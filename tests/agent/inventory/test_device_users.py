@@ -65,7 +65,7 @@ def users_of(listing: Listing, *live: Pod) -> dict[str, tuple[DeviceUser, ...]]:
     return dict(asyncio.run(DeviceUsers(bus, Pods(live)).read()))
 
 
-def test_holders_are_told_by_device_with_their_pods_uid() -> None:
+def test_users_are_listed_by_device_with_the_uid_of_their_pod() -> None:
     listing = Listing(listed("a", (SHARED, ["GPU-1::3", "GPU-1::0", "GPU-2::1"])), listed("b", (GPU, ["GPU-3"])))
     assert users_of(listing, pod("a", "uid-a"), pod("b", "uid-b")) == {
         "GPU-1": (user("a", "uid-a", SHARED, "GPU-1::0", "GPU-1::3"),),
@@ -74,7 +74,7 @@ def test_holders_are_told_by_device_with_their_pods_uid() -> None:
     }
 
 
-def test_a_pod_that_is_over_or_unknown_holds_nothing_though_kubelet_lists_it() -> None:
+def test_a_pod_that_ended_or_is_unknown_holds_nothing_though_kubelet_lists_it() -> None:
     listing = Listing(listed("done", (GPU, ["GPU-1"])), listed("web", (GPU, ["GPU-2"]), namespace="other"))
     assert users_of(listing, pod("web", "uid-web")) == {}
 

@@ -68,7 +68,7 @@ async def test_a_card_of_another_model_carries_its_own_table() -> None:
 
 
 @pytest.mark.parametrize(("spec", "gib"), [("4xA100-40GB", 160), ("A30", 24), ("H200,A100-80GB", 143 + 80)])
-async def test_the_quota_is_what_the_largest_layouts_are_charged_for(spec: str, gib: int) -> None:
+async def test_the_quota_is_the_charge_of_the_largest_layouts(spec: str, gib: int) -> None:
     _, hardware = cards(spec)
     assert (await read_inventory(hardware)).quota_gib() == gib
 
@@ -89,7 +89,7 @@ async def test_a_card_in_use_is_left_as_it_is_and_the_others_are_joined() -> Non
     assert "while a process uses the card" in inventory.skipped[0].reason
 
 
-async def test_a_call_that_is_not_permitted_is_told() -> None:
+async def test_a_call_that_is_not_permitted_is_reported() -> None:
     machine, hardware = cards("A100-40GB", mig=False)
     machine.fail("set_mig_mode", NoPermission)
     (skipped,) = (await turn_mig_on(hardware, machine.uuids())).skipped

@@ -80,7 +80,7 @@ def told(request: pytest.FixtureRequest, play: Callable[..., None]) -> Callable[
     return lambda story: play(lambda scene: story(scene, functools.partial(restored, scene)))
 
 
-def test_what_the_agent_had_reported_is_reported_again(told: Callable[..., None]) -> None:
+def test_results_that_the_agent_had_written_are_written_again(told: Callable[..., None]) -> None:
     """The backup is older than the report, not than the pod on the node, which keeps its slice."""
 
     async def story(scene: Scene, restored: Any) -> None:
@@ -105,7 +105,7 @@ def test_what_the_agent_had_reported_is_reported_again(told: Callable[..., None]
     told(story)
 
 
-def test_the_slice_of_a_pod_that_the_api_no_longer_has_is_given_back(told: Callable[..., None]) -> None:
+def test_the_slice_of_a_pod_that_the_api_no_longer_has_is_released(told: Callable[..., None]) -> None:
     """The backup is older than the pod: kubelet ends a pod that the API does not have."""
 
     async def story(scene: Scene, restored: Any) -> None:
@@ -122,7 +122,7 @@ def test_the_slice_of_a_pod_that_the_api_no_longer_has_is_given_back(told: Calla
     told(story)
 
 
-def test_a_pod_that_had_ended_and_is_there_again_gets_its_slice_again(told: Callable[..., None]) -> None:
+def test_a_pod_that_ended_and_runs_again_gets_its_slice_again(told: Callable[..., None]) -> None:
     """The record says that the slice was created; the card and the agent's journal know nothing of it any more."""
 
     async def story(scene: Scene, restored: Any) -> None:
@@ -145,7 +145,7 @@ def test_a_pod_that_had_ended_and_is_there_again_gets_its_slice_again(told: Call
     told(story)
 
 
-def test_a_place_that_was_given_on_meanwhile_comes_back_once_no_process_uses_it(told: Callable[..., None]) -> None:
+def test_a_position_promised_again_is_made_once_no_process_uses_it(told: Callable[..., None]) -> None:
     """The backup promises the place to a pod that is gone; another lives there, and kubelet ends it as unknown."""
 
     async def story(scene: Scene, restored: Any) -> None:

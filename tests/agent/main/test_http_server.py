@@ -54,7 +54,7 @@ async def test_health_is_running_and_readiness_is_having_read_the_cards() -> Non
     assert await answers(Metrics(), "", "/readyz") == [(200, "ok\n")]
 
 
-async def test_slices_are_counted_by_state_when_they_are_asked_for() -> None:
+async def test_slices_are_counted_by_state_at_each_scrape() -> None:
     machine = SliceStateMachine(SliceJournal(owners={LEFT.device_id: PodUid("gone")}))
     whole = ObservedInstance(gi_id=1, position=LEFT, size=4, computes=((0, "MIG-1"),))
     other = ObservedInstance(gi_id=2, position=RIGHT, size=4, computes=((0, "MIG-2"),))

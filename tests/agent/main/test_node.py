@@ -32,7 +32,7 @@ async def events(scene: Scene, reason: str) -> list[str]:
     return [each["message"] for each in found.items if each["reason"] == reason]
 
 
-def test_a_promised_slice_is_made_claimed_and_given_back(play: Callable[..., None]) -> None:
+def test_a_promised_slice_is_made_claimed_and_released(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
         await scene.begin()
         await scene.joined()
@@ -167,7 +167,7 @@ def test_a_container_whose_pod_ends_while_it_waits_for_its_slice_is_not_started(
     play(story, latencies={"create_gpu_instance": 10.0})
 
 
-def test_an_app_container_takes_over_its_init_containers_slice(play: Callable[..., None]) -> None:
+def test_an_app_container_gets_its_init_containers_slice(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
         await scene.begin()
         await scene.joined()
@@ -316,7 +316,7 @@ def test_a_lost_card_makes_its_devices_unhealthy(play: Callable[..., None]) -> N
     play(story, cards="2xA100-40GB")
 
 
-def test_a_slice_in_use_by_nobody_who_is_listed_is_tried_again_now_and_then(play: Callable[..., None]) -> None:
+def test_a_slice_in_use_by_an_unlisted_process_is_tried_again_from_time_to_time(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
         await scene.begin(agent=False)
         calls = scene.start_agent()
@@ -375,7 +375,7 @@ def test_a_lost_card_is_not_shown_to_the_controller_until_it_answers_again(play:
     play(story, cards="2xA100-40GB")
 
 
-def test_a_full_disk_holds_new_slices_up_and_ends_nothing(play: Callable[..., None]) -> None:
+def test_a_full_disk_delays_new_slices_and_ends_nothing(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
         await scene.begin()
         await scene.joined()
@@ -404,7 +404,7 @@ def test_a_full_disk_holds_new_slices_up_and_ends_nothing(play: Callable[..., No
     play(story)
 
 
-def test_a_container_whose_card_is_lost_is_told_so(play: Callable[..., None]) -> None:
+def test_a_refused_start_names_the_lost_card(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
         await scene.begin()
         await scene.joined()
@@ -445,7 +445,7 @@ def test_joining_turns_mig_on_and_sets_the_quota_once(play: Callable[..., None])
     play(story, mig=False)
 
 
-def test_a_card_that_waits_for_a_reset_is_told_and_used_after_it(play: Callable[..., None]) -> None:
+def test_a_card_that_waits_for_a_reset_is_reported_and_used_after_it(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
         await scene.begin()
         await scene.clock.sleep(10.0)
@@ -556,7 +556,7 @@ def test_a_wait_for_a_slice_ends_before_kubelets_own(play: Callable[..., None]) 
     play(story)
 
 
-def test_without_pod_resources_nobody_gets_a_slice_that_may_be_anothers(play: Callable[..., None]) -> None:
+def test_without_pod_resources_no_pod_gets_a_slice_that_may_be_anothers(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
         await scene.begin()
         await scene.joined()
@@ -599,7 +599,7 @@ def test_two_pods_of_one_profile_may_end_in_either_order(play: Callable[..., Non
     play(story)
 
 
-def test_an_object_that_somebody_deleted_is_made_again_and_living_pods_keep_their_slices(
+def test_a_deleted_object_is_made_again_and_living_pods_keep_their_slices(
     play: Callable[..., None],
 ) -> None:
     async def story(scene: Scene) -> None:
@@ -626,7 +626,7 @@ def test_an_object_that_somebody_deleted_is_made_again_and_living_pods_keep_thei
     play(story)
 
 
-def test_a_pod_that_is_promised_other_slices_after_its_record_was_lost_keeps_what_it_uses(
+def test_a_pod_that_is_promised_other_slices_after_its_record_was_lost_keeps_its_claimed_ones(
     play: Callable[..., None],
 ) -> None:
     """A controller that did not see the deletion finds a pod without a record, and foreign slices beside it."""
@@ -708,7 +708,7 @@ def test_two_pods_that_need_slices_only_to_initialize_do_not_mix(play: Callable[
 
 
 @pytest.mark.parametrize("shape", ["app", "init"])
-def test_an_init_container_without_a_promise_gets_nobody_elses_slice(play: Callable[..., None], shape: str) -> None:
+def test_an_init_container_without_a_promise_gets_no_foreign_slice(play: Callable[..., None], shape: str) -> None:
     """Pod-resources lists no ordinary init container: one whose pod has no promise must not pass for another pod's."""
 
     async def story(scene: Scene) -> None:

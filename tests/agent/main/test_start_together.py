@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 PATIENCE = 30.0
 
 
-def test_an_instance_of_somebody_else_without_a_compute_instance_is_left_alone(play: Callable[..., None]) -> None:
+def test_a_foreign_instance_without_a_compute_instance_is_not_touched(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
         gpu = scene.machine.uuids()[0]
         scene.machine.create_gpu_instance(gpu, "3g.20gb", 0)

@@ -101,7 +101,7 @@ ONE, TWO = {"1g.5gb": 1}, {"1g.5gb": 1, "2g.10gb": 1}
 
 
 @pytest.mark.parametrize("app", [TWO, dict(reversed(TWO.items()))], ids=["small first", "large first"])
-def test_an_init_container_is_not_told_of_the_slice_beside_its_own(play: Callable[..., None], app: Counts) -> None:
+def test_an_init_container_does_not_see_the_slice_beside_its_own(play: Callable[..., None], app: Counts) -> None:
     async def story(scene: Scene) -> None:
         life = Life(scene, {"load": ONE}, {"main": app})
         await life.begin()
@@ -115,7 +115,7 @@ def test_an_init_container_is_not_told_of_the_slice_beside_its_own(play: Callabl
     play(story, "2xA100-40GB")
 
 
-def test_a_sidecar_is_not_taken_for_the_init_container_before_it(play: Callable[..., None]) -> None:
+def test_a_sidecar_is_not_mistaken_for_the_init_container_before_it(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
         life = Life(scene, {"load": ONE, "side": TWO, "warm": ONE}, {"main": ONE}, sidecars=["side"])
         await life.begin()
@@ -187,7 +187,7 @@ def counts() -> st.SearchStrategy[Counts]:
     apps=st.lists(counts(), min_size=1, max_size=2),
     data=st.data(),
 )
-def test_whatever_its_shape_each_container_finds_what_it_asked_for_at_each_start(
+def test_each_container_of_any_pod_finds_its_slices_at_each_start(
     play_anew: Callable[..., None], init: list[tuple[Counts, bool]], apps: list[Counts], data: st.DataObject
 ) -> None:
     inits = {f"init{n}": {p: c for p, c in each.items() if c} for n, (each, _) in enumerate(init)}

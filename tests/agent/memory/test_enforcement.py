@@ -154,7 +154,7 @@ def test_another_process_that_has_the_pid_meanwhile_is_not_signalled(node: Node)
     play(node, EnforcementMode.KILL, story)
 
 
-def test_a_hog_is_evicted_once_and_told_why(node: Node) -> None:
+def test_a_hog_is_evicted_once_with_an_event(node: Node) -> None:
     async def story() -> None:
         hog, _ = await hog_and_neighbour(node)
         await asyncio.sleep(15.5)
@@ -170,7 +170,7 @@ def test_a_hog_is_evicted_once_and_told_why(node: Node) -> None:
     play(node, EnforcementMode.EVICT, story)
 
 
-def test_a_disruption_budget_keeps_a_hog_and_it_is_told(node: Node) -> None:
+def test_an_eviction_that_a_disruption_budget_blocks_is_reported(node: Node) -> None:
     async def story() -> None:
         budget = {
             "apiVersion": "policy/v1",
@@ -213,7 +213,7 @@ def test_an_eviction_that_is_not_due_any_more_is_left_out(node: Node) -> None:
     play(node, EnforcementMode.EVICT, story)
 
 
-def test_nobody_is_evicted_while_the_api_server_does_not_answer(node: Node) -> None:
+def test_no_pod_is_evicted_while_the_api_server_does_not_answer(node: Node) -> None:
     async def story() -> None:
         node.api_answers = False
         await hog_and_neighbour(node)
@@ -226,7 +226,7 @@ def test_nobody_is_evicted_while_the_api_server_does_not_answer(node: Node) -> N
     play(node, EnforcementMode.EVICT, story)
 
 
-def test_a_process_that_the_kernel_does_not_let_us_end_is_told(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_the_kernel_does_not_let_us_end_is_reported(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(_: int) -> int:
         raise PermissionError
 

@@ -140,7 +140,7 @@ async def test_a_process_that_ends_while_the_card_is_read_is_not_signalled(pod_p
     assert outcome is EnforcementOutcome.ENDED
 
 
-async def test_a_kernel_without_pidfds_ends_nobody(pod_process: PodProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_pidfds_no_process_is_ended(pod_process: PodProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(_: int) -> int:
         raise OSError(errno.ENOSYS, "Function not implemented")
 

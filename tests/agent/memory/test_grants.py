@@ -90,7 +90,7 @@ def test_several_entries_are_several_shares_all_containers_together() -> None:
     assert limits(holder(A, f"{GPU}::0", f"{GPU}::1"), holder(A, f"{GPU}::2", container="d")) == {"a": 30}
 
 
-def test_a_client_of_mps_has_what_its_daemon_was_told_per_pod_and_not_per_process() -> None:
+def test_a_client_of_mps_has_the_limit_of_its_daemon_per_pod_and_not_per_process() -> None:
     (granted,) = given({GPU: (holder(A, f"{GPU}::0"),)}, shared=offer("mps", 3))
     assert granted.limits == {GPU: (40 * 1024 // 3) * 2**20}
 
@@ -120,7 +120,7 @@ def test_a_pod_that_held_the_whole_card_before_it_was_shared_is_not_limited() ->
     assert limits(holder(A, GPU)) == {"a": 40}
 
 
-def test_what_a_pod_came_for_is_not_taken_from_it_by_another_profile() -> None:
+def test_another_profile_does_not_lower_the_limit_of_a_running_pod() -> None:
     grants, held, pods = MemoryGrants(), {GPU: (holder(A, f"{GPU}::0"),)}, (pod(), pod(B, name="b"))
 
     def now(shared: Advertisement, *more: DeviceUser) -> dict[str, float]:
@@ -133,7 +133,7 @@ def test_what_a_pod_came_for_is_not_taken_from_it_by_another_profile() -> None:
     assert now(offer(devices="[1]")) == {"a": 20}, "its card is not shared any more"
 
 
-def test_what_pods_came_for_outlives_the_agent() -> None:
+def test_shares_of_pods_outlive_the_agent() -> None:
     before = MemoryGrants()
     held = {GPU: (holder(A, f"{GPU}::0"),)}
     before.update(held, offer(replicas=4), {GPU: 40 * GIB}, [pod()])
@@ -141,11 +141,11 @@ def test_what_pods_came_for_outlives_the_agent() -> None:
     assert granted.limits == {GPU: 10 * GIB}
 
 
-def test_a_pod_whose_share_nobody_remembers_may_use_the_card() -> None:
+def test_a_pod_without_a_recorded_share_may_use_the_card() -> None:
     assert limits(holder(A, f"{GPU}::0"), shared=offer(devices="[1]")) == {"a": 40}
 
 
-def test_what_a_pod_came_for_is_remembered_while_its_card_cannot_be_read() -> None:
+def test_the_share_of_a_pod_is_kept_while_its_card_cannot_be_read() -> None:
     grants, held = MemoryGrants(), {GPU: (holder(A, f"{GPU}::0"),)}
     grants.update(held, offer(replicas=4), {GPU: 40 * GIB}, [pod()])
     grants.update(held, offer(replicas=8), {}, [pod()])
@@ -164,7 +164,7 @@ def test_a_pod_may_be_held_to_less_but_not_to_more(text: str, limit: int) -> Non
 
 
 @pytest.mark.parametrize("text", ["much", "0", "-1Gi", ""])
-def test_a_limit_that_is_none_does_not_count_and_says_so(text: str) -> None:
+def test_an_invalid_limit_is_ignored_with_its_reason(text: str) -> None:
     grants = MemoryGrants()
     held = {GPU: (holder(A, f"{GPU}::0"),)}
     (granted,) = grants.update(held, offer(), {GPU: 40 * GIB}, [annotated(LIMIT_ANNOTATION, text)])

@@ -12,7 +12,7 @@ from tessera.agent.memory.grants import ENFORCEMENT_ANNOTATION, LIMIT_ANNOTATION
 from tessera.nvml.errors import GpuLost
 
 
-def test_a_hog_is_shown_at_the_first_sample_and_told_of_at_the_third(node: Node) -> None:
+def test_a_hog_is_in_the_metrics_at_the_first_sample_and_reported_at_the_third(node: Node) -> None:
     async def story() -> None:
         (hog, _) = await hog_and_neighbour(node)
         await asyncio.sleep(5.1)
@@ -30,7 +30,7 @@ def test_a_hog_is_shown_at_the_first_sample_and_told_of_at_the_third(node: Node)
     play(node, EnforcementMode.OBSERVE, story)
 
 
-def test_whoever_comes_near_is_warned_from_warn_on(node: Node) -> None:
+def test_a_pod_near_its_limit_is_warned_from_warn_on(node: Node) -> None:
     async def story() -> None:
         await hog_and_neighbour(node, hog=9.5, neighbour=9)
         await asyncio.sleep(30)
@@ -49,7 +49,7 @@ def test_off_reads_no_card(node: Node) -> None:
     play(node, EnforcementMode.OFF, story)
 
 
-def test_cards_that_nobody_shares_are_not_read(node: Node) -> None:
+def test_cards_that_are_not_shared_are_not_read(node: Node) -> None:
     async def story() -> None:
         node.process(None, 30)
         await asyncio.sleep(600)
@@ -62,7 +62,7 @@ def test_cards_that_nobody_shares_are_not_read(node: Node) -> None:
     play(node, EnforcementMode.KILL, story)
 
 
-def test_a_process_that_no_pod_is_proven_for_is_counted_and_left_alone(node: Node) -> None:
+def test_a_process_without_a_proven_pod_is_counted_and_not_touched(node: Node) -> None:
     async def story() -> None:
         await hog_and_neighbour(node, hog=5)
         alone = node.process(None, 25)
@@ -74,7 +74,7 @@ def test_a_process_that_no_pod_is_proven_for_is_counted_and_left_alone(node: Nod
     play(node, EnforcementMode.KILL, story)
 
 
-def test_pids_of_another_namespace_concern_nobody(node: Node) -> None:
+def test_pids_of_another_namespace_belong_to_no_pod(node: Node) -> None:
     """NVML lists PIDs that this /proc does not have, as where the agent is not in the host's PID namespace."""
 
     async def story() -> None:
@@ -87,7 +87,7 @@ def test_pids_of_another_namespace_concern_nobody(node: Node) -> None:
     play(node, EnforcementMode.KILL, story)
 
 
-def test_a_pod_that_was_given_no_part_of_the_card_is_told_and_left_alone(node: Node) -> None:
+def test_a_pod_without_a_grant_is_reported_and_not_touched(node: Node) -> None:
     async def story() -> None:
         await hog_and_neighbour(node, hog=5)
         stranger = node.process(await node.pod("stranger", f"{node.other}::0"), 25)
@@ -99,7 +99,7 @@ def test_a_pod_that_was_given_no_part_of_the_card_is_told_and_left_alone(node: N
     play(node, EnforcementMode.KILL, story)
 
 
-def test_nothing_is_decided_while_kubelet_does_not_say_who_holds_what(node: Node) -> None:
+def test_nothing_is_decided_while_kubelet_does_not_list_users(node: Node) -> None:
     async def story() -> None:
         hog, _ = await hog_and_neighbour(node)
         await asyncio.sleep(12)
@@ -125,7 +125,7 @@ def test_a_card_that_cannot_be_read_decides_nothing(node: Node) -> None:
 
 
 @pytest.mark.parametrize("claimed", [2**64 - 1, 0])
-def test_a_size_that_no_card_has_decides_nothing_and_raises_nobody_s_share(node: Node, claimed: int) -> None:
+def test_an_impossible_card_size_decides_nothing_and_raises_no_share(node: Node, claimed: int) -> None:
     async def story() -> None:
         hog, _ = await hog_and_neighbour(node, hog=5)
         node.hardware.claimed = claimed
@@ -141,7 +141,7 @@ def test_a_size_that_no_card_has_decides_nothing_and_raises_nobody_s_share(node:
     play(node, EnforcementMode.KILL, story)
 
 
-def test_who_opted_out_is_told_and_left_alone(node: Node) -> None:
+def test_a_pod_that_opted_out_is_reported_and_not_touched(node: Node) -> None:
     async def story() -> None:
         await node.share(4)
         hog = node.process(await node.pod("hog", f"{node.gpu}::0", annotations={ENFORCEMENT_ANNOTATION: "off"}), 25)
@@ -152,7 +152,7 @@ def test_who_opted_out_is_told_and_left_alone(node: Node) -> None:
     play(node, EnforcementMode.KILL, story)
 
 
-def test_a_limit_that_is_none_is_told_once(node: Node) -> None:
+def test_an_invalid_limit_is_reported_once(node: Node) -> None:
     async def story() -> None:
         await node.share(4)
         await node.pod("odd", f"{node.gpu}::0", annotations={LIMIT_ANNOTATION: "plenty"})
@@ -177,7 +177,7 @@ def test_a_profile_that_divides_the_card_anew_makes_no_hog_also_after_a_restart(
 
 
 @pytest.mark.parametrize("how", ["lost", "spoilt", "off"])
-def test_of_whom_nobody_knows_what_he_was_given_is_no_hog(node: Node, how: str) -> None:
+def test_a_pod_without_a_recorded_share_is_no_hog(node: Node, how: str) -> None:
     async def story() -> None:
         await node.share(2)
         pod = await node.pod("early", f"{node.gpu}::0")
@@ -203,7 +203,7 @@ def test_of_whom_nobody_knows_what_he_was_given_is_no_hog(node: Node, how: str) 
     play(node, EnforcementMode.OFF, story)
 
 
-def test_pods_that_still_hold_shares_are_watched_after_the_card_is_shared_no_more(node: Node) -> None:
+def test_pods_with_shares_are_watched_after_the_card_is_no_longer_shared(node: Node) -> None:
     async def story() -> None:
         hog, _ = await hog_and_neighbour(node, hog=5)
         await asyncio.sleep(6)
@@ -230,7 +230,7 @@ def test_the_agent_s_own_pod_is_no_stranger(node: Node) -> None:
     play(node, EnforcementMode.OBSERVE, story)
 
 
-def test_shares_that_cannot_be_kept_hold_all_the_same(node: Node) -> None:
+def test_shares_that_cannot_be_saved_stay_in_force(node: Node) -> None:
     node.file.parent.write_text("a file where the folder should be")
 
     async def story() -> None:
@@ -241,7 +241,7 @@ def test_shares_that_cannot_be_kept_hold_all_the_same(node: Node) -> None:
     play(node, EnforcementMode.OBSERVE, story)
 
 
-def test_what_is_shown_of_a_pod_goes_with_it(node: Node) -> None:
+def test_the_metrics_of_a_pod_end_with_it(node: Node) -> None:
     async def story() -> None:
         hog, _ = await hog_and_neighbour(node)
         await asyncio.sleep(6)
@@ -255,7 +255,7 @@ def test_what_is_shown_of_a_pod_goes_with_it(node: Node) -> None:
     play(node, EnforcementMode.OBSERVE, story)
 
 
-def test_whoever_holds_a_share_is_looked_at_often_before_he_uses_it(node: Node) -> None:
+def test_a_card_with_an_unused_share_is_sampled_often(node: Node) -> None:
     async def story() -> None:
         await node.share(4)
         pod = await node.pod("hog", f"{node.gpu}::0")
@@ -267,7 +267,7 @@ def test_whoever_holds_a_share_is_looked_at_often_before_he_uses_it(node: Node) 
     play(node, EnforcementMode.OBSERVE, story)
 
 
-def test_whoever_uses_a_shared_card_is_looked_at_often_though_nobody_holds_a_share(node: Node) -> None:
+def test_a_shared_card_in_use_is_sampled_often_though_no_pod_holds_a_share(node: Node) -> None:
     async def story() -> None:
         await node.share(4)
         node.process(await node.pod("stranger"), 1)

@@ -58,7 +58,7 @@ def start(machine: SimulatedMachine, tmp_path: Path) -> Iterator[Starter]:
         yield started
 
 
-async def test_processes_are_told_with_their_pods(machine: SimulatedMachine, start: Starter, tmp_path: Path) -> None:
+async def test_processes_are_read_with_their_pods(machine: SimulatedMachine, start: Starter, tmp_path: Path) -> None:
     children = [start(HOG, 3), start(HOG, 2), start(None, 1)]
     reader = CardReader(InlineNvml(machine, SystemClock()), ProcessTable(tmp_path))
     card = await reader.read(machine.uuids()[0])
@@ -85,7 +85,7 @@ async def test_a_card_that_does_not_answer_has_no_reading(machine: SimulatedMach
     assert await reader.read("GPU-unknown") is None
 
 
-async def test_a_hog_is_asked_to_end_and_its_neighbour_lives(
+async def test_a_hog_gets_sigterm_and_its_neighbour_lives(
     machine: SimulatedMachine, start: Starter, tmp_path: Path
 ) -> None:
     hog, neighbour = start(HOG, 25), start(NEIGHBOUR, 9)

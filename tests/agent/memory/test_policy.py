@@ -113,13 +113,13 @@ def test_a_little_over_is_too_much_when_the_neighbours_suffer() -> None:
     assert (MemoryAction.EVICT, HOG) in run(watch(EnforcementMode.EVICT), *[little] * 3)[2]
 
 
-def test_when_almost_nothing_is_left_nobody_waits() -> None:
+def test_critical_memory_needs_no_samples_in_a_row() -> None:
     watched = watch(EnforcementMode.KILL, start_grace=1000)
     full = card(use(1, 11, HOG), use(2, 28.9, NEIGHBOUR))
     assert (MemoryAction.TERMINATE, NEIGHBOUR) in acts(watched.handle(sample(0, full)))
 
 
-def test_within_its_limit_nobody_is_touched_though_the_card_is_full() -> None:
+def test_a_pod_within_its_limit_is_not_touched_though_the_card_is_full() -> None:
     full = card(use(1, 10, HOG), use(2, 10, NEIGHBOUR), other=20)
     assert {act for turn in run(watch(EnforcementMode.KILL), *[full] * 5) for act, _ in turn} == {MemoryAction.NEAR}
 
@@ -131,19 +131,19 @@ def test_one_victim_at_a_time_the_one_farthest_over_its_own_limit() -> None:
     assert [pod for turn in turns for act, pod in turn if act is MemoryAction.EVICT] == [NEIGHBOUR]
 
 
-def test_after_a_deed_the_card_is_left_alone_for_a_while() -> None:
+def test_after_an_action_the_card_has_a_pause() -> None:
     turns = run(watch(EnforcementMode.EVICT, cool_down=10), *[FAR_OVER] * 12)
     assert [number for number, turn in enumerate(turns) if (MemoryAction.EVICT, HOG) in turn] == [2, 7]
 
 
-def test_a_process_that_does_not_end_when_asked_is_ended() -> None:
+def test_a_process_that_ignores_sigterm_gets_sigkill() -> None:
     watched = watch(EnforcementMode.KILL, term_grace=10)
     turns = [[(each.action, each.process) for each in watched.handle(sample(2 * turn, FAR_OVER))] for turn in range(9)]
     told = [(number, *each) for number, turn in enumerate(turns) for each in turn if each[1] is not None]
     assert told == [(2, MemoryAction.TERMINATE, ProcessId(1, 1)), (7, MemoryAction.KILL, ProcessId(1, 1))]
 
 
-def test_who_was_asked_is_seen_through_before_the_next_one() -> None:
+def test_a_process_that_got_sigterm_is_finished_before_another_pod() -> None:
     watched = watch(EnforcementMode.KILL, term_grace=10, cool_down=0)
     worse = card(use(1, 15, HOG), use(2, 20, NEIGHBOUR))
     first = [watched.handle(sample(2 * turn, FAR_OVER)) for turn in range(3)][-1]
@@ -166,7 +166,7 @@ def test_a_pod_may_peak_when_it_starts() -> None:
     ],
 )
 @pytest.mark.parametrize("mode", [EnforcementMode.EVICT, EnforcementMode.KILL])
-def test_the_protected_are_told_and_not_touched(spared: MemoryGrant, mode: EnforcementMode) -> None:
+def test_protected_pods_are_reported_and_not_touched(spared: MemoryGrant, mode: EnforcementMode) -> None:
     turns = run(watch(mode, protected=frozenset({"infra"})), *[FAR_OVER] * 5, grants=(spared,))
     told = [each for turn in turns for each in turn if each[1] == HOG]
     assert told == [(MemoryAction.NEAR, HOG), (MemoryAction.EXCEEDED, HOG)]
@@ -177,7 +177,7 @@ def test_a_process_without_a_proven_pod_is_never_touched() -> None:
     assert run(watch(EnforcementMode.KILL), *[host] * 5) == [[]] * 5
 
 
-def test_a_pod_that_was_not_given_the_card_is_told_of_once_and_not_touched() -> None:
+def test_a_pod_without_a_grant_is_reported_once_and_not_touched() -> None:
     turns = run(watch(EnforcementMode.KILL), *[card(use(1, 39.9, THIRD))] * 5)
     assert turns == [[], [], [(MemoryAction.STRANGER, THIRD)], [], []]
 
@@ -227,7 +227,7 @@ def test_numbers_that_cannot_be_true_decide_nothing(nonsense: CardUse) -> None:
     assert run(watch(EnforcementMode.KILL), *[nonsense] * 5) == [[]] * 5
 
 
-def test_a_card_that_could_not_be_read_is_judged_anew() -> None:
+def test_counts_begin_anew_after_a_card_could_not_be_read() -> None:
     watched = watch(EnforcementMode.EVICT)
     for turn in range(2):
         watched.handle(sample(turn, FAR_OVER))
@@ -235,7 +235,7 @@ def test_a_card_that_could_not_be_read_is_judged_anew() -> None:
     assert MemoryAction.EVICT not in {act for act, _ in acts(watched.handle(sample(3, FAR_OVER)))}
 
 
-def test_the_limit_is_told_again_after_it_was_kept() -> None:
+def test_an_exceeded_limit_is_reported_again_after_the_pod_was_within_it() -> None:
     within = card(use(1, 5, HOG))
     turns = run(watch(EnforcementMode.OBSERVE), *[FAR_OVER] * 3, within, *[FAR_OVER] * 3)
     assert turns[0] == turns[4] == [(MemoryAction.NEAR, HOG)]
@@ -252,7 +252,7 @@ USES = st.lists(st.builds(use, st.integers(1, 5), st.integers(0, 20), PODS), max
     spared=st.sampled_from(["team", "kube-system"]),
     api=st.booleans(),
 )
-def test_whatever_is_read_the_rules_are_kept(
+def test_any_samples_keep_the_rules(
     turns: list[list[ProcessUse]], mode: EnforcementMode, spared: str, api: bool
 ) -> None:
     watched = watch(mode)

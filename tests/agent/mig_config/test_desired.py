@@ -85,7 +85,7 @@ def wanted(name: str, cards: list[GpuState] = CARDS) -> ResolvedLayout:
     return found
 
 
-def test_no_wish_leaves_every_card_as_it_is_and_static() -> None:
+def test_no_desired_layout_leaves_every_card_as_it_is_and_static() -> None:
     assert resolve_layout(DesiredLayout(), CARDS) == ResolvedLayout(layout="", goals={}, owners=STATIC)
 
 
@@ -134,7 +134,7 @@ def test_a_file_wins_over_a_generated_layout_of_the_same_name() -> None:
     assert found.goals["GPU-0"].counts == {"7g.40gb": 1}
 
 
-def test_an_unknown_layout_lists_what_there_is() -> None:
+def test_an_unknown_layout_lists_the_known_ones() -> None:
     found = refused("all-1g.5bg")
     assert found.reason == "LayoutUnknown"
     assert '"all-1g.5bg"' in found.text
@@ -151,7 +151,7 @@ def test_an_unknown_layout_lists_what_there_is() -> None:
         ("all-1g.5bgs", "all-1g.5bg", "all-1g.5bg"),
     ],
 )
-def test_an_unknown_layout_is_answered_with_what_was_probably_meant(name: str, closest: str, hint: str) -> None:
+def test_an_unknown_layout_is_rejected_with_the_most_similar_name(name: str, closest: str, hint: str) -> None:
     found = resolve_layout(DesiredLayout(name=name, closest=closest), CARDS)
     assert isinstance(found, RejectedLayout)
     assert f'did you mean "{hint}"? correct the label nvidia.com/mig.config, or add' in found.text
@@ -161,7 +161,7 @@ def test_a_name_that_is_like_none_is_answered_with_no_guess() -> None:
     assert "did you mean" not in refused("zzzzzz").text
 
 
-def test_an_unknown_layout_of_a_broken_file_is_told_as_the_files_mistake() -> None:
+def test_an_unknown_layout_of_a_broken_file_is_reported_as_the_files_mistake() -> None:
     found = resolve_layout(
         DesiredLayout(name="mine", problem="mig-configs: is empty", problem_reason="LayoutsRefused"), CARDS
     )
@@ -176,7 +176,7 @@ def test_one_impossible_card_refuses_the_whole_layout_with_entry_card_and_confli
     assert "GPU 0" not in found.text
 
 
-def test_a_conflict_of_several_cards_is_told_once() -> None:
+def test_a_conflict_of_several_cards_is_reported_once() -> None:
     entry = LayoutEntry(devices=None, mig_enabled=True, counts={"1g.5gb": 1, "3g.20gb": 2}, path="x[0]")
     found = resolve_layout(DesiredLayout(name="x", entries=(entry,)), [card(1), card(0)])
     assert isinstance(found, RejectedLayout)
@@ -192,7 +192,7 @@ def test_a_profile_of_another_model_is_refused_with_those_that_the_card_has() ->
 
 
 @pytest.mark.parametrize(("name", "words"), [("no-mig", "has no MIG"), ("parts", "are not made")])
-def test_what_no_card_can_be_is_refused_with_its_path(name: str, words: str) -> None:
+def test_an_impossible_entry_is_rejected_with_its_path(name: str, words: str) -> None:
     found = refused(name)
     assert found.reason == "LayoutImpossible"
     assert words in found.text
@@ -220,5 +220,5 @@ def test_the_clusters_default_is_not_for_nodes_without_mig() -> None:
     assert found == ResolvedLayout(layout="", goals={}, owners={"GPU-0": CardOwner.STATIC})
 
 
-def test_a_card_that_nobody_knows_before_mig_mode_is_on_is_not_judged_yet() -> None:
+def test_a_card_of_an_unknown_model_is_checked_once_mig_mode_is_on() -> None:
     assert wanted("impossible", [card(0), card(1, known=False)]).goals["GPU-1"].counts == {"1g.5gb": 1, "3g.20gb": 2}

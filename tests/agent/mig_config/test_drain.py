@@ -51,7 +51,7 @@ async def test_a_pod_that_no_watch_has_shown_yet_counts_when_the_api_server_know
     assert await DeviceDrainer(kubelet, Pods()).list() == {"GPU-1": (UserPod("default", "new", PodUid("uid-new")),)}
 
 
-async def test_what_was_given_a_moment_ago_counts_as_held_until_kubelet_lists_the_container() -> None:
+async def test_recently_allocated_devices_count_as_used_until_kubelet_lists_the_container() -> None:
     kubelet, offered = Ledger(), Offered()
     kubelet.held = {"new": ("GPU-1",)}
     users = DeviceDrainer(kubelet, Pods())

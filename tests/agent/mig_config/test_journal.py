@@ -14,7 +14,7 @@ from tessera.api.mig_layouts.layouts_file import LayoutEntry
 X = DesiredLayout(name="x")
 
 
-def test_a_layout_is_named_by_its_name_and_entries_whatever_the_reason() -> None:
+def test_a_layout_is_identified_by_name_and_entries_whatever_the_reason() -> None:
     entries = (LayoutEntry(devices=None, mig_enabled=True, counts={"1g.5gb": 7}),)
     wish = DesiredLayout(name="x", entries=entries, reason="the label")
     others = [DesiredLayout(name="y", entries=entries), DesiredLayout(name="x"), DesiredLayout(name="x", entries=())]
@@ -45,7 +45,7 @@ def test_the_file_of_an_agent_before_this_one_is_read(tmp_path: Path) -> None:
     assert LayoutJournal(path).record.managed == {"GPU": (InstancePlace("1g.5gb", 3),)}
 
 
-def test_another_layout_is_begun_anew_and_keeps_what_is_managed(tmp_path: Path) -> None:
+def test_another_layout_begins_anew_and_keeps_the_managed_instances(tmp_path: Path) -> None:
     journal = LayoutJournal(tmp_path / "layouts.json")
     journal.begin(X, resumes=True)
     journal.save_managed("GPU", [InstancePlace("1g.5gb", 3)])

@@ -18,7 +18,7 @@ def script(folder: Path, body: str) -> str:
     return str(path)
 
 
-async def test_the_hosts_systemd_is_asked_in_all_namespaces_of_process_1(tmp_path: Path) -> None:
+async def test_the_request_enters_all_namespaces_of_process_1(tmp_path: Path) -> None:
     await reboot_host(nsenter=script(tmp_path, f'echo "$@" > {tmp_path}/asked'))
     asked = (tmp_path / "asked").read_text()
     assert asked == "--target 1 --mount --uts --ipc --net --pid -- systemctl reboot\n"
@@ -34,7 +34,7 @@ async def test_the_containers_environment_stays_in_the_container(
     assert "LD_PRELOAD" not in told
 
 
-async def test_without_nsenter_it_is_told_where_it_comes_from(tmp_path: Path) -> None:
+async def test_without_nsenter_the_error_names_its_package(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"nsenter cannot be run: No such file or directory; it is part of util-linux"):
         await reboot_host(nsenter=str(tmp_path / "nsenter"))
 
@@ -59,7 +59,7 @@ async def test_a_host_that_refuses_is_quoted(tmp_path: Path, body: str, told: st
     assert str(refusal.value) == told
 
 
-async def test_a_host_that_does_not_answer_counts_as_asked(tmp_path: Path) -> None:
+async def test_a_host_that_does_not_answer_counts_as_requested(tmp_path: Path) -> None:
     began = time.monotonic()
     await reboot_host(nsenter=script(tmp_path, "exec sleep 600"), seconds=0.1)
     assert time.monotonic() - began < 600

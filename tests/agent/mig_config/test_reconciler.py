@@ -64,7 +64,7 @@ def test_without_a_layout_no_card_is_touched(play: Callable[..., None]) -> None:
     play(story)
 
 
-def test_whoever_judges_instances_is_told_which_are_gone(play: Callable[..., None]) -> None:
+def test_the_listener_learns_of_destroyed_instances(play: Callable[..., None]) -> None:
     async def story(node: Node) -> None:
         node.make(0, "3g.20gb", 4)
         (stays,) = node.machine.instances(node.machine.uuids()[0])
@@ -95,7 +95,7 @@ def test_one_impossible_card_and_no_card_is_touched(play: Callable[..., None]) -
     play(story, "2xA100-40GB")
 
 
-def test_an_unknown_layout_is_told_with_those_that_there_are(play: Callable[..., None]) -> None:
+def test_an_unknown_layout_is_reported_with_the_known_ones(play: Callable[..., None]) -> None:
     async def story(node: Node) -> None:
         node.start()
         node.label("all-1g.6gb")
@@ -118,7 +118,7 @@ def test_a_generated_layout_needs_no_file(play: Callable[..., None]) -> None:
     play(story, "4xA100-40GB", mig=False)
 
 
-def test_it_waits_for_a_pod_says_which_and_goes_on_at_once_when_it_ends(play: Callable[..., None]) -> None:
+def test_it_waits_for_a_pod_names_it_and_continues_at_once_when_it_ends(play: Callable[..., None]) -> None:
     async def story(node: Node) -> None:
         device = node.make(0, "7g.40gb", 0)
         node.pod("long", device)
@@ -138,7 +138,7 @@ def test_it_waits_for_a_pod_says_which_and_goes_on_at_once_when_it_ends(play: Ca
     play(story, "2xA100-40GB")
 
 
-def test_nothing_goes_while_kubelet_does_not_say_who_holds_what(play: Callable[..., None]) -> None:
+def test_nothing_is_destroyed_while_kubelet_does_not_list_users(play: Callable[..., None]) -> None:
     async def story(node: Node) -> None:
         node.make(0, "7g.40gb", 0)
         node.kubelet.silent = True
@@ -153,7 +153,7 @@ def test_nothing_goes_while_kubelet_does_not_say_who_holds_what(play: Callable[.
     play(story)
 
 
-def test_a_card_that_fell_off_the_bus_does_not_hold_up_the_others(play: Callable[..., None]) -> None:
+def test_a_card_that_fell_off_the_bus_does_not_delay_the_others(play: Callable[..., None]) -> None:
     async def story(node: Node) -> None:
         node.start()
         node.machine.lose(node.machine.uuids()[0])
@@ -165,7 +165,7 @@ def test_a_card_that_fell_off_the_bus_does_not_hold_up_the_others(play: Callable
     play(story, "2xA100-40GB")
 
 
-def test_what_somebody_else_destroyed_is_made_again_in_a_while(play: Callable[..., None]) -> None:
+def test_an_instance_that_another_program_destroyed_is_made_again_after_the_recheck(play: Callable[..., None]) -> None:
     async def story(node: Node) -> None:
         node.start()
         node.label("five-and-one")
@@ -193,7 +193,7 @@ def test_a_new_reading_of_the_stock_that_differs_is_looked_into_at_once(play: Ca
 
 
 @pytest.mark.parametrize("call", range(1, 26, 2))
-def test_another_label_is_taken_up_at_once_whatever_is_being_done(play: Callable[..., None], call: int) -> None:
+def test_another_label_is_followed_at_once_during_any_step(play: Callable[..., None], call: int) -> None:
     async def story(node: Node) -> None:
         node.make(0, "7g.40gb", 0)
         node.start()
@@ -320,7 +320,7 @@ def test_the_node_is_rebooted_once_and_that_may_help(play: Callable[..., None]) 
     play(story, mig=False, passthrough=True, may_reboot=True)
 
 
-def test_a_reboot_that_does_not_help_is_not_asked_for_again(play: Callable[..., None]) -> None:
+def test_a_reboot_that_does_not_help_is_not_requested_again(play: Callable[..., None]) -> None:
     async def story(node: Node) -> None:
         node.machine.fail("reset", InUse, times=None)
         node.machine.fail("set_mig_mode", InUse, times=None)
@@ -370,7 +370,7 @@ def test_a_reboot_waits_for_the_pods_of_other_cards(play: Callable[..., None]) -
     play(story, "2xA100-40GB", mig=False, passthrough=True, may_reboot=True)
 
 
-def test_a_reboot_that_cannot_even_be_asked_for_is_told_and_tried_again(play: Callable[..., None]) -> None:
+def test_a_failed_request_for_a_reboot_is_reported_and_repeated(play: Callable[..., None]) -> None:
     async def story(node: Node) -> None:
         node.machine.fail("reset", InUse, times=None)
         node.reboot_fails = True
@@ -385,7 +385,7 @@ def test_a_reboot_that_cannot_even_be_asked_for_is_told_and_tried_again(play: Ca
     play(story, mig=False, passthrough=True, may_reboot=True)
 
 
-def test_without_the_policy_a_reset_that_cannot_be_had_is_told(play: Callable[..., None]) -> None:
+def test_without_the_policy_an_impossible_reset_is_reported(play: Callable[..., None]) -> None:
     async def story(node: Node) -> None:
         node.machine.fail("reset", InUse, times=None)
         node.start()
@@ -435,7 +435,7 @@ def test_a_layout_leaves_some_cards_to_the_slicer_and_cuts_the_others(play: Call
     play(story, "2xA100-40GB", mig=False)
 
 
-def test_a_card_of_the_slicer_is_cut_only_after_the_slicer_let_go(play: Callable[..., None]) -> None:
+def test_a_card_on_demand_is_cut_only_after_its_transfer(play: Callable[..., None]) -> None:
     async def story(node: Node) -> None:
         (card,) = node.machine.uuids()
         node.start()

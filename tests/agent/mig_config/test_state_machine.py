@@ -50,7 +50,7 @@ SEED = {"2g.10gb": 2, "1g.5gb": 3}
 SEVEN = [("1g.5gb", start) for start in range(7)]
 
 
-def test_an_empty_card_is_cut_as_the_layout_says(bench: Benches) -> None:
+def test_an_empty_card_is_cut_by_the_layout(bench: Benches) -> None:
     card = bench()
     card.aim(SEED)
     assert card.settle() == InSync()
@@ -76,7 +76,7 @@ def test_mig_mode_is_turned_off_after_the_instances_are_gone(bench: Benches) -> 
     assert card.calls()[-1] == "SetMigMode"
 
 
-def test_the_same_instances_at_other_starts_are_left_alone(bench: Benches) -> None:
+def test_the_same_instances_at_other_starts_stay(bench: Benches) -> None:
     card = bench()
     card.make(("1g.5gb", 5), ("2g.10gb", 2), ("1g.5gb", 0), ("1g.5gb", 6))
     card.aim({"1g.5gb": 3, "2g.10gb": 1})
@@ -121,7 +121,7 @@ def test_it_waits_for_a_pod_and_goes_on_when_the_pod_has_ended(bench: Benches) -
     assert card.multiset() == SEED
 
 
-def test_idle_work_is_done_before_anybody_is_waited_for(bench: Benches) -> None:
+def test_idle_work_is_done_before_any_pod_is_waited_for(bench: Benches) -> None:
     card = bench()
     _, busy = card.make(("3g.20gb", 0), ("3g.20gb", 4))
     card.hold("long", busy)
@@ -143,7 +143,7 @@ def test_a_process_that_no_pod_explains_is_waited_for_too(bench: Benches) -> Non
     assert card.settle() == InSync()
 
 
-def test_what_got_a_holder_just_before_the_fence_is_not_destroyed(bench: Benches) -> None:
+def test_a_device_allocated_just_before_the_fence_is_not_destroyed(bench: Benches) -> None:
     card = bench()
     devices = card.make(*SEVEN)
     card.aim({"2g.10gb": 1, "1g.5gb": 5})
@@ -158,7 +158,7 @@ def test_what_got_a_holder_just_before_the_fence_is_not_destroyed(bench: Benches
     assert len(devices) == 7
 
 
-def test_nothing_is_destroyed_while_nobody_says_who_holds_what(bench: Benches) -> None:
+def test_nothing_is_destroyed_while_the_users_are_unknown(bench: Benches) -> None:
     card = bench()
     card.make(("7g.40gb", 0))
     card.aim(SEED)
@@ -186,7 +186,7 @@ def test_killed_after_any_instruction_the_next_process_finishes_the_work(bench: 
 # What somebody else did --------------------------------------------------------------------------------------------
 
 
-def test_what_somebody_destroyed_is_made_again(bench: Benches) -> None:
+def test_an_instance_that_another_program_destroyed_is_made_again(bench: Benches) -> None:
     card = bench()
     card.aim(SEED)
     card.settle()
@@ -197,7 +197,7 @@ def test_what_somebody_destroyed_is_made_again(bench: Benches) -> None:
     assert card.multiset() == SEED
 
 
-def test_what_somebody_made_beside_the_layout_goes_when_idle(bench: Benches) -> None:
+def test_an_idle_instance_outside_the_layout_is_destroyed(bench: Benches) -> None:
     card = bench()
     card.aim({"3g.20gb": 1})
     card.settle()
@@ -209,7 +209,7 @@ def test_what_somebody_made_beside_the_layout_goes_when_idle(bench: Benches) -> 
     assert card.multiset() == {"3g.20gb": 1}
 
 
-def test_mig_mode_that_somebody_turned_off_is_turned_on_again(bench: Benches) -> None:
+def test_mig_mode_that_another_program_turned_off_is_turned_on_again(bench: Benches) -> None:
     card = bench()
     card.aim(SEED)
     card.settle()
@@ -226,7 +226,7 @@ def test_a_half_made_instance_of_the_target_is_completed(bench: Benches) -> None
     assert card.calls() == ["CreateCi"]
 
 
-def test_a_half_made_instance_that_nobody_wants_goes(bench: Benches) -> None:
+def test_a_half_made_instance_outside_the_goal_is_destroyed(bench: Benches) -> None:
     card = bench()
     card.make(("4g.20gb", 0), half=True)
     card.aim({"3g.20gb": 1})
@@ -270,7 +270,7 @@ def test_a_failed_call_is_tried_again_after_growing_delays(bench: Benches, opera
     assert card.multiset() == {"7g.40gb": 1}
 
 
-def test_what_goes_on_failing_is_called_a_failure_and_tried_on(bench: Benches) -> None:
+def test_a_call_that_keeps_failing_is_reported_and_tried_again(bench: Benches) -> None:
     card = bench()
     card.cards.fail("create_gpu_instance", InsufficientResources, times=None)
     card.aim(SEED)
@@ -288,7 +288,7 @@ def test_what_goes_on_failing_is_called_a_failure_and_tried_on(bench: Benches) -
 
 
 @pytest.mark.parametrize("pair", [(0, 1), (2, 3), (4, 5)])
-def test_failures_are_counted_on_whoever_it_is_that_must_stay(bench: Benches, pair: tuple[int, int]) -> None:
+def test_failures_are_reported_whichever_instances_are_in_use(bench: Benches, pair: tuple[int, int]) -> None:
     card = bench()
     for number, device in enumerate(card.make(*SEVEN)):
         if number not in pair:
@@ -348,7 +348,7 @@ def test_a_card_that_a_pod_holds_whole_is_not_put_into_mig_mode(bench: Benches) 
     assert card.settle() == InSync()
 
 
-def test_a_reset_that_cannot_be_had_is_said_and_tried_on(bench: Benches) -> None:
+def test_an_impossible_reset_is_reported_and_tried_again(bench: Benches) -> None:
     card = bench(mig=False, passthrough=True)
     card.cards.fail("reset", InUse, times=None)
     card.aim(SEED)
@@ -376,7 +376,7 @@ def test_where_the_policy_allows_a_reboot_is_the_last_answer(bench: Benches) -> 
     assert card.settle() == InSync()
 
 
-def test_a_card_that_says_it_needs_a_reset_gets_one_when_nobody_is_on_it(bench: Benches) -> None:
+def test_a_card_that_needs_a_reset_gets_one_when_it_is_unused(bench: Benches) -> None:
     card = bench()
     (device,) = card.make(("3g.20gb", 0))
     card.hold("long", device)
@@ -391,7 +391,7 @@ def test_a_card_that_says_it_needs_a_reset_gets_one_when_nobody_is_on_it(bench: 
     assert card.multiset() == {"3g.20gb": 1, "2g.10gb": 1}
 
 
-def test_a_change_of_mode_that_is_not_wanted_any_more_is_taken_back_without_a_reset(bench: Benches) -> None:
+def test_a_pending_mode_that_is_no_longer_desired_is_undone_without_a_reset(bench: Benches) -> None:
     card = bench(mig=False, passthrough=True, may_reboot=True)
     card.cards.fail("reset", NotSupported, times=None)
     card.aim(SEED)
@@ -404,7 +404,7 @@ def test_a_change_of_mode_that_is_not_wanted_any_more_is_taken_back_without_a_re
     assert not card.seen().mig_enabled
 
 
-def test_a_mode_that_somebody_left_pending_is_taken_back_when_the_card_is_empty(bench: Benches) -> None:
+def test_a_foreign_pending_mode_is_undone_when_the_card_is_empty(bench: Benches) -> None:
     card = bench(mig=False, passthrough=True)
     card.cards.set_mig_mode(card.uuid, True)
     card.hold("whole", card.uuid)
@@ -417,7 +417,7 @@ def test_a_mode_that_somebody_left_pending_is_taken_back_when_the_card_is_empty(
     assert not card.seen().mig_pending
 
 
-def test_a_reset_does_not_bring_about_a_mode_that_is_not_wanted(bench: Benches) -> None:
+def test_a_reset_never_applies_a_mode_that_is_not_desired(bench: Benches) -> None:
     card = bench(passthrough=True)
     card.cards.set_mig_mode(card.uuid, False)
     card.make(("3g.20gb", 0))
@@ -446,7 +446,7 @@ def test_a_mode_that_is_refused_outright_is_no_matter_of_resets(bench: Benches) 
 # Evictions ---------------------------------------------------------------------------------------------------------
 
 
-def test_pods_are_evicted_where_the_policy_says_so_after_the_idle_work(bench: Benches) -> None:
+def test_pods_are_evicted_if_the_policy_allows_it_after_the_idle_work(bench: Benches) -> None:
     card = bench(may_evict=True)
     _, busy = card.make(("3g.20gb", 0), ("3g.20gb", 4))
     card.hold("long", busy)
@@ -458,7 +458,7 @@ def test_pods_are_evicted_where_the_policy_says_so_after_the_idle_work(bench: Be
     assert sum(isinstance(each, CreateCi) for each in before) == 4
 
 
-def test_only_pods_that_hold_what_must_go_are_evicted(bench: Benches) -> None:
+def test_only_pods_on_devices_that_are_removed_are_evicted(bench: Benches) -> None:
     card = bench(may_evict=True)
     for number, device in enumerate(card.make(*SEVEN)):
         card.hold(f"pod-{number}", device)
@@ -467,7 +467,7 @@ def test_only_pods_that_hold_what_must_go_are_evicted(bench: Benches) -> None:
     assert sum(map(len, card.users.values())) == 5
 
 
-def test_a_refused_eviction_is_asked_for_again_and_said(bench: Benches) -> None:
+def test_a_refused_eviction_is_reported_and_requested_again(bench: Benches) -> None:
     card = bench(may_evict=True)
     (device,) = card.make(("7g.40gb", 0))
     card.hold("guarded", device)
@@ -498,7 +498,7 @@ def test_a_card_of_the_slicer_is_not_touched(bench: Benches) -> None:
     assert card.calls() == []
 
 
-def test_a_card_that_is_handed_over_loses_what_the_layout_made_and_kept(bench: Benches) -> None:
+def test_a_transferred_card_loses_the_managed_instances(bench: Benches) -> None:
     card = bench()
     card.make(("2g.10gb", 0))
     card.aim(SEED)
@@ -510,7 +510,7 @@ def test_a_card_that_is_handed_over_loses_what_the_layout_made_and_kept(bench: B
     assert card.seen().mig_enabled
 
 
-def test_a_card_that_is_handed_over_keeps_what_somebody_else_made(bench: Benches) -> None:
+def test_a_transferred_card_keeps_foreign_instances(bench: Benches) -> None:
     card = bench()
     card.make(("2g.10gb", 0))
     card.aim({}, owner=CardOwner.ON_DEMAND)
@@ -518,7 +518,7 @@ def test_a_card_that_is_handed_over_keeps_what_somebody_else_made(bench: Benches
     assert card.starts() == {0: "2g.10gb"}
 
 
-def test_a_card_is_handed_over_only_when_nobody_holds_a_part_of_it(bench: Benches) -> None:
+def test_a_card_is_transferred_only_when_no_pod_holds_a_part_of_it(bench: Benches) -> None:
     card = bench()
     (device,) = card.make(("2g.10gb", 0))
     card.hold("guest", device)
@@ -542,7 +542,7 @@ def test_a_card_without_a_goal_is_left_as_it_is_in_the_middle_of_anything(bench:
     assert card.starts() == before
 
 
-def test_what_a_layout_makes_is_known_as_its_own_before_the_call(bench: Benches) -> None:
+def test_an_instance_is_managed_before_the_call_that_creates_it(bench: Benches) -> None:
     card = bench()
     card.aim({"7g.40gb": 1})
     while not isinstance(card.done[-1] if card.done else None, CreateGi):

@@ -169,7 +169,7 @@ def test_pods_failures_and_deaths_in_any_order_change_nothing_about_the_end(data
 
 @settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
-def test_no_pod_ever_loses_what_it_holds_and_the_optimum_of_them_stays(data: st.DataObject) -> None:
+def test_no_pod_ever_loses_its_device_and_the_most_instances_stay(data: st.DataObject) -> None:
     card = Bench("A100-40GB")
     held = {}
     for number, device in enumerate(card.lay(data.draw(st.sampled_from(every_layout("A100-40GB"))))):

@@ -31,7 +31,7 @@ def test_the_status_of_the_node_is_that_of_the_card_that_needs_attention_most(
     assert found == LayoutStatus(layout="x", state=LayoutState(state), reason=reason, message=message)
 
 
-def test_success_says_what_the_layout_passes_over() -> None:
+def test_success_names_the_cards_that_the_layout_skips() -> None:
     assert (
         summarize_cards("x", {"a": GOOD}, ["GPU 1: has no MIG"]).message == 'layout "x" is in force; GPU 1: has no MIG'
     )

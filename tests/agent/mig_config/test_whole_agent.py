@@ -26,7 +26,7 @@ async def told(scene: Scene, state: str) -> bool:
     return node.metadata.labels.get("nvidia.com/mig.config.state") == state
 
 
-def test_labels_come_and_go_and_kubelet_is_offered_what_the_cards_hold(play: Callable[..., None]) -> None:
+def test_labels_come_and_go_and_kubelet_gets_the_devices_of_the_cards(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
         await scene.begin(label="all-1g.5gb")
         await scene.until(lambda: scene.allocatable("nvidia.com/mig-1g.5gb", 28))
@@ -55,7 +55,7 @@ def test_a_node_goes_from_slices_on_demand_to_a_layout_and_back(play: Callable[.
     play(story)
 
 
-def test_an_impossible_label_is_told_and_touches_nothing(play: Callable[..., None]) -> None:
+def test_an_impossible_layout_is_reported_and_changes_no_card(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
         await scene.begin(label="all-2g.10gb")
         await scene.until(lambda: told(scene, "success"))

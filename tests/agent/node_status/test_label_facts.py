@@ -191,7 +191,7 @@ def test_where_cards_differ_labels_tell_of_most(
     assert found["nvidia.com/mps.capable"] == "true"
 
 
-def test_cards_that_are_cut_on_demand_keep_their_labels_whatever_pods_ask_for(make_machine: Any) -> None:
+def test_cards_on_demand_keep_their_labels_whatever_pods_request(make_machine: Any) -> None:
     machine = make_machine("2xA100-40GB")
     strategies = [msgspec.structs.replace(NONE, mig_strategy=strategy) for strategy in MigStrategy]
     before = [labels_of(machine.read(), each, on_demand=machine.uuids) for each in strategies]
@@ -221,7 +221,7 @@ def test_a_profile_may_leave_the_timestamp_out(make_machine: Any, make_sharing: 
     assert label not in labels_of(stock, without, timestamp=1_700_000_000)
 
 
-def test_the_machine_is_what_its_firmware_says(tmp_path: Path) -> None:
+def test_the_machine_has_the_name_of_its_firmware(tmp_path: Path) -> None:
     name = tmp_path / "product_name"
     assert read_machine(name) is None
     name.write_text("\n")

@@ -222,7 +222,7 @@ def test_mig_capable(cards: list[CardFacts], expected: str) -> None:
     assert labels_of(*cards)["nvidia.com/mig.capable"] == expected
 
 
-def test_without_cards_nothing_is_told_of_cards() -> None:
+def test_without_cards_no_label_describes_cards() -> None:
     assert labels_of() == {}
     assert labels_of(msgspec.structs.replace(FULL, product="NVIDIA DGX Display")) == {}
     assert labels_of(timestamp=1_700_000_000) == {"nvidia.com/gfd.timestamp": "1700000000"}
@@ -245,14 +245,14 @@ def test_gpu_mode(classes: list[int | None], expected: str) -> None:
     assert labels_of(*cards)["nvidia.com/gpu.mode"] == expected
 
 
-def test_mps_capable_follows_what_is_offered_whatever_the_mode_of_other_cards() -> None:
+def test_mps_capable_follows_the_offer_whatever_the_mode_of_other_cards() -> None:
     assert labels_of(A100)["nvidia.com/mps.capable"] == "false"
     assert labels_of(A100, mps=True)["nvidia.com/mps.capable"] == "true"
     assert labels_of(A100, MIG, mps=True)["nvidia.com/mps.capable"] == "true"
 
 
 @pytest.mark.parametrize("strategy", list(MigStrategy))
-def test_what_is_cut_on_demand_changes_no_label(strategy: MigStrategy) -> None:
+def test_slices_on_demand_change_no_label(strategy: MigStrategy) -> None:
     card = msgspec.structs.replace(cut(card=A100), on_demand=True)
     busy = msgspec.structs.replace(card, mig_devices=(instance(1, 1, 5), instance(2, 2, 10)))
     labels = labels_of(busy, T4, mig_strategy=strategy)
@@ -373,7 +373,7 @@ def test_the_order_of_cards_does_not_matter(cards: list[CardFacts], strategy: Mi
     assert len({str(labels_of(*order, mig_strategy=strategy)) for order in permutations(cards)}) == 1
 
 
-def test_the_model_with_whole_cards_speaks_for_the_node() -> None:
+def test_the_labels_describe_the_model_with_whole_cards() -> None:
     labels = labels_of(cut(instance(1, 1, 5), card=A100), cut(card=A100), T4, mig_strategy=MigStrategy.MIXED)
     assert labels["nvidia.com/gpu.product"] == "Tesla-T4"
     assert labels["nvidia.com/gpu.memory"] == "15360"

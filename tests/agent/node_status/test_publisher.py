@@ -22,7 +22,7 @@ HEALTHY = NodeCondition("GpuHealthy", "True", "CardsHealthy", "nothing is wrong 
 MPS = NodeCondition("GpuMpsReady", "True", "DaemonsReady", "MPS serves nvidia.com/gpu.shared")
 
 
-def test_a_node_is_told_what_it_has_and_offers(play: Play) -> None:
+def test_a_node_gets_labels_of_its_cards_and_its_offers(play: Play) -> None:
     async def story(stage: Any) -> None:
         await stage.begin()
         stage.mig_state = "success"
@@ -40,7 +40,7 @@ def test_a_node_is_told_what_it_has_and_offers(play: Play) -> None:
     play(story)
 
 
-def test_while_little_is_known_nothing_is_told(play: Play) -> None:
+def test_nothing_is_written_while_facts_are_unknown(play: Play) -> None:
     async def story(stage: Any) -> None:
         await stage.begin()
         await stage.changed()
@@ -88,7 +88,7 @@ def test_nothing_is_written_when_nothing_changes(play: Play) -> None:
     play(story)
 
 
-def test_a_restarted_agent_writes_no_condition_that_stands(play: Play) -> None:
+def test_a_restarted_agent_writes_no_condition_that_is_unchanged(play: Play) -> None:
     async def story(stage: Any) -> None:
         await stage.begin()
         stage.conditions = [HEALTHY, APPLIED]
@@ -104,7 +104,7 @@ def test_a_restarted_agent_writes_no_condition_that_stands(play: Play) -> None:
     play(story)
 
 
-def test_labels_that_no_longer_hold_disappear_also_over_a_restart(play: Play) -> None:
+def test_labels_that_are_no_longer_set_disappear_also_over_a_restart(play: Play) -> None:
     async def story(stage: Any) -> None:
         await stage.begin()
         for card in range(4):
@@ -147,7 +147,7 @@ def test_labels_by_which_people_ask_stay_theirs(play: Play) -> None:
     play(story)
 
 
-def test_labels_of_nvidias_feature_discovery_are_taken_over(play: Play) -> None:
+def test_labels_of_nvidias_feature_discovery_are_adopted(play: Play) -> None:
     async def story(stage: Any) -> None:
         old = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB-SHARED", "nvidia.com/gpu.count": "4"}
         await stage.begin()
@@ -158,7 +158,7 @@ def test_labels_of_nvidias_feature_discovery_are_taken_over(play: Play) -> None:
     play(story)
 
 
-def test_what_somebody_removes_comes_back_and_nobody_is_fought(play: Play) -> None:
+def test_removed_labels_come_back_and_no_writer_is_fought(play: Play) -> None:
     async def story(stage: Any) -> None:
         await stage.begin()
         await stage.tell(HEALTHY)
@@ -244,7 +244,7 @@ def test_a_change_is_an_event_and_a_problem_is_a_warning(play: Play) -> None:
     play(story)
 
 
-def test_what_is_wrong_from_the_start_is_an_event_and_what_is_well_is_none(play: Play) -> None:
+def test_a_condition_that_is_false_from_the_start_is_an_event_and_a_true_one_is_none(play: Play) -> None:
     async def story(stage: Any) -> None:
         await stage.begin()
         await stage.tell(APPLIED, HEALTHY)
@@ -259,7 +259,7 @@ def test_what_is_wrong_from_the_start_is_an_event_and_what_is_well_is_none(play:
     play(story)
 
 
-def test_a_refused_agent_says_so_once_and_goes_on_trying(play: Play, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_agent_logs_it_once_and_continues_to_try(play: Play, caplog: pytest.LogCaptureFixture) -> None:
     async def story(stage: Any) -> None:
         await stage.begin()
         await stage.start(groups=())
@@ -278,7 +278,7 @@ def test_a_refused_agent_says_so_once_and_goes_on_trying(play: Play, caplog: pyt
     play(story)
 
 
-def test_an_api_server_that_is_away_for_a_while_is_told_later(play: Play) -> None:
+def test_writes_wait_for_an_api_server_that_is_away(play: Play) -> None:
     async def story(stage: Any) -> None:
         await stage.begin()
         await stage.offer()
@@ -296,7 +296,7 @@ async def _away(*_request: object) -> None:
     raise ConnectionError("no route to host")
 
 
-def test_a_node_that_is_registered_anew_is_told_at_once(play: Play) -> None:
+def test_a_node_that_is_registered_anew_is_written_at_once(play: Play) -> None:
     async def story(stage: Any) -> None:
         await stage.begin()
         await stage.tell(HEALTHY)
@@ -311,7 +311,7 @@ def test_a_node_that_is_registered_anew_is_told_at_once(play: Play) -> None:
     play(story)
 
 
-def test_a_node_that_is_gone_is_not_made_by_an_agent_that_has_not_seen_it_go(play: Play) -> None:
+def test_a_deleted_node_is_not_created_by_an_agent_that_does_not_know_it(play: Play) -> None:
     async def story(stage: Any) -> None:
         await stage.begin()
         await stage.tell(HEALTHY)
@@ -332,7 +332,7 @@ def test_a_node_that_is_gone_is_not_made_by_an_agent_that_has_not_seen_it_go(pla
     play(story)
 
 
-def test_a_driver_of_no_version_leaves_what_stands(play: Play, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_driver_version_that_cannot_be_read_leaves_the_labels(play: Play, caplog: pytest.LogCaptureFixture) -> None:
     async def story(stage: Any) -> None:
         await stage.begin()
         await stage.offer()

@@ -91,7 +91,7 @@ class Story:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(steps=st.lists(st.tuples(STEPS, PAUSES), max_size=12))
-def test_in_the_end_the_node_shows_what_is_true(play: Callable[..., None], steps: list[tuple[Step, float]]) -> None:
+def test_in_the_end_the_node_shows_the_true_state(play: Callable[..., None], steps: list[tuple[Step, float]]) -> None:
     async def story(stage: Any) -> None:
         await stage.begin(layout="all-1g.5gb")
         stage.conditions = []

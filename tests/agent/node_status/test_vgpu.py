@@ -47,7 +47,7 @@ POWER = (0x01, bytes(6))
         pytest.param(config(own((3, b"ab"), signature=b"XX"), own(HOST)), id="behind another of the vendor's own"),
     ],
 )
-def test_a_vgpu_tells_the_hosts_driver(space: bytes) -> None:
+def test_a_vgpu_names_the_hosts_driver(space: bytes) -> None:
     assert vgpu_of(space) == VgpuFacts("535.54", "r535_54")
 
 

@@ -20,7 +20,7 @@ def test_a_device_brings_environment_and_device_files(tmp_path: Path) -> None:
     assert edits.mounts == tuple(f"/var/run/nvidia-container-devices/{each}" for each in ("MIG-1", "MIG-2"))
 
 
-def test_a_file_is_what_the_specification_asks_for(tmp_path: Path) -> None:
+def test_a_file_has_the_form_of_the_specification(tmp_path: Path) -> None:
     CdiFolder(tmp_path).write(DEVICE, ["MIG-1"])
     (path,) = tmp_path.glob("*.json")
     assert json.loads(path.read_bytes()) == {

@@ -77,7 +77,7 @@ def test_promised_positions_are_preferred_oldest_promise_first() -> None:
     assert preferred_devices(request, [ONES[6], ONES[4], ONES[2]]) == ids(ONES[6], ONES[4])
 
 
-def test_what_must_be_included_comes_before_what_is_promised() -> None:
+def test_devices_that_must_be_included_come_before_promised_ones() -> None:
     request = PreferredRequest(available=tuple(ids(*ONES)), must_include=(ONES[0].device_id,), size=2)
     assert preferred_devices(request, [ONES[6], ONES[4]]) == ids(ONES[0], ONES[6])
 

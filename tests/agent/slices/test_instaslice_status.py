@@ -61,7 +61,7 @@ def written(*facts: Any, promised: bool = True, result: tuple[str, str] | None =
     return patch.get("status", {}).get("podAllocationResults", {}).get(POD, "nothing")
 
 
-def test_what_is_up_to_date_is_not_written() -> None:
+def test_a_status_that_is_up_to_date_is_not_written() -> None:
     same = NodeResources(mig_placement={"1g.5gb": ROW}, boot_id="b")
     assert patched(same, same) == {}
 
@@ -118,7 +118,7 @@ def test_a_slice_whose_pod_is_not_bound_yet_can_wait() -> None:
         "the promise was lost under a living pod",
     ],
 )
-def test_a_result_stands_as_long_as_a_slice_or_a_promise(
+def test_a_result_remains_as_long_as_a_slice_or_a_promise(
     facts: tuple[Any, ...], promised: bool, result: tuple[str, str] | None, expected: object
 ) -> None:
     assert written(*facts, promised=promised, result=result) == expected
@@ -137,7 +137,7 @@ def test_a_result_stands_as_long_as_a_slice_or_a_promise(
     ],
     ids=["promised by an earlier version", "ungated by it", "asked for its slices"],
 )
-def test_what_a_controller_has_written_is_answered(
+def test_states_of_the_controller_are_answered(
     facts: tuple[Any, ...], result: tuple[str, str], changes: dict[str, str]
 ) -> None:
     assert written(*facts, result=result) == {"allocationStatus": changes}

@@ -16,7 +16,7 @@ JOURNAL = SliceJournal(
 )
 
 
-def test_what_was_saved_is_loaded_by_the_next_process(tmp_path: Path) -> None:
+def test_the_next_process_loads_the_saved_journal(tmp_path: Path) -> None:
     SliceJournalFile(tmp_path / "state" / "journal.json").save(JOURNAL)
     assert SliceJournalFile(tmp_path / "state" / "journal.json").load() == JOURNAL
 
@@ -36,7 +36,7 @@ def test_without_a_file_the_journal_is_empty(tmp_path: Path) -> None:
         b'{"bindings": {"u1": {"GPU-a:3g.20gb:4": "GPU-a:3g.20gb:x"}}}',
     ],
 )
-def test_a_damaged_file_counts_as_empty_and_is_told(
+def test_a_damaged_file_counts_as_empty_and_is_logged(
     tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "journal.json").write_bytes(damage)
@@ -45,7 +45,7 @@ def test_a_damaged_file_counts_as_empty_and_is_told(
     assert "journal.json cannot be read" in caplog.text
 
 
-def test_a_file_that_cannot_be_read_counts_as_empty_and_is_told(
+def test_a_file_that_cannot_be_read_counts_as_empty_and_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "journal.json").mkdir()

@@ -93,7 +93,7 @@ def ours(*positions: SlicePosition, pod: PodUid = POD) -> SliceJournal:
     return SliceJournal(owners={position.device_id: pod for position in positions})
 
 
-def test_nothing_is_decided_before_everything_was_seen_once() -> None:
+def test_nothing_is_decided_before_everything_was_read_once() -> None:
     machine = SliceStateMachine(ours(LEFT))
     machine.handle(card(instance(LEFT)))
     assert next_instruction(machine, GPU, 0.0) == WaitUntil()
@@ -124,7 +124,7 @@ def test_ownership_is_in_the_journal_before_the_first_call() -> None:
     ],
     ids=["killed before the GPU instance", "killed between the two", "killed after the compute instance"],
 )
-def test_a_new_process_goes_on_where_the_hardware_stands(
+def test_a_new_process_continues_from_the_state_of_the_hardware(
     found: tuple[ObservedInstance, ...], expected: CreateGpuInstance | CreateComputeInstance | WaitUntil
 ) -> None:
     assert (
@@ -142,7 +142,7 @@ def test_a_new_process_goes_on_where_the_hardware_stands(
     ],
     ids=["killed before destroying", "killed between the two", "killed after both"],
 )
-def test_what_nobody_wants_any_more_is_destroyed_from_wherever_it_stands(
+def test_a_slice_without_a_promise_is_destroyed_from_any_state(
     found: tuple[ObservedInstance, ...], expected: DestroyComputeInstance | DestroyGpuInstance | WaitUntil
 ) -> None:
     assert next_instruction(new_machine(card(*found), journal=ours(LEFT)), GPU, 0.0) == expected
@@ -165,14 +165,14 @@ def test_a_foreign_instance_in_the_way_is_reported_and_looked_at_again() -> None
     assert isinstance(next_instruction(machine, GPU, 110.0), CreateGpuInstance)
 
 
-def test_a_foreign_instance_exactly_where_one_is_promised_is_not_taken_over() -> None:
+def test_a_foreign_instance_at_a_promised_position_is_not_adopted() -> None:
     machine = new_machine(card(instance(LEFT)), promised(promise(POD, LEFT)))
     assert isinstance(next_instruction(machine, GPU, 0.0), WaitUntil)
     assert not machine.table.is_ready(POD)
     assert machine.table.ready_slice(POD, LEFT) is None
 
 
-def test_with_the_journal_lost_what_was_reported_created_is_ours() -> None:
+def test_with_the_journal_lost_instances_reported_created_are_ours() -> None:
     promised_both = promised(promise(POD, LEFT), controller="ungated", daemonset="created")
     machine = new_machine(card(instance(LEFT), instance(RIGHT, 2)), promised_both)
     assert machine.table.is_ready(POD)
@@ -186,7 +186,7 @@ def test_with_the_journal_lost_a_released_slice_is_still_destroyed() -> None:
     assert isinstance(next_instruction(machine, GPU, 0.0), DestroyComputeInstance)
 
 
-def test_what_stands_where_a_released_slice_was_is_somebody_elses() -> None:
+def test_an_instance_where_a_released_slice_was_is_foreign() -> None:
     seen = promised(promise(POD, LEFT), controller="deleting", daemonset="created")
     machine = new_machine(card(instance(LEFT, 9)), seen, journal=SliceJournal(released=(POD,)))
     assert next_instruction(machine, GPU, 0.0) == WaitUntil()
@@ -269,7 +269,7 @@ def test_a_pod_that_was_promised_again_while_the_agent_was_away_is_served_once_i
 
 
 @pytest.mark.parametrize("end", [PodDeleted(POD), PodChanged(POD, ended=True)], ids=["gone", "finished"])
-def test_a_pod_that_ended_is_not_served_again_while_its_promise_stands(end: PodDeleted | PodChanged) -> None:
+def test_a_pod_that_ended_gets_no_slice_again_while_its_promise_remains(end: PodDeleted | PodChanged) -> None:
     machine = new_machine(
         card(instance(LEFT)), promised(promise(POD, LEFT)), PodChanged(POD, ended=False), journal=ours(LEFT)
     )
@@ -287,7 +287,7 @@ def test_with_the_journal_lost_a_result_without_a_promise_is_destroyed() -> None
     assert next_instruction(machine, GPU, 0.0) == WaitUntil()
 
 
-def test_with_the_journal_lost_a_result_without_a_promise_is_kept_for_a_pod_that_lives() -> None:
+def test_with_the_journal_lost_a_living_pod_keeps_the_slices_of_its_result() -> None:
     record = SliceResult(controller="ungated", daemonset="created", places=((GPU, 0, 4),))
     machine = new_machine(card(instance(LEFT)), InstasliceChanged({}, {POD: record}), PodChanged(POD, ended=False))
     assert next_instruction(machine, GPU, 0.0) == WaitUntil()
@@ -315,7 +315,7 @@ def test_a_promise_moved_to_another_place_leaves_nothing_behind() -> None:
     assert next_instruction(machine, GPU, 0.0) == CreateGpuInstance(RIGHT, POD)
 
 
-def test_a_place_is_made_free_before_it_is_used_again() -> None:
+def test_slots_are_freed_before_they_are_used_again() -> None:
     whole = SlicePosition(GPU, "7g.40gb", 0)
     machine = new_machine(
         card(instance(LEFT)), promised(promise(POD, LEFT)), PodChanged(POD, ended=True), journal=ours(LEFT)
@@ -343,7 +343,7 @@ def test_two_promises_of_one_place_are_never_both_served() -> None:
     assert (machine.table.is_ready(POD), machine.table.is_ready(OTHER)) == (True, False)
 
 
-def test_a_place_that_the_card_does_not_have_is_refused_with_what_it_has() -> None:
+def test_a_position_that_the_card_does_not_have_is_refused_with_its_profiles() -> None:
     machine = new_machine(card(), promised(promise(POD, SlicePosition(GPU, "3g.20gb", 2))))
     assert next_instruction(machine, GPU, 0.0) == WaitUntil()
     (notice,) = reported(machine)
@@ -394,7 +394,7 @@ def test_a_slice_in_use_waits_for_its_processes() -> None:
     assert next_instruction(machine, GPU, 0.0) == call
 
 
-def test_a_slice_that_stays_in_use_is_told_once() -> None:
+def test_a_slice_that_stays_in_use_is_reported_once() -> None:
     machine = new_machine(
         card(instance(LEFT)), promised(promise(POD, LEFT)), PodChanged(POD, ended=True), journal=ours(LEFT)
     )
@@ -407,7 +407,7 @@ def test_a_slice_that_stays_in_use_is_told_once() -> None:
     assert told == [0, 0, 0, 0, 0, 1, 0, 0, 0, 0]
 
 
-def test_a_busy_slice_does_not_hold_up_others_of_its_card() -> None:
+def test_a_busy_slice_does_not_delay_others_of_its_card() -> None:
     machine = new_machine(
         card(instance(LEFT)),
         promised(promise(POD, LEFT), promise(OTHER, RIGHT)),
@@ -420,7 +420,7 @@ def test_a_busy_slice_does_not_hold_up_others_of_its_card() -> None:
     assert next_instruction(machine, GPU, 0.0) == CreateGpuInstance(RIGHT, OTHER)
 
 
-def test_a_lost_card_is_left_alone_until_it_is_asked_again() -> None:
+def test_a_lost_card_gets_no_call_until_it_is_read_again() -> None:
     machine = new_machine(card(), promised(promise(POD, LEFT)), GpuUnreachable(GPU, 30.0))
     assert next_instruction(machine, GPU, 0.0) == WaitUntil(30.0)
     assert machine.table.is_unreachable(GPU)
@@ -437,7 +437,7 @@ def test_a_device_that_the_next_pod_holds_already_is_not_taken_from_it() -> None
     assert removed_files(machine) == [LEFT.device_id]
 
 
-def test_what_stood_on_a_card_that_left_the_node_is_nobodys_so_its_pod_can_be_released() -> None:
+def test_slices_on_a_card_that_left_the_node_have_no_owner_so_their_pod_can_be_released() -> None:
     gone = SlicePosition("GPU-gone", "3g.20gb", 0)
     seen = promised(promise(POD, gone), controller="deleting", daemonset="created")
     machine = new_machine(card(), seen, journal=ours(gone))
@@ -467,7 +467,7 @@ def test_bindings_outlive_the_process() -> None:
     assert again.table.bindings_of(POD) == {RIGHT.device_id: LEFT}
 
 
-def test_the_journal_forgets_pods_that_are_over_and_done() -> None:
+def test_the_journal_forgets_pods_without_slices_or_records() -> None:
     machine = new_machine(
         card(instance(LEFT)), promised(promise(POD, LEFT)), PodChanged(POD, ended=True), journal=ours(LEFT)
     )
