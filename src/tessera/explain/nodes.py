@@ -95,29 +95,29 @@ def _down(view: ClusterView, node: Node) -> Explanation | None:
 
 def _without_driver(view: ClusterView, node: Node) -> Explanation | None:
     """An agent that waits for the driver is not ready; the driver is the obstacle, not the agent."""
-    told = _condition(node, ADVERTISED)
-    if told is None or told.status != "False":
+    condition = _condition(node, ADVERTISED)
+    if condition is None or condition.status != "False":
         return None
     verdict = "offers no card to kubelet"
-    if told.reason == WAITING_FOR_KUBELET:
+    if condition.reason == WAITING_FOR_KUBELET:
         verdict = "has offered its cards to kubelet, which does not count them yet"
     return Explanation(
-        case=_words(told.reason),
-        verdict=f"{verdict} ({told.reason})",
-        facts=(f"driver: {told.message or told.reason}", *_facts(view, node, "with its last driver: ")),
-        help=remedies_for(ADVERTISED, told.reason, remedy_fields(node, view.agent(node.metadata.name))),
+        case=_words(condition.reason),
+        verdict=f"{verdict} ({condition.reason})",
+        facts=(f"driver: {condition.message or condition.reason}", *_facts(view, node, "with its last driver: ")),
+        help=remedies_for(ADVERTISED, condition.reason, remedy_fields(node, view.agent(node.metadata.name))),
     )
 
 
 def _changing_driver(view: ClusterView, node: Node) -> Explanation | None:
     """The driver is being replaced; pods may still use the cards."""
-    told = _driver(node)
-    if told is None or told.phase is not DriverPhase.UPGRADING:
+    status = _driver(node)
+    if status is None or status.phase is not DriverPhase.UPGRADING:
         return None
     return Explanation(
         case="changing-driver",
         verdict="gets another driver now, and takes no new pods until then",
-        facts=(f"driver: {told.reason}", *_facts(view, node)),
+        facts=(f"driver: {status.reason}", *_facts(view, node)),
         help=(f"see its progress: tessera driver status {node.metadata.name} -v",),
     )
 
@@ -165,11 +165,11 @@ def _label_text(label: tuple[str, str | None]) -> str:
 
 
 def _by_conditions(view: ClusterView, node: Node) -> Explanation:
-    told = _agent_conditions(node)
+    conditions = _agent_conditions(node)
     facts = tuple(_facts(view, node))
     fields = remedy_fields(node, view.agent(node.metadata.name))
     for aspect in _ASPECTS:
-        found = told.get(aspect.type)
+        found = conditions.get(aspect.type)
         if found is not None and found.status == "False":
             return Explanation(
                 case=_words(found.reason),
@@ -178,7 +178,7 @@ def _by_conditions(view: ClusterView, node: Node) -> Explanation:
                 help=remedies_for(found.type, found.reason, fields),
             )
     for aspect in _ASPECTS:
-        found = told.get(aspect.type)
+        found = conditions.get(aspect.type)
         if found is not None and found.status != "True":
             return Explanation(
                 case="changing",
@@ -186,7 +186,7 @@ def _by_conditions(view: ClusterView, node: Node) -> Explanation:
                 facts=_first(facts, aspect.title),
                 help=remedies_for(found.type, found.reason, fields),
             )
-    if not told:
+    if not conditions:
         return Explanation(
             case="not-reported",
             verdict="has an agent that has not reported its cards yet",
@@ -241,19 +241,19 @@ def _allocatable(node: Node) -> dict[str, str]:
 
 
 def _facts(view: ClusterView, node: Node, origin: str = "") -> Iterator[str]:
-    told, driver = _agent_conditions(node), _driver(node)
+    conditions, driver = _agent_conditions(node), _driver(node)
     if driver is not None and driver.leaving:
         yield f"driver: {driver.reason}"
     for aspect in _ASPECTS:
-        if aspect.type in told:
-            yield f"{aspect.title}: {origin}{told[aspect.type].message or told[aspect.type].reason}"
+        if aspect.type in conditions:
+            yield f"{aspect.title}: {origin}{conditions[aspect.type].message or conditions[aspect.type].reason}"
     yield from _labels(node)
     yield from _offer_lines(node)
     yield from describe_startup(node)
     if "pods" in view.snapshot.forbidden:
         yield "you may not list pods, so it is unknown if an agent runs"
     events = view.events_on("Node", node.metadata.name, warnings=True)
-    yield from map(view.describe_event, list(relevant_warnings(events, told, view.snapshot.now))[-_EVENTS:])
+    yield from map(view.describe_event, list(relevant_warnings(events, conditions, view.snapshot.now))[-_EVENTS:])
 
 
 def _labels(node: Node) -> Iterator[str]:

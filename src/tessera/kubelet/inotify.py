@@ -111,7 +111,7 @@ _FolderId = tuple[Path, int, int]
 async def watch_folder(folder: Path) -> AsyncGenerator[None, None]:
     """Yields at once, and after each change in the folder or, while it does not exist, in the folder above it.
 
-    The change itself is not reported, and one yield may stand for several. Close the generator if you leave it early
+    The change itself is not reported; one yield may cover several changes. Close the generator if you leave it early
     (:func:`contextlib.aclosing`).
 
     Raises:

@@ -48,7 +48,7 @@ def list_plugin_sockets(path: Path) -> frozenset[str]:
 
 
 def remove_leftovers(folder: Path) -> list[Path]:
-    """Removes the plugin sockets in ``folder`` that no process listens on; returns what it removed.
+    """Removes the plugin sockets in ``folder`` that no process listens on; returns their paths.
 
     Sockets of another agent that still runs, during an upgrade, stay.
     """

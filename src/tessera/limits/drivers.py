@@ -72,12 +72,12 @@ DRIVER_MEMORY = Limit(
     512 * 1024,
     "characters",
     "a ConfigMap in which the controller keeps driver images or policies",
-    "half of what a ConfigMap holds; a longer one is ignored, and made anew",
+    "half of a ConfigMap's limit; a longer one is ignored and written again",
 )
 REMEMBERED_REFERENCES = Limit(
     4_096,
     "references",
-    "images for which the controller remembers what the registry said",
+    "images whose registry answers the controller remembers",
     "one for each pool, strategy and mirror; the longest unused is forgotten, and asked for again",
 )
 NEXT_KERNELS = Limit(
@@ -107,7 +107,7 @@ RELEASE_DOCUMENT = Limit(
 APT_INDEX = Limit(
     256 * 2**20,
     "bytes",
-    "what an index of Ubuntu's packages unpacks to",
+    "an index of Ubuntu's packages, unpacked",
     "the largest (noble, universe, amd64) has less than 90 MB",
 )
 REGISTRY_ANSWER = Limit(

@@ -18,7 +18,7 @@ LOG_LINE = Limit(
     8_000,
     "characters",
     "one line of a process's log",
-    "what the API server answers is there in full; a text of others cannot fill the log",
+    "answers of the API server fit; a text of others cannot fill the log",
 )
 KEY_SHOWN = Limit(
     320,
@@ -35,7 +35,7 @@ VALUE_SHOWN = Limit(
 YAML_FAULT_SHOWN = Limit(
     1_000,
     "characters",
-    "what the YAML reader says about a file, in a message",
+    "the YAML reader's message about a file",
     "a reader's longest explanation fits; it repeats lines of the file",
 )
 ANSWER_SHOWN = Limit(
@@ -65,7 +65,7 @@ CONDITION_MESSAGE = Limit(
 KUBELET_WORDS = Limit(
     300,
     "characters",
-    "what kubelet says of a driver pod's container, in a status",
+    "kubelet's message about a driver pod's container, in a status",
     "kubelet's messages fit; an image's name in them is the tenant's",
 )
 BUILD_WORDS = Limit(
@@ -77,6 +77,6 @@ BUILD_WORDS = Limit(
 COPY_WORDS = Limit(
     500,
     "characters",
-    "what skopeo says of a failed copy, in a message",
+    "skopeo's message about a failed copy",
     "its last line fits",
 )

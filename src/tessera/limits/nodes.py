@@ -12,7 +12,7 @@ CARD_PROFILES = Limit(
     32,
     "profiles",
     "profiles of a card in an Instaslice object",
-    "NVML has 18; what a decision costs grows with them",
+    "NVML has 18; the cost of a decision grows with them",
 )
 NODE_CARDS = Limit(
     64,
@@ -30,7 +30,7 @@ NODE_PROMISES = Limit(
     1024,
     "entries",
     "pods with slices in a node's Instaslice object",
-    "twice as many as a node has slots, since those that are given back stand beside new ones",
+    "twice as many as a node has slots, since slices that are taken back are listed beside new ones",
 )
 NAMES = Limit(
     253,

@@ -71,8 +71,8 @@ REMEMBERED_CONSTRAINTS = Limit(
 REMEMBERED_SELECTIONS = Limit(
     500_000,
     "entries",
-    "what the controller caches for selectors of pods: one for each selector, its nodes and its sets of labels",
-    "200 workloads of 50,000 pods take 76,000, of about 100 bytes; the longest unused is found anew when needed",
+    "the controller's cache for selectors of pods: an entry for each selector, each of its nodes and label sets",
+    "200 workloads of 50,000 pods take 76,000, of about 100 bytes; the longest unused is computed again when needed",
 )
 REMEMBERED_OPPOSITION = Limit(
     4_096,

@@ -24,13 +24,13 @@ NODE_AFFINITY_TERMS = Limit(
     100,
     "terms",
     "terms of a slice pod's required node affinity",
-    "one term says what hundreds do, with a list of values; each is judged for every node",
+    "one term says what hundreds do, with a list of values; each is tested for every node",
 )
 NODE_AFFINITY_EXPRESSIONS = Limit(
     500,
     "expressions",
     "expressions in all terms of a slice pod's required node affinity",
-    "several for each term; each is judged for every node",
+    "several for each term; each is tested for every node",
 )
 NODE_AFFINITY_VALUES = Limit(
     5_000,
@@ -42,7 +42,7 @@ NODE_SELECTOR_LABELS = Limit(
     100,
     "labels",
     "labels in a slice pod's nodeSelector",
-    "a node has a few dozen labels; each is judged for every node",
+    "a node has a few dozen labels; each is tested for every node",
 )
 TOLERATIONS = Limit(
     200,
@@ -54,7 +54,7 @@ POD_AFFINITY_TERMS = Limit(
     20,
     "terms",
     "terms of a pod's required affinity, and of its required anti-affinity, to other pods",
-    "applications name a handful of neighbours; each is judged against all pods, and again when one of them changes",
+    "applications name a handful of neighbours; each is compared with all pods, and again when one of them changes",
 )
 SPREAD_CONSTRAINTS = Limit(
     20,
@@ -78,7 +78,7 @@ POD_CLAIMS = Limit(
     100,
     "volumes",
     "PersistentVolumeClaims of a slice pod",
-    "nodes attach fewer volumes; each is judged for every node",
+    "nodes attach fewer volumes; each is tested for every node",
 )
 POD_LABELS = Limit(
     64,
@@ -95,7 +95,7 @@ OWN_ANNOTATIONS = Limit(
 REQUIREMENT = Limit(
     1_024,
     "characters",
-    "the value of an annotation that says what a GPU has to be",
+    "the value of an annotation with a requirement on a GPU",
     "the longest sensible one is a list of models",
 )
 PRODUCTS = Limit(

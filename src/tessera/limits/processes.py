@@ -11,7 +11,7 @@ LEASE_DURATION = Limit(
 NESTING = Limit(
     128,
     "levels",
-    "an object of the API server that is too deep to decode; what is deeper is left out",
+    "nesting of an object of the API server; deeper parts are left out",
     "no kind of Kubernetes nests half as deep; an object may have 10,000 levels, the decoder takes some 900",
 )
 REMEMBERED_EVENTS = Limit(
@@ -96,7 +96,7 @@ PORT_HEADER = Limit(
     2_048,
     "bytes",
     "the request line, or one header, of a request to the webhook",
-    "those of the API server are far shorter; a header is stored before its request is judged",
+    "those of the API server are far shorter; a header is stored before its request is checked",
 )
 PORT_HEADER_TIME = Limit(
     5_000,

@@ -12,7 +12,7 @@ PROVISIONING_BOOK = Limit(
     512 * 1024,
     "bytes",
     "the ConfigMap of such records; the newest stay",
-    "half of what a ConfigMap holds, so that there is room for what cannot be read",
+    "half of a ConfigMap's limit, so that there is room for unreadable lines",
 )
 PROVISIONING_BROKEN = Limit(
     64 * 1024,
@@ -23,7 +23,7 @@ PROVISIONING_BROKEN = Limit(
 RECORD_TEXT = Limit(
     512,
     "characters",
-    "a name or an image in a record; what a node or a pod says is cut",
+    "a name or an image in a record, as a node or a pod reports it; the rest is cut",
     "a whole image reference fits",
 )
 WAITING_RECORDS = Limit(
@@ -83,6 +83,6 @@ SAMPLE_TIME = Limit(
 WARM_NODES = Limit(
     1_000,
     "nodes",
-    "warm nodes that `advise` reckons with",
+    "warm nodes that `advise` considers",
     "more is a cluster of its own; each number up to the answer is tried",
 )

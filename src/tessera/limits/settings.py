@@ -17,7 +17,7 @@ SETTINGS_VALUES = Limit(
 SETTINGS_REPEATED = Limit(
     1_000_000,
     "characters and values",
-    "what aliases of a YAML file stand for, all of them together",
+    "the values that aliases of a YAML file repeat, all together",
     "Kubernetes' largest object has as many; ten lines of aliases can stand for billions",
 )
 SETTINGS_MISTAKES = Limit(
@@ -36,7 +36,7 @@ SHARING_REPLICAS = Limit(
     10_000,
     "replicas",
     "replicas of one device in a sharing profile",
-    "more is a slip of the finger; kubelet keeps each in memory",
+    "more is a typing mistake; kubelet keeps each in memory",
 )
 QUANTITY = Limit(
     64,

@@ -253,7 +253,7 @@ class Geometry(msgspec.Struct, frozen=True):
 
     @property
     def media_token(self) -> int:
-        """The bit of an occupancy that says the media engines are taken."""
+        """The bit of an occupancy for the media engines."""
         return 1 << self.slots
 
 

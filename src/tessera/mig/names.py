@@ -1,4 +1,4 @@
-"""Profile names: how a card's memory becomes ``3g.20gb``, and how a name is read and spelled.
+"""Profile names: computes them from a card's memory, and reads and spells them.
 
 A profile's name is computed by NVIDIA's tools from two readings: the memory of the card and the eighths of it that the
 profile takes. Rules kept here:
@@ -19,7 +19,7 @@ from functools import lru_cache
 import msgspec
 
 RESOURCE_PREFIX = "nvidia.com/mig-"
-"""What stands before a profile's spelling in a Kubernetes resource name (NVIDIA device plugin, strategy ``mixed``)."""
+"""Prefix of a profile's spelling in a Kubernetes resource name (NVIDIA device plugin, strategy ``mixed``)."""
 
 _GRAMMAR = re.compile(r"(?P<slices>[1-9]\d*)g\.(?P<gb>\d+)gb(?P<suffix>(?:[+.-][a-z][a-z0-9.]*)?)")
 

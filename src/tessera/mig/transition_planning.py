@@ -1,6 +1,6 @@
 """Plans the smallest change from a card's present instances to the wanted ones.
 
-NVIDIA's own tool wipes a card and builds it anew. Here instances that the target still wants stay where they are, with
+NVIDIA's own tool wipes a card and builds it again. Here instances that the target still wants stay where they are, with
 the pods that use them. Rules:
 
 - the target is a multiset of profiles for the whole card; this module decides the positions explicitly;

@@ -317,7 +317,7 @@ class Nvml(Protocol):
         ...
 
     def reset(self, gpu: GpuUuid) -> None:
-        """Resets one card: a pending MIG mode takes hold, and its instances are gone. Takes seconds on real cards.
+        """Resets one card: applies a pending MIG mode, and destroys its instances. Takes seconds on real cards.
 
         Raises:
             InUse: a process holds the card; the text is the driver's.

@@ -97,7 +97,7 @@ class Fleet:
             home = self._nodes[node] = FleetNode(node)
             self._nodes_by_free.setdefault(0, {})[node] = home
         if gpu in home.cards:
-            raise ValueError(f"node {node} has card {gpu} already; remove it before adding it anew")
+            raise ValueError(f"node {node} has card {gpu} already; remove it before adding it again")
         card = FleetCard(home, gpu, self._table(geometry))
         home.cards[gpu] = card
         self._index(card)

@@ -6,7 +6,7 @@ Rules:
   must stay exactly packable beside the instances on the card. The planner chooses starts when the batch ends.
 - No demand loses its place to better packing. The planner first packs all demands large to small, and takes that plan
   only if all fit. Otherwise it admits demands by priority, then arrival; for one without room it may pack the admitted
-  ones anew, large to small, but never removes one.
+  ones again, large to small, but never removes one.
 - All slices of a demand go to one node, on any of its cards.
 - The caller decides which node admits a demand. The planner asks lazily, best node first, once per demand and attempt.
 - A batch may have a budget of steps. Demands beyond it are postponed, in the order of admission; the first demand is
@@ -157,10 +157,10 @@ class _Batch:
         for demand in (each for each in short if each.again):
             if left.is_spent:
                 break  # their last reason remains
-            anew = msgspec.structs.replace(demand, nodes=None, again=False)
+            widened = msgspec.structs.replace(demand, nodes=None, again=False)
             left.spend(2 * len(self._fleet.nodes))
-            self._search.find(anew, left)
-            reasons[demand.key] = explainer.reason(anew, self._search.refusals(demand))
+            self._search.find(widened, left)
+            reasons[demand.key] = explainer.reason(widened, self._search.refusals(demand))
         return Plan(assignments, reasons, frozenset(demand.key for demand in self._postponed))
 
     def clear(self) -> None:
@@ -177,15 +177,15 @@ class _Batch:
         """Refuses demands that can never fit on this fleet; returns those reasons and the other demands."""
         reasons: dict[str, Reason] = {}
         possible: list[Demand] = []
-        judged: dict[tuple[tuple[str, ...], bool], Reason | None] = {}
+        reason_of: dict[tuple[tuple[str, ...], bool], Reason | None] = {}
         for index, demand in enumerate(ordered):
             kind = (demand.profiles, demand.again)
-            if kind not in judged:
+            if kind not in reason_of:
                 if index and self._work.is_spent:
                     self._postponed = list(ordered[index:])
                     break
-                judged[kind] = self._impossible_reason(demand.profiles, again=demand.again)
-            reason = judged[kind]
+                reason_of[kind] = self._impossible_reason(demand.profiles, again=demand.again)
+            reason = reason_of[kind]
             if reason is None:
                 possible.append(demand)
             else:

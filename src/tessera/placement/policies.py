@@ -30,7 +30,7 @@ class Policy(Protocol):
     ) -> Iterator[FleetCard]:
         """Cards that have room for one slice, best first.
 
-        Of cards of one node that are alike, one is enough.
+        Of alike cards of one node, one is enough.
 
         Args:
             fleet: the cards; may not be changed.
@@ -138,7 +138,7 @@ def _used_percent(node: FleetNode) -> int:
 
 
 _FEW_NODES = 64
-# Up to so many nodes, a demand's own nodes are looked at one by one instead of all groups of alike cards.
+# Up to so many nodes, the cards of a demand's own nodes are ranked one by one instead of all groups of alike cards.
 
 
 class FragmentationGradient:

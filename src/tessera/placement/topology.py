@@ -133,9 +133,9 @@ class Topology:
 
 
 def _score(pairs: Mapping[tuple[str, str], CardLink], switch_links: Mapping[str, int], one: str, other: str) -> int:
-    told = [pairs[key] for key in ((one, other), (other, one)) if key in pairs]
-    path = max((pair.path for pair in told), default=PciPath.UNKNOWN)
-    direct = max((pair.nvlinks for pair in told), default=0)
+    links = [pairs[key] for key in ((one, other), (other, one)) if key in pairs]
+    path = max((pair.path for pair in links), default=PciPath.UNKNOWN)
+    direct = max((pair.nvlinks for pair in links), default=0)
     switched = min(switch_links.get(one, 0), switch_links.get(other, 0))
     return int(path) + NVLINK_POINTS * max(direct, switched)
 

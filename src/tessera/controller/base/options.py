@@ -39,9 +39,9 @@ class ControllerOptions:
         on_leading: called when this replica begins to act.
         record: decisions to keep of each decider, for ``tessera debug record``; 0 keeps none.
         record_socket: name of the socket that serves the records.
-        drivers: how the controller manages drivers, where a ClusterPolicy asks for that.
-        registries: how the controller reaches the registries of driver images.
-        provisioning: how the controller follows nodes on their way to usable cards.
+        drivers: the management of drivers, which a ClusterPolicy turns on.
+        registries: access to the registries of driver images.
+        provisioning: the observation of starting nodes.
     """
 
     identity: str

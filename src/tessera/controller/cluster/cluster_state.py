@@ -49,7 +49,7 @@ class CapacityChanges:
         self._since.clear()
 
     def room_may_have_grown_anywhere(self) -> None:
-        """Notes that room may have grown on any node: every waiting pod is planned anew on all nodes."""
+        """Notes that room may have grown on any node: every waiting pod is planned again on all nodes."""
         self._count += 1
         self._everywhere = self._count
 
@@ -88,14 +88,14 @@ class CapacityChanges:
 
     def candidates(self, waiting: Iterable[PodUid]) -> list[PodUid]:
         """Returns the pods to plan next: the rest of this round, or all pods of a new one."""
-        everybody = list(waiting)
-        found = self._not_asked_in_round(everybody)
+        pods = list(waiting)
+        found = self._due_in_round(pods)
         if not found and self._round < self._count:
             self._round = self._count
-            found = self._not_asked_in_round(everybody)
+            found = self._due_in_round(pods)
         return found
 
-    def _not_asked_in_round(self, pods: Iterable[PodUid]) -> list[PodUid]:
+    def _due_in_round(self, pods: Iterable[PodUid]) -> list[PodUid]:
         return [pod for pod in pods if self._refused.get(pod, -1) < self._round]
 
 

@@ -82,7 +82,7 @@ class HostPorts:
 
 
 def _conflicts(ports: Iterable[HostPort]) -> Iterator[HostPort]:
-    """Yields the ports whose use conflicts with these, as the index counts them."""
+    """Yields the ports that conflict with these, in the form of the index."""
     for protocol, address, number in ports:
         places = ("",) if address == ANY_ADDRESS else (address, ANY_ADDRESS)
         yield from ((protocol, place, number) for place in places)
@@ -285,7 +285,7 @@ class PodAffinityFilter:
         return self._nodes_with_label(rule.key) & ~full
 
     def _counted_nodes(self, rule: TopologySpread, pod: PodInfo) -> int:
-        """Returns the nodes whose pods and domains count: those with all labels that the pod's constraints name."""
+        """Returns the nodes that count for a spread: those with all labels that the pod's constraints name."""
         mask = -1
         for each in pod.relations.spread:
             mask &= self._nodes_with_label(each.key)

@@ -33,7 +33,7 @@ class Filter(Protocol):
         ...
 
     def kind(self, pod: PodInfo) -> Hashable:
-        """Returns a key that is equal for pods that the filter treats alike."""
+        """Returns a key; the filter gives the same answers for pods with equal keys."""
         ...
 
     def reserve(self, pod: PodInfo, node: NodeName) -> None:

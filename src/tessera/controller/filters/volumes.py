@@ -213,11 +213,11 @@ class VolumeFilter:
         promised = [each for key in in_use if (each := self._storage.claims.get(key)) and not self._storage.bound(each)]
         for key in keys:
             claim = self._storage.claims[key]
-            alike = sum(each.spec.storage_class_name == claim.spec.storage_class_name for each in promised)
-            alike += sum(
+            needed = sum(each.spec.storage_class_name == claim.spec.storage_class_name for each in promised)
+            needed += sum(
                 self._storage.claims[other].spec.storage_class_name == claim.spec.storage_class_name for other in keys
             )
-            if sum(bool(mask & bit) for mask in self._volumes_for(claim)) < alike:
+            if sum(bool(mask & bit) for mask in self._volumes_for(claim)) < needed:
                 return False
         return True
 

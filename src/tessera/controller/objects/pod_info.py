@@ -162,10 +162,10 @@ def _unschedulable_message(pod: Pod) -> str:
     """Returns the scheduler's message about a pod without a node; empty while the scheduler preempts for it."""
     if pod.spec.node_name or pod.spec.scheduling_gates or pod.status.nominated_node_name:
         return ""
-    said = next((each for each in pod.status.conditions if each.type == "PodScheduled"), None)
-    if said is None or (said.status, said.reason) != ("False", "Unschedulable"):
+    condition = next((each for each in pod.status.conditions if each.type == "PodScheduled"), None)
+    if condition is None or (condition.status, condition.reason) != ("False", "Unschedulable"):
         return ""
-    return said.message or said.reason
+    return condition.message or condition.reason
 
 
 def _started(pod: Pod) -> bool:

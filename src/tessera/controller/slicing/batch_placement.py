@@ -186,7 +186,7 @@ class _BatchFilters:
 
     Attributes:
         checked: number of pods, from the first on, whose constraints were tested.
-        kinds: by UID, a key that is equal for pods that every node treats alike.
+        kinds: by UID, a key; every node treats pods with equal keys in the same way.
     """
 
     def __init__(self, ordered: Sequence[PodInfo], context: PlacementContext, work: StepBudget) -> None:

@@ -24,7 +24,7 @@ def lost_slices_text(pod: PodInfo, reason: Reason) -> str:
     """Returns the event message for an ungated pod without recorded slices and without room for new ones."""
     return (
         f"The pod runs or is pinned without a slice on record, and its node has no room for {profiles_text(pod)}: "
-        f"{reason.text}. Delete the pod so that it is placed anew"
+        f"{reason.text}. Delete the pod, so that its replacement is placed again"
     )
 
 
@@ -33,7 +33,7 @@ def object_fault_text(node: str, fault: str) -> str:
     name = f"instaslice -n {INSTASLICE_NAMESPACE} {node}"
     return (
         f"instaslice {INSTASLICE_NAMESPACE}/{node}: {one_line(fault, 400)}. The node gets no new slices until the "
-        f"object is right: kubectl edit {name}, or kubectl delete {name}, after which the agent makes it anew"
+        f"object is right: kubectl edit {name}, or kubectl delete {name}, after which the agent creates it again"
     )
 
 
@@ -46,7 +46,7 @@ def withdrawn_text(pod: PodInfo, node: str, *, avoided: bool) -> str:
         cause = f"The agent of node {node} is not ready, so the pod's containers with slices cannot start there"
         then = "They start once the agent is ready. Delete the pod and create it again, so that it gets another place"
     if pod.owner:
-        then = "It is evicted, so that its owner makes it anew"
+        then = "It is evicted, so that its owner creates it again"
     if pod.owner and avoided:
         then = f"It is evicted, and its owner's next pod avoids the node for {AVOIDANCE_SECONDS / 60:.0f} minutes"
     return f"{cause}. {then}"

@@ -286,7 +286,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
                 self._record_refusal(one.pod, one.reason, dependent=one.pod.uid in dependent)
 
     def _replan_dependent_pods(self) -> None:
-        """After a change of pods or volumes, plans dependent pods anew on all nodes."""
+        """After a change of pods or volumes, plans dependent pods again on all nodes."""
         if self._cluster.dependencies_changed:
             self._cluster.dependencies_changed = False
             for uid in self._state.dependent:

@@ -282,7 +282,7 @@ class Client:
             name: the pod's.
             namespace: the pod's.
             uid: UID of the pod to evict.
-            resource_version: version of the pod to evict; a pod that has changed since is left alone.
+            resource_version: version of the pod to evict; a pod that has changed since is not evicted.
             grace_seconds: seconds that it may take to end.
 
         Raises:

@@ -43,8 +43,8 @@ def locate_error(raw: bytes | msgspec.Raw, decode: Callable[[bytes], object], er
     except (ValueError, LookupError, TypeError, RecursionError):
         return one_line(error)  # not JSON as a whole, or a path of another form
     shown = value if isinstance(value, str | int | float | bool | None) else f"of {len(value)} entries"
-    said = f'"{one_line(shown, 60)}"' if isinstance(shown, str) and shown is value else one_line(shown, 60)
-    return f"{one_line(name) or 'the object'} is {said}: {rule}"
+    text = f'"{one_line(shown, 60)}"' if isinstance(shown, str) and shown is value else one_line(shown, 60)
+    return f"{one_line(name) or 'the object'} is {text}: {rule}"
 
 
 def _parse_path(path: str) -> list[str]:

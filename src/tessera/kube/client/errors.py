@@ -94,7 +94,7 @@ class Unauthorized(ApiError):
 
 
 class Forbidden(ApiError):
-    """403: RBAC, admission or a quota says no."""
+    """403: RBAC, admission or a quota refuses."""
 
 
 class NotFound(ApiError):
@@ -122,7 +122,7 @@ class UnsupportedMediaType(ApiError):
 
 
 class Invalid(ApiError):
-    """422: the object breaks its schema; :attr:`ApiError.causes` says where."""
+    """422: the object breaks its schema; :attr:`ApiError.causes` names the fields."""
 
 
 class TooManyRequests(ApiError):

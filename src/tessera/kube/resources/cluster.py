@@ -125,7 +125,7 @@ class ResourceQuotaSpec(Wire, frozen=True, kw_only=True):
 
 
 class ResourceQuotaStatus(Wire, frozen=True, kw_only=True):
-    """Bounds in force and what is used of them."""
+    """The quota's limits and the used amounts."""
 
     hard: dict[str, str] = {}
     used: dict[str, str] = {}

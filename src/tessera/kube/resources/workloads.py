@@ -1,11 +1,11 @@
-"""Workloads: as much as says what a pod belongs to and whether it is ready."""
+"""Workloads: the fields that show the pods of a workload and their readiness."""
 
 from tessera.kube.resources.meta import LabelSelector, ObjectMeta, Wire
 from tessera.kube.resources.pods import Condition, PodSpec
 
 
 class ScaleSpec(Wire, frozen=True, kw_only=True):
-    """The number asked for."""
+    """The desired number of pods."""
 
     replicas: int = 0
 

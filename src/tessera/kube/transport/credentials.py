@@ -21,12 +21,12 @@ TOKEN_PERIOD = 60.0
 #: How long an exec plugin may take, seconds.
 _EXEC_TIMEOUT = 60.0
 
-#: Versions of client.authentication.k8s.io that are spoken.
+#: Supported versions of client.authentication.k8s.io.
 _EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 
 
 class CredentialError(ConnectionError):
-    """Credentials are not available; the text says why and what to do.
+    """Credentials are not available; the text has the reason and the remedy.
 
     A ``ConnectionError``, since no request was sent and a later try may find the plugin or the file in order.
     """
@@ -82,7 +82,7 @@ class TokenFile:
 
     Args:
         path: the file.
-        clock: says when to read it again.
+        clock: measures the time until the file is read again.
         base: the client certificate that goes with it, if any.
     """
 
@@ -129,7 +129,7 @@ class ExecPlugin(msgspec.Struct, frozen=True, kw_only=True):
         args: its arguments.
         env: variables added to ours.
         api_version: of client.authentication.k8s.io that it speaks.
-        install_hint: advice for people who lack the command.
+        install_hint: advice for users without the command.
         cluster: given to the plugin if it wants to know (``provideClusterInfo``).
         interactive: ``Never``, ``IfAvailable`` or ``Always``; a terminal is never offered.
     """

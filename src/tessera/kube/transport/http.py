@@ -92,11 +92,11 @@ class HttpTransport:
 
         Args:
             request: its path and query.
-            protocols: subprotocols that we speak, the best first.
+            protocols: subprotocols that we support, the preferred one first.
 
         Raises:
             ConnectionError: it could not be opened, or broke.
-            aiohttp.WSServerHandshakeError: the server answered otherwise; its ``status`` says how.
+            aiohttp.WSServerHandshakeError: the server refused; its ``status`` is the HTTP status.
             CredentialError: no credentials are available.
         """
         credential = await self._config.credentials.current()

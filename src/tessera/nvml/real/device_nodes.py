@@ -200,9 +200,9 @@ def _list_common_nodes(proc: Path) -> Iterator[tuple[str, int, int]]:
 def _list_capability_nodes(proc: Path) -> Iterator[HostDeviceNode]:
     major = read_majors(proc).get("nvidia-caps")
     for name in _CAPABILITIES if major is not None else ():
-        told = _read_values(proc / "driver/nvidia/capabilities/mig" / name)
-        if told.get("DeviceFileModify", "1") != "0" and told.get("DeviceFileMinor", "").isdigit():
-            minor, mode = int(told["DeviceFileMinor"]), int(told.get("DeviceFileMode", str(_CAPABILITY_MODE)))
+        values = _read_values(proc / "driver/nvidia/capabilities/mig" / name)
+        if values.get("DeviceFileModify", "1") != "0" and values.get("DeviceFileMinor", "").isdigit():
+            minor, mode = int(values["DeviceFileMinor"]), int(values.get("DeviceFileMode", str(_CAPABILITY_MODE)))
             yield HostDeviceNode(path=f"nvidia-caps/nvidia-cap{minor}", major=major or 0, minor=minor, mode=mode)
 
 

@@ -29,7 +29,7 @@ _SUFFIX = {
     16: "+me.all",
     17: "+gfx",
 }
-#: How NVML says that a card does not have a profile of some index.
+#: NVML's errors for a profile index that a card does not have.
 _NO_SUCH_PROFILE = (NotSupported, InvalidArgument)
 
 

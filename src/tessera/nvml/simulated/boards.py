@@ -15,7 +15,7 @@ from tessera.nvml.attributes import CardAttributes, MigAttributes, NvLink
 from tessera.nvml.interface import GpuInfo
 from tessera.nvml.simulated.machine_state import SimCard
 
-#: A data-centre card as it is sold: a 3D controller, ECC on, and a driver that asks for nothing.
+#: A data-centre card as it is sold: a 3D controller, ECC on, and no recovery action.
 DEFAULT_ATTRIBUTES = CardAttributes(pci_class=0x030200, ecc=True, recovery_action=0)
 #: PCI bus of the first NVSwitch of a simulated machine.
 _FIRST_SWITCH_BUS = 0xC0

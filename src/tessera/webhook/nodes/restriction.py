@@ -45,7 +45,7 @@ class AffinityTerm(msgspec.Struct, frozen=True):
 
         Args:
             selected: the layout that the pod's node selector names, ``None`` for any. If neither selector nor test
-                names one, the plain layout stands for all.
+                names one, the plain layout is tested in place of all.
         """
         tests = [test for test in self.labels or () if test.key == MIG_CONFIG_LABEL]
         if selected is None:

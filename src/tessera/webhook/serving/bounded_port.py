@@ -79,8 +79,8 @@ class Drops:
     def _report(self) -> None:
         self._timer = None
         if self._counts:
-            said = ", ".join(f"{count} {why}" for why, count in self._counts.most_common())
-            _log.warning("%s: connections cut off: %s", self._name, said)
+            counts = ", ".join(f"{count} {why}" for why, count in self._counts.most_common())
+            _log.warning("%s: connections cut off: %s", self._name, counts)
             self._counts.clear()
             self._timer = self._loop.call_later(_REPORT, self._report)
 
@@ -300,8 +300,8 @@ class BoundedPort:
             response = web.Response(status=413, text=text)
             response.force_close()
         else:
-            status, kind, said = self._answer(request.method, request.path, body)
-            response = web.Response(status=status, body=said, headers={"content-type": kind})
+            status, content_type, content = self._answer(request.method, request.path, body)
+            response = web.Response(status=status, body=content, headers={"content-type": content_type})
         connection.set_deadline(self._bounds.idle_time, "idle")
         return response
 
