@@ -29,8 +29,3 @@ def parse_device_id(text: str) -> SlicePosition:
     if not (gpu and profile and start.isascii() and start.isdigit()):
         raise ValueError(f"device ID {text!r}: not of the form GPU-UUID:PROFILE:START")
     return SlicePosition(gpu, profile, int(start))
-
-
-def spelled(profile: str) -> str:
-    """A profile's name in the resource's spelling: ``1g.5gb+me`` as ``1g.5gb.me``."""
-    return profile.replace("+", ".")

@@ -9,12 +9,13 @@ container starts, its CDI set exists (``docs/decisions/cdi-sets.md``), also afte
 only that may take a while.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
 from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.device_plugin import ResourcePlugin
 from tessera.agent.sharing.allocate_response import (
     AllocateOptions,
     build_allocation,
@@ -29,7 +30,7 @@ from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Re
 from tessera.api.sharing.devices import AdvertisedDevice as Entry
 from tessera.api.sharing.profile import AllocationPolicy
 from tessera.api.sharing.shares import NotEnoughShares, prefer_shares
-from tessera.kubelet.interfaces import ContainerAllocateResponse, Device, PluginError, PluginOptions, PreferredRequest
+from tessera.kubelet.interfaces import ContainerAllocateResponse, Device, PluginError, PreferredRequest
 from tessera.nvml.interface import DeviceFile
 from tessera.placement.topology import Topology
 
@@ -78,7 +79,7 @@ class AllocationHost(Protocol):
         ...
 
 
-class StaticDevicePlugin:
+class StaticDevicePlugin(ResourcePlugin):
     """See :class:`tessera.kubelet.interfaces.DevicePlugin`.
 
     Args:
@@ -91,60 +92,18 @@ class StaticDevicePlugin:
     """
 
     def __init__(self, resource: str, *, host: AllocationHost, cdi: CdiFile) -> None:
-        self._resource = resource
         self._host = host
         self._cdi = cdi
         self._list: tuple[Device, ...] = ()
-        self._shown = ChangeNotifier()
-        self._taken: tuple[Device, ...] | None = None
-        self._streams = 0
+        self._list_changed = ChangeNotifier()
         self.terms = AllocationTerms(offered=AdvertisedResource(name=resource, devices=()))
-
-    @property
-    def resource_name(self) -> str:
-        """The extended resource."""
-        return self._resource
-
-    @property
-    def options(self) -> PluginOptions:
-        """Both optional calls are served."""
-        return PluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
-
-    @property
-    def streaming(self) -> bool:
-        """True if kubelet listens to the list."""
-        return self._streams > 0
-
-    @property
-    def listed(self) -> bool:
-        """True if kubelet listens and has read the newest list."""
-        return self.streaming and self._taken == self._list
+        super().__init__(resource, devices=lambda: self._list, changes=self._list_changed, on_listed=host.note_listed)
 
     def show(self, devices: tuple[Device, ...]) -> None:
         """Replaces the list."""
         if devices != self._list:
             self._list = devices
-            self._shown.notify()
-
-    async def list_and_watch(self) -> AsyncIterator[Sequence[Device]]:
-        """Yields the list at once, and again whenever it differs."""
-        sent: tuple[Device, ...] | None = None
-        self._streams += 1
-        try:
-            while True:
-                seen = self._shown.count
-                if self._list != sent:
-                    sent = self._list
-                    yield sent
-                    # The reader asks for the next list once it has read this one.
-                    self._taken = sent
-                    self._host.note_listed()
-                await self._shown.wait(seen)
-        finally:
-            self._streams -= 1
-            if not self._streams:
-                self._taken = None
-                self._host.note_listed()
+            self._list_changed.notify()
 
     async def get_preferred_allocation(self, requests: Sequence[PreferredRequest]) -> Sequence[Sequence[str]]:
         """Prefers well connected cards; spreads or packs shares."""

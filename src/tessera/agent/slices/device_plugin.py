@@ -5,54 +5,32 @@ exclude each other. The controller's gate admits only pods whose slices fit. So 
 for a full card; the wait is in PreStartContainer, which kubelet calls for many pods at a time.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.device_plugin import ResourcePlugin
 from tessera.agent.inventory.positions import parse_device_id
 from tessera.agent.slices.cdi import qualified
 from tessera.agent.slices.claims import SliceClaims, preferred_devices
 from tessera.api.names import resource_of
-from tessera.kubelet.interfaces import ContainerAllocateResponse, Device, PluginError, PluginOptions, PreferredRequest
+from tessera.kubelet.interfaces import ContainerAllocateResponse, Device, PluginError, PreferredRequest
 
 
-class SliceDevicePlugin:
+class SliceDevicePlugin(ResourcePlugin):
     """See :class:`tessera.kubelet.interfaces.DevicePlugin`.
 
     Args:
         resource: ``nvidia.com/mig-<profile>``.
         devices: the list to advertise now.
         claims: gives slices to containers.
-        changes: wakes :meth:`list_and_watch`.
+        changes: announces that the list may have changed.
     """
 
     def __init__(
         self, resource: str, *, devices: Callable[[], Sequence[Device]], claims: SliceClaims, changes: ChangeNotifier
     ) -> None:
-        self._resource = resource
-        self._devices = devices
+        super().__init__(resource, devices=devices, changes=changes)
         self._claims = claims
-        self._changes = changes
-
-    @property
-    def resource_name(self) -> str:
-        """The extended resource."""
-        return self._resource
-
-    @property
-    def options(self) -> PluginOptions:
-        """Both optional calls are served."""
-        return PluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
-
-    async def list_and_watch(self) -> AsyncIterator[Sequence[Device]]:
-        """Yields the list at once, and again whenever it differs."""
-        sent: Sequence[Device] | None = None
-        while True:
-            count = self._changes.count
-            devices = self._devices()
-            if devices != sent:
-                sent = devices
-                yield devices
-            await self._changes.wait(count)
 
     async def get_preferred_allocation(self, requests: Sequence[PreferredRequest]) -> Sequence[Sequence[str]]:
         """Promised positions first. Two containers of one request never get the same position."""

@@ -11,7 +11,7 @@ import logging
 from tessera.agent.base.call_retries import CallFailure
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.gpu_inventory import InventoryReader
-from tessera.agent.inventory.positions import SlicePosition, spelled
+from tessera.agent.inventory.positions import SlicePosition
 from tessera.agent.inventory.sliceable_gpus import SliceableGpu
 from tessera.agent.slices.events import (
     CallFailed,
@@ -29,6 +29,7 @@ from tessera.agent.slices.events import (
 )
 from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.agent.slices.state_machine import SliceStateMachine
+from tessera.mig.names import resource_spelling
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import GpuLost, InUse, NotFound, NvmlError, ResetRequired
 from tessera.nvml.interface import GpuInstance
@@ -190,7 +191,7 @@ def observe_instance(gpu: str, instance: GpuInstance) -> ObservedInstance:
     """Returns an instance in the form of the machine's events."""
     return ObservedInstance(
         gi_id=instance.gi_id,
-        position=SlicePosition(gpu, spelled(instance.profile), instance.start),
+        position=SlicePosition(gpu, resource_spelling(instance.profile), instance.start),
         size=instance.size,
         computes=tuple((each.ci_id, each.mig_uuid) for each in instance.compute_instances),
     )

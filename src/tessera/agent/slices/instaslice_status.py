@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import msgspec
 
 from tessera.agent.base.runtime import AgentRuntime
-from tessera.agent.inventory.positions import SlicePosition, spelled
+from tessera.agent.inventory.positions import SlicePosition
 from tessera.agent.inventory.sliceable_gpus import SliceableGpus, node_gpus
 from tessera.agent.slices.events import InstasliceChanged, PromisedSlice, SlicePromise, SliceResult
 from tessera.agent.slices.follow_ups import SliceFollowUps
@@ -37,6 +37,7 @@ from tessera.api.names import PodUid
 from tessera.kube.backoff import STATE_WRITE, Backoff, pause_after_write
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources.meta import version_number
+from tessera.mig.names import resource_spelling
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ def _promise(pod: PodUid, request: AllocationRequest) -> SlicePromise:
         namespace=request.pod_ref.namespace,
         name=request.pod_ref.name,
         slices=tuple(
-            PromisedSlice(SlicePosition(each.gpu_uuid, spelled(each.profile), each.start), each.size)
+            PromisedSlice(SlicePosition(each.gpu_uuid, resource_spelling(each.profile), each.start), each.size)
             for each in request.slices
         ),
     )
