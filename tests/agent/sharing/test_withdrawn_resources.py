@@ -61,11 +61,11 @@ def test_names_are_remembered_over_a_restart_and_removed_once(tmp_path: Path) ->
     async def story() -> None:
         clock, api = LoopClock(1_700_000_000.0), Api()
         before = names_of(tmp_path, api, clock)
-        before.offered([OLD])
-        before.offered([NEW])
+        before.set_advertised([OLD])
+        before.set_advertised([NEW])
         await clock.sleep(100.0)
         names = names_of(tmp_path, api, clock)
-        names.offered([NEW])
+        names.set_advertised([NEW])
         assert await names.remove_stale([NEW]) == GRACE - 100.0
         await clock.sleep(GRACE - 100.0)
         await names.remove_stale([NEW])
@@ -79,8 +79,8 @@ def test_a_name_that_kubelet_brings_back_is_removed_again_after_another_while(tm
     async def story() -> None:
         clock, api = LoopClock(1_700_000_000.0), Api()
         names = names_of(tmp_path, api, clock)
-        names.offered([OLD])
-        names.offered([])
+        names.set_advertised([OLD])
+        names.set_advertised([])
         await clock.sleep(GRACE)
         await names.remove_stale([])
         api.node = node(gpu="0")
@@ -96,8 +96,8 @@ def test_a_removal_that_fails_is_tried_again_after_a_pause(tmp_path: Path) -> No
     async def story() -> None:
         clock, api = LoopClock(1_700_000_000.0), Api()
         names = names_of(tmp_path, api, clock)
-        names.offered([OLD])
-        names.offered([])
+        names.set_advertised([OLD])
+        names.set_advertised([])
         await clock.sleep(GRACE)
         api.down = True
         pause = await names.remove_stale([])

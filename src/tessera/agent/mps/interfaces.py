@@ -74,7 +74,7 @@ class DaemonLauncher(Protocol):
     """Starts daemons and finds those of former agents."""
 
     def find_obstacle(self) -> str:
-        """Why no daemon can be started on this node, with the next step; empty if one can."""
+        """The reason that no daemon can be started on this node, with the next step; empty if one can."""
         ...
 
     async def start(self, spec: DaemonSpec, note: Callable[[DaemonId], None]) -> MpsDaemon:

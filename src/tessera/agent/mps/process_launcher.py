@@ -89,7 +89,7 @@ class ProcessLauncher:
         self._table = ProcessTable()
 
     def find_obstacle(self) -> str:
-        """Why no daemon can be started on this node, with the next step; empty if one can."""
+        """The reason that no daemon can be started on this node, with the next step; empty if one can."""
         if self._find_binary() is None:
             return (
                 f"{BINARY} is neither in PATH nor in the driver's root {self._driver_root}; it comes with the driver"

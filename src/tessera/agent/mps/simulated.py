@@ -155,7 +155,7 @@ class SimulatedLauncher:
         return next((each for each in self.started if each.alive and each.spec.resource == resource), None)
 
     def find_obstacle(self) -> str:
-        """Why no daemon can be started."""
+        """The reason that no daemon can be started."""
         self.asked.append(self._clock.monotonic())
         return self.refusal
 

@@ -175,7 +175,7 @@ class CdiPublisher:
             _log.warning("the CDI set of a container is not made, which nothing refers to now: %s", error)
 
     async def _complete(self, resource: str, ids: Sequence[str], *, joint: bool) -> None:
-        self.occupancy.given(resource, ids, starts=True)
+        self.occupancy.note_allocated(resource, ids, starts=True)
         self.file.ensure_set(set_name(ids), unique(map(device_of, ids)))
         if joint:
             await self.occupancy.learn(resource, ids, self._changes)

@@ -47,14 +47,14 @@ class _Given(msgspec.Struct, frozen=True):
         ids: the entries.
         since: time of the allocation, by the monotonic clock.
         before: the holders of any of them at that time, from kubelet's last answer: pods that have ended since.
-        told: true once kubelet lists the present holder.
+        listed: true once kubelet lists the present holder.
     """
 
     resource: str
     ids: tuple[str, ...]
     since: float
     before: frozenset[PodUid]
-    told: bool = False
+    listed: bool = False
 
 
 class DeviceOccupancy:
@@ -77,16 +77,16 @@ class DeviceOccupancy:
         self._file = StateFile(given_file, list[tuple[str, tuple[str, ...]]])
         now = clock.monotonic()
         self._given = [_Given(resource, ids, now, frozenset()) for resource, ids in self._file.load() or ()]
-        self._told_at = 0.0
+        self._answered_at = 0.0
 
     @property
-    def known(self) -> bool:
+    def answered(self) -> bool:
         """True if kubelet has answered once."""
         return self._held is not None
 
     @property
     def silent(self) -> str | None:
-        """Why kubelet has not answered for a while; ``None`` if it has, or was not asked."""
+        """Text that kubelet has not answered for a while; ``None`` if it has, or was not asked."""
         if self._silent is None or self._clock.monotonic() - self._silent[0] < TELL_AFTER:
             return None
         return self._silent[1]
@@ -94,9 +94,9 @@ class DeviceOccupancy:
     @property
     def recently_allocated(self) -> frozenset[str]:
         """UUIDs of devices that kubelet's last answer may lack."""
-        return frozenset(device_of(entry) for each in self._given if not each.told for entry in each.ids)
+        return frozenset(device_of(entry) for each in self._given if not each.listed for entry in each.ids)
 
-    def given(self, resource: str, ids: Sequence[str], *, starts: bool = False) -> None:
+    def note_allocated(self, resource: str, ids: Sequence[str], *, starts: bool = False) -> None:
         """Notes that a container gets entries, or ``starts`` with them; kubelet has noted the allocation by then."""
         before = frozenset() if starts else frozenset(each.pod for each in self._holders_of(resource, ids))
         self._given.append(_Given(resource, tuple(ids), self._clock.monotonic(), before))
@@ -106,13 +106,13 @@ class DeviceOccupancy:
     def _keep(self) -> None:
         """Saves the entries whose holder kubelet does not list. A failed save denies no container its devices."""
         try:
-            self._file.save([(each.resource, each.ids) for each in self._given if not each.told])
+            self._file.save([(each.resource, each.ids) for each in self._given if not each.listed])
         except OSError as error:
             _log.warning("what was given to containers is not kept over a restart of the agent: %s", error)
 
     def started(self) -> None:
         """Notes that a container starts: kubelet has noted its allocation, and is asked at the next opportunity."""
-        if not all(each.told for each in self._given):
+        if not all(each.listed for each in self._given):
             self._asked_about = None
             self._changes.notify()
 
@@ -128,7 +128,7 @@ class DeviceOccupancy:
                 since = now if self._silent is None else self._silent[0]
                 self._silent = since, f"kubelet does not say which pods hold devices: {error}"
                 return ASK_AGAIN
-            self._asked_about, self._silent, self._told_at = about, None, now
+            self._asked_about, self._silent, self._answered_at = about, None, now
             self._given = [self._looked_up(each) for each in self._given if each not in settled]
             self._keep()
         young = [each.since + ADMISSION for each in self._given if each.since + ADMISSION > now]
@@ -137,35 +137,35 @@ class DeviceOccupancy:
 
     def _is_settled(self, given: _Given, now: float) -> bool:
         """True if kubelet's next answer counts more than this note of an allocation."""
-        return given.since + ADMISSION <= now and (given.told or not self._holders.may_initialize(given.resource))
+        return given.since + ADMISSION <= now and (given.listed or not self._holders.may_initialize(given.resource))
 
     def _look_at(self) -> float:
         """Time at which kubelet is asked again for the holders of allocated entries, even without any other change."""
         late = self._clock.monotonic() - ADMISSION
-        return inf if all(each.told or each.since <= late for each in self._given) else self._told_at + LOOK_AGAIN
+        return inf if all(each.listed or each.since <= late for each in self._given) else self._answered_at + LOOK_AGAIN
 
     def _looked_up(self, given: _Given) -> _Given:
-        """The allocation, with ``told`` set from kubelet's last answer."""
+        """The allocation, with ``listed`` set from kubelet's last answer."""
         holders = {each.pod for each in self._holders_of(given.resource, given.ids)}
-        return msgspec.structs.replace(given, told=given.told or not holders <= given.before)
+        return msgspec.structs.replace(given, listed=given.listed or not holders <= given.before)
 
     def _holders_of(self, resource: str, ids: Sequence[str]) -> list[DeviceUser]:
         return [each for each in chain.from_iterable((self._held or {}).values()) if _has(each, resource, ids)]
 
     def blocked(self, offer: Advertisement, parents: Mapping[str, str]) -> dict[EntryKey, str]:
-        """The entries of an offer that wait for a pod to end; see :func:`tessera.agent.sharing.refusals.blocked`."""
-        return find_blocked_entries(offer, self._all_held(), parents)
+        """The entries that wait for a pod to end; see :func:`tessera.agent.sharing.refusals.find_blocked_entries`."""
+        return find_blocked_entries(offer, self._list_held(), parents)
 
     def holder(self, card: str, parents: Mapping[str, str]) -> str:
         """The pod that holds a card or a part of it, and the resource; empty if none does."""
-        held = (each for each in self._all_held() if parents.get(each.device, each.device) == card)
+        held = (each for each in self._list_held() if parents.get(each.device, each.device) == card)
         return next((f"{each.pod} holds {each.id} as {each.resource}" for each in held), "")
 
-    def _all_held(self) -> list[HeldEntry]:
+    def _list_held(self) -> list[HeldEntry]:
         lately = [
             HeldEntry(resource=each.resource, id=entry, pod="a pod that is being admitted")
             for each in self._given
-            if not each.told
+            if not each.listed
             for entry in each.ids
         ]
         return [*list_held_entries(self._held or {}), *lately]
@@ -173,8 +173,8 @@ class DeviceOccupancy:
     @property
     def resources(self) -> frozenset[str]:
         """The resources of which containers hold entries, offered or not."""
-        told = {each.resource for holders in (self._held or {}).values() for each in holders}
-        return frozenset(told | {each.resource for each in self._given})
+        resources = {each.resource for holders in (self._held or {}).values() for each in holders}
+        return frozenset(resources | {each.resource for each in self._given})
 
     async def learn(self, resource: str, ids: Sequence[str], changes: ChangeNotifier) -> None:
         """Waits until kubelet lists the container that holds these entries, or for :data:`PATIENCE` seconds.

@@ -26,7 +26,7 @@ from tessera.api.sharing.profile import MigStrategy, SharingProfile
 
 
 class SharingProblem(msgspec.Struct, frozen=True):
-    """Why the state is not the desired one.
+    """The reason that the desired sharing is not in force.
 
     Attributes:
         reason: a word for machines, as in a condition: ``ProfileRefused``.
@@ -79,10 +79,10 @@ def choose_offer(
         except (AdvertisementImpossible, StrategyImpossible) as error:
             refusal = refusal or str(error)
             continue
-        found, conflict = _without_taken(found, taken)
-        return found, _refused(wish, refusal, found) or conflict
-    found, _ = _without_taken(_restricted(before or AppliedSharing(), cards, strategy), taken)
-    return found, _refused(wish, refusal, found)
+        found, conflict = _drop_on_demand(found, taken)
+        return found, _profile_problem(wish, refusal, found) or conflict
+    found, _ = _drop_on_demand(_drop_missing(before or AppliedSharing(), cards, strategy), taken)
+    return found, _profile_problem(wish, refusal, found)
 
 
 def _candidates(wish: DesiredSharing, before: AppliedSharing | None) -> Iterator[tuple[str, SharingProfile]]:
@@ -105,7 +105,7 @@ def _apply(
     return AppliedSharing(name=name, profile=profile, offer=offer, plans=plans)
 
 
-def _refused(wish: DesiredSharing, refusal: str | None, found: AppliedSharing) -> SharingProblem | None:
+def _profile_problem(wish: DesiredSharing, refusal: str | None, found: AppliedSharing) -> SharingProblem | None:
     if refusal is None:
         return None
     asked = f'profile "{wish.name}"' if wish.name else "no profile"
@@ -115,7 +115,7 @@ def _refused(wish: DesiredSharing, refusal: str | None, found: AppliedSharing) -
     )
 
 
-def _restricted(before: AppliedSharing, cards: Sequence[GpuState], strategy: MigStrategy) -> AppliedSharing:
+def _drop_missing(before: AppliedSharing, cards: Sequence[GpuState], strategy: MigStrategy) -> AppliedSharing:
     """The offer in force without the devices that are gone; a card in MIG mode is not available whole."""
     cut = (before.profile.flags.mig_strategy or strategy) is not MigStrategy.NONE
     gpus = sharing_gpus(cards)
@@ -136,7 +136,7 @@ def _restricted(before: AppliedSharing, cards: Sequence[GpuState], strategy: Mig
     )
 
 
-def _without_taken(found: AppliedSharing, taken: Collection[str]) -> tuple[AppliedSharing, SharingProblem | None]:
+def _drop_on_demand(found: AppliedSharing, taken: Collection[str]) -> tuple[AppliedSharing, SharingProblem | None]:
     conflicts = [name for name in found.offer.resources if name in taken]
     if not conflicts:
         return found, None

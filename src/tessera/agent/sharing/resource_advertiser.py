@@ -111,7 +111,7 @@ class ResourceAdvertiser:
 
     def occupied(self, card: str) -> str:
         """Names a pod that holds a part of a GPU, or says that kubelet has not answered yet; empty if none does."""
-        if not self._occupancy.known:
+        if not self._occupancy.answered:
             return "kubelet has not said yet which pods hold devices"
         return self._occupancy.holder(card, self._parents())
 
@@ -121,7 +121,7 @@ class ResourceAdvertiser:
         if self._applied is None:
             return False
         plugins = self._served.plugins
-        if self.offer.resources and not self._occupancy.known:
+        if self.offer.resources and not self._occupancy.answered:
             return False
         return plugins.keys() >= self.offer.resources.keys() and all(each.listed for each in plugins.values())
 
@@ -136,12 +136,12 @@ class ResourceAdvertiser:
         allocatable = self._names.allocatable()
         if allocatable is None:
             return ()
-        former = self._names.known - self._devices.on_demand_resources()
+        former = self._names.ever_advertised - self._devices.on_demand_resources()
         return overcounted_resources(allocatable, self.offer, self._reasons(), former)
 
     @property
     def problem(self) -> SharingProblem | None:
-        """Why the node does not advertise the desired profile; ``None`` if it does."""
+        """The reason that the node does not advertise the desired profile; ``None`` if it does."""
         if self._refusal is not None:
             return self._refusal
         if self._occupancy.silent is not None:
@@ -172,30 +172,30 @@ class ResourceAdvertiser:
         self._set_daemons()
         await self._device_nodes.read(self._gpu_states)
         waits = [self._device_nodes.retry_in()]
-        if self.offer.resources or self._names.known:
+        if self.offer.resources or self._names.ever_advertised:
             waits.append(await self._occupancy.ask(self.offer))
-        if self._occupancy.known:
+        if self._occupancy.answered:
             self._set_daemons()
             waits.append(self._publish())
         waits.append(await self._names.remove_stale(self._served.plugins.keys() | self._devices.on_demand_resources()))
-        told, self._announced = self._announced, (self.problem, self.offer, self.recently_allocated)
-        if told != self._announced:
+        before, self._announced = self._announced, (self.problem, self.offer, self.recently_allocated)
+        if before != self._announced:
             self._changes.notify()
         return min((each for each in waits if each is not None), default=None)
 
     def _set_daemons(self) -> None:
         """Sets the desired MPS daemons once current holders are known."""
         plans = {} if self._applied is None else drop_cards(self._applied.plans, self._devices.changing())
-        if self._occupancy.known or not plans:
+        if self._occupancy.answered or not plans:
             self._strategies.set_plans(plans)
 
     def _publish(self) -> float | None:
         """Writes the CDI file, then the new lists. Without the file no list changes."""
         if not self._cdi.publish(self._cdi_devices(), joint=self._ever_joint(), needed=self._options_now.uses_cdi):
             return RETRY
-        held = self._occupancy.resources & self._names.known - self._devices.on_demand_resources()
+        held = self._occupancy.resources & self._names.ever_advertised - self._devices.on_demand_resources()
         wait = self._served.show(self._lists(), held)
-        self._names.offered(self._served.plugins.keys() | self._devices.on_demand_resources())
+        self._names.set_advertised(self._served.plugins.keys() | self._devices.on_demand_resources())
         return wait
 
     def _decide(self) -> None:
@@ -276,7 +276,7 @@ class ResourceAdvertiser:
 
     def note_allocated(self, resource: str, ids: Sequence[str]) -> None:
         """Notes that kubelet gave entries to a container."""
-        self._occupancy.given(resource, ids)
+        self._occupancy.note_allocated(resource, ids)
 
     async def prepare_container(self, resource: str, ids: Sequence[str]) -> None:
         """Completes the CDI set of a container that is about to start.
@@ -306,7 +306,7 @@ class ResourceAdvertiser:
 
     def _ever_joint(self) -> bool:
         """True if a container of this node may have been given devices of several resources."""
-        return len(self._names.known) > 1
+        return len(self._names.ever_advertised) > 1
 
     def _parents(self) -> dict[str, str]:
         """The card of each MIG device."""

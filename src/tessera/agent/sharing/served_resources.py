@@ -97,7 +97,7 @@ class ServedResources:
 
     @property
     def refused(self) -> Mapping[str, str]:
-        """Why kubelet refuses a resource, by resource; only refused ones."""
+        """The resources that kubelet refuses, each with its reason."""
         plugins = self.plugins
         return {name: why for name, why in self._refused.items() if name in plugins and not plugins[name].streaming}
 

@@ -86,7 +86,7 @@ async def read_topology(hardware: AsyncNvml, cards: Sequence[GpuInfo]) -> Topolo
         hardware: the node's cards.
         cards: the cards of the topology.
     """
-    told = [
+    card_links = [
         CardLinks(uuid=card.uuid, pci_bus_id=card.pci_bus_id, links=await _links(hardware, card))
         for card in sorted(cards, key=lambda each: each.index)
     ]
@@ -96,7 +96,7 @@ async def read_topology(hardware: AsyncNvml, cards: Sequence[GpuInfo]) -> Topolo
             meetings[one, other] = PcieLevel(await hardware.common_ancestor(one, other))
         except (NvmlError, ValueError):
             continue  # the pair then counts by its NVLinks alone
-    return topology_of(told, meetings)
+    return topology_of(card_links, meetings)
 
 
 async def _links(hardware: AsyncNvml, card: GpuInfo) -> tuple[NvLink, ...]:

@@ -108,11 +108,11 @@ class AdvertisedNames:
         return None if node is None else node.status.allocatable
 
     @property
-    def known(self) -> frozenset[str]:
+    def ever_advertised(self) -> frozenset[str]:
         """Every resource that was ever offered and may still be on the node."""
         return frozenset(self._ended)
 
-    def offered(self, names: Collection[str]) -> None:
+    def set_advertised(self, names: Collection[str]) -> None:
         """Sets the present resources; earlier ones that are not among them are former from now on."""
         now = self._clock.now()
         ended = {name: now for name, since in self._ended.items() if since is None and name not in names}
