@@ -1,7 +1,7 @@
 """The map of the cluster's cards: each memory position of each card, with its pod and its state.
 
-Pure. The map is made from Instaslice objects alone, so it shows Tessera's records and needs only the right to read
-those objects. Nodes are read only to find those that are labelled for slices on demand and have no cards yet.
+Pure. The map is made from Instaslice objects alone, so it shows Tessera's records, and a user needs only the right to
+read those objects. Nodes are read only to find those that are labelled for slices on demand and have no cards yet.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -12,7 +12,7 @@ from tessera.api.instaslice import Instaslice, NodeGpu, ProfilePlacements, Slice
 from tessera.api.names import MIG_CONFIG_LABEL, is_on_demand
 from tessera.kube.resources import Node
 
-#: Conditions of a node that tell why its cards are not there: its driver's, and its layout's.
+#: Conditions of a node whose messages are the reason that its cards are missing: its driver's, and its layout's.
 READY, LAYOUT = "GpuNodeReady", "GpuMigLayoutApplied"
 
 

@@ -35,19 +35,19 @@ OPPOSING_TERMS = Limit(
 NEIGHBOUR_STEPS = Limit(
     30_000,
     "steps",
-    "comparisons for one pod's rules about other pods, each time that they are judged",
+    "comparisons for one pod's rules about other pods, each time that they are applied",
     "some 30 ms; a pod of 200 workloads with 50,000 pods takes 1,300; a rule beyond it is left to the scheduler",
 )
 VOLUME_STEPS = Limit(
     20_000,
     "volumes",
     "free volumes that one decision compares with claims",
-    "about 100 ms; claims beyond are taken to fit, and the scheduler judges them",
+    "about 100 ms; claims beyond are taken to fit, and the scheduler decides",
 )
 EXPLAINED_SETS = Limit(
     20_000,
     "sets",
-    "sets of pods that the search for what would free room tries for one pod",
+    "sets of pods that the search for pods whose end makes room tries, for one pod",
     "their number grows with every pod that runs; beyond it the reason says that several pods would have to end",
 )
 EXPLAINED_DIVISIONS = Limit(
@@ -66,7 +66,7 @@ REMEMBERED_CONSTRAINTS = Limit(
     4_096,
     "answers",
     "different constraints of pods (selector, affinity, tolerations) whose admitting nodes the controller caches",
-    "more kinds of pods than wait at once; the longest unused is forgotten, and judged again when needed",
+    "more kinds of pods than wait at once; the longest unused is forgotten, and computed again when needed",
 )
 REMEMBERED_SELECTIONS = Limit(
     500_000,
@@ -84,7 +84,7 @@ REMEMBERED_LABEL_KEYS = Limit(
     10_000,
     "keys",
     "keys of node labels whose last change the controller remembers",
-    "clusters have a few hundred; beyond it all keys are forgotten, and every pod is judged again",
+    "clusters have a few hundred; beyond it all keys are forgotten, and every pod is compared again",
 )
 CARD_MODELS = Limit(
     256,

@@ -113,6 +113,6 @@ REQUIRED_MEMORY = Limit(
 POLICY_ENTRIES = Limit(
     2_000,
     "entries",
-    "environment variables, mounts, volumes and capabilities of a pod, which the policy `tessera-device-access` judges",
+    "environment variables, mounts, volumes and capabilities of a pod, which the policy `tessera-device-access` checks",
     "each costs the API server some tens of microseconds; a pod of 100 containers with 20 each fits",
 )

@@ -18,7 +18,7 @@ from tessera.mig.occupancy import free_placements, free_slots, free_starts
 
 
 class Infeasible(msgspec.Struct, frozen=True):
-    """The reason why a set of profiles has no layout.
+    """The reason that a set of profiles has no layout.
 
     Attributes:
         rule: ``unknown profile``, ``media``, ``count``, ``slots`` or ``starts``.

@@ -18,14 +18,15 @@ from functools import lru_cache
 
 import msgspec
 
+#: Prefix of a profile's spelling in a Kubernetes resource name (NVIDIA device plugin, strategy ``mixed``).
 RESOURCE_PREFIX = "nvidia.com/mig-"
-"""Prefix of a profile's spelling in a Kubernetes resource name (NVIDIA device plugin, strategy ``mixed``)."""
 
 _GRAMMAR = re.compile(r"(?P<slices>[1-9]\d*)g\.(?P<gb>\d+)gb(?P<suffix>(?:[+.-][a-z][a-z0-9.]*)?)")
 
+#: nvml.h, NVML_COMPUTE_INSTANCE_PROFILE_<n>_SLICE.
 _CI_PROFILE_INDEX = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4, 8: 5, 6: 6}
-# nvml.h, NVML_COMPUTE_INSTANCE_PROFILE_<n>_SLICE.
 
+#: nvml.h, NVML_GPU_INSTANCE_PROFILE_*.
 _GI_PROFILE_INDEX = {
     (1, ""): 0,
     (2, ""): 1,
@@ -45,10 +46,9 @@ _GI_PROFILE_INDEX = {
     (2, "+me.all"): 16,
     (3, "+gfx"): 17,
 }
-# nvml.h, NVML_GPU_INSTANCE_PROFILE_*.
 
+#: nvml.h, NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV2.
 _DOUBLE_MEMORY_GI_PROFILE_INDEX = 9
-# nvml.h, NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV2.
 
 
 class ProfileName(msgspec.Struct, frozen=True):

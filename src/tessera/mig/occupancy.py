@@ -1,7 +1,7 @@
 """Occupancy of one card: its free slots, and the conflicts of a further instance.
 
 An occupancy is the ``int`` that ``geometry.py`` describes. Functions here answer for one further instance;
-``layout_planning.py`` packs several together. This module does not know who holds an instance.
+``layout_planning.py`` packs several together. This module does not know the users of instances.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ from tessera.mig.names import parse_profile_name
 
 
 class PlacementConflict(msgspec.Struct, frozen=True):
-    """The reason why one further instance does not fit on a card.
+    """The reason that one further instance does not fit on a card.
 
     Attributes:
         profile: the requested name.
@@ -31,8 +31,8 @@ class PlacementConflict(msgspec.Struct, frozen=True):
 def placement_mask(geometry: Geometry, placement: Placement) -> int:
     """The bits that an existing instance takes.
 
-    The hardware is right: an instance of a profile that the table lacks, or at a start that the table does not list,
-    still takes the slots that it covers, and the media engines if its name says so.
+    The hardware counts, not the table: an instance of a profile that the table lacks, or at a start that it does not
+    list, still takes the slots that it covers, and the media engines if its name says so.
 
     Raises:
         ValueError: the placement leaves the card.
@@ -104,7 +104,7 @@ def usable_slots(geometry: Geometry, occupancy: int) -> int:
 
 
 def find_conflict(geometry: Geometry, profile_name: str, held: Sequence[Placement]) -> PlacementConflict | None:
-    """The reason why a further instance of the profile does not fit on the card; ``None`` when it fits.
+    """The reason that a further instance of the profile does not fit on the card; ``None`` when it fits.
 
     Raises:
         ValueError: the instances held are themselves impossible.

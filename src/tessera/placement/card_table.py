@@ -19,11 +19,11 @@ from tessera.mig.geometry import Geometry, Placement, Profile
 from tessera.mig.layout_planning import list_packings
 from tessera.mig.occupancy import free_slots, free_starts, placement_mask, usable_slots
 
+#: Profile names with repetitions, sorted: the slices that this batch gave to a card, with open starts.
 Pending = tuple[str, ...]
-"""Profile names with repetitions, sorted: the slices that this batch gave to a card, with open starts."""
 
+#: Cards that could take a profile, best first when sorted: cost, free slots, table's number, occupancy, pending.
 Candidate = tuple[float, int, int, int, Pending]
-"""Cards that could take a profile, best first when sorted: cost, free slots, table's number, occupancy, pending."""
 
 
 class CardTable:

@@ -16,10 +16,10 @@ from tessera.placement.fleet import Fleet, FleetCard, OwnedPlacement
 from tessera.placement.node_fit import divide_over_cards
 from tessera.placement.step_budget import StepBudget
 
+#: Most nodes to search for allocations whose end would make room.
 _NODES_SEARCHED = 16
-# Most nodes to search for allocations whose end would make room.
+#: Most owners in such a set; beyond it the reason says that several would have to end.
 _OWNERS_ENDED = 3
-# Most owners in such a set; beyond it the reason says that several would have to end.
 
 
 class RefusalExplainer:

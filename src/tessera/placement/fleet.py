@@ -37,11 +37,17 @@ class Fleet:
     """All cards that slices may go to."""
 
     def __init__(self) -> None:
+        #: The nodes that have cards, in the order in which they were added.
         self._nodes: dict[str, FleetNode] = {}
+        #: One table for each geometry: those of ``_groups``, and at most ``CARD_MODELS`` former ones.
         self._tables: dict[Geometry, CardTable] = {}
+        #: Number of the newest table.
         self._numbers = 0
+        #: All cards by table and state (occupancy, pending); no group is empty.
         self._groups: dict[CardTable, dict[tuple[int, Pending], AlikeCards]] = {}
+        #: The keys of ``_groups`` with pending slices.
         self._open: dict[CardTable, set[tuple[int, Pending]]] = {}
+        #: All nodes by their free slots; no inner dict is empty.
         self._nodes_by_free: dict[int, dict[str, FleetNode]] = {}
 
     # Reading

@@ -14,10 +14,10 @@ from tessera.placement.card_table import CardTable, Pending, add_profile
 from tessera.placement.fleet import Fleet, FleetCard, FleetNode
 from tessera.placement.step_budget import StepBudget
 
+#: Card-and-profile trials after which the search accepts the division that it has.
 _STEPS = 300
-# Card-and-profile trials after which the search accepts the division that it has.
+#: Cost of a trial in steps of :class:`tessera.placement.step_budget.StepBudget`.
 _WORK_A_STEP = 10
-# Cost of a trial in steps of :class:`tessera.placement.step_budget.StepBudget`.
 
 #: The cost of one more slice of a profile on a card of that table, occupancy and pending multiset; ``None`` without
 #: room.

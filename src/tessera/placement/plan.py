@@ -1,4 +1,4 @@
-"""Decides for every waiting demand its node, card and start, or the reason why there is none.
+"""Decides for every waiting demand its node, card and start, or the reason that there is none.
 
 Rules:
 
@@ -33,16 +33,16 @@ from tessera.placement.step_budget import StepBudget
 
 __all__ = ["Demand", "NodeAllows", "Plan", "plan"]
 
+#: Attempts per batch to make room by packing again; each costs as much as the batch.
 _REPACKS = 8
-# Attempts per batch to make room by packing again; each costs as much as the batch.
+#: Steps that a demand costs besides the nodes it asks.
 _STEPS_A_DEMAND = 20
-# Steps that a demand costs besides the nodes it asks.
+#: Share of the work for packing everything together; demands that it cannot pack are admitted one by one.
 _PACKING_SHARE = 0.4
-# Share of the work for packing everything together; demands that it cannot pack are admitted one by one.
+#: Share of the remaining work for new reasons of demands that are refused again.
 _REASONS_SHARE = 0.5
-# Share of the remaining work for new reasons of demands that are refused again.
+#: Share of all the work by which reasons may exceed it; a further demand is postponed.
 _OVERDRAFT = 0.25
-# Share of all the work by which reasons may exceed it; a further demand is postponed.
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -137,9 +137,13 @@ class _Batch:
         self._steps = work.remaining
         self._search = search
         self._reservations = reservations
+        #: By key, the admitted demands and the card of each profile; their slices are pending on these cards.
         self._assigned: dict[str, tuple[Demand, tuple[FleetCard, ...]]] = {}
+        #: Remembered results of :meth:`_least_share`.
         self._shares: dict[str, tuple[float, int]] = {}
+        #: Demands that the budget left undecided, in the order of admission.
         self._postponed: list[Demand] = []
+        #: The nodes as if they were empty; None until a demand needs them.
         self._empties: list[list[tuple[CardTable, int, Pending]]] | None = None
 
     def run(self, ordered: Sequence[Demand], allows_when_empty: NodeAllows) -> Plan:

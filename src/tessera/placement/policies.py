@@ -137,8 +137,8 @@ def _used_percent(node: FleetNode) -> int:
     return -int(100 * node.free / total)
 
 
+#: Up to so many nodes, the cards of a demand's own nodes are ranked one by one instead of all groups of alike cards.
 _FEW_NODES = 64
-# Up to so many nodes, the cards of a demand's own nodes are ranked one by one instead of all groups of alike cards.
 
 
 class FragmentationGradient:

@@ -14,8 +14,8 @@ from tessera.placement.node_fit import fit_on_node
 from tessera.placement.policies import Policy
 from tessera.placement.step_budget import StepBudget
 
+#: Nodes with room from which a demand of several slices takes the best; it is refused only after all were tried.
 _NODES_COMPARED = 16
-# Nodes with room from which a demand of several slices takes the best; it is refused only after all were tried.
 
 
 class CardSearch:

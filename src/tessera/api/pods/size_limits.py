@@ -1,4 +1,4 @@
-"""Bounds the size of a pod that asks for slices, so that judging any pod costs little.
+"""Bounds the size of a pod that asks for slices, so that a decision about any pod costs little.
 
 Admission and the controller both apply the bounds, since pods can exist that no webhook has reviewed. Counting is
 cheap: it parses and compares nothing.
@@ -26,7 +26,7 @@ from tessera.limits.pods import (
 class PodSize(NamedTuple):
     """Counts of a pod's parts; ``terms``, ``expressions`` and ``values`` are those of required node affinity.
 
-    Admission counts up to ``quantities``. Only the controller judges and counts the rest: terms of affinity and
+    Admission counts up to ``quantities``. Only the controller applies and counts the rest: terms of affinity and
     anti-affinity to pods, spread constraints, labels and values in the selectors of all these, ports, volume claims.
     """
 

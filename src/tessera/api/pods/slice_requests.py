@@ -1,4 +1,4 @@
-"""Reads which slices a pod needs, as kubelet will allocate them.
+"""Reads the slices that a pod needs, as kubelet will allocate them.
 
 Kubelet gives devices to containers one after the other: init containers in order, then the others. Devices of an
 ordinary init container are first offered to later containers; devices of a sidecar (an init container with
@@ -6,7 +6,7 @@ ordinary init container are first offered to later containers; devices of a side
 its devices until it ends, so the slices of a pod are the sum over profiles of the devices that kubelet newly takes
 (``k8s.io/kubernetes/pkg/kubelet/cm/devicemanager``, ``Allocate`` and ``devicesToReuse``).
 
-This module does not know which profiles exist: a profile here is the text after ``nvidia.com/mig-``.
+This module knows no table of profiles: a profile here is the text after ``nvidia.com/mig-``.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ class SliceRequestError(Exception):
 
 
 class ContainerSlices(msgspec.Struct, frozen=True, kw_only=True):
-    """Slices that one container asks for.
+    """Slices that one container requests.
 
     Attributes:
         name: the container's.
@@ -179,7 +179,7 @@ def _reserved_slices(containers: Sequence[ContainerSlices], profile: str) -> int
 
 
 def slices_of(pod: Pod) -> tuple[ContainerSlices, ...]:
-    """The slices that each container of a pod asks for, in kubelet's order; containers without slices are left out.
+    """The slices that each container of a pod requests, in kubelet's order; containers without slices are left out.
 
     Raises:
         SliceRequestError: see :func:`container_slices`.
@@ -190,7 +190,7 @@ def slices_of(pod: Pod) -> tuple[ContainerSlices, ...]:
 
 
 def asks_for_slice(container: Container) -> bool:
-    """True if the container names a MIG resource at all; cheap, for the many pods that never do."""
+    """True if the container names a MIG resource; cheap, since most pods name none."""
     resources = container.resources
     return any(name.startswith(MIG_RESOURCE_PREFIX) for name in (*resources.limits, *resources.requests))
 

@@ -24,7 +24,7 @@ def lost_slices_text(pod: PodInfo, reason: Reason) -> str:
     """Returns the event message for an ungated pod without recorded slices and without room for new ones."""
     return (
         f"The pod runs or is pinned without a slice on record, and its node has no room for {profiles_text(pod)}: "
-        f"{reason.text}. Delete the pod, so that its replacement is placed again"
+        f"{reason.text}. Delete the pod, so that its replacement gets another place"
     )
 
 
