@@ -68,13 +68,13 @@ def pending_nodes(nodes: Iterable[Node], joined: Collection[str]) -> list[Pendin
     """The nodes that are labelled for slices on demand and are not among ``joined``, in the order of their names."""
     labelled = [each for each in nodes if is_on_demand(each.metadata.labels.get(MIG_CONFIG_LABEL, ""))]
     return [
-        PendingNode(node=each.metadata.name, why=_why_pending(each))
+        PendingNode(node=each.metadata.name, why=_pending_reason(each))
         for each in sorted(labelled, key=lambda each: each.metadata.name)
         if each.metadata.name not in joined
     ]
 
 
-def _why_pending(node: Node) -> str:
+def _pending_reason(node: Node) -> str:
     """The message of the node's condition that is not true; the driver's before the layout's."""
     wrong = {each.type: each for each in node.status.conditions if each.status != "True"}
     message = next((wrong[kind].message for kind in (READY, LAYOUT) if kind in wrong), "")
@@ -106,11 +106,11 @@ def _card(index: int, gpu: NodeGpu, placements: dict[str, ProfilePlacements], ti
         slots=max(ends, default=0),
         used=sum(tile.size for tile in tiles),
         tiles=tuple(sorted(tiles, key=lambda tile: tile.start)),
-        possible={profile: _more_of(each, tiles) for profile, each in sorted(placements.items())},
+        possible={profile: _count_fitting(each, tiles) for profile, each in sorted(placements.items())},
     )
 
 
-def _more_of(profile: ProfilePlacements, tiles: Sequence[Tile]) -> int:
+def _count_fitting(profile: ProfilePlacements, tiles: Sequence[Tile]) -> int:
     """The largest number of further slices of one profile that fit."""
     taken = {slot for tile in tiles for slot in range(tile.start, tile.start + tile.size)}
     count = 0

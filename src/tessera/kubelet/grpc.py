@@ -132,8 +132,11 @@ class GrpcKubelet:
         self._clock = clock
         self._watch = FolderWatch(self._folder)
         self._list = Coalesced(self._list_within_limits)
+        #: By resource that is served now, ``registered`` or the reason that it is not.
         self._states: dict[str, str] = {}
-        self._turns: dict[str, asyncio.Lock] = {}
+        #: By resource, the lock of the plugin that is served; the next plugin of the resource waits for it.
+        self._locks: dict[str, asyncio.Lock] = {}
+        #: True once leftover sockets of earlier processes were removed.
         self._cleaned = False
 
     @property
@@ -153,7 +156,7 @@ class GrpcKubelet:
             ValueError: the folder's path is too long for a socket.
         """
         self._remove_leftovers_once()
-        async with self._turns.setdefault(plugin.resource_name, asyncio.Lock()):
+        async with self._locks.setdefault(plugin.resource_name, asyncio.Lock()):
             await self._serve_alone(plugin)
 
     async def _serve_alone(self, plugin: DevicePlugin) -> None:

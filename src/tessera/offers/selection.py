@@ -1,11 +1,15 @@
 """Chooses the smallest resource of a cluster that fulfils a pod's requirements: a MIG slice, a share or a whole card.
 
 An *offer* is an extended resource as one node has it; nodes with the same offer are compared once, as a set
-(:class:`OfferTable`). Of all offers that fulfil the requirements, the function chooses the one with the least memory,
-then the one with the least part of a card's compute, then a plain profile before one that takes a part that a card has
-once (``+me``, ``+gfx``), then a slice of a fixed layout before one on demand, a slice before a share, since a slice is
-isolated, and a whole card last. Present free room does not matter: otherwise a cluster that is busy for a minute
-would give a pod more than it asked for, for the pod's whole life.
+(:class:`OfferTable`). Of all offers that fulfil the requirements, the smallest is chosen by these rules, in this order:
+
+1. the least memory;
+2. the least part of a card's compute;
+3. a plain profile before one that takes a part that a card has once (``+me``, ``+gfx``);
+4. a slice of a fixed layout, then a slice on demand, then a share, which is not isolated, then a whole card.
+
+Present free room does not matter: otherwise a cluster that is busy for a minute would give a pod more than it asked
+for, for the pod's whole life.
 
 One resource name may mean different cards: ``nvidia.com/gpu`` is a T4 on one node and an H100 on another. The answer
 names the selected nodes, and a restriction that keeps the pod off the others: none if there are no others, by the model
@@ -230,7 +234,7 @@ def _check_offers(requirements: Requirements, groups: Sequence[OfferOnNodes]) ->
 def choose_offer(
     requirements: Requirements,
     table: OfferTable,
-    among: Nodes,
+    nodes: Nodes,
     names: Names,
     *,
     undescribed: Mapping[str, Nodes] = _NONE,
@@ -241,12 +245,12 @@ def choose_offer(
     Args:
         requirements: the pod's requirements.
         table: the offers of the nodes.
-        among: the nodes whose offers count.
+        nodes: the nodes whose offers are considered.
         names: returns the names of those nodes.
         undescribed: by resource, nodes that do not report the cards behind it; they are never selected.
         where: the name of these nodes together, for a refusal.
     """
-    every = _check_offers(requirements, table.among(among))
+    every = _check_offers(requirements, table.among(nodes))
     unfit: dict[str, Nodes] = {}
     for each in every:
         if each.missing:
@@ -261,7 +265,7 @@ def choose_offer(
         each for each in sure if each.offer.resource == best.resource and each.offer.cost == best.cost
     )
     same = [each for each in every if each.offer.resource == best.resource]
-    unknown = undescribed.get(best.resource, 0) & among & ~selected
+    unknown = undescribed.get(best.resource, 0) & nodes & ~selected
     others = _unite_nodes(same) & ~selected
     return OfferChoice(
         resource=best.resource,

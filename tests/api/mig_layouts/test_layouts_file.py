@@ -216,14 +216,14 @@ def test_a_later_entry_counts_for_the_cards_that_it_names() -> None:
 )
 def test_filters_tell_models_and_boards_apart(filters: Any, matches: bool) -> None:
     (entry,) = entries(OFF | {"device-filter": filters})
-    assert entry.names(card(0, board=0x134F10DE)) is matches
+    assert entry.selects(card(0, board=0x134F10DE)) is matches
 
 
 def test_a_filter_for_a_board_does_not_match_an_unknown_one() -> None:
     (entry,) = entries(OFF | {"device-filter": "0x20B010DE:0x134F10DE"})
-    assert not entry.names(card(0))
+    assert not entry.selects(card(0))
     (zero,) = entries(OFF | {"device-filter": "0x20B010DE:0x00000000"})
-    assert zero.names(card(0))
+    assert zero.selects(card(0))
 
 
 def test_a_filter_that_can_match_nothing_is_told() -> None:

@@ -88,7 +88,7 @@ class LayoutEntry(msgspec.Struct, frozen=True, kw_only=True):
     filters: tuple[DeviceFilter, ...] = ()
     path: str = ""
 
-    def names(self, card: MigCard) -> bool:
+    def selects(self, card: MigCard) -> bool:
         """True if the entry is about this card."""
         if self.devices is not None and card.index not in self.devices:
             return False
@@ -183,11 +183,11 @@ def resolve_targets(entries: Sequence[LayoutEntry], cards: Iterable[MigCard]) ->
     notices: list[Notice] = []
     every = sorted(cards, key=lambda each: each.index)
     for card in every:
-        entry = next((each for each in reversed(entries) if each.names(card)), None)
+        entry = next((each for each in reversed(entries) if each.selects(card)), None)
         if entry is None:
             notices.append(Notice(f"GPU {card.index}", "no entry of the layout names it; it is left as it is"))
         elif card.mig_capable:
-            found.problems.extend(_parts(entry))
+            found.problems.extend(_partial_instances(entry))
             targets.append(CardTarget(card=card, mig_enabled=entry.mig_enabled, counts=entry.counts, path=entry.path))
         elif entry.mig_enabled and entry.devices is not None:
             text = f"GPU {card.index} ({card.product}) has no MIG; take it out of the list, or write all"
@@ -317,7 +317,7 @@ def _filter_notices(entries: Iterable[LayoutEntry]) -> list[Notice]:
     ]
 
 
-def _parts(entry: LayoutEntry) -> list[Problem]:
+def _partial_instances(entry: LayoutEntry) -> list[Problem]:
     """Reports compute instances smaller than their GPU instance, since no resource of Tessera serves them."""
     text = "compute instances smaller than their GPU instance are not made; write {}"
     return [

@@ -1,4 +1,4 @@
-"""Labels by which other software says that a node has NVIDIA GPUs, or will have them.
+"""Labels by which other software marks nodes that have NVIDIA GPUs, or will have them.
 
 All parts of Tessera that must recognise such nodes read this list: those that give nodes drivers, record their way to
 usable cards, or tell an autoscaler in advance. ``deploy/agent.yaml`` repeats it for the scheduler. A node's own offers

@@ -122,7 +122,7 @@ def decode_offers(text: str) -> tuple[NodeOffer, ...]:
     try:
         found = _DECODER.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
-        raise ValueError(f"annotation {OFFERS_ANNOTATION}: {_located(str(error))}; {_REMEDY}") from None
+        raise ValueError(f"annotation {OFFERS_ANNOTATION}: {_path_first(str(error))}; {_REMEDY}") from None
     if len(found) > OFFERS:
         raise ValueError(f"annotation {OFFERS_ANNOTATION}: has {len(found):,} entries; {OFFERS} are allowed; {_REMEDY}")
     for number, offer in enumerate(found):
@@ -136,7 +136,7 @@ def _check_size(text: str) -> None:
         raise ValueError(f"annotation {OFFERS_ANNOTATION}: has {size:,} bytes; {OFFERS_TEXT} are allowed")
 
 
-def _located(error: str) -> str:
+def _path_first(error: str) -> str:
     """Returns the decoder's text with the path in front of it."""
     text, _, path = error.partition(" - at `$")
     return f"{one_line(path.rstrip('`'))}: {one_line(text)}" if path else one_line(text)

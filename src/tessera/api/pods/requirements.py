@@ -61,7 +61,7 @@ def requirements_of(
         allowed = f"{OWN_ANNOTATIONS} are allowed: remove some"
         raise RequirementError(f"the pod has {len(own)} annotations under {PREFIX}; {allowed}")
     for key in own:
-        _refuse_nearly(key)
+        _refuse_misspelt(key)
     if not any(key in annotations for key in KEYS):
         return None
     for key in KEYS:
@@ -88,7 +88,7 @@ def _refuse_long(key: str, text: str) -> None:
         raise RequirementError(f"annotation {key}: has {len(text):,} characters; {REQUIREMENT} are allowed: shorten it")
 
 
-def _refuse_nearly(key: str) -> None:
+def _refuse_misspelt(key: str) -> None:
     if key in KEYS or len(key) > len(PREFIX) + _LONGEST_NAME:
         return  # the API server refuses the longer ones
     names = [known.removeprefix(PREFIX) for known in KEYS]

@@ -186,7 +186,7 @@ def slices_of(pod: Pod) -> tuple[ContainerSlices, ...]:
     """
     spec = pod.spec
     every = [(c, True) for c in spec.init_containers] + [(c, False) for c in spec.containers]
-    return tuple(found for c, init in every if asks_for_slice(c) and (found := _of(c, init=init)).counts)
+    return tuple(found for c, init in every if asks_for_slice(c) and (found := _read_slices(c, init=init)).counts)
 
 
 def asks_for_slice(container: Container) -> bool:
@@ -195,7 +195,7 @@ def asks_for_slice(container: Container) -> bool:
     return any(name.startswith(MIG_RESOURCE_PREFIX) for name in (*resources.limits, *resources.requests))
 
 
-def _of(container: Container, *, init: bool) -> ContainerSlices:
+def _read_slices(container: Container, *, init: bool) -> ContainerSlices:
     return container_slices(
         container.name,
         container.resources.limits,

@@ -1,4 +1,4 @@
-"""Configuration, identity, bookkeeping: the small kinds, and how objects name and select each other."""
+"""The small kinds of configuration, identity, events, leases and quotas (core/v1 and others)."""
 
 # ruff: noqa: RUF012 - msgspec gives every object its own copy of an empty default
 

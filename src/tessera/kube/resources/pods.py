@@ -63,7 +63,7 @@ class ContainerPort(Wire, frozen=True, kw_only=True):
 
 
 class SecurityContext(Wire, frozen=True, kw_only=True):
-    """Rights of a container, as far as they show if the host is open to it."""
+    """Rights of a container that give it access to the host."""
 
     privileged: bool = False
 
@@ -158,7 +158,7 @@ class EphemeralVolume(Wire, frozen=True, kw_only=True):
 
 
 class Volume(Wire, frozen=True, kw_only=True):
-    """A volume, as far as it shows if data is deleted with the pod, and which claims it uses."""
+    """A volume: its claim, and the fields that show if its data is deleted with the pod."""
 
     name: str = ""
     empty_dir: EmptyDir | None = None
@@ -192,7 +192,7 @@ class PodSpec(Wire, frozen=True, kw_only=True):
 
     @property
     def privileged(self) -> bool:
-        """True if a container may do all that the host may. A user who may run such pods controls the nodes."""
+        """True if a container has all rights of the host. A user who may run such pods controls the nodes."""
         contexts = (each.security_context for each in (*self.init_containers, *self.containers))
         return any(each is not None and each.privileged for each in contexts)
 

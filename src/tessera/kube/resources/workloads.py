@@ -11,7 +11,7 @@ class ScaleSpec(Wire, frozen=True, kw_only=True):
 
 
 class ScaleStatus(Wire, frozen=True, kw_only=True):
-    """The number there is, and the selector of the pods as a text."""
+    """The present number of pods, and their selector as a text."""
 
     replicas: int = 0
     selector: str = ""
@@ -68,7 +68,7 @@ class ReplicaSet(Wire, frozen=True, kw_only=True):
 
 
 class DaemonSetStatus(Wire, frozen=True, kw_only=True):
-    """The number of nodes that should run the pod, and of those that do."""
+    """The number of nodes that should run the pod, and the number that run it."""
 
     observed_generation: int = 0
     desired_number_scheduled: int = 0
@@ -95,7 +95,7 @@ class JobSpec(Wire, frozen=True, kw_only=True):
 
 
 class JobStatus(Wire, frozen=True, kw_only=True):
-    """The number of pods that did."""
+    """The number of pods that succeeded."""
 
     active: int = 0
     succeeded: int = 0

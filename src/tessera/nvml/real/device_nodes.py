@@ -93,7 +93,7 @@ def read_majors(proc: Path) -> dict[str, int]:
     Raises:
         NotSupported: the host's ``/proc`` cannot be read.
     """
-    return {name: int(major) for major, name in _MAJOR.findall(_characters(_read(proc / "devices")))}
+    return {name: int(major) for major, name in _MAJOR.findall(_character_devices(_read(proc / "devices")))}
 
 
 def _read(path: Path) -> str:
@@ -105,7 +105,7 @@ def _read(path: Path) -> str:
         ) from error
 
 
-def _characters(devices: str) -> str:
+def _character_devices(devices: str) -> str:
     """The part of ``/proc/devices`` on character devices."""
     return devices.partition("Block devices:")[0]
 
@@ -207,7 +207,7 @@ def _list_capability_nodes(proc: Path) -> Iterator[HostDeviceNode]:
 
 
 def _read_values(path: Path) -> dict[str, str]:
-    """Lines of the form ``Name: value``; nothing of a file that is not there."""
+    """Lines of the form ``Name: value``; empty for a missing file."""
     try:
         return dict(_LINE.findall(path.read_text(errors="replace")))
     except OSError:

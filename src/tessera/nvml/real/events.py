@@ -48,7 +48,7 @@ class RealEvents:
                 return None
             raise
         kind = self._kinds.get(data.eventType)
-        if kind is None:  # of no kind that we registered for
+        if kind is None:  # a kind that was not registered
             return None
         return GpuEvent(
             kind=kind,
@@ -81,7 +81,7 @@ class RealEvents:
         try:
             with translate_errors(self._nvml.NVMLError, "card of an event"):
                 return GpuUuid(decode_text(self._nvml.nvmlDeviceGetUUID(handle)))
-        except NvmlError as error:  # a card that is gone: the caller must suspect every card
+        except NvmlError as error:  # a lost card: the event may concern any card
             _log.warning("an event's card cannot be read: %s", error)
             return None
 

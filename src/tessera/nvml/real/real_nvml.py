@@ -66,8 +66,8 @@ class RealNvml:
         binding: the module ``pynvml``, loaded when needed.
         proc: the host's ``/proc``.
         sys: the host's ``/sys``.
-        reset_tool: how ``nvidia-smi`` is called, which resets cards.
-        library: the driver's library where the loader does not find it; the process lets go of it at the end.
+        reset_tool: the command line of ``nvidia-smi``, which resets cards.
+        library: the driver's library if the loader does not find it; unloaded at the end.
 
     Raises:
         DriverNotLoaded: no driver on this machine.
@@ -87,7 +87,9 @@ class RealNvml:
         self._mig = MigReader(self._nvml)
         self._cards = CardReader(self._nvml, sys)
         self._proc = proc
+        #: Every card that was listed, as last read; lost ones stay.
         self._known_cards: dict[GpuUuid, GpuInfo] = {}
+        #: The profile tables that were read; a change of MIG mode and a reset remove a card's table.
         self._profiles: dict[GpuUuid, list[GiProfileInfo]] = {}
         self._reset_tool = tuple(reset_tool)
         self._session = NvmlSession(self._nvml)

@@ -57,12 +57,12 @@ class Reviewer:
 
     Args:
         capabilities: the GPU resources of the cluster, which the caller keeps up to date.
-        counted: called with each verdict.
+        count_verdict: called with each verdict.
     """
 
-    def __init__(self, capabilities: Capabilities, counted: CountVerdict = _count_nothing) -> None:
+    def __init__(self, capabilities: Capabilities, count_verdict: CountVerdict = _count_nothing) -> None:
         self._capabilities = capabilities
-        self._counted = counted
+        self._count_verdict = count_verdict
         self._decoder = msgspec.json.Decoder(_Review)
         self._schemas = msgspec.json.Decoder(PodSchema | None)
         self._pods = msgspec.json.Decoder(dict[str, Any] | None)
@@ -78,7 +78,7 @@ class Reviewer:
         response: dict[str, Any] = {"uid": request.uid, "allowed": True}
         shape, pod = self._pod(request)
         if shape is None or pod is None or request.operation not in {"", "CREATE"}:
-            self._counted("untouched")
+            self._count_verdict("untouched")
         else:
             response |= self._decide(shape, pod, budget)
         return msgspec.json.encode(
@@ -109,12 +109,12 @@ class Reviewer:
             refuse_oversized(size_of(shape.spec or Spec()))
             operations = decide_admission(pod, self._capabilities, budget.spend)
         except PodRefused as error:
-            self._counted("refused")
+            self._count_verdict("refused")
             return {"allowed": False, "status": {"code": 403, "reason": "Forbidden", "message": str(error)}}
         if not operations:
-            self._counted("untouched")
+            self._count_verdict("untouched")
             return {}
-        self._counted("patched")
+        self._count_verdict("patched")
         return {"patchType": "JSONPatch", "patch": base64.b64encode(msgspec.json.encode(operations)).decode()}
 
 
