@@ -1,4 +1,4 @@
-"""Makes foreign text safe to show.
+"""Text that people read: foreign text made safe, and words that every message writes the same way.
 
 Names, annotations, messages and labels come from users and nodes. Printed raw, they can clear a reader's terminal,
 imitate our lines or run in a page. Code that shows such a text passes it through this module first: :func:`one_line`
@@ -8,6 +8,7 @@ in one place, :mod:`tessera.cli.base.console`.
 
 import html as _html
 import unicodedata
+from collections.abc import Sequence
 
 from tessera.limits.messages import ECHOED
 
@@ -20,12 +21,12 @@ _ELLIPSIS = "…"
 def one_line(text: object, most: int = ECHOED) -> str:
     r"""``text`` as one printable line of at most ``most`` characters.
 
-    Characters that steer a terminal become escapes as Python writes them (``\x1b``, ``\n``, ``\u202e``). What is cut
+    Characters that steer a terminal become escapes as Python writes them (``\x1b``, ``\n``, ``\u202e``). A cut text
     ends in an ellipsis. Work is bounded by ``most``, however long the text is.
     """
     whole = text if isinstance(text, str) else str(text)
     start = whole[: most + 1]
-    shown = start if start.isprintable() else "".join(_escaped(each) for each in start)
+    shown = start if start.isprintable() else "".join(_escape(each) for each in start)
     return shown if len(shown) <= most else shown[: max(most - 1, 0)] + _ELLIPSIS
 
 
@@ -35,14 +36,14 @@ def lines(text: object, most: int = ECHOED) -> list[str]:
 
 
 def json(document: str) -> str:
-    r"""JSON in which every character that steers a terminal is escaped as JSON escapes it (``\u202e``).
+    r"""JSON in which every unsafe character is escaped as JSON escapes it (``\u202e``).
 
     Encoders escape no more than JSON demands, which leaves the second set of controls, DEL and bidirectional overrides.
     The meaning stays the same: outside of strings JSON has none of these but blanks and ends of lines.
     """
     if document.isascii() and "\x7f" not in document:
         return document
-    return "".join(each if each in "\n\t\r" or not _steers(each) else _in_json(each) for each in document)
+    return "".join(each if each in "\n\t\r" or not _is_unsafe(each) else _escape_json(each) for each in document)
 
 
 def html(text: object, most: int = ECHOED) -> str:
@@ -50,16 +51,47 @@ def html(text: object, most: int = ECHOED) -> str:
     return _html.escape(one_line(text, most), quote=True)
 
 
-def _escaped(character: str) -> str:
-    if not _steers(character):
+# Words of messages and tables
+
+
+def age(seconds: float) -> str:
+    """A span of time as kubectl prints ages, in one unit: ``42s``, ``7m``, ``3h``, ``12d``."""
+    whole = max(0, int(seconds))
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if whole >= 2 * size:
+            return f"{whole // size}{unit}"
+    return f"{whole}s"
+
+
+def count_noun(number: int, noun: str) -> str:
+    """``1 node``, ``2 nodes``; for nouns whose plural ends in s."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def list_alternatives(words: Sequence[str]) -> str:
+    """``a``, ``a or b``, ``a, b or c``."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def list_names(names: Sequence[str], most: int = 5) -> str:
+    """Names with commas; after ``most`` of them only how many more there are: ``a, b and 3 more``."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+# Characters
+
+
+def _escape(character: str) -> str:
+    if not _is_unsafe(character):
         return character
     return character.encode("unicode_escape").decode("ascii")
 
 
-def _steers(character: str) -> bool:
+def _is_unsafe(character: str) -> bool:
     return unicodedata.category(character) in _UNSAFE
 
 
-def _in_json(character: str) -> str:
+def _escape_json(character: str) -> str:
     units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at] << 8 | units[at + 1]:04x}" for at in range(0, len(units), 2))

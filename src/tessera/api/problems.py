@@ -19,7 +19,7 @@ import msgspec
 
 from tessera.limits.messages import KEY_SHOWN, VALUE_SHOWN
 from tessera.limits.settings import SETTINGS_MISTAKES
-from tessera.phrasing import list_alternatives
+from tessera.text import list_alternatives
 
 
 class Problem(msgspec.Struct, frozen=True, order=True):

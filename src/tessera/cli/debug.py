@@ -57,7 +57,7 @@ def record(
         raise click.UsageError("name the FILE to write the records into")
     found = asyncio.run(_fetch(namespace, node, kubeconfig, context))
     file.write_bytes(found)
-    from tessera.phrasing import count_noun
+    from tessera.text import count_noun
 
     say(f"{count_noun(len(found.splitlines()), 'record')} in {file}; replay them with: tessera debug replay {file}")
 
@@ -148,7 +148,7 @@ def _title(record: "Record") -> str:
 
 
 def _lines(record: "Record", found: "Sequence[Difference]") -> Iterator[str]:
-    from tessera.phrasing import count_noun
+    from tessera.text import count_noun
 
     decisions = count_noun(len(record.decisions), "decision")
     before = f" ({record.skipped} earlier ones were not recorded)" if record.skipped else ""

@@ -9,8 +9,7 @@ import click
 
 from tessera.cli.base.connection import CommandError, report_errors
 from tessera.cli.base.console import say, say_json
-from tessera.phrasing import list_alternatives
-from tessera.text import one_line
+from tessera.text import list_alternatives, one_line
 
 if TYPE_CHECKING:
     from tessera.mig.geometry import Geometry, Placement

@@ -20,8 +20,8 @@ from tessera.explain.counterfactuals import (
 )
 from tessera.explain.explanation import Explanation
 from tessera.explain.snapshot import AGENT_LABEL, ClusterView
-from tessera.phrasing import count_noun, list_names
 from tessera.placement.demand import Fragmented, Full, NeverFits, NoNode, Reason, UnknownProfile
+from tessera.text import count_noun, list_names
 
 
 def explain_no_room(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Reason) -> Explanation:

@@ -15,10 +15,10 @@ from tessera.controller.slicing.batch_placement import Placed
 from tessera.controller.slicing.fleet_inventory import FOREIGN
 from tessera.controller.slicing.slicer import Slicer
 from tessera.explain.snapshot import ClusterView
-from tessera.phrasing import age
 from tessera.placement.cards import OwnedPlacement
 from tessera.placement.explain import RefusalExplainer
 from tessera.placement.node_fit import fit_on_node
+from tessera.text import age
 
 #: Alternative profiles, and nodes with different changes, that one explanation lists.
 _ALTERNATIVES = 3

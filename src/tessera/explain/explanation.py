@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from tessera.limits.messages import FACT_SHOWN
-from tessera.phrasing import list_names
-from tessera.text import one_line
+from tessera.text import list_names, one_line
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -14,7 +14,7 @@ from tessera.explain.explanation import Explanation
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources import Node, Pod
-from tessera.phrasing import count_noun, list_names
+from tessera.text import count_noun, list_names
 
 _DOMAIN = "nvidia.com/"
 #: Kinds of objects that the comparison needs.

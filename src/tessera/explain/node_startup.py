@@ -10,13 +10,13 @@ from tessera.api.driver.node_status import DriverPhase, DriverStatus, DriverStra
 from tessera.explain.explanation import Explanation
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import Condition, Node
-from tessera.phrasing import age, count_noun
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, ProvisioningRecord
 from tessera.provisioning.node_readiness import driver_status, missing_offer
 from tessera.provisioning.phases import Span, current_phase, estimate_remaining, node_phases, phase_began, span_seconds
 from tessera.provisioning.startup.deadline import EXTENDED
 from tessera.provisioning.tracking.timestamps import record_on
 from tessera.provisioning.tracking.tracker import FRESH
+from tessera.text import age, count_noun
 
 #: What each phase waits for, as the end of the verdict.
 _AWAITED: Mapping[Milestone, str] = {

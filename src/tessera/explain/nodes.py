@@ -24,7 +24,7 @@ from tessera.explain.node_reasons import relevant_warnings, remedies_for, remedi
 from tessera.explain.node_startup import describe_startup, explain_startup
 from tessera.explain.snapshot import AGENT_LABEL, ClusterView
 from tessera.kube.resources import Condition, Node
-from tessera.phrasing import list_names
+from tessera.text import list_names
 
 #: Labels that bring an agent to a node (``deploy/agent.yaml``); None stands for any value.
 AGENT_NODE_LABELS: Mapping[str, str | None] = {

@@ -21,8 +21,7 @@ from tessera.explain.fixed_resources import explain_fixed_request, fixed_request
 from tessera.explain.pod_startup import explain_bound, explain_unscheduled
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import Pod
-from tessera.phrasing import list_names
-from tessera.text import one_line
+from tessera.text import list_names, one_line
 
 #: Kueue's gates; its own objects tell more than the gate.
 _KUEUE = "kueue.x-k8s.io/"

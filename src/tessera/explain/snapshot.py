@@ -18,8 +18,8 @@ from tessera.controller.slicing.slicer import Slicer, slicer_from_objects
 from tessera.kube.resources import CoreEvent, Lease, Node, Pod, ResourceQuota
 from tessera.limits.messages import EVENT_SHOWN
 from tessera.limits.processes import LEASE_DURATION
-from tessera.phrasing import age
 from tessera.provisioning.milestones import ProvisioningRecord
+from tessera.text import age
 
 #: Label of the agents' pods and name of the controller's Lease, as deploy/ has them.
 AGENT_LABEL = ("app.kubernetes.io/name", "tessera-agent")

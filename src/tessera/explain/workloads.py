@@ -21,7 +21,7 @@ from tessera.explain.pods import explain_pod
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources import Condition, Pod, ResourceQuota
-from tessera.phrasing import count_noun
+from tessera.text import count_noun
 
 #: The condition of a ReplicaSet whose pods the API server refuses.
 _FAILURE = "ReplicaFailure"

@@ -8,7 +8,7 @@ import click
 from tessera.cli.base.connection import report_errors
 from tessera.cli.base.console import say, say_json
 from tessera.cli.base.inputs import Duration, Number
-from tessera.phrasing import count_noun
+from tessera.text import count_noun
 
 if TYPE_CHECKING:
     from tessera_lab.cloud.autoscaler.rules import AutoscalerTimers

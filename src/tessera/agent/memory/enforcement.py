@@ -21,7 +21,7 @@ from tessera.agent.base.processes import ProcessId, ProcessTable
 from tessera.agent.memory.policy import CardUse, MemoryAction, MemoryDecision, is_plausible, sum_by_pod
 from tessera.api.names import PodUid
 from tessera.kube.resources import Pod
-from tessera.phrasing import list_names
+from tessera.text import list_names
 
 _SIGNALS = {MemoryAction.TERMINATE: signal.SIGTERM, MemoryAction.KILL: signal.SIGKILL}
 

@@ -18,7 +18,7 @@ from tessera.api.driver.nvidia_driver import OWNER_LABEL
 from tessera.kube.resources import NodeAffinity, NodeSelectorRequirement
 from tessera.kube.resources.meta import Resource
 from tessera.kube.selectors import Requirement, parse_operator
-from tessera.phrasing import list_names
+from tessera.text import list_names
 
 #: Untyped: every field counts, also those that Tessera does not know.
 CLUSTER_POLICIES = Resource("nvidia.com", "v1", "clusterpolicies", cluster_policy.KIND, False, dict[str, Any])

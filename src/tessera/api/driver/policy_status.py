@@ -18,7 +18,7 @@ from tessera.api.driver.assignment import DriverConflict
 from tessera.api.driver.node_status import DriverPhase, DriverStatus
 from tessera.api.problems import Notice, Problem
 from tessera.limits.drivers import POLICY_MESSAGE
-from tessera.phrasing import count_noun, list_names
+from tessera.text import count_noun, list_names
 
 READY, ERROR = "Ready", "Error"
 WITHOUT_EFFECT = "FieldsIgnored"

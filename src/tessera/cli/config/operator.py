@@ -24,7 +24,7 @@ from tessera.api.sharing.profile_selection import PROFILE_LABEL
 from tessera.cli.config.layouts import check_layouts
 from tessera.cli.config.part_report import PartReport, TrialNode, report_refused
 from tessera.cli.config.sharing import check_sharing
-from tessera.phrasing import count_noun
+from tessera.text import count_noun
 
 VALUES_KIND = "values of gpu-operator"
 CLUSTER_POLICY_KIND = POLICY_KIND

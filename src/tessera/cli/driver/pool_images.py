@@ -12,7 +12,7 @@ from tessera.driver.nodes.node_facts import DriverNodeFacts
 from tessera.driver.planning.strategy import StrategyInputs, choose_strategy, image_queries
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageQuery, Outcome, Resolution
-from tessera.phrasing import list_names
+from tessera.text import list_names
 
 Answers = Mapping[ImageQuery, Resolution]
 

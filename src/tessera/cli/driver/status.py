@@ -15,7 +15,7 @@ from tessera.clock import parse_rfc3339
 from tessera.driver.nodes.node_facts import read_node_facts
 from tessera.driver.nodes.node_status import read_status
 from tessera.kube.resources import Node
-from tessera.phrasing import age
+from tessera.text import age
 
 
 @click.command()

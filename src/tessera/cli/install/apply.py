@@ -41,7 +41,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Conflict, NotFound
 from tessera.kube.resources import CONFIGMAPS
 from tessera.kube.resources.meta import Resource, resource_for
-from tessera.phrasing import count_noun
+from tessera.text import count_noun
 
 #: Managers and operations of ``kubectl apply`` and of ``kubectl apply --server-side``.
 _KUBECTL = frozenset({("kubectl-client-side-apply", "Update"), ("kubectl", "Apply")})

@@ -12,12 +12,12 @@ from enum import IntEnum
 
 import msgspec
 
-from tessera.phrasing import count_noun, list_names
 from tessera.provisioning.advise.loop import ReplaceLoop, empty_loop, provision_loop
 from tessera.provisioning.advise.samples import GroupTimes
 from tessera.provisioning.advise.timers import WANTED, Advice, Bound, Timers
 from tessera.provisioning.options import STARTUP_TAINT
 from tessera.provisioning.statistics import needed
+from tessera.text import count_noun, list_names
 
 
 class Rank(IntEnum):

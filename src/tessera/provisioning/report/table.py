@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tessera.phrasing import count_noun
 from tessera.provisioning.experiments.results import Samples
 from tessera.provisioning.report.summary import Numbers, Summary, WorkloadSummary
+from tessera.text import count_noun
 
 _COLUMNS = ("n", "mean", "p50", "p90", "p99")
 #: The text for an empty report, with the place to look at then.

@@ -13,7 +13,6 @@ import msgspec
 
 from tessera.clock import rfc3339
 from tessera.kube.resources import Node
-from tessera.phrasing import count_noun
 from tessera.provisioning.milestones import ProvisioningRecord
 from tessera.provisioning.node_readiness import driver_status, driver_text
 from tessera.provisioning.startup.deadline import (
@@ -23,6 +22,7 @@ from tessera.provisioning.startup.deadline import (
     deadline_began,
     held_back_text,
 )
+from tessera.text import count_noun
 
 #: Seconds in which replacements of a group are counted.
 HOUR = 3600.0

@@ -14,11 +14,11 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CAPI_MACHINES, NODECLAIMS, NODES, OPENSHIFT_MACHINES, Machine, Node, Pod, Resource
 from tessera.kube.watch.cache import Cache
-from tessera.phrasing import list_names
 from tessera.provisioning.recording.history_store import HistoryStore
 from tessera.provisioning.tracking.machines import MachineRequest
 from tessera.provisioning.tracking.timestamps import tessera_app
 from tessera.provisioning.tracking.tracker import Tracker
+from tessera.text import list_names
 
 _MIRROR = "kubernetes.io/config.mirror"
 #: Type, status and reason of the condition of a policy with mistakes.

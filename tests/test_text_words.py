@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.phrasing import age, count_noun, list_names
+from tessera.text import age, count_noun, list_names
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(-1, "0s"), (90, "90s"), (150, "2m"), (7200, "2h"), (900_000, "10d")])
