@@ -1,7 +1,8 @@
 """The HTTP pages of every process: ``/metrics``, ``/healthz`` and ``/readyz``.
 
 Controller and agent serve them with :func:`serve_status`. The webhook serves the same pages from a second thread
-(:mod:`tessera.webhook.serving.server`), so that they answer during a review.
+(:mod:`tessera.webhook.serving.server`), so that they answer during a review. The server of ``prometheus_client`` has
+no probes.
 """
 
 import asyncio

@@ -18,7 +18,7 @@ from tessera.provisioning.tracking.timestamps import record_on
 from tessera.provisioning.tracking.tracker import FRESH
 from tessera.text import age, count_noun
 
-#: What each phase waits for, as the end of the verdict.
+#: The awaited event of each phase, as the end of the verdict.
 _AWAITED: Mapping[Milestone, str] = {
     Milestone.READY: "waiting for kubelet to report Ready",
     Milestone.LABELLED: "waiting for the facts that its driver depends on, such as the kernel version",

@@ -1,5 +1,7 @@
 """Elects one leader among several processes with a Lease; no process acts after its lease may have run out.
 
+Hand-written because kopf elects by a custom object of its own, and the asynchronous clients have no election.
+
 Rules:
 
 1. The lease changes hands by compare-and-swap only: every write carries the resourceVersion that was read.

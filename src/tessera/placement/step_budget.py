@@ -25,7 +25,7 @@ class StepBudget:
         return self.remaining <= 0
 
     def part(self, share: float) -> "StepBudget":
-        """Returns a budget with a part of the remaining steps. What it spends counts on this budget too."""
+        """Returns a budget with a part of the remaining steps. Its steps count on this budget too."""
         return _PartialBudget(self, int(self.remaining * share))
 
 

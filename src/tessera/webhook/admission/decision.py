@@ -50,7 +50,7 @@ Json = Mapping[str, Any]
 
 
 def share_count_refusal(spec: Json, nodes: Nodes, capabilities: Capabilities) -> str:
-    """Returns why no node can serve a container's amount; empty if one may.
+    """Returns the reason that no node can serve a container's amount; empty if a node may.
 
     Args:
         spec: the pod's ``spec``.
