@@ -18,6 +18,7 @@ from tessera.driver.run import DriverOptions, Drivers
 from tessera.kube.client.client import Client
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import CRDS, DAEMONSETS, NAMESPACES, NODES, PODS
+from tessera.kube.runtime import KubeRuntime
 from tessera.kube.transport.interface import Request, Response, Stream, Transport
 from tessera.kube.watch.informer import Informer
 from tessera.manifests import install_manifests
@@ -109,15 +110,12 @@ class World:
         pods = Informer(client, PODS, clock=self.clock, rng=rng)
         events = EventRecorder(client, component="tessera-controller", clock=self.clock, rng=rng)
         drivers = Drivers(
-            client,
-            self.clock,
+            KubeRuntime(client=client, clock=self.clock, rng=rng),
             resolver=Registry(),
             nodes=nodes,
             pods=pods,
             options=DriverOptions(image="tessera:1"),
             events=events,
-            rng=rng,
-            may_act=lambda: True,
         )
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:

@@ -25,6 +25,7 @@ from tessera.driver.pool import PoolKey
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, NAMESPACES, NODES, OPENSHIFT_PROXIES, Node
+from tessera.kube.runtime import KubeRuntime
 from tessera.kube.transport.interface import Request, Response
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
@@ -54,9 +55,7 @@ class Desk:
         self.client = Client(Distant(self.server, ADMIN), field_manager="t", clock=self.clock)
         self.woken = 0
         self.acting = DriverExecutor(
-            self.client,
-            rng=random.Random(0),
-            may_act=lambda: True,
+            KubeRuntime(client=self.client, clock=self.clock, rng=random.Random(0)),
             wake=self._wake,
             image=lambda: "tessera:1",
             toolkit_spec=lambda: "",

@@ -15,6 +15,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import CONFIGMAPS, CRDS, EVENTS, NAMESPACES, NODECLAIMS, NODES, PODS, Node, Taint
+from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera.provisioning.history import BROKEN_KEY, RECORDS_KEY, WORKLOADS_KEY, decode_record, decode_workload
 from tessera.provisioning.metrics import ProvisioningMetrics
@@ -84,15 +85,12 @@ class Cluster:
         pods = Informer(client, PODS, clock=self.clock, rng=rng)
         events = EventRecorder(client, component="tessera-controller", clock=self.clock, rng=rng)
         part = Provisioning(
-            client,
-            self.clock,
+            KubeRuntime(client=client, clock=self.clock, rng=rng, may_act=lambda: self.leads),
             nodes=nodes,
             pods=pods,
             events=events,
             metrics=self.metrics,
             options=self.options,
-            rng=rng,
-            may_act=lambda: self.leads,
         )
         async with asyncio.TaskGroup() as group:
             for each in (nodes, pods, events, part):

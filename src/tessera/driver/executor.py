@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-import random
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -37,10 +36,10 @@ from tessera.driver.planning.instructions import (
     WriteStatus,
     instruction_key,
 )
-from tessera.kube.client.client import Client
 from tessera.kube.client.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from tessera.kube.executor import FREE, Executor, Hold, RequestError, until_observed
 from tessera.kube.resources import CONFIGMAPS, DAEMONSETS, NODES, OPENSHIFT_PROXIES, PODS, RUNTIME_CLASSES
+from tessera.kube.runtime import KubeRuntime
 
 _log = logging.getLogger(__name__)
 
@@ -56,9 +55,7 @@ class DriverExecutor:
     """Carries out the planner's instructions; see :mod:`tessera.kube.executor` for writes in flight and pauses.
 
     Args:
-        client: the API server.
-        rng: random numbers for jitter.
-        may_act: True while this process leads; called before each write.
+        runtime: see :class:`~tessera.kube.runtime.KubeRuntime`.
         wake: called after an answer or the end of a pause.
         image: Tessera's own image; empty while it is not known.
         toolkit_spec: digest of the spec of the toolkit's DaemonSet, from its annotation; empty if there is none.
@@ -66,22 +63,20 @@ class DriverExecutor:
 
     def __init__(
         self,
-        client: Client,
+        runtime: KubeRuntime,
         *,
-        rng: random.Random,
-        may_act: Callable[[], bool],
         wake: Callable[[], None],
         image: Callable[[], str],
         toolkit_spec: Callable[[], str],
     ) -> None:
         #: Why a set's DaemonSet cannot be created, by the set's id. A successful creation removes the entry.
         self.problems: dict[str, str] = {}
-        self._client = client
-        self._condition_writer = client.with_field_manager(CONDITIONS_MANAGER)
-        self._may_act = may_act
+        self._client = runtime.client
+        self._condition_writer = runtime.client.with_field_manager(CONDITIONS_MANAGER)
+        self._may_act = runtime.may_act
         self._image = image
         self._toolkit_spec = toolkit_spec
-        self._executor: Executor[Instruction] = Executor(self, wake=wake, rng=rng)
+        self._executor: Executor[Instruction] = Executor(self, wake=wake, rng=runtime.rng)
 
     def start(self, instruction: Instruction, group: asyncio.TaskGroup) -> None:
         """Starts an instruction, unless its object is busy or another write of the same node has to come first."""

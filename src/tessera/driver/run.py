@@ -7,14 +7,13 @@ that the last round named. Everything kept between two rounds may be lost.
 import asyncio
 import contextlib
 import logging
-import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 from prometheus_client import CollectorRegistry
 
 from tessera.api.driver.driver_policy import DriverPolicy
-from tessera.clock import Clock, until_set
+from tessera.clock import until_set
 from tessera.driver.build.builds import BuildJobs
 from tessera.driver.build.families import toolkit_image
 from tessera.driver.build.settings import BuildSettings
@@ -39,10 +38,10 @@ from tessera.driver.rollout.executor import RolloutExecutor
 from tessera.driver.rollout.rollout import Rollout, RolloutMetrics
 from tessera.driver.rollout_link import RolloutAdapter
 from tessera.kube.backoff import Backoff
-from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import DAEMONSETS, Node, Pod
+from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import Informer
 
 
@@ -73,40 +72,38 @@ class Drivers:
     """Drivers of a whole cluster, while this process leads.
 
     Args:
-        client: the API server; its identity needs what ``deploy/rbac.yaml`` grants to the controller.
-        clock: the time.
+        runtime: see :class:`~tessera.kube.runtime.KubeRuntime`.
         resolver: looks images up.
         nodes: mirrors all nodes; run by the caller.
         pods: mirrors all pods; run by the caller.
         options: see :class:`DriverOptions`.
         events: writes events about nodes; run by the caller.
-        rng: random numbers for jitter.
-        may_act: True while this process leads; called before each write.
         metrics: the rollout's metrics; made once in a process, since a registry takes a metric only once.
         coverage: metrics of next kernels; made once in a process, too.
     """
 
     def __init__(
         self,
-        client: Client,
-        clock: Clock,
+        runtime: KubeRuntime,
         *,
         resolver: Resolver,
         nodes: Informer[Node],
         pods: Informer[Pod],
         options: DriverOptions,
         events: EventRecorder,
-        rng: random.Random,
-        may_act: Callable[[], bool],
         metrics: RolloutMetrics | None = None,
         coverage: CoverageMetrics | None = None,
     ) -> None:
+        #: The last plan; empty before the first round. The next round reads the wanted sets and policies from it.
         self._plan = ClusterPlan()
+        #: Pools and policies of the last round in which the policies could be read; see ``PolicySelection.frozen``.
         self._in_use = KernelsInUse()
+        client, clock, rng = runtime.client, runtime.clock, runtime.rng
         self._clock = clock
         self._rng = rng
+        #: Set while a round is due. A round clears it before it reads anything, so no change is missed.
         self._woken = asyncio.Event()
-        self._policies = PolicyWatcher(client, clock, rng=rng, may_act=may_act, changed=self._wake)
+        self._policies = PolicyWatcher(runtime, changed=self._wake)
         self._sets = Informer(
             client,
             DAEMONSETS,
@@ -117,32 +114,26 @@ class Drivers:
         )
         self._mirrors = (nodes, pods, self._sets)
         self._cache = ClusterCache(nodes, pods, self._sets, changed=self._wake, pods_changed=self._note_pull_failures)
-        self._builds = BuildJobs(client, clock, rng=rng, may_act=may_act, changed=self._on_build)
+        self._builds = BuildJobs(runtime, changed=self._on_build)
         self._build_requests = BuildRequests(self._builds, options.builds, clock)
         self._next_kernels = NextKernels(
-            client,
-            clock,
-            rng=rng,
+            runtime,
             resolver=resolver,
-            in_use=lambda: self._in_use.pools,
-            policies=lambda: self._in_use.everywhere,
+            in_use=lambda: self._in_use,
             builds=self._builds,
             settings=options.builds,
             metrics=coverage,
-            may_act=may_act,
         )
         self._lookups = ImageLookups(resolver, clock, rng=rng, answered=self._woken.set)
         self._pull_failures = ImagePullFailures(clock)
         self._executor = DriverExecutor(
-            client,
-            rng=rng,
-            may_act=may_act,
+            runtime,
             wake=self._woken.set,
             image=lambda: options.image or self._cache.own_image(options.identity),
             toolkit_spec=self._cache.toolkit_spec,
         )
         self._rollout = Rollout(
-            RolloutExecutor(client, namespace=NAMESPACE, events=events, clock=clock, may_act=may_act),
+            RolloutExecutor(runtime, namespace=NAMESPACE, events=events),
             metrics=metrics or RolloutMetrics(CollectorRegistry()),
             clock=clock,
             wake=self._woken.set,

@@ -6,12 +6,9 @@ tracker starts again from the objects.
 """
 
 import asyncio
-import random
-from collections.abc import Callable
 from functools import partial
 
-from tessera.clock import Clock, until_set
-from tessera.kube.client.client import Client
+from tessera.clock import until_set
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import (
     CAPI_MACHINES,
@@ -24,6 +21,7 @@ from tessera.kube.resources import (
     Pod,
     Resource,
 )
+from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.options import ProvisioningOptions
@@ -42,15 +40,12 @@ class Provisioning:
     """Follows all starting nodes, removes startup taints and writes records.
 
     Args:
-        client: the API server; needs what ``deploy/`` grants to the controller.
-        clock: the time.
+        runtime: see :class:`~tessera.kube.runtime.KubeRuntime`.
         nodes: all nodes; run by the caller.
         pods: all pods; run by the caller.
         events: writes events about nodes.
         metrics: the metrics; made once in a process, since a registry takes a metric only once.
         options: see :class:`~tessera.provisioning.options.ProvisioningOptions`.
-        rng: random numbers for jitter.
-        may_act: True while this replica leads; called before each write.
 
     Attributes:
         tracker: the records of all nodes.
@@ -58,40 +53,33 @@ class Provisioning:
 
     def __init__(
         self,
-        client: Client,
-        clock: Clock,
+        runtime: KubeRuntime,
         *,
         nodes: Informer[Node],
         pods: Informer[Pod],
         events: EventRecorder,
         metrics: ProvisioningMetrics,
         options: ProvisioningOptions,
-        rng: random.Random,
-        may_act: Callable[[], bool],
     ) -> None:
+        client, clock, rng = runtime.client, runtime.clock, runtime.rng
         self._metrics = metrics
         self.tracker = Tracker()
-        self._client = client
+        self._runtime = runtime
         self._clock = clock
         self._nodes = nodes
         self._pods = pods
         self._events = events
         self._options = options
-        self._rng = rng
-        self._may_act = may_act
         self._live = False
         self._woken = asyncio.Event()
         self._changed: set[str] = set()
         self._store = HistoryStore(
-            client,
-            clock,
+            runtime,
             namespace=options.namespace,
             most=options.records,
             events=events,
-            rng=rng,
-            may_act=may_act,
         )
-        self._annotator = NodeAnnotator(client, clock, tracker=self.tracker, metrics=metrics, rng=rng, may_act=may_act)
+        self._annotator = NodeAnnotator(runtime, tracker=self.tracker, metrics=metrics)
         self._workload_recorder = WorkloadRecorder(client, store=self._store, metrics=metrics)
         seen = self._on_machine
         self._machines = (
@@ -107,7 +95,11 @@ class Provisioning:
         await self._store.load()
         gate = self._startup_controller()
         scale_ups = Informer(
-            self._client, EVENTS, clock=self._clock, rng=self._rng, field_selector="reason=TriggeredScaleUp"
+            self._runtime.client,
+            EVENTS,
+            clock=self._clock,
+            rng=self._runtime.rng,
+            field_selector="reason=TriggeredScaleUp",
         )
         scale_ups.add_handler(self._on_scale_up)
         async with asyncio.TaskGroup() as group:
@@ -124,16 +116,14 @@ class Provisioning:
 
     def _startup_controller(self) -> StartupController:
         replacer = Replacer(
-            self._client,
-            self._clock,
+            self._runtime,
             pods=self._pods.cache,
             tracker=self.tracker,
             store=self._store,
             served=self._served_kind,
         )
         return StartupController(
-            self._client,
-            self._clock,
+            self._runtime,
             nodes=self._nodes.cache,
             tracker=self.tracker,
             store=self._store,
@@ -141,8 +131,6 @@ class Provisioning:
             events=self._events,
             metrics=self._metrics,
             options=self._options,
-            rng=self._rng,
-            may_act=self._may_act,
         )
 
     def _served_kind(self, resource: Resource[Machine]) -> Resource[Machine]:

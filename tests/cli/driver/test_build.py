@@ -23,6 +23,7 @@ from tessera.driver.build.orders import BuildOrder, make_order
 from tessera.driver.build.states import BuildRetries
 from tessera.driver.pool import PoolKey
 from tessera.kube.resources import JOBS, NAMESPACES, RESOURCE_QUOTAS, SERVICE_ACCOUNTS
+from tessera.kube.runtime import KubeRuntime
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.drivers.driver_catalogue import build_catalogue, image_build
@@ -162,7 +163,8 @@ class World:
     async def build(self, wanted: BuildOrder = ORDER, *, wait: bool = True) -> None:
         """What the command does once it has a client."""
         client = self.cluster.client("tessera-driver")
-        builds = BuildJobs(client, self.clock, rng=random.Random(0), retries=BuildRetries(pause=0.0, attempts=9999))
+        runtime = KubeRuntime(client=client, clock=self.clock, rng=random.Random(0))
+        builds = BuildJobs(runtime, retries=BuildRetries(pause=0.0, attempts=9999))
         await follow(builds, wanted, wait=wait)
 
     async def jobs(self) -> list[str]:

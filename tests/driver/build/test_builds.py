@@ -20,6 +20,7 @@ from tessera.driver.build.states import BuildPhase, BuildRetries
 from tessera.driver.pool import PoolKey
 from tessera.kube.client.client import Client
 from tessera.kube.resources import CONFIGMAPS, JOBS, NAMESPACES, PODS, RESOURCE_QUOTAS, SERVICE_ACCOUNTS, Pod
+from tessera.kube.runtime import KubeRuntime
 from tessera.kube.transport.interface import Request, Response, Stream, Transport
 from tessera_lab.cluster.cluster import SimulatedCluster
 from tessera_lab.simulation.virtual_time import run_virtual
@@ -42,9 +43,9 @@ class World:
     async def builds(self, client: Client | None = None) -> AsyncIterator[BuildJobs]:
         """A controller's builds, for as long as it lives."""
         made = BuildJobs(
-            client or self.cluster.client("tessera-controller"),
-            self.clock,
-            rng=random.Random(0),
+            KubeRuntime(
+                client=client or self.cluster.client("tessera-controller"), clock=self.clock, rng=random.Random(0)
+            ),
             retries=RETRIES,
             changed=lambda target, phase: self.told.append((target, phase)),
         )
@@ -248,7 +249,7 @@ def test_a_server_that_refuses_is_told_and_asked_again(in_world: InWorld, ordere
 def test_a_replica_that_does_not_lead_writes_nothing(in_world: InWorld, ordered: Ordered) -> None:
     async def story(world: World) -> None:
         client = world.cluster.client("tessera-controller")
-        builds = BuildJobs(client, world.clock, rng=random.Random(0), may_act=lambda: False)
+        builds = BuildJobs(KubeRuntime(client=client, clock=world.clock, rng=random.Random(0), may_act=lambda: False))
         running = asyncio.ensure_future(builds.run())
         builds.set_wanted([ordered()])
         await world.clock.sleep(60)

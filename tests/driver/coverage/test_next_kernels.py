@@ -15,10 +15,17 @@ from tessera.clock import LoopClock
 from tessera.driver.build.builds import NAMESPACE, BuildJobs
 from tessera.driver.build.job import SERVICE_ACCOUNT
 from tessera.driver.coverage.kernels import CONFIG_MAP
-from tessera.driver.coverage.next_kernels import CONDITION, COVERAGE_ANNOTATION, CoverageMetrics, NextKernels
+from tessera.driver.coverage.next_kernels import (
+    CONDITION,
+    COVERAGE_ANNOTATION,
+    CoverageMetrics,
+    KernelsInUse,
+    NextKernels,
+)
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import Outcome
 from tessera.kube.resources import CONFIGMAPS, JOBS, NAMESPACES, SERVICE_ACCOUNTS
+from tessera.kube.runtime import KubeRuntime
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.drivers.driver_catalogue import build_catalogue, driver_image
@@ -61,13 +68,12 @@ class World:
     async def following(self, policy: DriverPolicy = POLICY) -> AsyncIterator[NextKernels]:
         """A controller's gate and builds, for as long as it lives."""
         client = self.cluster.client("tessera-controller")
-        builds = BuildJobs(client, self.clock, rng=random.Random(0))
+        runtime = KubeRuntime(client=client, clock=self.clock, rng=random.Random(0))
+        builds = BuildJobs(runtime)
         made = NextKernels(
-            client,
-            self.clock,
-            rng=random.Random(0),
+            runtime,
             resolver=self.registry,
-            in_use=lambda: [(NODE, policy)],
+            in_use=lambda: KernelsInUse(pools=((NODE, policy),)),
             builds=builds,
             metrics=self.coverage,
             changed=self._count,

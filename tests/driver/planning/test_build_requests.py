@@ -16,6 +16,7 @@ from tessera.driver.planning.build_requests import PUSH_TIMEOUT, BuildRequests, 
 from tessera.driver.planning.strategy import PoolBuildState as Stands
 from tessera.driver.pool import PoolKey
 from tessera.kube.client.client import Client
+from tessera.kube.runtime import KubeRuntime
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
@@ -101,7 +102,9 @@ def test_patience_begins_with_the_first_who_waits_and_ends_with_the_last() -> No
     async def story() -> None:
         clock = LoopClock(NOW)
         client = Client(InProcessTransport(ApiServer(clock), ADMIN), field_manager="t", clock=clock)
-        building = BuildRequests(BuildJobs(client, clock, rng=random.Random(0)), BuildSettings(), clock)
+        building = BuildRequests(
+            BuildJobs(KubeRuntime(client=client, clock=clock, rng=random.Random(0))), BuildSettings(), clock
+        )
         assert building.seconds_until_due() is None
         for _ in range(2):
             building.request([(POLICY, POOL)])
@@ -121,7 +124,9 @@ def test_a_policy_that_names_no_repository_for_builds_waits_for_none() -> None:
     async def story() -> None:
         clock = LoopClock(NOW)
         client = Client(InProcessTransport(ApiServer(clock), ADMIN), field_manager="t", clock=clock)
-        building = BuildRequests(BuildJobs(client, clock, rng=random.Random(0)), BuildSettings(), clock)
+        building = BuildRequests(
+            BuildJobs(KubeRuntime(client=client, clock=clock, rng=random.Random(0))), BuildSettings(), clock
+        )
         policy = msgspec.structs.replace(POLICY, build_repository="")
         assert building.progress(policy, POOL).state is Stands.NONE
 

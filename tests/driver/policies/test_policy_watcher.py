@@ -11,6 +11,7 @@ from tessera.clock import LoopClock
 from tessera.driver.policies.policy_watcher import PolicyWatcher
 from tessera.kube.client.client import Client
 from tessera.kube.resources import CRDS, NAMESPACES
+from tessera.kube.runtime import KubeRuntime
 from tessera.manifests import install_manifests
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
@@ -47,7 +48,8 @@ class World:
         def stirred(keys: Iterable[str]) -> None:
             self.stirred.extend(keys)
 
-        policies = PolicyWatcher(self.client, self.clock, rng=random.Random(0), may_act=lambda: True, changed=stirred)
+        runtime = KubeRuntime(client=self.client, clock=self.clock, rng=random.Random(0))
+        policies = PolicyWatcher(runtime, changed=stirred)
         task = asyncio.create_task(policies.run())
         await policies.wait_read()
         try:

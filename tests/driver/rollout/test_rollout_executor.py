@@ -31,6 +31,7 @@ from tessera.kube.client.errors import NotFound
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import CONFIGMAPS, EVENTS, NAMESPACES, NODES, PODS, Node
 from tessera.kube.resources.meta import Resource
+from tessera.kube.runtime import KubeRuntime
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
@@ -51,11 +52,9 @@ class Desk:
 
     def new_hands(self) -> RolloutExecutor:
         return RolloutExecutor(
-            self.client,
+            KubeRuntime(client=self.client, clock=SystemClock(), rng=random.Random(0), may_act=lambda: self.leads),
             namespace="tessera-system",
             events=self.events,
-            clock=SystemClock(),
-            may_act=lambda: self.leads,
         )
 
     async def node(self) -> Node:

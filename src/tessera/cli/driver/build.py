@@ -200,10 +200,12 @@ async def _build(order: "BuildOrder", kubeconfig: Path | None, context: str | No
     from tessera.clock import SystemClock
     from tessera.driver.build.builds import BuildJobs
     from tessera.driver.build.states import BuildRetries
+    from tessera.kube.runtime import KubeRuntime
 
     async with connect("tessera-driver", kubeconfig, context) as client:
         # A user's command does not wait for the pause after an earlier failure.
-        builds = BuildJobs(client, SystemClock(), rng=random.Random(), retries=BuildRetries(pause=0.0, attempts=9999))
+        runtime = KubeRuntime(client=client, clock=SystemClock(), rng=random.Random())
+        builds = BuildJobs(runtime, retries=BuildRetries(pause=0.0, attempts=9999))
         await follow(builds, order, wait=wait)
 
 

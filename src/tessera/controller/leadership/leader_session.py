@@ -6,14 +6,13 @@ and pods. Between two events the process sleeps.
 """
 
 import asyncio
-import random
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE, PodUid
-from tessera.clock import Clock
 from tessera.controller.base.metrics import ControllerMetrics
 from tessera.controller.base.options import ControllerOptions
 from tessera.controller.execution.slice_executor import SliceExecutor
@@ -23,9 +22,9 @@ from tessera.controller.slicing.events import RefusalTimedOut, TimePassed
 from tessera.controller.slicing.slicer import Slicer
 from tessera.driver.resolution import Resolver
 from tessera.driver.run import Drivers
-from tessera.kube.client.client import Client
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import NODES, PODS
+from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import Informer
 from tessera.provisioning.run import Provisioning
 
@@ -84,26 +83,21 @@ class LeaderSession:
 
     Args:
         options: the controller's options.
-        client: the API server.
-        clock: gives the time.
+        runtime: access to the cluster; ``may_act`` is True while this replica leads.
         metrics: the process's metrics.
-        may_act: returns True while this replica leads; called before each write.
         resolver: looks driver images up; made once per process, so that its results outlive a term of leadership.
-        rng: for jitter.
     """
 
     def __init__(
         self,
         options: ControllerOptions,
-        client: Client,
-        clock: Clock,
+        runtime: KubeRuntime,
         *,
         metrics: ControllerMetrics,
-        may_act: Callable[[], bool],
         resolver: Resolver,
-        rng: random.Random,
     ) -> None:
-        client = client.fenced(may_act)
+        client, clock, rng = runtime.client.fenced(runtime.may_act), runtime.clock, runtime.rng
+        runtime = replace(runtime, client=client)
         self._clock = clock
         self._metrics = metrics
         self._slicer = Slicer()
@@ -128,26 +122,20 @@ class LeaderSession:
         self._timer: asyncio.TimerHandle | None = None
         self._constraints = ConstraintInformers(client, self._slicer, self._wake.set, clock=clock, rng=rng)
         self._provisioning = Provisioning(
-            client,
-            clock,
+            runtime,
             nodes=self._nodes,
             pods=self._pods,
             events=self._events,
             metrics=metrics.provisioning,
             options=options.provisioning,
-            rng=rng,
-            may_act=may_act,
         )
         self._drivers = Drivers(
-            client,
-            clock,
+            runtime,
             resolver=resolver,
             nodes=self._nodes,
             pods=self._pods,
             options=options.drivers,
             events=self._events,
-            rng=rng,
-            may_act=may_act,
             metrics=metrics.rollout,
             coverage=metrics.coverage,
         )

@@ -21,6 +21,7 @@ from tessera.driver.registry.wire import RegistryHttp, Trust
 from tessera.driver.resolution import Resolver
 from tessera.kube.client.client import Client
 from tessera.kube.leader_election import LeaderElector
+from tessera.kube.runtime import KubeRuntime
 from tessera.replay.service import Recorders, serve_records
 from tessera.status_pages import serve_status
 
@@ -122,15 +123,10 @@ class Controller:
         if self._options.on_leading is not None:
             self._options.on_leading()
         try:
-            session = LeaderSession(
-                self._options,
-                self._client,
-                self._clock,
-                metrics=self.metrics,
-                may_act=may_act,
-                resolver=self._resolver,
-                rng=self._rng,
+            runtime = KubeRuntime(
+                client=self._client, clock=self._clock, rng=self._rng, may_act=may_act, recorders=self._recorders
             )
+            session = LeaderSession(self._options, runtime, metrics=self.metrics, resolver=self._resolver)
             await session.run(self._set_slicer)
         finally:
             self.slicer = None

@@ -6,12 +6,11 @@ decision is made again, after a pause.
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
-from tessera.clock import Clock, until_set
+from tessera.clock import until_set
 from tessera.driver.build.job import APP, APP_LABEL, build_config_map, build_job, job_name
 from tessera.driver.build.orders import BuildOrder
 from tessera.driver.build.states import (
@@ -25,9 +24,9 @@ from tessera.driver.build.states import (
     read_attempt,
 )
 from tessera.kube.backoff import Backoff
-from tessera.kube.client.client import Client
 from tessera.kube.client.errors import AlreadyExists, ApiError
 from tessera.kube.resources import CONFIGMAPS, JOBS, PODS, Job, Pod, key
+from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 
 _log = logging.getLogger(__name__)
@@ -44,10 +43,7 @@ class BuildJobs:
     """All builds of a cluster.
 
     Args:
-        client: the API server; needs what ``deploy/rbac.yaml`` grants for Jobs and ConfigMaps in :data:`NAMESPACE`.
-        clock: the time.
-        rng: random numbers for jitter.
-        may_act: True while this replica leads; called before each write.
+        runtime: see :class:`~tessera.kube.runtime.KubeRuntime`.
         retries: how failed builds are repeated.
         changed: called with the target after a build's state changed; the image of a finished build can be looked up
             now.
@@ -55,18 +51,16 @@ class BuildJobs:
 
     def __init__(
         self,
-        client: Client,
-        clock: Clock,
+        runtime: KubeRuntime,
         *,
-        rng: random.Random,
-        may_act: Callable[[], bool] = lambda: True,
         retries: BuildRetries | None = None,
         changed: Callable[[str, BuildPhase], None] | None = None,
     ) -> None:
+        client, clock, rng = runtime.client, runtime.clock, runtime.rng
         self._client = client
         self._clock = clock
         self._rng = rng
-        self._may_act = may_act
+        self._may_act = runtime.may_act
         self._retries = retries or BuildRetries()
         self._listeners = [changed] if changed is not None else []
         #: Orders by requester; a requester replaces its own entry only.

@@ -8,14 +8,13 @@ pipeline may push it, else every :data:`LATE`.
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from prometheus_client import CollectorRegistry, Gauge
 
 from tessera.api.driver.driver_policy import DriverPolicy
-from tessera.clock import Clock, until_set
+from tessera.clock import until_set
 from tessera.driver.build.builds import NAMESPACE, BuildJobs
 from tessera.driver.build.orders import BuildOrder, order_for
 from tessera.driver.build.settings import BuildSettings, UnbuildableError
@@ -32,9 +31,9 @@ from tessera.driver.nodes.node_facts import DriverNodeFacts
 from tessera.driver.policies.policy_selection import PolicySelection
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import Resolver
-from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import CONFIGMAPS, Condition, ConfigMap, key
+from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 from tessera.limits.drivers import COVERAGE_TEXT
 
@@ -86,16 +85,12 @@ class NextKernels:
     """Looks up driver images for the next kernels.
 
     Args:
-        client: the API server; needs to list, watch and patch the one ConfigMap.
-        clock: the time.
-        rng: random numbers for the watch's jitter.
+        runtime: see :class:`~tessera.kube.runtime.KubeRuntime`.
         resolver: looks up images in registries.
-        in_use: returns the pools of the existing nodes, with their policies; called at each lookup.
-        policies: returns all policies; for systems that no node runs now.
+        in_use: returns the pools and policies in use; called at each lookup.
         builds: builds missing images; None to only look them up.
         settings: settings of builds.
         metrics: shows the report.
-        may_act: True while this replica leads; called before each write.
         changed: called after the report changed.
 
     Attributes:
@@ -104,36 +99,35 @@ class NextKernels:
 
     def __init__(
         self,
-        client: Client,
-        clock: Clock,
+        runtime: KubeRuntime,
         *,
-        rng: random.Random,
         resolver: Resolver,
-        in_use: Callable[[], Sequence[tuple[PoolKey, DriverPolicy]]],
-        policies: Callable[[], Sequence[DriverPolicy]] = tuple,
+        in_use: Callable[[], "KernelsInUse"],
         builds: BuildJobs | None = None,
         settings: BuildSettings | None = None,
         metrics: CoverageMetrics | None = None,
-        may_act: Callable[[], bool] = lambda: True,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         self.report = CoverageReport()
-        self._client = client
-        self._may_act = may_act
+        self._client = runtime.client
+        self._may_act = runtime.may_act
         self._resolver = resolver
         self._in_use = in_use
-        self._policies = policies
         self._builds = builds
         self._settings = settings
         self._metrics = metrics
         self._changed = changed
+        #: Set while a lookup is due: after a change of the list, of nodes, policies or builds.
         self._woken = asyncio.Event()
+        #: Targets of builds that finished since the last lookup began. The next lookup queries the registry for them,
+        #: and does not use a remembered answer.
         self._pushed: set[str] = set()
+        #: The one ConfigMap with the list of next kernels.
         self._list: Informer[ConfigMap] = Informer(
-            client,
+            runtime.client,
             CONFIGMAPS,
-            clock=clock,
-            rng=rng,
+            clock=runtime.clock,
+            rng=runtime.rng,
             namespace=NAMESPACE,
             field_selector=f"metadata.name={CONFIG_MAP}",
         )
@@ -180,7 +174,8 @@ class NextKernels:
     async def _look_up(self) -> CoverageReport:
         held = self._list.cache.get(key(NAMESPACE, CONFIG_MAP))
         kernels, problems = parse_kernel_lists(held.data if held is not None else {})
-        awaited, idle = expected_kernels(kernels, self._in_use(), self._policies())
+        in_use = self._in_use()
+        awaited, idle = expected_kernels(kernels, in_use.pools, in_use.everywhere)
         fresh, self._pushed = self._pushed, set()
         rows = [await self._row(each, fresh) for each in awaited]
         self._request_builds(awaited, rows)

@@ -9,7 +9,6 @@ controller that starts after the mistake does the same. Content that cannot be d
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -18,13 +17,12 @@ import msgspec
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.driver.driver_policy import DriverPolicy
-from tessera.clock import Clock
 from tessera.driver.manifests.names import NAMESPACE
 from tessera.driver.policies.policy_selection import Labels, PolicyObjects, PolicySelection, select_policy
-from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.persistent_config_map import PersistentConfigMap
 from tessera.kube.resources.meta import Resource
+from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.cache import WatchEvent
 from tessera.kube.watch.informer import Informer
 from tessera.limits.drivers import DRIVER_MEMORY
@@ -39,19 +37,20 @@ class ValidPolicies:
     """The last valid version of each policy, by ``kind/name``.
 
     Args:
-        client: reads and writes the ConfigMap.
-        clock: the time, for pauses.
+        runtime: see :class:`~tessera.kube.runtime.KubeRuntime`.
         namespace: namespace of the ConfigMap.
-        rng: random numbers for jitter.
-        may_act: True while this process leads.
     """
 
-    def __init__(
-        self, client: Client, clock: Clock, *, namespace: str, rng: random.Random, may_act: Callable[[], bool]
-    ) -> None:
+    def __init__(self, runtime: KubeRuntime, *, namespace: str) -> None:
         self._last_valid: Mapping[str, DriverPolicy] = {}
         self._map = PersistentConfigMap(
-            client, clock, namespace=namespace, name=CONFIG_MAP, data=self._data, rng=rng, may_act=may_act
+            runtime.client,
+            runtime.clock,
+            namespace=namespace,
+            name=CONFIG_MAP,
+            data=self._data,
+            rng=runtime.rng,
+            may_act=runtime.may_act,
         )
 
     async def load(self) -> None:
@@ -93,25 +92,15 @@ class PolicyWatcher:
     """Watches ClusterPolicy and NVIDIADriver objects.
 
     Args:
-        client: the API server.
-        clock: the time.
-        rng: random numbers for jitter.
-        may_act: True while this process leads; called before each write.
+        runtime: see :class:`~tessera.kube.runtime.KubeRuntime`.
         changed: called when an object changed, with the keys of writes that may be decided again.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        clock: Clock,
-        *,
-        rng: random.Random,
-        may_act: Callable[[], bool],
-        changed: Callable[[Iterable[str]], None],
-    ) -> None:
+    def __init__(self, runtime: KubeRuntime, *, changed: Callable[[Iterable[str]], None]) -> None:
+        client, clock, rng = runtime.client, runtime.clock, runtime.rng
         self._cluster_policies: Informer[Obj] = Informer(client, CLUSTER_POLICIES, clock=clock, rng=rng)
         self._drivers: Informer[Obj] = Informer(client, NVIDIA_DRIVERS, clock=clock, rng=rng)
-        self._valid = ValidPolicies(client, clock, namespace=NAMESPACE, rng=rng, may_act=may_act)
+        self._valid = ValidPolicies(runtime, namespace=NAMESPACE)
         self._changed = changed
         self._cluster_policies.add_handler(partial(self._on_object, CLUSTER_POLICIES))
         self._drivers.add_handler(partial(self._on_object, NVIDIA_DRIVERS))

@@ -11,10 +11,9 @@ set, so a controller that restarts finds the existing pod.
 
 import hashlib
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
-from tessera.clock import Clock
 from tessera.driver.manifests.names import APP_LABEL
 from tessera.driver.rollout.failure_history import (
     FAILURES_CONFIG_MAP,
@@ -34,10 +33,10 @@ from tessera.driver.rollout.instructions import (
     RecordFailure,
 )
 from tessera.driver.rollout.node_view_reader import PULL_APP, PULL_SET_LABEL, live_pods
-from tessera.kube.client.client import Client
 from tessera.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFound, TooManyRequests
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS
+from tessera.kube.runtime import KubeRuntime
 
 
 def pull_pod(pull: PullImage) -> dict[str, Any]:
@@ -83,27 +82,23 @@ class RolloutExecutor:
     """Carries out instructions.
 
     Args:
-        client: its identity may patch nodes, list, create and delete pods, evict, and write the ConfigMap.
+        runtime: see :class:`~tessera.kube.runtime.KubeRuntime`.
         namespace: Tessera's namespace.
         events: writes events about nodes.
-        clock: the time.
-        may_act: True while this process leads; called before each write.
 
     Attributes:
         failures: the recorded failures; call :meth:`load_failures` before reading them.
         refusals: why the latest evictions were refused, by the pod's UID.
     """
 
-    def __init__(
-        self, client: Client, *, namespace: str, events: EventRecorder, clock: Clock, may_act: Callable[[], bool]
-    ) -> None:
+    def __init__(self, runtime: KubeRuntime, *, namespace: str, events: EventRecorder) -> None:
         self.failures: dict[str, SetFailures] = {}
         self.refusals: dict[str, str] = {}
-        self._client = client
+        self._client = runtime.client
         self._namespace = namespace
         self._events = events
-        self._clock = clock
-        self._may_act = may_act
+        self._clock = runtime.clock
+        self._may_act = runtime.may_act
 
     async def load_failures(self) -> None:
         """Reads the recorded failures.

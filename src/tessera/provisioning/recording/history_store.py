@@ -5,14 +5,11 @@ in an Event.
 """
 
 import logging
-import random
-from collections.abc import Callable
 
-from tessera.clock import Clock
-from tessera.kube.client.client import Client
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.persistent_config_map import PersistentConfigMap
 from tessera.kube.resources import CONFIGMAPS
+from tessera.kube.runtime import KubeRuntime
 from tessera.provisioning.history import BROKEN_KEY, ProvisioningHistory
 
 _log = logging.getLogger(__name__)
@@ -24,13 +21,10 @@ class HistoryStore:
     """Reads and writes the history in the cluster.
 
     Args:
-        client: reads and writes the ConfigMap.
-        clock: the time, for pauses.
+        runtime: see :class:`~tessera.kube.runtime.KubeRuntime`.
         namespace: namespace of the ConfigMap.
         most: maximum number of nodes' records, and of pods'.
         events: writes events about unreadable lines.
-        rng: random numbers for jitter.
-        may_act: True while this replica leads.
 
     Attributes:
         history: the history.
@@ -38,26 +32,23 @@ class HistoryStore:
 
     def __init__(
         self,
-        client: Client,
-        clock: Clock,
+        runtime: KubeRuntime,
         *,
         namespace: str,
         most: int,
         events: EventRecorder,
-        rng: random.Random,
-        may_act: Callable[[], bool],
     ) -> None:
         self.history = ProvisioningHistory(most)
         self._namespace = namespace
         self._events = events
         self._map = PersistentConfigMap(
-            client,
-            clock,
+            runtime.client,
+            runtime.clock,
             namespace=namespace,
             name=RECORDS_NAME,
             data=self.history.config_map_data,
-            rng=rng,
-            may_act=may_act,
+            rng=runtime.rng,
+            may_act=runtime.may_act,
         )
 
     async def load(self) -> None:

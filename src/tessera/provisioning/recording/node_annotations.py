@@ -5,14 +5,11 @@ Changes of a node are gathered for :data:`SETTLE` seconds. A failed write is rep
 
 import asyncio
 import logging
-import random
-from collections.abc import Callable
 
-from tessera.clock import Clock
 from tessera.kube.backoff import Backoff
-from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Conflict, NotFound
 from tessera.kube.resources import NODES
+from tessera.kube.runtime import KubeRuntime
 from tessera.provisioning.history import encode_record
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION
@@ -28,30 +25,24 @@ class NodeAnnotator:
     """Writes records to nodes' annotations.
 
     Args:
-        client: writes the nodes.
-        clock: the time, for pauses.
+        runtime: see :class:`~tessera.kube.runtime.KubeRuntime`.
         tracker: has the records, and the names of those that changed.
         metrics: counts failed writes.
-        rng: random numbers for jitter.
-        may_act: True while this replica leads; called before each write.
     """
 
     def __init__(
         self,
-        client: Client,
-        clock: Clock,
+        runtime: KubeRuntime,
         *,
         tracker: Tracker,
         metrics: ProvisioningMetrics,
-        rng: random.Random,
-        may_act: Callable[[], bool],
     ) -> None:
-        self._client = client
-        self._clock = clock
+        self._client = runtime.client
+        self._clock = runtime.clock
         self._tracker = tracker
         self._metrics = metrics
-        self._may_act = may_act
-        self._backoff = Backoff(rng)
+        self._may_act = runtime.may_act
+        self._backoff = Backoff(runtime.rng)
         self._changed = asyncio.Event()
 
     def wake(self) -> None:

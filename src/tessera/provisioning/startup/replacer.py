@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.driver.policy_status import ERROR
-from tessera.clock import Clock
-from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CAPI_MACHINES, NODECLAIMS, NODES, OPENSHIFT_MACHINES, Machine, Node, Pod, Resource
+from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.cache import Cache
 from tessera.provisioning.recording.history_store import HistoryStore
 from tessera.provisioning.tracking.machines import MachineRequest
@@ -29,8 +28,7 @@ class Replacer:
     """Deletes the object that a node was made from.
 
     Args:
-        client: deletes the objects.
-        clock: the time.
+        runtime: see :class:`~tessera.kube.runtime.KubeRuntime`.
         pods: all pods.
         tracker: the nodes' records.
         store: the history, which counts replacements.
@@ -40,16 +38,15 @@ class Replacer:
 
     def __init__(
         self,
-        client: Client,
-        clock: Clock,
+        runtime: KubeRuntime,
         *,
         pods: Cache[Pod],
         tracker: Tracker,
         store: HistoryStore,
         served: Callable[[Resource[Machine]], Resource[Machine]],
     ) -> None:
-        self._client = client
-        self._clock = clock
+        self._client = runtime.client
+        self._clock = runtime.clock
         self._pods = pods
         self._tracker = tracker
         self._store = store

@@ -6,18 +6,17 @@ twice.
 """
 
 import logging
-import random
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import NamedTuple
 
 import msgspec
 
-from tessera.clock import Clock, rfc3339
+from tessera.clock import rfc3339
 from tessera.kube.backoff import Backoff
-from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Conflict, Forbidden, NotFound
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import NODES, Node, ObjectReference
+from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.cache import Cache
 from tessera.limits.messages import CONDITION_MESSAGE
 from tessera.provisioning.metrics import ProvisioningMetrics
@@ -54,8 +53,7 @@ class StartupController:
     """Judges starting nodes and carries the judgements out.
 
     Args:
-        client: writes nodes.
-        clock: the time.
+        runtime: see :class:`~tessera.kube.runtime.KubeRuntime`.
         nodes: all nodes.
         tracker: the nodes' records.
         store: the history of records.
@@ -63,14 +61,11 @@ class StartupController:
         events: writes events about nodes.
         metrics: the metrics.
         options: see :class:`~tessera.provisioning.options.ProvisioningOptions`.
-        rng: random numbers for jitter.
-        may_act: True while this replica leads.
     """
 
     def __init__(
         self,
-        client: Client,
-        clock: Clock,
+        runtime: KubeRuntime,
         *,
         nodes: Cache[Node],
         tracker: Tracker,
@@ -79,12 +74,10 @@ class StartupController:
         events: EventRecorder,
         metrics: ProvisioningMetrics,
         options: ProvisioningOptions,
-        rng: random.Random,
-        may_act: Callable[[], bool],
     ) -> None:
-        self._client = client
-        self._conditions = client.with_field_manager(FIELD_MANAGER)
-        self._clock = clock
+        self._client = runtime.client
+        self._conditions = runtime.client.with_field_manager(FIELD_MANAGER)
+        self._clock = runtime.clock
         self._nodes = nodes
         self._tracker = tracker
         self._store = store
@@ -92,16 +85,18 @@ class StartupController:
         self._events = events
         self._metrics = metrics
         self._options = options
-        self._may_act = may_act
-        self._backoff = Backoff(rng)
-        self._deadline = StartupDeadline(seconds=options.deadline, began=clock.now(), grace=options.grace)
-        #: When a node is judged again at the latest, seconds since 1970, by name.
+        self._may_act = runtime.may_act
+        self._backoff = Backoff(runtime.rng)
+        self._deadline = StartupDeadline(seconds=options.deadline, began=runtime.clock.now(), grace=options.grace)
+        #: By node name, the latest time of its next judgement, seconds since 1970. Without an entry, only a change of
+        #: the node leads to a judgement. No entry outlives its node.
         self._due: dict[str, float] = {}
-        #: The resourceVersion at which the taints were removed, by uid.
+        #: By node UID, the resourceVersion at which the taints were removed. While the cache has this version, the
+        #: write is not repeated. No entry outlives its node; the same holds for the two dicts below.
         self._taints_removed: dict[str, str] = {}
-        #: The condition that was written last, by uid.
+        #: By node UID, the condition that this controller wrote last. An equal condition is not written again.
         self._written: dict[str, _ConditionText] = {}
-        #: The reported reason why a node is not replaced, by uid.
+        #: By node UID, the last reported obstacle to its replacement. An Event is sent only when the obstacle changes.
         self._reported_held: dict[str, str] = {}
 
     def next_due(self) -> float | None:
