@@ -62,14 +62,14 @@ def load_documents(text: str, *, limited: bool = True) -> list[Any]:
 def _documents(text: str, most: int | None) -> list[Any]:
     if text.lstrip().startswith("{"):
         with suppress(json.JSONDecodeError):  # YAML allows a little more between braces, and its errors name the line
-            document = json.loads(text, object_pairs_hook=_unique)
+            document = json.loads(text, object_pairs_hook=_refuse_duplicates)
             if most is not None and _more_than(most, document):
                 raise _too_many()
             return [document]
     import yaml
 
     try:
-        return list(yaml.load_all(text, Loader=_loader(most)))
+        return list(yaml.load_all(text, Loader=_make_loader(most)))
     except yaml.YAMLError as error:
         raise FileRefused(
             [Problem("", f"not YAML: {shorten(' '.join(str(error).split()), YAML_FAULT_SHOWN)}")]
@@ -94,7 +94,7 @@ def _too_many() -> FileRefused:
     return FileRefused([Problem("", f"has too many keys and values; a file of settings has {SETTINGS_VALUES}")])
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
@@ -103,7 +103,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _loader(most: int | None) -> Any:
+def _make_loader(most: int | None) -> Any:
     """Returns a YAML reader without base-60 numbers and silent duplicates; imports PyYAML late, as it is slow.
 
     Args:
@@ -139,7 +139,7 @@ def _loader(most: int | None) -> Any:
             event: Any = self.peek_event()  # type: ignore[no-untyped-call]  # the stubs say nothing of it
             before = self._size
             if getattr(event, "tag", None) not in _TAGS:
-                raise _at(
+                raise _refuse_at(
                     event,
                     f"tag {shorten(event.tag.replace(_YAMLS, '!!'), VALUE_SHOWN)} says what a value is; leave it out",
                 )
@@ -156,13 +156,13 @@ def _loader(most: int | None) -> Any:
 
         def _repeat(self, event: Any, node: Any) -> None:
             if node not in self._sizes:
-                raise _at(event, f"*{shorten(event.anchor, VALUE_SHOWN)} holds itself")
+                raise _refuse_at(event, f"*{shorten(event.anchor, VALUE_SHOWN)} holds itself")
             self._size += self._sizes[node]
             self._repeated += self._sizes[node]
             if self._repeated > SETTINGS_REPEATED:
                 name = shorten(event.anchor, VALUE_SHOWN)
                 text = f"names such as *{name} repeat too much: {SETTINGS_REPEATED} are allowed; write what is meant"
-                raise _at(event, text)
+                raise _refuse_at(event, text)
 
     return Strict
 
@@ -174,11 +174,11 @@ def _check_keys(node: Any) -> None:
         if not isinstance(key.value, str):
             continue
         if key.value in seen:
-            raise _at(key, f"key {quote_value(key.value)} stands twice in one mapping; keep one")
+            raise _refuse_at(key, f"key {quote_value(key.value)} stands twice in one mapping; keep one")
         seen.add(key.value)
 
 
-def _at(place: Any, text: str) -> FileRefused:
+def _refuse_at(place: Any, text: str) -> FileRefused:
     return FileRefused([Problem("", f"line {place.start_mark.line + 1}: {text}")])
 
 

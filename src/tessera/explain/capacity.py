@@ -184,15 +184,15 @@ def _no_card(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Full | Fra
         verdict=verdict,
         facts=(
             _request(pod),
-            *_usage(slicer, pod),
+            *_usage_facts(slicer, pod),
             *_refusal_facts(slicer, pod, refused),
-            *_queue(slicer, pod),
+            *_pods_ahead(slicer, pod),
         ),
         help=(*room_if_ended(view, reason.frees), *room_for_smaller(slicer, pod), *room_elsewhere(slicer, pod)),
     )
 
 
-def _usage(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
+def _usage_facts(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
     able = [
         card
         for card in slicer.state.inventory.fleet.cards()
@@ -207,7 +207,7 @@ def _usage(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
     )
 
 
-def _queue(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
+def _pods_ahead(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
     def rank(one: PodInfo) -> tuple[int, str, str]:
         return (-one.priority, one.created, one.key)
 

@@ -167,7 +167,7 @@ def room_for_smaller(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
     """Names smaller profiles that would get a place at once, after all pods that wait now got theirs."""
     if len(pod.profiles) != 1 or slicer.state.cluster.required_node(pod) is not None:
         return
-    fitting = [name for name in _smaller_profiles(slicer, pod.profiles[0]) if _fits(slicer, pod, name)]
+    fitting = [name for name in _smaller_profiles(slicer, pod.profiles[0]) if _is_placed_with(slicer, pod, name)]
     if fitting:
         names = ", ".join(resource_of(name) for name in fitting[:_ALTERNATIVES])
         yield f"a smaller slice has room now: {names}"
@@ -184,7 +184,7 @@ def _smaller_profiles(slicer: Slicer, wanted: str) -> list[str]:
     return sorted(sizes, key=lambda name: (*(-each for each in sizes[name]), len(name), name))
 
 
-def _fits(slicer: Slicer, pod: PodInfo, profile: str) -> bool:
+def _is_placed_with(slicer: Slicer, pod: PodInfo, profile: str) -> bool:
     amounts = {name: amount for name, amount in pod.amounts.items() if not profile_of(name)}
     amounts[resource_of(profile)] = 1
     other = replace(pod, profiles=(profile.replace("+", "."),), amounts=amounts)

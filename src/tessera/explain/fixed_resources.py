@@ -71,9 +71,9 @@ def explain_fixed_request(view: ClusterView, pod: Pod, asked: Mapping[str, int])
     if pod.status.phase == "Running":
         return Explanation(case="runs", verdict=f"runs on node {pod.spec.node_name}", facts=(wants,))
     if pod.spec.node_name:
-        return _starting(view, pod, wants)
+        return _explain_starting(view, pod, wants)
     for resource, count in sorted(asked.items()):
-        short = _short(view, pod, resource, count, wants)
+        short = _explain_shortage(view, pod, resource, count, wants)
         if short is not None:
             return short
     forbidden = sorted(view.snapshot.forbidden & _NEEDED)
@@ -98,8 +98,8 @@ def _key(pod: Pod) -> str:
     return f"{pod.metadata.namespace} {pod.metadata.name}"
 
 
-def _starting(view: ClusterView, pod: Pod, wants: str) -> Explanation:
-    stuck = [each for each in _waiting(pod) if each]
+def _explain_starting(view: ClusterView, pod: Pod, wants: str) -> Explanation:
+    stuck = [each for each in _waiting_containers(pod) if each]
     trouble = view.events_of(pod.metadata.uid, warnings=True)[-_NODES:]
     where = f"on node {pod.spec.node_name}"
     return Explanation(
@@ -110,7 +110,7 @@ def _starting(view: ClusterView, pod: Pod, wants: str) -> Explanation:
     )
 
 
-def _waiting(pod: Pod) -> Iterator[str]:
+def _waiting_containers(pod: Pod) -> Iterator[str]:
     for each in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         waiting = each.state.waiting if each.state is not None else None
         if waiting is not None and waiting.reason not in _NORMAL:
@@ -121,7 +121,7 @@ def _waiting(pod: Pod) -> Iterator[str]:
 # The counts of nodes
 
 
-def _short(view: ClusterView, pod: Pod, resource: str, count: int, wants: str) -> Explanation | None:
+def _explain_shortage(view: ClusterView, pod: Pod, resource: str, count: int, wants: str) -> Explanation | None:
     """Explains the lack of a node with that many free; None if there is one, or if the user may not read enough."""
     if view.snapshot.forbidden & _NEEDED:
         return None

@@ -69,18 +69,18 @@ def explain_node(view: ClusterView, node: Node) -> Explanation:
     """
     return (
         explain_startup(view, node)
-        or _down(view, node)
-        or _without_driver(view, node)
-        or _changing_driver(view, node)
-        or _without_agent(view, node)
-        or _by_conditions(view, node)
+        or _explain_down(view, node)
+        or _explain_missing_driver(view, node)
+        or _explain_driver_change(view, node)
+        or _explain_missing_agent(view, node)
+        or _explain_by_conditions(view, node)
     )
 
 
 # Obstacles before the cards
 
 
-def _down(view: ClusterView, node: Node) -> Explanation | None:
+def _explain_down(view: ClusterView, node: Node) -> Explanation | None:
     ready = _condition(node, "Ready")
     if ready is not None and ready.status == "True":
         return None
@@ -93,7 +93,7 @@ def _down(view: ClusterView, node: Node) -> Explanation | None:
     )
 
 
-def _without_driver(view: ClusterView, node: Node) -> Explanation | None:
+def _explain_missing_driver(view: ClusterView, node: Node) -> Explanation | None:
     """An agent that waits for the driver is not ready; the driver is the obstacle, not the agent."""
     condition = _condition(node, ADVERTISED)
     if condition is None or condition.status != "False":
@@ -102,14 +102,14 @@ def _without_driver(view: ClusterView, node: Node) -> Explanation | None:
     if condition.reason == WAITING_FOR_KUBELET:
         verdict = "has offered its cards to kubelet, which does not count them yet"
     return Explanation(
-        case=_words(condition.reason),
+        case=_case_of(condition.reason),
         verdict=f"{verdict} ({condition.reason})",
         facts=(f"driver: {condition.message or condition.reason}", *_facts(view, node, "with its last driver: ")),
         help=remedies_for(ADVERTISED, condition.reason, remedy_fields(node, view.agent(node.metadata.name))),
     )
 
 
-def _changing_driver(view: ClusterView, node: Node) -> Explanation | None:
+def _explain_driver_change(view: ClusterView, node: Node) -> Explanation | None:
     """The driver is being replaced; pods may still use the cards."""
     status = _driver(node)
     if status is None or status.phase is not DriverPhase.UPGRADING:
@@ -126,7 +126,7 @@ def _driver(node: Node) -> DriverStatus | None:
     return read_status(node.metadata.annotations.get(DRIVER_ANNOTATION, ""))
 
 
-def _without_agent(view: ClusterView, node: Node) -> Explanation | None:
+def _explain_missing_agent(view: ClusterView, node: Node) -> Explanation | None:
     fault = view.agent_fault(node.metadata.name)
     if not fault:
         return None
@@ -164,7 +164,7 @@ def _label_text(label: tuple[str, str | None]) -> str:
 # The agent's conditions
 
 
-def _by_conditions(view: ClusterView, node: Node) -> Explanation:
+def _explain_by_conditions(view: ClusterView, node: Node) -> Explanation:
     conditions = _agent_conditions(node)
     facts = tuple(_facts(view, node))
     fields = remedy_fields(node, view.agent(node.metadata.name))
@@ -172,9 +172,9 @@ def _by_conditions(view: ClusterView, node: Node) -> Explanation:
         found = conditions.get(aspect.type)
         if found is not None and found.status == "False":
             return Explanation(
-                case=_words(found.reason),
+                case=_case_of(found.reason),
                 verdict=f"{aspect.wrong} ({found.reason})",
-                facts=_first(facts, aspect.title),
+                facts=_put_first(facts, aspect.title),
                 help=remedies_for(found.type, found.reason, fields),
             )
     for aspect in _ASPECTS:
@@ -183,7 +183,7 @@ def _by_conditions(view: ClusterView, node: Node) -> Explanation:
             return Explanation(
                 case="changing",
                 verdict=f"is being changed ({found.reason})",
-                facts=_first(facts, aspect.title),
+                facts=_put_first(facts, aspect.title),
                 help=remedies_for(found.type, found.reason, fields),
             )
     if not conditions:
@@ -204,12 +204,12 @@ def _by_conditions(view: ClusterView, node: Node) -> Explanation:
     return Explanation(case="as-configured", verdict=f"is as configured: {list_names(given)}", facts=facts)
 
 
-def _words(reason: str) -> str:
+def _case_of(reason: str) -> str:
     """``CardsInUse`` as ``cards-in-use``."""
     return "".join(f"-{c.lower()}" if c.isupper() else c for c in reason).lstrip("-") or "unknown"
 
 
-def _first(facts: Sequence[str], title: str) -> tuple[str, ...]:
+def _put_first(facts: Sequence[str], title: str) -> tuple[str, ...]:
     """The facts, the one that supports the verdict first."""
     return tuple(sorted(facts, key=lambda fact: not fact.startswith(f"{title}: ")))
 

@@ -39,7 +39,7 @@ def explain_unscheduled(
         facts: the pod as the controller sees it.
         promise: its recorded slices, if any.
     """
-    says = tuple(f"kube-scheduler says: {each}" for each in _scheduler(view, pod))
+    says = tuple(f"kube-scheduler says: {each}" for each in _scheduler_messages(view, pod))
     if promise is not None:
         made = promise.result is not None and promise.result[1] == "created"
         agent = view.agent_fault(promise.node)
@@ -73,7 +73,7 @@ def explain_unscheduled(
     )
 
 
-def _scheduler(view: ClusterView, pod: Pod) -> Iterator[str]:
+def _scheduler_messages(view: ClusterView, pod: Pod) -> Iterator[str]:
     conditions = [c for c in pod.status.conditions if c.type == "PodScheduled" and c.status == "False" and c.message]
     if conditions:
         yield conditions[0].message
@@ -141,12 +141,14 @@ def explain_bound(
         return Explanation(
             case="runs",
             verdict=f"runs on node {facts.node}",
-            facts=(f"it has {where}", *_containers(pod), *_restarts(pod)),
+            facts=(f"it has {where}", *_waiting_containers(pod), *_restarts(pod)),
         )
-    return _starting(view, pod, facts, promise, where)
+    return _explain_starting(view, pod, facts, promise, where)
 
 
-def _starting(view: ClusterView, pod: Pod, facts: PodInfo, promise: Allocation | None, where: str) -> Explanation:
+def _explain_starting(
+    view: ClusterView, pod: Pod, facts: PodInfo, promise: Allocation | None, where: str
+) -> Explanation:
     down = _node_fault(view, facts.node)
     if down:
         return Explanation(
@@ -156,8 +158,8 @@ def _starting(view: ClusterView, pod: Pod, facts: PodInfo, promise: Allocation |
             help=(f"kubectl describe node {facts.node}", "delete the pod, so that its replacement is placed again"),
         )
     if promise is not None and (promise.result is None or promise.result[1] != "created"):
-        return _slicing(view, pod, facts, where)
-    stuck = tuple(_containers(pod))
+        return _explain_slicing(view, pod, facts, where)
+    stuck = tuple(_waiting_containers(pod))
     trouble = [each for each in view.events_of(pod.metadata.uid, warnings=True) if each.reason != "FailedScheduling"]
     return Explanation(
         case="container-waits" if stuck else "starting",
@@ -171,7 +173,7 @@ def _starting(view: ClusterView, pod: Pod, facts: PodInfo, promise: Allocation |
     )
 
 
-def _slicing(view: ClusterView, pod: Pod, facts: PodInfo, where: str) -> Explanation:
+def _explain_slicing(view: ClusterView, pod: Pod, facts: PodInfo, where: str) -> Explanation:
     """Explains a bound pod whose slices the agent has not reported as made."""
     events = view.events_of(pod.metadata.uid)
     failed = [each for each in events if each.reason in _FAILED]
@@ -217,7 +219,7 @@ def _node_fault(view: ClusterView, name: str) -> str:
     return "" if ready.status == "True" else f"node {name}: {ready.message or ready.reason or 'not ready'}"
 
 
-def _containers(pod: Pod) -> Iterator[str]:
+def _waiting_containers(pod: Pod) -> Iterator[str]:
     """Containers whose waiting reason does not pass by itself."""
     for each in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         waiting = each.state.waiting if each.state is not None else None

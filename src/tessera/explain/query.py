@@ -221,7 +221,7 @@ async def _read_cluster(client: Client, clock: Clock, namespace: str, pod: Pod |
     seen = pods[0] if pods[1] else (await _list_allowed(client, PODS, namespace))[0]
     return Snapshot(
         now=clock.now(),
-        pods=seen if pod is None else _with(seen, pod),
+        pods=seen if pod is None else _add_pod(seen, pod),
         nodes=nodes[0],
         instaslices=instaslices[0],
         leases=leases[0],
@@ -231,7 +231,7 @@ async def _read_cluster(client: Client, clock: Clock, namespace: str, pod: Pod |
     )
 
 
-def _with(pods: Sequence[Pod], pod: Pod) -> Sequence[Pod]:
+def _add_pod(pods: Sequence[Pod], pod: Pod) -> Sequence[Pod]:
     """The pods with this one as it was read alone, even if it came or went between the two reads."""
     return [each for each in pods if each.metadata.uid != pod.metadata.uid] + [pod]
 

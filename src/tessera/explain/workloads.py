@@ -110,7 +110,7 @@ def _summary(
 
 
 def _explain_uncreated(view: ClusterView, workload: WorkloadState) -> Explanation | None:
-    message = next(_failures(view, workload), None)
+    message = next(_failure_messages(view, workload), None)
     if message is None:
         return None
     if "exceeded quota" in message:
@@ -153,7 +153,7 @@ def _explain_uncreated(view: ClusterView, workload: WorkloadState) -> Explanatio
     )
 
 
-def _failures(view: ClusterView, workload: WorkloadState) -> Iterator[str]:
+def _failure_messages(view: ClusterView, workload: WorkloadState) -> Iterator[str]:
     for condition in workload.conditions:
         if condition.type == _FAILURE and condition.status == "True" and condition.message:
             yield condition.message

@@ -96,11 +96,11 @@ class LabelIndex:
             case "DoesNotExist":
                 return self._every & ~self.having(key)
             case "Gt" | "Lt":
-                return self._compared(key, operator, parse_integer(next(iter(values), None)))
+                return self._compare(key, operator, parse_integer(next(iter(values), None)))
             case _:
                 return 0
 
-    def _compared(self, key: str, operator: str, bound: int | None) -> NodeMask:
+    def _compare(self, key: str, operator: str, bound: int | None) -> NodeMask:
         if bound is None or key not in self._values:
             return 0
         integers = self._integers.get(key)

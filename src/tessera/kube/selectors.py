@@ -52,9 +52,9 @@ class Requirement(msgspec.Struct, frozen=True):
             case "NotIn":
                 return value not in self.values
             case "Gt" | "Lt":
-                return value is not None and self._compares(value)
+                return value is not None and self._compare(value)
 
-    def _compares(self, text: str) -> bool:
+    def _compare(self, text: str) -> bool:
         value, bound = parse_integer(text), parse_integer(next(iter(self.values), None))
         if value is None or bound is None:
             return False

@@ -72,14 +72,14 @@ class FolderWatch:
         if libc.inotify_add_watch(descriptor, os.fsencode(self._folder), ctypes.c_uint32(_MASK)) < 0:
             os.close(descriptor)
             raise self._os_error("inotify_add_watch")
-        asyncio.get_running_loop().add_reader(descriptor, self._readable, descriptor)
+        asyncio.get_running_loop().add_reader(descriptor, self._read_events, descriptor)
         return descriptor
 
     def _os_error(self, call: str) -> OSError:
         number = ctypes.get_errno()
         return OSError(number, f"{call}: {os.strerror(number)}", os.fspath(self._folder))
 
-    def _readable(self, descriptor: int) -> None:
+    def _read_events(self, descriptor: int) -> None:
         try:
             events = os.read(descriptor, _BUFFER)
         except BlockingIOError:
@@ -118,11 +118,11 @@ async def watch_folder(folder: Path) -> AsyncGenerator[None, None]:
         OSError: nothing can be watched: the host's inotify instances are used up, or a folder is not readable.
     """
     while True:
-        watched = _nearest(folder)
+        watched = _nearest_folder(folder)
         watch = FolderWatch(watched[0])
         try:
             with watch.changes() as woken:
-                while not watch.gone and watched == _nearest(folder):
+                while not watch.gone and watched == _nearest_folder(folder):
                     yield
                     await woken.wait()
                     woken.clear()
@@ -130,7 +130,7 @@ async def watch_folder(folder: Path) -> AsyncGenerator[None, None]:
             continue
 
 
-def _nearest(folder: Path) -> _FolderId:
+def _nearest_folder(folder: Path) -> _FolderId:
     for path in (folder, *folder.parents):
         if path.is_dir():
             try:

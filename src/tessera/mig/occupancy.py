@@ -120,11 +120,11 @@ def find_conflict(geometry: Geometry, profile_name: str, held: Sequence[Placemen
     if tokens & occupancy:
         holder = next(one for one in held if placement_mask(geometry, one) & tokens)
         if profile.media:
-            text = f"{profile.name} needs the card's media engines, of which there is one set; {_at(holder)} has it"
+            text = f"{profile.name} needs the card's media engines, of which it has one set; {_describe(holder)} has it"
             return PlacementConflict(profile.name, "media", text, (holder,))
-        text = f"a card holds one {profile.name} at most; {_at(holder)} is it"
+        text = f"a card holds one {profile.name} at most; {_describe(holder)} is it"
         return PlacementConflict(profile.name, "count", text, (holder,))
-    blockers = tuple(one for one in held if any(_overlap(profile, start, one) for start in profile.starts))
+    blockers = tuple(one for one in held if any(_overlaps(profile, start, one) for start in profile.starts))
     free = free_slots(geometry, occupancy)
     if free < profile.size:
         text = f"{profile.name} needs {profile.size} memory slots, {free} of {geometry.slots} are free"
@@ -132,14 +132,14 @@ def find_conflict(geometry: Geometry, profile_name: str, held: Sequence[Placemen
     starts = ", ".join(map(str, profile.starts))
     text = (
         f"{profile.name} covers {profile.size} slots and may start only at {starts}; each of these meets"
-        f" {', '.join(map(_at, blockers))}, although {free} slots are free"
+        f" {', '.join(map(_describe, blockers))}, although {free} slots are free"
     )
     return PlacementConflict(profile.name, "starts", text, blockers)
 
 
-def _overlap(profile: Profile, start: int, held: Placement) -> bool:
+def _overlaps(profile: Profile, start: int, held: Placement) -> bool:
     return start < held.start + held.size and held.start < start + profile.size
 
 
-def _at(placement: Placement) -> str:
+def _describe(placement: Placement) -> str:
     return f"{placement.profile} at {placement.start}"

@@ -112,8 +112,9 @@ def plan_transition(
     if isinstance(empty_card, Infeasible):
         return empty_card
     target = Counter(placed.profile for placed in empty_card)
-    candidates = [(each, kept) for each in now if (kept := _as_target(geometry, each.placement, target)) is not None]
-    keep, create = _best(geometry, candidates, target)
+    profiles = ((each, _target_profile(geometry, each.placement, target)) for each in now)
+    candidates = [(each, profile) for each, profile in profiles if profile is not None]
+    keep, create = _best_choice(geometry, candidates, target)
     gone = [each for each in now if each not in keep]
     return Transition(
         keep=tuple(each.placement for each in keep),
@@ -122,7 +123,7 @@ def plan_transition(
     )
 
 
-def _as_target(geometry: Geometry, placement: Placement, target: Counter[str]) -> str | None:
+def _target_profile(geometry: Geometry, placement: Placement, target: Counter[str]) -> str | None:
     """The profile under the table's own name if the target could hold this instance where it is."""
     profile = geometry.find(placement.profile)
     if profile is None or placement.start not in profile.starts or placement.size != profile.size:
@@ -130,7 +131,7 @@ def _as_target(geometry: Geometry, placement: Placement, target: Counter[str]) -
     return profile.name if target[profile.name] else None
 
 
-def _best(
+def _best_choice(
     geometry: Geometry, candidates: Sequence[tuple[HeldInstance, str]], target: Counter[str]
 ) -> tuple[tuple[HeldInstance, ...], tuple[Placement, ...]]:
     """The instances to keep and to create: the first rank of choices, best first, that has a layout."""

@@ -90,23 +90,23 @@ def _of_one_kind(geometry: Geometry) -> dict[str, Mapping[str, int]]:
     found: dict[str, Mapping[str, int]] = {
         f"all-{profile.spelling}": {profile.name: profile.max_count} for profile in ordered
     }
-    balanced = _balanced(geometry)
+    balanced = _balanced_counts(geometry)
     return found | ({BALANCED: balanced} if balanced else {})
 
 
-def _balanced(geometry: Geometry) -> dict[str, int]:
+def _balanced_counts(geometry: Geometry) -> dict[str, int]:
     """Returns a mix of sizes; empty if the card lacks one of them or they do not fit together."""
     whole = max((profile.compute_slices for profile in geometry.profiles), default=0)
     counts: dict[str, int] = {}
     for slices, count in _BALANCED.get(whole, {}).items():
-        profile = _plain(geometry, slices)
+        profile = _plain_profile(geometry, slices)
         if profile is None:
             return {}
         counts[profile.name] = count
     return counts if is_feasible(geometry, counts) else {}
 
 
-def _plain(geometry: Geometry, slices: int) -> Profile | None:
+def _plain_profile(geometry: Geometry, slices: int) -> Profile | None:
     """Returns the profile with this number of slices that takes the least memory and has no suffix."""
     plain = [each for each in geometry.profiles if each.compute_slices == slices and each.name.endswith("gb")]
     return min(plain, key=lambda each: each.size, default=None)

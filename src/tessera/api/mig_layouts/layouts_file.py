@@ -67,7 +67,7 @@ class DeviceFilter(msgspec.Struct, frozen=True):
     def matches(self, card: MigCard) -> bool:
         """True if the filter selects the card."""
         if self.device is None:
-            return _folded(self.text) in _names_of(card.product)
+            return _fold_name(self.text) in _names_of(card.product)
         return self.device == card.pci_device_id and self.subsystem in (None, card.pci_subsystem_id)
 
 
@@ -313,7 +313,7 @@ def _filter_notices(entries: Iterable[LayoutEntry]) -> list[Notice]:
     return [
         Notice(f"{entry.path}.device-filter", text.format(each.text))
         for entry, each in every
-        if each.device is None and _folded(each.text) not in _all_names()
+        if each.device is None and _fold_name(each.text) not in _all_names()
     ]
 
 
@@ -327,7 +327,7 @@ def _partial_instances(entry: LayoutEntry) -> list[Problem]:
     ]
 
 
-def _folded(name: str) -> str:
+def _fold_name(name: str) -> str:
     return name.casefold().removeprefix("nvidia").strip(" -").replace(" ", "-")
 
 
@@ -335,7 +335,7 @@ def _names_of(product: str) -> set[str]:
     """Returns spellings of a card's model: the product's name, and the model's short names for the same memory."""
     model = model_by_product(product)
     short = () if model is None else (model.short_name, *model.other_short_names)
-    return {_folded(product), *(_folded(name) for name in short)}
+    return {_fold_name(product), *(_fold_name(name) for name in short)}
 
 
 def _all_names() -> set[str]:

@@ -74,11 +74,11 @@ def requirements_of(
                 "gets; keep one of them"
             )
     found = Requirements(
-        memory=_memory(annotations[MEMORY]) if MEMORY in annotations else 0,
-        nvlink=_truth(NVLINK, annotations.get(NVLINK, "false")),
-        ecc=_truth(ECC, annotations.get(ECC, "false")),
-        capability=_capability(annotations[CAPABILITY]) if CAPABILITY in annotations else (),
-        products=_products(annotations[PRODUCT]) if PRODUCT in annotations else (),
+        memory=_read_memory(annotations[MEMORY]) if MEMORY in annotations else 0,
+        nvlink=_read_boolean(NVLINK, annotations.get(NVLINK, "false")),
+        ecc=_read_boolean(ECC, annotations.get(ECC, "false")),
+        capability=_read_capability(annotations[CAPABILITY]) if CAPABILITY in annotations else (),
+        products=_read_products(annotations[PRODUCT]) if PRODUCT in annotations else (),
     )
     return found if found != Requirements() else None
 
@@ -97,7 +97,7 @@ def _refuse_misspelt(key: str) -> None:
         raise RequirementError(f"annotation {one_line(key)}: unknown; did you mean {PREFIX}{close[0]}?")
 
 
-def _memory(text: str) -> int:
+def _read_memory(text: str) -> int:
     shown = one_line(text, _SHOWN)
     try:
         amount = parse_quantity(text)
@@ -115,17 +115,17 @@ def _memory(text: str) -> int:
     return int(amount)
 
 
-def _truth(key: str, text: str) -> bool:
+def _read_boolean(key: str, text: str) -> bool:
     if text not in {"true", "false"}:
         raise RequirementError(f'annotation {key}: "{one_line(text, _SHOWN)}" must be "true" or "false", in quotes')
     return text == "true"
 
 
-def _capability(text: str) -> tuple[Comparison, ...]:
-    return tuple(_comparison(part.strip()) for part in text.split(","))
+def _read_capability(text: str) -> tuple[Comparison, ...]:
+    return tuple(_read_comparison(part.strip()) for part in text.split(","))
 
 
-def _comparison(part: str) -> Comparison:
+def _read_comparison(part: str) -> Comparison:
     sign = next((each for each in OPERATORS if part.startswith(each)), "")
     version = _VERSION.fullmatch(part.removeprefix(sign).strip())
     if version is None:
@@ -136,7 +136,7 @@ def _comparison(part: str) -> Comparison:
     return Comparison(sign or "==", (int(version[1]), int(version[2])))
 
 
-def _products(text: str) -> tuple[str, ...]:
+def _read_products(text: str) -> tuple[str, ...]:
     names = tuple(part.strip() for part in text.split("|"))
     if len(names) > PRODUCTS:
         allowed = f"{PRODUCTS} are allowed: name families"

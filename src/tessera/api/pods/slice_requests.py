@@ -86,8 +86,8 @@ def _count(name: str, resource: str, limits: Mapping[str, str], requests: Mappin
             f"{where}: {one_line(resource)} is in requests but not in limits; slices cannot be overcommitted: set it "
             "in limits"
         )
-    limit = _whole(where, "limits", resource, limits[resource])
-    if resource in requests and _whole(where, "requests", resource, requests[resource]) != limit:
+    limit = _whole_number(where, "limits", resource, limits[resource])
+    if resource in requests and _whole_number(where, "requests", resource, requests[resource]) != limit:
         raise SliceRequestError(
             f"{where}: requests ask for {one_line(requests[resource])} and limits for {one_line(limits[resource])} "
             f"of {one_line(resource)}; "
@@ -96,7 +96,7 @@ def _count(name: str, resource: str, limits: Mapping[str, str], requests: Mappin
     return limit
 
 
-def _whole(where: str, field: str, resource: str, text: Any) -> int:
+def _whole_number(where: str, field: str, resource: str, text: Any) -> int:
     if isinstance(text, str) and len(text) < _SHORT and text.isascii() and text.isdecimal():
         return int(text)  # the usual form
     resource = one_line(resource)
@@ -121,8 +121,8 @@ def _refuse_whole_cards(
     for resource in GPU_RESOURCES:
         if any(text not in {"0", 0} for text in (limits.get(resource, "0"), requests.get(resource, "0"))):
             raise SliceRequestError(
-                f'container "{one_line(name)}": asks for {_first(counts)} beside {resource}; CUDA uses either slices '
-                "or whole cards: use one of them, or two containers"
+                f'container "{one_line(name)}": asks for {_resource(counts)} beside {resource}; CUDA uses either '
+                "slices or whole cards: use one of them, or two containers"
             )
 
 
@@ -130,12 +130,12 @@ def _refuse_device_env(name: str, counts: Mapping[str, int], env: Iterable[str])
     for variable in env:
         if variable in DEVICE_ENV:
             raise SliceRequestError(
-                f'container "{one_line(name)}": sets {variable} and asks for {_first(counts)}; which devices it sees '
-                "follows from the slices it gets: remove the variable"
+                f'container "{one_line(name)}": sets {variable} and asks for {_resource(counts)}; its slices decide '
+                "which devices it sees: remove the variable"
             )
 
 
-def _first(counts: Mapping[str, int]) -> str:
+def _resource(counts: Mapping[str, int]) -> str:
     return MIG_RESOURCE_PREFIX + one_line(next(iter(counts)))
 
 

@@ -175,7 +175,7 @@ class ClusterState:
             if name in self.nodes:
                 self.put_node(self.nodes[name])
 
-    def _agent(self, node: NodeName) -> AgentState:
+    def _agent_state(self, node: NodeName) -> AgentState:
         known = self._agents.get(node)
         if known is None:
             return AgentState.UNKNOWN
@@ -183,7 +183,7 @@ class ClusterState:
 
     def put_node(self, node: NodeInfo) -> None:
         """Takes in a node as it is now."""
-        node = replace(node, agent=self._agent(node.name))
+        node = replace(node, agent=self._agent_state(node.name))
         before = self.nodes.get(node.name)
         if before == node:
             return

@@ -72,7 +72,7 @@ class NodeIndex:
         else:
             self._note_label_changes(self._labels.change(before.labels, node.labels, self._bits[node.name]))
         self._nodes[node.name] = node
-        self._retaint(self._bits[node.name], set(_taints(before)), set(_taints(node)))
+        self._change_taints(self._bits[node.name], set(_taints(before)), set(_taints(node)))
         self._offering &= ~self._bits[node.name]
         if not any(node.closed_reasons()):
             self._offering |= self._bits[node.name]
@@ -85,7 +85,7 @@ class NodeIndex:
         bit = self._bits.pop(name)
         del self._names[bit]
         self._labels.remove(node.labels, bit)
-        self._retaint(bit, set(_taints(node)), set())
+        self._change_taints(bit, set(_taints(node)), set())
         self._offering &= ~bit
         self._unused.append(bit.bit_length() - 1)
         self._others_changed = self._next()
@@ -97,7 +97,7 @@ class NodeIndex:
             self._label_changed.clear()
             self._others_changed = self._next()
 
-    def _retaint(self, bit: int, before: set[_Taint], after: set[_Taint]) -> None:
+    def _change_taints(self, bit: int, before: set[_Taint], after: set[_Taint]) -> None:
         for taint in before - after:
             _clear(self._taints, taint, bit)
         for taint in after - before:
@@ -132,7 +132,7 @@ class NodeIndex:
     def selected(self, constraints: NodeConstraints) -> int:
         """Returns the nodes that selector and affinity admit."""
         known = self._selected.pop(constraints, None)
-        if known is None or self._stale(known[0], constraints):
+        if known is None or self._is_stale(known[0], constraints):
             known = (self._changes, self._select(constraints))
         self._remember(self._selected, constraints, known)
         return known[1]
@@ -160,7 +160,7 @@ class NodeIndex:
         self._remember(self._accepted, constraints, known)
         return known[1]
 
-    def _stale(self, version: int, constraints: NodeConstraints) -> bool:
+    def _is_stale(self, version: int, constraints: NodeConstraints) -> bool:
         if version < self._others_changed:
             return True
         return version < self._changes and any(self._label_changed.get(key, 0) > version for key in _keys(constraints))
@@ -182,24 +182,24 @@ class NodeIndex:
         self.cost += 1 + len(constraints.selector)
         for key, value in constraints.selector:
             mask &= self._labels.values(key).get(value, 0)
-        return mask if constraints.terms is None else mask & union(map(self._term, constraints.terms))
+        return mask if constraints.terms is None else mask & union(map(self._term_nodes, constraints.terms))
 
-    def _term(self, term: NodeSelectorTerm) -> int:
+    def _term_nodes(self, term: NodeSelectorTerm) -> int:
         self.cost += 1
         if not term.match_expressions and not term.match_fields:
             return 0
         mask = self._every
         for test in term.match_expressions:
-            mask &= self._label_test(test)
+            mask &= self._label_nodes(test)
         for test in term.match_fields:
-            mask &= self._field_test(test)
+            mask &= self._field_nodes(test)
         return mask
 
-    def _label_test(self, test: NodeSelectorRequirement) -> int:
+    def _label_nodes(self, test: NodeSelectorRequirement) -> int:
         self.cost += 1 + len(test.values)
         return self._labels.matching(test.key, test.operator, test.values)
 
-    def _field_test(self, test: NodeSelectorRequirement) -> int:
+    def _field_nodes(self, test: NodeSelectorRequirement) -> int:
         self.cost += 1 + len(test.values)
         if test.operator not in FIELD_OPERATORS:
             return 0

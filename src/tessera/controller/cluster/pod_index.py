@@ -251,10 +251,10 @@ class PodIndex:
         self.cost += sum(len(group.all) for group in found.groups)
         if self.cost > limit:
             return False
-        found.all = _sum(group.all for group in found.groups)
+        found.all = _sum_counters(group.all for group in found.groups)
         found.staying = found.all
         if any(group.leaving for group in found.groups):
-            found.staying = found.all - _sum(group.leaving for group in found.groups)
+            found.staying = found.all - _sum_counters(group.leaving for group in found.groups)
         return True
 
     def count_in_all(self, selected: Sequence[SelectedPods]) -> Counter[NodeName]:
@@ -264,7 +264,7 @@ class PodIndex:
             self.cost += 1 + len(each.groups) // _LOOKUPS_A_STEP
             groups = {group: None for group in each.groups if group in groups}
         self.cost += sum(len(group.all) for group in groups)
-        return _sum(group.all for group in groups)
+        return _sum_counters(group.all for group in groups)
 
     def opposing_terms(self, namespace: str, labels: Labels, most: int) -> Sequence[TermHolders]:
         """Returns anti-affinity terms of pods on nodes that select such a pod; terms of its own namespace come first.
@@ -315,7 +315,7 @@ class PodIndex:
 _K = TypeVar("_K")
 
 
-def _sum(counters: Iterable[Counter[NodeName]]) -> Counter[NodeName]:
+def _sum_counters(counters: Iterable[Counter[NodeName]]) -> Counter[NodeName]:
     total: Counter[NodeName] = Counter()
     for each in counters:
         total.update(each)

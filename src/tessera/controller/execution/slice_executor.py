@@ -117,7 +117,7 @@ class SliceExecutor:
         began = self._clock.monotonic()
         await self._send(write)
         self._metrics.count_write(type(write).__name__)
-        pause = _rest(write, self._clock.monotonic() - began)
+        pause = _pause_seconds(write, self._clock.monotonic() - began)
         if not pause:
             self._slicer.handle(WriteDone(write))
         return hold_for(pause)
@@ -177,7 +177,7 @@ class SliceExecutor:
                 if write.uid in self._slicer.state.cluster.pods:  # else its deletion was seen before this answer
                     self._slicer.handle(PodObserved(read_pod(pod)))
             case ReportNodeCondition():
-                await self._report(write)
+                await self._report_node(write)
             case ReportPodCondition():
                 async with self._pod_slots:
                     pod = await self._report_pod(write)
@@ -189,7 +189,7 @@ class SliceExecutor:
             case DeleteObject():
                 await self._client.delete(INSTASLICES, write.node, INSTASLICE_NAMESPACE, uid=write.uid)
 
-    async def _report(self, write: ReportNodeCondition) -> None:
+    async def _report_node(self, write: ReportNodeCondition) -> None:
         """Applies the condition under its own field manager, since other components own the node's other conditions."""
         reason = "InstasliceInvalid" if write.text else "InstasliceValid"
         message = write.text or "the node's Instaslice object can be followed"
@@ -222,7 +222,7 @@ class SliceExecutor:
         return await client.apply(PODS, write.name, body, write.namespace, subresource="status")
 
 
-def _rest(write: Write, took: float) -> float:
+def _pause_seconds(write: Write, took: float) -> float:
     """Returns the seconds until the slicer may ask for the next write of the same key."""
     if isinstance(write, PatchRequests):
         return pause_after_write(took, AWAITED_WRITE)

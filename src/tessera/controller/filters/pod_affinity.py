@@ -67,7 +67,7 @@ class HostPorts:
         conflicts = self._conflicts.get(pod.ports)
         if conflicts is None:
             self._work.spend(len(pod.ports))
-            conflicts = self._conflicts[pod.ports] = frozenset(_conflicts(pod.ports))
+            conflicts = self._conflicts[pod.ports] = frozenset(_conflicting_ports(pod.ports))
         return NO_PORTS if self._pods.uses_host_port(node, conflicts) else ""
 
     def kind(self, pod: PodInfo) -> Hashable:
@@ -81,7 +81,7 @@ class HostPorts:
         """Does nothing: :class:`PodAffinityFilter` counts the pods of the batch."""
 
 
-def _conflicts(ports: Iterable[HostPort]) -> Iterator[HostPort]:
+def _conflicting_ports(ports: Iterable[HostPort]) -> Iterator[HostPort]:
     """Yields the ports that conflict with these, in the form of the index."""
     for protocol, address, number in ports:
         places = ("",) if address == ANY_ADDRESS else (address, ANY_ADDRESS)
@@ -196,11 +196,11 @@ class PodAffinityFilter:
         self._pods.cost += relations.count
         for rule in relations.spread:
             yield self._nodes_with_label(rule.key), NO_LABEL
-            yield self._spread(rule, pod), SKEWED
+            yield self._spread_mask(rule, pod), SKEWED
         if relations.affinity:
-            yield self._affinity(relations.affinity, pod), NO_AFFINITY
+            yield self._affinity_mask(relations.affinity, pod), NO_AFFINITY
         for term in relations.anti_affinity:
-            yield self._anti_affinity(term), ANTI_AFFINITY
+            yield self._anti_affinity_mask(term), ANTI_AFFINITY
         against = self._opposed_nodes(pod, answer)
         if against:
             yield ~against, EXISTING_ANTI_AFFINITY
@@ -211,7 +211,7 @@ class PodAffinityFilter:
 
     # Affinity
 
-    def _affinity(self, terms: tuple[PodAffinityTerm, ...], pod: PodInfo) -> int:
+    def _affinity_mask(self, terms: tuple[PodAffinityTerm, ...], pod: PodInfo) -> int:
         """Returns the nodes whose domains have pods that all terms select.
 
         The first pod of a group, which its own terms select, may go to all nodes with the labels of the domains.
@@ -222,25 +222,25 @@ class PodAffinityFilter:
             return -1
         version = max(each.version for each in selected)
         first = all(self._pods.selects(term.selection, pod) for term in terms)
-        return self._mask((terms, first), version, lambda: self._affinity_nodes(terms, selected, first=first))
+        return self._cached_mask((terms, first), version, lambda: self._affinity_nodes(terms, selected, first=first))
 
     def _affinity_nodes(self, terms: tuple[PodAffinityTerm, ...], selected: list[SelectedPods], *, first: bool) -> int:
         common = selected[0].all if len(selected) == 1 else self._pods.count_in_all(selected)
         allowed = -1
         for term in terms:
             allowed &= self._nodes_with_label(term.key)
-        reached = [self._domains(term.key, common) for term in terms]
+        reached = [self._nodes_of_domains(term.key, common) for term in terms]
         if first and not any(reached):
             return allowed
         for mask in reached:
             allowed &= mask
         return allowed
 
-    def _anti_affinity(self, term: PodAffinityTerm) -> int:
+    def _anti_affinity_mask(self, term: PodAffinityTerm) -> int:
         selected = self._select(term)
         if selected is None:
             return -1
-        return self._mask(term, selected.version, lambda: ~self._domains(term.key, selected.all))
+        return self._cached_mask(term, selected.version, lambda: ~self._nodes_of_domains(term.key, selected.all))
 
     def _opposed_nodes(self, pod: PodInfo, answer: _KindMasks) -> int:
         """Returns the nodes that other pods' anti-affinity closes to the pod."""
@@ -248,19 +248,19 @@ class PodAffinityFilter:
         answer.opposed = bool(found)
         against = 0
         for each in found:
-            against |= self._mask(each, each.changed, partial(self._domains, each.term.key, each.nodes))
+            against |= self._cached_mask(each, each.changed, partial(self._nodes_of_domains, each.term.key, each.nodes))
         return against
 
     # Spread
 
-    def _spread(self, rule: TopologySpread, pod: PodInfo) -> int:
+    def _spread_mask(self, rule: TopologySpread, pod: PodInfo) -> int:
         """Returns the nodes whose domain may have one more pod."""
         selected = self._select(rule)
         if selected is None:
             return -1
         own = self._pods.selects(rule.selection, pod)
         counted = self._counted_nodes(rule, pod)
-        return self._mask(
+        return self._cached_mask(
             (rule, own, counted),
             selected.version,
             lambda: self._compute_spread(rule, selected.staying, counted, own=own),
@@ -303,11 +303,11 @@ class PodAffinityFilter:
             self._pods.cost += len(domains)
             return sum(bool(mask & counted) for mask in domains.values())
 
-        return self._mask((key, counted), 0, count)
+        return self._cached_mask((key, counted), 0, count)
 
     # Masks
 
-    def _domains(self, key: str, nodes: Mapping[NodeName, int]) -> int:
+    def _nodes_of_domains(self, key: str, nodes: Mapping[NodeName, int]) -> int:
         """Returns all nodes in the same domain as one of these."""
         self._pods.cost += len(nodes)
         domains = self._nodes.domains(key)
@@ -322,9 +322,9 @@ class PodAffinityFilter:
             self._pods.cost += len(domains)
             return _union(domains.values())
 
-        return self._mask(key, 0, union)
+        return self._cached_mask(key, 0, union)
 
-    def _mask(self, key: Hashable, version: int, compute: Callable[[], int]) -> int:
+    def _cached_mask(self, key: Hashable, version: int, compute: Callable[[], int]) -> int:
         """Returns the mask of a key; computes it again when the version of its inputs has changed."""
         known = self._masks.get(key)
         if known is None or known[0] != version:

@@ -195,7 +195,7 @@ class VolumeFilter:
             self._steps += len(free)
             if self._steps > VOLUME_STEPS:
                 return (-1,) * len(free)
-            self._masks[key] = tuple(self._reachable_nodes(each) for each in free.values() if _fits(spec, each))
+            self._masks[key] = tuple(self._reachable_nodes(each) for each in free.values() if _volume_fits(spec, each))
         return self._masks[key]
 
     # One node
@@ -237,7 +237,7 @@ class VolumeFilter:
         return False
 
 
-def _fits(want: PersistentVolumeClaimSpec, volume: PersistentVolume) -> bool:
+def _volume_fits(want: PersistentVolumeClaimSpec, volume: PersistentVolume) -> bool:
     have = volume.spec
     if want.volume_mode != have.volume_mode or not set(want.access_modes) <= set(have.access_modes):
         return False

@@ -63,10 +63,10 @@ def constraints_of(pod: Pod) -> NodeConstraints:
 
 def is_tolerated(taint: Taint, tolerations: Sequence[Toleration]) -> bool:
     """True if one of these tolerations tolerates a taint."""
-    return any(_tolerates(each, taint) for each in tolerations)
+    return any(_is_tolerated_by(each, taint) for each in tolerations)
 
 
-def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+def _is_tolerated_by(toleration: Toleration, taint: Taint) -> bool:
     if toleration.effect and toleration.effect != taint.effect:
         return False
     if toleration.key and toleration.key != taint.key:

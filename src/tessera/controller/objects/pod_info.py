@@ -133,7 +133,7 @@ def read_pod(pod: Pod) -> PodInfo:
         claims=read_claims(pod),
         owner=next((each.uid for each in meta.owner_references if each.controller), ""),
         unschedulable_message=_unschedulable_message(pod),
-        unstarted=bool(profiles) and bool(spec.node_name) and not _started(pod),
+        unstarted=bool(profiles) and bool(spec.node_name) and not _has_started(pod),
         slices_withdrawn=any((each.type, each.status) == (SLICE_CONDITION, "False") for each in pod.status.conditions),
         finished=pod.status.phase in FINISHED,
         terminating=meta.deletion_timestamp is not None,
@@ -168,7 +168,7 @@ def _unschedulable_message(pod: Pod) -> str:
     return condition.message or condition.reason
 
 
-def _started(pod: Pod) -> bool:
+def _has_started(pod: Pod) -> bool:
     """True if kubelet has ever started a container that has slices."""
     started = {
         each.name

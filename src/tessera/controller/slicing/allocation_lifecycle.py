@@ -236,7 +236,7 @@ class AllocationLifecycle:
 
     def _update_waiting(self, uid: PodUid) -> None:
         pod = self._cluster.pods.get(uid)
-        if pod is None or not self._waits(pod):
+        if pod is None or not self._must_wait(pod):
             self.stop_waiting(uid)
             if pod is None:
                 self._state.last_event.pop(uid, None)
@@ -251,7 +251,7 @@ class AllocationLifecycle:
         self._cluster.placed_pods.unwatch(uid)
         self._cluster.capacity_changes.forget_refusal(uid)
 
-    def _waits(self, pod: PodInfo) -> bool:
+    def _must_wait(self, pod: PodInfo) -> bool:
         if self._state.allocations.current_of(pod.uid) is not None or pod.uid in self._state.denied:
             return False
         if self._is_withdrawn(pod):

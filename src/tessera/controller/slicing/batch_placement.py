@@ -116,13 +116,13 @@ def place(pods: Sequence[PodInfo], context: PlacementContext, work: StepBudget) 
         if slices is not None:
             placed.append(Placed(pod, NodeName(slices[0].node), _slices(slices)))
             continue
-        refused = next((one for one in equals.get(pod.key, (pod,)) if _refused(decided, one)), None)
+        refused = next((one for one in equals.get(pod.key, (pod,)) if _is_refused(decided, one)), None)
         if refused is not None:
             placed.append(Unplaced(pod, decided.refusals.get(refused.key)))
     return placed
 
 
-def _refused(decided: Plan, pod: PodInfo) -> bool:
+def _is_refused(decided: Plan, pod: PodInfo) -> bool:
     return pod.key not in decided.assignments and pod.key not in decided.postponed
 
 

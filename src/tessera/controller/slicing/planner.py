@@ -81,12 +81,12 @@ class Planner:
                 for name in self._cluster.fixed_layout_nodes
                 if self._cluster.nodes[name].fixed_profiles.issuperset(pod.profiles)
             )
-            self._state.serving_nodes[pod.profiles] = (self._mask(made), self._mask(fixed))
+            self._state.serving_nodes[pod.profiles] = (self._mask_of(made), self._mask_of(fixed))
         made_on, fixed_on = self._state.serving_nodes[pod.profiles]
         selected = self._cluster.index.selected(pod.constraints)
         return not selected & made_on and bool(selected & fixed_on)
 
-    def _mask(self, nodes: Iterable[NodeName]) -> int:
+    def _mask_of(self, nodes: Iterable[NodeName]) -> int:
         mask = 0
         for node in nodes:
             mask |= self._cluster.index.mask_of(node)

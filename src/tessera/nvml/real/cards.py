@@ -43,7 +43,7 @@ class CardReader:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
             pci = nvml.nvmlDeviceGetPciInfo(handle)
             mode = self.mig_mode(handle)
-            numa_node = self._number(pci, "numa_node")
+            numa_node = self._pci_number(pci, "numa_node")
             return GpuInfo(
                 uuid=GpuUuid(decode_text(nvml.nvmlDeviceGetUUID(handle))),
                 index=index,
@@ -70,7 +70,7 @@ class CardReader:
         with self._errors(f"PCI address of {gpu}"):
             pci = nvml.nvmlDeviceGetPciInfo(handle)
         return CardAttributes(
-            pci_class=self._number(pci, "class"),
+            pci_class=self._pci_number(pci, "class"),
             pci_subsystem_id=pci.pciSubSystemId,
             ecc=bool(self._read_or(lambda: nvml.nvmlDeviceGetEccMode(handle)[0], f"ECC mode of {gpu}", 0)),
             fabric=self._read_or(lambda: self._fabric(handle), f"NVLink fabric of {gpu}", None),
@@ -148,7 +148,7 @@ class CardReader:
                 raise NotSupported(f"{what}: the card is in MIG mode, where it is always DEFAULT") from error
             raise
 
-    def _number(self, pci: Any, file: str) -> int | None:
+    def _pci_number(self, pci: Any, file: str) -> int | None:
         """Returns a number from the kernel about a card, in any base; ``None`` if the kernel does not report it."""
         domain, _, rest = decode_text(pci.busId).lower().partition(":")
         try:

@@ -136,7 +136,7 @@ class RealNvml:
     def set_mig_mode(self, gpu: GpuUuid, enabled: bool) -> MigModeResult:
         """See :meth:`.Nvml.set_mig_mode`."""
         with self._errors(f"MIG mode of {gpu}"):
-            status = self._nvml.nvmlDeviceSetMigMode(self._device(gpu), int(enabled))
+            status = self._nvml.nvmlDeviceSetMigMode(self._handle(gpu), int(enabled))
         results = {
             0: MigModeResult.APPLIED,
             self._nvml.NVML_ERROR_RESET_REQUIRED: MigModeResult.RESET_REQUIRED,
@@ -150,7 +150,7 @@ class RealNvml:
     def gi_profiles(self, gpu: GpuUuid) -> list[GiProfileInfo]:
         """See :meth:`.Nvml.gi_profiles`."""
         if gpu not in self._profiles:
-            handle = self._device(gpu)
+            handle = self._handle(gpu)
             with self._errors(f"memory of {gpu}"):
                 card_mib = self._nvml.nvmlDeviceGetMemoryInfo(handle).total // _MIB
             rows = self._mig.profiles(gpu, handle, card_mib)
@@ -161,7 +161,7 @@ class RealNvml:
 
     def instances(self, gpu: GpuUuid) -> list[GpuInstance]:
         """See :meth:`.Nvml.instances`."""
-        handle = self._device(gpu)
+        handle = self._handle(gpu)
         if not self._cards.mig_mode(handle)[0]:
             return []
         uuids = self._mig.mig_uuids(gpu, handle)
@@ -183,15 +183,15 @@ class RealNvml:
 
     def create_gpu_instance(self, gpu: GpuUuid, profile: str, start: int) -> int:
         """See :meth:`.Nvml.create_gpu_instance`."""
-        row = self._row(gpu, profile)
+        row = self._profile_row(gpu, profile)
         placement = self._nvml.c_nvmlGpuInstancePlacement_t(start, row.size)
         with self._errors(f"GPU instance {profile} at {start} of {gpu}"):
-            made = self._nvml.nvmlDeviceCreateGpuInstanceWithPlacement(self._device(gpu), row.id, byref(placement))
+            made = self._nvml.nvmlDeviceCreateGpuInstanceWithPlacement(self._handle(gpu), row.id, byref(placement))
             return int(self._nvml.nvmlGpuInstanceGetInfo(made).id)
 
     def create_compute_instance(self, gpu: GpuUuid, gi_id: int, profile_index: int) -> ComputeInstance:
         """See :meth:`.Nvml.create_compute_instance`."""
-        handle = self._device(gpu)
+        handle = self._handle(gpu)
         instance = self._gpu_instance(gpu, handle, gi_id)
         with self._errors(f"compute instance profile {profile_index} in GPU instance {gi_id} of {gpu}"):
             profile = self._mig.ci_profile(instance, profile_index)
@@ -206,20 +206,20 @@ class RealNvml:
 
     def destroy_compute_instance(self, gpu: GpuUuid, gi_id: int, ci_id: int) -> None:
         """See :meth:`.Nvml.destroy_compute_instance`."""
-        instance = self._gpu_instance(gpu, self._device(gpu), gi_id)
+        instance = self._gpu_instance(gpu, self._handle(gpu), gi_id)
         with self._errors(f"compute instance {ci_id} of GPU instance {gi_id} of {gpu}"):
             compute = self._nvml.nvmlGpuInstanceGetComputeInstanceById(instance, ci_id)
             self._nvml.nvmlComputeInstanceDestroy(compute)
 
     def destroy_gpu_instance(self, gpu: GpuUuid, gi_id: int) -> None:
         """See :meth:`.Nvml.destroy_gpu_instance`."""
-        instance = self._gpu_instance(gpu, self._device(gpu), gi_id)
+        instance = self._gpu_instance(gpu, self._handle(gpu), gi_id)
         with self._errors(f"GPU instance {gi_id} of {gpu}"):
             self._nvml.nvmlGpuInstanceDestroy(instance)
 
     def processes(self, device: GpuUuid | MigUuid) -> list[GpuProcess]:
         """See :meth:`.Nvml.processes`. Clients of MPS are among them."""
-        handle = self._device(device)
+        handle = self._handle(device)
         with self._errors(f"processes of {device}"):
             listed = list(self._nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle))
         with suppress(NotSupported), self._errors(f"MPS clients of {device}"):
@@ -238,50 +238,50 @@ class RealNvml:
     def memory(self, device: GpuUuid | MigUuid) -> DeviceMemory:
         """See :meth:`.Nvml.memory`."""
         with self._errors(f"memory of {device}"):
-            info = self._nvml.nvmlDeviceGetMemoryInfo(self._device(device))
+            info = self._nvml.nvmlDeviceGetMemoryInfo(self._handle(device))
             return DeviceMemory(total=info.total, used=info.used)
 
     def device_files(self, gpu: GpuUuid, gi_id: int, ci_id: int) -> list[DeviceFile]:
         """See :meth:`.Nvml.device_files`."""
         with self._errors(f"minor number of {gpu}"):
-            minor = self._nvml.nvmlDeviceGetMinorNumber(self._device(gpu))
+            minor = self._nvml.nvmlDeviceGetMinorNumber(self._handle(gpu))
         return mig_device_files(self._proc, minor, gi_id, ci_id)
 
     def card_files(self, gpu: GpuUuid) -> list[DeviceFile]:
         """See :meth:`.Nvml.card_files`."""
         with self._errors(f"minor number of {gpu}"):
-            minor = self._nvml.nvmlDeviceGetMinorNumber(self._device(gpu))
+            minor = self._nvml.nvmlDeviceGetMinorNumber(self._handle(gpu))
         return card_device_files(self._proc, minor)
 
     def attributes(self, gpu: GpuUuid) -> CardAttributes:
         """See :meth:`.Nvml.attributes`."""
-        return self._cards.attributes(gpu, self._device(gpu))
+        return self._cards.attributes(gpu, self._handle(gpu))
 
     def mig_attributes(self, device: MigUuid) -> MigAttributes:
         """See :meth:`.Nvml.mig_attributes`."""
-        return self._cards.mig_attributes(device, self._device(device))
+        return self._cards.mig_attributes(device, self._handle(device))
 
     def nvlinks(self, gpu: GpuUuid) -> list[NvLink]:
         """See :meth:`.Nvml.nvlinks`."""
-        return self._cards.nvlinks(gpu, self._device(gpu))
+        return self._cards.nvlinks(gpu, self._handle(gpu))
 
     def common_ancestor(self, gpu: GpuUuid, other: GpuUuid) -> int:
         """See :meth:`.Nvml.common_ancestor`."""
         with self._errors(f"PCIe topology of {gpu} and {other}"):
-            return int(self._nvml.nvmlDeviceGetTopologyCommonAncestor(self._device(gpu), self._device(other)))
+            return int(self._nvml.nvmlDeviceGetTopologyCommonAncestor(self._handle(gpu), self._handle(other)))
 
     def compute_mode(self, gpu: GpuUuid) -> ComputeMode:
         """See :meth:`.Nvml.compute_mode`."""
-        return self._cards.compute_mode(gpu, self._device(gpu))
+        return self._cards.compute_mode(gpu, self._handle(gpu))
 
     def set_compute_mode(self, gpu: GpuUuid, mode: ComputeMode) -> None:
         """See :meth:`.Nvml.set_compute_mode`."""
-        self._cards.set_compute_mode(gpu, self._device(gpu), mode)
+        self._cards.set_compute_mode(gpu, self._handle(gpu), mode)
 
     def reset(self, gpu: GpuUuid) -> None:
         """See :meth:`.Nvml.reset`. NVML is closed meanwhile, since its session holds every card."""
         with self._errors(f"PCI address of {gpu}"):
-            pci_bus_id = decode_text(self._nvml.nvmlDeviceGetPciInfo(self._device(gpu)).busId)
+            pci_bus_id = decode_text(self._nvml.nvmlDeviceGetPciInfo(self._handle(gpu)).busId)
         self._profiles.pop(gpu, None)
         with self._session.suspend():
             reset_card(pci_bus_id, tool=self._reset_tool)
@@ -309,7 +309,7 @@ class RealNvml:
         if self._own_library:
             unload(self._nvml)
 
-    def _device(self, device: str) -> Any:
+    def _handle(self, device: str) -> Any:
         self._session.begin()
         try:
             with self._errors(device):
@@ -319,7 +319,7 @@ class RealNvml:
                 raise GpuLost(f"{device} was there and is not found any more") from error
             raise
 
-    def _row(self, gpu: GpuUuid, profile: str) -> GiProfileInfo:
+    def _profile_row(self, gpu: GpuUuid, profile: str) -> GiProfileInfo:
         rows = self.gi_profiles(gpu)
         for row in rows:
             if resource_spelling(row.name) == resource_spelling(profile):
