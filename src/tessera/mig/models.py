@@ -1,8 +1,10 @@
 """The GPU models, as data: names, memory, and of those that can be cut the table of profiles.
 
-For planning before a card is there, and for the simulated hardware. On a node the table read from NVML wins over this
-one. Sources: NVIDIA's MIG user guide (edition 620), listings of ``nvidia-smi mig -lgip`` and ``-lgipp`` from real
-cards, NVIDIA's mig-parted configurations, and for the vGPU-only H100 64 GB the vGPU guide. Placements were read from
+For planning before a card is present, and for the simulated hardware. The module is long because its table is. On a
+node, the table that was read from NVML replaces this one.
+
+Sources: NVIDIA's MIG user guide (edition 620), listings of ``nvidia-smi mig -lgip`` and ``-lgipp`` from real cards,
+NVIDIA's mig-parted configurations, and for the vGPU-only H100 64 GB the vGPU guide. Placements were read from
 real A100, A30 and H100 cards and one RTX PRO 6000; the later seven-slice boards (H200, B200, GB200, B300, GB300) follow
 by family, and so do their GPU-instance profile ids, which NVIDIA does not publish for the B series.
 
