@@ -24,6 +24,7 @@ from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import Milestone
 from tessera.provisioning.options import STARTUP_TAINT
 from tessera.provisioning.startup.deadline import BLOCKING
+from tessera.replay.player import DECIDERS
 from tessera.webhook.base.metrics import WebhookMetrics
 
 ROOT = Path(__file__).parents[2]
@@ -66,6 +67,10 @@ def test_the_list_of_decisions_has_every_page_once() -> None:
 def test_the_user_guide_has_every_option_of_the_agent() -> None:
     options = {each.opts[0] for each in command.params} - UNTOLD
     assert {option for option in options if f"`{option}`" not in GUIDE.read_text(encoding="utf-8")} == set()
+
+
+def test_the_user_guide_has_every_decider_that_can_be_replayed() -> None:
+    assert {name for name in DECIDERS if f"| `{name}` |" not in GUIDE.read_text(encoding="utf-8")} == set()
 
 
 class _Cards:

@@ -22,6 +22,7 @@ from tessera.kube.runtime import KubeRuntime
 from tessera.kube.transport.interface import Request, Response, Stream, Transport
 from tessera.kube.watch.informer import Informer
 from tessera.manifests import install_manifests
+from tessera.replay.service import Recorders
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
@@ -80,6 +81,7 @@ class World:
         self.clock = LoopClock(1_800_000_000)
         self.server = ApiServer(self.clock)
         self.admin = self.client("admin", lambda inner: inner)
+        self.recorders = Recorders()
 
     def client(self, name: str, wrap: Callable[[Transport], Transport]) -> Client:
         return Client(wrap(InProcessTransport(self.server, ADMIN)), field_manager=name, clock=self.clock)
@@ -110,7 +112,7 @@ class World:
         pods = Informer(client, PODS, clock=self.clock, rng=rng)
         events = EventRecorder(client, component="tessera-controller", clock=self.clock, rng=rng)
         drivers = Drivers(
-            KubeRuntime(client=client, clock=self.clock, rng=rng),
+            KubeRuntime(client=client, clock=self.clock, rng=rng, recorders=self.recorders),
             resolver=Registry(),
             nodes=nodes,
             pods=pods,

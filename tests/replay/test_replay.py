@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tessera.replay.player import DeciderKind, replay
-from tessera.replay.recorder import Decider, Decision, Record
+from tessera.replay.recorder import Decider, Decision, FunctionRecorder, Record
 from tessera.replay.service import Recorders
 from tessera.replay.state_codec import NotPlainError
 
@@ -90,6 +90,33 @@ def test_a_decider_without_state_is_replayed_too() -> None:
     assert not [*replay(record, kind)]
     wrong = msgspec.structs.replace(record, decisions=[Decision(record.decisions[0].arguments, 5)])
     assert [each.now for each in replay(wrong, kind)] == [record.decisions[0]]
+
+
+def test_a_decider_without_state_keeps_its_last_decisions() -> None:
+    recorders = Recorders(3)
+    for amount in range(7):
+        recorders.call("double", double, Added(amount))
+    (record,) = recorders.records()
+    kind = msgspec.structs.replace(KIND, decider=f"{__name__}:double")
+    assert (len(record.decisions), record.skipped) == (3, 4)
+    assert not [*replay(record, kind)]
+
+
+def test_large_decisions_of_a_function_leave_room_for_fewer_of_them() -> None:
+    recorder = FunctionRecorder("double", keep=100, size=500)
+    for amount in range(20):
+        recorder.call(double, Added(amount))
+    record = recorder.record()
+    assert 1 < len(record.decisions) < 10
+    assert record.skipped == 20 - len(record.decisions)
+    assert len(msgspec.json.encode(record.decisions)) < 600
+
+
+def test_the_last_decision_of_a_function_is_kept_whatever_its_size() -> None:
+    recorder = FunctionRecorder("double", keep=100, size=1)
+    for amount in range(3):
+        recorder.call(double, Added(amount))
+    assert len(recorder.record().decisions) == 1
 
 
 def test_without_recording_nothing_is_kept() -> None:

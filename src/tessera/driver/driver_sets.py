@@ -4,12 +4,9 @@ A set never changes. Another image, strategy or setting is another set with anot
 by changing its label :data:`~tessera.api.driver.node_status.DRIVER_SET_LABEL`, and goes back the same way.
 """
 
-import hashlib
-from typing import Any
-
 import msgspec
 
-from tessera.api.driver.driver_policy import DriverPolicy
+from tessera.api.driver.driver_policy import DriverPolicy, digest_parts
 from tessera.api.driver.node_status import DriverStrategy, RejectedStrategy
 from tessera.driver.pool import PoolKey
 
@@ -25,7 +22,7 @@ class DriverSet(msgspec.Struct, frozen=True, kw_only=True):
         tag: the tag that was found.
         version: the version as requested.
         policy: the object that asks for it, ``ClusterPolicy/cluster-policy``.
-        settings: a hash of its pods' settings, see :func:`settings_digest`.
+        settings: a hash of its pods' settings; see ``DriverPolicy.settings_digest``.
         toolkit: the Driver Toolkit's image that builds on RHCOS; empty if nothing is built with it.
     """
 
@@ -78,10 +75,10 @@ def make_set(
     Its name does not depend on the policy object. So nothing moves when the object is deleted and made again, or
     renamed.
     """
-    settings = settings_digest(policy)
+    settings = policy.settings_digest
     parts = (pool, strategy is DriverStrategy.BUILT, image, settings, toolkit)
     return DriverSet(
-        id=_digest(parts),
+        id=digest_parts(parts),
         pool=pool,
         strategy=strategy,
         image=image,
@@ -91,34 +88,3 @@ def make_set(
         settings=settings,
         toolkit=toolkit,
     )
-
-
-def settings_digest(policy: DriverPolicy) -> str:
-    """Ten hexadecimal digits: a hash of all of a policy's settings for its driver pods, except the image."""
-    return _digest(
-        (
-            policy.kernel_module_type,
-            policy.source.pull_policy,
-            policy.source.pull_secrets,
-            policy.startup_probe,
-            policy.rdma,
-            policy.rdma_host_mofed,
-            policy.env,
-            policy.args,
-            policy.resources,
-            policy.host_network,
-            policy.config_maps,
-            policy.licensing_secret,
-            policy.secret_env,
-            policy.manager,
-            policy.labels,
-            policy.annotations,
-            policy.tolerations,
-            policy.priority_class,
-            policy.driver_root,
-        )
-    )
-
-
-def _digest(parts: Any) -> str:
-    return hashlib.sha256(msgspec.json.encode(parts, order="deterministic")).hexdigest()[:10]

@@ -253,10 +253,8 @@ class DriverExecutor:
     # Administrators' objects
 
     async def _write_policy_status(self, told: WritePolicyStatus) -> None:
-        if told.resource is CLUSTER_POLICIES:
-            await self._client.merge_patch(CLUSTER_POLICIES, told.name, told.patch, uid=told.uid, subresource="status")
-        else:
-            await self._client.merge_patch(NVIDIA_DRIVERS, told.name, told.patch, uid=told.uid, subresource="status")
+        resource = CLUSTER_POLICIES if told.kind == CLUSTER_POLICIES.kind else NVIDIA_DRIVERS
+        await self._client.merge_patch(resource, told.name, told.patch, uid=told.uid, subresource="status")
 
 
 def _digest(spec: object) -> str:

@@ -101,6 +101,7 @@ class Drivers:
         client, clock, rng = runtime.client, runtime.clock, runtime.rng
         self._clock = clock
         self._rng = rng
+        self._recorders = runtime.recorders
         #: Set while a round is due. A round clears it before it reads anything, so no change is missed.
         self._woken = asyncio.Event()
         self._policies = PolicyWatcher(runtime, changed=self._wake)
@@ -133,11 +134,10 @@ class Drivers:
             toolkit_spec=self._cache.toolkit_spec,
         )
         self._rollout = Rollout(
+            runtime,
             RolloutExecutor(runtime, namespace=NAMESPACE, events=events),
             metrics=metrics or RolloutMetrics(CollectorRegistry()),
-            clock=clock,
             wake=self._woken.set,
-            rng=rng,
         )
         self._rollout_adapter = RolloutAdapter(
             self._rollout,
@@ -186,7 +186,7 @@ class Drivers:
         """Plans, and starts the instructions; returns the seconds until it has to be called again."""
         labels = {name: facts.labels for name, facts in self._cache.facts.items() if facts.is_gpu}
         governance = self._policies.select_policy(labels)
-        decision = self._plan = plan_cluster(self._snapshot(governance))
+        decision = self._plan = self._recorders.call("driver-plan", plan_cluster, self._snapshot(governance))
         self._look_up(decision, group)
         self._build_requests.request(decision.builds)
         self._update_kernels_in_use(governance)

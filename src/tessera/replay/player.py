@@ -102,4 +102,12 @@ DECIDERS: Mapping[str, DeciderKind] = {
         decider="tessera.agent.memory.policy:MemoryPolicy",
         modules=("tessera.agent.memory.policy", "tessera.agent.base"),
     ),
+    "driver-plan": DeciderKind(
+        decider="tessera.driver.planning.cluster_plan:plan_cluster",
+        modules=("tessera.driver", "tessera.api", "tessera.kube.resources"),
+    ),
+    "driver-rollout": DeciderKind(
+        decider="tessera.driver.rollout.fleet:decide_rollout",
+        modules=("tessera.driver.rollout", "tessera.driver.nodes.upgrade_record", "tessera.api.driver"),
+    ),
 }

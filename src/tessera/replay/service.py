@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 import msgspec
 
 from tessera.limits.processes import RECORD_SIZE
-from tessera.replay.recorder import Decider, Record, Recorder
+from tessera.replay.recorder import Decider, FunctionRecorder, Record, Recorder
 
 #: The message of a process without records, with the remedy.
 NO_RECORDS = "the process in this container keeps no records; start it with --record N, or set TESSERA_RECORD=N"
@@ -38,7 +38,10 @@ class Recorders:
 
     def __init__(self, keep: int = 0) -> None:
         self.keep = keep
+        #: Recorders of state machines, by kind and name.
         self._recorders: dict[tuple[str, str], Recorder] = {}
+        #: Recorders of functions, by kind.
+        self._functions: dict[str, FunctionRecorder] = {}
 
     def attach(self, kind: str, decider: Decider[..., Any], name: str = "") -> None:
         """Records a decider from now on; it replaces an earlier one of the same kind and name."""
@@ -50,9 +53,9 @@ class Recorders:
         """Calls a decider that is a function without state, and records the call."""
         if not self.keep:
             return decide(*args, **kwargs)
-        recorder = self._recorders.get((kind, ""))
+        recorder = self._functions.get(kind)
         if recorder is None:
-            recorder = self._recorders[kind, ""] = Recorder(kind, None, keep=self.keep)
+            recorder = self._functions[kind] = FunctionRecorder(kind, keep=self.keep)
         return recorder.call(decide, *args, **kwargs)
 
     def forget(self, kind: str, name: str) -> None:
@@ -61,7 +64,8 @@ class Recorders:
 
     def records(self) -> Iterator[Record]:
         """Yields the record of each decider."""
-        for each in list(self._recorders.values()):
+        recorders: list[Recorder | FunctionRecorder] = [*self._recorders.values(), *self._functions.values()]
+        for each in recorders:
             yield each.record()
 
 

@@ -8,6 +8,8 @@ Rules:
   that the caller names.
 - Objects that a state shares stay shared.
 - Sets are written in order, so that equal values have equal texts.
+- A struct whose values may hold secrets has a method ``for_record``: its result, a struct of the same class without
+  them, is written in its place.
 
 No library served: pickle runs code that a file names, jsonpickle imports modules that a file names, and msgspec writes
 neither shared objects, nor sets in order, nor plain classes.
@@ -143,6 +145,7 @@ class _Encoder:
             case random.Random():
                 return {"$": "rng", "v": self._items(value.getstate(), path)}
             case msgspec.Struct():
+                value = value.for_record() if hasattr(value, "for_record") else value
                 fields = {name: self.encode(getattr(value, name), f"{path}.{name}") for name in value.__struct_fields__}
                 return {"$": "st", "c": _class_name(type(value)), "v": fields}
         if type(value).__module__.partition(".")[0] in sys.stdlib_module_names:

@@ -26,7 +26,7 @@ from tessera.api.driver.node_status import UPGRADE_STATE_LABEL
 from tessera.driver.nodes.upgrade_record import UpgradeState
 from tessera.driver.rollout.candidates import unavailable_limit
 from tessera.driver.rollout.failure_history import Failures, NodeFailure, SetFailures
-from tessera.driver.rollout.fleet import RolloutDecision, decide_rollout
+from tessera.driver.rollout.fleet import RolloutDecision, RolloutSnapshot, decide_rollout
 from tessera.driver.rollout.instructions import DeletePull, ForgetFailures, PatchNode, PullImage, RecordFailure
 from tessera.driver.rollout.node_view import DriverPodView, NodeView, PodView, PullPod, PullProgress, WantedDriver
 
@@ -36,7 +36,14 @@ WIDE = UpgradePolicy(max_parallel=0, max_unavailable="100%", canary=0)
 def decided(
     nodes: Iterable[NodeView], policy: UpgradePolicy | None = None, failures: Failures | None = None, **more: Any
 ) -> RolloutDecision:
-    return decide_rollout(nodes, {POLICY: policy or UpgradePolicy()}, failures or {}, NOW, **more)
+    return decide_rollout(snapshot(nodes, policy, failures, **more))
+
+
+def snapshot(
+    nodes: Iterable[NodeView], policy: UpgradePolicy | None = None, failures: Failures | None = None, **more: Any
+) -> RolloutSnapshot:
+    policies = {POLICY: policy or UpgradePolicy()}
+    return RolloutSnapshot(views=tuple(nodes), policies=policies, failures=failures or {}, now=NOW, **more)
 
 
 def moved(decision: RolloutDecision, to: UpgradeState) -> list[str]:

@@ -18,11 +18,12 @@ from tests.support.searching import examples
 
 from tessera.api.driver.driver_policy import UpgradePolicy
 from tessera.driver.nodes.upgrade_record import CHANGING, CORDONED_ANNOTATION, REQUESTED_ANNOTATION, UpgradeState
-from tessera.driver.rollout.fleet import RolloutDecision, decide_rollout
+from tessera.driver.rollout.fleet import RolloutDecision, RolloutSnapshot, decide_rollout
 from tessera.driver.rollout.in_flight import InFlight
 from tessera.driver.rollout.node_view import NodeView
 from tessera.driver.rollout.node_view_reader import read_node_view
 from tessera.kube.resources import Node, Pod
+from tessera.replay.service import Recorders
 
 FIRST, SECOND, CRASHING, MISSING, UNSURE = "aaaaaaaaaa", "bbbbbbbbbb", "cccccccccc", "dddddddddd", "eeeeeeeeee"
 SETS = {FIRST: GOOD, SECOND: GOOD, CRASHING: CRASHES, MISSING: NO_IMAGE, UNSURE: UNPROVEN, OTHER_KERNEL: GOOD}
@@ -36,6 +37,7 @@ class Controller:
         self.policy = policy
         self.target = target
         self.under_way = InFlight(random.Random(0))
+        self.recorders = Recorders()
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, tuple[Pod, ...]] = {}
         self.failures = world.failures
@@ -75,7 +77,14 @@ class Controller:
         """One round, cut off after ``most`` instructions."""
         views = self.views()
         self.under_way.update(views, self.world.now)
-        decision = decide_rollout(views, {POLICY: self.policy}, self.failures, self.world.now, busy=self.under_way.busy)
+        snapshot = RolloutSnapshot(
+            views=tuple(views),
+            policies={POLICY: self.policy},
+            failures=self.failures,
+            now=self.world.now,
+            busy=self.under_way.busy,
+        )
+        decision = self.recorders.call("driver-rollout", decide_rollout, snapshot)
         for instruction in decision.instructions:
             if not self.under_way.start(instruction):
                 continue

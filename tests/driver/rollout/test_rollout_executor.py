@@ -51,11 +51,10 @@ class Desk:
         self.hands = self.new_hands()
 
     def new_hands(self) -> RolloutExecutor:
-        return RolloutExecutor(
-            KubeRuntime(client=self.client, clock=SystemClock(), rng=random.Random(0), may_act=lambda: self.leads),
-            namespace="tessera-system",
-            events=self.events,
-        )
+        return RolloutExecutor(self.runtime(), namespace="tessera-system", events=self.events)
+
+    def runtime(self) -> KubeRuntime:
+        return KubeRuntime(client=self.client, clock=SystemClock(), rng=random.Random(0), may_act=lambda: self.leads)
 
     async def node(self) -> Node:
         return await self.client.get(NODES, "n1")
@@ -195,11 +194,10 @@ async def test_a_process_that_does_not_lead_writes_nothing(desk: Desk) -> None:
 async def test_a_rollout_acts_on_what_it_decides_and_shows_the_numbers(desk: Desk) -> None:
     registry, woken = CollectorRegistry(), asyncio.Event()
     rollout = Rollout(
+        desk.runtime(),
         desk.hands,
         metrics=RolloutMetrics(registry),
-        clock=SystemClock(),
         wake=woken.set,
-        rng=random.Random(0),
     )
     await rollout.load()
     ready = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"nvidia.com/gpu": "1"}}
@@ -222,7 +220,7 @@ async def test_a_rollout_acts_on_what_it_decides_and_shows_the_numbers(desk: Des
 
 
 async def test_what_is_said_of_a_node_stands_until_its_write_is_seen(desk: Desk) -> None:
-    rollout = Rollout(desk.hands, clock=SystemClock(), wake=lambda: None, rng=random.Random(0))
+    rollout = Rollout(desk.runtime(), desk.hands, wake=lambda: None)
     await rollout.load()
     ready = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"nvidia.com/gpu": "1"}}
     await desk.client.merge_patch(NODES, "n1", {"status": ready}, subresource="status")

@@ -4,6 +4,7 @@ Names and defaults are those of NVIDIA's gpu-operator (chart v26.7.0). Settings 
 failure budget) are annotations of the object under ``tessera.dev``.
 """
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -106,6 +107,10 @@ class OperandSettings(msgspec.Struct, frozen=True, kw_only=True):
     env: Mapping[str, str] = {}
     install_dir: str = ""
 
+    def for_record(self) -> "OperandSettings":
+        """Returns a copy without the environment; see :func:`tessera.replay.state_codec.encode`."""
+        return msgspec.structs.replace(self, env={})
+
 
 class DriverPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The driver settings of one object.
@@ -145,6 +150,7 @@ class DriverPolicy(msgspec.Struct, frozen=True, kw_only=True):
         mirrors: repositories that are asked after the source's own.
         build_repository: repository for images that are built in the cluster; if empty, nodes build for themselves.
         build_secret: the Secret for pushing them.
+        recorded_digest: in a record of decisions, the :attr:`settings_digest` of the original; otherwise empty.
     """
 
     kind: str
@@ -181,3 +187,44 @@ class DriverPolicy(msgspec.Struct, frozen=True, kw_only=True):
     mirrors: tuple[str, ...] = ()
     build_repository: str = ""
     build_secret: str = ""
+    recorded_digest: str = ""
+
+    @property
+    def settings_digest(self) -> str:
+        """Ten hexadecimal digits: a hash of all settings of the driver pods, except the image."""
+        return self.recorded_digest or digest_parts(
+            (
+                self.kernel_module_type,
+                self.source.pull_policy,
+                self.source.pull_secrets,
+                self.startup_probe,
+                self.rdma,
+                self.rdma_host_mofed,
+                self.env,
+                self.args,
+                self.resources,
+                self.host_network,
+                self.config_maps,
+                self.licensing_secret,
+                self.secret_env,
+                self.manager,
+                self.labels,
+                self.annotations,
+                self.tolerations,
+                self.priority_class,
+                self.driver_root,
+            )
+        )
+
+    def for_record(self) -> "DriverPolicy":
+        """Returns a copy without environment, arguments and annotations, which may hold passwords.
+
+        The copy keeps the digest, so the planner decides the same for it. See
+        :func:`tessera.replay.state_codec.encode`.
+        """
+        return msgspec.structs.replace(self, env=(), args=(), annotations={}, recorded_digest=self.settings_digest)
+
+
+def digest_parts(parts: Any) -> str:
+    """Ten hexadecimal digits: a hash of plain values."""
+    return hashlib.sha256(msgspec.json.encode(parts, order="deterministic")).hexdigest()[:10]

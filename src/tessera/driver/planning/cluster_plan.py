@@ -23,7 +23,7 @@ from tessera.api.driver.node_status import DriverStatus
 from tessera.api.driver.nvidia_driver import OWNER_LABEL
 from tessera.api.driver.policy_status import make_status_patch
 from tessera.clock import rfc3339
-from tessera.driver.driver_sets import DriverChoice, DriverSet, settings_digest
+from tessera.driver.driver_sets import DriverChoice, DriverSet
 from tessera.driver.manifests.names import NAMESPACE
 from tessera.driver.manifests.runtimes import CONTAINERD, CRIO, DOCKER, Runtime
 from tessera.driver.nodes.node_facts import DriverNodeFacts
@@ -159,7 +159,7 @@ class _ClusterPlanner:
         """Uses an existing driver set while a registry does not answer: an earlier controller got its answer."""
         if verdict.choice is not None or not verdict.registry_silent:
             return verdict
-        asked = (settings_digest(policy), policy.source.version)
+        asked = (policy.settings_digest, policy.source.version)
         fitting = [each for each in self._sets_of(pool) if (each.settings, each.version) == asked]
         if not fitting:
             return verdict
@@ -309,6 +309,4 @@ def _policy_status_writes(
         patch = make_status_patch(told.obj, verdict, namespace=NAMESPACE, now=rfc3339(snapshot.now))
         if patch is not None:
             metadata = told.obj["metadata"]
-            yield WritePolicyStatus(
-                resource=told.resource, name=metadata["name"], uid=metadata.get("uid", ""), patch=patch
-            )
+            yield WritePolicyStatus(kind=told.kind, name=metadata["name"], uid=metadata.get("uid", ""), patch=patch)

@@ -8,7 +8,6 @@ from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.api.driver.node_status import DriverStatus
 from tessera.driver.driver_sets import DriverSet
 from tessera.driver.manifests.runtimes import Runtime
-from tessera.kube.resources.meta import Resource
 
 
 class CreateSet(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +83,7 @@ class DeleteToolkit(msgspec.Struct, frozen=True):
 class WritePolicyStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Writes the status of an administrator's object: a merge patch."""
 
-    resource: Resource[dict[str, Any]]
+    kind: str
     name: str
     uid: str
     patch: dict[str, Any]
@@ -128,5 +127,5 @@ def instruction_key(instruction: Instruction) -> str:
             return f"pod/{uid}"
         case ApplyToolkit() | DeleteToolkit():
             return "toolkit"
-        case WritePolicyStatus(resource=resource, name=name):
-            return f"policy/{resource.kind}/{name}"
+        case WritePolicyStatus(kind=kind, name=name):
+            return f"policy/{kind}/{name}"

@@ -60,13 +60,13 @@ class PolicyReport(msgspec.Struct, frozen=True, kw_only=True):
     """An object and its status, apart from its nodes.
 
     Attributes:
-        resource: its kind.
-        obj: the object.
+        kind: its kind.
+        obj: name, UID, generation and status of the object.
         verdict: the status; None if it follows from its nodes.
         notices: fields without effect.
     """
 
-    resource: Resource[dict[str, Any]]
+    kind: str
     obj: Obj
     verdict: PolicyStatus | None = None
     notices: tuple[Notice, ...] = ()
@@ -74,7 +74,7 @@ class PolicyReport(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """``ClusterPolicy/cluster-policy``."""
-        return f"{self.resource.kind}/{self.obj['metadata']['name']}"
+        return f"{self.kind}/{self.obj['metadata']['name']}"
 
 
 class PolicySelection(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,14 +112,14 @@ class PolicySelection(msgspec.Struct, frozen=True, kw_only=True):
     def _of_nodes(self, told: PolicyReport, statuses: Mapping[str, DriverStatus | None]) -> PolicyStatus:
         mine: Collection[str] = [name for name, each in self.nodes.items() if f"{each.kind}/{each.name}" == told.name]
         nobody = "it selects no node that has a card"
-        if told.resource is CLUSTER_POLICIES:  # includes nodes with an NVIDIADriver, and nodes that lack one
+        if told.kind == CLUSTER_POLICIES.kind:  # includes nodes with an NVIDIADriver, and nodes that lack one
             mine, nobody = {**self.nodes, **self.unassigned}, "no node has a card"
         counted = {node: statuses.get(node) for node in mine if node not in self.opted_out}
         if mine and not counted:
             nobody = "the labels of all its nodes say that their driver is left alone"
         verdict = summarize_nodes(counted, told.notices, nobody=nobody)
         conflict = self.assignment.conflict_of(told.obj["metadata"]["name"])
-        if told.resource is NVIDIA_DRIVERS and conflict is not None:
+        if told.kind == NVIDIA_DRIVERS.kind and conflict is not None:
             return conflict_status(conflict, verdict)
         return verdict
 
@@ -138,7 +138,7 @@ def select_policy(objects: PolicyObjects, nodes: Labels) -> PolicySelection:
         return PolicySelection(reports=_disabled_reports(objects))
     left = frozenset(name for name, labels in nodes.items() if opt_out_reason(labels))
     name = winner["metadata"]["name"]
-    late = tuple(PolicyReport(resource=CLUSTER_POLICIES, obj=each, verdict=ignored_status(name)) for each in others)
+    late = tuple(_report(CLUSTER_POLICIES, each, verdict=ignored_status(name)) for each in others)
     other = find_other_manager(winner)
     if other:
         return PolicySelection(frozen=f"ClusterPolicy {name} is {other}'s: it writes its status.", reports=late)
@@ -203,23 +203,23 @@ def _read_cluster(obj: Obj, objects: PolicyObjects) -> tuple[DriverPolicy | None
     try:
         read = read_cluster_policy(obj)
     except FileRefused as error:
-        told = PolicyReport(resource=CLUSTER_POLICIES, obj=obj, verdict=invalid_status(error.problems))
+        told = _report(CLUSTER_POLICIES, obj, verdict=invalid_status(error.problems))
         return objects.last_valid.get(told.name), told
-    return read.policy, PolicyReport(resource=CLUSTER_POLICIES, obj=obj, notices=read.notices)
+    return read.policy, _report(CLUSTER_POLICIES, obj, notices=read.notices)
 
 
 def _read_driver(obj: Obj, cluster: DriverPolicy, objects: PolicyObjects) -> tuple[DriverPolicy | None, PolicyReport]:
     try:
         read = read_nvidia_driver(obj, cluster)
     except FileRefused as error:
-        told = PolicyReport(resource=NVIDIA_DRIVERS, obj=obj, verdict=invalid_status(error.problems))
+        told = _report(NVIDIA_DRIVERS, obj, verdict=invalid_status(error.problems))
         return objects.last_valid.get(told.name), told
-    return read.policy, PolicyReport(resource=NVIDIA_DRIVERS, obj=obj, notices=read.notices)
+    return read.policy, _report(NVIDIA_DRIVERS, obj, notices=read.notices)
 
 
 def _disabled_reports(objects: PolicyObjects) -> tuple[PolicyReport, ...]:
     drivers = objects.nvidia_drivers or ()
-    return tuple(PolicyReport(resource=NVIDIA_DRIVERS, obj=each, verdict=disabled_status()) for each in drivers)
+    return tuple(_report(NVIDIA_DRIVERS, each, verdict=disabled_status()) for each in drivers)
 
 
 def _is_being_deleted(obj: Obj) -> bool:
@@ -228,3 +228,16 @@ def _is_being_deleted(obj: Obj) -> bool:
 
 def _by_name(*policies: DriverPolicy | None) -> dict[str, DriverPolicy]:
     return {f"{each.kind}/{each.name}": each for each in policies if each is not None}
+
+
+def _report(
+    resource: Resource[dict[str, Any]],
+    obj: Obj,
+    *,
+    verdict: PolicyStatus | None = None,
+    notices: tuple[Notice, ...] = (),
+) -> PolicyReport:
+    """The report of an object; its spec is left out, since it may hold passwords and the planner does not need it."""
+    metadata = {key: value for key, value in obj["metadata"].items() if key in {"name", "uid", "generation"}}
+    needed = {"metadata": metadata, "status": obj.get("status")}
+    return PolicyReport(kind=resource.kind, obj=needed, verdict=verdict, notices=notices)

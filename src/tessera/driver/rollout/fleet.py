@@ -19,7 +19,7 @@ Rules, per policy object:
    about the set.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -47,6 +47,27 @@ from tessera.driver.rollout.state_machine import (
 )
 
 
+class RolloutSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that one round depends on.
+
+    Attributes:
+        views: all nodes with GPUs.
+        policies: upgrade settings by the object that nodes' ``wanted.policy`` names; a missing one has upstream's
+            defaults.
+        failures: the recorded failures.
+        now: seconds since 1970.
+        busy: names of nodes with a write that no watch has shown yet; they get no instructions.
+        eviction_refusals: reasons why evictions were refused, by the pod's UID.
+    """
+
+    views: tuple[NodeView, ...]
+    policies: Mapping[str, UpgradePolicy]
+    failures: Failures
+    now: float
+    busy: frozenset[str] = frozenset()
+    eviction_refusals: Mapping[str, str] = {}
+
+
 class UpgradeCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes of a policy by upgrade state; see :mod:`tessera.driver.rollout.rollout`."""
 
@@ -58,7 +79,7 @@ class UpgradeCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RolloutDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of :func:`decide_rollout`.
+    """Instructions and notes of one round.
 
     Attributes:
         instructions: the instructions to carry out.
@@ -75,40 +96,12 @@ class RolloutDecision(msgspec.Struct, frozen=True, kw_only=True):
     counts: Mapping[str, UpgradeCounts] = {}
 
 
-def decide_rollout(
-    views: Iterable[NodeView],
-    policies: Mapping[str, UpgradePolicy],
-    failures: Failures,
-    now: float,
-    *,
-    busy: frozenset[str] = frozenset(),
-    eviction_refusals: Mapping[str, str] | None = None,
-) -> RolloutDecision:
-    """Decides one round.
-
-    Args:
-        views: all nodes with GPUs.
-        policies: upgrade settings by the object that nodes' ``wanted.policy`` names; a missing one has upstream's
-            defaults.
-        failures: the recorded failures.
-        now: seconds since 1970.
-        busy: names of nodes with a write that no watch has shown yet; they get no instructions.
-        eviction_refusals: why evictions were refused, by the pod's UID.
-    """
+def decide_rollout(snapshot: RolloutSnapshot) -> RolloutDecision:
+    """Decides one round."""
     groups: dict[str, list[NodeView]] = {}
-    for view in sorted(views, key=lambda view: view.name):
+    for view in sorted(snapshot.views, key=lambda view: view.name):
         groups.setdefault(view.wanted.policy, []).append(view)
-    rounds = [
-        _PolicyRound(
-            nodes,
-            policies.get(name, UpgradePolicy()),
-            failures=failures,
-            now=now,
-            busy=busy,
-            eviction_refusals=eviction_refusals or {},
-        )
-        for name, nodes in groups.items()
-    ]
+    rounds = [_PolicyRound(nodes, name, snapshot) for name, nodes in groups.items()]
     for each in rounds:
         each.run()
     names = tuple(groups)
@@ -124,25 +117,16 @@ def decide_rollout(
 class _PolicyRound:
     """One policy's nodes in one round."""
 
-    def __init__(
-        self,
-        nodes: Sequence[NodeView],
-        policy: UpgradePolicy,
-        *,
-        failures: Failures,
-        now: float,
-        busy: frozenset[str],
-        eviction_refusals: Mapping[str, str],
-    ) -> None:
+    def __init__(self, nodes: Sequence[NodeView], policy: str, snapshot: RolloutSnapshot) -> None:
         self.instructions: list[Instruction] = []
         self.notes: dict[str, str] = {}
         self.until: float | None = None
         self._nodes = nodes
-        self._policy = policy
-        self._failures = failures
-        self._now = now
-        self._busy = busy
-        self._eviction_refusals = eviction_refusals
+        self._policy = snapshot.policies.get(policy, UpgradePolicy())
+        self._failures = snapshot.failures
+        self._now = snapshot.now
+        self._busy = snapshot.busy
+        self._eviction_refusals = snapshot.eviction_refusals
         #: Causes of failures of the sets wanted now, by node; grows within the round, never shrinks.
         self._failed = self._failed_nodes()
         #: Names of nodes that may keep their pull pod.

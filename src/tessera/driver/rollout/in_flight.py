@@ -3,6 +3,11 @@
 A watch shows a write some time after the server answered. Until then that node or pod gets no other instruction, and
 the node counts as in progress. So an old view never lets one node too many begin, and never evicts a pod twice. All of
 this may be lost with the process, since the next one lists everything before it decides.
+
+Other parts use :mod:`tessera.kube.executor` for this. The rollout does not, for two reasons. First, the busy nodes are
+an input of its decision, so they must follow from the same node views as the decision; the executor frees a key as soon
+as an event arrives, before the views have it. Second, the property tests of the rollout run thousands of process lives
+with this class in them; they need a class that has no tasks and no timers, and takes the time as an argument.
 """
 
 import random

@@ -4,19 +4,18 @@ Its metrics are the five counts of NVIDIA's operator, with Tessera's prefix.
 """
 
 import asyncio
-import random
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from prometheus_client import CollectorRegistry, Gauge
 
 from tessera.api.driver.driver_policy import UpgradePolicy
-from tessera.clock import Clock
 from tessera.driver.rollout.executor import RolloutExecutor
-from tessera.driver.rollout.fleet import RolloutDecision, decide_rollout
+from tessera.driver.rollout.fleet import RolloutDecision, RolloutSnapshot, decide_rollout
 from tessera.driver.rollout.in_flight import InFlight
 from tessera.driver.rollout.instructions import Instruction
 from tessera.driver.rollout.node_view import NodeView
+from tessera.kube.runtime import KubeRuntime
 
 
 class RolloutMetrics:
@@ -58,28 +57,27 @@ class Rollout:
     """Brings nodes to the driver sets that they should have.
 
     Args:
+        runtime: see :class:`~tessera.kube.runtime.KubeRuntime`.
         executor: the executor that writes.
         metrics: the gauges; None for no metrics.
-        clock: the time.
         wake: called when something may be due that no watch shows.
-        rng: random numbers for jitter.
     """
 
     def __init__(
         self,
+        runtime: KubeRuntime,
         executor: RolloutExecutor,
         *,
         metrics: RolloutMetrics | None = None,
-        clock: Clock,
         wake: Callable[[], None],
-        rng: random.Random,
     ) -> None:
         self._executor = executor
         self._metrics = metrics
         self._notes: dict[str, str] = {}
-        self._clock = clock
+        self._clock = runtime.clock
+        self._recorders = runtime.recorders
         self._wake = wake
-        self._in_flight = InFlight(rng)
+        self._in_flight = InFlight(runtime.rng)
 
     async def load(self) -> None:
         """Reads the records of earlier rollouts; call it before the first :meth:`advance`.
@@ -118,14 +116,15 @@ class Rollout:
         self._in_flight.update(views, now)
         busy = self._in_flight.busy
         self._executor.forget_refusals({pod.uid for view in views for pod in view.pods})
-        decision = decide_rollout(
-            views,
-            policies,
-            self._executor.failures,
-            now,
+        snapshot = RolloutSnapshot(
+            views=tuple(views),
+            policies=policies,
+            failures=self._executor.failures,
+            now=now,
             busy=busy,
             eviction_refusals=self._executor.refusals,
         )
+        decision = self._recorders.call("driver-rollout", decide_rollout, snapshot)
         if self._metrics is not None:
             self._metrics.show(decision)
         for instruction in decision.instructions:
