@@ -19,7 +19,7 @@ import msgspec
 
 from tessera.replay.state_codec import encode
 
-#: Bytes of JSON that the recorder of one function keeps: 1000 decisions about five nodes, 5 about a thousand nodes.
+#: Bytes of JSON that the recorder of one function keeps: 500 plans of five nodes, 3 of a thousand nodes.
 FUNCTION_RECORD_BYTES = 16 * 2**20
 
 P = ParamSpec("P")
