@@ -26,7 +26,7 @@ from tessera.driver.nodes.node_facts import read_node_facts
 from tessera.driver.nodes.pod_facts import read_node_pods
 from tessera.driver.nodes.upgrade_record import RECORD_ANNOTATION
 from tessera.driver.planning.cluster_plan import plan_cluster
-from tessera.driver.planning.cluster_snapshot import ClusterSnapshot
+from tessera.driver.planning.interface import ClusterSnapshot
 from tessera.driver.policies.policy_selection import PolicyObjects, select_policy
 from tessera.driver.rollout.node_view import WantedDriver
 from tessera.driver.rollout.node_view_reader import read_node_view

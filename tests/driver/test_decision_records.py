@@ -12,8 +12,7 @@ from tests.driver.test_drivers_process import World, play
 from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.api.driver.driver_policy import DriverPolicy, OperandSettings, UpgradePolicy
 from tessera.driver.planning.cluster_plan import plan_cluster
-from tessera.driver.planning.cluster_snapshot import ClusterPlan, ClusterSnapshot
-from tessera.driver.planning.instructions import LabelNode
+from tessera.driver.planning.interface import ClusterPlan, ClusterSnapshot, LabelNode
 from tessera.driver.rollout.fleet import RolloutDecision, RolloutSnapshot, decide_rollout
 from tessera.replay.player import DECIDERS, replay
 from tessera.replay.recorder import Record

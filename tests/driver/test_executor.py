@@ -17,11 +17,10 @@ from tessera.api.driver.node_status import (
     DriverStrategy,
 )
 from tessera.clock import LoopClock
-from tessera.driver.driver_sets import make_set
+from tessera.driver.driver_sets import PoolKey, make_set
 from tessera.driver.executor import SEEN_SECONDS, DriverExecutor
 from tessera.driver.manifests.names import NAMESPACE
-from tessera.driver.planning.instructions import CreateSet, Instruction, LabelNode, WriteCondition, WriteStatus
-from tessera.driver.pool import PoolKey
+from tessera.driver.planning.interface import CreateSet, Instruction, LabelNode, WriteCondition, WriteStatus
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, NAMESPACES, NODES, OPENSHIFT_PROXIES, Node

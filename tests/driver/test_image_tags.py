@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.api.driver.driver_policy import ImageSource
+from tessera.driver.driver_sets import PoolKey
 from tessera.driver.image_tags import SourceError, branch, candidates, kernel_form, mirrored, os_forms, tags
-from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageKind, ImageQuery
 
 UBUNTU = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")

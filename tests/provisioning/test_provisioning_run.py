@@ -26,7 +26,7 @@ from tessera.provisioning.milestones import (
     ProvisioningRecord,
 )
 from tessera.provisioning.options import ProvisioningOptions
-from tessera.provisioning.recording.history_store import RECORDS_NAME
+from tessera.provisioning.recording import RECORDS_NAME
 from tessera.provisioning.run import Provisioning
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport

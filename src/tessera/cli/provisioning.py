@@ -156,7 +156,7 @@ async def _read_records(
     from tessera.kube.client.errors import NotFound
     from tessera.kube.resources import CONFIGMAPS
     from tessera.provisioning.history import ProvisioningHistory
-    from tessera.provisioning.recording.history_store import RECORDS_NAME
+    from tessera.provisioning.recording import RECORDS_NAME
 
     async with connect("tessera-provisioning", kubeconfig, context) as client:
         try:

@@ -11,7 +11,7 @@ from tessera.driver.manifests.names import APP_LABEL, NAMESPACE, SPEC_ANNOTATION
 from tessera.driver.nodes.node_facts import DriverNodeFacts, equal_except_version, read_node_facts
 from tessera.driver.nodes.pod_facts import NodePods, concerns_drivers, read_node_pods
 from tessera.driver.nodes.upgrade_record import UpgradeState, parse_upgrade_state
-from tessera.driver.planning.cluster_snapshot import ExistingSet
+from tessera.driver.planning.interface import ExistingSet
 from tessera.driver.rollout.node_view import NodeView, WantedDriver
 from tessera.driver.rollout.node_view_reader import live_pods, read_node_view, read_pod_view
 from tessera.kube.resources import DaemonSet, Node, Pod

@@ -15,14 +15,21 @@ import msgspec
 from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.driver.node_status import DRIVER_ANNOTATION, DRIVER_SET_LABEL, TOOLKIT_APP
 from tessera.api.driver.nvidia_driver import OWNER_LABEL
-from tessera.driver.manifests.configs import ConfigError, needed_config_maps
+from tessera.driver.manifests.configs import (
+    CLUSTER_PROXY,
+    NO_PROXY,
+    ConfigError,
+    Proxy,
+    needed_config_maps,
+    read_proxy,
+    trusted_ca,
+)
 from tessera.driver.manifests.driver import driver_daemonset
 from tessera.driver.manifests.names import NAMESPACE, SPEC_ANNOTATION
-from tessera.driver.manifests.pods import validation_pod
-from tessera.driver.manifests.proxy import CLUSTER_PROXY, NO_PROXY, Proxy, read_proxy, trusted_ca
 from tessera.driver.manifests.toolkit import runtime_class, toolkit_daemonset
+from tessera.driver.manifests.validation import validation_pod
 from tessera.driver.nodes.node_status import encode_status
-from tessera.driver.planning.instructions import (
+from tessera.driver.planning.interface import (
     ApplyToolkit,
     CreateSet,
     CreateValidationPod,

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from tessera.api.driver.driver_policy import ImageSource
-from tessera.driver.pool import PoolKey
+from tessera.driver.driver_sets import PoolKey
 from tessera.driver.resolution import ImageKind, ImageQuery
 
 #: For these, NVIDIA's operator uses the major part of the version since v26.7.0, and used all of it before.

@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from tessera.api.driver.driver_policy import ImageSource
-from tessera.driver.pool import PoolKey
+from tessera.driver.driver_sets import PoolKey
 
 
 class Outcome(Enum):

@@ -12,7 +12,7 @@ import msgspec
 
 from tessera.clock import Clock
 from tessera.driver.cluster_cache import ClusterCache
-from tessera.driver.planning.cluster_snapshot import ClusterPlan
+from tessera.driver.planning.interface import ClusterPlan
 from tessera.driver.policies.policy_selection import PolicySelection
 from tessera.driver.rollout.node_view import WantedDriver
 from tessera.driver.rollout.rollout import Rollout

@@ -20,19 +20,17 @@ from tessera.driver.build.settings import BuildSettings
 from tessera.driver.build.states import BuildPhase
 from tessera.driver.cluster_cache import ClusterCache
 from tessera.driver.coverage.next_kernels import CoverageMetrics, KernelsInUse, NextKernels, kernels_in_use
+from tessera.driver.driver_sets import PoolKey
 from tessera.driver.executor import DriverExecutor
-from tessera.driver.images.image_lookups import ImageLookups
-from tessera.driver.images.image_pull_failures import ImagePullFailures
+from tessera.driver.images.image_lookups import ImageLookups, ImagePullFailures
 from tessera.driver.manifests.names import NAMESPACE, PART_OF
 from tessera.driver.nodes.pod_facts import DriverPodProgress, NodePods
 from tessera.driver.planning.build_requests import BuildRequests
 from tessera.driver.planning.cluster_plan import plan_cluster
-from tessera.driver.planning.cluster_snapshot import ClusterPlan, ClusterSnapshot
-from tessera.driver.planning.instructions import written_node
+from tessera.driver.planning.interface import ClusterPlan, ClusterSnapshot, written_node
 from tessera.driver.planning.strategy import StrategyInputs, image_queries
 from tessera.driver.policies.policy_selection import PolicySelection
 from tessera.driver.policies.policy_watcher import PolicyWatcher
-from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import Resolver
 from tessera.driver.rollout.executor import RolloutExecutor
 from tessera.driver.rollout.rollout import Rollout, RolloutMetrics

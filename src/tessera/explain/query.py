@@ -42,7 +42,7 @@ from tessera.kube.resources.meta import Resource
 from tessera.limits.settings import NAMES_COMPARED
 from tessera.provisioning.history import RECORDS_KEY, ProvisioningHistory
 from tessera.provisioning.milestones import ProvisioningRecord
-from tessera.provisioning.recording.history_store import RECORDS_NAME
+from tessera.provisioning.recording import RECORDS_NAME
 from tessera.text import one_line
 
 T = TypeVar("T")

@@ -25,13 +25,10 @@ from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.options import ProvisioningOptions
-from tessera.provisioning.recording.history_store import HistoryStore
-from tessera.provisioning.recording.node_annotations import NodeAnnotator
-from tessera.provisioning.recording.workload_records import WorkloadRecorder
+from tessera.provisioning.recording import HistoryStore, NodeAnnotator, WorkloadRecorder
 from tessera.provisioning.startup.replacer import Replacer
 from tessera.provisioning.startup.startup_taints import StartupController
-from tessera.provisioning.tracking.machines import read_machine
-from tessera.provisioning.tracking.optional_kind import OptionalKind
+from tessera.provisioning.tracking.machines import OptionalKind, read_machine
 from tessera.provisioning.tracking.timestamps import parse_time, read_node, read_pod
 from tessera.provisioning.tracking.tracker import SaveRecord, Tracker
 

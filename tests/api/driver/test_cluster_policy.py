@@ -20,8 +20,8 @@ from tessera.api.driver.driver_policy import (
 from tessera.api.driver.field_reader import ReadPolicy
 from tessera.api.operator_fields.keys import POLICY, Leaf
 from tessera.api.problems import FileRefused
+from tessera.driver.driver_sets import PoolKey
 from tessera.driver.image_tags import candidates
-from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageKind, ImageQuery
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "drivers" / "cluster-policy.yaml"

@@ -11,7 +11,7 @@ from tessera.cli.main import main
 from tessera.driver.build.job import build_job
 from tessera.driver.build.orders import make_order
 from tessera.driver.build.settings import BUILDAH_IMAGE, DOWNLOADS, BuildSettings
-from tessera.driver.pool import PoolKey
+from tessera.driver.driver_sets import PoolKey
 
 KERNEL = "5.14.0-284.55.1.el9_2.x86_64"
 #: A site that reaches nothing but its own registry.

@@ -21,7 +21,7 @@ from tessera.driver.build.families import Family
 from tessera.driver.build.job import SERVICE_ACCOUNT, build_config_map, build_job
 from tessera.driver.build.orders import BuildOrder, make_order
 from tessera.driver.build.states import BuildRetries
-from tessera.driver.pool import PoolKey
+from tessera.driver.driver_sets import PoolKey
 from tessera.kube.resources import JOBS, NAMESPACES, RESOURCE_QUOTAS, SERVICE_ACCOUNTS
 from tessera.kube.runtime import KubeRuntime
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster

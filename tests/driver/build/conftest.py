@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tessera.driver.build.orders import BuildOrder, make_order, target_reference
-from tessera.driver.pool import PoolKey
+from tessera.driver.driver_sets import PoolKey
 
 #: A registry's repository that the tests build into.
 REPOSITORY = "registry.local/nvidia/driver"

@@ -17,7 +17,7 @@ from tessera.driver.build.builds import NAMESPACE, BuildJobs
 from tessera.driver.build.job import SERVICE_ACCOUNT
 from tessera.driver.build.orders import BuildOrder
 from tessera.driver.build.states import BuildPhase, BuildRetries
-from tessera.driver.pool import PoolKey
+from tessera.driver.driver_sets import PoolKey
 from tessera.kube.client.client import Client
 from tessera.kube.resources import CONFIGMAPS, JOBS, NAMESPACES, PODS, RESOURCE_QUOTAS, SERVICE_ACCOUNTS, Pod
 from tessera.kube.runtime import KubeRuntime

@@ -23,7 +23,7 @@ from tessera.driver.build.families import Family
 from tessera.driver.build.job import PULL_SECRET, RHSM_SECRET, SIGNING_SECRET, build_config_map, build_job, job_name
 from tessera.driver.build.orders import BuildOrder
 from tessera.driver.build.settings import BuildSettings
-from tessera.driver.pool import PoolKey
+from tessera.driver.driver_sets import PoolKey
 from tessera.kube.resources import CONFIGMAPS, JOBS, manifest
 
 Ordered = Callable[..., BuildOrder]

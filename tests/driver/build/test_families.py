@@ -8,7 +8,7 @@ import pytest
 from tessera.driver.build.families import Family
 from tessera.driver.build.orders import BuildOrder, make_order
 from tessera.driver.build.settings import BuildSettings, UnbuildableError
-from tessera.driver.pool import PoolKey
+from tessera.driver.driver_sets import PoolKey
 
 Ordered = Callable[..., BuildOrder]
 

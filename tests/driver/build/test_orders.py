@@ -9,7 +9,7 @@ import pytest
 from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
 from tessera.driver.build.orders import BuildOrder, make_order, order_for
 from tessera.driver.build.settings import BuildSettings, UnbuildableError
-from tessera.driver.pool import PoolKey
+from tessera.driver.driver_sets import PoolKey
 
 Ordered = Callable[..., BuildOrder]
 

@@ -12,7 +12,7 @@ from tessera.clock import rfc3339
 from tessera.driver.build.job import build_job
 from tessera.driver.build.orders import BuildOrder
 from tessera.driver.build.states import BuildAttempt, BuildPhase, BuildRetries, build_state, decide_builds, read_attempt
-from tessera.driver.pool import PoolKey
+from tessera.driver.driver_sets import PoolKey
 from tessera.kube.resources import JOBS, PODS, Job, Pod, manifest
 
 Ordered = Callable[..., BuildOrder]

@@ -22,7 +22,7 @@ from tessera.driver.coverage.next_kernels import (
     KernelsInUse,
     NextKernels,
 )
-from tessera.driver.pool import PoolKey
+from tessera.driver.driver_sets import PoolKey
 from tessera.driver.resolution import Outcome
 from tessera.kube.resources import CONFIGMAPS, JOBS, NAMESPACES, SERVICE_ACCOUNTS
 from tessera.kube.runtime import KubeRuntime

@@ -14,7 +14,7 @@ from tessera.driver.coverage.report import (
     judge_coverage,
     unlisted_groups,
 )
-from tessera.driver.pool import PoolKey
+from tessera.driver.driver_sets import PoolKey
 from tessera.driver.resolution import ImageKind, Outcome, Resolution, TriedReference
 
 POLICY = DriverPolicy(

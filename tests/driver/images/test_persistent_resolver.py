@@ -9,8 +9,8 @@ import pytest
 from tests.driver.registry.servers import serving
 from tests.driver.registry.shelf import Hand, Shelf, resolving
 
-from tessera.driver.images.persistent_resolver import CONFIG_MAP, KEY, PersistentResolver
-from tessera.driver.pool import PoolKey
+from tessera.driver.driver_sets import PoolKey
+from tessera.driver.images.resolver import CONFIG_MAP, KEY, PersistentResolver
 from tessera.driver.resolution import Outcome
 from tessera.kube.client.client import Client
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES

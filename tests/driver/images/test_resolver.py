@@ -12,6 +12,7 @@ from tests.driver.registry.servers import HTPASSWD, docker_config, serving, sile
 from tests.driver.registry.shelf import Hand, Shelf, resolving
 
 from tessera.api.driver.driver_policy import ImageSource
+from tessera.driver.driver_sets import PoolKey
 from tessera.driver.image_tags import mirrored
 from tessera.driver.images.resolver import (
     FOUND_FOR,
@@ -20,8 +21,7 @@ from tessera.driver.images.resolver import (
     CachedImage,
     RegistryResolver,
 )
-from tessera.driver.pool import PoolKey
-from tessera.driver.registry.keyring import CredentialsError, Keyring, parse_docker_config
+from tessera.driver.registry.credentials import CredentialsError, Keyring, parse_docker_config
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolver
 
 UBUNTU = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")

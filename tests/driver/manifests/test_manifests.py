@@ -10,14 +10,12 @@ import pytest
 
 from tessera.api.driver.driver_policy import DriverPolicy, ImageSource, OperandSettings
 from tessera.api.driver.node_status import DRIVER_SET_LABEL, DriverStrategy
-from tessera.driver.driver_sets import DriverSet, make_set
+from tessera.driver.driver_sets import DriverSet, PoolKey, make_set
 from tessera.driver.manifests.configs import ConfigError, needed_config_maps
 from tessera.driver.manifests.driver import driver_daemonset
 from tessera.driver.manifests.names import set_of
-from tessera.driver.manifests.pods import validation_pod
-from tessera.driver.manifests.runtimes import CONTAINERD, CRIO
-from tessera.driver.manifests.toolkit import runtime_class, toolkit_daemonset
-from tessera.driver.pool import PoolKey
+from tessera.driver.manifests.toolkit import CONTAINERD, CRIO, runtime_class, toolkit_daemonset
+from tessera.driver.manifests.validation import validation_pod
 from tessera.kube.resources.meta import ObjectMeta
 
 UBUNTU = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")

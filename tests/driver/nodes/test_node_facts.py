@@ -2,9 +2,8 @@
 
 import pytest
 
-from tessera.driver.nodes.node_facts import page_kib, read_node_facts
-from tessera.driver.nodes.os_image import parse_os_image
-from tessera.driver.pool import PoolKey
+from tessera.driver.driver_sets import PoolKey
+from tessera.driver.nodes.node_facts import page_kib, parse_os_image, read_node_facts
 from tessera.kube.resources import Node, NodeStatus, NodeSystemInfo
 from tessera.kube.resources.meta import ObjectMeta
 

@@ -12,9 +12,9 @@ from tessera.driver.build.builds import BuildJobs
 from tessera.driver.build.orders import BuildOrder
 from tessera.driver.build.settings import BuildSettings
 from tessera.driver.build.states import BuildPhase, BuildState
+from tessera.driver.driver_sets import PoolKey
 from tessera.driver.planning.build_requests import PUSH_TIMEOUT, BuildRequests, build_progress
 from tessera.driver.planning.strategy import PoolBuildState as Stands
-from tessera.driver.pool import PoolKey
 from tessera.kube.client.client import Client
 from tessera.kube.runtime import KubeRuntime
 from tessera_lab.apiserver.interfaces import UserInfo

@@ -11,25 +11,27 @@ from tests.support.searching import examples
 
 from tessera.api.driver.driver_policy import DriverPolicy, ImageSource, OperandSettings
 from tessera.api.driver.node_status import DriverPhase, DriverStatus, DriverStrategy
+from tessera.driver.driver_sets import PoolKey
 from tessera.driver.nodes.node_facts import DriverNodeFacts
 from tessera.driver.nodes.node_status import encode_status, read_status
 from tessera.driver.nodes.pod_facts import DriverPod, DriverPodProgress, NodePods, ValidationPod
 from tessera.driver.nodes.upgrade_record import CHANGING, UpgradeRecord, encode_upgrade_record
 from tessera.driver.planning.cluster_plan import plan_cluster
-from tessera.driver.planning.cluster_snapshot import ClusterPlan, ClusterSnapshot, ExistingSet
-from tessera.driver.planning.instructions import (
+from tessera.driver.planning.interface import (
+    ClusterPlan,
+    ClusterSnapshot,
     CreateSet,
     CreateValidationPod,
     DeletePod,
     DeleteSet,
     DeleteToolkit,
+    ExistingSet,
     Instruction,
     LabelNode,
     WriteCondition,
     WriteStatus,
 )
 from tessera.driver.policies.policy_selection import PolicySelection
-from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution, TriedReference
 from tessera.kube.resources import Condition
 

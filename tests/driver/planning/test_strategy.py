@@ -4,7 +4,7 @@ import pytest
 
 from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
 from tessera.api.driver.node_status import DriverStrategy
-from tessera.driver.driver_sets import make_set
+from tessera.driver.driver_sets import PoolKey, make_set
 from tessera.driver.nodes.node_facts import DriverNodeFacts
 from tessera.driver.planning.strategy import (
     PoolBuild,
@@ -14,7 +14,6 @@ from tessera.driver.planning.strategy import (
     choose_strategy,
     image_queries,
 )
-from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution, TriedReference
 
 POOL = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")

@@ -11,8 +11,8 @@ import msgspec
 from aiohttp import web
 
 from tessera.api.driver.driver_policy import ImageSource
+from tessera.driver.driver_sets import PoolKey
 from tessera.driver.images.resolver import RegistryResolver, Secrets, no_secrets
-from tessera.driver.pool import PoolKey
 from tessera.driver.registry.client import RegistryClient
 from tessera.driver.registry.wire import RegistryHttp, Trust
 from tessera.driver.resolution import ImageKind, ImageQuery

@@ -15,8 +15,8 @@ from tessera.api.driver.driver_policy import ImageSource
 from tessera.clock import SystemClock
 from tessera.controller.base.options import ControllerOptions, RegistryOptions
 from tessera.controller.main.run import open_image_resolver
-from tessera.driver.pool import PoolKey
-from tessera.driver.registry.authorities import AuthoritiesError, read_authorities
+from tessera.driver.driver_sets import PoolKey
+from tessera.driver.registry.credentials import AuthoritiesError, read_authorities
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome
 from tessera.kube.client.client import Client
 from tessera.limits.drivers import REGISTRY_AUTHORITIES

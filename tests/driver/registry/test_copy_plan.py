@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from tessera.api.driver.driver_policy import ImageSource
-from tessera.driver.pool import PoolKey
+from tessera.driver.driver_sets import PoolKey
 from tessera.driver.registry.client import RegistryImage
 from tessera.driver.registry.copying import NeededImage, Skopeo, TargetState, plan_copies, required_copy
 from tessera.driver.registry.manifests import Platform

@@ -20,10 +20,9 @@ from tessera.driver.registry.copying import (
     run_skopeo,
     skopeo_path,
 )
-from tessera.driver.registry.errors import RegistryUnreachable
-from tessera.driver.registry.keyring import parse_docker_config
+from tessera.driver.registry.credentials import parse_docker_config
 from tessera.driver.registry.reference import parse
-from tessera.driver.registry.wire import RegistryHttp, Trust
+from tessera.driver.registry.wire import RegistryHttp, RegistryUnreachable, Trust
 
 
 @pytest.fixture(autouse=True)

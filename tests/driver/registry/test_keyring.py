@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.driver.registry.keyring import (
+from tessera.driver.registry.credentials import (
     ANONYMOUS,
     CredentialsError,
     Keyring,

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tessera.driver.registry.client import RegistryClient
-from tessera.driver.registry.errors import RegistryError
-from tessera.driver.registry.keyring import Keyring
+from tessera.driver.registry.credentials import Keyring
 from tessera.driver.registry.reference import parse, parse_repository
+from tessera.driver.registry.wire import RegistryError
 
 DEEP = b'{"schemaVersion":2,"manifests":' + b"[" * 50_000
 DIGEST = "sha256:" + "0" * 64

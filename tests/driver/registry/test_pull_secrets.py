@@ -7,8 +7,7 @@ import pytest
 from tests.driver.registry.servers import PASSWORD, USER, docker_config
 
 from tessera.clock import LoopClock
-from tessera.driver.registry.keyring import CredentialsError
-from tessera.driver.registry.pull_secrets import PullSecrets
+from tessera.driver.registry.credentials import CredentialsError, PullSecrets
 from tessera.driver.registry.reference import parse
 from tessera.kube.client.client import Client
 from tessera.kube.resources import NAMESPACES, SECRETS

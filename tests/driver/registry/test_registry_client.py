@@ -5,10 +5,16 @@ from tests.driver.registry.servers import PASSWORD, REFRESH, SERVICE, USER, Toke
 
 from tessera.clock import SystemClock
 from tessera.driver.registry.client import RegistryClient
-from tessera.driver.registry.errors import AccessRefused, ImageNotFound, RegistryUnreachable, WrongArchitecture
-from tessera.driver.registry.keyring import Keyring, parse_docker_config
+from tessera.driver.registry.credentials import Keyring, parse_docker_config
 from tessera.driver.registry.reference import parse, parse_repository
-from tessera.driver.registry.wire import RegistryHttp, Trust
+from tessera.driver.registry.wire import (
+    AccessRefused,
+    ImageNotFound,
+    RegistryHttp,
+    RegistryUnreachable,
+    Trust,
+    WrongArchitecture,
+)
 from tessera.driver.resolution import Outcome
 
 NOBODY = Keyring()

@@ -12,10 +12,16 @@ from tests.driver.registry.servers import PASSWORD, docker_config, serving
 
 from tessera.clock import SystemClock
 from tessera.driver.registry.client import RegistryClient
-from tessera.driver.registry.errors import AccessRefused, ImageNotFound, RegistryError, RegistryUnreachable
-from tessera.driver.registry.keyring import Keyring, parse_docker_config
+from tessera.driver.registry.credentials import Keyring, parse_docker_config
 from tessera.driver.registry.reference import parse, parse_repository
-from tessera.driver.registry.wire import RegistryHttp, Trust
+from tessera.driver.registry.wire import (
+    AccessRefused,
+    ImageNotFound,
+    RegistryError,
+    RegistryHttp,
+    RegistryUnreachable,
+    Trust,
+)
 
 NOBODY = Keyring()
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

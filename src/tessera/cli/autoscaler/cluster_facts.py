@@ -35,8 +35,8 @@ from tessera.provisioning.advise.samples import GroupTimes, from_records
 from tessera.provisioning.advise.timers import Timers
 from tessera.provisioning.history import ProvisioningHistory
 from tessera.provisioning.milestones import ProvisioningRecord
-from tessera.provisioning.recording.history_store import RECORDS_NAME
-from tessera.provisioning.tracking.node_groups import KARPENTER_LABEL, node_group
+from tessera.provisioning.recording import RECORDS_NAME
+from tessera.provisioning.tracking.timestamps import KARPENTER_LABEL, node_group
 
 NODE_POOLS = Resource("karpenter.sh", "v1", "nodepools", "NodePool", False, dict[str, Any])
 

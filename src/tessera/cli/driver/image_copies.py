@@ -23,8 +23,8 @@ from tessera.driver.registry.copying import (
     run_skopeo,
     skopeo_path,
 )
-from tessera.driver.registry.errors import RegistryError
 from tessera.driver.registry.reference import parse
+from tessera.driver.registry.wire import RegistryError
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution
 
 

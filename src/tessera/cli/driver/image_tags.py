@@ -11,9 +11,9 @@ from tessera.cli.base.console import say, say_json
 from tessera.cli.driver.pool_images import align_columns, by_number, matching_tags, of_version, size
 from tessera.cli.driver.registry_access import Access, Registries, registries
 from tessera.cli.driver.subjects import pool_of
-from tessera.driver.pool import PoolKey
-from tessera.driver.registry.errors import RegistryError
+from tessera.driver.driver_sets import PoolKey
 from tessera.driver.registry.reference import parse_repository
+from tessera.driver.registry.wire import RegistryError
 from tessera.driver.resolution import ImageKind, ImageQuery, Resolution
 from tessera.limits.drivers import IMAGES_LISTED
 

@@ -102,7 +102,7 @@ async def _list_for_kernel(
 async def _list_for_cluster(access: Access, output: str, kubeconfig: Path | None, context: str | None) -> int:
     from tessera.cli.base.simulated_cluster import lab_registries
     from tessera.cli.driver.subjects import NAMESPACE, subjects_in_cluster
-    from tessera.driver.registry.pull_secrets import PullSecrets
+    from tessera.driver.registry.credentials import PullSecrets
 
     lab = lab_registries(kubeconfig, context)
     async with (
@@ -118,7 +118,7 @@ async def _look_up(there: Registries, subject: "ImageSubject") -> "PoolImages":
     """The images of one pool; all names are looked up at the same time."""
     from tessera.cli.driver.image_tags import tags_of
     from tessera.cli.driver.pool_images import candidate_queries, describe_images
-    from tessera.driver.registry.errors import RegistryError
+    from tessera.driver.registry.wire import RegistryError
 
     queries = candidate_queries(subject)
     answers = dict(zip(queries, await asyncio.gather(*map(there.resolver.resolve, queries)), strict=True))

@@ -17,7 +17,7 @@ from tessera.cli.base.simulated_cluster import lab_registries
 from tessera.cli.driver.pool_images import align_columns
 from tessera.cli.driver.registry_access import Access, registries
 from tessera.cli.driver.subjects import NAMESPACE, name_file, policy_of_command_line, subjects_in_cluster
-from tessera.driver.coverage.apt import apt_kernels
+from tessera.driver.coverage.kernel_sources import apt_kernels, parse_release, toolkit_kernel, with_large_pages
 from tessera.driver.coverage.kernels import (
     CONFIG_MAP,
     NextKernel,
@@ -28,7 +28,6 @@ from tessera.driver.coverage.kernels import (
     parse_kernel,
     parse_kernel_lists,
 )
-from tessera.driver.coverage.openshift import parse_release, toolkit_kernel, with_large_pages
 from tessera.driver.coverage.report import (
     CoverageReport,
     ExpectedKernel,
@@ -37,7 +36,7 @@ from tessera.driver.coverage.report import (
     look_up_coverage,
     unlisted_groups,
 )
-from tessera.driver.registry.pull_secrets import PullSecrets
+from tessera.driver.registry.credentials import PullSecrets
 from tessera.driver.resolution import Resolver
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound

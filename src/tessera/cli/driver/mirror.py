@@ -121,7 +121,7 @@ async def _copy_for_cluster(
 ) -> int:
     from tessera.cli.driver.image_copies import copy_images
     from tessera.cli.driver.subjects import NAMESPACE, ImageSubject, kernels_in, subjects_in_cluster
-    from tessera.driver.registry.pull_secrets import PullSecrets
+    from tessera.driver.registry.credentials import PullSecrets
 
     async with (
         connect("tessera-driver", *where) as client,

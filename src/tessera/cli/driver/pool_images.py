@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from tessera.cli.driver.subjects import ImageSubject
-from tessera.driver.driver_sets import DriverChoice
+from tessera.driver.driver_sets import DriverChoice, PoolKey
 from tessera.driver.image_tags import branch, kernel_form, os_forms
 from tessera.driver.nodes.node_facts import DriverNodeFacts
 from tessera.driver.planning.strategy import StrategyInputs, choose_strategy, image_queries
-from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageQuery, Outcome, Resolution
 from tessera.text import list_names
 

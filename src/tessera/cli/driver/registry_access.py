@@ -16,8 +16,7 @@ from tessera.cli.base.connection import CommandError
 if TYPE_CHECKING:
     from tessera.driver.images.resolver import Secrets
     from tessera.driver.registry.client import RegistryClient
-    from tessera.driver.registry.keyring import Keyring
-    from tessera.driver.registry.pull_secrets import PullSecrets
+    from tessera.driver.registry.credentials import Keyring, PullSecrets
     from tessera.driver.resolution import Resolver
 
 
@@ -43,7 +42,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             CredentialsError: the file has no credentials.
         """
-        from tessera.driver.registry.keyring import Keyring, default_docker_config, read_docker_config
+        from tessera.driver.registry.credentials import Keyring, default_docker_config, read_docker_config
 
         path = self.auth or default_docker_config(os.environ)
         return read_docker_config(path) if path else Keyring()
@@ -111,9 +110,8 @@ async def registries(
     """
     from tessera.clock import SystemClock
     from tessera.driver.images.resolver import RegistryResolver
-    from tessera.driver.registry.authorities import AuthoritiesError, read_authorities
     from tessera.driver.registry.client import RegistryClient
-    from tessera.driver.registry.keyring import Keyring
+    from tessera.driver.registry.credentials import AuthoritiesError, Keyring, read_authorities
     from tessera.driver.registry.wire import RegistryHttp, Trust
 
     clock, keyring = SystemClock(), access.keyring()

@@ -13,8 +13,8 @@ from tessera.cli.base.inputs import read_text
 from tessera.cli.base.simulated_cluster import print_registries_note
 from tessera.driver.coverage.kernels import content_lines
 from tessera.driver.coverage.kernels import parse_kernel as kernel_line
+from tessera.driver.driver_sets import PoolKey
 from tessera.driver.nodes.node_facts import DriverNodeFacts
-from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import Resolver
 from tessera.kube.client.client import Client
 from tessera.limits.messages import ECHOED

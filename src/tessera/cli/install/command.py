@@ -229,7 +229,7 @@ def _controller_choices(values: dict[str, Any]) -> dict[str, Any]:
     import msgspec
 
     from tessera.cli.install.manifests import CONFIG_MAP
-    from tessera.driver.registry.authorities import read_authorities
+    from tessera.driver.registry.credentials import read_authorities
 
     site, builds = pop_site(values), pop_build_settings(values)
     authorities = read_authorities(site.registry_ca) if site.registry_ca else ""

@@ -12,11 +12,9 @@ from tessera.controller.base.metrics import ControllerMetrics
 from tessera.controller.base.options import ControllerOptions
 from tessera.controller.leadership.leader_session import LeaderSession
 from tessera.controller.slicing.slicer import Slicer
-from tessera.driver.images.persistent_resolver import PersistentResolver
-from tessera.driver.images.resolver import RegistryResolver
-from tessera.driver.registry.authorities import read_authorities
+from tessera.driver.images.resolver import PersistentResolver, RegistryResolver
 from tessera.driver.registry.client import RegistryClient
-from tessera.driver.registry.pull_secrets import PullSecrets
+from tessera.driver.registry.credentials import PullSecrets, read_authorities
 from tessera.driver.registry.wire import RegistryHttp, Trust
 from tessera.driver.resolution import Resolver
 from tessera.kube.client.client import Client

@@ -9,7 +9,7 @@ import re
 from enum import Enum
 
 from tessera.driver.build.settings import BuildSettings, UnbuildableError
-from tessera.driver.pool import PoolKey
+from tessera.driver.driver_sets import PoolKey
 
 #: OpenShift's own registry has a Driver Toolkit for each RHCOS version that the cluster's release contains.
 _TOOLKIT_STREAM = "image-registry.openshift-image-registry.svc:5000/openshift/driver-toolkit"

@@ -17,8 +17,8 @@ from tessera.driver.build.settings import (
     check_settings,
     require_pool,
 )
+from tessera.driver.driver_sets import PoolKey
 from tessera.driver.image_tags import tags
-from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageKind
 from tessera.limits.messages import ECHOED
 

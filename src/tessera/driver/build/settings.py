@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tessera.driver.pool import PoolKey
+from tessera.driver.driver_sets import PoolKey
 from tessera.limits.messages import ECHOED
 
 

@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from tessera.driver.driver_sets import PoolKey
 from tessera.driver.nodes.node_facts import page_kib
-from tessera.driver.pool import PoolKey
 from tessera.limits.drivers import KERNEL_LIST, NEXT_KERNELS
 from tessera.limits.messages import ECHOED
 

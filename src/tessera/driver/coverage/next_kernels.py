@@ -27,9 +27,9 @@ from tessera.driver.coverage.report import (
     expected_kernels,
     look_up_coverage,
 )
+from tessera.driver.driver_sets import PoolKey
 from tessera.driver.nodes.node_facts import DriverNodeFacts
 from tessera.driver.policies.policy_selection import PolicySelection
-from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import Resolver
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import CONFIGMAPS, Condition, ConfigMap, key

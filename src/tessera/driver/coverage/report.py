@@ -12,8 +12,8 @@ import msgspec
 
 from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.driver.coverage.kernels import NextKernel
+from tessera.driver.driver_sets import PoolKey
 from tessera.driver.planning.strategy import image_queries
-from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution, Resolver
 
 #: The pools of the existing nodes, and the policy of each.

@@ -1,7 +1,8 @@
-"""Looks images up in the background, and again when the answer may have changed.
+"""Looks images up in the background, again when an answer may have changed; keeps pulls that failed on nodes.
 
 The resolver caches by reference and paces its requests. This module keeps the latest answer to each query, since the
-planner cannot wait, and reports each new answer. Queries that no pool needs are dropped.
+planner cannot wait, and reports each new answer. Queries that no pool needs are dropped. An image that a kubelet
+recently failed to pull counts as missing, even if its registry has it.
 """
 
 import asyncio
@@ -110,3 +111,46 @@ class ImageLookups:
         self._backoffs.pop(query, None)
         seconds = FOUND_FOR if answer.outcome is Outcome.FOUND else MISSING_FOR
         self._due[query] = now + seconds * self._rng.uniform(0.9, 1.1)
+
+
+#: Seconds for which an image counts as missing after a kubelet failed to pull it.
+PULL_FAILURE_SECONDS = 600.0
+
+
+class ImagePullFailures:
+    """Images that could not be pulled, each for a limited time.
+
+    Args:
+        clock: the time.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._known: dict[str, tuple[str, float]] = {}  # image -> kubelet's words, and until when, monotonic
+
+    @property
+    def reasons(self) -> Mapping[str, str]:
+        """Why an image cannot be pulled, in kubelet's words, by image."""
+        self._expire()
+        return {image: text for image, (text, _) in self._known.items()}
+
+    def add(self, image: str, text: str) -> bool:
+        """Records that a kubelet could not pull an image; returns True if that is new."""
+        self._expire()
+        news = image not in self._known
+        self._known[image] = (text, self._clock.monotonic() + PULL_FAILURE_SECONDS)
+        return news
+
+    def forget(self, image: str) -> None:
+        """Forgets an image's failure, since a node runs it."""
+        self._known.pop(image, None)
+
+    def seconds_until_due(self) -> float | None:
+        """Seconds until a failure expires; None if there is none."""
+        self._expire()
+        now = self._clock.monotonic()
+        return min((until - now for _, until in self._known.values()), default=None)
+
+    def _expire(self) -> None:
+        now = self._clock.monotonic()
+        self._known = {image: known for image, known in self._known.items() if known[1] > now}

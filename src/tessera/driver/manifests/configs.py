@@ -1,8 +1,12 @@
-"""Mounts the ConfigMaps and Secrets that a policy names into driver containers.
+"""Mounts the ConfigMaps and Secrets that a policy names into driver containers, and sets OpenShift's proxy there.
 
 The mount paths are those of gpu-operator v26.7.0 (``internal/state/driver_volumes.go``). The files of a ConfigMap of
 repositories or certificates go into a folder in which the image has other files too. So each key is mounted by itself,
 and the keys must be known before the DaemonSet is made.
+
+Driver containers download packages and sources. On OpenShift with a cluster-wide proxy they get its addresses as
+variables in both spellings, as in gpu-operator. If the proxy has its own certificate, the container's bundle is
+replaced by the one that OpenShift writes into each ConfigMap with a given label.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -154,3 +158,63 @@ def _licence(files: Mapping[str, str]) -> tuple[Json, ...]:
 
 def _file(volume: str, at: str, key: str) -> Json:
     return {"name": volume, "mountPath": at, "subPath": key, "readOnly": True}
+
+
+#: Name of the one proxy of a cluster, and of the ConfigMap with its certificates.
+CLUSTER_PROXY = "cluster"
+TRUSTED_CA = "gpu-operator-trusted-ca"
+_BUNDLE, _FILE, _FOLDER = "ca-bundle.crt", "tls-ca-bundle.pem", "/etc/pki/ca-trust/extracted/pem"
+
+
+class Proxy(msgspec.Struct, frozen=True, kw_only=True):
+    """The cluster's proxy: its addresses by variable name, and whether it has its own certificates."""
+
+    variables: Mapping[str, str] = {}
+    trusted_ca: bool = False
+
+    def environment(self) -> list[Json]:
+        """Variables of the driver container."""
+        return [
+            {"name": spelled, "value": text}
+            for name, text in self.variables.items()
+            for spelled in (name, name.lower())
+        ]
+
+    def volumes(self) -> list[Json]:
+        """Volumes of the driver pod."""
+        source = {"name": TRUSTED_CA, "items": [{"key": _BUNDLE, "path": _FILE}]}
+        return [{"name": TRUSTED_CA, "configMap": source}] if self.trusted_ca else []
+
+    def mounts(self) -> list[Json]:
+        """Volume mounts of the driver container."""
+        return [{"name": TRUSTED_CA, "mountPath": _FOLDER, "readOnly": True}] if self.trusted_ca else []
+
+
+#: The value for a cluster without a proxy.
+NO_PROXY = Proxy()
+
+
+def read_proxy(obj: Mapping[str, Any]) -> Proxy:
+    """Reads the object ``proxies.config.openshift.io``; values that are not text are left out.
+
+    The list of hosts without proxy is taken from the status, since that includes the cluster's own networks.
+    """
+    spec, status = _part(obj, "spec"), _part(obj, "status")
+    found = {
+        "HTTP_PROXY": spec.get("httpProxy"),
+        "HTTPS_PROXY": spec.get("httpsProxy"),
+        "NO_PROXY": status.get("noProxy") or spec.get("noProxy"),
+    }
+    texts = {name: text for name, text in found.items() if isinstance(text, str) and text}
+    return Proxy(variables=texts, trusted_ca=bool(_part(spec, "trustedCA").get("name")))
+
+
+def trusted_ca() -> Json:
+    """The ConfigMap into which OpenShift writes the certificate bundle."""
+    labels = {"config.openshift.io/inject-trusted-cabundle": "true", "app.kubernetes.io/part-of": "tessera"}
+    return {"metadata": {"name": TRUSTED_CA, "labels": labels}}
+
+
+def _part(of: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = of.get(key)
+    return found if isinstance(found, Mapping) else {}

@@ -11,7 +11,7 @@ from tessera.api.driver.driver_policy import DriverPolicy, OperandSettings
 from tessera.api.driver.node_status import DRIVER_APP, DRIVER_SET_LABEL, DriverStrategy
 from tessera.driver.driver_sets import DriverSet
 from tessera.driver.manifests import host
-from tessera.driver.manifests.configs import Keys, extras
+from tessera.driver.manifests.configs import NO_PROXY, Keys, Proxy, extras
 from tessera.driver.manifests.names import (
     APP_LABEL,
     BUILD_CONTAINER,
@@ -23,8 +23,7 @@ from tessera.driver.manifests.names import (
     set_labels,
     set_text,
 )
-from tessera.driver.manifests.probes import driver_startup, driver_stop
-from tessera.driver.manifests.proxy import NO_PROXY, Proxy
+from tessera.driver.manifests.validation import driver_startup, driver_stop
 
 Json = dict[str, Any]
 

@@ -11,9 +11,9 @@ from tessera.driver.build.orders import BuildOrder, order_for
 from tessera.driver.build.settings import BuildSettings, UnbuildableError
 from tessera.driver.build.states import BuildPhase
 from tessera.driver.build.states import BuildState as Found
+from tessera.driver.driver_sets import PoolKey
 from tessera.driver.manifests.names import NAMESPACE
 from tessera.driver.planning.strategy import PoolBuild, PoolBuildState
-from tessera.driver.pool import PoolKey
 
 #: Seconds after a push during which a registry may not show the image yet.
 PUSH_TIMEOUT = 120.0

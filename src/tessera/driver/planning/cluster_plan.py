@@ -23,9 +23,9 @@ from tessera.api.driver.node_status import DriverStatus
 from tessera.api.driver.nvidia_driver import OWNER_LABEL
 from tessera.api.driver.policy_status import make_status_patch
 from tessera.clock import rfc3339
-from tessera.driver.driver_sets import DriverChoice, DriverSet
+from tessera.driver.driver_sets import DriverChoice, DriverSet, PoolKey
 from tessera.driver.manifests.names import NAMESPACE
-from tessera.driver.manifests.runtimes import CONTAINERD, CRIO, DOCKER, Runtime
+from tessera.driver.manifests.toolkit import CONTAINERD, CRIO, DOCKER, Runtime
 from tessera.driver.nodes.node_facts import DriverNodeFacts
 from tessera.driver.nodes.node_state import NodeState
 from tessera.driver.nodes.node_status import add_dates, condition_body, read_status, same_condition, status_condition
@@ -37,9 +37,10 @@ from tessera.driver.nodes.upgrade_record import (
     parse_upgrade_state,
     referenced_sets,
 )
-from tessera.driver.planning.cluster_snapshot import ClusterPlan, ClusterSnapshot
-from tessera.driver.planning.instructions import (
+from tessera.driver.planning.interface import (
     ApplyToolkit,
+    ClusterPlan,
+    ClusterSnapshot,
     CreateSet,
     CreateValidationPod,
     DeletePod,
@@ -53,7 +54,6 @@ from tessera.driver.planning.instructions import (
 )
 from tessera.driver.planning.node_plan import NodePlan, plan_node, plan_unmanaged, plan_without_driver
 from tessera.driver.planning.strategy import StrategyInputs, StrategyResult, choose_strategy
-from tessera.driver.pool import PoolKey
 
 
 def plan_cluster(snapshot: ClusterSnapshot) -> ClusterPlan:

@@ -22,10 +22,9 @@ import msgspec
 
 from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
 from tessera.api.driver.node_status import DriverStrategy, RejectedStrategy
-from tessera.driver.driver_sets import DriverChoice, make_set
+from tessera.driver.driver_sets import DriverChoice, PoolKey, make_set
 from tessera.driver.image_tags import mirrored
 from tessera.driver.nodes.node_facts import DriverNodeFacts
-from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution
 
 #: Returns what registries answered about an image; None if there is no answer yet.

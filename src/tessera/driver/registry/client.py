@@ -1,7 +1,7 @@
 """The part of the OCI distribution API that finds an image, its platforms and its size.
 
 Requests: ``HEAD`` and ``GET /v2/<name>/manifests/<reference>``, ``GET /v2/<name>/blobs/<digest>`` for an image's
-configuration, ``GET /v2/<name>/tags/list``. Every failure is one of :mod:`~tessera.driver.registry.errors`.
+configuration, ``GET /v2/<name>/tags/list``. Every failure is one of :mod:`~tessera.driver.registry.wire`.
 """
 
 import re
@@ -10,12 +10,11 @@ import msgspec
 from yarl import URL
 
 from tessera.clock import Clock
-from tessera.driver.registry.errors import AccessRefused, ImageNotFound, RegistryUnreachable
-from tessera.driver.registry.keyring import ANONYMOUS, Keyring, Login
+from tessera.driver.registry.credentials import ANONYMOUS, Keyring, Login
 from tessera.driver.registry.manifests import ACCEPT, Manifest, Platform, check_platform, choose_platform, read_manifest
 from tessera.driver.registry.reference import Reference
 from tessera.driver.registry.tokens import TokenCache, choose_challenge, parse_challenges
-from tessera.driver.registry.wire import RegistryAnswer, RegistryHttp
+from tessera.driver.registry.wire import AccessRefused, ImageNotFound, RegistryAnswer, RegistryHttp, RegistryUnreachable
 from tessera.limits.drivers import REGISTRY_ANSWER, REPOSITORY_TAGS, TAG_PAGES
 from tessera.limits.messages import ECHOED
 

@@ -23,9 +23,9 @@ import msgspec
 
 from tessera.driver.image_tags import candidates, names_system
 from tessera.driver.registry.client import RegistryClient, RegistryImage
-from tessera.driver.registry.errors import AccessRefused, ImageNotFound, WrongArchitecture
-from tessera.driver.registry.keyring import Keyring
+from tessera.driver.registry.credentials import Keyring
 from tessera.driver.registry.reference import Reference, parse, parse_repository
+from tessera.driver.registry.wire import AccessRefused, ImageNotFound, WrongArchitecture
 from tessera.driver.resolution import ImageQuery
 from tessera.limits.messages import COPY_WORDS
 

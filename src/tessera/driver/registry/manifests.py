@@ -8,7 +8,7 @@ import hashlib
 
 import msgspec
 
-from tessera.driver.registry.errors import RegistryUnreachable, WrongArchitecture
+from tessera.driver.registry.wire import RegistryUnreachable, WrongArchitecture
 
 OCI_INDEX = "application/vnd.oci.image.index.v1+json"
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"

@@ -12,10 +12,9 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from tessera.clock import Clock
-from tessera.driver.registry.errors import AccessRefused, RegistryUnreachable
-from tessera.driver.registry.keyring import ANONYMOUS, Login
+from tessera.driver.registry.credentials import ANONYMOUS, Login
 from tessera.driver.registry.reference import Reference
-from tessera.driver.registry.wire import RegistryAnswer, RegistryHttp
+from tessera.driver.registry.wire import AccessRefused, RegistryAnswer, RegistryHttp, RegistryUnreachable
 from tessera.limits.drivers import CHALLENGE, REGISTRY_TOKENS, TOKEN_ANSWER, TOKEN_LIFE
 
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # noqa: S105 - a word of the grammar

@@ -6,8 +6,7 @@ import msgspec
 
 from tessera.api.driver.driver_policy import DrainSettings, UpgradePolicy
 from tessera.driver.nodes.upgrade_record import CORDONED_ANNOTATION, INITIAL_ANNOTATION, UpgradeRecord, UpgradeState
-from tessera.driver.rollout.instructions import EvictPod
-from tessera.driver.rollout.node_patches import NodeStep, advance, fail, patch_node
+from tessera.driver.rollout.instructions import EvictPod, NodeStep, advance, fail, patch_node
 from tessera.driver.rollout.node_view import NodeView, PodView
 from tessera.kube.selectors import parse_selector
 

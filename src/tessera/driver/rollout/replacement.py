@@ -1,11 +1,22 @@
-"""The replacement itself: pauses users, changes the driver set's label, and waits for the new driver and its proof."""
+"""The replacement of a node's driver, and the rollback.
+
+The replacement pauses users, changes the label of the driver set, and waits for the new driver and its proof. The
+rollback restores the previous set, and returns the node to service once that works.
+"""
 
 import msgspec
 
-from tessera.api.driver.node_status import DRIVER_SET_LABEL, PAUSE_LABEL, PAUSED
-from tessera.driver.nodes.upgrade_record import CHANGING, UpgradeRecord, UpgradeState
-from tessera.driver.rollout.node_patches import (
+from tessera.api.driver.node_status import DRIVER_SET_LABEL, PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL
+from tessera.driver.nodes.upgrade_record import (
+    CHANGING,
+    RECORD_ANNOTATION,
+    UpgradeRecord,
+    UpgradeState,
+    encode_upgrade_record,
+)
+from tessera.driver.rollout.instructions import (
     NodeStep,
+    PatchNode,
     advance,
     fail,
     finish,
@@ -86,3 +97,114 @@ def _await_driver(view: NodeView, record: UpgradeRecord, now: float) -> NodeStep
         return NodeStep(patch=advance(view, UpgradeState.VALIDATION, now))
     cause = f"the pod of driver set {record.target} was not ready within {START_SECONDS:.0f} s"
     return timeout_for(view, START_SECONDS, cause, now, _REPLACED)
+
+
+def turn_back_reason(view: NodeView, record: UpgradeRecord, *, may_continue: bool) -> str:
+    """Why a node turns back; empty if it goes on. An upgrade that was validated is finished."""
+    if view.state is UpgradeState.UNCORDON:
+        return ""
+    if view.wanted.set != record.target:
+        return f"driver set {view.wanted.set} is wanted now, not {record.target}"
+    if not may_continue and not record.changed and not record.requested:
+        return "autoUpgrade was switched off, or the rollout was stopped"
+    if view.state is UpgradeState.CORDON and view.cordoned_before and not view.unschedulable:
+        return "it was begun because somebody had cordoned it, and is in service again"
+    return ""
+
+
+def turn_back(view: NodeView, why: str, now: float) -> PatchNode:
+    """Returns a node that did not fail to its previous set."""
+    patch = advance(view, UpgradeState.UNCORDON, now, returning=True)
+    note = f"the node goes back to its driver: {why}"
+    return msgspec.structs.replace(patch, reason="DriverUpgrade", note=note)
+
+
+def adopt_set(view: NodeView, now: float) -> PatchNode:
+    """Accepts a set that somebody gave the node, as after a boot into another kernel; a rollback is then impossible."""
+    return advance(
+        view,
+        UpgradeState.RESTART,
+        now,
+        previous="",
+        target=view.current,
+        changed=True,
+        returning=False,
+        cause="",
+        occupied=False,
+    )
+
+
+def restore_previous(view: NodeView, record: UpgradeRecord, now: float) -> NodeStep:
+    """Restores the node's previous set, and returns the node to service once that works."""
+    back = record.previous
+    if back and view.current == record.target != back:
+        return _remove_target(view, record, now)
+    if back and view.current != back:
+        if view.drivers:
+            return NodeStep(waits=f"the pod of driver set {view.drivers[0].set} is to end")
+        return NodeStep(patch=set_label(view, DRIVER_SET_LABEL, back, now))
+    if record.changed and not view.works:
+        return _await_previous(view, record, now)
+    if record.cause and back:
+        return NodeStep(patch=_return_failed(view, record))
+    return NodeStep(patch=finish(view, f"driver set {view.current} works"))
+
+
+def rest_after_failure(view: NodeView, record: UpgradeRecord) -> NodeStep:
+    """A failed node waits until its wanted set is the one it has; if its own driver is missing, until that works."""
+    content = view.wanted.set == view.current and not view.wanted.reload and (view.works or not record.same_set)
+    if content or not view.wanted.set:
+        return NodeStep(patch=finish(view, ""))
+    if record.same_set:
+        return NodeStep(waits=f"its driver did not come back: {record.cause}")
+    if record.occupied:
+        return NodeStep(waits=f"driver set {record.target} comes when no pod uses the node's cards: {record.cause}")
+    return NodeStep(waits=f"driver set {record.target} failed here: {record.cause}")
+
+
+def _remove_target(view: NodeView, record: UpgradeRecord, now: float) -> NodeStep:
+    if not record.restart_only:
+        if not view.paused:
+            return NodeStep(patch=set_label(view, PAUSE_LABEL, PAUSED, now))
+        until = record.since + LET_GO_SECONDS
+        if view.offers_gpus and now < until:  # later without waiting: a failed driver cannot be asked for ever
+            return NodeStep(until=until, waits="the users of its cards are to let go")
+    return NodeStep(patch=set_label(view, DRIVER_SET_LABEL, CHANGING, now))
+
+
+def _await_previous(view: NodeView, record: UpgradeRecord, now: float) -> NodeStep:
+    """Waits for the previous driver; if it does not start and another is wanted, takes that, since nothing serves."""
+    until = record.since + START_SECONDS
+    other = view.wanted.set not in {record.target, view.current}
+    broken = view.driver is not None and bool(view.driver.fault)
+    if other and (broken or now >= until):
+        return NodeStep(
+            patch=advance(
+                view,
+                UpgradeState.RESTART,
+                now,
+                previous=view.current,
+                target=view.wanted.set,
+                restart_only=False,
+                returning=False,
+                cause="",
+                occupied=False,
+            )
+        )
+    fault = f": {view.driver.fault}" if view.driver is not None and broken else ""
+    waits = f"driver set {view.current} is to run and to be validated{fault}"
+    return NodeStep(until=until if other else None, waits=waits)
+
+
+def _return_failed(view: NodeView, record: UpgradeRecord) -> PatchNode:
+    """Back in service, still marked failed; or still without its own driver, which pods may block."""
+    absent = record.same_set and not view.works
+    patch = finish(view, f"driver set {record.previous} is {'not back yet' if absent else 'back'}: {record.cause}")
+    kept = encode_upgrade_record(msgspec.structs.replace(record, restored=True))
+    return msgspec.structs.replace(
+        patch,
+        labels={**patch.labels, UPGRADE_STATE_LABEL: UpgradeState.FAILED.value},
+        annotations={**patch.annotations, RECORD_ANNOTATION: kept},
+        reason="DriverUpgradeFailed" if absent else "DriverRolledBack",
+        warning=True,
+    )

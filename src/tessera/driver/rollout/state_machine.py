@@ -48,11 +48,18 @@ from tessera.driver.nodes.upgrade_record import (
     UpgradeState,
 )
 from tessera.driver.rollout.drain import cordon, drain_node, evict_gpu_pods, wait_for_jobs
-from tessera.driver.rollout.instructions import PatchNode
-from tessera.driver.rollout.node_patches import NodeStep, abandon, patch_node, resume
+from tessera.driver.rollout.instructions import NodeStep, PatchNode, abandon, patch_node, resume
 from tessera.driver.rollout.node_view import NodeView
-from tessera.driver.rollout.replacement import await_validation, finish_upgrade, restart_driver
-from tessera.driver.rollout.rollback import adopt_set, rest_after_failure, restore_previous, turn_back, turn_back_reason
+from tessera.driver.rollout.replacement import (
+    adopt_set,
+    await_validation,
+    finish_upgrade,
+    rest_after_failure,
+    restart_driver,
+    restore_previous,
+    turn_back,
+    turn_back_reason,
+)
 from tessera.limits.drivers import FAILURE_CAUSE
 
 __all__ = ["NodeStep", "begin_upgrade", "mark_done", "mark_required", "next_step", "refuse_upgrade"]

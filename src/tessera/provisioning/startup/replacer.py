@@ -13,7 +13,7 @@ from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CAPI_MACHINES, NODECLAIMS, NODES, OPENSHIFT_MACHINES, Machine, Node, Pod, Resource
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.cache import Cache
-from tessera.provisioning.recording.history_store import HistoryStore
+from tessera.provisioning.recording import HistoryStore
 from tessera.provisioning.tracking.machines import MachineRequest
 from tessera.provisioning.tracking.timestamps import tessera_app
 from tessera.provisioning.tracking.tracker import Tracker
@@ -33,7 +33,7 @@ class Replacer:
         tracker: the nodes' records.
         store: the history, which counts replacements.
         served: returns a kind of machine at its served version; see
-            :class:`~tessera.provisioning.tracking.optional_kind.OptionalKind`.
+            :class:`~tessera.provisioning.tracking.machines.OptionalKind`.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ from tessera.limits.messages import CONDITION_MESSAGE
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, ProvisioningRecord
 from tessera.provisioning.options import ProvisioningOptions
-from tessera.provisioning.recording.history_store import HistoryStore
+from tessera.provisioning.recording import HistoryStore
 from tessera.provisioning.startup.deadline import (
     EXTENDED,
     ProvisionedCondition,

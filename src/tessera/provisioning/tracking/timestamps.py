@@ -28,7 +28,6 @@ from tessera.limits.provisioning import RECORD_TEXT
 from tessera.provisioning.history import decode_record
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, ProvisioningRecord
 from tessera.provisioning.node_readiness import SHARING_CONDITION, driver_status, missing_offer, offers_gpus
-from tessera.provisioning.tracking.node_groups import node_group
 
 #: The things that a driver of NVIDIA's operator waits for.
 _NFD_KERNEL = "feature.node.kubernetes.io/kernel-version.full"
@@ -283,3 +282,33 @@ def parse_time(text: str | None) -> float | None:
         return parse_rfc3339(text) if text else None
     except (ValueError, OverflowError):
         return None
+
+
+KARPENTER_LABEL = "karpenter.sh/nodepool"
+
+#: Labels that name the group, by provider: Karpenter, EKS, eksctl, GKE, AKS, Cluster API, Alibaba Cloud.
+_LABELS = (
+    KARPENTER_LABEL,
+    "eks.amazonaws.com/nodegroup",
+    "alpha.eksctl.io/nodegroup-name",
+    "cloud.google.com/gke-nodepool",
+    "kubernetes.azure.com/agentpool",
+    "topology.cluster.x-k8s.io/deployment-name",
+    "alibabacloud.com/nodepool-id",
+)
+#: Annotations that name the group: Cluster API writes the MachineSet that owns the node's Machine.
+_OWNER_NAME = "cluster.x-k8s.io/owner-name"
+_OWNER_KIND = "cluster.x-k8s.io/owner-kind"
+#: OpenShift: the node's Machine, ``namespace/name``; a Machine's name is its MachineSet's and five characters.
+_OPENSHIFT_MACHINE = "machine.openshift.io/machine"
+
+
+def node_group(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str:
+    """The node group's name; empty if nothing names it."""
+    for name in _LABELS:
+        if labels.get(name):
+            return labels[name]
+    if annotations.get(_OWNER_KIND) == "MachineSet" and annotations.get(_OWNER_NAME):
+        return annotations[_OWNER_NAME]
+    machine = annotations.get(_OPENSHIFT_MACHINE, "").rpartition("/")[2]
+    return machine.rpartition("-")[0]

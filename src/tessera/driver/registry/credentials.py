@@ -1,8 +1,14 @@
-"""Credentials by registry, in the form of Kubernetes' image pull secrets and of ``docker login``.
+"""Credentials and certificate authorities for registries.
 
-The format is that of ``kubernetes.io/dockerconfigjson``. A key names a host, with an optional port, or a host and the
-beginning of a path; ``*`` may stand for one label of the host. The longest path that matches wins, as in kubelet. No
-text for users contains a secret.
+Credentials have the form of Kubernetes' image pull secrets and of ``docker login``
+(``kubernetes.io/dockerconfigjson``). A key names a host, with an optional port, or a host and the beginning of a path;
+``*`` may stand for one label of the host. The longest path that matches wins, as in kubelet. Pull secrets are few and
+rarely needed, so they are read one by one when a registry is to be asked: a watch would need the right to list all
+Secrets of the namespace. No text for users contains a secret.
+
+``tessera install`` reads the file of certificate authorities before it changes a cluster, and the controller reads it
+when it starts. Both refuse the same files with the same messages. Only the certificates of a file are used. The text
+between them may be in any language, and a private key in the file is not read.
 """
 
 import base64
@@ -15,7 +21,10 @@ from typing import Any
 import msgspec
 
 from tessera.driver.registry.reference import DOCKER_HUB, Reference
-from tessera.limits.drivers import PULL_SECRET
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError, Forbidden, NotFound
+from tessera.kube.resources import SECRETS
+from tessera.limits.drivers import PULL_SECRET, REGISTRY_AUTHORITIES
 
 _HUB_KEYS = ("index.docker.io", "registry-1.docker.io", "docker.io", "registry.hub.docker.com")
 
@@ -175,3 +184,95 @@ def _fits(entry: KeyringEntry, reference: Reference) -> bool:
     asked, _, asked_port = reference.registry.partition(":")
     labels, wanted = name.split("."), asked.split(".")
     return port == asked_port and len(labels) == len(wanted) and all(map(fnmatchcase, wanted, labels))
+
+
+#: The key of a Secret of type kubernetes.io/dockerconfigjson.
+_DOCKER_CONFIG = ".dockerconfigjson"
+
+
+class PullSecrets:
+    """Reads pull secrets of one namespace; an instance is the ``secrets`` of a resolver.
+
+    Args:
+        client: reads the Secrets.
+        namespace: their namespace.
+    """
+
+    def __init__(self, client: Client, namespace: str) -> None:
+        self._client = client
+        self._namespace = namespace
+
+    async def __call__(self, names: tuple[str, ...]) -> Keyring:
+        """All credentials in the Secrets with these names, in the sequence of the names.
+
+        Raises:
+            CredentialsError: a Secret does not exist, may not be read, or has another type.
+            ConnectionError: the API server does not answer.
+        """
+        found = Keyring()
+        for name in names:
+            found = found + await self._one(name)
+        return found
+
+    async def _one(self, name: str) -> Keyring:
+        where = f"secret {self._namespace}/{name}"
+        try:
+            secret = await self._client.get(SECRETS, name, self._namespace)
+        except NotFound:
+            raise CredentialsError(f"{where} does not exist; make it, or take it off imagePullSecrets") from None
+        except Forbidden as error:
+            grant = f"grant it by tessera install --pull-secret {name}, repeating its other options"
+            raise CredentialsError(f"{where} may not be read: {grant}, or as docs/security.md says: {error}") from error
+        except ApiError as error:
+            raise ConnectionError(f"{where}: {error}") from error
+        content = secret.data.get(_DOCKER_CONFIG, b"")
+        if not content:
+            raise CredentialsError(f"{where} has no {_DOCKER_CONFIG}; its type must be kubernetes.io/dockerconfigjson")
+        return parse_docker_config(content, where=where)
+
+
+_BEGIN = b"-----BEGIN CERTIFICATE-----"
+
+
+class AuthoritiesError(ValueError):
+    """A file contains no authorities to trust; the text names the file, the mistake and what to do."""
+
+
+def read_authorities(file: Path) -> str:
+    """The certificates of a file, in the file's sequence, as PEM in ASCII.
+
+    Raises:
+        AuthoritiesError: the file has no certificate, has one that cannot be read, or is too large.
+    """
+    from cryptography.hazmat.primitives.serialization import Encoding
+    from cryptography.x509 import load_pem_x509_certificates
+
+    data = _bounded(file)
+    if _BEGIN not in data:
+        raise AuthoritiesError(
+            f"{file} has no certificate in PEM ({_BEGIN.decode()}); one in DER becomes one by:"
+            f" openssl x509 -inform der -in {file} -out ca.crt"
+        )
+    try:
+        found = load_pem_x509_certificates(data)
+    except ValueError as error:
+        raise AuthoritiesError(
+            f"{file} has a certificate that is damaged or not whole; get it from the authority again"
+        ) from error
+    return "".join(each.public_bytes(Encoding.PEM).decode("ascii") for each in found)
+
+
+def _bounded(file: Path) -> bytes:
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(REGISTRY_AUTHORITIES + 1)
+    except OSError as error:
+        raise AuthoritiesError(
+            f"{file} cannot be read ({(error.strerror or str(error)).lower()}); name a file of certificates in PEM"
+        ) from error
+    if len(data) > REGISTRY_AUTHORITIES:
+        raise AuthoritiesError(
+            f"{file} is too long: {REGISTRY_AUTHORITIES} are allowed; name the authorities of your registries only,"
+            " the system's are trusted anyway"
+        )
+    return data

@@ -1,1 +1,0 @@
-"""Writes provisioning records: to the ConfigMap history and to node annotations."""
