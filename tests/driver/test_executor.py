@@ -187,7 +187,7 @@ def test_what_was_told_is_not_told_again_before_it_is_seen() -> None:
         desk.acting.observe_change("condition/a")  # of another write
         await desk.do(desk.tell(node, DriverPhase.STARTING))
         assert desk.writes == 1
-        desk.acting.observe_change("told/a")
+        desk.acting.observe_change("status/a")
         await desk.do(desk.tell(node, DriverPhase.STARTING))
         assert desk.writes == 2
         assert '"starting"' in (await desk.node()).metadata.annotations[DRIVER_ANNOTATION]
@@ -216,7 +216,7 @@ def test_a_write_that_is_seen_before_its_answer_comes_is_not_waited_for() -> Non
         async with asyncio.TaskGroup() as group:
             desk.acting.start(desk.tell(node, DriverPhase.PULLING), group)
             await desk.clock.sleep(FAR / 2)
-            desk.acting.observe_change("told/a")
+            desk.acting.observe_change("status/a")
         await desk.do(desk.tell(node, DriverPhase.STARTING))
         assert desk.writes == 2
 
@@ -228,7 +228,7 @@ def test_a_label_waits_until_what_was_told_is_seen_since_it_holds_for_the_node_a
         node = await desk.node()
         await desk.do(desk.tell(node, DriverPhase.PULLING), desk.show(node), desk.label(node))
         assert desk.writes == 2
-        desk.acting.observe_change("told/a", "condition/a")
+        desk.acting.observe_change("status/a", "condition/a")
         await desk.do(desk.label(await desk.node()))
         assert desk.writes == 3
         assert desk.server.audit.codes[409] == 0

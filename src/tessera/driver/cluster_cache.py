@@ -162,7 +162,7 @@ def _write_keys(before: DriverNodeFacts | None, facts: DriverNodeFacts) -> Itera
     if before is None or before.labels != facts.labels:
         yield f"label/{facts.name}"
     if before is None or before.status_annotation != facts.status_annotation:
-        yield f"told/{facts.name}"
+        yield f"status/{facts.name}"
     if before is None or before.condition != facts.condition:
         yield f"condition/{facts.name}"
 

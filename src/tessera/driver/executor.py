@@ -114,7 +114,7 @@ class DriverExecutor:
         """
         match instruction:
             case LabelNode(node=node):
-                status = (f"told/{node}", f"condition/{node}")
+                status = (f"status/{node}", f"condition/{node}")
                 return any(self._executor.is_in_flight(key) or self._executor.awaits_observation(key) for key in status)
             case WriteStatus(node=node) | WriteCondition(node=node):
                 return self._executor.is_in_flight(f"label/{node}")
@@ -259,9 +259,11 @@ class DriverExecutor:
 
     # Administrators' objects
 
-    async def _write_policy_status(self, told: WritePolicyStatus) -> None:
-        resource = CLUSTER_POLICIES if told.kind == CLUSTER_POLICIES.kind else NVIDIA_DRIVERS
-        await self._client.merge_patch(resource, told.name, told.patch, uid=told.uid, subresource="status")
+    async def _write_policy_status(self, instruction: WritePolicyStatus) -> None:
+        resource = CLUSTER_POLICIES if instruction.kind == CLUSTER_POLICIES.kind else NVIDIA_DRIVERS
+        await self._client.merge_patch(
+            resource, instruction.name, instruction.patch, uid=instruction.uid, subresource="status"
+        )
 
 
 def _digest(spec: object) -> str:

@@ -68,24 +68,24 @@ class RolloutAdapter:
         """True if others may write a node: the rollout has no write in flight there, and its note has not changed."""
         return node not in self._rollout.busy and node not in self._new_notes
 
-    def advance(self, decision: ClusterPlan, governance: PolicySelection, group: asyncio.TaskGroup) -> float | None:
+    def advance(self, plan: ClusterPlan, selection: PolicySelection, group: asyncio.TaskGroup) -> float | None:
         """Runs one round of the rollout.
 
         Args:
-            decision: the plan of this round.
-            governance: the policy selection that the plan is based on.
+            plan: the plan of this round.
+            selection: the policy selection that the plan is based on.
             group: owns the tasks that write.
 
         Returns:
             Seconds until this has to be called again even if no watch shows a change; None for never.
         """
-        if governance.frozen:
+        if selection.frozen:
             return None
-        policies = {name: policy.upgrade for name, policy in decision.policies.items()}
-        wanted = dict(self._with_obstacles(decision.wanted))
+        policies = {name: policy.upgrade for name, policy in plan.policies.items()}
+        wanted = dict(self._with_obstacles(plan.wanted))
         found = self._rollout.advance(list(self._cache.node_views(wanted, self._clock.now())), policies, group)
         before, self._notes = self._notes, found.notes
-        self._new_notes = frozenset(name for name in decision.wanted if before.get(name) != found.notes.get(name))
+        self._new_notes = frozenset(name for name in plan.wanted if before.get(name) != found.notes.get(name))
         if before != found.notes:
             self._changed()
         times = [] if found.until is None else [max(0.0, found.until - self._clock.now())]

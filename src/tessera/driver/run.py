@@ -183,25 +183,25 @@ class Drivers:
     def _round(self, group: asyncio.TaskGroup) -> float | None:
         """Plans, and starts the instructions; returns the seconds until it has to be called again."""
         labels = {name: facts.labels for name, facts in self._cache.facts.items() if facts.is_gpu}
-        governance = self._policies.select_policy(labels)
-        decision = self._plan = self._recorders.call("driver-plan", plan_cluster, self._snapshot(governance))
-        self._look_up(decision, group)
-        self._build_requests.request(decision.builds)
-        self._update_kernels_in_use(governance)
-        until = self._rollout_adapter.advance(decision, governance, group)
-        for instruction in decision.instructions:
+        selection = self._policies.select_policy(labels)
+        plan = self._plan = self._recorders.call("driver-plan", plan_cluster, self._snapshot(selection))
+        self._look_up(plan, group)
+        self._build_requests.request(plan.builds)
+        self._update_kernels_in_use(selection)
+        until = self._rollout_adapter.advance(plan, selection, group)
+        for instruction in plan.instructions:
             if self._rollout_adapter.may_write(written_node(instruction)):
                 self._executor.start(instruction, group)
         return min((each for each in (until, *self._deadlines()) if each is not None), default=None)
 
-    def _snapshot(self, governance: PolicySelection) -> ClusterSnapshot:
+    def _snapshot(self, selection: PolicySelection) -> ClusterSnapshot:
         return ClusterSnapshot(
             nodes=dict(self._cache.facts),
             pods={name: self._cache.pods_of(name) for name in self._cache.facts},
-            selection=governance,
+            selection=selection,
             sets=self._cache.existing_sets(),
             answers=self._lookups.answers,
-            strategy_inputs=self._strategy_inputs(governance),
+            strategy_inputs=self._strategy_inputs(selection),
             unpullable=self._pull_failures.reasons,
             failed_sets=self._rollout_adapter.failed_sets(),
             rollout_notes=self._rollout_adapter.notes(self._plan.wanted),
@@ -229,15 +229,15 @@ class Drivers:
             may_wait=self._lookups.unanswered_for(image_queries(policy, pool)) < SILENCE_PATIENCE,
         )
 
-    def _look_up(self, decision: ClusterPlan, group: asyncio.TaskGroup) -> None:
+    def _look_up(self, plan: ClusterPlan, group: asyncio.TaskGroup) -> None:
         pools = {facts.pool for facts in self._cache.facts.values() if facts.is_gpu and facts.pool is not None}
         self._lookups.retain(
-            query for policy in decision.policies.values() for pool in pools for query in image_queries(policy, pool)
+            query for policy in plan.policies.values() for pool in pools for query in image_queries(policy, pool)
         )
-        self._lookups.start(decision.lookups, group)
+        self._lookups.start(plan.lookups, group)
 
-    def _update_kernels_in_use(self, governance: PolicySelection) -> None:
-        use = self._in_use if governance.frozen else kernels_in_use(governance, self._cache.facts)
+    def _update_kernels_in_use(self, selection: PolicySelection) -> None:
+        use = self._in_use if selection.frozen else kernels_in_use(selection, self._cache.facts)
         if use != self._in_use:
             self._in_use = use
             self._next_kernels.wake()

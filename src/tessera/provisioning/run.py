@@ -90,7 +90,7 @@ class Provisioning:
         await self._nodes.wait_synced()
         await self._pods.wait_synced()
         await self._store.load()
-        gate = self._startup_controller()
+        startup = self._startup_controller()
         scale_ups = Informer(
             self._runtime.client,
             EVENTS,
@@ -104,12 +104,12 @@ class Provisioning:
             await scale_ups.reflector.attempted.wait()  # an autoscaler's event about a pod must precede the pod
             # Pods before nodes: if no pod brings a node its driver, the host has it.
             self._pods.add_handler(self._on_pod)
-            self._nodes.add_handler(lambda event: self._on_node(event, gate))
+            self._nodes.add_handler(lambda event: self._on_node(event, startup))
             self._live = True
             followed = (each.run() for each in self._machines)
             for part in (*followed, self._store.run(), self._annotator.run(), self._workload_recorder.run()):
                 group.create_task(part)
-            await self._check_nodes(gate)
+            await self._check_nodes(startup)
 
     def _startup_controller(self) -> StartupController:
         replacer = Replacer(
@@ -136,11 +136,11 @@ class Provisioning:
 
     # Observations
 
-    def _on_node(self, event: WatchEvent[Node], gate: StartupController) -> None:
+    def _on_node(self, event: WatchEvent[Node], startup: StartupController) -> None:
         meta = event.object.metadata
         if event.kind is EventKind.DELETED:
             self.tracker.remove_node(meta.name, self._clock.now())
-            gate.remove_node(meta.name, meta.uid)
+            startup.remove_node(meta.name, meta.uid)
         else:
             self.tracker.observe_node(read_node(event.object), self._clock.now(), live=self._live)
         self._wake(meta.name)
@@ -162,17 +162,17 @@ class Provisioning:
         self._wake("")
 
     def _on_scale_up(self, event: WatchEvent[CoreEvent]) -> None:
-        told = event.object
+        scale_up = event.object
         if event.kind is EventKind.DELETED:
-            self.tracker.remove_scale_up(told.involved_object.uid)
+            self.tracker.remove_scale_up(scale_up.involved_object.uid)
             return
         at = (
-            parse_time(told.first_timestamp)
-            or parse_time(told.event_time)
-            or parse_time(told.metadata.creation_timestamp)
+            parse_time(scale_up.first_timestamp)
+            or parse_time(scale_up.event_time)
+            or parse_time(scale_up.metadata.creation_timestamp)
         )
         if at is not None:
-            self.tracker.observe_scale_up(told.involved_object.uid, at)
+            self.tracker.observe_scale_up(scale_up.involved_object.uid, at)
 
     def _wake(self, node: str) -> None:
         if node:
@@ -181,15 +181,15 @@ class Provisioning:
 
     # Writes
 
-    async def _check_nodes(self, gate: StartupController) -> None:
+    async def _check_nodes(self, startup: StartupController) -> None:
         while True:
-            await self._wait(gate.next_due())
+            await self._wait(startup.next_due())
             self._woken.clear()
             changed, self._changed = self._changed, set()
             self._save()
             self._annotator.wake()
             self._metrics.set_nodes_in_progress(sum(1 for each in self.tracker.records.values() if not each.usable))
-            await gate.check_nodes(changed)
+            await startup.check_nodes(changed)
 
     async def _wait(self, due: float | None) -> None:
         """Waits for an observation, or until ``due``."""
@@ -197,12 +197,12 @@ class Provisioning:
 
     def _save(self) -> None:
         """Puts the tracker's outputs into the history."""
-        book = self._store.history
+        history = self._store.history
         for found in self.tracker.pop_saves():
             if not isinstance(found, SaveRecord):
                 self._workload_recorder.add(found.record)
                 continue
-            before = book.nodes.get(found.record.uid)
-            if book.nodes.put(found.record):
+            before = history.nodes.get(found.record.uid)
+            if history.nodes.put(found.record):
                 self._metrics.recorded(found.record, before)
                 self._store.changed()

@@ -39,7 +39,7 @@ def test_the_oldest_policy_counts_and_the_other_is_told_so() -> None:
     found = select_policy(PolicyObjects(cluster_policies=[younger, cluster_policy()]), NODES)
     assert found.cluster is not None
     assert found.cluster.name == "cp"
-    verdicts = {told.name: verdict.state for told, verdict in found.verdicts({})}
+    verdicts = {told.name: verdict.state for told, verdict in found.policy_statuses({})}
     assert verdicts == {"ClusterPolicy/cp": "notReady", "ClusterPolicy/younger": "ignored"}
 
 
@@ -57,13 +57,13 @@ def test_a_policy_with_drivers_disabled_manages_none_and_is_ready() -> None:
     found = select_policy(PolicyObjects(cluster_policies=[cluster_policy(enabled=False)]), NODES)
     assert not found.nodes
     assert not found.frozen
-    assert [verdict.state for _, verdict in found.verdicts({})] == ["ready"]
+    assert [verdict.state for _, verdict in found.policy_statuses({})] == ["ready"]
 
 
 def test_a_mistake_freezes_what_nobody_remembers() -> None:
     found = select_policy(PolicyObjects(cluster_policies=[cluster_policy(version="no version")]), NODES)
     assert found.frozen
-    assert [verdict.state for _, verdict in found.verdicts({})] == ["notReady"]
+    assert [verdict.state for _, verdict in found.policy_statuses({})] == ["notReady"]
 
 
 def test_a_mistake_leaves_in_force_what_was_followed_before() -> None:
@@ -71,7 +71,7 @@ def test_a_mistake_leaves_in_force_what_was_followed_before() -> None:
     broken = PolicyObjects(cluster_policies=[cluster_policy(version="no version")], last_valid=before.last_valid)
     found = select_policy(broken, NODES)
     assert found.nodes == before.nodes
-    assert [verdict.reason for _, verdict in found.verdicts({})] == ["ReconcileFailed"]
+    assert [verdict.reason for _, verdict in found.policy_statuses({})] == ["ReconcileFailed"]
 
 
 def test_a_policy_that_another_operator_follows_is_left_to_it() -> None:
@@ -95,7 +95,7 @@ def test_a_node_that_several_mean_has_none_and_is_told_why() -> None:
     found = select_policy(PolicyObjects(cluster_policies=policies, nvidia_drivers=drivers), NODES)
     assert "x and y" in found.unassigned["a"]
     assert "no NVIDIADriver selects it" in found.unassigned["b"]
-    reasons = {told.name: verdict.reason for told, verdict in found.verdicts({})}
+    reasons = {told.name: verdict.reason for told, verdict in found.policy_statuses({})}
     assert reasons["NVIDIADriver/x"] == "ConflictingNodeSelector"
 
 
@@ -105,7 +105,7 @@ def test_nodes_that_no_nvidiadriver_selects_keep_the_policy_from_being_ready() -
     blocked = DriverStatus(
         strategy=DriverStrategy.BLOCKED, phase=DriverPhase.BLOCKED, since="", reason="No policy governs it."
     )
-    verdicts = {told.name: verdict for told, verdict in found.verdicts(dict.fromkeys(NODES, blocked))}
+    verdicts = {told.name: verdict for told, verdict in found.policy_statuses(dict.fromkeys(NODES, blocked))}
     policy, driver = verdicts["ClusterPolicy/cp"], verdicts["NVIDIADriver/x"]
     assert (policy.state, policy.error, set(policy.waiting)) == ("notReady", True, set(NODES))
     assert (driver.state, driver.reason, driver.message) == (
@@ -122,9 +122,9 @@ def test_no_policy_waits_for_nodes_that_people_want_left_alone() -> None:
     )
     ready = DriverStatus(strategy=DriverStrategy.BUILT, phase=DriverPhase.READY, since="")
     objects = PolicyObjects(cluster_policies=[cluster_policy()])
-    ((_, verdict),) = select_policy(objects, {"a": {}, "b": alone}).verdicts({"a": ready, "b": blocked})
+    ((_, verdict),) = select_policy(objects, {"a": {}, "b": alone}).policy_statuses({"a": ready, "b": blocked})
     assert (verdict.state, verdict.message) == ("ready", "the only node has its driver")
-    ((_, verdict),) = select_policy(objects, {"b": alone}).verdicts({"b": blocked})
+    ((_, verdict),) = select_policy(objects, {"b": alone}).policy_statuses({"b": blocked})
     assert (verdict.state, verdict.message.endswith("left alone")) == ("ready", True)
 
 
@@ -132,7 +132,7 @@ def test_nvidiadriver_objects_without_a_policy_that_calls_for_them_are_disabled(
     found = select_policy(
         PolicyObjects(cluster_policies=[cluster_policy()], nvidia_drivers=[nvidia_driver("x")]), NODES
     )
-    states = {told.name: verdict.state for told, verdict in found.verdicts({})}
+    states = {told.name: verdict.state for told, verdict in found.policy_statuses({})}
     assert states["NVIDIADriver/x"] == "disabled"
 
 
@@ -140,4 +140,4 @@ def test_nvidiadriver_objects_without_a_policy_that_calls_for_them_are_disabled(
 def test_a_policy_is_ready_when_all_of_its_nodes_are(phase: DriverPhase, state: str) -> None:
     found = select_policy(PolicyObjects(cluster_policies=[cluster_policy()]), NODES)
     statuses = {name: DriverStatus(strategy=DriverStrategy.BUILT, phase=phase, since="") for name in NODES}
-    assert [verdict.state for _, verdict in found.verdicts(statuses)] == [state]
+    assert [verdict.state for _, verdict in found.policy_statuses(statuses)] == [state]

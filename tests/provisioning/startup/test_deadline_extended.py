@@ -139,7 +139,7 @@ def test_one_of_which_it_was_said_that_it_is_overdue_is_told_that_it_is_not_any_
     assert found.condition.text == (
         f"its driver is asked for since {rfc3339(T0 + 5000)} only; the deadline is extended to {rfc3339(T0 + 5900)}"
     )
-    assert shared_cause(some, LATE, overdue("DriverNotPulled"), patience=PATIENCE, now=T0 + 5100)
+    assert shared_cause(some, LATE, overdue("DriverNotPulled"), deadline=PATIENCE, now=T0 + 5100)
 
 
 def test_what_is_said_of_one_that_stood_there_before_counts_from_when_its_driver_was_asked_for() -> None:
@@ -181,7 +181,7 @@ def test_another_node_would_help_where_the_driver_is_kept_by_something_of_this_o
     some = make_node(annotations=said)
 
     def why(reason: str) -> str:
-        return shared_cause(some, RECORD, overdue(reason), patience=PATIENCE, now=T0 + 5000)
+        return shared_cause(some, RECORD, overdue(reason), deadline=PATIENCE, now=T0 + 5000)
 
     assert (why("DriverNotPulled") == "") == helps
     assert why("NodeNotReady") == ""
@@ -196,6 +196,6 @@ def test_a_node_that_was_kept_back_for_long_has_its_time_before_another_takes_it
         found = late(record, seconds, pulling)
         assert found.condition is not None
         assert found.condition.overdue  # that has been said for long
-        text = shared_cause(pulling, record, found.condition, patience=PATIENCE, now=T0 + seconds)
+        text = shared_cause(pulling, record, found.condition, deadline=PATIENCE, now=T0 + seconds)
         assert bool(text) == kept
         assert not kept or f"it has until {rfc3339(T0 + 8100)}" in text

@@ -184,19 +184,19 @@ class BuildJobs:
             _log.info("build of %s: Job %s is there already", start.order.target, name)
             return
         _log.info("build of %s for %s: Job %s", start.order.target, start.order.pool.text, name)
-        seen = read_attempt(made, ())
-        if seen is not None and key(NAMESPACE, name) not in self._jobs.cache:
-            self._created[name] = (seen, self._clock.monotonic())
+        attempt = read_attempt(made, ())
+        if attempt is not None and key(NAMESPACE, name) not in self._jobs.cache:
+            self._created[name] = (attempt, self._clock.monotonic())
 
     def _attempts(self) -> dict[str, BuildAttempt]:
         """All Jobs by name: those in the watch, and those created just now."""
         late = self._clock.monotonic() - _UNSEEN
         self._created = {name: found for name, found in self._created.items() if found[1] > late}
-        found = {name: seen for name, (seen, _) in self._created.items()}
+        found = {name: attempt for name, (attempt, _) in self._created.items()}
         for each in self._jobs.cache.values():
-            seen = self._read_attempt(each)
-            if seen is not None:
-                found[each.metadata.name] = seen
+            attempt = self._read_attempt(each)
+            if attempt is not None:
+                found[each.metadata.name] = attempt
         return found
 
     def _read_attempt(self, each: Job) -> BuildAttempt | None:
@@ -220,10 +220,10 @@ class BuildJobs:
                 self._report_changes(found)
 
     def _report_changes(self, each: Job) -> None:
-        seen = self._read_attempt(each)
-        if seen is not None and self._reported.get(each.metadata.name) != seen:
-            self._reported[each.metadata.name] = seen
-            self._notify(seen.target, seen.phase)
+        attempt = self._read_attempt(each)
+        if attempt is not None and self._reported.get(each.metadata.name) != attempt:
+            self._reported[each.metadata.name] = attempt
+            self._notify(attempt.target, attempt.phase)
 
     def _notify(self, target: str, phase: BuildPhase) -> None:
         for listener in self._listeners:

@@ -209,12 +209,12 @@ class NextKernels:
         if order is None:
             return msgspec.structs.replace(row, reason=f"{row.reason}; {self._unbuildable(each)}")
         state = self._builds.state(order)
-        told = f"; {state.text}" if state.text else ""
+        detail = f"; {state.text}" if state.text else ""
         phase = {
             BuildPhase.NONE: "a build is ordered",
-            BuildPhase.RUNNING: f"a build is under way{told}",
+            BuildPhase.RUNNING: f"a build is under way{detail}",
             BuildPhase.DONE: "it was built and pushed, and is not found",
-            BuildPhase.FAILED: f"its build failed{told}",
+            BuildPhase.FAILED: f"its build failed{detail}",
         }[state.phase]
         return msgspec.structs.replace(row, reason=f"{row.reason}; {phase}")
 
@@ -275,14 +275,14 @@ class KernelsInUse(msgspec.Struct, frozen=True, kw_only=True):
     everywhere: tuple[DriverPolicy, ...] = ()
 
 
-def kernels_in_use(governance: PolicySelection, nodes: Mapping[str, DriverNodeFacts]) -> KernelsInUse:
+def kernels_in_use(selection: PolicySelection, nodes: Mapping[str, DriverNodeFacts]) -> KernelsInUse:
     """The kernels in use, from the nodes and their policies."""
     found: dict[tuple[PoolKey, str], tuple[PoolKey, DriverPolicy]] = {}
-    for name, policy in governance.nodes.items():
+    for name, policy in selection.nodes.items():
         facts = nodes.get(name)
         if facts is not None and facts.pool is not None and not facts.preinstalled and not facts.opted_out:
             found[facts.pool, f"{policy.kind}/{policy.name}"] = (facts.pool, policy)
-    cluster = governance.cluster
+    cluster = selection.cluster
     return KernelsInUse(
         pools=tuple(found[key] for key in sorted(found)),
         everywhere=() if cluster is None or cluster.use_driver_crd else (cluster,),

@@ -170,13 +170,13 @@ def judge_coverage(each: ExpectedKernel, answers: Sequence[Resolution]) -> Kerne
     policy = f"{each.policy.kind}/{each.policy.name}"
     for resolution in answers:
         if resolution.outcome is Outcome.FOUND:
-            told = " (the registry does not answer now)" if resolution.stale else ""
+            note = " (the registry does not answer now)" if resolution.stale else ""
             return KernelCoverage(
                 pool=each.pool,
                 policy=policy,
                 covered=True,
                 image=resolution.reference,
-                reason=f"{resolution.reference}{told}",
+                reason=f"{resolution.reference}{note}",
             )
     silent = [each for each in answers if each.outcome in {Outcome.UNREACHABLE, Outcome.UNAUTHORIZED}]
     return KernelCoverage(

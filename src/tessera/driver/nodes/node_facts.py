@@ -173,7 +173,7 @@ def read_node_facts(node: Node) -> DriverNodeFacts:
     pool, missing = _pool(node)
     conditions = {each.type: each for each in node.status.conditions}
     ready = conditions.get("Ready")
-    told = conditions.get(DRIVER_CONDITION)
+    condition = conditions.get(DRIVER_CONDITION)
     return DriverNodeFacts(
         name=node.metadata.name,
         uid=node.metadata.uid,
@@ -197,7 +197,7 @@ def read_node_facts(node: Node) -> DriverNodeFacts:
         upgrade_state=labels.get(UPGRADE_STATE_LABEL, ""),
         record_annotation=node.metadata.annotations.get(RECORD_ANNOTATION, ""),
         status_annotation=node.metadata.annotations.get(DRIVER_ANNOTATION, ""),
-        condition=told,
+        condition=condition,
     )
 
 

@@ -104,10 +104,10 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
             return False
         if self.pods.validated(self.facts.driver_set):
             return True  # also after a boot: the pods may be new, or still those from before
-        told = self.status
-        if told is None or told.set != self.facts.driver_set or self.rebooted:
+        status = self.status
+        if status is None or status.set != self.facts.driver_set or self.rebooted:
             return False
-        return told.phase in {DriverPhase.READY, DriverPhase.UPGRADING}
+        return status.phase in {DriverPhase.READY, DriverPhase.UPGRADING}
 
 
 def driver_progress(state: NodeState, current: DriverSet) -> tuple[DriverPhase, str]:

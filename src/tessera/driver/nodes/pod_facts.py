@@ -150,9 +150,9 @@ def read_node_pods(pods: Iterable[Pod]) -> NodePods:
             if not _ended(pod):
                 drivers.append(_driver_pod(pod))
         elif _app(pod) == TOOLKIT_APP:
-            seen = _toolkit_pod(pod)
-            if found.toolkit is None or not seen.terminating:
-                found = msgspec.structs.replace(found, toolkit=seen)
+            toolkit = _toolkit_pod(pod)
+            if found.toolkit is None or not toolkit.terminating:
+                found = msgspec.structs.replace(found, toolkit=toolkit)
         else:
             found = msgspec.structs.replace(found, validation=_validation_pod(pod))
     return msgspec.structs.replace(found, drivers=tuple(sorted(drivers, key=lambda each: each.name)))

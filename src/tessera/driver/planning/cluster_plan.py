@@ -84,7 +84,7 @@ class _ClusterPlanner:
             if made is not None:
                 self._plans[name] = made
         statuses = self._statuses()
-        verdicts = self._results.items()
+        results = self._results.items()
         policies = self._snapshot.selection.policies
         return ClusterPlan(
             instructions=(
@@ -97,8 +97,8 @@ class _ClusterPlanner:
                 *_policy_status_writes(self._snapshot, statuses),
             ),
             wanted={name: each.wanted for name, each in self._plans.items()},
-            lookups=tuple(dict.fromkeys(query for _, verdict in verdicts for query in verdict.lookups)),
-            builds=tuple((policies[policy], pool) for (policy, pool), verdict in verdicts if verdict.build_wanted),
+            lookups=tuple(dict.fromkeys(query for _, result in results for query in result.lookups)),
+            builds=tuple((policies[policy], pool) for (policy, pool), result in results if result.build_wanted),
             statuses={name: statuses.get(name) for name in self._snapshot.selection.nodes},
             policies=policies,
         )
@@ -107,20 +107,20 @@ class _ClusterPlanner:
 
     def _plan_node(self, facts: DriverNodeFacts) -> NodePlan | None:
         """None for a node that needs no driver and never had one."""
-        governance = self._snapshot.selection
-        policy = governance.nodes.get(facts.name)
-        if not facts.is_gpu or (policy is None and facts.name not in governance.unassigned):
+        selection = self._snapshot.selection
+        policy = selection.nodes.get(facts.name)
+        if not facts.is_gpu or (policy is None and facts.name not in selection.unassigned):
             traces = (
                 facts.driver_set or facts.record_annotation or facts.status_annotation or facts.condition is not None
             )
             return plan_unmanaged(self._node_state(facts, policy)) if traces else None
-        seen = self._node_state(facts, policy)
+        state = self._node_state(facts, policy)
         if facts.opted_out:
-            return plan_without_driver(seen, f"Tessera leaves its driver alone: {facts.opted_out}.")
+            return plan_without_driver(state, f"Tessera leaves its driver alone: {facts.opted_out}.")
         if policy is None:
-            return plan_without_driver(seen, f"No policy governs it: {governance.unassigned[facts.name]}.")
-        verdict = self._strategy_for(facts, policy)
-        made = plan_node(seen, policy, self._avoid_failed_set(seen, verdict))
+            return plan_without_driver(state, f"No policy governs it: {selection.unassigned[facts.name]}.")
+        result = self._strategy_for(facts, policy)
+        made = plan_node(state, policy, self._avoid_failed_set(state, result))
         for each in made.needs:
             if each.id not in self._sets:
                 self._needed.setdefault(each.id, CreateSet(set=each, policy=policy))
@@ -151,37 +151,37 @@ class _ClusterPlanner:
         if key not in self._results:
             inputs = self._snapshot.strategy_inputs.get(key, StrategyInputs())
             inputs = msgspec.structs.replace(inputs, unpullable=self._snapshot.unpullable)
-            verdict = choose_strategy(facts, policy, self._snapshot.answers.get, inputs)
-            self._results[key] = self._fall_back_to_known_set(verdict, policy, facts.pool)
+            result = choose_strategy(facts, policy, self._snapshot.answers.get, inputs)
+            self._results[key] = self._fall_back_to_known_set(result, policy, facts.pool)
         return self._results[key]
 
-    def _fall_back_to_known_set(self, verdict: StrategyResult, policy: DriverPolicy, pool: PoolKey) -> StrategyResult:
+    def _fall_back_to_known_set(self, result: StrategyResult, policy: DriverPolicy, pool: PoolKey) -> StrategyResult:
         """Uses an existing driver set while a registry does not answer: an earlier controller got its answer."""
-        if verdict.choice is not None or not verdict.registry_silent:
-            return verdict
+        if result.choice is not None or not result.registry_silent:
+            return result
         asked = (policy.settings_digest, policy.source.version)
         fitting = [each for each in self._sets_of(pool) if (each.settings, each.version) == asked]
         if not fitting:
-            return verdict
+            return result
         known = next((each for each in fitting if each.id in self._serving), fitting[0])
         reason = f"The registry does not answer; {known.image} is what the pool has already."
-        return msgspec.structs.replace(verdict, choice=DriverChoice(strategy=known.strategy, set=known, reason=reason))
+        return msgspec.structs.replace(result, choice=DriverChoice(strategy=known.strategy, set=known, reason=reason))
 
-    def _avoid_failed_set(self, seen: NodeState, verdict: StrategyResult) -> StrategyResult:
+    def _avoid_failed_set(self, state: NodeState, result: StrategyResult) -> StrategyResult:
         """Gives a node where nothing serves no failed set while other nodes of its pool serve with another set."""
-        choice, fitting = verdict.choice, seen.fitting_set
-        if choice is None or choice.set is None or seen.record is not None or seen.serves:
-            return verdict
+        choice, fitting = result.choice, state.fitting_set
+        if choice is None or choice.set is None or state.record is not None or state.serves:
+            return result
         if fitting is not None and fitting.id == choice.set.id:
-            return verdict
+            return result
         cause = self._snapshot.failed_sets.get(choice.set.id)
         others = [each for each in self._sets_of(choice.set.pool) if each.id in self._serving - {choice.set.id}]
         if not cause or not others:
-            return verdict
+            return result
         known = fitting if fitting in others else others[0]
         reason = f"Driver set {choice.set.id} failed on other nodes ({cause}); this one serves there."
         replaced = DriverChoice(strategy=known.strategy, set=known, reason=reason, rejected=choice.rejected)
-        return msgspec.structs.replace(verdict, choice=replaced)
+        return msgspec.structs.replace(result, choice=replaced)
 
     def _sets_of(self, pool: PoolKey) -> list[DriverSet]:
         return sorted((each for each in self._sets.values() if each.pool == pool), key=lambda each: each.id)
@@ -305,8 +305,8 @@ def _unfinished_record(facts: DriverNodeFacts) -> UpgradeRecord | None:
 def _policy_status_writes(
     snapshot: ClusterSnapshot, statuses: Mapping[str, DriverStatus | None]
 ) -> Iterator[Instruction]:
-    for told, verdict in snapshot.selection.verdicts(statuses):
-        patch = make_status_patch(told.obj, verdict, namespace=NAMESPACE, now=rfc3339(snapshot.now))
+    for report, status in snapshot.selection.policy_statuses(statuses):
+        patch = make_status_patch(report.obj, status, namespace=NAMESPACE, now=rfc3339(snapshot.now))
         if patch is not None:
-            metadata = told.obj["metadata"]
-            yield WritePolicyStatus(kind=told.kind, name=metadata["name"], uid=metadata.get("uid", ""), patch=patch)
+            metadata = report.obj["metadata"]
+            yield WritePolicyStatus(kind=report.kind, name=metadata["name"], uid=metadata.get("uid", ""), patch=patch)

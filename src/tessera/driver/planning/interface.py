@@ -128,7 +128,7 @@ def instruction_key(instruction: Instruction) -> str:
         case LabelNode(node=node):
             return f"label/{node}"
         case WriteStatus(node=node):
-            return f"told/{node}"
+            return f"status/{node}"
         case WriteCondition(node=node):
             return f"condition/{node}"
         case CreateValidationPod(node=node):

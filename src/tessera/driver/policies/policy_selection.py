@@ -62,13 +62,13 @@ class PolicyReport(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         kind: its kind.
         obj: name, UID, generation and status of the object.
-        verdict: the status; None if it follows from its nodes.
+        status: the status; None if it follows from its nodes.
         notices: fields without effect.
     """
 
     kind: str
     obj: Obj
-    verdict: PolicyStatus | None = None
+    status: PolicyStatus | None = None
     notices: tuple[Notice, ...] = ()
 
     @property
@@ -105,23 +105,23 @@ class PolicySelection(msgspec.Struct, frozen=True, kw_only=True):
         """The policies that select a node, by ``kind/name``."""
         return {f"{each.kind}/{each.name}": each for each in self.nodes.values()}
 
-    def verdicts(self, statuses: Mapping[str, DriverStatus | None]) -> list[tuple[PolicyReport, PolicyStatus]]:
+    def policy_statuses(self, statuses: Mapping[str, DriverStatus | None]) -> list[tuple[PolicyReport, PolicyStatus]]:
         """The status of each object, given each node's status."""
-        return [(told, told.verdict or self._of_nodes(told, statuses)) for told in self.reports]
+        return [(report, report.status or self._of_nodes(report, statuses)) for report in self.reports]
 
-    def _of_nodes(self, told: PolicyReport, statuses: Mapping[str, DriverStatus | None]) -> PolicyStatus:
-        mine: Collection[str] = [name for name, each in self.nodes.items() if f"{each.kind}/{each.name}" == told.name]
+    def _of_nodes(self, report: PolicyReport, statuses: Mapping[str, DriverStatus | None]) -> PolicyStatus:
+        mine: Collection[str] = [name for name, each in self.nodes.items() if f"{each.kind}/{each.name}" == report.name]
         nobody = "it selects no node that has a card"
-        if told.kind == CLUSTER_POLICIES.kind:  # includes nodes with an NVIDIADriver, and nodes that lack one
+        if report.kind == CLUSTER_POLICIES.kind:  # includes nodes with an NVIDIADriver, and nodes that lack one
             mine, nobody = {**self.nodes, **self.unassigned}, "no node has a card"
         counted = {node: statuses.get(node) for node in mine if node not in self.opted_out}
         if mine and not counted:
             nobody = "the labels of all its nodes say that their driver is left alone"
-        verdict = summarize_nodes(counted, told.notices, nobody=nobody)
-        conflict = self.assignment.conflict_of(told.obj["metadata"]["name"])
-        if told.kind == NVIDIA_DRIVERS.kind and conflict is not None:
-            return conflict_status(conflict, verdict)
-        return verdict
+        status = summarize_nodes(counted, report.notices, nobody=nobody)
+        conflict = self.assignment.conflict_of(report.obj["metadata"]["name"])
+        if report.kind == NVIDIA_DRIVERS.kind and conflict is not None:
+            return conflict_status(conflict, status)
+        return status
 
 
 def select_policy(objects: PolicyObjects, nodes: Labels) -> PolicySelection:
@@ -138,7 +138,7 @@ def select_policy(objects: PolicyObjects, nodes: Labels) -> PolicySelection:
         return PolicySelection(reports=_disabled_reports(objects))
     left = frozenset(name for name, labels in nodes.items() if opt_out_reason(labels))
     name = winner["metadata"]["name"]
-    late = tuple(_report(CLUSTER_POLICIES, each, verdict=ignored_status(name)) for each in others)
+    late = tuple(_report(CLUSTER_POLICIES, each, status=ignored_status(name)) for each in others)
     other = find_other_manager(winner)
     if other:
         return PolicySelection(frozen=f"ClusterPolicy {name} is {other}'s: it writes its status.", reports=late)
@@ -148,37 +148,36 @@ def select_policy(objects: PolicyObjects, nodes: Labels) -> PolicySelection:
 def _select_under(
     winner: Obj, late: tuple[PolicyReport, ...], objects: PolicyObjects, nodes: Labels
 ) -> PolicySelection:
-    cluster, told = _read_cluster(winner, objects)
+    cluster, report = _read_cluster(winner, objects)
     followed = _by_name(cluster)
     if cluster is None:
         return PolicySelection(
-            frozen="The ClusterPolicy has mistakes.", reports=(told, *late), last_valid=objects.last_valid
+            frozen="The ClusterPolicy has mistakes.", reports=(report, *late), last_valid=objects.last_valid
         )
     if not cluster.enabled:
-        verdict = told.verdict or unmanaged_status(told.notices)
-        told = msgspec.structs.replace(told, verdict=verdict)
-        return PolicySelection(reports=(told, *late, *_disabled_reports(objects)), last_valid=followed)
+        report = msgspec.structs.replace(report, status=report.status or unmanaged_status(report.notices))
+        return PolicySelection(reports=(report, *late, *_disabled_reports(objects)), last_valid=followed)
     if not cluster.use_driver_crd:
         governed = dict.fromkeys(nodes, cluster)
         return PolicySelection(
-            cluster=cluster, nodes=governed, reports=(told, *late, *_disabled_reports(objects)), last_valid=followed
+            cluster=cluster, nodes=governed, reports=(report, *late, *_disabled_reports(objects)), last_valid=followed
         )
-    return _select_by_nvidia_drivers(cluster, (told, *late), objects, nodes)
+    return _select_by_nvidia_drivers(cluster, (report, *late), objects, nodes)
 
 
 def _select_by_nvidia_drivers(
-    cluster: DriverPolicy, told: tuple[PolicyReport, ...], objects: PolicyObjects, nodes: Labels
+    cluster: DriverPolicy, reports: tuple[PolicyReport, ...], objects: PolicyObjects, nodes: Labels
 ) -> PolicySelection:
     if objects.nvidia_drivers is None:
         frozen = "The ClusterPolicy has useNvidiaDriverCRD, and the API server has no NVIDIADriver objects."
-        return PolicySelection(frozen=frozen, cluster=cluster, reports=told, last_valid=objects.last_valid)
+        return PolicySelection(frozen=frozen, cluster=cluster, reports=reports, last_valid=objects.last_valid)
     read = [_read_driver(each, cluster, objects) for each in objects.nvidia_drivers if not _is_being_deleted(each)]
     if any(policy is None for policy, _ in read):
         own = tuple(each for _, each in read)
         return PolicySelection(
             frozen="An NVIDIADriver has mistakes, and which nodes it is for is not known.",
             cluster=cluster,
-            reports=(*told, *own),
+            reports=(*reports, *own),
             last_valid=objects.last_valid,
         )
     drivers = [policy for policy, _ in read if policy is not None]
@@ -193,7 +192,7 @@ def _select_by_nvidia_drivers(
         cluster=cluster,
         nodes=found.nodes,
         unassigned=unassigned,
-        reports=(*told, *(each for _, each in read)),
+        reports=(*reports, *(each for _, each in read)),
         assignment=found,
         last_valid=_by_name(cluster, *drivers),
     )
@@ -203,8 +202,8 @@ def _read_cluster(obj: Obj, objects: PolicyObjects) -> tuple[DriverPolicy | None
     try:
         read = read_cluster_policy(obj)
     except FileRefused as error:
-        told = _report(CLUSTER_POLICIES, obj, verdict=invalid_status(error.problems))
-        return objects.last_valid.get(told.name), told
+        report = _report(CLUSTER_POLICIES, obj, status=invalid_status(error.problems))
+        return objects.last_valid.get(report.name), report
     return read.policy, _report(CLUSTER_POLICIES, obj, notices=read.notices)
 
 
@@ -212,14 +211,14 @@ def _read_driver(obj: Obj, cluster: DriverPolicy, objects: PolicyObjects) -> tup
     try:
         read = read_nvidia_driver(obj, cluster)
     except FileRefused as error:
-        told = _report(NVIDIA_DRIVERS, obj, verdict=invalid_status(error.problems))
-        return objects.last_valid.get(told.name), told
+        report = _report(NVIDIA_DRIVERS, obj, status=invalid_status(error.problems))
+        return objects.last_valid.get(report.name), report
     return read.policy, _report(NVIDIA_DRIVERS, obj, notices=read.notices)
 
 
 def _disabled_reports(objects: PolicyObjects) -> tuple[PolicyReport, ...]:
     drivers = objects.nvidia_drivers or ()
-    return tuple(_report(NVIDIA_DRIVERS, each, verdict=disabled_status()) for each in drivers)
+    return tuple(_report(NVIDIA_DRIVERS, each, status=disabled_status()) for each in drivers)
 
 
 def _is_being_deleted(obj: Obj) -> bool:
@@ -234,10 +233,10 @@ def _report(
     resource: Resource[dict[str, Any]],
     obj: Obj,
     *,
-    verdict: PolicyStatus | None = None,
+    status: PolicyStatus | None = None,
     notices: tuple[Notice, ...] = (),
 ) -> PolicyReport:
     """The report of an object; its spec is left out, since it may hold passwords and the planner does not need it."""
     metadata = {key: value for key, value in obj["metadata"].items() if key in {"name", "uid", "generation"}}
     needed = {"metadata": metadata, "status": obj.get("status")}
-    return PolicyReport(kind=resource.kind, obj=needed, verdict=verdict, notices=notices)
+    return PolicyReport(kind=resource.kind, obj=needed, status=status, notices=notices)

@@ -130,9 +130,9 @@ class PolicyWatcher:
             nvidia_drivers=_objects(self._drivers),
             last_valid=self._valid.last_valid,
         )
-        governance = select_policy(objects, nodes)
-        self._valid.update(governance.last_valid)
-        return governance
+        selection = select_policy(objects, nodes)
+        self._valid.update(selection.last_valid)
+        return selection
 
     def _on_object(self, kind: Resource[Obj], event: WatchEvent[Obj]) -> None:
         self._changed((f"policy/{kind.kind}/{event.object['metadata']['name']}",))

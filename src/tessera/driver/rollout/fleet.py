@@ -171,7 +171,7 @@ class _PolicyRound:
     def _failed_nodes(self) -> dict[str, str]:
         """Causes of failures of the currently wanted sets, by node."""
         wanted = {view.wanted.set for view in self._nodes}
-        told = {
+        causes = {
             node: failure.cause
             for set_ in sorted(wanted & self._failures.keys())
             for node, failure in self._failures[set_].nodes.items()
@@ -179,10 +179,10 @@ class _PolicyRound:
         for view in self._nodes:
             record = view.record
             if record is not None and view.failure and record.target in wanted:
-                told[view.name] = view.failure
+                causes[view.name] = view.failure
             elif is_proven(view, view.wanted.set):
-                told.pop(view.name, None)
-        return told
+                causes.pop(view.name, None)
+        return causes
 
     # Nodes in progress
 

@@ -105,8 +105,8 @@ def _about(rows: Sequence[tuple[Summary, Stack]], left_out: str, width: float) -
     parts = " or ".join(dict.fromkeys(part_text(stack.part) for _, stack in rows))
     every = all(summary.simulated == summary.records for summary, _ in rows)
     some = any(summary.simulated for summary, _ in rows)
-    told = ", simulated" if every else ", partly simulated" if some else ""
-    return _subtitle(f"{parts}, mean of the nodes of which it is known{left_out}{told}", width)
+    note = ", simulated" if every else ", partly simulated" if some else ""
+    return _subtitle(f"{parts}, mean of the nodes of which it is known{left_out}{note}", width)
 
 
 def _subtitle(content: str, width: float) -> tuple[list[str], float]:
@@ -160,9 +160,9 @@ def _bars(rows: Sequence[Samples], experiment: str, width: float, scale: Sequenc
     unit = room / scale[-1]
     title = TITLES.get(experiment, experiment)
     kinds = {each.simulated for each in rows}
-    told = ", simulated" if kinds == {True} else ", partly simulated" if True in kinds else ""
+    note = ", simulated" if kinds == {True} else ", partly simulated" if True in kinds else ""
     theirs = "; dashed: Red Hat's mean, measured by Red Hat" if any(map(red_hats, rows)) else ""
-    about, below = _subtitle(f"mean and its 95 % interval; lower is better{told}{theirs}", width)
+    about, below = _subtitle(f"mean and its 95 % interval; lower is better{note}{theirs}", width)
     heads = wrapped(title, (width - 32) * 0.72, 3)
     top += below + 20 * (len(heads) - 1)
     bottom, step = top + room, (width - left - _RIGHT) / len(rows)
@@ -186,7 +186,7 @@ def _bars(rows: Sequence[Samples], experiment: str, width: float, scale: Sequenc
         legend(entries, left if width == WIDE else 8, deepest + 30, width - left) if entries else ([], deepest)
     )
     drawn.append(element("line", x1=left, y1=bottom, x2=width - _RIGHT, y2=bottom, class_="axis"))
-    return drawing(width, last + 20, f"{title}{told}", *drawn, *squares)
+    return drawing(width, last + 20, f"{title}{note}", *drawn, *squares)
 
 
 def _side_by_side(results: Sequence[Samples]) -> list[Samples]:
@@ -220,12 +220,12 @@ def _column(samples: Samples, middle: float, bottom: float, unit: float, step: f
         highest = min(highest, y) if highest - 26 < y else highest
     drawn.append(text(seconds(found.mean), middle, highest - 8, anchor="middle", class_="text value"))
     names = wrapped(samples.scenario, step - 12)
-    told = [f"n = {found.n}{', simulated' if samples.simulated else ''}"]
-    told += [f"Red Hat {seconds(theirs)}"] if theirs is not None else []
+    lines = [f"n = {found.n}{', simulated' if samples.simulated else ''}"]
+    lines += [f"Red Hat {seconds(theirs)}"] if theirs is not None else []
     for row, line in enumerate(names):
         drawn.append(text(line, middle, bottom + 20 + 17 * row, anchor="middle", whole=samples.scenario))
     last = bottom + 20 + 17 * len(names)
-    under = [line for each in told for line in wrapped(each, step - 4)]
+    under = [line for each in lines for line in wrapped(each, step - 4)]
     for row, line in enumerate(under):
         drawn.append(text(line, middle, last + 17 * row, anchor="middle", class_="soft"))
     return drawn, last + 17 * (len(under) - 1)

@@ -47,11 +47,11 @@ def differences(results: Sequence[Samples]) -> Iterator[Difference]:
 
 
 def _difference(first: Samples, second: Samples) -> Difference:
-    told = contrast(first, second)
-    found = told.comparison
+    pair = contrast(first, second)
+    found = pair.comparison
     known = found.low is not None and found.high is not None
     return Difference(
-        what=f"{told.slower} → {told.faster}",
+        what=f"{pair.slower} → {pair.faster}",
         change=_signed(-found.difference),
         share="-" if found.ratio is None else f"{found.ratio - 1:+.0%}",
         interval=f"{_signed(-(found.high or 0.0))} to {_signed(-(found.low or 0.0))}" if known else "-",
@@ -170,8 +170,8 @@ def _about(
     counted = [f"{n} {name if n == 1 else _plural(name)}" for name, n, _ in kinds if n]
     every, simulated = sum(n for _, n, _ in kinds), sum(n for _, _, n in kinds)
     all_of_it = every and simulated == every
-    told = "Everything here is simulated. " if all_of_it else "What is simulated says so. " if simulated else ""
-    return f"{told}From {' and '.join(counted) or 'no records'}, {made}."
+    note = "Everything here is simulated. " if all_of_it else "What is simulated says so. " if simulated else ""
+    return f"{note}From {' and '.join(counted) or 'no records'}, {made}."
 
 
 def _plural(name: str) -> str:

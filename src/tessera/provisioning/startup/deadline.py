@@ -139,12 +139,14 @@ def judge_startup(
     # Without an agent, another device plugin offers GPUs, and nothing more is expected of the node.
     foreign = came and not tainted and OFFERS_ANNOTATION not in node.metadata.annotations
     if not missing or foreign:
-        told = ProvisionedCondition(
+        condition = ProvisionedCondition(
             provisioned=True,
             reason=PROVISIONED,
             text=f"{_elapsed(node, record, now)}, {allocatable_text(node)}"[:CONDITION_MESSAGE],
         )
-        return StartupJudgement(remove_taints=tainted, condition=None if record is None and shown is None else told)
+        return StartupJudgement(
+            remove_taints=tainted, condition=None if record is None and shown is None else condition
+        )
     began, status = deadline_began(node, record, now), driver_status(node)
     due, later = deadline.due(began), deadline.due(began, _stopped_seconds(record, now))
     if now < due:
@@ -209,8 +211,8 @@ def _overdue_condition(node: Node, record: ProvisioningRecord | None, missing: s
     phase = current_phase(record) if record is not None else Milestone.ALLOCATABLE
     # All moments may be known while a GPU is missing again.
     reason, text = BLOCKING.get(phase or Milestone.ALLOCATABLE, BLOCKING[Milestone.ALLOCATABLE])
-    told = driver_text(node) if phase in _DRIVERS else missing if reason == "NotAllocatable" else ""
-    more = f": {told}" if told else ""
+    detail = driver_text(node) if phase in _DRIVERS else missing if reason == "NotAllocatable" else ""
+    more = f": {detail}" if detail else ""
     return ProvisionedCondition(
         provisioned=False, reason=reason, text=f"{_elapsed(node, record, now)}, {text}{more}"[:CONDITION_MESSAGE]
     )

@@ -55,18 +55,18 @@ class ReplacementDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shared_cause(
-    node: Node, record: ProvisioningRecord, told: ProvisionedCondition, *, patience: StartupDeadline, now: float
+    node: Node, record: ProvisioningRecord, condition: ProvisionedCondition, *, deadline: StartupDeadline, now: float
 ) -> str:
     """Why another node in place of an overdue one would fail too; empty if it might not."""
-    status, until = driver_status(node), patience.due(deadline_began(node, record, now), record.waited)
-    if status is not None and status.shared and told.reason in DRIVER_REASONS:
+    status, until = driver_status(node), deadline.due(deadline_began(node, record, now), record.waited)
+    if status is not None and status.shared and condition.reason in DRIVER_REASONS:
         return f"another node in its place would be told the same of its driver: {driver_text(node)}"
     return f"{held_back_text(record)}; it has until {rfc3339(until)}" if now < until else ""
 
 
-def has_no_driver_status(node: Node, told: ProvisionedCondition) -> bool:
+def has_no_driver_status(node: Node, condition: ProvisionedCondition) -> bool:
     """True if an overdue node has no driver and no status that explains it."""
-    return told.reason in DRIVER_REASONS and driver_status(node) is None
+    return condition.reason in DRIVER_REASONS and driver_status(node) is None
 
 
 def decide_replacement(

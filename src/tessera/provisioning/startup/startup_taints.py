@@ -160,33 +160,33 @@ class StartupController:
         self._metrics.taint_removed()
         self._events.record(_about(node), "StartupTaintRemoved", f"offers what it should; {gone} is taken off")
 
-    async def _write_condition(self, node: Node, told: ProvisionedCondition, now: float) -> None:
+    async def _write_condition(self, node: Node, desired: ProvisionedCondition, now: float) -> None:
         """Writes the condition if what it says changes, and an Event if its reason does."""
-        meta, told = node.metadata, msgspec.structs.replace(told, text=one_line(told.text, CONDITION_MESSAGE))
+        meta, desired = node.metadata, msgspec.structs.replace(desired, text=one_line(desired.text, CONDITION_MESSAGE))
         shown = next((each for each in node.status.conditions if each.type == PROVISIONED_CONDITION), None)
         before = (
             _ConditionText(shown.status, shown.reason, _stable_text(shown.reason, shown.message)) if shown else None
         )
-        says = _ConditionText(told.status, told.reason, _stable_text(told.reason, told.text))
-        if says in {self._written.get(meta.uid), before}:
+        text = _ConditionText(desired.status, desired.reason, _stable_text(desired.reason, desired.text))
+        if text in {self._written.get(meta.uid), before}:
             return
-        stands = shown is not None and shown.status == told.status and shown.last_transition_time
+        since = shown is not None and shown.status == desired.status and shown.last_transition_time
         condition = {
             "type": PROVISIONED_CONDITION,
-            "status": told.status,
-            "reason": told.reason,
-            "message": told.text,
+            "status": desired.status,
+            "reason": desired.reason,
+            "message": desired.text,
             "lastHeartbeatTime": rfc3339(now),
-            "lastTransitionTime": stands or rfc3339(now),
+            "lastTransitionTime": since or rfc3339(now),
         }
         body = {"metadata": {"uid": meta.uid}, "status": {"conditions": [condition]}}
         await self._conditions.apply(NODES, meta.name, body, subresource="status")
-        self._written[meta.uid] = says
-        if told.overdue:
-            self._metrics.overdue(told.reason)
-            self._events.record(_about(node), told.reason, f"overdue: {told.text}", type="Warning")
-        elif told.reason == EXTENDED and (before is None or before.reason != EXTENDED):
-            self._events.record(_about(node), "StartupDeadlineExtended", told.text)
+        self._written[meta.uid] = text
+        if desired.overdue:
+            self._metrics.overdue(desired.reason)
+            self._events.record(_about(node), desired.reason, f"overdue: {desired.text}", type="Warning")
+        elif desired.reason == EXTENDED and (before is None or before.reason != EXTENDED):
+            self._events.record(_about(node), "StartupDeadlineExtended", desired.text)
 
     async def _replace(self, node: Node, found: StartupJudgement, now: float) -> None:
         """Replaces an overdue node, if that is allowed and the limit is not reached."""
@@ -201,7 +201,7 @@ class StartupController:
             now=now,
             deleting=node.metadata.deletion_timestamp is not None or (request is not None and request.deleting),
             cordoned=node.spec.unschedulable,
-            shared_cause=shared_cause(node, record, found.condition, patience=self._deadline, now=now),
+            shared_cause=shared_cause(node, record, found.condition, deadline=self._deadline, now=now),
             annotations=(node.metadata.annotations, *([request.annotations] if request is not None else [])),
         )
         why = decision.text
@@ -221,12 +221,12 @@ class StartupController:
                 note = f"{found.condition.text}; {what} is deleted"
                 self._events.record(_about(node), "GpuNodeReplaced", note, type="Warning", action="Delete")
 
-    async def _missing_policy(self, node: Node, record: ProvisioningRecord, told: ProvisionedCondition) -> str:
+    async def _missing_policy(self, node: Node, record: ProvisioningRecord, condition: ProvisionedCondition) -> str:
         """Why no policy brings a driver, to this node or another; empty if none needs to.
 
         Without any policy the host should have its driver, and another node might.
         """
-        if not has_no_driver_status(node, told):
+        if not has_no_driver_status(node, condition):
             return ""
         refused = await self._replacer.invalid_policy()
         gone = "no policy says any more how its driver comes, nor how another node's would"
