@@ -28,7 +28,7 @@ from tessera.driver.nodes.upgrade_record import RECORD_ANNOTATION
 from tessera.driver.planning.cluster_plan import plan_cluster
 from tessera.driver.planning.interface import ClusterSnapshot
 from tessera.driver.policies.policy_selection import PolicyObjects, select_policy
-from tessera.driver.rollout.node_view import WantedDriver
+from tessera.driver.rollout.node_view import DesiredDriver
 from tessera.driver.rollout.node_view_reader import read_node_view
 from tessera.kube.client.codec import ChangeLine, Codec
 from tessera.kube.resources import Node, Pod
@@ -122,7 +122,7 @@ class Readers:
         governance = select_policy(PolicyObjects(cluster_policies=[policy], nvidia_drivers=[policy]), labels)
         plan_cluster(ClusterSnapshot(nodes=facts, pods=pods, selection=governance, sets={}, now=NOW))
         for node in self.nodes:
-            read_node_view(node, self.pods, WantedDriver(policy="p"), validated=lambda _: False, now=NOW)
+            read_node_view(node, self.pods, DesiredDriver(policy="p"), validated=lambda _: False, now=NOW)
 
     def provisioning(self) -> None:
         tracker = Tracker()

@@ -12,7 +12,7 @@ from tessera.driver.nodes.node_facts import DriverNodeFacts, equal_except_versio
 from tessera.driver.nodes.pod_facts import NodePods, concerns_drivers, read_node_pods
 from tessera.driver.nodes.upgrade_record import UpgradeState, parse_upgrade_state
 from tessera.driver.planning.interface import ExistingSet
-from tessera.driver.rollout.node_view import NodeView, WantedDriver
+from tessera.driver.rollout.node_view import DesiredDriver, NodeView
 from tessera.driver.rollout.node_view_reader import live_pods, read_node_view, read_pod_view
 from tessera.kube.resources import DaemonSet, Node, Pod
 from tessera.kube.watch.cache import EventKind, WatchEvent
@@ -82,7 +82,7 @@ class ClusterCache:
                 found[made.id] = ExistingSet(set=made, uid=each.metadata.uid)
         return found
 
-    def node_views(self, wanted: Mapping[str, WantedDriver], now: float) -> Iterator[NodeView]:
+    def node_views(self, wanted: Mapping[str, DesiredDriver], now: float) -> Iterator[NodeView]:
         """The rollout's views of nodes that have a driver, or are between two."""
         for name, each in wanted.items():
             node, facts = self._nodes.cache.get(name), self.facts.get(name)

@@ -1,4 +1,4 @@
-"""Connects the planner with the rollout: wanted sets go in, notes and failed sets come back for the next plan.
+"""Connects the planner with the rollout: desired sets go in, notes and failed sets come back for the next plan.
 
 The rollout's patches hold only for the resourceVersion that it saw, so it writes a node first. The node's status
 (:mod:`tessera.driver.executor`) waits while a patch of the rollout is unseen, and while the rollout's note has changed
@@ -14,7 +14,7 @@ from tessera.clock import Clock
 from tessera.driver.cluster_cache import ClusterCache
 from tessera.driver.planning.interface import ClusterPlan
 from tessera.driver.policies.policy_selection import PolicySelection
-from tessera.driver.rollout.node_view import WantedDriver
+from tessera.driver.rollout.node_view import DesiredDriver
 from tessera.driver.rollout.rollout import Rollout
 
 #: Seconds after which the adapter checks again if a watch has shown a write, since that may cause no other event.
@@ -54,10 +54,10 @@ class RolloutAdapter:
         failed = {key: self._rollout.failures_of(key) for key in self._cache.existing_sets()}
         return {key: next(iter(causes.values())) for key, causes in failed.items() if causes}
 
-    def notes(self, wanted: Mapping[str, WantedDriver]) -> dict[str, str]:
+    def notes(self, desired: Mapping[str, DesiredDriver]) -> dict[str, str]:
         """Notes on nodes: the rollout's, or why the DaemonSet of a node's set cannot be made."""
         found = dict(self._notes)
-        for name, each in wanted.items() if self._problems else ():
+        for name, each in desired.items() if self._problems else ():
             facts = self._cache.facts.get(name)
             text = self._problems.get(each.set) or self._problems.get(facts.driver_set if facts is not None else "")
             if text:
@@ -82,19 +82,19 @@ class RolloutAdapter:
         if selection.frozen:
             return None
         policies = {name: policy.upgrade for name, policy in plan.policies.items()}
-        wanted = dict(self._with_obstacles(plan.wanted))
-        found = self._rollout.advance(list(self._cache.node_views(wanted, self._clock.now())), policies, group)
+        desired = dict(self._with_obstacles(plan.desired))
+        found = self._rollout.advance(list(self._cache.node_views(desired, self._clock.now())), policies, group)
         before, self._notes = self._notes, found.notes
-        self._new_notes = frozenset(name for name in plan.wanted if before.get(name) != found.notes.get(name))
+        self._new_notes = frozenset(name for name in plan.desired if before.get(name) != found.notes.get(name))
         if before != found.notes:
             self._changed()
         times = [] if found.until is None else [max(0.0, found.until - self._clock.now())]
         return min([*times, *([_LOOK_AGAIN] if self._rollout.busy else [])], default=None)
 
-    def _with_obstacles(self, wanted: Mapping[str, WantedDriver]) -> Iterator[tuple[str, WantedDriver]]:
-        """The wanted sets with their obstacles: no node is emptied for a set whose DaemonSet does not exist."""
+    def _with_obstacles(self, desired: Mapping[str, DesiredDriver]) -> Iterator[tuple[str, DesiredDriver]]:
+        """The desired sets with their obstacles: no node is emptied for a set whose DaemonSet does not exist."""
         existing = self._cache.existing_sets()
-        for name, each in wanted.items():
+        for name, each in desired.items():
             if each.set in existing or not each.set:
                 yield name, each
             else:

@@ -92,7 +92,7 @@ class Drivers:
         metrics: RolloutMetrics | None = None,
         coverage: CoverageMetrics | None = None,
     ) -> None:
-        #: The last plan; empty before the first round. The next round reads the wanted sets and policies from it.
+        #: The last plan; empty before the first round. The next round reads the desired sets and the policies from it.
         self._plan = ClusterPlan()
         #: Pools and policies of the last round in which the policies could be read; see ``PolicySelection.frozen``.
         self._in_use = KernelsInUse()
@@ -204,7 +204,7 @@ class Drivers:
             strategy_inputs=self._strategy_inputs(selection),
             unpullable=self._pull_failures.reasons,
             failed_sets=self._rollout_adapter.failed_sets(),
-            rollout_notes=self._rollout_adapter.notes(self._plan.wanted),
+            rollout_notes=self._rollout_adapter.notes(self._plan.desired),
             gpu_pods=self._cache.gpu_pods(),
             has_toolkit=self._cache.has_toolkit,
             now=self._clock.now(),

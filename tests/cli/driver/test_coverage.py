@@ -205,12 +205,12 @@ async def test_what_the_cluster_lists_counts_too(cluster: Client) -> None:
     await cluster.create(CONFIGMAPS.untyped(), {"metadata": {"name": CONFIG_MAP}, "data": data}, NAMESPACE)
     report = await report_for_cluster(cluster, PLAIN, [])
     assert report.gates == {"ubuntu22.04 amd64": True, "rocky9.4 amd64": False}  # its nodes may be scaled to zero
-    assert report.known
+    assert report.complete
 
 
 async def test_nodes_for_which_no_kernel_is_listed_are_told_of(cluster: Client) -> None:
     report = await report_for_cluster(cluster, PLAIN, [])
-    assert (report.open, report.known, report.unknown) == (True, False, ("ubuntu22.04 amd64",))
+    assert (report.open, report.complete, report.unknown) == (True, False, ("ubuntu22.04 amd64",))
     assert list(report_table(report)) == [
         "ubuntu22.04 amd64: next kernel unknown",
         "No next kernel is known.",
@@ -224,7 +224,7 @@ async def test_a_line_of_the_list_that_is_none_is_not_knowing(cluster: Client) -
     data = {"ubuntu22.04": f"{K}\nlatest\n"}
     await cluster.create(CONFIGMAPS.untyped(), {"metadata": {"name": CONFIG_MAP}, "data": data}, NAMESPACE)
     report = await report_for_cluster(cluster, PLAIN, [])
-    assert (report.open, report.known) == (True, False)
+    assert (report.open, report.complete) == (True, False)
     assert describe_unknown(report, cluster=True).startswith("warning: some lines of the lists cannot be read")
 
 

@@ -129,14 +129,14 @@ def test_ten_new_nodes_on_an_uncovered_kernel_cause_one_build(in_world: InWorld,
     async def story(world: World) -> None:
         async with world.builds() as builds:
             for number in range(1, 11):  # one after the other, as an autoscaler's nodes come
-                builds.set_wanted([ordered() for _ in range(number)])
+                builds.set_orders([ordered() for _ in range(number)])
                 await world.clock.sleep(0.5)
             await world.until(state_is(builds, ordered(), BuildPhase.RUNNING))
             assert await world.jobs() == [f"{ordered().name}-1"]
             await world.end(0, DIGEST)
             await world.until(state_is(builds, ordered(), BuildPhase.DONE))
             assert builds.state(ordered()).digest == DIGEST
-            builds.set_wanted([ordered()])
+            builds.set_orders([ordered()])
             await world.clock.sleep(3600)
             assert world.posts("jobs.batch") == [201]
             assert (ordered().target, BuildPhase.DONE) in world.told
@@ -147,7 +147,7 @@ def test_ten_new_nodes_on_an_uncovered_kernel_cause_one_build(in_world: InWorld,
 def test_a_failure_is_told_tried_again_and_given_up(in_world: InWorld, ordered: Ordered) -> None:
     async def story(world: World) -> None:
         async with world.builds() as builds:
-            builds.set_wanted([ordered()])
+            builds.set_orders([ordered()])
             for _ in range(2):  # the Job itself lets one pod more try
                 await world.end(1, "install-ubuntu: Canonical has no modules of branch 525")
             await world.until(state_is(builds, ordered(), BuildPhase.FAILED))
@@ -170,10 +170,10 @@ def test_a_failure_is_told_tried_again_and_given_up(in_world: InWorld, ordered: 
 def test_a_job_of_an_earlier_controller_is_adopted(in_world: InWorld, ordered: Ordered) -> None:
     async def story(world: World) -> None:
         async with world.builds() as builds:
-            builds.set_wanted([ordered()])
+            builds.set_orders([ordered()])
             await world.until(state_is(builds, ordered(), BuildPhase.RUNNING))
         async with world.builds() as builds:
-            builds.set_wanted([ordered()])
+            builds.set_orders([ordered()])
             await world.until(state_is(builds, ordered(), BuildPhase.RUNNING))
             await world.end(0, DIGEST)
             await world.until(state_is(builds, ordered(), BuildPhase.DONE))
@@ -185,8 +185,8 @@ def test_a_job_of_an_earlier_controller_is_adopted(in_world: InWorld, ordered: O
 def test_two_controllers_at_once_make_one_job(in_world: InWorld, ordered: Ordered) -> None:
     async def story(world: World) -> None:
         async with world.builds() as one, world.builds() as other:
-            one.set_wanted([ordered()])
-            other.set_wanted([ordered()])
+            one.set_orders([ordered()])
+            other.set_orders([ordered()])
             for builds in (one, other):
                 await world.until(state_is(builds, ordered(), BuildPhase.RUNNING))
             assert await world.jobs() == [f"{ordered().name}-1"]
@@ -202,8 +202,8 @@ def test_several_kernels_build_side_by_side_and_share_the_files(
 
     async def story(world: World) -> None:
         async with world.builds() as builds:
-            builds.set_wanted([ordered()], by="nodes")
-            builds.set_wanted([ordered(newer)], by="next kernels")
+            builds.set_orders([ordered()], by="nodes")
+            builds.set_orders([ordered(newer)], by="next kernels")
             for order in (ordered(), ordered(newer)):
                 await world.until(state_is(builds, order, BuildPhase.RUNNING))
             files = [each.metadata.name for each in (await world.client.list(CONFIGMAPS, NAMESPACE)).items]
@@ -215,11 +215,11 @@ def test_several_kernels_build_side_by_side_and_share_the_files(
 def test_a_build_that_nobody_wants_any_more_is_not_tried_again(in_world: InWorld, ordered: Ordered) -> None:
     async def story(world: World) -> None:
         async with world.builds() as builds:
-            builds.set_wanted([ordered()])
+            builds.set_orders([ordered()])
             for _ in range(2):
                 await world.end(1, "no")
             await world.until(state_is(builds, ordered(), BuildPhase.FAILED))
-            builds.set_wanted([])
+            builds.set_orders([])
             await world.clock.sleep(3600)
             assert await world.jobs() == [f"{ordered().name}-1"]
 
@@ -232,11 +232,11 @@ def test_a_server_that_refuses_is_told_and_asked_again(in_world: InWorld, ordere
         await world.client.create(RESOURCE_QUOTAS.untyped(), quota, NAMESPACE)
         await world.clock.sleep(5)
         async with world.builds() as builds:
-            builds.set_wanted([ordered()])
+            builds.set_orders([ordered()])
             await world.until(state_is(builds, ordered(), BuildPhase.FAILED))
             assert f"Job {ordered().name}-1 cannot be made: " in builds.state(ordered()).text
             for _ in range(100):  # who asks often is not answered more often
-                builds.set_wanted([ordered()])
+                builds.set_orders([ordered()])
                 await world.clock.sleep(0.1)
             assert len(world.posts("jobs.batch")) < 10
             await world.client.delete(RESOURCE_QUOTAS, "none", NAMESPACE)
@@ -251,7 +251,7 @@ def test_a_replica_that_does_not_lead_writes_nothing(in_world: InWorld, ordered:
         client = world.cluster.client("tessera-controller")
         builds = BuildJobs(KubeRuntime(client=client, clock=world.clock, rng=random.Random(0), may_act=lambda: False))
         running = asyncio.ensure_future(builds.run())
-        builds.set_wanted([ordered()])
+        builds.set_orders([ordered()])
         await world.clock.sleep(60)
         assert await world.jobs() == []
         running.cancel()
@@ -309,11 +309,11 @@ def test_a_controller_that_dies_at_any_write_leaves_one_build(
         mortal = Mortal(alive._transport, at, after=after)
         client: Any = Client(mortal, field_manager="tessera-controller", clock=world.clock)
         async with world.builds(client) as builds:
-            builds.set_wanted([ordered()] * 10)
+            builds.set_orders([ordered()] * 10)
             await world.clock.sleep(30)
         assert mortal.dead is (at < 3), "a build is two writes; the third point lies beyond them"
         async with world.builds() as builds:
-            builds.set_wanted([ordered()] * 10)
+            builds.set_orders([ordered()] * 10)
             await world.until(state_is(builds, ordered(), BuildPhase.RUNNING))
             await world.end(0, DIGEST)
             await world.until(state_is(builds, ordered(), BuildPhase.DONE))

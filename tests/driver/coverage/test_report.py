@@ -90,10 +90,10 @@ def test_a_kernel_is_no_upgrade_for_nodes_of_another_architecture_or_page_size()
 
 
 def test_a_gate_is_open_on_knowledge_only_where_nothing_is_missing() -> None:
-    assert not CoverageReport().known
-    assert CoverageReport(rows=(row(covered=True),)).known
-    assert not CoverageReport(rows=(row(covered=True),), problems=("x",)).known
-    assert not CoverageReport(rows=(row(covered=True),), unknown=("rhel9.4 amd64",)).known
+    assert not CoverageReport().complete
+    assert CoverageReport(rows=(row(covered=True),)).complete
+    assert not CoverageReport(rows=(row(covered=True),), problems=("x",)).complete
+    assert not CoverageReport(rows=(row(covered=True),), unknown=("rhel9.4 amd64",)).complete
 
 
 def test_where_precompiled_images_are_wanted_only_those_cover() -> None:

@@ -227,7 +227,7 @@ def test_an_image_that_comes_later_is_offered_and_takes_nothing_away() -> None:
     assert cluster.nodes["b"].driver_set == built
     assert cluster.told("b").phase is DriverPhase.READY
     assert cluster.told("b").offered.startswith("precompiled: nvcr.io/nvidia/driver@sha256:")
-    wanted = cluster.decision.wanted["b"]
+    wanted = cluster.decision.desired["b"]
     assert wanted.when_idle
     assert cluster.sets[wanted.set].set.strategy is DriverStrategy.PRECOMPILED
 
@@ -403,7 +403,7 @@ def test_another_version_comes_to_serving_nodes_by_the_rollout_and_to_fresh_ones
     cluster.node("b", K1)
     cluster.settle()
     assert cluster.nodes["a"].driver_set == old
-    wanted = cluster.decision.wanted["a"]
+    wanted = cluster.decision.desired["a"]
     assert (wanted.set, wanted.when_idle) == (cluster.nodes["b"].driver_set, False)
     assert cluster.told("b").version == "535.54.03"
 
@@ -418,7 +418,7 @@ def test_a_node_where_nothing_serves_stays_with_what_serves_elsewhere_while_a_ne
     source = msgspec.structs.replace(SOURCE, version="535.54.03")
     cluster.policy = msgspec.structs.replace(cluster.policy, source=source)
     cluster.act(*cluster.decide())
-    wanted = cluster.decision.wanted["a"].set
+    wanted = cluster.decision.desired["a"].set
     assert wanted != before
     cluster.failed = {wanted: "its container ended 6 times"}
     cluster.node("fresh")
@@ -537,7 +537,7 @@ def test_pods_that_hold_a_driver_which_no_longer_serves_leave_by_the_rollout_bef
     cluster.policy = msgspec.structs.replace(cluster.policy, source=source)
     cluster.act(*cluster.decide())
     assert cluster.nodes["a"].driver_set == before
-    assert cluster.decision.wanted["a"].set not in {"", before}
+    assert cluster.decision.desired["a"].set not in {"", before}
     cluster.users.clear()
     cluster.act(*cluster.decide())
     assert cluster.nodes["a"].driver_set != before
@@ -572,7 +572,7 @@ def test_what_the_rollout_noted_of_a_node_is_ended_with_the_policy() -> None:
     cluster.node("a", K1, record_annotation=record, upgrade_state="upgrade-failed")
     cluster.managed = False
     cluster.decide()
-    assert cluster.decision.wanted["a"].set == ""
+    assert cluster.decision.desired["a"].set == ""
 
 
 def test_the_toolkit_goes_after_the_last_driver_that_pods_still_use() -> None:

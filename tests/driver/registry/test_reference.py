@@ -33,7 +33,7 @@ def test_references_as_people_write_them(text: str, wanted: tuple[str, ...]) -> 
 
 def test_a_repository_has_no_tag_of_its_own() -> None:
     found = parse_repository("nvcr.io/nvidia/driver")
-    assert (found.text, found.wanted) == ("nvcr.io/nvidia/driver", "")
+    assert (found.text, found.identifier) == ("nvcr.io/nvidia/driver", "")
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_whatever_is_taken_can_stand_in_a_url(text: str) -> None:
         found = parse(text)
     except ReferenceFormatError:
         return
-    url = f"{found.host}/v2/{found.path}/manifests/{found.wanted}"
+    url = f"{found.host}/v2/{found.path}/manifests/{found.identifier}"
     assert url.isascii()
     assert not set(url) & set(" ?#%\\@")
     assert ".." not in found.path.split("/")

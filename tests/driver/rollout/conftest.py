@@ -5,15 +5,15 @@ from typing import Any
 import msgspec
 
 from tessera.driver.nodes.upgrade_record import UpgradeRecord, UpgradeState
-from tessera.driver.rollout.node_view import DriverPodView, NodeView, PodView, PullPod, PullProgress, WantedDriver
+from tessera.driver.rollout.node_view import DesiredDriver, DriverPodView, NodeView, PodView, PullPod, PullProgress
 
 OLD, NEW, OTHER = "0000000001", "0000000002", "0000000003"
 POLICY = "ClusterPolicy/cluster-policy"
 NOW = 1_800_000_000.0
 
 
-def wanted(set_: str = NEW, **more: Any) -> WantedDriver:
-    return WantedDriver(policy=POLICY, set=set_, image=f"registry.local/driver@sha256:{set_}", **more)
+def wanted(set_: str = NEW, **more: Any) -> DesiredDriver:
+    return DesiredDriver(policy=POLICY, set=set_, image=f"registry.local/driver@sha256:{set_}", **more)
 
 
 def node(name: str = "n1", **more: Any) -> NodeView:
@@ -21,7 +21,7 @@ def node(name: str = "n1", **more: Any) -> NodeView:
     given: dict[str, Any] = {
         "uid": f"uid-{name}",
         "version": "1",
-        "wanted": wanted(),
+        "desired": wanted(),
         "current": OLD,
         "drivers": (DriverPodView(set=more.get("current", OLD), ready=True),),
         "validated": True,

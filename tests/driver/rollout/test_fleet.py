@@ -28,7 +28,7 @@ from tessera.driver.rollout.candidates import unavailable_limit
 from tessera.driver.rollout.failure_history import Failures, NodeFailure, SetFailures
 from tessera.driver.rollout.fleet import RolloutDecision, RolloutSnapshot, decide_rollout
 from tessera.driver.rollout.instructions import DeletePull, ForgetFailures, PatchNode, PullImage, RecordFailure
-from tessera.driver.rollout.node_view import DriverPodView, NodeView, PodView, PullPod, PullProgress, WantedDriver
+from tessera.driver.rollout.node_view import DesiredDriver, DriverPodView, NodeView, PodView, PullPod, PullProgress
 
 WIDE = UpgradePolicy(max_parallel=0, max_unavailable="100%", canary=0)
 
@@ -183,9 +183,9 @@ def test_a_write_whose_outcome_was_not_seen_holds_its_place() -> None:
     [
         (node(skip_reason="label nvidia.com/gpu-driver-upgrade.skip=true keeps it out"), "skip=true keeps it out"),
         (node(ready=False), "not ready"),
-        (node(wanted=wanted(obstacle="its DaemonSet is refused")), "cannot come yet: its DaemonSet is refused"),
+        (node(desired=wanted(obstacle="its DaemonSet is refused")), "cannot come yet: its DaemonSet is refused"),
         (node(pods=(gpu_pod(controlled=False),)), "has no controller"),
-        (node(wanted=wanted(when_idle=True), pods=(gpu_pod(),)), "comes when no pod uses its cards"),
+        (node(desired=wanted(when_idle=True), pods=(gpu_pod(),)), "comes when no pod uses its cards"),
     ],
 )
 def test_a_node_that_may_not_change_is_passed_over_with_the_reason(view: NodeView, told: str) -> None:
@@ -236,12 +236,12 @@ def test_with_the_budget_used_up_nothing_begins_and_the_cause_is_told() -> None:
 
 def test_a_failure_is_told_until_another_set_is_wanted_even_if_that_has_to_wait() -> None:
     resting = record(target="elsewhere", returning=True, restored=True, cause="it broke")
-    waits = node(state=UpgradeState.FAILED, record=resting, wanted=wanted(when_idle=True), pods=(gpu_pod(),))
+    waits = node(state=UpgradeState.FAILED, record=resting, desired=wanted(when_idle=True), pods=(gpu_pod(),))
     decision = decided([waits])
     assert moved(decision, UpgradeState.REQUIRED) == ["n1"]
     assert decision.notes["n1"].endswith("comes when no pod uses its cards")
     assert moved(decided([waits], UpgradePolicy(auto_upgrade=False)), UpgradeState.DONE) == ["n1"]
-    unsure = replaced(waits, wanted=msgspec.structs.replace(waits.wanted, undecided=True))
+    unsure = replaced(waits, desired=msgspec.structs.replace(waits.desired, undecided=True))
     assert moved(decided([unsure]), UpgradeState.REQUIRED) == []
 
 
@@ -259,14 +259,14 @@ def test_a_failure_is_remembered_longer_than_its_node_lives() -> None:
 
 
 def test_a_set_that_failed_is_not_tried_again_until_another_one_is_wanted() -> None:
-    nodes = [msgspec.structs.replace(each, wanted=wanted(OTHER), pulls=pulled(set_=OTHER)) for each in fresh(3)]
+    nodes = [msgspec.structs.replace(each, desired=wanted(OTHER), pulls=pulled(set_=OTHER)) for each in fresh(3)]
     assert moved(decided(nodes, failures=remembered("bad")), UpgradeState.CORDON) == ["n0"]
     back_again = decided(fresh(3), failures=remembered("bad"))
     assert moved(back_again, UpgradeState.CORDON) == []
 
 
 def test_a_failed_node_begins_anew_with_another_set() -> None:
-    view = failed_node(wanted=wanted(OTHER), pulls=pulled(set_=OTHER))
+    view = failed_node(desired=wanted(OTHER), pulls=pulled(set_=OTHER))
     assert moved(decided([view]), UpgradeState.CORDON) == ["bad"]
 
 
@@ -294,7 +294,9 @@ def test_what_a_person_asks_for_is_tried_in_spite_of_failures_and_success_forget
 
 def test_two_pools_of_a_policy_have_a_canary_each_and_share_limits_and_budget() -> None:
     policy = UpgradePolicy(max_parallel=5, max_unavailable=5)
-    second = [replaced(each, name=f"m{each.name}", wanted=wanted(OTHER), pulls=pulled(set_=OTHER)) for each in fresh(3)]
+    second = [
+        replaced(each, name=f"m{each.name}", desired=wanted(OTHER), pulls=pulled(set_=OTHER)) for each in fresh(3)
+    ]
     assert moved(decided([*fresh(3), *second], policy), UpgradeState.CORDON) == ["mn0", "n0"]
     one = UpgradePolicy(max_parallel=1)
     assert len(moved(decided([*fresh(3), *second], one), UpgradeState.CORDON)) == 1
@@ -302,8 +304,8 @@ def test_two_pools_of_a_policy_have_a_canary_each_and_share_limits_and_budget() 
 
 
 def test_policies_do_not_touch_each_other() -> None:
-    theirs = WantedDriver(policy="NVIDIADriver/b", set=NEW, image="x")
-    other = [replaced(each, name=f"m{each.name}", wanted=theirs) for each in fresh(2)]
+    theirs = DesiredDriver(policy="NVIDIADriver/b", set=NEW, image="x")
+    other = [replaced(each, name=f"m{each.name}", desired=theirs) for each in fresh(2)]
     decision = decided([failed_node(), *fresh(2), *other])
     assert moved(decision, UpgradeState.CORDON) == ["mn0"]
     assert set(decision.stopped) == {POLICY}
@@ -351,8 +353,8 @@ def test_the_counts_are_upstreams() -> None:
 def test_nodes_that_are_to_have_what_they_have_are_left_alone() -> None:
     content = [
         works(),
-        node("fixed", wanted=wanted(OLD)),
-        node("none", current="", wanted=wanted("")),
+        node("fixed", desired=wanted(OLD)),
+        node("none", current="", desired=wanted("")),
         node("x", current=""),
     ]
     assert decided(content).instructions == ()
@@ -364,8 +366,8 @@ def test_while_a_registry_is_asked_what_is_wanted_nothing_is_told_to_be_done() -
     failed = record(returning=True, restored=True, cause="it broke")
     decision = decided(
         [
-            node("waits", state=UpgradeState.REQUIRED, wanted=asked),
-            node("failed", state=UpgradeState.FAILED, record=failed, wanted=asked),
+            node("waits", state=UpgradeState.REQUIRED, desired=asked),
+            node("failed", state=UpgradeState.FAILED, record=failed, desired=asked),
         ]
     )
     assert not any(isinstance(each, PatchNode) for each in decision.instructions)
@@ -395,8 +397,8 @@ def test_it_is_tried_anew_when_they_have_ended() -> None:
 
 def held(**more: Any) -> NodeView:
     """A node whose driver cannot come back, since pods use what is left of it."""
-    anew = WantedDriver(policy=POLICY, set=OLD, reload=True)
-    return node(wanted=anew, drivers=(DriverPodView(set=OLD),), validated=False, pods=(gpu_pod(),), **more)
+    anew = DesiredDriver(policy=POLICY, set=OLD, reload=True)
+    return node(desired=anew, drivers=(DriverPodView(set=OLD),), validated=False, pods=(gpu_pod(),), **more)
 
 
 def test_a_driver_that_pods_hold_is_brought_anew_as_another_one_would_be() -> None:
@@ -425,7 +427,7 @@ def test_where_its_pods_cannot_leave_nothing_is_said_against_the_set_and_it_is_n
 def test_a_node_that_rests_without_its_driver_does_so_until_that_works_and_new_pods_are_not_evicted() -> None:
     failed = record(target=OLD, cause="its agent did not let go", returning=True, restored=True)
     resting = held(state=UpgradeState.FAILED, record=failed)
-    free = replaced(resting, wanted=WantedDriver(policy=POLICY, set=OLD), pods=())
+    free = replaced(resting, desired=DesiredDriver(policy=POLICY, set=OLD), pods=())
     assert not decided([free]).instructions
     assert not decided([resting]).instructions
     works_again = replaced(free, drivers=(DriverPodView(set=OLD, ready=True),), validated=True)
@@ -442,6 +444,6 @@ def test_drivers_that_did_not_come_back_though_their_pods_had_left_end_it_for_th
 
 
 def test_a_failure_that_somebody_else_left_on_a_node_that_works_is_taken_away() -> None:
-    left = node(wanted=wanted(OLD), state=UpgradeState.FAILED)
+    left = node(desired=wanted(OLD), state=UpgradeState.FAILED)
     assert moved(decided([left]), UpgradeState.DONE) == ["n1"]
     assert moved(decided([replaced(left, validated=False)]), UpgradeState.DONE) == []

@@ -321,7 +321,7 @@ def test_a_failed_node_rests_until_another_set_is_wanted_and_is_done_when_its_ow
     resting = record(returning=True, restored=True, cause="it broke")
     at_rest = node(state=UpgradeState.FAILED, record=resting)
     assert due(at_rest) == NodeStep(waits=f"driver set {NEW} failed here: it broke")
-    assert state(patched(node(state=UpgradeState.FAILED, record=resting, wanted=wanted(OLD)))) is UpgradeState.DONE
+    assert state(patched(node(state=UpgradeState.FAILED, record=resting, desired=wanted(OLD)))) is UpgradeState.DONE
 
 
 def test_a_set_that_is_refused_before_the_node_was_touched_leaves_it_as_it_is() -> None:
@@ -332,10 +332,12 @@ def test_a_set_that_is_refused_before_the_node_was_touched_leaves_it_as_it_is() 
 
 def test_where_the_node_gets_its_own_set_anew_the_old_pod_goes_first_all_the_same() -> None:
     own = begun(
-        UpgradeState.RESTART, record=record(target=OLD), wanted=wanted(OLD), pause_label=PAUSED, offers_gpus=False
+        UpgradeState.RESTART, record=record(target=OLD), desired=wanted(OLD), pause_label=PAUSED, offers_gpus=False
     )
     assert patched(own).labels[DRIVER_SET_LABEL] == CHANGING
-    between = begun(UpgradeState.RESTART, record=record(target=OLD, changed=True), wanted=wanted(OLD), current=CHANGING)
+    between = begun(
+        UpgradeState.RESTART, record=record(target=OLD, changed=True), desired=wanted(OLD), current=CHANGING
+    )
     assert due(replaced(between, drivers=(DriverPodView(set=OLD),))).waits == "the driver is being replaced"
     assert patched(replaced(between, drivers=())).labels[DRIVER_SET_LABEL] == OLD
     back = replaced(between, current=OLD, drivers=(DriverPodView(set=OLD, ready=True),))
@@ -370,14 +372,14 @@ def test_a_stop_does_not_turn_back_what_was_changed_or_asked_for() -> None:
 
 
 def test_a_node_turns_back_when_another_set_is_wanted_meanwhile() -> None:
-    patch = patched(changed(UpgradeState.VALIDATION, wanted=wanted(OTHER)))
+    patch = patched(changed(UpgradeState.VALIDATION, desired=wanted(OTHER)))
     assert (state(patch), kept(patch).returning, kept(patch).cause) == (UpgradeState.UNCORDON, True, "")
-    patch = patched(changed(UpgradeState.UNCORDON, wanted=wanted(OTHER), record=record(changed=True, returning=True)))
+    patch = patched(changed(UpgradeState.UNCORDON, desired=wanted(OTHER), record=record(changed=True, returning=True)))
     assert patch.labels[DRIVER_SET_LABEL] == CHANGING
 
 
 def test_what_was_validated_is_finished_whatever_is_wanted_now() -> None:
-    assert state(patched(changed(UpgradeState.UNCORDON, wanted=wanted(OTHER), validated=True))) is UpgradeState.DONE
+    assert state(patched(changed(UpgradeState.UNCORDON, desired=wanted(OTHER), validated=True))) is UpgradeState.DONE
 
 
 def test_a_node_that_does_not_come_back_either_takes_the_set_that_is_wanted_now() -> None:
@@ -386,17 +388,17 @@ def test_a_node_that_does_not_come_back_either_takes_the_set_that_is_wanted_now(
     stuck = changed(UpgradeState.FAILED, record=failed, current=OLD, drivers=broken)
     assert due(stuck).patch is None
     assert "ended 5 times" in due(stuck).waits
-    patch = patched(changed(UpgradeState.FAILED, record=failed, current=OLD, drivers=broken, wanted=wanted(OTHER)))
+    patch = patched(changed(UpgradeState.FAILED, record=failed, current=OLD, drivers=broken, desired=wanted(OTHER)))
     assert (state(patch), kept(patch).target, kept(patch).cause) == (UpgradeState.RESTART, OTHER, "")
 
 
 def test_a_node_that_got_another_set_after_a_boot_into_another_kernel_is_gone_on_with_from_there() -> None:
-    patch = patched(begun(UpgradeState.PODS, current=OTHER, wanted=wanted(OTHER)))
+    patch = patched(begun(UpgradeState.PODS, current=OTHER, desired=wanted(OTHER)))
     assert (state(patch), kept(patch).previous, kept(patch).target) == (UpgradeState.RESTART, "", OTHER)
     failed = begun(
         UpgradeState.FAILED,
         current=OTHER,
-        wanted=wanted(OTHER),
+        desired=wanted(OTHER),
         record=record(previous="", target=OTHER, changed=True, returning=True, cause="slow"),
         drivers=(DriverPodView(set=OTHER, ready=True),),
     )
@@ -404,7 +406,7 @@ def test_a_node_that_got_another_set_after_a_boot_into_another_kernel_is_gone_on
 
 
 def test_a_node_that_is_managed_no_longer_is_given_back_at_once() -> None:
-    patch = patched(changed(UpgradeState.RESTART, wanted=wanted("")))
+    patch = patched(changed(UpgradeState.RESTART, desired=wanted("")))
     assert (state(patch), patch.unschedulable, patch.labels[PAUSE_LABEL]) == (UpgradeState.DONE, False, "true")
     assert DRIVER_SET_LABEL not in patch.labels
 

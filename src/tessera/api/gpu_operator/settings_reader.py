@@ -280,7 +280,7 @@ class _SettingsReader:
         if data and not name:
             self.found.add(self._at(f"{path}.name"), "missing; config.create needs the name of the ConfigMap to make")
         for key, text in data.items():
-            self._judged(text, join_path(self._at(f"{path}.data"), key), parse)
+            self._check(text, join_path(self._at(f"{path}.data"), key), parse)
         if data and default and component == "devicePlugin" and default not in data:
             names = one_line(", ".join(sorted(data)))
             self.found.add(self._at(f"{path}.default"), f"{quote_value(default)} is none of config.data: {names}")
@@ -290,7 +290,7 @@ class _SettingsReader:
         for key, text in self.found.free_mapping(value, self._at(path)).items():
             yield key, self.found.text(text, join_path(self._at(path), key))
 
-    def _judged(self, text: str, path: str, parse: Any) -> None:
+    def _check(self, text: str, path: str, parse: Any) -> None:
         try:
             parse(text)
         except FileRefused as refused:

@@ -236,14 +236,14 @@ async def _follow_job(builds: "BuildJobs", order: "BuildOrder", changed: asyncio
 
     await builds.wait_synced()
     before = builds.state(order)
-    builds.set_wanted([order])
+    builds.set_orders([order])
     failures = before.attempts if before.phase is BuildPhase.FAILED else 0
     found = await _wait_for_attempt(builds, order, changed, failures)
     name = f"Job tessera-system/{job_name(order, found.attempts)}"
     say(f"{name}: {order.target} for {order.pool.text}")
     if before.phase is BuildPhase.DONE:
         say("This Job has built the image before; delete the Job to build again.")
-    builds.set_wanted([])  # no second attempt after a failure; the user decides
+    builds.set_orders([])  # no second attempt after a failure; the user decides
     printed = ""
     while wait and found.phase is BuildPhase.RUNNING:
         if found.text and found.text != printed:

@@ -144,8 +144,8 @@ def command(
         say_json_text(report_json(report))
     else:
         say(*report_table(report))
-    if not report.known:
+    if not report.complete:
         say(describe_unknown(report, cluster=cluster), err=True)
     if not report.open:
         return NOT_COVERED
-    return NOT_KNOWN if fail_if_unknown and not report.known else 0
+    return NOT_KNOWN if fail_if_unknown and not report.complete else 0

@@ -1,4 +1,4 @@
-"""Runs the wanted builds as Jobs. Each image is built once, even with many requesters and after a controller crash.
+"""Runs the ordered builds as Jobs. Each image is built once, even with many requesters and after a controller crash.
 
 All state is in Jobs and their pods; :mod:`tessera.driver.build.states` decides from them. After a failed write the
 decision is made again, after a pause.
@@ -93,7 +93,7 @@ class BuildJobs:
         """Calls ``changed`` with target and phase after each change of a build's state from now on. Must not raise."""
         self._listeners.append(changed)
 
-    def set_wanted(self, orders: Iterable[BuildOrder], *, by: str = "nodes") -> None:
+    def set_orders(self, orders: Iterable[BuildOrder], *, by: str = "nodes") -> None:
         """Sets the builds that one requester wants; several requesters may want the same order.
 
         Args:
@@ -122,7 +122,7 @@ class BuildJobs:
         await self._pods.wait_synced()
 
     async def run(self) -> None:
-        """Starts wanted builds until cancelled."""
+        """Starts ordered builds until cancelled."""
         self._jobs.add_handler(self._on_job)
         self._pods.add_handler(self._on_pod)
         async with asyncio.TaskGroup() as group:

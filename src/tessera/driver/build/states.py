@@ -53,7 +53,7 @@ class BuildState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BuildRetries(msgspec.Struct, frozen=True, kw_only=True):
-    """How failures are repeated: seconds before the second attempt, doubled for each further one; and the limit."""
+    """Retries of a failed build: seconds before the second attempt, doubled for each further one, and the limit."""
 
     pause: float = 600.0
     attempts: int = 5
@@ -146,7 +146,7 @@ def _failure(reason: str, message: str, pods: list[Pod]) -> str:
 
 
 def _progress(pods: list[Pod]) -> str:
-    """Why a started build makes no progress; empty if it makes progress."""
+    """Reason that a started build makes no progress; empty if it makes progress."""
     if not pods:
         return ""
     pod = pods[-1]

@@ -73,7 +73,7 @@ _log = logging.getLogger(__name__)
 COVERAGE_ANNOTATION = "tessera.dev/next-kernels-covered"
 #: Condition on an object that requests drivers.
 CONDITION = "NextKernelsCovered"
-#: This module's name as a requester in :meth:`BuildJobs.set_wanted`.
+#: This module's name as a requester in :meth:`BuildJobs.set_orders`.
 ASKER = "next kernels"
 
 #: Seconds until the next lookup on a timer: while an image is missing, and while none is.
@@ -199,7 +199,7 @@ class NextKernels:
         if self._builds is None:
             return
         orders = [self._order_for(each) for each, row in zip(awaited, rows, strict=True) if row.missing]
-        self._builds.set_wanted([order for order in orders if order is not None], by=ASKER)
+        self._builds.set_orders([order for order in orders if order is not None], by=ASKER)
 
     def _with_build(self, each: ExpectedKernel, row: KernelCoverage) -> KernelCoverage:
         """The row with the state of its build, if a build is wanted."""

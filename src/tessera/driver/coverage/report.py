@@ -84,7 +84,7 @@ class CoverageReport(msgspec.Struct, frozen=True, kw_only=True):
         return self.covered == len(self.rows)
 
     @property
-    def known(self) -> bool:
+    def complete(self) -> bool:
         """True if a next kernel is known for every node, and every line of the lists is valid."""
         return bool(self.rows) and not self.unknown and not self.problems
 

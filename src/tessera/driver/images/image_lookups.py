@@ -130,7 +130,7 @@ class ImagePullFailures:
 
     @property
     def reasons(self) -> Mapping[str, str]:
-        """Why an image cannot be pulled, in kubelet's words, by image."""
+        """Reasons that images cannot be pulled, in kubelet's words, by image."""
         self._expire()
         return {image: text for image, (text, _) in self._known.items()}
 

@@ -147,7 +147,7 @@ class RegistryResolver:
             tried.append(TriedReference(reference=each.reference, outcome=look.outcome, text=look.text))
             silent = silent or look.outcome is Outcome.UNREACHABLE
             if look.image is not None:
-                return _found_resolution(each, look.image, tuple(tried), stale=silent)
+                return _resolution_of(each, look.image, tuple(tried), stale=silent)
             if look.outcome is Outcome.UNAUTHORIZED:
                 break
         return Resolution(outcome=_decisive_outcome(tried), tried=tuple(tried), checked=self._clock.now())
@@ -266,9 +266,7 @@ class RegistryResolver:
         return known.image if known is not None else self._restored.get(key[:2])
 
 
-def _found_resolution(
-    name: Candidate, good: CachedImage, tried: tuple[TriedReference, ...], *, stale: bool
-) -> Resolution:
+def _resolution_of(name: Candidate, good: CachedImage, tried: tuple[TriedReference, ...], *, stale: bool) -> Resolution:
     return Resolution(
         outcome=Outcome.FOUND,
         reference=good.reference,

@@ -1,4 +1,4 @@
-"""How Kubernetes learns that a driver works: probes of the driver stack's containers, and the pod that validates it.
+"""Probes of the driver stack's containers, and the pod that validates a node's driver.
 
 Kubelet runs the probes every second. NVIDIA's operator probes first after 60 s and then every 10 s, since its probe
 runs ``nvidia-smi`` each time. Ours looks for a file first. That costs nothing while the driver is built or loaded, so

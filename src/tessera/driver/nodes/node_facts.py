@@ -262,7 +262,7 @@ def _preinstalled_reason(node: Node) -> str:
 
 
 def opt_out_reason(labels: Mapping[str, str]) -> str:
-    """Why labels that people set keep Tessera from a node's driver; empty if there are none."""
+    """Reason that a label, which people set, keeps Tessera from a node's driver; empty if no label does."""
     for name in (_OPERANDS_LABEL, DEPLOY_DRIVER_LABEL):
         if labels.get(name) == "false":
             return f"its label {name} is false"

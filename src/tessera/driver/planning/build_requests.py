@@ -40,13 +40,13 @@ class BuildRequests:
         """The state of the build of a pool's image under a policy."""
         return self._progress(policy, pool)[0] if policy.build_repository else PoolBuild()
 
-    def request(self, wanted: Collection[tuple[DriverPolicy, PoolKey]]) -> None:
+    def request(self, pools: Collection[tuple[DriverPolicy, PoolKey]]) -> None:
         """Requests builds for these pools, and for no others."""
         now = self._clock.now()
-        waiting = {(policy.source.version, pool) for policy, pool in wanted}
+        waiting = {(policy.source.version, pool) for policy, pool in pools}
         self._since = {key: self._since.get(key, now) for key in waiting}
-        orders = [made for policy, pool in wanted if (made := self._progress(policy, pool)[1]) is not None]
-        self._builds.set_wanted(orders, by="nodes")
+        orders = [made for policy, pool in pools if (made := self._progress(policy, pool)[1]) is not None]
+        self._builds.set_orders(orders, by="nodes")
 
     def seconds_until_due(self) -> float | None:
         """Seconds until the wait for a build may be over; None if no node waits."""

@@ -96,7 +96,7 @@ class _ClusterPlanner:
                 *self._toolkit_instructions(),
                 *_policy_status_writes(self._snapshot, statuses),
             ),
-            wanted={name: each.wanted for name, each in self._plans.items()},
+            desired={name: each.desired for name, each in self._plans.items()},
             lookups=tuple(dict.fromkeys(query for _, result in results for query in result.lookups)),
             builds=tuple((policies[policy], pool) for (policy, pool), result in results if result.build_wanted),
             statuses={name: statuses.get(name) for name in self._snapshot.selection.nodes},
@@ -152,10 +152,10 @@ class _ClusterPlanner:
             inputs = self._snapshot.strategy_inputs.get(key, StrategyInputs())
             inputs = msgspec.structs.replace(inputs, unpullable=self._snapshot.unpullable)
             result = choose_strategy(facts, policy, self._snapshot.answers.get, inputs)
-            self._results[key] = self._fall_back_to_known_set(result, policy, facts.pool)
+            self._results[key] = self._use_existing_set(result, policy, facts.pool)
         return self._results[key]
 
-    def _fall_back_to_known_set(self, result: StrategyResult, policy: DriverPolicy, pool: PoolKey) -> StrategyResult:
+    def _use_existing_set(self, result: StrategyResult, policy: DriverPolicy, pool: PoolKey) -> StrategyResult:
         """Uses an existing driver set while a registry does not answer: an earlier controller got its answer."""
         if result.choice is not None or not result.registry_silent:
             return result
@@ -223,9 +223,9 @@ class _ClusterPlanner:
                 if facts.condition is not None:
                     yield WriteCondition(node=name, uid=facts.uid, condition=None)
                 continue
-            wanted = status_condition(status)
-            if not same_condition(facts.condition, wanted):
-                body = condition_body(wanted, facts.condition, self._snapshot.now)
+            condition = status_condition(status)
+            if not same_condition(facts.condition, condition):
+                body = condition_body(condition, facts.condition, self._snapshot.now)
                 yield WriteCondition(node=name, uid=facts.uid, condition=body)
 
     def _validations(self) -> Iterator[Instruction]:
@@ -262,7 +262,7 @@ class _ClusterPlanner:
             kept |= referenced_sets(facts.driver_set, parse_upgrade_record(facts.record_annotation))
             if name in self._plans:
                 made = self._plans[name]
-                kept |= {made.label, made.wanted.set, *(each.id for each in made.needs)}
+                kept |= {made.label, made.desired.set, *(each.id for each in made.needs)}
         for key, each in self._snapshot.sets.items():
             if key not in kept:
                 yield DeleteSet(name=each.set.name, uid=each.uid)
@@ -274,7 +274,7 @@ class _ClusterPlanner:
         still start containers.
         """
         cluster = self._snapshot.selection.cluster
-        managed = [self._snapshot.nodes[name] for name, made in self._plans.items() if made.label or made.wanted.set]
+        managed = [self._snapshot.nodes[name] for name, made in self._plans.items() if made.label or made.desired.set]
         if cluster is not None and cluster.toolkit.enabled and managed:
             yield ApplyToolkit(policy=cluster, runtime=_runtime(managed))
         elif self._snapshot.has_toolkit and (not managed if cluster is None else not cluster.toolkit.enabled):

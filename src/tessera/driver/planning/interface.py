@@ -17,7 +17,7 @@ from tessera.driver.nodes.pod_facts import NodePods
 from tessera.driver.planning.strategy import StrategyInputs
 from tessera.driver.policies.policy_selection import PolicySelection
 from tessera.driver.resolution import ImageQuery, Resolution
-from tessera.driver.rollout.node_view import WantedDriver
+from tessera.driver.rollout.node_view import DesiredDriver
 
 
 class CreateSet(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,7 +186,7 @@ class ClusterPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         instructions: the writes that are due.
-        wanted: what the rollout should bring to each node, by name.
+        desired: the driver that the rollout should bring to each node, by name.
         lookups: images to look up in registries.
         builds: pools whose image should be built, each with the policy that asks for it.
         statuses: the status of each managed node; None where the node has none.
@@ -194,7 +194,7 @@ class ClusterPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     instructions: tuple[Instruction, ...] = ()
-    wanted: Mapping[str, WantedDriver] = {}
+    desired: Mapping[str, DesiredDriver] = {}
     lookups: tuple[ImageQuery, ...] = ()
     builds: tuple[tuple[DriverPolicy, PoolKey], ...] = ()
     statuses: Mapping[str, DriverStatus | None] = {}

@@ -25,7 +25,7 @@ from tessera.driver.nodes.node_state import NodeState, can_validate, driver_faul
 from tessera.driver.nodes.pod_facts import DriverPodProgress
 from tessera.driver.nodes.upgrade_record import CHANGING
 from tessera.driver.planning.strategy import StrategyResult
-from tessera.driver.rollout.node_view import WantedDriver
+from tessera.driver.rollout.node_view import DesiredDriver
 
 #: Orders of strategies, best first; the second is for policies that prefer built drivers.
 _PRECOMPILED_FIRST = (
@@ -52,14 +52,14 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         label: the set that its label should name; empty for no label.
         status: its new status, without date; None removes it.
-        wanted: the driver that the rollout should bring to it.
+        desired: the driver that the rollout should bring to it.
         needs: the sets that must have a DaemonSet for this plan.
         validate: True if its driver should be validated now.
     """
 
     label: str
     status: DriverStatus | None
-    wanted: WantedDriver
+    desired: DesiredDriver
     needs: tuple[DriverSet, ...] = ()
     validate: bool = False
 
@@ -67,7 +67,7 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
 def plan_unmanaged(state: NodeState) -> NodePlan:
     """Plan for a node that no policy selects: remove Tessera's driver once unused."""
     return _keep_while_in_use(state, "No policy asks for a driver any more.") or NodePlan(
-        label="", status=None, wanted=WantedDriver(policy="")
+        label="", status=None, desired=DesiredDriver(policy="")
     )
 
 
@@ -85,7 +85,7 @@ def _keep_while_in_use(state: NodeState, reason: str) -> NodePlan | None:
     stays = f"Its driver stays until pod {state.gpu_pod} has ended."
     status = _status(state, current, phase, f"{reason} {stays} {progress}".strip(), ())
     return NodePlan(
-        label=current.id, status=msgspec.structs.replace(status, leaving=True), wanted=WantedDriver(policy="")
+        label=current.id, status=msgspec.structs.replace(status, leaving=True), desired=DesiredDriver(policy="")
     )
 
 
@@ -120,7 +120,7 @@ def _plan_target(state: NodeState, policy: DriverPolicy, choice: DriverChoice, t
         begun = state.upgrade_target
         if begun is not None and begun.same_driver(target):
             target = begun
-        return _plan_with_set(state, coming, _wanted(policy, target), needs=(target,), choice=choice)
+        return _plan_with_set(state, coming, _desired_driver(policy, target), needs=(target,), choice=choice)
     current = state.fitting_set
     if current is None:
         return _switch_now(state, policy, choice, target)
@@ -132,15 +132,15 @@ def _plan_target(state: NodeState, policy: DriverPolicy, choice: DriverChoice, t
     if not state.serves:
         if updated or broken or (better and state.rebooted):
             if state.in_use:  # the rollout evicts the pods first
-                return _plan_with_set(state, current, _wanted(policy, target), needs=(target,), choice=choice)
+                return _plan_with_set(state, current, _desired_driver(policy, target), needs=(target,), choice=choice)
             return _switch_now(state, policy, choice, target)
         return _keep_set(state, policy, current, choice, offered=target if better else None)
     if updated:
-        return _plan_with_set(state, current, _wanted(policy, target), needs=(target,), choice=choice)
+        return _plan_with_set(state, current, _desired_driver(policy, target), needs=(target,), choice=choice)
     if not better and _rank(policy, target.strategy) > _rank(policy, current.strategy):
         return _keep_set(state, policy, current, choice)
-    wanted = _wanted(policy, target, when_idle=True)
-    return _plan_with_set(state, current, wanted, needs=(target,), choice=choice, offered=target)
+    desired = _desired_driver(policy, target, when_idle=True)
+    return _plan_with_set(state, current, desired, needs=(target,), choice=choice, offered=target)
 
 
 def _is_update(current: DriverSet, target: DriverSet) -> bool:
@@ -169,21 +169,21 @@ def _switch_now(state: NodeState, policy: DriverPolicy, choice: DriverChoice, ta
     reason = f"{choice.reason} The pod of the driver before is ending." if others else choice.reason
     phase, more = (DriverPhase.STARTING, "") if label == CHANGING else driver_progress(state, target)
     status = _status(state, target, phase, f"{reason} {more}".strip(), choice.rejected)
-    left_alone = WantedDriver(policy=_name(policy))  # the rollout's upgrade for the old kernel is over
-    return NodePlan(label=label, status=status, wanted=left_alone, needs=(target,))
+    left_alone = DesiredDriver(policy=_name(policy))  # the rollout's upgrade for the old kernel is over
+    return NodePlan(label=label, status=status, desired=left_alone, needs=(target,))
 
 
 def _keep_set(
     state: NodeState, policy: DriverPolicy, current: DriverSet, choice: DriverChoice, offered: DriverSet | None = None
 ) -> NodePlan:
-    return _plan_with_set(state, current, _wanted_current(state, policy, current), choice=choice, offered=offered)
+    return _plan_with_set(state, current, _keep_current(state, policy, current), choice=choice, offered=offered)
 
 
 def _keep_status(state: NodeState, policy: DriverPolicy, status: DriverStatus) -> NodePlan:
     """Keeps the status while a registry lookup is open, as after a start of the controller."""
     kept = _keep_without_choice(state, policy, status.phase, status.reason)
-    wanted = msgspec.structs.replace(kept.wanted, undecided=True)
-    return msgspec.structs.replace(kept, wanted=wanted, status=status, validate=False)
+    desired = msgspec.structs.replace(kept.desired, undecided=True)
+    return msgspec.structs.replace(kept, desired=desired, status=status, validate=False)
 
 
 def _keep_without_choice(
@@ -204,19 +204,19 @@ def _keep_without_choice(
             rejected=rejected,
             boot=state.status_boot,
         )
-        return NodePlan(label="", status=status, wanted=WantedDriver(policy=_name(policy)))
+        return NodePlan(label="", status=status, desired=DesiredDriver(policy=_name(policy)))
     begun = state.upgrade_target if state.upgrading_set is not None else None
-    wanted = _wanted_current(state, policy, current) if begun is None else _wanted(policy, begun)
+    desired = _keep_current(state, policy, current) if begun is None else _desired_driver(policy, begun)
     if state.record is None and _is_broken(state):
         status = _status(state, current, DriverPhase.FAILED, f"{driver_fault(state)} {reason}", rejected)
-        return NodePlan(label=current.id, status=status, wanted=wanted)
-    return _plan_with_set(state, current, wanted, choice=choice, more=reason)
+        return NodePlan(label=current.id, status=status, desired=desired)
+    return _plan_with_set(state, current, desired, choice=choice, more=reason)
 
 
 def _plan_with_set(
     state: NodeState,
     current: DriverSet,
-    wanted: WantedDriver,
+    desired: DesiredDriver,
     *,
     needs: tuple[DriverSet, ...] = (),
     choice: DriverChoice | None,
@@ -237,7 +237,7 @@ def _plan_with_set(
     if offered is not None:
         status = msgspec.structs.replace(status, offered=f"{offered.strategy.value}: {offered.image}")
     validate = state.facts.driver_set == current.id and can_validate(state, current)
-    return NodePlan(label=state.facts.driver_set, status=status, wanted=wanted, needs=needs, validate=validate)
+    return NodePlan(label=state.facts.driver_set, status=status, desired=desired, needs=needs, validate=validate)
 
 
 def _plan_no_set(state: NodeState, strategy: DriverStrategy, phase: DriverPhase, reason: str) -> NodePlan:
@@ -249,7 +249,7 @@ def _plan_no_set(state: NodeState, strategy: DriverStrategy, phase: DriverPhase,
         reason=reason,
         boot=state.status_boot,
     )
-    return NodePlan(label="", status=status, wanted=WantedDriver(policy=""))
+    return NodePlan(label="", status=status, desired=DesiredDriver(policy=""))
 
 
 def _status(
@@ -270,8 +270,8 @@ def _status(
     )
 
 
-def _wanted(policy: DriverPolicy, target: DriverSet, *, when_idle: bool = False) -> WantedDriver:
-    return WantedDriver(
+def _desired_driver(policy: DriverPolicy, target: DriverSet, *, when_idle: bool = False) -> DesiredDriver:
+    return DesiredDriver(
         policy=_name(policy),
         set=target.id,
         image=target.image,
@@ -280,9 +280,9 @@ def _wanted(policy: DriverPolicy, target: DriverSet, *, when_idle: bool = False)
     )
 
 
-def _wanted_current(state: NodeState, policy: DriverPolicy, current: DriverSet) -> WantedDriver:
+def _keep_current(state: NodeState, policy: DriverPolicy, current: DriverSet) -> DesiredDriver:
     """The set that the node has; the rollout reloads it if its driver cannot load under pods."""
-    return WantedDriver(policy=_name(policy), set=current.id, reload=state.unload_blocked)
+    return DesiredDriver(policy=_name(policy), set=current.id, reload=state.unload_blocked)
 
 
 def _name(policy: DriverPolicy) -> str:

@@ -289,7 +289,7 @@ _WHY: Mapping[DriverStrategy, str] = {
 
 
 def _failure_text(answer: Resolution) -> str:
-    """Why an answer has no image, with the decisive reference."""
+    """Reason that an answer has no image, with the decisive reference."""
     counted = [each for each in answer.tried if each.outcome is answer.outcome]
     if not counted:
         return f"{answer.outcome.value.capitalize()}."

@@ -97,7 +97,7 @@ class RegistryClient:
             AccessRefused: the registry requires other credentials.
             RegistryUnreachable: the registry gave no usable answer.
         """
-        path = f"/v2/{reference.path}/manifests/{reference.wanted}"
+        path = f"/v2/{reference.path}/manifests/{reference.identifier}"
         answer = await self._get(reference, path, keyring.login(reference), method="HEAD", accept=ACCEPT)
         found = answer.header("docker-content-digest")
         return found if _DIGEST.fullmatch(found) else ""
@@ -126,7 +126,7 @@ class RegistryClient:
         )
 
     async def _manifest(self, reference: Reference, login: Login) -> Manifest:
-        path = f"/v2/{reference.path}/manifests/{reference.wanted}"
+        path = f"/v2/{reference.path}/manifests/{reference.identifier}"
         answer = await self._get(reference, path, login, accept=ACCEPT)
         return read_manifest(answer.body, where=reference.text, wanted=reference.digest)
 
@@ -188,7 +188,7 @@ def _check_status(answer: RegistryAnswer, reference: Reference, login: Login) ->
     if status == 200:
         return answer
     if status == 404:
-        raise ImageNotFound(f"{reference.registry} has no {reference.path}{_wanted(reference)} (404)")
+        raise ImageNotFound(f"{reference.registry} has no {reference.path}{_suffix(reference)} (404)")
     if status in (401, 403):
         as_whom = "without credentials" if login == ANONYMOUS else "with the credentials given"
         raise AccessRefused(
@@ -199,10 +199,10 @@ def _check_status(answer: RegistryAnswer, reference: Reference, login: Login) ->
         raise RegistryUnreachable(
             f"{reference.registry} wants fewer requests (429)", after=_seconds(answer.header("retry-after"))
         )
-    raise RegistryUnreachable(f"{reference.registry} answers {status} for {reference.path}{_wanted(reference)}")
+    raise RegistryUnreachable(f"{reference.registry} answers {status} for {reference.path}{_suffix(reference)}")
 
 
-def _wanted(reference: Reference) -> str:
+def _suffix(reference: Reference) -> str:
     return f"@{reference.digest}" if reference.digest else f":{reference.tag}" if reference.tag else ""
 
 

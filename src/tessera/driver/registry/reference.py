@@ -59,7 +59,7 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
         return _HUB_HOST if self.registry == DOCKER_HUB else self.registry
 
     @property
-    def wanted(self) -> str:
+    def identifier(self) -> str:
         """The digest if there is one, else the tag; for requests."""
         return self.digest or self.tag
 
@@ -75,7 +75,7 @@ def parse(text: str) -> Reference:
         ReferenceFormatError: the text is not a reference.
     """
     found = parse_repository(text)
-    return found if found.wanted else msgspec.structs.replace(found, tag="latest")
+    return found if found.identifier else msgspec.structs.replace(found, tag="latest")
 
 
 def parse_repository(text: str) -> Reference:

@@ -64,15 +64,15 @@ class Budget:
         self._unavailable = unavailable_limit(policy, len(nodes)) - len(out)
         self._ahead = policy.max_parallel if policy.max_parallel > 0 else len(nodes)
         self._canary: dict[str, int] = {}
-        for wanted in {view.wanted.set for view in nodes}:
-            good = sum(is_proven(view, wanted) for view in nodes)
+        for desired in {view.desired.set for view in nodes}:
+            good = sum(is_proven(view, desired) for view in nodes)
             if good < policy.canary:
-                begun = sum(_moves_to(view, wanted) for view in under_way)
-                self._canary[wanted] = policy.canary - good - begun
+                begun = sum(_moves_to(view, desired) for view in under_way)
+                self._canary[desired] = policy.canary - good - begun
 
     def waits_for_canary(self, view: NodeView) -> bool:
         """True if the first nodes with the set have to be proven before this one begins."""
-        return self._canary.get(view.wanted.set, 1) <= 0
+        return self._canary.get(view.desired.set, 1) <= 0
 
     def has_capacity(self, view: NodeView) -> bool:
         """True if the node may be taken out of service. A node that a person keeps out of service uses no capacity."""
@@ -82,12 +82,12 @@ class Budget:
         """Takes a place for the node."""
         self._parallel -= 1
         self._unavailable -= not view.foreign_cordon
-        if view.wanted.set in self._canary:
-            self._canary[view.wanted.set] -= 1
+        if view.desired.set in self._canary:
+            self._canary[view.desired.set] -= 1
 
     def reserve_pull(self, view: NodeView) -> bool:
         """True if the node is one of the next and may pull the image; only once the first nodes were proven."""
-        if self._ahead <= 0 or view.wanted.set in self._canary:
+        if self._ahead <= 0 or view.desired.set in self._canary:
             return False
         self._ahead -= 1
         return True
@@ -96,13 +96,13 @@ class Budget:
 def _moves_to(view: NodeView, set_: str) -> bool:
     record = view.record
     if record is None or not view.state.active:
-        return view.wanted.set == set_
+        return view.desired.set == set_
     return record.target == set_ and not record.returning
 
 
 def is_up_to_date(view: NodeView) -> bool:
-    """True if a node has the wanted set, or no set is wanted."""
-    return not view.wanted.set or (view.current == view.wanted.set and not view.wanted.reload)
+    """True if a node has the desired set, or no set is desired."""
+    return not view.desired.set or (view.current == view.desired.set and not view.desired.reload)
 
 
 def wants_upgrade(view: NodeView) -> bool:
@@ -113,29 +113,29 @@ def wants_upgrade(view: NodeView) -> bool:
 
 
 def refusal_reason(view: NodeView, policy: UpgradePolicy, *, stopped: str, failed: str) -> str:
-    """Why a node that wants a set may not begin; empty if only the limits may stop it.
+    """Reason that a node may not begin with the set that it wants; empty if only the limits may stop it.
 
     Args:
         view: the node.
         policy: the upgrade settings.
-        stopped: why no more nodes like this one begin; empty if they do.
-        failed: why the set failed on this node before; empty if it did not.
+        stopped: reason that no more nodes like this one begin; empty if they do.
+        failed: cause of the set's earlier failure on this node; empty if it did not fail.
     """
-    wanted = view.wanted
-    what = "its driver can come back" if wanted.reload else f"driver set {wanted.set} is available"
+    desired = view.desired
+    what = "its driver can come back" if desired.reload else f"driver set {desired.set} is available"
     if view.skip_reason:
         return f"{what}; {view.skip_reason}"
     if not policy.auto_upgrade and not view.requested:
         return f"{what}; upgradePolicy.autoUpgrade is off"
     if stopped:
         return stopped
-    if failed and not (view.requested or wanted.reload):
-        return f"driver set {wanted.set} failed here: {failed}"
-    if wanted.obstacle:
-        return f"driver set {wanted.set} cannot come yet: {wanted.obstacle}"
+    if failed and not (view.requested or desired.reload):
+        return f"driver set {desired.set} failed here: {failed}"
+    if desired.obstacle:
+        return f"driver set {desired.set} cannot come yet: {desired.obstacle}"
     if not view.ready:
         return "the node is not ready"
-    return "" if wanted.restart_only or not view.gpu_pods else _usage_reason(view, policy)
+    return "" if desired.restart_only or not view.gpu_pods else _usage_reason(view, policy)
 
 
 def upgrade_order(view: NodeView) -> tuple[bool, bool, int, bool, str]:
@@ -145,9 +145,9 @@ def upgrade_order(view: NodeView) -> tuple[bool, bool, int, bool, str]:
 
 
 def _failed_here(view: NodeView) -> bool:
-    """True if a node has failed with its wanted set; a node that was only occupied is retried once it is not."""
+    """True if a node has failed with its desired set. A node that was only in use is tried again later."""
     record = view.record
-    if view.state is not UpgradeState.FAILED or record is None or record.target != view.wanted.set:
+    if view.state is not UpgradeState.FAILED or record is None or record.target != view.desired.set:
         return False
     return bool(view.gpu_pods) or not record.occupied
 
@@ -155,6 +155,6 @@ def _failed_here(view: NodeView) -> bool:
 def _usage_reason(view: NodeView, policy: UpgradePolicy) -> str:
     if view.foreign_cordon:
         return f"somebody cordoned the node, and pod {view.gpu_pods[0].text} uses its cards"
-    if view.wanted.when_idle and not view.requested:
-        return f"driver set {view.wanted.set} comes when no pod uses its cards"
+    if view.desired.when_idle and not view.requested:
+        return f"driver set {view.desired.set} comes when no pod uses its cards"
     return drain_obstacle(view, policy)

@@ -59,7 +59,7 @@ def pods_to_drain(view: NodeView, drain: DrainSettings) -> PodsToEvict:
 
 
 def drain_obstacle(view: NodeView, policy: UpgradePolicy) -> str:
-    """Why the node could not be emptied, checked before the node is changed; empty if nothing is in the way."""
+    """Reason that the node could not be emptied, checked before the node is changed; empty if there is none."""
     try:
         awaited_pods(view, policy)
         stuck = gpu_pods_to_evict(view, policy).obstacle
@@ -148,7 +148,7 @@ def drain_node(
 def _give_up_cause(
     leaving: PodsToEvict, record: UpgradeRecord, timeout: int, now: float, blocked: Mapping[str, str]
 ) -> str:
-    """Why evictions stop; empty while they continue. A timeout of 0 means no limit, as for ``kubectl drain``."""
+    """Reason that evictions stop; empty while they continue. A timeout of 0 is no limit, as in ``kubectl drain``."""
     if leaving.obstacle:
         return leaving.obstacle
     if not timeout or now < record.since + timeout:

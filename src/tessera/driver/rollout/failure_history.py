@@ -88,13 +88,13 @@ def failure_update(view: NodeView, known: Failures, now: float) -> RecordFailure
     if record is not None and view.failure:
         if _has_failed(known, record.target, view.name):
             return None
-        return RecordFailure(set=record.target, policy=view.wanted.policy, node=view.name, cause=view.failure, at=now)
+        return RecordFailure(set=record.target, policy=view.desired.policy, node=view.name, cause=view.failure, at=now)
     works = view.state is UpgradeState.DONE and is_proven(view, view.current)
     return ForgetFailures(set=view.current) if works and _has_failed(known, view.current, view.name) else None
 
 
 def reload_stop_reason(nodes: Iterable[NodeView], policy: UpgradePolicy) -> str:
-    """Why no more nodes reload their own driver: as many as may fail did not get it, although their pods had left."""
+    """Reason that no more nodes reload their own driver: the budget is used up by nodes whose driver did not return."""
     failed = [
         (view.name, view.record.cause)
         for view in nodes

@@ -10,8 +10,8 @@ Rules, per policy object:
    somebody else cordoned are not counted. They are upgraded only when no pod on them uses GPUs, and stay cordoned.
 5. A node with pods that cannot be evicted is skipped, with the reason, instead of failing half way.
 6. A failed node rolls back by itself and does not count as in progress, so others continue. After ``failureBudget``
-   failed nodes of the wanted sets no more nodes begin, and nodes whose driver was not changed yet roll back. Another
-   wanted set starts the count again. A person's request for a node is tried anyway; if it succeeds, the set's failures
+   failed nodes of the desired sets no more nodes begin, and nodes whose driver was not changed yet roll back. Another
+   desired set starts the count again. A person's request for a node is tried anyway; if it succeeds, the set's failures
    are forgotten. A node whose pods could not leave failed too, but not because of the driver: it counts against
    nothing, and is retried when no pod uses its GPUs.
 7. Without ``autoUpgrade`` only requested nodes change.
@@ -52,7 +52,7 @@ class RolloutSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         views: all nodes with GPUs.
-        policies: upgrade settings by the object that nodes' ``wanted.policy`` names; a missing one has upstream's
+        policies: upgrade settings by the object that nodes' ``desired.policy`` names; a missing one has upstream's
             defaults.
         failures: the recorded failures.
         now: seconds since 1970.
@@ -85,7 +85,7 @@ class RolloutDecision(msgspec.Struct, frozen=True, kw_only=True):
         instructions: the instructions to carry out.
         notes: what each node waits for, by node; one sentence for its status.
         until: when to decide again even if nothing changes, seconds since 1970; None for never.
-        stopped: why no more nodes begin, by policy.
+        stopped: reasons that no more nodes begin, by policy.
         counts: nodes by upgrade state, by policy.
     """
 
@@ -100,7 +100,7 @@ def decide_rollout(snapshot: RolloutSnapshot) -> RolloutDecision:
     """Decides one round."""
     groups: dict[str, list[NodeView]] = {}
     for view in sorted(snapshot.views, key=lambda view: view.name):
-        groups.setdefault(view.wanted.policy, []).append(view)
+        groups.setdefault(view.desired.policy, []).append(view)
     rounds = [_PolicyRound(nodes, name, snapshot) for name, nodes in groups.items()]
     for each in rounds:
         each.run()
@@ -127,7 +127,7 @@ class _PolicyRound:
         self._now = snapshot.now
         self._busy = snapshot.busy
         self._eviction_refusals = snapshot.eviction_refusals
-        #: Causes of failures of the sets wanted now, by node; grows within the round, never shrinks.
+        #: Causes of failures of the desired sets, by node; grows within the round, never shrinks.
         self._failed = self._failed_nodes()
         #: Names of nodes that may keep their pull pod.
         self._keep_pull_pods: set[str] = set()
@@ -148,7 +148,7 @@ class _PolicyRound:
 
     @property
     def stopped(self) -> str:
-        """Why no further node begins; empty while the failure budget lasts."""
+        """Reason that no further node begins; empty while the failure budget lasts."""
         budget = max(1, self._policy.failure_budget)
         if len(self._failed) < budget:
             return ""
@@ -161,7 +161,7 @@ class _PolicyRound:
         return UpgradeCounts(
             in_progress=sum(view.state.active for view in self._nodes),
             done=sum(
-                is_up_to_date(view) and view.wanted.set != "" and not is_in_progress(view) for view in self._nodes
+                is_up_to_date(view) and view.desired.set != "" and not is_in_progress(view) for view in self._nodes
             ),
             failed=sum(view.state is UpgradeState.FAILED for view in self._nodes),
             available=sum(not self._may_begin(view) for view in wanting),
@@ -169,18 +169,18 @@ class _PolicyRound:
         )
 
     def _failed_nodes(self) -> dict[str, str]:
-        """Causes of failures of the currently wanted sets, by node."""
-        wanted = {view.wanted.set for view in self._nodes}
+        """Causes of failures of the desired sets, by node."""
+        desired = {view.desired.set for view in self._nodes}
         causes = {
             node: failure.cause
-            for set_ in sorted(wanted & self._failures.keys())
+            for set_ in sorted(desired & self._failures.keys())
             for node, failure in self._failures[set_].nodes.items()
         }
         for view in self._nodes:
             record = view.record
-            if record is not None and view.failure and record.target in wanted:
+            if record is not None and view.failure and record.target in desired:
                 causes[view.name] = view.failure
-            elif is_proven(view, view.wanted.set):
+            elif is_proven(view, view.desired.set):
                 causes.pop(view.name, None)
         return causes
 
@@ -220,7 +220,7 @@ class _PolicyRound:
         room = Budget(self._policy, self._nodes, self._busy)
         for view in sorted(self._candidates(), key=upgrade_order):
             takes, prepares = self._reserve(view, room)
-            if (takes or prepares) and view.wanted.image and view.pull is PullProgress.FAILED:
+            if (takes or prepares) and view.desired.image and view.pull is PullProgress.FAILED:
                 self._refuse(view)
                 continue
             self._keep_pull_pods.add(view.name)
@@ -235,7 +235,7 @@ class _PolicyRound:
     def _reserve(self, view: NodeView, room: Budget) -> tuple[bool, bool]:
         """True if a node may begin now; and True if it is one of the next and may pull the image already."""
         if room.waits_for_canary(view):
-            self.notes[view.name] = f"driver set {view.wanted.set} is proven on other nodes first"
+            self.notes[view.name] = f"driver set {view.desired.set} is proven on other nodes first"
             return False, False
         if room.has_capacity(view):
             room.reserve(view)
@@ -264,12 +264,12 @@ class _PolicyRound:
         """Removes a waiting node's upgrade state or failure if its request is over or nobody wants the set."""
         goes_on, failed = self._policy.auto_upgrade, view.state is UpgradeState.FAILED
         outdated = failed or (view.state is UpgradeState.REQUIRED and not goes_on)
-        if outdated and not view.requested and not view.wanted.undecided:
+        if outdated and not view.requested and not view.desired.undecided:
             self.instructions.append(mark_required(view) if goes_on else mark_done(view))
 
     def _mark_done(self, view: NodeView) -> None:
         """Marks an up-to-date node upgrade-done."""
-        known = view.name not in self._busy and not view.wanted.undecided
+        known = view.name not in self._busy and not view.desired.undecided
         failed = view.state is UpgradeState.FAILED
         idle = known and not is_in_progress(view) and (not failed or view.record is None)
         left_by_others = failed and view.works
@@ -280,32 +280,32 @@ class _PolicyRound:
         return not view.skip_reason and not self._stop_reason(view) and (view.requested or self._policy.auto_upgrade)
 
     def _stop_reason(self, view: NodeView) -> str:
-        """Why no more nodes like this one begin; empty if they do. A node that a person requested begins anyway."""
+        """Reason that no more nodes like this one begin; empty if they do. A requested node begins anyway."""
         if view.requested:
             return ""
-        return reload_stop_reason(self._nodes, self._policy) if view.wanted.reload else self.stopped
+        return reload_stop_reason(self._nodes, self._policy) if view.desired.reload else self.stopped
 
     def _refuse(self, view: NodeView) -> None:
         """Marks a node failed because its image cannot be pulled; its driver was not changed."""
         fault = view.pull_pod.fault if view.pull_pod is not None else ""
-        cause = f"image {view.wanted.image} did not come to the node: {fault}"
+        cause = f"image {view.desired.image} did not come to the node: {fault}"
         self._failed[view.name] = cause
         self.instructions.append(refuse_upgrade(view, cause, self._now))
 
     def _has_image(self, view: NodeView) -> bool:
-        """True if the wanted image is on the node; starts a pull pod if it is not."""
-        wanted, pod = view.wanted, view.pull_pod
-        if not wanted.image or view.pull is PullProgress.PRESENT:
+        """True if the desired image is on the node; starts a pull pod if it is not."""
+        desired, pod = view.desired, view.pull_pod
+        if not desired.image or view.pull is PullProgress.PRESENT:
             return True
-        self.notes[view.name] = f"image {wanted.image} is being pulled"
+        self.notes[view.name] = f"image {desired.image} is being pulled"
         if pod is None:
             self.instructions.append(
                 PullImage(
                     node=view.name,
                     node_uid=view.uid,
-                    set=wanted.set,
-                    image=wanted.image,
-                    secrets=wanted.pull_secrets,
+                    set=desired.set,
+                    image=desired.image,
+                    secrets=desired.pull_secrets,
                 )
             )
         elif pod.until > self._now:
@@ -315,7 +315,7 @@ class _PolicyRound:
     def _delete_pull_pods(self, view: NodeView) -> None:
         """Deletes pull pods that no node needs."""
         for each in view.pulls:
-            needed = view.name in self._keep_pull_pods and each.set == view.wanted.set
+            needed = view.name in self._keep_pull_pods and each.set == view.desired.set
             if not needed and not each.terminating and view.name not in self._busy:
                 self.instructions.append(DeletePull(namespace=each.namespace, name=each.name, uid=each.uid))
 

@@ -108,7 +108,7 @@ Instruction = PatchNode | EvictPod | PullImage | DeletePull | RecordFailure | Fo
 
 
 class InstructionOutcome(Enum):
-    """How an instruction ended."""
+    """Outcome of an instruction."""
 
     DONE = "done"
     #: The object has changed since the decision, or is gone; the watch will show this.

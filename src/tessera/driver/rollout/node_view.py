@@ -60,7 +60,7 @@ class DriverPodView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PullProgress(Enum):
-    """How far the pull of an image has come."""
+    """Progress of the pull of an image."""
 
     ABSENT = "absent"
     PULLING = "pulling"
@@ -92,7 +92,7 @@ class PullPod(msgspec.Struct, frozen=True, kw_only=True):
     terminating: bool = False
 
 
-class WantedDriver(msgspec.Struct, frozen=True, kw_only=True):
+class DesiredDriver(msgspec.Struct, frozen=True, kw_only=True):
     """The driver that a node should have, as the planner decided.
 
     Attributes:
@@ -126,7 +126,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
         name: its name.
         uid: UID of the Node object.
         version: its resourceVersion.
-        wanted: the driver that it should have.
+        desired: the driver that it should have.
         current: the driver set that its label names; ``changing`` between two.
         state: state of its upgrade.
         record: record of its upgrade.
@@ -148,7 +148,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     uid: str
     version: str
-    wanted: WantedDriver
+    desired: DesiredDriver
     current: str
     state: UpgradeState = UpgradeState.NONE
     record: UpgradeRecord | None = None
@@ -183,7 +183,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def failure(self) -> str:
-        """Why the target set of its upgrade failed here; empty if it did not."""
+        """Cause of the failure of its upgrade's target set here; empty if it did not fail."""
         record = self.record
         return record.cause if self.state is UpgradeState.FAILED and record is not None and record.blames_set else ""
 
@@ -201,10 +201,10 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pull_pod(self) -> PullPod | None:
-        """The pod that pulls the wanted image."""
-        return next((each for each in self.pulls if each.set == self.wanted.set), None)
+        """The pod that pulls the desired image."""
+        return next((each for each in self.pulls if each.set == self.desired.set), None)
 
     @property
     def pull(self) -> PullProgress:
-        """How far the pull of the wanted image has come."""
+        """Progress of the pull of the desired image."""
         return self.pull_pod.pull if self.pull_pod is not None else PullProgress.ABSENT

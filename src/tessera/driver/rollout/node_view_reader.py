@@ -26,7 +26,7 @@ from tessera.driver.nodes.upgrade_record import (
     parse_upgrade_record,
     parse_upgrade_state,
 )
-from tessera.driver.rollout.node_view import DriverPodView, NodeView, PodView, PullPod, PullProgress, WantedDriver
+from tessera.driver.rollout.node_view import DesiredDriver, DriverPodView, NodeView, PodView, PullPod, PullProgress
 from tessera.kube.resources import Node, Pod
 
 #: Label ``app.kubernetes.io/name`` of pull pods.
@@ -48,14 +48,14 @@ _UNDER_WAY = frozenset({"", "ContainerCreating", "PodInitializing"})
 
 
 def read_node_view(
-    node: Node, pods: Sequence[Pod], wanted: WantedDriver, *, validated: Callable[[str], bool], now: float
+    node: Node, pods: Sequence[Pod], desired: DesiredDriver, *, validated: Callable[[str], bool], now: float
 ) -> NodeView:
     """Reads a node.
 
     Args:
         node: the node.
         pods: all pods on it.
-        wanted: the driver that it should have.
+        desired: the driver that it should have.
         validated: given a set's id, returns True if its driver was proven to work on this node as it runs now.
         now: seconds since 1970.
     """
@@ -66,7 +66,7 @@ def read_node_view(
         name=meta.name,
         uid=meta.uid,
         version=meta.resource_version,
-        wanted=wanted,
+        desired=desired,
         current=current,
         state=parse_upgrade_state(labels.get(UPGRADE_STATE_LABEL, "")),
         record=parse_upgrade_record(notes.get(RECORD_ANNOTATION, "")),
@@ -162,7 +162,7 @@ def _driver_fault(pod: Pod, now: float) -> str:
 
 
 def _pull_fault(pod: Pod, now: float) -> str:
-    """Why a pod's image will not arrive; empty while it may, or has."""
+    """Reason that a pod's image will not arrive; empty if it may still arrive, or has arrived."""
     for each in pod.status.containers:
         waiting = each.state.waiting if each.state is not None else None
         if waiting is None:

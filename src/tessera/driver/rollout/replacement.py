@@ -100,11 +100,11 @@ def _await_driver(view: NodeView, record: UpgradeRecord, now: float) -> NodeStep
 
 
 def turn_back_reason(view: NodeView, record: UpgradeRecord, *, may_continue: bool) -> str:
-    """Why a node turns back; empty if it goes on. An upgrade that was validated is finished."""
+    """Reason that a node turns back; empty if it goes on. An upgrade that was validated is finished."""
     if view.state is UpgradeState.UNCORDON:
         return ""
-    if view.wanted.set != record.target:
-        return f"driver set {view.wanted.set} is wanted now, not {record.target}"
+    if view.desired.set != record.target:
+        return f"driver set {view.desired.set} is wanted now, not {record.target}"
     if not may_continue and not record.changed and not record.requested:
         return "autoUpgrade was switched off, or the rollout was stopped"
     if view.state is UpgradeState.CORDON and view.cordoned_before and not view.unschedulable:
@@ -151,9 +151,9 @@ def restore_previous(view: NodeView, record: UpgradeRecord, now: float) -> NodeS
 
 
 def rest_after_failure(view: NodeView, record: UpgradeRecord) -> NodeStep:
-    """A failed node waits until its wanted set is the one it has; if its own driver is missing, until that works."""
-    content = view.wanted.set == view.current and not view.wanted.reload and (view.works or not record.same_set)
-    if content or not view.wanted.set:
+    """Waits, on a failed node, until the desired set is its own set, or until its own driver works again."""
+    content = view.desired.set == view.current and not view.desired.reload and (view.works or not record.same_set)
+    if content or not view.desired.set:
         return NodeStep(patch=finish(view, ""))
     if record.same_set:
         return NodeStep(waits=f"its driver did not come back: {record.cause}")
@@ -173,9 +173,9 @@ def _remove_target(view: NodeView, record: UpgradeRecord, now: float) -> NodeSte
 
 
 def _await_previous(view: NodeView, record: UpgradeRecord, now: float) -> NodeStep:
-    """Waits for the previous driver; if it does not start and another is wanted, takes that, since nothing serves."""
+    """Waits for the previous driver. If it does not start and another set is desired, that set follows."""
     until = record.since + START_SECONDS
-    other = view.wanted.set not in {record.target, view.current}
+    other = view.desired.set not in {record.target, view.current}
     broken = view.driver is not None and bool(view.driver.fault)
     if other and (broken or now >= until):
         return NodeStep(
@@ -184,7 +184,7 @@ def _await_previous(view: NodeView, record: UpgradeRecord, now: float) -> NodeSt
                 UpgradeState.RESTART,
                 now,
                 previous=view.current,
-                target=view.wanted.set,
+                target=view.desired.set,
                 restart_only=False,
                 returning=False,
                 cause="",

@@ -106,7 +106,7 @@ class Rollout:
 
         Args:
             views: all nodes with GPUs, as the watches show them now.
-            policies: upgrade settings by the object that nodes' ``wanted.policy`` names.
+            policies: upgrade settings by the object that nodes' ``desired.policy`` names.
             group: owns the tasks that write.
 
         Returns:

@@ -11,7 +11,8 @@ Sans-I/O: a view of the node goes in; one write, some evictions or a wait comes 
    driver's pod is gone before the new one may start: two drivers never run on one node.
 4. Tessera does not lift a cordon that was there before. If somebody lifts Tessera's cordon, it is not set again.
 5. Before the label changes, a node can return to service at once. Afterwards it goes back to its previous set, and
-   returns to service when that driver runs and was validated. The record shows the failure until another set is wanted.
+   returns to service when that driver runs and was validated. The record shows the failure until another set is
+   desired.
 
 =====================  =============================================  =====================================
 state                  what is done                                   what comes next
@@ -79,12 +80,12 @@ def begin_upgrade(view: NodeView, now: float) -> PatchNode:
     """Begins the upgrade of a node."""
     record = UpgradeRecord(
         previous=view.current,
-        target=view.wanted.set,
+        target=view.desired.set,
         since=now,
         began=now,
         deploy=view.pause_label,
         requested=view.requested,
-        restart_only=view.wanted.restart_only,
+        restart_only=view.desired.restart_only,
         offered=view.offers_gpus,
     )
     cordoned = {INITIAL_ANNOTATION: "true"} if view.foreign_cordon else {}
@@ -94,7 +95,7 @@ def begin_upgrade(view: NodeView, now: float) -> PatchNode:
         record,
         annotations={REQUESTED_ANNOTATION: None, ENABLED_ANNOTATION: "true", **cordoned},
         reason="DriverUpgrade",
-        note=f"driver set {view.current} is {'brought back' if record.same_set else f'replaced by {view.wanted.set}'}",
+        note=f"driver set {view.current} is {'brought back' if record.same_set else f'replaced by {view.desired.set}'}",
     )
 
 
@@ -102,7 +103,7 @@ def refuse_upgrade(view: NodeView, cause: str, now: float) -> PatchNode:
     """Marks a node failed before its driver was changed."""
     cause = cause[:FAILURE_CAUSE]
     record = UpgradeRecord(
-        previous=view.current, target=view.wanted.set, since=now, began=now, cause=cause, returning=True, restored=True
+        previous=view.current, target=view.desired.set, since=now, began=now, cause=cause, returning=True, restored=True
     )
     return patch_node(
         view,
@@ -136,10 +137,10 @@ def next_step(
     if record is None:
         return _without_record(view)
     if view.state is UpgradeState.FAILED and record.restored:
-        return NodeStep() if view.wanted.undecided else rest_after_failure(view, record)
+        return NodeStep() if view.desired.undecided else rest_after_failure(view, record)
     if not view.state.active and view.state is not UpgradeState.FAILED:
         return NodeStep(patch=abandon(view, "somebody took away the label of its state"))
-    if not view.wanted.set:
+    if not view.desired.set:
         return NodeStep(patch=abandon(view, "nothing is to be installed on it any more"))
     if view.cordoned_by_us and not view.unschedulable:
         return NodeStep(patch=patch_node(view, view.state, record, annotations={CORDONED_ANNOTATION: None}))

@@ -167,7 +167,7 @@ def _timer(measured: Bound | None, added: float) -> float | None:
 
 
 def _idle(measured: Bound | None) -> float | None:
-    """How long to keep an unneeded node: as long as making another one takes.
+    """Time to keep an unneeded node: as long as making another one takes.
 
     Then the cost is at most twice that of a decision with knowledge of the future (the ski rental argument). Labelled
     nodes do not count as empty before their GPUs are usable, so there is no other bound.

@@ -163,7 +163,7 @@ class Autoscale:
 
 
 def _obstacle(pod: Pod) -> str:
-    """Why a pod does not run, in the words of the component that it waits for; empty if there is no message."""
+    """Reason that a pod does not run, in the words of the component that it waits for; empty if there is no message."""
     for each in pod.status.conditions:
         if each.type == "PodScheduled" and each.status == "False":
             return f"no node fits: {each.message or each.reason}"

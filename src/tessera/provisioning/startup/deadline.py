@@ -104,8 +104,8 @@ class StartupDeadline(msgspec.Struct, frozen=True, kw_only=True):
     began: float
     grace: float
 
-    def due(self, registered: float, still: float = 0.0) -> float:
-        """When a node is overdue whose deadline was stopped for ``still`` seconds, seconds since 1970."""
+    def end(self, registered: float, still: float = 0.0) -> float:
+        """The end of a deadline that was stopped for ``still`` seconds, seconds since 1970."""
         return max(registered + self.seconds + still, self.began + min(self.grace, self.seconds))
 
 
@@ -148,7 +148,7 @@ def judge_startup(
             remove_taints=tainted, condition=None if record is None and shown is None else condition
         )
     began, status = deadline_began(node, record, now), driver_status(node)
-    due, later = deadline.due(began), deadline.due(began, _stopped_seconds(record, now))
+    due, later = deadline.end(began), deadline.end(began, _stopped_seconds(record, now))
     if now < due:
         again = record is not None and record.late and shown is not None
         text = f"its driver is asked for since {rfc3339(began)} only; the deadline is extended to {rfc3339(due)}"
@@ -157,7 +157,7 @@ def judge_startup(
         )
     if record is not None and status is not None and now < later and (status.awaits_shared or not status.shared):
         # The deadline stays stopped while the wait lasts; a watch shows its end.
-        later = deadline.due(began, BUILD_PATIENCE) if status.awaits_shared else later
+        later = deadline.end(began, BUILD_PATIENCE) if status.awaits_shared else later
         return StartupJudgement(condition=_extended_condition(node, status, record, later), due=later)
     return StartupJudgement(condition=_overdue_condition(node, record, missing, now), due=due)
 
@@ -173,7 +173,7 @@ def _stopped_seconds(record: ProvisioningRecord | None, now: float) -> float:
 def _extended_condition(
     node: Node, status: DriverStatus, record: ProvisioningRecord, until: float
 ) -> ProvisionedCondition:
-    text = f"{held_back_text(record)}; the deadline is extended to {rfc3339(until)}"
+    text = f"{shared_cause_text(record)}; the deadline is extended to {rfc3339(until)}"
     if status.awaits_shared:
         text = (
             f"the deadline stands still, and is extended to {rfc3339(until)} at most, while its driver waits for what "
@@ -182,8 +182,8 @@ def _extended_condition(
     return ProvisionedCondition(provisioned=False, reason=EXTENDED, text=text[:CONDITION_MESSAGE])
 
 
-def held_back_text(record: ProvisioningRecord) -> str:
-    """A sentence: how long a driver was held back by a cause that would have held back another node's too."""
+def shared_cause_text(record: ProvisioningRecord) -> str:
+    """A sentence on the time for which a cause delayed this driver that would have delayed another node's too."""
     return f"what kept its driver from coming for {record.waited:.0f} s would have kept another node's, too"
 
 
@@ -195,7 +195,7 @@ def deadline_began(node: Node, record: ProvisioningRecord | None, now: float) ->
 
 
 def _elapsed(node: Node, record: ProvisioningRecord | None, now: float) -> str:
-    """How long a node's deadline has been running, and since which moment."""
+    """The time for which a node's deadline has been running, and the moment at which it began."""
     event = "a driver was asked for" if record is not None and record.late else "it was registered"
     return f"{now - deadline_began(node, record, now):.0f} s after {event}"
 

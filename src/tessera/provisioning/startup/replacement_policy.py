@@ -20,7 +20,7 @@ from tessera.provisioning.startup.deadline import (
     ProvisionedCondition,
     StartupDeadline,
     deadline_began,
-    held_back_text,
+    shared_cause_text,
 )
 from tessera.text import count_noun
 
@@ -57,11 +57,11 @@ class ReplacementDecision(msgspec.Struct, frozen=True, kw_only=True):
 def shared_cause(
     node: Node, record: ProvisioningRecord, condition: ProvisionedCondition, *, deadline: StartupDeadline, now: float
 ) -> str:
-    """Why another node in place of an overdue one would fail too; empty if it might not."""
-    status, until = driver_status(node), deadline.due(deadline_began(node, record, now), record.waited)
+    """Reason that another node in place of an overdue one would fail too; empty if it might not."""
+    status, until = driver_status(node), deadline.end(deadline_began(node, record, now), record.waited)
     if status is not None and status.shared and condition.reason in DRIVER_REASONS:
         return f"another node in its place would be told the same of its driver: {driver_text(node)}"
-    return f"{held_back_text(record)}; it has until {rfc3339(until)}" if now < until else ""
+    return f"{shared_cause_text(record)}; it has until {rfc3339(until)}" if now < until else ""
 
 
 def has_no_driver_status(node: Node, condition: ProvisionedCondition) -> bool:

@@ -53,7 +53,7 @@ class Replacer:
         self._served = served
 
     def obstacle(self, node: Node, request: MachineRequest | None) -> str:
-        """Why a node must not be deleted now; empty if it may be."""
+        """Reason that a node must not be deleted now; empty if it may be."""
         if request is not None:
             return ""
         found = sorted(

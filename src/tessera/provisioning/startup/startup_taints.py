@@ -97,16 +97,16 @@ class StartupController:
         #: By node UID, the condition that this controller wrote last. An equal condition is not written again.
         self._written: dict[str, _ConditionText] = {}
         #: By node UID, the last reported obstacle to its replacement. An Event is sent only when the obstacle changes.
-        self._reported_held: dict[str, str] = {}
+        self._reported_obstacles: dict[str, str] = {}
 
     def next_due(self) -> float | None:
-        """When to judge again at the latest, seconds since 1970; None if only a change requires it."""
+        """Latest time of the next judgement, seconds since 1970; None if only a change requires it."""
         return min(self._due.values(), default=None)
 
     def remove_node(self, name: str, uid: str) -> None:
         """Forgets a deleted node."""
         self._due.pop(name, None)
-        for known in (self._taints_removed, self._written, self._reported_held):
+        for known in (self._taints_removed, self._written, self._reported_obstacles):
             known.pop(uid, None)
 
     async def check_nodes(self, changed: Collection[str]) -> None:
@@ -161,7 +161,7 @@ class StartupController:
         self._events.record(_about(node), "StartupTaintRemoved", f"offers what it should; {gone} is taken off")
 
     async def _write_condition(self, node: Node, desired: ProvisionedCondition, now: float) -> None:
-        """Writes the condition if what it says changes, and an Event if its reason does."""
+        """Writes the condition if its content changes, and an Event if its reason changes."""
         meta, desired = node.metadata, msgspec.structs.replace(desired, text=one_line(desired.text, CONDITION_MESSAGE))
         shown = next((each for each in node.status.conditions if each.type == PROVISIONED_CONDITION), None)
         before = (
@@ -208,13 +208,13 @@ class StartupController:
         if decision.answer is ReplacementAnswer.REPLACE:
             why = self._replacer.obstacle(node, request) or await self._missing_policy(node, record, found.condition)
         if why:
-            self._report_held(node, why, now)
+            self._report_obstacle(node, why, now)
         elif decision.answer is ReplacementAnswer.REPLACE:
             self._due[name] = now + _AGAIN
             try:
                 what = await self._replacer.replace(node, request, now)
             except Forbidden as error:
-                self._report_held(node, f"the controller lacks a right that this takes ({error.message})", now)
+                self._report_obstacle(node, f"the controller lacks a right that this takes ({error.message})", now)
                 return
             if record.replaced is None:
                 self._metrics.replaced()
@@ -222,7 +222,7 @@ class StartupController:
                 self._events.record(_about(node), "GpuNodeReplaced", note, type="Warning", action="Delete")
 
     async def _missing_policy(self, node: Node, record: ProvisioningRecord, condition: ProvisionedCondition) -> str:
-        """Why no policy brings a driver, to this node or another; empty if none needs to.
+        """Reason that no policy brings a driver, to this node or another; empty if none needs to.
 
         Without any policy the host should have its driver, and another node might.
         """
@@ -232,11 +232,11 @@ class StartupController:
         gone = "no policy says any more how its driver comes, nor how another node's would"
         return refused or (gone if record.waits is not None else "")
 
-    def _report_held(self, node: Node, why: str, now: float) -> None:
-        """Reports once why a node is not replaced; judges it again later, since limits and marks change."""
+    def _report_obstacle(self, node: Node, why: str, now: float) -> None:
+        """Reports once the obstacle to a node's replacement; judges it again later, since obstacles pass."""
         self._due[node.metadata.name] = now + _AGAIN
-        if self._reported_held.get(node.metadata.uid) != why:
-            self._reported_held[node.metadata.uid] = why
+        if self._reported_obstacles.get(node.metadata.uid) != why:
+            self._reported_obstacles[node.metadata.uid] = why
             self._events.record(_about(node), "GpuNodeReplacementDelayed", f"is not replaced: {why}", type="Warning")
 
 

@@ -84,7 +84,7 @@ def infer_milestones(record: ProvisioningRecord, observed: Observations) -> Prov
     if Milestone.WORKLOAD not in record.at:
         _add_milestones(at, _workload_milestones(observed, at, unseen=record.unseen), record)
     return msgspec.structs.replace(
-        record, at=at, **_held_back_seconds(record, observed.node), **_descriptions(record, observed)
+        record, at=at, **_shared_wait(record, observed.node), **_descriptions(record, observed)
     )
 
 
@@ -194,8 +194,8 @@ def _workload_milestones(observed: Observations, at: Mapping[Milestone, float], 
         yield Milestone.REQUESTED, asked
 
 
-def _held_back_seconds(record: ProvisioningRecord, node: NodeTimestamps) -> dict[str, float | None]:
-    """How long its driver was held back by a cause that would have held back another node's too; see rule 7."""
+def _shared_wait(record: ProvisioningRecord, node: NodeTimestamps) -> dict[str, float | None]:
+    """Fields with the time for which a cause delayed this driver that would have delayed others too; see rule 7."""
     said, began = node.driver_since, record.waits
     if said is None or record.usable:
         return {}

@@ -201,7 +201,7 @@ def read_pod(pod: Pod) -> PodTimestamps | None:
         unschedulable=parse_time(scheduled.last_transition_time) if scheduled is not None and waits else None,
         bound=true_since(pod.status.conditions, "PodScheduled"),
         started=_started(pod, role),
-        done=_done(pod),
+        done=_finished_at(pod),
         image=_image(pod)[:RECORD_TEXT],
         precompiled=_precompiled(pod) if role is PodRole.DRIVER else None,
     )
@@ -253,14 +253,14 @@ def _image(pod: Pod) -> str:
 
 
 def _started(pod: Pod, role: PodRole) -> float | None:
-    """When a workload's first container started; for other pods, the container that counts."""
+    """Start of a workload's first container; for other pods, of their main container."""
     every = [each for each in pod.status.container_statuses if role is PodRole.WORKLOAD or each.name == _main(pod)]
     states = [each.state for each in every if each.state is not None]
     texts = [part.started_at for state in states for part in (state.running, state.terminated) if part is not None]
     return min((found for text in texts if (found := parse_time(text)) is not None), default=None)
 
 
-def _done(pod: Pod) -> float | None:
+def _finished_at(pod: Pod) -> float | None:
     if tessera_app(pod) != VALIDATION_APP:
         return true_since(pod.status.conditions, "Ready")
     if pod.status.phase != "Succeeded":

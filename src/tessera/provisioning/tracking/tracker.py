@@ -248,15 +248,15 @@ class Tracker:
             validations=self.pods_on(node.name, PodRole.VALIDATION),
             workloads=workloads,
             node_wanted_since={
-                each.uid: since for each in workloads if (since := self._node_wanted_since(each.uid)) is not None
+                each.uid: since for each in workloads if (since := self._node_requested_at(each.uid)) is not None
             },
             witnessed=witnessed,
             newly_requested=anew,
             gpu_since=self._gpu_since.get(node.name),
         )
 
-    def _node_wanted_since(self, pod_uid: str) -> float | None:
-        """Since when a node is wanted for a pod."""
+    def _node_requested_at(self, pod_uid: str) -> float | None:
+        """Time at which a node was requested for a pod, seconds since 1970; None if none was."""
         return self._scaled_up.get(pod_uid, self._unschedulable.get(pod_uid))
 
     # Workloads
