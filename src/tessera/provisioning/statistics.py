@@ -4,7 +4,8 @@ Times to a GPU are few (a node costs money) and skewed (one slow pull). So quant
 distribution, and a quantile that the sample cannot support is marked as such. Means have Student's interval, since
 readers of benchmarks expect it.
 
-Hand-written: scipy would add 100 MB to an image that needs six functions of it.
+Hand-written: scipy 1.17 with numpy takes 216 MB on disk, and its import 0.8 s of CPU and 100 MiB of memory. This module
+needs six of its functions.
 """
 
 import math

@@ -2,6 +2,9 @@
 
 Requests: ``HEAD`` and ``GET /v2/<name>/manifests/<reference>``, ``GET /v2/<name>/blobs/<digest>`` for an image's
 configuration, ``GET /v2/<name>/tags/list``. Every failure is one of :mod:`~tessera.driver.registry.wire`.
+
+Hand-written: the clients oras 0.2.43 and python-dxf 12.1.1 have synchronous requests only, so each of a controller's
+lookups would need a thread, and they cost 120 and 80 ms of CPU at import.
 """
 
 import re

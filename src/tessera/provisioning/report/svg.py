@@ -1,7 +1,9 @@
 """A small writer of SVG: elements, texts with an estimated width, and axes with round numbers. Pure.
 
-Written by hand: a chart library would be the largest dependency of all for three kinds of bars. A drawing is readable
-on light and dark backgrounds, within a page or alone.
+A drawing is readable on light and dark backgrounds, within a page or alone.
+
+Hand-written: matplotlib takes 150 MB on disk with its dependencies, and its import 0.6 s of CPU. Three kinds of bars
+need little of it.
 """
 
 import math
