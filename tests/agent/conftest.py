@@ -18,7 +18,7 @@ import pytest
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.main.run import run
 from tessera.api.instaslice import INSTASLICES, Instaslice
-from tessera.clock import Clock, LoopClock
+from tessera.clock import Clock, LoopClock, rfc3339
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import NAMESPACES, NODES, PODS
@@ -111,6 +111,8 @@ class Scene:
         self.seam: Kubelet = seam or self.bus
         #: Pods by name: all that were made, and those on the node.
         self.made: dict[str, dict[str, Any]] = {}
+        #: Whether a pod has a sandbox, and since when.
+        self.sandboxes: dict[str, tuple[bool, float]] = {}
         self.pods: dict[str, dict[str, Any]] = {}
         self.kubelet = self._kubelet()
         self.cdi = CdiRegistry([folder / "cdi"])
@@ -303,9 +305,13 @@ class Scene:
         """Kubelet writes the states of a pod's containers into its status; the agent's watch does not know yet."""
         inits = {each["name"] for each in self.made[name]["spec"].get("initContainers", ())}
         told = [{"name": each, "state": dict(state)} for each, state in states.items()]
+        ready, since = self.sandboxes.get(name, (None, 0.0))
+        if ready is not sandbox:
+            self.sandboxes[name] = sandbox, (since := self.clock.now())
+        condition = {"type": "PodReadyToStartContainers", "status": str(sandbox), "lastTransitionTime": rfc3339(since)}
         status = {
             "phase": "Pending",
-            "conditions": [{"type": "PodReadyToStartContainers", "status": str(sandbox)}],
+            "conditions": [condition],
             "initContainerStatuses": [each for each in told if each["name"] in inits],
             "containerStatuses": [each for each in told if each["name"] not in inits],
         }

@@ -85,7 +85,7 @@ class Life:
 
     async def new_sandbox(self) -> None:
         """The sandbox died and everything with it. Kubelet leaves init containers in the status as they ended."""
-        await self.scene.clock.sleep(2.0)
+        await self.scene.clock.sleep(20.0)
         for name, state in self.states.items():
             if "running" in state:
                 await self.end(name, 137)

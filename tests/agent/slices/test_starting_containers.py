@@ -66,3 +66,23 @@ def test_without_a_sandbox_everything_begins_anew() -> None:
     states = ({"one": ended(1), "two": ended(2)}, {"app": ended(9, 1)})
     assert may_start(pod(*states, sandbox="False")) == {"one"}
     assert may_start(pod(*states, sandbox="")) == {"app"}  # a kubelet that does not tell
+
+
+@pytest.mark.parametrize(
+    ("since", "expected"),
+    [
+        (30, "one"),  # "one" ended in the sandbox before this one
+        (12, "app"),  # "one" ended 10 s before kubelet reported the sandbox, as it may when kubelet is slow
+        (2, "app"),  # the sidecar was restarted in this sandbox
+        (None, "app"),  # a kubelet that does not tell since when
+    ],
+)
+def test_a_sidecar_in_front_shows_that_a_result_is_of_the_former_sandbox(since: int | None, expected: str) -> None:
+    sidecar = {"running": {"startedAt": "2026-01-01T00:00:40Z"}}
+    found = pod({"side": sidecar, "one": ended(2)}, {"app": ended(9, 1)})
+    time = None if since is None else f"2026-01-01T00:00:{since:02}Z"
+    (condition,) = found.status.conditions
+    status = msgspec.structs.replace(
+        found.status, conditions=(msgspec.structs.replace(condition, last_transition_time=time),)
+    )
+    assert may_start(msgspec.structs.replace(found, status=status)) == {expected}

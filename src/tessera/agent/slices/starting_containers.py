@@ -10,8 +10,9 @@ the containers that come after it, so the same devices may belong to either. The
 4.  A container that runs does not start.
 5.  In a new sandbox everything begins anew: all ordinary init containers run again. The results of those that ended in
     the former sandbox stay in the status. A status without a sandbox has condition ``PodReadyToStartContainers``
-    ``False`` (1.29 and newer). If an init container ended before the one in front of it ended, its result is that of
-    a former sandbox.
+    ``False`` (1.29 and newer). With a sandbox, a result is that of a former sandbox if the init container ended before
+    the one in front of it ended; or if a sidecar in front of it started later, and it ended more than
+    :data:`STATUS_LAG` before the condition became ``True``.
 
 A status may be behind kubelet, never ahead. If by a status no container can be starting, that status is behind.
 """
@@ -20,11 +21,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tessera.agent.inventory.positions import parse_device_id
 from tessera.api.names import MIG_RESOURCE_PREFIX
+from tessera.clock import parse_rfc3339
 from tessera.kube.quantity import integer_value
-from tessera.kube.resources import Container, ContainerState, Pod
+from tessera.kube.resources import Condition, Container, ContainerState, Pod
 from tessera.kubelet.interfaces import ContainerResources, PodResources
 
 _NOT_STARTED = ContainerState()
+_SANDBOX_READY = "PodReadyToStartContainers"
+#: Seconds by which a container may end before kubelet reports the sandbox in which it ran. Kubelet reports a sandbox in
+#: the first sync after it started a container there; its relist of containers, each second, causes that sync.
+STATUS_LAG = 10.0
 
 
 def may_start(pod: Pod) -> frozenset[str]:
@@ -46,18 +52,35 @@ def is_sidecar(container: Container) -> bool:
 
 
 def _finished(pod: Pod, states: Mapping[str, ContainerState]) -> Iterator[str]:
-    """The ordinary init containers that have ended well in the present sandbox."""
-    if any(each.type == "PodReadyToStartContainers" and each.status == "False" for each in pod.status.conditions):
+    """The ordinary init containers that have ended well in the present sandbox; see rule 5."""
+    sandbox = next((each for each in pod.status.conditions if each.type == _SANDBOX_READY), None)
+    if sandbox is not None and sandbox.status == "False":
         return
-    before = ""
+    before = sidecar_started = ""
     for container in pod.spec.init_containers:
+        state = states.get(container.name, _NOT_STARTED)
         if is_sidecar(container):
+            started = state.running.started_at if state.running is not None else None
+            sidecar_started = max(sidecar_started, started or "")
             continue
-        ended = states.get(container.name, _NOT_STARTED).terminated
-        if ended is None or ended.exit_code != 0 or (ended.finished_at or "") < before:
+        ended = state.terminated
+        if ended is None or ended.exit_code != 0:
             return
-        before = ended.finished_at or before
+        at = ended.finished_at or ""
+        if at < before or (at < sidecar_started and _is_older(at, sandbox)):
+            return
+        before = at
         yield container.name
+
+
+def _is_older(finished_at: str, sandbox: Condition | None) -> bool:
+    """True if a container ended too early to have run in the sandbox of a condition."""
+    if sandbox is None or not sandbox.last_transition_time:
+        return False
+    try:
+        return parse_rfc3339(finished_at) + STATUS_LAG < parse_rfc3339(sandbox.last_transition_time)
+    except ValueError:
+        return False
 
 
 def _running(states: Mapping[str, ContainerState]) -> frozenset[str]:
