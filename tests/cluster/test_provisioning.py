@@ -100,7 +100,7 @@ def test_the_time_in_which_nobody_asked_for_a_driver_is_no_time_to_a_gpu(
         assert took is not None
         assert 30 < took < 300
         assert [span_seconds(found, part) for part in (Span.TOTAL, Span.PROVISIONED, Span.STARTUP)] == [None] * 3
-        assert any("s after a driver was asked for" in each for each in (await lab.why("gpu-1")).facts)
+        assert any("s after a driver was requested" in each for each in (await lab.why("gpu-1")).facts)
 
     play(scenario)
 

@@ -107,7 +107,7 @@ def test_a_node_that_waits_for_the_one_build_says_so_before_and_after_its_deadli
     early = asked(way, 620, annotations=waits)
     assert (early.case, early.verdict) == ("starting-up", verdict.format("10m"))
     assert f"driver waiting: {reason}" in early.facts
-    text = "the deadline stands still, and is extended to 2027-01-15T08:55:00Z at most"
+    text = "the deadline is stopped, and extended to 2027-01-15T08:55:00Z at most"
     extended = condition(PROVISIONED_CONDITION, "False", reason=EXTENDED, message=text)
     later = asked(way, 1220, annotations=waits, conditions=(READY, extended))
     assert (later.case, later.verdict) == ("starting-up", verdict.format("20m"))
@@ -124,7 +124,7 @@ def test_a_node_that_stood_there_before_says_how_long_it_took_from_when_a_driver
     at = {M.LABELLED: T0 + 600, M.PULLED: T0 + 640, M.ALLOCATABLE: T0 + 695}
     way = ProvisioningRecord(node="gpu-1", uid="node-uid", asked=T0 + 600, at=at)
     found = asked(way, 900, annotations=offering(), allocatable={"nvidia.com/gpu": "1"})
-    assert "came up 95 s after a driver was asked for: pulled 40 s" in found.facts
+    assert "came up 95 s after a driver was requested: pulled 40 s" in found.facts
     waiting = asked(ProvisioningRecord(node="gpu-1", uid="node-uid", asked=T0 + 600, at={M.LABELLED: T0 + 600}), 630)
     assert "in phase pulled for 30s" in waiting.verdict
 

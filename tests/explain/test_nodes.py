@@ -389,9 +389,9 @@ def driven(about: Node, phase: DriverPhase, reason: str, *, leaving: bool = Fals
 
 
 def test_a_node_that_is_given_another_driver_says_what_that_waits_for() -> None:
-    found = answer(driven(node(HEALTHY, IN_FORCE), DriverPhase.UPGRADING, "Pod default/train is to leave."))
+    found = answer(driven(node(HEALTHY, IN_FORCE), DriverPhase.UPGRADING, "Waiting for pod default/train to leave."))
     assert found.case == "changing-driver"
-    assert found.facts[0] == "driver: Pod default/train is to leave."
+    assert found.facts[0] == "driver: Waiting for pod default/train to leave."
     assert found.help == ("see its progress: tessera driver status n1 -v",)
 
 

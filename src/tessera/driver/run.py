@@ -173,7 +173,7 @@ class Drivers:
             try:
                 await self._rollout.load()
             except (ApiError, ConnectionError, TimeoutError) as error:
-                _log.warning("what earlier rollouts left behind cannot be read: %s", error)
+                _log.warning("the records of earlier rollouts cannot be read: %s", error)
                 await self._clock.sleep(backoff.next())
             else:
                 return

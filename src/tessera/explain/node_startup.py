@@ -79,7 +79,7 @@ def describe_startup(node: Node) -> Iterator[str]:
     if record is None:
         return
     part, began = (
-        (Span.AFTER_LABELLED, "a driver was asked for") if record.late else (Span.STARTUP, "it was registered")
+        (Span.AFTER_LABELLED, "a driver was requested") if record.late else (Span.STARTUP, "it was registered")
     )
     took = span_seconds(record, part)
     if took is None:

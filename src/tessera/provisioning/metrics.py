@@ -48,7 +48,7 @@ class ProvisioningMetrics:
             registry=registry,
         )
         self._taints = Counter(
-            "tessera_startup_taints_removed", "Startup taints taken off nodes that had started.", registry=registry
+            "tessera_startup_taints_removed", "Startup taints removed from nodes that had started.", registry=registry
         )
         self._overdue = Counter(
             "tessera_startup_overdue_nodes",
@@ -56,7 +56,7 @@ class ProvisioningMetrics:
             ["reason"],
             registry=registry,
         )
-        self._replaced = Counter("tessera_replaced_nodes", "Nodes whose replacement was asked for.", registry=registry)
+        self._replaced = Counter("tessera_replaced_nodes", "Nodes whose replacement was requested.", registry=registry)
         self._under_way = Gauge("tessera_provisioning_nodes", "Nodes on their way to usable cards.", registry=registry)
         self._failures = Counter(
             "tessera_provisioning_write_failures", "Writes of provisioning that failed.", ["kind"], registry=registry

@@ -33,7 +33,7 @@ def _missing_offers(node: Node) -> Iterator[str]:
         yield f"{advertised.message or 'its agent waits'} ({advertised.reason})"
     text = node.metadata.annotations.get(OFFERS_ANNOTATION)
     if text is None:
-        yield f"its agent has not said what its cards offer (annotation {OFFERS_ANNOTATION})"
+        yield f"its agent has not reported what its cards offer (annotation {OFFERS_ANNOTATION})"
         return
     try:
         offers = decode_offers(text)
@@ -51,12 +51,12 @@ def _not_in_force(node: Node) -> Iterator[str]:
     sharing, layout = condition_of(node, SHARING_CONDITION), condition_of(node, LAYOUT_CONDITION)
     asked = node.metadata.labels.get(MIG_CONFIG_LABEL, "")
     if layout is None and asked and not is_on_demand(asked):
-        yield f"its MIG layout {asked[:63]} is asked for, and the agent says nothing of it"
+        yield f"its MIG layout {asked[:63]} is requested, and its agent has not reported it"
     for each in (layout, sharing):
         if each is not None and each.status != "True":
             yield f"condition {each.type} is {each.status} ({each.reason}): {each.message}"
     if sharing is None:
-        yield f"its agent has not said how its cards are shared (condition {SHARING_CONDITION})"
+        yield f"its agent has not reported how its cards are shared (condition {SHARING_CONDITION})"
 
 
 def _not_allocatable(node: Node, offers: Collection[NodeOffer]) -> Iterator[str]:

@@ -137,7 +137,7 @@ def test_what_a_registry_said_last_counts_while_it_does_not_answer() -> None:
     verdict = choose_strategy(NODE, policy(), Registries().has(EXACT, stale=True))
     assert chosen(verdict) is DriverStrategy.PRECOMPILED
     assert verdict.choice is not None
-    assert "said last" in verdict.choice.reason
+    assert "its last answer" in verdict.choice.reason
 
 
 def test_finished_images_are_asked_for_together_and_the_builder_only_if_there_is_none() -> None:

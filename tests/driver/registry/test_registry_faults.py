@@ -118,7 +118,7 @@ async def test_what_is_no_manifest_is_no_answer(client: RegistryClient, body: by
 
 async def test_content_that_is_not_what_its_digest_says_is_refused(client: RegistryClient) -> None:
     async with serving(always(lambda: web.Response(body=b'{"config":{},"layers":[]}'))) as host:
-        with pytest.raises(RegistryUnreachable, match="not the one asked for"):
+        with pytest.raises(RegistryUnreachable, match="not the requested one"):
             await client.find_image(parse(f"{host}/a@sha256:{'0' * 64}"), "amd64", NOBODY)
 
 

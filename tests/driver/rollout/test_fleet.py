@@ -183,9 +183,12 @@ def test_a_write_whose_outcome_was_not_seen_holds_its_place() -> None:
     [
         (node(skip_reason="label nvidia.com/gpu-driver-upgrade.skip=true keeps it out"), "skip=true keeps it out"),
         (node(ready=False), "not ready"),
-        (node(desired=wanted(obstacle="its DaemonSet is refused")), "cannot come yet: its DaemonSet is refused"),
+        (
+            node(desired=wanted(obstacle="its DaemonSet is refused")),
+            "cannot be installed yet: its DaemonSet is refused",
+        ),
         (node(pods=(gpu_pod(controlled=False),)), "has no controller"),
-        (node(desired=wanted(when_idle=True), pods=(gpu_pod(),)), "comes when no pod uses its cards"),
+        (node(desired=wanted(when_idle=True), pods=(gpu_pod(),)), "is installed when no pod uses its cards"),
     ],
 )
 def test_a_node_that_may_not_change_is_passed_over_with_the_reason(view: NodeView, told: str) -> None:
@@ -239,7 +242,7 @@ def test_a_failure_is_told_until_another_set_is_wanted_even_if_that_has_to_wait(
     waits = node(state=UpgradeState.FAILED, record=resting, desired=wanted(when_idle=True), pods=(gpu_pod(),))
     decision = decided([waits])
     assert moved(decision, UpgradeState.REQUIRED) == ["n1"]
-    assert decision.notes["n1"].endswith("comes when no pod uses its cards")
+    assert decision.notes["n1"].endswith("is installed when no pod uses its cards")
     assert moved(decided([waits], UpgradePolicy(auto_upgrade=False)), UpgradeState.DONE) == ["n1"]
     unsure = replaced(waits, desired=msgspec.structs.replace(waits.desired, undecided=True))
     assert moved(decided([unsure]), UpgradeState.REQUIRED) == []
@@ -384,7 +387,7 @@ def test_a_node_whose_pods_could_not_leave_says_nothing_against_the_driver() -> 
     decision = decided([occupied, *fresh(1)], WIDE)
     assert moved(decision, UpgradeState.CORDON) == ["n0"]
     assert not [each for each in decision.instructions if isinstance(each, RecordFailure)]
-    assert "comes when no pod uses the node's cards: pod default/train was still there" in decision.notes["a"]
+    assert "is installed when no pod uses the node's cards: pod default/train was still there" in decision.notes["a"]
 
 
 def test_it_is_tried_anew_when_they_have_ended() -> None:

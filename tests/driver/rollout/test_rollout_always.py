@@ -308,7 +308,7 @@ def test_an_image_that_is_nowhere_affects_no_node() -> None:
     world, controller = fleet(10, UpgradePolicy(max_parallel=2, max_unavailable=3), MISSING)
     decision = settled(world, controller)
     assert world.touched == set()
-    assert "did not come to the node" in decision.stopped[POLICY]
+    assert "did not arrive on the node" in decision.stopped[POLICY]
     assert [node.state for node in world.nodes.values()].count(UpgradeState.FAILED) == 1
 
 

@@ -164,7 +164,7 @@ def test_evictions_that_are_refused_end_with_the_timeout_and_what_the_server_sai
     view = begun(UpgradeState.PODS, pods=(gpu_pod(),))
     blocked = {"uid-train": "the disruption budget web needs 2 healthy pods"}
     waiting = due(view, now=NOW + 299, eviction_refusals=blocked)
-    assert (waiting.cause, waiting.waits) == ("", f"pod default/train is to leave: {blocked['uid-train']}")
+    assert (waiting.cause, waiting.waits) == ("", f"waiting for pod default/train to leave: {blocked['uid-train']}")
     failed = due(view, now=NOW + 300, eviction_refusals=blocked)
     assert "default/train was still there after 300 s: the disruption budget web" in note(failed)
     forever = UpgradePolicy(pod_deletion=PodDeletionSettings(timeout_seconds=0))

@@ -98,7 +98,7 @@ def test_the_table_says_n_and_marks_what_few_nodes_cannot_tell() -> None:
 
 
 def test_a_table_of_nothing_says_what_makes_records() -> None:
-    assert next(lines([])) == "no records: nodes that come up from now on make them"
+    assert next(lines([])) == "no records: each node that starts from now on makes one"
     assert "ConfigMap provisioning-records" in "\n".join(lines([]))
 
 
@@ -224,7 +224,7 @@ def test_a_page_of_the_lab_alone_says_so_at_once() -> None:
 def test_a_page_of_nothing_says_so_and_where_to_look() -> None:
     told = page([], [], "2026-01-31T12:00:00Z")
     assert "simulated" not in told
-    assert "There are no records: nodes that come up from now on make them." in told
+    assert "There are no records: each node that starts from now on makes one." in told
     assert "ConfigMap provisioning-records" in told
 
 
@@ -328,7 +328,7 @@ def test_nodes_that_stood_there_before_are_counted_and_measured_from_then_on() -
         0,
         95,
     )
-    assert next(lines([found])) == "built (1 node, 1 there before a driver was asked for)"
+    assert next(lines([found])) == "built (1 node, 1 there before a driver was requested)"
     assert any("facts known to cards given out" in each for each in texts(stacked([found])))
 
 
@@ -437,7 +437,7 @@ MANY = "r: &r {node: " + "n" * 4000 + "}\nrecords: [" + ", ".join(["*r"] * 5000)
         ("[" * 50_000, "f: is nested too deeply"),
         ("a: " + "[" * 5_000, "f: is nested too deeply"),
         ("records: &a\n- {at: *a}\n", "f: line 2: *a holds itself"),
-        ("records: [" + "n" * 20_000 + "]", "f: holds what is no record, since it is too long: at most 10,000"),
+        ("records: [" + "n" * 20_000 + "]", "f: has a record that is too long: at most 10,000"),
     ],
 )
 def test_a_file_that_holds_none_is_refused_with_its_fault(text: str, says: str) -> None:

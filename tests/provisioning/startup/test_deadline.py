@@ -72,10 +72,10 @@ def test_a_node_that_offers_what_it_should_is_freed() -> None:
             },
             "no driver is loaded (WaitingForDriver)",
         ),
-        ({"annotations": {}}, f"its agent has not said what its cards offer (annotation {OFFERS_ANNOTATION})"),
+        ({"annotations": {}}, f"its agent has not reported what its cards offer (annotation {OFFERS_ANNOTATION})"),
         ({"annotations": {OFFERS_ANNOTATION: "x"}}, f"annotation {OFFERS_ANNOTATION}: "),
         ({"annotations": {OFFERS_ANNOTATION: "[]"}}, "its cards offer nothing"),
-        ({"conditions": (READY,)}, "its agent has not said how its cards are shared (condition GpuSharingApplied)"),
+        ({"conditions": (READY,)}, "its agent has not reported how its cards are shared (condition GpuSharingApplied)"),
         (
             {"conditions": (READY, condition("GpuSharingApplied", "Unknown", reason="ProfilePending", message="m"))},
             "condition GpuSharingApplied is Unknown (ProfilePending): m",
@@ -86,7 +86,7 @@ def test_a_node_that_offers_what_it_should_is_freed() -> None:
         ),
         (
             {"labels": {"nvidia.com/mig.config": "all-1g.5gb"}},
-            "its MIG layout all-1g.5gb is asked for, and the agent says nothing of it",
+            "its MIG layout all-1g.5gb is requested, and its agent has not reported it",
         ),
         ({"allocatable": {}}, "kubelet gives 0 of 1 nvidia.com/gpu"),
         ({"allocatable": {"nvidia.com/gpu": "many"}}, "kubelet gives 0 of 1 nvidia.com/gpu"),

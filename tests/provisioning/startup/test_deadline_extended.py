@@ -48,7 +48,7 @@ def test_at_the_ordinary_deadline_a_node_that_waits_for_the_one_build_is_told_th
     assert found.condition is not None
     assert (found.condition.status, found.condition.reason, found.condition.overdue) == ("False", EXTENDED, False)
     latest = rfc3339(T0 + 900 + BUILD_PATIENCE)
-    assert f"the deadline stands still, and is extended to {latest} at most" in found.condition.text
+    assert f"the deadline is stopped, and extended to {latest} at most" in found.condition.text
     assert BUILD in found.condition.text
     assert found.due == T0 + 900 + BUILD_PATIENCE
     assert late(waiting(60), 1500).condition == found.condition  # so it is written once
@@ -60,7 +60,7 @@ def test_after_the_wait_what_was_left_of_the_deadline_is_left_still() -> None:
     found = late(done, 1200, pulling)
     assert found.condition is not None
     assert found.condition.reason == EXTENDED
-    assert "what kept its driver from coming for 1140 s would have kept another node's, too" in found.condition.text
+    assert "the cause that delayed its driver for 1140 s would have delayed another node's too" in found.condition.text
     assert found.due == T0 + 900 + 1140
     ended = late(done, 900 + 1140, pulling)
     assert ended.condition is not None
@@ -137,7 +137,7 @@ def test_one_of_which_it_was_said_that_it_is_overdue_is_told_that_it_is_not_any_
     assert found.condition is not None
     assert found.condition.reason == EXTENDED
     assert found.condition.text == (
-        f"its driver is asked for since {rfc3339(T0 + 5000)} only; the deadline is extended to {rfc3339(T0 + 5900)}"
+        f"its driver was requested only at {rfc3339(T0 + 5000)}; the deadline is extended to {rfc3339(T0 + 5900)}"
     )
     assert shared_cause(some, LATE, overdue("DriverNotPulled"), deadline=PATIENCE, now=T0 + 5100)
 
@@ -148,12 +148,12 @@ def test_what_is_said_of_one_that_stood_there_before_counts_from_when_its_driver
     ended = late(LATE, 5900, make_node(taints=KEYS, annotations=driver(since=T0 + 5000), **old))
     assert ended.condition is not None
     assert ended.condition.text.startswith(
-        "900 s after a driver was asked for, no container of a driver has started there"
+        "900 s after a driver was requested, no container of a driver has started there"
     )
     gives = make_node(annotations=driver(since=T0 + 5000), allocatable={"nvidia.com/gpu": "1"}, **old)
     came = late(msgspec.structs.replace(LATE, at={**LATE.at, M.ALLOCATABLE: T0 + 5120}), 5120, gives)
     assert came.condition is not None
-    assert came.condition.text == "120 s after a driver was asked for, kubelet gives 1 nvidia.com/gpu"
+    assert came.condition.text == "120 s after a driver was requested, kubelet gives 1 nvidia.com/gpu"
 
 
 # Whether another node would help

@@ -250,7 +250,7 @@ class NextKernels:
         try:
             await self._client.merge_patch(CONFIGMAPS, CONFIG_MAP, patch, NAMESPACE, uid=held.metadata.uid)
         except (ApiError, ConnectionError, TimeoutError) as error:
-            _log.info("ConfigMap %s: what came of it cannot be written: %s", CONFIG_MAP, error)
+            _log.info("ConfigMap %s: the report cannot be written: %s", CONFIG_MAP, error)
 
     def _on_list(self, event: WatchEvent[ConfigMap]) -> None:
         """Wakes the lookup if the list changed; Tessera's own writes change only the annotation."""

@@ -206,7 +206,7 @@ class RegistryResolver:
         _, until = self._pauses.get(reference.repository, (None, 0.0))
         if not fresh and self._clock.monotonic() < until:
             wait = round(until - self._clock.monotonic())
-            text = f"{reference.registry} did not answer; it is asked again in {wait} s"
+            text = f"{reference.registry} did not answer; the next request is in {wait} s"
             return _LookupResult(outcome=Outcome.UNREACHABLE, text=text, image=good, until=until)
         async with self._slots:
             try:
@@ -336,7 +336,7 @@ class PersistentResolver:
             images = msgspec.json.decode(text[:DRIVER_MEMORY], type=list[CachedImage])
         except (msgspec.DecodeError, RecursionError) as error:
             _log.warning(
-                "what ConfigMap %s says of images cannot be read, they are asked for anew: %s", CONFIG_MAP, error
+                "the images in ConfigMap %s cannot be decoded, they are looked up again: %s", CONFIG_MAP, error
             )
             return
         self._resolver.restore(images[:REMEMBERED_IMAGES])

@@ -164,7 +164,7 @@ class _ClusterPlanner:
         if not fitting:
             return result
         known = next((each for each in fitting if each.id in self._serving), fitting[0])
-        reason = f"The registry does not answer; {known.image} is what the pool has already."
+        reason = f"The registry does not answer; the pool has {known.image} already."
         return msgspec.structs.replace(result, choice=DriverChoice(strategy=known.strategy, set=known, reason=reason))
 
     def _avoid_failed_set(self, state: NodeState, result: StrategyResult) -> StrategyResult:

@@ -223,7 +223,7 @@ class _StrategySearch:
             tag=answer.tag,
             toolkit=toolkit,
         )
-        stale = " The registry does not answer now; this is what it said last." if answer.stale else ""
+        stale = " The registry does not answer now; this is its last answer." if answer.stale else ""
         choice = DriverChoice(
             strategy=step.strategy,
             set=made,

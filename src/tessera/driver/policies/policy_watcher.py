@@ -81,7 +81,7 @@ def decode_policies(text: str) -> Mapping[str, DriverPolicy]:
     try:
         return msgspec.json.decode(text[:DRIVER_MEMORY], type=dict[str, DriverPolicy])
     except (msgspec.DecodeError, RecursionError) as error:
-        _log.warning("what ConfigMap %s says of policies cannot be read, it is written anew: %s", CONFIG_MAP, error)
+        _log.warning("the policies in ConfigMap %s cannot be decoded, it is replaced: %s", CONFIG_MAP, error)
         return {}
 
 

@@ -217,7 +217,7 @@ def _tag_list(body: bytes, where: str) -> list[str]:
     try:
         tags = msgspec.json.decode(body, type=_TagList).tags or []
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RegistryUnreachable(f"{where}: what the registry gave is no list of tags ({error})") from error
+        raise RegistryUnreachable(f"{where}: the registry's answer is no list of tags ({error})") from error
     return [tag for tag in tags if _TAG.fullmatch(tag)]
 
 

@@ -89,17 +89,17 @@ def read_manifest(body: bytes, *, where: str, wanted: str = "") -> Manifest:
     digest = "sha256:" + hashlib.sha256(body).hexdigest()
     if wanted and wanted != digest:
         raise RegistryUnreachable(
-            f"{where}: the registry gave content with digest {digest}, which is not the one asked for"
+            f"{where}: the registry gave content with digest {digest}, which is not the requested one"
         )
     try:
         document = msgspec.json.decode(body, type=_Document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RegistryUnreachable(f"{where}: what the registry gave is no manifest ({error})") from error
+        raise RegistryUnreachable(f"{where}: the registry's answer is no manifest ({error})") from error
     if document.manifests is not None:
         return Manifest(digest=digest, entries=tuple(document.manifests))
     if document.config is None or document.layers is None:
         raise RegistryUnreachable(
-            f"{where}: what the registry gave is neither an image nor an index of images in a format known here "
+            f"{where}: the registry's answer is neither an image nor an index of images in a format known here "
             "(OCI, or Docker version 2, schema 2); push the image again with a current tool"
         )
     # A negative size would make the sum wrong.

@@ -131,7 +131,7 @@ class TokenCache:
         """
         realm = challenge.parameters.get("realm", "")
         if not realm.startswith(("https://", "http://")):
-            raise AccessRefused(f"{reference.registry} asks for a token and names no server that gives one")
+            raise AccessRefused(f"{reference.registry} requires a token and names no server for it")
         plain = self._wire.trust.scheme(reference.host) == "http"
         if login != ANONYMOUS and not may_receive_credentials(realm, reference.host, plain=plain):
             raise AccessRefused(

@@ -122,7 +122,7 @@ def refusal_reason(view: NodeView, policy: UpgradePolicy, *, stopped: str, faile
         failed: cause of the set's earlier failure on this node; empty if it did not fail.
     """
     desired = view.desired
-    what = "its driver can come back" if desired.reload else f"driver set {desired.set} is available"
+    what = "its driver can be reloaded" if desired.reload else f"driver set {desired.set} is available"
     if view.skip_reason:
         return f"{what}; {view.skip_reason}"
     if not policy.auto_upgrade and not view.requested:
@@ -132,7 +132,7 @@ def refusal_reason(view: NodeView, policy: UpgradePolicy, *, stopped: str, faile
     if failed and not (view.requested or desired.reload):
         return f"driver set {desired.set} failed here: {failed}"
     if desired.obstacle:
-        return f"driver set {desired.set} cannot come yet: {desired.obstacle}"
+        return f"driver set {desired.set} cannot be installed yet: {desired.obstacle}"
     if not view.ready:
         return "the node is not ready"
     return "" if desired.restart_only or not view.gpu_pods else _usage_reason(view, policy)
@@ -156,5 +156,5 @@ def _usage_reason(view: NodeView, policy: UpgradePolicy) -> str:
     if view.foreign_cordon:
         return f"somebody cordoned the node, and pod {view.gpu_pods[0].text} uses its cards"
     if view.desired.when_idle and not view.requested:
-        return f"driver set {view.desired.set} comes when no pod uses its cards"
+        return f"driver set {view.desired.set} is installed when no pod uses its cards"
     return drain_obstacle(view, policy)

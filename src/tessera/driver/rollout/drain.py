@@ -105,7 +105,7 @@ def wait_for_jobs(view: NodeView, record: UpgradeRecord, policy: UpgradePolicy, 
     timeout = policy.wait_for_completion.timeout_seconds
     until = record.since + timeout if timeout else None
     if pods and (until is None or now < until):
-        return NodeStep(until=until, waits=f"pod {pods[0].text} is to end first{_more_text(len(pods))}")
+        return NodeStep(until=until, waits=f"waiting for the end of pod {pods[0].text}{_more_text(len(pods))}")
     return NodeStep(patch=advance(view, UpgradeState.PODS, now))
 
 
@@ -170,7 +170,8 @@ def _evict(
         if not pod.terminating
     )
     waits = (
-        f"pod {leaving.pods[0].text} is to leave{_more_text(len(leaving.pods))}{_eviction_refusal(leaving, blocked)}"
+        f"waiting for pod {leaving.pods[0].text} to leave{_more_text(len(leaving.pods))}"
+        f"{_eviction_refusal(leaving, blocked)}"
     )
     return NodeStep(evict=evict, until=record.since + timeout if timeout else None, waits=waits)
 

@@ -288,7 +288,7 @@ class _PolicyRound:
     def _refuse(self, view: NodeView) -> None:
         """Marks a node failed because its image cannot be pulled; its driver was not changed."""
         fault = view.pull_pod.fault if view.pull_pod is not None else ""
-        cause = f"image {view.desired.image} did not come to the node: {fault}"
+        cause = f"image {view.desired.image} did not arrive on the node: {fault}"
         self._failed[view.name] = cause
         self.instructions.append(refuse_upgrade(view, cause, self._now))
 

@@ -63,7 +63,7 @@ def await_validation(view: NodeView, record: UpgradeRecord, now: float) -> NodeS
         return NodeStep(patch=patch_node(view, UpgradeState.VALIDATION, record, labels=resume(view)))
     if record.offered and not view.offers_gpus and not record.restart_only:
         cause = f"driver set {record.target} was validated, but the node offers no cards {within}"
-        return timeout_for(view, VALIDATION_SECONDS, cause, now, "the node is to offer its cards again")
+        return timeout_for(view, VALIDATION_SECONDS, cause, now, "waiting for the node to offer its cards again")
     if view.cordoned_by_us:
         return NodeStep(patch=advance(view, UpgradeState.UNCORDON, now))
     return finish_upgrade(view, record)
@@ -84,7 +84,7 @@ def _remove_old_driver(view: NodeView, record: UpgradeRecord, now: float) -> Nod
         if view.offers_gpus or view.agent_holds_gpus:
             still = "the node still offers cards" if view.offers_gpus else "the node's agent still has its cards open"
             cause = f"{still} {LET_GO_SECONDS:.0f} s after label {PAUSE_LABEL}={PAUSED}"
-            return timeout_for(view, LET_GO_SECONDS, cause, now, "the users of its cards are to let go")
+            return timeout_for(view, LET_GO_SECONDS, cause, now, "waiting for the users of its cards to release them")
     patch = set_label(view, DRIVER_SET_LABEL, CHANGING, now, changed=True)
     return NodeStep(patch=msgspec.structs.replace(patch, without_gpu_pods=not record.restart_only))
 
@@ -141,7 +141,7 @@ def restore_previous(view: NodeView, record: UpgradeRecord, now: float) -> NodeS
         return _remove_target(view, record, now)
     if back and view.current != back:
         if view.drivers:
-            return NodeStep(waits=f"the pod of driver set {view.drivers[0].set} is to end")
+            return NodeStep(waits=f"waiting for the pod of driver set {view.drivers[0].set} to end")
         return NodeStep(patch=set_label(view, DRIVER_SET_LABEL, back, now))
     if record.changed and not view.works:
         return _await_previous(view, record, now)
@@ -156,9 +156,11 @@ def rest_after_failure(view: NodeView, record: UpgradeRecord) -> NodeStep:
     if content or not view.desired.set:
         return NodeStep(patch=finish(view, ""))
     if record.same_set:
-        return NodeStep(waits=f"its driver did not come back: {record.cause}")
+        return NodeStep(waits=f"its driver did not return: {record.cause}")
     if record.occupied:
-        return NodeStep(waits=f"driver set {record.target} comes when no pod uses the node's cards: {record.cause}")
+        return NodeStep(
+            waits=f"driver set {record.target} is installed when no pod uses the node's cards: {record.cause}"
+        )
     return NodeStep(waits=f"driver set {record.target} failed here: {record.cause}")
 
 
@@ -168,7 +170,7 @@ def _remove_target(view: NodeView, record: UpgradeRecord, now: float) -> NodeSte
             return NodeStep(patch=set_label(view, PAUSE_LABEL, PAUSED, now))
         until = record.since + LET_GO_SECONDS
         if view.offers_gpus and now < until:  # later without waiting: a failed driver cannot be asked for ever
-            return NodeStep(until=until, waits="the users of its cards are to let go")
+            return NodeStep(until=until, waits="waiting for the users of its cards to release them")
     return NodeStep(patch=set_label(view, DRIVER_SET_LABEL, CHANGING, now))
 
 
@@ -192,7 +194,7 @@ def _await_previous(view: NodeView, record: UpgradeRecord, now: float) -> NodeSt
             )
         )
     fault = f": {view.driver.fault}" if view.driver is not None and broken else ""
-    waits = f"driver set {view.current} is to run and to be validated{fault}"
+    waits = f"waiting for driver set {view.current} to run and to be validated{fault}"
     return NodeStep(until=until if other else None, waits=waits)
 
 

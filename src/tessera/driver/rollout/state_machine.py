@@ -139,9 +139,9 @@ def next_step(
     if view.state is UpgradeState.FAILED and record.restored:
         return NodeStep() if view.desired.undecided else rest_after_failure(view, record)
     if not view.state.active and view.state is not UpgradeState.FAILED:
-        return NodeStep(patch=abandon(view, "somebody took away the label of its state"))
+        return NodeStep(patch=abandon(view, "somebody removed the label of its upgrade state"))
     if not view.desired.set:
-        return NodeStep(patch=abandon(view, "nothing is to be installed on it any more"))
+        return NodeStep(patch=abandon(view, "no driver is to be installed on it any more"))
     if view.cordoned_by_us and not view.unschedulable:
         return NodeStep(patch=patch_node(view, view.state, record, annotations={CORDONED_ANNOTATION: None}))
     if view.current not in {record.previous, record.target, CHANGING, ""}:
@@ -159,7 +159,7 @@ def _without_record(view: NodeView) -> NodeStep:
     if view.state.active or view.cordoned_by_us:
         return NodeStep(patch=abandon(view, "its record was lost"))
     if view.paused and view.works:  # while a driver starts, NVIDIA's driver manager may have paused its users
-        note = f"label {PAUSE_LABEL}={PAUSED} is taken back: no driver of the node is being replaced"
+        note = f"label {PAUSE_LABEL}={PAUSED} is removed: no driver of the node is being replaced"
         patch = patch_node(view, view.state, None, reason="DriverUpgrade", note=note)
         return NodeStep(patch=msgspec.structs.replace(patch, labels=resume(view), annotations={}))
     return NodeStep()

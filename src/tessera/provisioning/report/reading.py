@@ -110,7 +110,7 @@ def _lines_of(values: list[Any], what: str, name: str) -> list[tuple[str, str]]:
         line = _line(each, name)
         characters += len(line)
         if characters > REPORT_TEXT:
-            raise ValueError(f"{name}: stands for too much: {REPORT_TEXT} are allowed; give fewer records")
+            raise ValueError(f"{name}: expands to too much: {REPORT_TEXT} are allowed; give fewer records")
         lines.append((f"{what} {number}", line))
     return lines
 
@@ -122,12 +122,12 @@ def _line(value: Any, name: str) -> str:
         parts = [*each, *each.values()] if isinstance(each, dict) else each if isinstance(each, (list, tuple)) else ()
         left -= len(each) if isinstance(each, (str, bytes)) else 1 + len(parts)
         if left < 0:
-            raise ValueError(f"{name}: holds what is no record, since it is too long: {REPORT_RECORD} are allowed")
+            raise ValueError(f"{name}: has a record that is too long: {REPORT_RECORD} are allowed")
         todo += parts
     try:
         return msgspec.json.encode(value).decode()
     except (TypeError, RecursionError):  # YAML has sets, and objects that contain themselves
-        raise ValueError(f"{name}: holds what is no record") from None
+        raise ValueError(f"{name}: has an entry that is no record") from None
 
 
 def _yaml(text: str, name: str) -> Any:

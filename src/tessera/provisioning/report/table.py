@@ -8,7 +8,7 @@ from tessera.text import count_noun
 
 _COLUMNS = ("n", "mean", "p50", "p90", "p99")
 #: The text for an empty report, with the place to look at then.
-NOTHING = "no records: nodes that come up from now on make them"
+NOTHING = "no records: each node that starts from now on makes one"
 WHERE = (
     "--since and --group leave records out; without --file they are those of the controller, in the ConfigMap"
     " provisioning-records of the namespace that -n names"
@@ -87,7 +87,7 @@ def nodes_text(summary: Summary) -> str:
     if summary.simulated:
         parts.append("simulated" if summary.simulated == summary.records else f"{summary.simulated} of them simulated")
     if summary.late:
-        parts.append(f"{summary.late} there before a driver was asked for")
+        parts.append(f"{summary.late} there before a driver was requested")
     if summary.lost:
         parts.append(f"{summary.lost} lost before their cards could be used")
     return ", ".join(parts)

@@ -37,7 +37,7 @@ from tessera.provisioning.phases import current_phase
 #: By the phase that blocks: reason of the condition, and the thing that the node waits for.
 BLOCKING = {
     Milestone.READY: ("NodeNotReady", "kubelet does not say that the node is Ready"),
-    Milestone.LABELLED: ("FactsMissing", "what its driver depends on is not known"),
+    Milestone.LABELLED: ("FactsMissing", "a fact that its driver depends on is not known"),
     Milestone.PULLED: ("DriverNotPulled", "no container of a driver has started there"),
     Milestone.DRIVER: ("DriverNotReady", "its driver is not ready"),
     Milestone.TOOLKIT: ("ToolkitNotReady", "the container toolkit is not ready"),
@@ -151,7 +151,7 @@ def judge_startup(
     due, later = deadline.end(began), deadline.end(began, _stopped_seconds(record, now))
     if now < due:
         again = record is not None and record.late and shown is not None
-        text = f"its driver is asked for since {rfc3339(began)} only; the deadline is extended to {rfc3339(due)}"
+        text = f"its driver was requested only at {rfc3339(began)}; the deadline is extended to {rfc3339(due)}"
         return StartupJudgement(
             condition=ProvisionedCondition(provisioned=False, reason=EXTENDED, text=text) if again else None, due=due
         )
@@ -176,15 +176,15 @@ def _extended_condition(
     text = f"{shared_cause_text(record)}; the deadline is extended to {rfc3339(until)}"
     if status.awaits_shared:
         text = (
-            f"the deadline stands still, and is extended to {rfc3339(until)} at most, while its driver waits for what "
-            f"another node's would wait for, too: {driver_text(node)}"
+            f"the deadline is stopped, and extended to {rfc3339(until)} at most, while its driver waits for a "
+            f"cause that would delay another node's too: {driver_text(node)}"
         )
     return ProvisionedCondition(provisioned=False, reason=EXTENDED, text=text[:CONDITION_MESSAGE])
 
 
 def shared_cause_text(record: ProvisioningRecord) -> str:
     """A sentence on the time for which a cause delayed this driver that would have delayed another node's too."""
-    return f"what kept its driver from coming for {record.waited:.0f} s would have kept another node's, too"
+    return f"the cause that delayed its driver for {record.waited:.0f} s would have delayed another node's too"
 
 
 def deadline_began(node: Node, record: ProvisioningRecord | None, now: float) -> float:
@@ -196,7 +196,7 @@ def deadline_began(node: Node, record: ProvisioningRecord | None, now: float) ->
 
 def _elapsed(node: Node, record: ProvisioningRecord | None, now: float) -> str:
     """The time for which a node's deadline has been running, and the moment at which it began."""
-    event = "a driver was asked for" if record is not None and record.late else "it was registered"
+    event = "a driver was requested" if record is not None and record.late else "it was registered"
     return f"{now - deadline_began(node, record, now):.0f} s after {event}"
 
 

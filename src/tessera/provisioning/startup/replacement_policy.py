@@ -60,7 +60,7 @@ def shared_cause(
     """Reason that another node in place of an overdue one would fail too; empty if it might not."""
     status, until = driver_status(node), deadline.end(deadline_began(node, record, now), record.waited)
     if status is not None and status.shared and condition.reason in DRIVER_REASONS:
-        return f"another node in its place would be told the same of its driver: {driver_text(node)}"
+        return f"another node in its place would have the same driver status: {driver_text(node)}"
     return f"{shared_cause_text(record)}; it has until {rfc3339(until)}" if now < until else ""
 
 

@@ -126,9 +126,7 @@ class StartupController:
                 pause = self._backoff.next()
                 self._metrics.write_failed("startup")
                 self._due[name] = now + pause
-                _log.warning(
-                    "node %s: what is due at its start cannot be written, again in %.1f s: %s", name, pause, error
-                )
+                _log.warning("node %s: a write of its startup failed, next attempt in %.1f s: %s", name, pause, error)
             else:
                 self._backoff.reset()
 
@@ -158,7 +156,7 @@ class StartupController:
         await self._client.merge_patch(NODES, meta.name, patch, uid=meta.uid, resource_version=meta.resource_version)
         self._taints_removed[meta.uid] = meta.resource_version
         self._metrics.taint_removed()
-        self._events.record(_about(node), "StartupTaintRemoved", f"offers what it should; {gone} is taken off")
+        self._events.record(_about(node), "StartupTaintRemoved", f"offers all its cards; {gone} is removed")
 
     async def _write_condition(self, node: Node, desired: ProvisionedCondition, now: float) -> None:
         """Writes the condition if its content changes, and an Event if its reason changes."""
@@ -229,7 +227,7 @@ class StartupController:
         if not has_no_driver_status(node, condition):
             return ""
         refused = await self._replacer.invalid_policy()
-        gone = "no policy says any more how its driver comes, nor how another node's would"
+        gone = "no policy brings a driver to this node or to another any more"
         return refused or (gone if record.waits is not None else "")
 
     def _report_obstacle(self, node: Node, why: str, now: float) -> None:
