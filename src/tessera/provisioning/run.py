@@ -67,8 +67,11 @@ class Provisioning:
         self._pods = pods
         self._events = events
         self._options = options
+        #: True once all existing objects were observed. Only then does an observation date a change.
         self._live = False
+        #: Set while a round is due.
         self._woken = asyncio.Event()
+        #: Names of nodes with an observation since the last round.
         self._changed: set[str] = set()
         self._store = HistoryStore(
             runtime,
@@ -78,11 +81,9 @@ class Provisioning:
         )
         self._annotator = NodeAnnotator(runtime, tracker=self.tracker, metrics=metrics)
         self._workload_recorder = WorkloadRecorder(client, store=self._store, metrics=metrics)
-        seen = self._on_machine
-        self._machines = (
-            OptionalKind(client, CAPI_MACHINES, clock=clock, rng=rng, on_event=partial(seen, CAPI_MACHINES)),
-            OptionalKind(client, OPENSHIFT_MACHINES, clock=clock, rng=rng, on_event=partial(seen, OPENSHIFT_MACHINES)),
-            OptionalKind(client, NODECLAIMS, clock=clock, rng=rng, on_event=partial(seen, NODECLAIMS)),
+        self._machines = tuple(
+            OptionalKind(client, kind, clock=clock, rng=rng, on_event=partial(self._on_machine, kind))
+            for kind in (CAPI_MACHINES, OPENSHIFT_MACHINES, NODECLAIMS)
         )
 
     async def run(self) -> None:

@@ -222,7 +222,7 @@ class RegistryResolver:
             except OSError as error:  # the pull secrets cannot be read now
                 return self._unreachable_result(reference, RegistryUnreachable(str(error)), good)
         self._pauses.pop(reference.repository, None)
-        return self._found_result(text, architecture, found)
+        return self._result_of(text, architecture, found)
 
     async def _fetch_image(
         self, reference: Reference, architecture: str, keyring: Keyring, good: CachedImage | None
@@ -232,7 +232,7 @@ class RegistryResolver:
             return good
         return await self._client.find_image(reference, architecture, keyring)
 
-    def _found_result(self, text: str, architecture: str, found: RegistryImage | CachedImage) -> _LookupResult:
+    def _result_of(self, text: str, architecture: str, found: RegistryImage | CachedImage) -> _LookupResult:
         good = CachedImage(
             reference=text,
             architecture=architecture,

@@ -129,7 +129,7 @@ class _ClusterPlanner:
     def _node_state(self, facts: DriverNodeFacts, policy: DriverPolicy | None) -> NodeState:
         pods = self._snapshot.pods.get(facts.name, NodePods())
         ours = policy is not None and not facts.opted_out and not facts.preinstalled and not pods.foreign
-        goes_on = ours and pods.validated(facts.driver_set)
+        serves = ours and pods.validated(facts.driver_set)
         return NodeState(
             facts=facts,
             pods=pods,
@@ -138,7 +138,7 @@ class _ClusterPlanner:
             rollout_note=self._snapshot.rollout_notes.get(facts.name, ""),
             sets=self._sets,
             toolkit=policy is not None and policy.toolkit.enabled,
-            gpu_pod="" if goes_on or not facts.driver_set else self._snapshot.gpu_pods.get(facts.name, ""),
+            gpu_pod="" if serves or not facts.driver_set else self._snapshot.gpu_pods.get(facts.name, ""),
         )
 
     def _strategy_for(self, facts: DriverNodeFacts, policy: DriverPolicy) -> StrategyResult:

@@ -191,9 +191,9 @@ class RolloutExecutor:
         self.refusals.pop(eviction.uid, None)
         return InstructionOutcome.DONE
 
-    async def _pull(self, wish: PullImage) -> InstructionOutcome:
+    async def _pull(self, instruction: PullImage) -> InstructionOutcome:
         try:
-            await self._client.create(PODS.untyped(), pull_pod(wish), self._namespace)
+            await self._client.create(PODS.untyped(), pull_pod(instruction), self._namespace)
         except AlreadyExists:
             return InstructionOutcome.REFUSED  # Tessera's own pod, not seen yet, or an earlier one about to go
         return InstructionOutcome.DONE

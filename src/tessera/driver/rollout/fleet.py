@@ -262,10 +262,10 @@ class _PolicyRound:
 
     def _reset_state(self, view: NodeView) -> None:
         """Removes a waiting node's upgrade state or failure if its request is over or nobody wants the set."""
-        goes_on, failed = self._policy.auto_upgrade, view.state is UpgradeState.FAILED
-        outdated = failed or (view.state is UpgradeState.REQUIRED and not goes_on)
+        automatic, failed = self._policy.auto_upgrade, view.state is UpgradeState.FAILED
+        outdated = failed or (view.state is UpgradeState.REQUIRED and not automatic)
         if outdated and not view.requested and not view.desired.undecided:
-            self.instructions.append(mark_required(view) if goes_on else mark_done(view))
+            self.instructions.append(mark_required(view) if automatic else mark_done(view))
 
     def _mark_done(self, view: NodeView) -> None:
         """Marks an up-to-date node upgrade-done."""

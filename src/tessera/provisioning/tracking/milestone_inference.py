@@ -12,8 +12,8 @@ Rules:
 5. Pods of an earlier node of the same name stay for a while; nothing of them counts.
 6. For a node that existed before anybody asked for its driver, the record begins at that request, at the latest
    possible moment: the time before belongs to nobody's wait for a GPU.
-7. A driver counts as held back until its status changes, and the status says since when. So a controller that restarts
-   finds the same.
+7. A driver counts as held back from the time in its status until that status changes. So a restarted controller infers
+   the same.
 """
 
 import math

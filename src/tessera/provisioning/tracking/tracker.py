@@ -81,9 +81,9 @@ class Tracker:
 
     def machine_request(self, node: str) -> MachineRequest | None:
         """The Machine or NodeClaim of a node, if known."""
-        seen = self._nodes.get(node)
+        known = self._nodes.get(node)
         uid = self._request_by_node.get(node) or self._request_by_provider.get(
-            seen.provider_id if seen is not None else ""
+            known.provider_id if known is not None else ""
         )
         return self._requests.get(uid) if uid is not None else None
 
