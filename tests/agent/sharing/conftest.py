@@ -1,4 +1,4 @@
-"""One node's static side: simulated cards, kubelet's device manager, and a shelf that can be ended."""
+"""One node's static side: simulated cards, kubelet's device manager, and a advertiser that can be ended."""
 
 import asyncio
 import functools
@@ -129,7 +129,7 @@ class Scene:
         self.health = HealthStateMachine(HealthPolicy())
         self.fenced: frozenset[str] = frozenset()
         self.taken: frozenset[str] = frozenset()
-        self.forgotten: list[str] = []
+        self.removed: list[str] = []
         self.launcher = SimulatedLauncher(self.clock)
         self.daemons = MpsDaemons(
             hardware=self.hardware,
@@ -150,10 +150,10 @@ class Scene:
             running_pods=lambda: [(pod, PodUid(pod["metadata"]["uid"])) for pod in self.pods.values()],
         )
         self.cdi = CdiRegistry([folder / "cdi"])
-        self.shelf = self.make_shelf()
+        self.advertiser = self.make_advertiser()
         self.tasks: list[asyncio.Task[None]] = []
 
-    def make_shelf(self) -> ResourceAdvertiser:
+    def make_advertiser(self) -> ResourceAdvertiser:
         occupancy = DeviceOccupancy(DeviceUsers(self.seam, self), self.changes, self.folder / "given.json", self.clock)
         return ResourceAdvertiser(
             served=ServedResources(self.seam, self.changes, self.clock),
@@ -162,11 +162,11 @@ class Scene:
             strategies=NodeStrategies(self.daemons, self.strategies),
             cdi=CdiPublisher(CdiFile(self.folder / "cdi"), occupancy, self.changes),
             device_nodes=DeviceNodes(self.hardware, self.clock),
-            names=AdvertisedNames(self.folder / "names.json", node=self.node, forget=self.forget, clock=self.clock),
+            names=AdvertisedNames(self.folder / "names.json", self, self.clock),
             changes=self.changes,
         )
 
-    # What surrounds the shelf -----------------------------------------------------------------------------------
+    # The advertiser's surroundings -----------------------------------------------------------------------------------
 
     def xid(self, number: int, index: int, instance: tuple[int, int] = (-1, -1)) -> None:
         """The driver reports an error of a card, or of a compute instance on it."""
@@ -191,7 +191,7 @@ class Scene:
 
     def node(self) -> Node:
         capacity, allocatable = self.kubelet.ledger.counts()
-        kept = dict.fromkeys(self.seen_names() - set(self.forgotten), "0")
+        kept = dict.fromkeys(self.seen_names() - set(self.removed), "0")
         return Node(
             metadata=ObjectMeta(name="node-1"),
             status=NodeStatus(
@@ -200,8 +200,8 @@ class Scene:
             ),
         )
 
-    async def forget(self, names: Sequence[str]) -> None:
-        self.forgotten += removal_patch(names)["status"]["capacity"]
+    async def remove(self, names: Sequence[str], /) -> None:
+        self.removed += removal_patch(names)["status"]["capacity"]
 
     def seen_names(self) -> set[str]:
         return {name for counts in self.seen for name in counts}
@@ -214,7 +214,7 @@ class Scene:
     # The story --------------------------------------------------------------------------------------------------
 
     async def begin(self, profile: str | None = None) -> None:
-        """Kubelet and the shelf are up."""
+        """Kubelet and the advertiser are up."""
         if profile is not None:
             self.follow(profile)
         await self.stocktaker.refresh()
@@ -223,7 +223,7 @@ class Scene:
         self.start()
 
     def start(self) -> None:
-        self.tasks.append(asyncio.create_task(self.shelf.run()))
+        self.tasks.append(asyncio.create_task(self.advertiser.run()))
 
     def start_daemons(self) -> None:
         """The supervision of MPS daemons runs."""
@@ -234,13 +234,13 @@ class Scene:
         self.wish = DesiredSharing(name=name or "profile", text=text, profile=parse_profile(text))
         self.changes.notify()
 
-    async def restart_shelf(self) -> None:
+    async def restart_advertiser(self) -> None:
         """The agent is ended and started again."""
-        await self.end_shelf()
-        self.shelf = self.make_shelf()
+        await self.end_advertiser()
+        self.advertiser = self.make_advertiser()
         self.start()
 
-    async def end_shelf(self) -> None:
+    async def end_advertiser(self) -> None:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
@@ -248,7 +248,7 @@ class Scene:
 
     async def end(self) -> None:
         failed = [task.exception() for task in self.tasks if task.done() and not task.cancelled()]
-        await self.end_shelf()
+        await self.end_advertiser()
         await self.kubelet.stop()
         assert failed == []
 
@@ -256,7 +256,7 @@ class Scene:
         """Looks until something holds; virtual time passes in between."""
         deadline = self.clock.monotonic() + seconds
         while not holds():
-            assert self.clock.monotonic() < deadline, f"it did not come about: {self.allocatable}; {self.shelf.problem}"
+            assert self.clock.monotonic() < deadline, f"{self.allocatable}; {self.advertiser.problem}"
             await self.clock.sleep(0.02)
 
     async def offers(self, **counts: int) -> None:

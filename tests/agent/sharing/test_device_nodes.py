@@ -3,8 +3,7 @@
 import asyncio
 
 from tessera.agent.inventory.gpu_inventory import GpuInventory, read_gpu_inventory
-from tessera.agent.sharing.device_nodes import RETRY, DeviceNodes
-from tessera.agent.sharing.topology import read_topology
+from tessera.agent.sharing.device_nodes import RETRY, DeviceNodes, read_topology
 from tessera.clock import LoopClock
 from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.attributes import NvLink

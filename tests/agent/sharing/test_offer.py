@@ -130,7 +130,7 @@ def test_a_name_of_the_slicers_is_left_to_it_and_the_rest_is_offered(machine: Si
     found, objection = decided(cards(), wish(GOOD), None, "nvidia.com/mig-1g.5gb")
     assert found.offer.counts == {"nvidia.com/gpu.shared": 12}
     assert objection == (
-        "ResourceNameConflict: nvidia.com/mig-1g.5gb is given out on demand on this node, so its 2 fixed devices are "
+        "ResourceNameConflict: nvidia.com/mig-1g.5gb is allocated on demand on this node, so its 2 fixed devices are "
         "not offered: rename it in resources.mig of the sharing profile, such as "
         "{pattern: '1g.5gb', name: mig-1g.5gb.fixed}"
     )

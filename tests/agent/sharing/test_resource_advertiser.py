@@ -31,7 +31,7 @@ def test_four_cards_of_four_slices_each_replace_the_whole_cards(play: Callable[.
         await scene.offers(gpu=4)
         scene.follow(SLICE_4, "slice-4")
         await scene.offers(gpu_shared=16)
-        assert scene.shelf.problem is None
+        assert scene.advertiser.problem is None
         assert scene.settled[-1] == "slice-4"
 
     play(story)
@@ -95,8 +95,8 @@ def test_a_profile_that_the_cards_do_not_allow_keeps_what_is_offered_and_says_wh
         await scene.begin(SLICE_4)
         await scene.offers(gpu_shared=16)
         scene.follow(SLICE_4.replace("replicas: 4", "replicas: 4, devices: [7]"), "bad")
-        await scene.until(lambda: scene.shelf.problem is not None)
-        problem = scene.shelf.problem
+        await scene.until(lambda: scene.advertiser.problem is not None)
+        problem = scene.advertiser.problem
         assert problem is not None
         assert problem.reason == "ProfileRefused"
         assert (
@@ -139,8 +139,8 @@ def test_a_container_with_two_cards_sees_both(play: Callable[..., None]) -> None
         await scene.offers(gpu=2)
         await scene.admit("pair", {GPU: 2})
         assert await scene.start_container("pair") == {"NVIDIA_VISIBLE_DEVICES": f"{scene.uuid(0)},{scene.uuid(1)}"}
-        await scene.restart_shelf()
-        await scene.until(lambda: scene.shelf.serves)
+        await scene.restart_advertiser()
+        await scene.until(lambda: scene.advertiser.serves)
         assert await scene.start_container("pair") == {"NVIDIA_VISIBLE_DEVICES": f"{scene.uuid(0)},{scene.uuid(1)}"}
 
     play(story, "2xA100-40GB")
@@ -157,8 +157,8 @@ def test_a_container_with_two_kinds_of_slices_sees_both_whenever_it_starts(play:
         await scene.clock.sleep(60.0)
         assert await scene.start_container("both") == both
         (scene.folder / "cdi" / "k8s.device-plugin.nvidia.com-gpu.json").unlink()
-        await scene.restart_shelf()
-        await scene.until(lambda: scene.shelf.serves)
+        await scene.restart_advertiser()
+        await scene.until(lambda: scene.advertiser.serves)
         assert await scene.start_container("both") == both
 
     play(story, "A100-40GB")
@@ -187,7 +187,7 @@ def test_a_container_starts_again_though_its_resource_is_offered_no_more(play: C
         for _ in range(3):
             await scene.clock.sleep(2 * STOP_GRACE)
             assert await scene.start_container("train") == before
-            await scene.restart_shelf()
+            await scene.restart_advertiser()
         scene.finish("train")
         await scene.offers(gpu_shared=8)
         await scene.until(lambda: GPU not in scene.allocatable, seconds=2 * STOP_GRACE)
@@ -213,14 +213,14 @@ def test_a_slice_that_is_offered_on_demand_is_not_offered_from_a_layout_too(play
         await scene.begin(WHOLE)
         await scene.cut(0, ("1g.5gb", 0), ("2g.10gb", 2))
         await scene.offers(**{"gpu": 1, "mig-2g_10gb": 1})
-        problem = scene.shelf.problem
+        problem = scene.advertiser.problem
         assert problem is not None
         assert problem.reason == "ResourceNameConflict"
         assert "rename it in resources.mig of the sharing profile, such as {pattern: '1g.5gb'" in problem.text
         scene.taken = frozenset()
         scene.changes.notify()
         await scene.offers(**{"gpu": 1, "mig-2g_10gb": 1, "mig-1g_5gb": 1})
-        assert scene.shelf.problem is None
+        assert scene.advertiser.problem is None
 
     play(story, "2xA100-40GB")
 
@@ -233,14 +233,14 @@ def test_a_card_that_a_pod_holds_whole_is_not_offered_as_shares(play: Callable[.
         scene.follow(SLICE_4)
         await scene.offers(gpu_shared=4)
         held = scene.devices("train")[0]
-        assert {entry.partition("::")[0] for _, entry in scene.shelf.unfit} == {held}
-        problem = scene.shelf.problem
+        assert {entry.partition("::")[0] for _, entry in scene.advertiser.withheld} == {held}
+        problem = scene.advertiser.problem
         assert problem is not None
         assert problem.reason == "CardsInUse"
         assert f"pod default/train holds {held} as nvidia.com/gpu" in problem.text
         scene.finish("train")
         await scene.offers(gpu_shared=8)
-        assert scene.shelf.problem is None
+        assert scene.advertiser.problem is None
 
     play(story, "2xA100-40GB")
 
@@ -268,7 +268,7 @@ def test_what_a_pod_was_given_a_moment_ago_is_held_though_kubelet_does_not_list_
         scene.follow(SLICE_4)
         await scene.clock.sleep(5.0)
         assert not scene.allocatable.get(SHARED)
-        assert scene.shelf.recently_allocated == {scene.uuid(0)}
+        assert scene.advertiser.recently_allocated == {scene.uuid(0)}
         scene.pods["train"] = pod
         await scene.clock.sleep(60.0)
         assert not scene.allocatable.get(SHARED)
@@ -283,10 +283,10 @@ def test_what_a_pod_was_given_counts_as_given_lately_only_for_a_moment(play: Cal
         await scene.begin(WHOLE)
         await scene.offers(gpu=1)
         await scene.admit("train", {GPU: 1})
-        assert scene.shelf.recently_allocated == {scene.uuid(0)}
+        assert scene.advertiser.recently_allocated == {scene.uuid(0)}
         woken = scene.changes.count
         await scene.clock.sleep(2.0)
-        assert scene.shelf.recently_allocated == frozenset()
+        assert scene.advertiser.recently_allocated == frozenset()
         assert scene.changes.count > woken
 
     play(story, "A100-40GB")
@@ -302,7 +302,7 @@ def test_a_container_that_starts_has_its_devices_for_longer_than_a_moment(play: 
         await scene.clock.sleep(2.0)
         await scene.start_container("train")
         await scene.clock.sleep(2.0)
-        assert scene.shelf.recently_allocated == frozenset()
+        assert scene.advertiser.recently_allocated == frozenset()
 
     play(story, "2xA100-40GB")
 
@@ -313,7 +313,7 @@ def test_what_kubelet_still_has_on_its_list_is_not_given_after_a_change(play: Ca
         await scene.offers(gpu=1)
         scene.fenced = frozenset({scene.uuid(0)})
         with pytest.raises(
-            DeviceAllocationError, match=f"nvidia.com/gpu: {scene.uuid(0)} must not be given out now: it is kept"
+            DeviceAllocationError, match=f"nvidia.com/gpu: {scene.uuid(0)} must not be allocated now: it is kept"
         ):
             await scene.admit("late", {GPU: 1}, seen=False)
         scene.changes.notify()
@@ -350,11 +350,11 @@ def test_a_bad_card_takes_all_its_shares_and_a_bad_instance_only_its_own(play: C
         await scene.offers(**{"gpu": 4, "mig-1g_5gb": 6})
         scene.xid(48, 1)
         await scene.offers(**{"mig-1g_5gb": 6})
-        assert len([entry for resource, entry in scene.shelf.unfit if resource == GPU]) == 4
+        assert len([entry for resource, entry in scene.advertiser.withheld if resource == GPU]) == 4
         bad = scene.machine.instances(scene.machine.uuids()[0])[1]
         scene.xid(94, 0, (bad.gi_id, bad.compute_instances[0].ci_id))
         await scene.offers(**{"mig-1g_5gb": 4})
-        assert {entry.partition("::")[0] for resource, entry in scene.shelf.unfit if resource != GPU} == {
+        assert {entry.partition("::")[0] for resource, entry in scene.advertiser.withheld if resource != GPU} == {
             bad.compute_instances[0].mig_uuid
         }
         await scene.probe(0)
@@ -402,7 +402,7 @@ def test_shares_by_mps_are_counted_while_their_daemon_serves(play: Callable[...,
         await scene.until(lambda: SHARED in scene.allocatable)
         await scene.clock.sleep(1.0)
         assert scene.allocatable[SHARED] == 0
-        assert all(why.startswith("its MPS daemon is not ready: ") for why in scene.shelf.unfit.values())
+        assert all(why.startswith("its MPS daemon is not ready: ") for why in scene.advertiser.withheld.values())
         scene.start_daemons()
         await scene.offers(gpu_shared=8)
         await scene.admit("client", {SHARED: 1})
@@ -441,9 +441,9 @@ def test_a_hundred_agents_that_follow_one_another_never_take_anything_away(play:
         first = len(scene.seen) - 1
         for _ in range(100):
             older = scene.tasks.pop()
-            scene.shelf = scene.make_shelf()
+            scene.advertiser = scene.make_advertiser()
             scene.start()
-            await scene.until(lambda: scene.shelf.serves)
+            await scene.until(lambda: scene.advertiser.serves)
             older.cancel()
             await scene.clock.sleep(0.01)
         assert {counts[SHARED] for counts in scene.seen[first:]} == {16}
@@ -457,14 +457,14 @@ def test_nothing_is_offered_before_kubelet_says_who_holds_what(play: Callable[..
         await scene.stocktaker.refresh()
         scene.start()
         await scene.clock.sleep(5.0)
-        assert scene.shelf.problem is None
+        assert scene.advertiser.problem is None
         await scene.clock.sleep(10.0)
-        problem = scene.shelf.problem
+        problem = scene.advertiser.problem
         assert problem is not None
         assert problem.reason == "KubeletNotResponding"
         scene.bus.start(scene.kubelet.registered, scene.kubelet)
         await scene.offers(gpu_shared=16)
-        assert scene.shelf.problem is None
+        assert scene.advertiser.problem is None
 
     play(story)
 
@@ -473,8 +473,8 @@ def test_a_node_that_has_nothing_to_offer_and_never_had_asks_nobody(play: Callab
     async def story(scene: Scene) -> None:
         scene.start()
         await scene.clock.sleep(10.0)
-        assert scene.shelf.in_force is not None
-        assert scene.shelf.problem is None
+        assert scene.advertiser.in_force is not None
+        assert scene.advertiser.problem is None
         assert not (scene.folder / "cdi").exists()
 
     play(story)
@@ -488,14 +488,14 @@ def test_a_cdi_folder_that_cannot_be_written_holds_up_changes_and_is_told(play: 
         shutil.rmtree(folder)
         folder.write_text("no folder")
         scene.follow(SLICE_4)
-        await scene.until(lambda: scene.shelf.problem is not None)
-        problem = scene.shelf.problem
+        await scene.until(lambda: scene.advertiser.problem is not None)
+        problem = scene.advertiser.problem
         assert problem is not None
         assert problem.reason == "CdiFailed"
         assert scene.allocatable == {GPU: 4}
         folder.unlink()
         await scene.offers(gpu_shared=16)
-        assert scene.shelf.problem is None
+        assert scene.advertiser.problem is None
 
     play(story)
 
@@ -524,15 +524,15 @@ def test_a_resource_that_kubelet_refuses_is_told_and_offered_again(play: Callabl
         await scene.offers(gpu=4)
         scene.bus.start(registered, scene.kubelet)
         scene.follow(SLICE_4)
-        await scene.until(lambda: scene.shelf.problem is not None)
-        problem = scene.shelf.problem
+        await scene.until(lambda: scene.advertiser.problem is not None)
+        problem = scene.advertiser.problem
         assert problem is not None
         assert problem.reason == "ResourceRefused"
         assert "nvidia.com/gpu.shared: no such luck" in problem.text
         assert scene.allocatable[GPU] == 4, "kubelet gets time to take the shares"
         refuses = False
         await scene.offers(gpu_shared=16)
-        assert scene.shelf.problem is None
+        assert scene.advertiser.problem is None
 
     play(story)
 
@@ -542,13 +542,13 @@ def test_a_card_whose_device_nodes_are_not_known_is_not_given_out(play: Callable
         scene.machine.fail("card_files", NotSupported, gpu=scene.machine.uuids()[1])
         await scene.begin(WHOLE)
         await scene.offers(gpu=1)
-        problem = scene.shelf.problem
+        problem = scene.advertiser.problem
         assert problem is not None
         assert problem.reason == "NvmlFailed"
         assert f"device nodes of card {scene.uuid(1)} are not known" in problem.text
         scene.machine.heal()
         await scene.offers(gpu=2)
-        assert scene.shelf.problem is None
+        assert scene.advertiser.problem is None
 
     play(story, "2xA100-40GB")
 
@@ -561,7 +561,7 @@ def test_a_card_that_is_cut_while_kubelet_is_waited_for_is_not_given_whole(play:
         for card in (0, 1):
             await scene.cut(card, ("1g.5gb", 0))
             await scene.clock.sleep(1)
-        with pytest.raises(DeviceAllocationError, match=f"{scene.uuid(1)} must not be given out now"):
+        with pytest.raises(DeviceAllocationError, match=f"{scene.uuid(1)} must not be allocated now"):
             await scene.admit("p", {GPU: 1})
 
     play(story, "2xA100-40GB")
@@ -576,8 +576,8 @@ def test_what_others_may_ask(play: Callable[..., None]) -> None:
         await scene.offers(gpu_shared=4)
         held = scene.devices("train")[0]
         free = next(each for each in (scene.uuid(0), scene.uuid(1)) if each != held)
-        assert scene.shelf.occupied(held) == f"pod default/train holds {held} as nvidia.com/gpu"
-        assert scene.shelf.occupied(free) == ""
+        assert scene.advertiser.occupied(held) == f"pod default/train holds {held} as nvidia.com/gpu"
+        assert scene.advertiser.occupied(free) == ""
 
     play(story, "2xA100-40GB")
 
@@ -608,11 +608,11 @@ def test_names_that_are_offered_no_more_are_removed_from_the_node_in_the_end(pla
         scene.follow(SLICE_4)
         await scene.offers(gpu_shared=16)
         await scene.clock.sleep(301.0)
-        assert scene.forgotten == []
-        await scene.restart_shelf()
-        await scene.until(lambda: scene.forgotten == [GPU], seconds=120)
+        assert scene.removed == []
+        await scene.restart_advertiser()
+        await scene.until(lambda: scene.removed == [GPU], seconds=120)
         await scene.clock.sleep(3600.0)
-        assert scene.forgotten == [GPU]
+        assert scene.removed == [GPU]
 
     play(story)
 
@@ -624,11 +624,11 @@ def test_names_of_the_slicer_go_too_when_it_serves_them_no_more(play: Callable[.
         await scene.offers(gpu=4)
         scene.seen.append({"nvidia.com/mig-7g.40gb": 0})
         await scene.clock.sleep(3600.0)
-        assert scene.forgotten == []
+        assert scene.removed == []
         scene.taken = frozenset()
         scene.changes.notify()
         await scene.clock.sleep(300.0)
-        assert scene.forgotten == []
-        await scene.until(lambda: scene.forgotten == ["nvidia.com/mig-7g.40gb"], seconds=120)
+        assert scene.removed == []
+        await scene.until(lambda: scene.removed == ["nvidia.com/mig-7g.40gb"], seconds=120)
 
     play(story)

@@ -62,7 +62,7 @@ def test_no_card_is_given_out_in_two_forms(play_anew: Callable[..., None], steps
                 await scene.kubelet.restart()
                 scene.bus.start(scene.kubelet.registered, scene.kubelet)
             elif step == "restart agent":
-                await scene.restart_shelf()
+                await scene.restart_advertiser()
             elif step == "wait":
                 await scene.clock.sleep(float(what))
         for name in list(scene.pods):

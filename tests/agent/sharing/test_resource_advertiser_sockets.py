@@ -1,4 +1,4 @@
-"""The same shelf over kubelet's own sockets and gRPC, on real time."""
+"""The same advertiser over kubelet's own sockets and gRPC, on real time."""
 
 from __future__ import annotations
 

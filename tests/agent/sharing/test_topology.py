@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.agent.sharing.topology import CardLinks, PcieLevel, pci_address, topology_of
+from tessera.agent.sharing.device_nodes import CardLinks, PcieLevel, pci_address, topology_of
 from tessera.nvml.attributes import NvLink
 from tessera.nvml.interface import GpuUuid
 

@@ -42,19 +42,22 @@ class Api:
     """A node whose status is patched, or refuses to be."""
 
     def __init__(self) -> None:
-        self.node = node(gpu="0")
+        self.shown = node(gpu="0")
         self.patches: list[tuple[str, ...]] = []
         self.down = False
 
-    async def forget(self, names: Sequence[str]) -> None:
+    def node(self) -> Node:
+        return self.shown
+
+    async def remove(self, names: Sequence[str], /) -> None:
         self.patches.append(tuple(names))
         if self.down:
             raise ConnectionError("the API server is down")
-        self.node = node()
+        self.shown = node()
 
 
 def names_of(path: Path, api: Api, clock: LoopClock) -> AdvertisedNames:
-    return AdvertisedNames(path / "names.json", node=lambda: api.node, forget=api.forget, clock=clock)
+    return AdvertisedNames(path / "names.json", api, clock)
 
 
 def test_names_are_remembered_over_a_restart_and_removed_once(tmp_path: Path) -> None:
@@ -83,7 +86,7 @@ def test_a_name_that_kubelet_brings_back_is_removed_again_after_another_while(tm
         names.set_advertised([])
         await clock.sleep(GRACE)
         await names.remove_stale([])
-        api.node = node(gpu="0")
+        api.shown = node(gpu="0")
         assert await names.remove_stale([]) == GRACE
         await clock.sleep(GRACE)
         await names.remove_stale([])
@@ -108,6 +111,6 @@ def test_a_removal_that_fails_is_tried_again_after_a_pause(tmp_path: Path) -> No
         await clock.sleep(pause)
         await names.remove_stale([])
         assert api.patches == [(OLD,), (OLD,)]
-        assert OLD not in api.node.status.capacity
+        assert OLD not in api.shown.status.capacity
 
     run_virtual(story())

@@ -44,7 +44,7 @@ from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser
 from tessera.agent.sharing.served_resources import ServedResources
 from tessera.agent.sharing.static_devices import StaticDevices
 from tessera.agent.sharing.strategies.registry import NodeStrategies
-from tessera.agent.sharing.withdrawn_resources import AdvertisedNames, ResourceRemover
+from tessera.agent.sharing.withdrawn_resources import AdvertisedNames, ApiNodeResources
 from tessera.agent.slices.slice_manager import SliceManager
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import Node, Pod
@@ -252,7 +252,6 @@ class Components:
             pass_device_specs=self.options.pass_device_specs,
         )
         occupancy = DeviceOccupancy(self.device_users, self.changes, state_dir / "given.json", self.clock)
-        remover = ResourceRemover(self._client, self.options.node_name)
         return ResourceAdvertiser(
             served=ServedResources(self._kubelet, self.changes, self.clock),
             devices=StaticDevices(
@@ -262,9 +261,7 @@ class Components:
             strategies=NodeStrategies(self.mps),
             cdi=CdiPublisher(CdiFile(self.options.cdi_dir), occupancy, self.changes),
             device_nodes=DeviceNodes(self.hardware, self.clock),
-            names=AdvertisedNames(
-                state_dir / "resources.json", node=mirror.node, forget=remover.remove, clock=self.clock
-            ),
+            names=AdvertisedNames(state_dir / "resources.json", ApiNodeResources(self._client, mirror), self.clock),
             changes=self.changes,
         )
 

@@ -156,7 +156,7 @@ class CdiPublisher:
         self.failed = None
         return True
 
-    async def starting(self, resource: str, ids: Sequence[str], *, joint: bool, needed: bool) -> None:
+    async def complete_set(self, resource: str, ids: Sequence[str], *, joint: bool, needed: bool) -> None:
         """Writes the set of a container that is about to start, with its devices of all resources.
 
         ``joint`` and ``needed`` are those of :meth:`publish`.
@@ -178,7 +178,7 @@ class CdiPublisher:
         self.occupancy.note_allocated(resource, ids, starts=True)
         self.file.ensure_set(set_name(ids), unique(map(device_of, ids)))
         if joint:
-            await self.occupancy.learn(resource, ids, self._changes)
+            await self.occupancy.wait_listed(resource, ids, self._changes)
             self._write(joint=joint)
 
     def _write(self, *, joint: bool) -> None:

@@ -1,7 +1,7 @@
 """The device plugin of one resource of the static side.
 
-Its list and the entries that it gives out are separate. Kubelet counts the list, so a list is replaced only when
-kubelet can count its successor; the entries given out follow the cards at once. In between, Allocate refuses entries
+Its list and the entries that it allocates are separate. Kubelet counts the list, so a list is replaced only when
+kubelet can count its successor; the allocated entries follow the cards at once. In between, Allocate refuses entries
 that are only on kubelet's older list: the pod fails and is made anew, instead of two pods having one card.
 
 Allocate answers from its present terms and asks no other part, since kubelet admits pods one after the other. Before a
@@ -36,11 +36,11 @@ from tessera.placement.topology import Topology
 
 
 class AllocationTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """The entries that a plugin gives out, and how.
+    """The entries that a plugin allocates, and how.
 
     Attributes:
         offered: the resource's entries.
-        refused: those entries that must not be given out now, with the reason.
+        refused: those entries that must not be allocated now, with the reason.
         options: how containers learn of their devices.
         files: device nodes by UUID.
         topology: how the cards are joined.
@@ -57,6 +57,11 @@ class AllocationTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 class AllocationHost(Protocol):
     """Answers the plugin's calls; see :class:`tessera.agent.sharing.resource_advertiser.ResourceAdvertiser`."""
+
+    @property
+    def cdi_file(self) -> CdiFile:
+        """The file that defines the sets of devices."""
+        ...
 
     def closed_devices(self) -> frozenset[str]:
         """UUIDs of devices that must not be allocated now."""
@@ -85,21 +90,19 @@ class StaticDevicePlugin(ResourcePlugin):
     Args:
         resource: the extended resource.
         host: answers the plugin's calls.
-        cdi: the file in which the sets of devices are defined.
 
     Attributes:
-        terms: the entries that are given out now, and how; none before they are set.
+        terms: the entries that can be allocated now, and how; none before they are set.
     """
 
-    def __init__(self, resource: str, *, host: AllocationHost, cdi: CdiFile) -> None:
+    def __init__(self, resource: str, host: AllocationHost) -> None:
         self._host = host
-        self._cdi = cdi
         self._list: tuple[Device, ...] = ()
         self._list_changed = ChangeNotifier()
         self.terms = AllocationTerms(offered=AdvertisedResource(name=resource, devices=()))
         super().__init__(resource, devices=lambda: self._list, changes=self._list_changed, on_listed=host.note_listed)
 
-    def show(self, devices: tuple[Device, ...]) -> None:
+    def set_list(self, devices: tuple[Device, ...]) -> None:
         """Replaces the list."""
         if devices != self._list:
             self._list = devices
@@ -123,9 +126,9 @@ class StaticDevicePlugin(ResourcePlugin):
         """Answers with the edits by which each container sees its devices.
 
         Raises:
-            PluginError: an entry is no longer offered or must not be given out now, or there are too many shares.
+            PluginError: an entry is no longer offered or must not be allocated now, or there are too many shares.
         """
-        answers = [self._answer(tuple(ids)) for ids in requests]
+        answers = [self._allocate_one(tuple(ids)) for ids in requests]
         for ids in requests:
             self._host.note_allocated(self._resource, ids)
         return answers
@@ -141,21 +144,21 @@ class StaticDevicePlugin(ResourcePlugin):
         except (ConnectionError, OSError) as error:
             raise PluginError(f"{self._resource}: the container's CDI set cannot be made: {error}") from error
 
-    def _answer(self, ids: tuple[str, ...]) -> ContainerAllocateResponse:
+    def _allocate_one(self, ids: tuple[str, ...]) -> ContainerAllocateResponse:
         terms = self.terms
-        devices = self._checked(ids)
+        devices = self._check_entries(ids)
         uuids = unique(each.uuid for each in devices)
         if terms.options.uses_cdi and needs_set(uuids, joint=terms.joint):
             try:
-                self._cdi.ensure_set(set_name(ids), uuids)
+                self._host.cdi_file.ensure_set(set_name(ids), uuids)
             except OSError as error:
-                raise PluginError(f"{self._resource}: {self._cdi.path} cannot be written: {error}") from error
+                raise PluginError(f"{self._resource}: {self._host.cdi_file.path} cannot be written: {error}") from error
         edits = self._host.container_edits(self._resource, devices)
         return build_allocation(
             self._resource, devices, terms.options, files=terms.files, joint=terms.joint, edits=edits
         )
 
-    def _checked(self, ids: tuple[str, ...]) -> list[Entry]:
+    def _check_entries(self, ids: tuple[str, ...]) -> list[Entry]:
         try:
             check_request(self.terms.offered, ids)
         except RequestRefused as error:
@@ -164,7 +167,7 @@ class StaticDevicePlugin(ResourcePlugin):
         fenced = self._host.closed_devices()
         for each in ids:
             if why := self.terms.refused.get(each) or fence_reason(known[each], fenced):
-                raise PluginError(f"{self._resource}: {each} must not be given out now: {why}")
+                raise PluginError(f"{self._resource}: {each} must not be allocated now: {why}")
         return [known[each] for each in ids]
 
 
@@ -181,7 +184,7 @@ def preferred_entries(
     Args:
         offered: the present entries of the resource. Kubelet may still know an older list.
         request: the entries that kubelet has free, and the number it needs.
-        refused: entries that must not be given out now; chosen only if there are no others.
+        refused: entries that must not be allocated now; chosen only if there are no others.
         topology: how the cards are joined.
         policy: spreads or packs shares and MIG devices.
     """
@@ -196,12 +199,12 @@ def preferred_entries(
             chosen = prefer_shares(offered.devices, free, request.must_include, request.size, policy)
     except NotEnoughShares:
         chosen = ()
-    return chosen or _any(request.must_include, free, request.size)
+    return chosen or _first_entries(request.must_include, free, request.size)
 
 
 def _whole(device: AdvertisedDevice) -> bool:
     return device.id == device.gpu
 
 
-def _any(must: Sequence[str], free: Sequence[str], size: int) -> tuple[str, ...]:
+def _first_entries(must: Sequence[str], free: Sequence[str], size: int) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*must, *free)))[:size]

@@ -30,16 +30,16 @@ _log = logging.getLogger(__name__)
 #: Seconds from Allocate until kubelet certainly lists the container, and its pod is certainly among the live ones.
 ADMISSION = 15.0
 #: Seconds before a kubelet that did not answer is asked again.
-ASK_AGAIN = 0.5
+RETRY = 0.5
 #: Seconds before kubelet is asked again for the holder of allocated entries, if it does not list one.
-LOOK_AGAIN = 1.0
+UNLISTED_INTERVAL = 1.0
 #: Seconds without an answer until the silence is reported; a restart of kubelet takes less.
-TELL_AFTER = 10.0
+SILENCE_REPORTED = 10.0
 #: Seconds that the start of a container waits until kubelet lists it and its pod is seen.
-PATIENCE = 1.0
+LISTING_TIMEOUT = 1.0
 
 
-class _Given(msgspec.Struct, frozen=True):
+class _Allocation(msgspec.Struct, frozen=True):
     """Entries of one resource that a container got.
 
     Attributes:
@@ -61,146 +61,154 @@ class DeviceOccupancy:
     """The holders of devices on the static side.
 
     Args:
-        holders: asks kubelet.
-        changes: notified when entries were given.
-        given_file: keeps the allocated entries whose holder kubelet does not list.
+        device_users: asks kubelet.
+        changes: notified when entries were allocated.
+        allocations_file: keeps the allocated entries whose holder kubelet does not list.
         clock: the time.
     """
 
-    def __init__(self, holders: DeviceUsers, changes: ChangeNotifier, given_file: Path, clock: Clock) -> None:
-        self._holders = holders
+    def __init__(
+        self, device_users: DeviceUsers, changes: ChangeNotifier, allocations_file: Path, clock: Clock
+    ) -> None:
+        self._device_users = device_users
         self._changes = changes
         self._clock = clock
-        self._asked_about: tuple[frozenset[PodUid], Advertisement] | None = None
-        self._held: Mapping[str, tuple[DeviceUser, ...]] | None = None
-        self._silent: tuple[float, str] | None = None
-        self._file = StateFile(given_file, list[tuple[str, tuple[str, ...]]])
+        self._read_for: tuple[frozenset[PodUid], Advertisement] | None = None
+        self._users: Mapping[str, tuple[DeviceUser, ...]] | None = None
+        self._silent_since: tuple[float, str] | None = None
+        self._file = StateFile(allocations_file, list[tuple[str, tuple[str, ...]]])
         now = clock.monotonic()
-        self._given = [_Given(resource, ids, now, frozenset()) for resource, ids in self._file.load() or ()]
-        self._answered_at = 0.0
+        self._allocations = [_Allocation(resource, ids, now, frozenset()) for resource, ids in self._file.load() or ()]
+        self._read_at = 0.0
 
     @property
     def answered(self) -> bool:
         """True if kubelet has answered once."""
-        return self._held is not None
+        return self._users is not None
 
     @property
     def silent(self) -> str | None:
         """Text that kubelet has not answered for a while; ``None`` if it has, or was not asked."""
-        if self._silent is None or self._clock.monotonic() - self._silent[0] < TELL_AFTER:
+        if self._silent_since is None or self._clock.monotonic() - self._silent_since[0] < SILENCE_REPORTED:
             return None
-        return self._silent[1]
+        return self._silent_since[1]
 
     @property
     def recently_allocated(self) -> frozenset[str]:
         """UUIDs of devices that kubelet's last answer may lack."""
-        return frozenset(device_of(entry) for each in self._given if not each.listed for entry in each.ids)
+        return frozenset(device_of(entry) for each in self._allocations if not each.listed for entry in each.ids)
 
     def note_allocated(self, resource: str, ids: Sequence[str], *, starts: bool = False) -> None:
         """Notes that a container gets entries, or ``starts`` with them; kubelet has noted the allocation by then."""
         before = frozenset() if starts else frozenset(each.pod for each in self._holders_of(resource, ids))
-        self._given.append(_Given(resource, tuple(ids), self._clock.monotonic(), before))
-        self._keep()
+        self._allocations.append(_Allocation(resource, tuple(ids), self._clock.monotonic(), before))
+        self._save()
         self._changes.notify()
 
-    def _keep(self) -> None:
+    def _save(self) -> None:
         """Saves the entries whose holder kubelet does not list. A failed save denies no container its devices."""
         try:
-            self._file.save([(each.resource, each.ids) for each in self._given if not each.listed])
+            self._file.save([(each.resource, each.ids) for each in self._allocations if not each.listed])
         except OSError as error:
-            _log.warning("what was given to containers is not kept over a restart of the agent: %s", error)
+            _log.warning("allocations are not saved for a restart of the agent: %s", error)
 
-    def started(self) -> None:
+    def note_starting(self) -> None:
         """Notes that a container starts: kubelet has noted its allocation, and is asked at the next opportunity."""
-        if not all(each.listed for each in self._given):
-            self._asked_about = None
+        if not all(each.listed for each in self._allocations):
+            self._read_for = None
             self._changes.notify()
 
     async def ask(self, offer: Advertisement) -> float | None:
         """Asks kubelet if its answer may differ; returns the seconds until the next call, ``None`` for never."""
-        about = (self._holders.live_pods(), offer)
+        about = (self._device_users.live_pods(), offer)
         now = self._clock.monotonic()
-        settled = [each for each in self._given if self._is_settled(each, now)]
-        if about != self._asked_about or settled or self._look_at() <= now:
+        settled = [each for each in self._allocations if self._is_settled(each, now)]
+        if about != self._read_for or settled or self._next_read_at() <= now:
             try:
-                self._held = await self._holders.read()
+                self._users = await self._device_users.read()
             except ConnectionError as error:
-                since = now if self._silent is None else self._silent[0]
-                self._silent = since, f"kubelet does not say which pods hold devices: {error}"
-                return ASK_AGAIN
-            self._asked_about, self._silent, self._answered_at = about, None, now
-            self._given = [self._looked_up(each) for each in self._given if each not in settled]
-            self._keep()
-        young = [each.since + ADMISSION for each in self._given if each.since + ADMISSION > now]
-        until = min([self._look_at(), *young])
+                since = now if self._silent_since is None else self._silent_since[0]
+                self._silent_since = since, f"kubelet does not say which pods hold devices: {error}"
+                return RETRY
+            self._read_for, self._silent_since, self._read_at = about, None, now
+            self._allocations = [self._look_up_holder(each) for each in self._allocations if each not in settled]
+            self._save()
+        admitting = [each.since + ADMISSION for each in self._allocations if each.since + ADMISSION > now]
+        until = min([self._next_read_at(), *admitting])
         return None if until == inf else max(0.0, until - self._clock.monotonic())
 
-    def _is_settled(self, given: _Given, now: float) -> bool:
+    def _is_settled(self, allocation: _Allocation, now: float) -> bool:
         """True if kubelet's next answer counts more than this note of an allocation."""
-        return given.since + ADMISSION <= now and (given.listed or not self._holders.may_initialize(given.resource))
+        return allocation.since + ADMISSION <= now and (
+            allocation.listed or not self._device_users.may_initialize(allocation.resource)
+        )
 
-    def _look_at(self) -> float:
+    def _next_read_at(self) -> float:
         """Time at which kubelet is asked again for the holders of allocated entries, even without any other change."""
         late = self._clock.monotonic() - ADMISSION
-        return inf if all(each.listed or each.since <= late for each in self._given) else self._answered_at + LOOK_AGAIN
+        return (
+            inf
+            if all(each.listed or each.since <= late for each in self._allocations)
+            else self._read_at + UNLISTED_INTERVAL
+        )
 
-    def _looked_up(self, given: _Given) -> _Given:
+    def _look_up_holder(self, allocation: _Allocation) -> _Allocation:
         """The allocation, with ``listed`` set from kubelet's last answer."""
-        holders = {each.pod for each in self._holders_of(given.resource, given.ids)}
-        return msgspec.structs.replace(given, listed=given.listed or not holders <= given.before)
+        holders = {each.pod for each in self._holders_of(allocation.resource, allocation.ids)}
+        return msgspec.structs.replace(allocation, listed=allocation.listed or not holders <= allocation.before)
 
     def _holders_of(self, resource: str, ids: Sequence[str]) -> list[DeviceUser]:
-        return [each for each in chain.from_iterable((self._held or {}).values()) if _has(each, resource, ids)]
+        return [each for each in chain.from_iterable((self._users or {}).values()) if _has(each, resource, ids)]
 
-    def blocked(self, offer: Advertisement, parents: Mapping[str, str]) -> dict[EntryKey, str]:
+    def blocked_entries(self, offer: Advertisement, parents: Mapping[str, str]) -> dict[EntryKey, str]:
         """The entries that wait for a pod to end; see :func:`tessera.agent.sharing.refusals.find_blocked_entries`."""
-        return find_blocked_entries(offer, self._list_held(), parents)
+        return find_blocked_entries(offer, self._held_entries(), parents)
 
     def holder(self, card: str, parents: Mapping[str, str]) -> str:
         """The pod that holds a card or a part of it, and the resource; empty if none does."""
-        held = (each for each in self._list_held() if parents.get(each.device, each.device) == card)
+        held = (each for each in self._held_entries() if parents.get(each.device, each.device) == card)
         return next((f"{each.pod} holds {each.id} as {each.resource}" for each in held), "")
 
-    def _list_held(self) -> list[HeldEntry]:
-        lately = [
+    def _held_entries(self) -> list[HeldEntry]:
+        recent = [
             HeldEntry(resource=each.resource, id=entry, pod="a pod that is being admitted")
-            for each in self._given
+            for each in self._allocations
             if not each.listed
             for entry in each.ids
         ]
-        return [*list_held_entries(self._held or {}), *lately]
+        return [*list_held_entries(self._users or {}), *recent]
 
     @property
     def resources(self) -> frozenset[str]:
         """The resources of which containers hold entries, offered or not."""
-        resources = {each.resource for holders in (self._held or {}).values() for each in holders}
-        return frozenset(resources | {each.resource for each in self._given})
+        resources = {each.resource for holders in (self._users or {}).values() for each in holders}
+        return frozenset(resources | {each.resource for each in self._allocations})
 
-    async def learn(self, resource: str, ids: Sequence[str], changes: ChangeNotifier) -> None:
-        """Waits until kubelet lists the container that holds these entries, or for :data:`PATIENCE` seconds.
+    async def wait_listed(self, resource: str, ids: Sequence[str], changes: ChangeNotifier) -> None:
+        """Waits until kubelet lists the container that holds these entries, or for :data:`LISTING_TIMEOUT` seconds.
 
         Kubelet never lists an init container.
 
         Raises:
             ConnectionError: kubelet did not answer.
         """
-        deadline = self._clock.monotonic() + PATIENCE
+        deadline = self._clock.monotonic() + LISTING_TIMEOUT
         while True:
             seen = changes.count
-            self._held = await self._holders.read()
+            self._users = await self._device_users.read()
             left = deadline - self._clock.monotonic()
-            if left <= 0 or any(_has(each, resource, ids) for each in chain.from_iterable(self._held.values())):
+            if left <= 0 or any(_has(each, resource, ids) for each in chain.from_iterable(self._users.values())):
                 return
-            await changes.wait(seen, min(left, ASK_AGAIN))
+            await changes.wait(seen, min(left, RETRY))
 
     def sets(self, *, joint: bool) -> dict[str, frozenset[str]]:
         """UUIDs of all devices of each container that has a CDI set, by the set's name.
 
         Args:
-            joint: if true, also of containers that got one device lately and may have more of other resources.
+            joint: if true, also of containers that got one device recent and may have more of other resources.
         """
-        lately = {set_name(each.ids): frozenset(map(device_of, each.ids)) for each in self._given}
-        found = {name: uuids for name, uuids in lately.items() if needs_set(tuple(uuids), joint=joint)}
+        recent = {set_name(each.ids): frozenset(map(device_of, each.ids)) for each in self._allocations}
+        found = {name: uuids for name, uuids in recent.items() if needs_set(tuple(uuids), joint=joint)}
         for parts in self._containers().values():
             uuids = frozenset(device_of(entry) for ids in parts.values() for entry in ids)
             if len(uuids) > 1 or len(parts) > 1:
@@ -210,7 +218,7 @@ class DeviceOccupancy:
     def _containers(self) -> dict[tuple[str, str], dict[str, set[str]]]:
         """The entries of each container, by pod and name, by resource."""
         found: dict[tuple[str, str], dict[str, set[str]]] = {}
-        for each in chain.from_iterable((self._held or {}).values()):
+        for each in chain.from_iterable((self._users or {}).values()):
             found.setdefault((each.pod, each.container), {}).setdefault(each.resource, set()).update(each.ids)
         return found
 

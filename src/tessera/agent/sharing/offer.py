@@ -153,7 +153,7 @@ def _drop_on_demand(found: AppliedSharing, taken: Collection[str]) -> tuple[Appl
 def _conflict(name: str, devices: int) -> str:
     example = f"{name.partition('/')[2]}.fixed"
     where = f"resources.mig of the sharing profile, such as {{pattern: '{profile_of(name) or '*'}', name: {example}}}"
-    what = f"{name} is given out on demand on this node, so its {devices} fixed devices are not offered"
+    what = f"{name} is allocated on demand on this node, so its {devices} fixed devices are not offered"
     return f"{what}: rename it in {where}"
 
 

@@ -1,13 +1,16 @@
 """Advertises the static GPUs to kubelet: whole, shared, or cut by a MIG configuration.
 
 At every change the advertiser decides anew from the start: the offer (``offer.py``), the entries that must be withheld,
-and so what each resource's plugin lists and gives (``device_plugin.py``, ``served_resources.py``). An entry is withheld
-while its device is unhealthy or fenced, while a pod holds the device under another name (``occupancy.py``), while its
-strategy does not serve it yet (``strategies/``), and while its device nodes are unknown.
+and so the entries that each resource's plugin lists and allocates (``device_plugin.py``, ``served_resources.py``). An
+entry is withheld while its device is unhealthy or fenced, while a pod holds the device under another name
+(``occupancy.py``), while its strategy does not serve it yet (``strategies/``), and while its device nodes are unknown.
 
-Order of a change: entries that left the offer are no longer given, at once; then the advertiser asks kubelet who holds
-devices; then it writes the new devices into the CDI file; then it sends the new lists. It advertises nothing before
-kubelet has answered once.
+Order of a change:
+
+1. The plugins stop allocating entries that left the offer, at once.
+2. The advertiser asks kubelet which pods hold devices. It advertises nothing before kubelet has answered once.
+3. It writes the new devices into the CDI file.
+4. It sends the new lists.
 """
 
 import asyncio
@@ -19,7 +22,7 @@ from tessera.agent.base.desired_config import drop_cards
 from tessera.agent.inventory.device_health import entry_health
 from tessera.agent.inventory.gpu_inventory import GpuState, sharing_gpus
 from tessera.agent.sharing.allocate_response import AllocateOptions, unique
-from tessera.agent.sharing.cdi import CdiDevice, CdiPublisher
+from tessera.agent.sharing.cdi import CdiDevice, CdiFile, CdiPublisher
 from tessera.agent.sharing.device_nodes import RETRY, DeviceNodes
 from tessera.agent.sharing.device_plugin import AllocationTerms, StaticDevicePlugin
 from tessera.agent.sharing.offer import AppliedSharing, SharingProblem, SharingSettings, choose_offer
@@ -78,13 +81,13 @@ class ResourceAdvertiser:
         self._gpus: Sequence[GpuDescription] = ()
         #: The offer and its profile; ``None`` before the first decision.
         self._applied: AppliedSharing | None = None
-        #: Why :attr:`_applied` is not the desired one; ``None`` if it is.
+        #: Reason that :attr:`_applied` is not the desired one; ``None`` if it is.
         self._refusal: SharingProblem | None = None
         #: The entries that wait for a pod to end, with the reason. Those of the last offer and the last answer.
         self._blocked: Mapping[EntryKey, str] = {}
         #: The entries that the last lists showed as unhealthy, with the reason.
-        self._unhealthy: Mapping[EntryKey, str] = {}
-        #: Problem, offer and lately given devices when the other parts were notified last.
+        self._withheld: Mapping[EntryKey, str] = {}
+        #: Problem, offer and recently allocated devices when the other parts were notified last.
         self._announced: object = None
 
     # State for other parts --------------------------------------------------------------------------------------
@@ -105,9 +108,9 @@ class ResourceAdvertiser:
         return "" if self._applied is None else self._applied.name
 
     @property
-    def unfit(self) -> Mapping[EntryKey, str]:
+    def withheld(self) -> Mapping[EntryKey, str]:
         """The entries that are withheld now, by resource and id, each with the reason."""
-        return self._unhealthy
+        return self._withheld
 
     def occupied(self, card: str) -> str:
         """Names a pod that holds a part of a GPU, or says that kubelet has not answered yet; empty if none does."""
@@ -127,7 +130,7 @@ class ResourceAdvertiser:
 
     @property
     def recently_allocated(self) -> frozenset[str]:
-        """UUIDs of devices given out so lately that kubelet may not list their containers yet."""
+        """UUIDs of devices allocated so recently that kubelet may not list their containers yet."""
         return self._occupancy.recently_allocated
 
     @property
@@ -153,7 +156,7 @@ class ResourceAdvertiser:
         if self._options_now.uses_cdi and self._device_nodes.failed:
             return SharingProblem("NvmlFailed", "; ".join(unique(self._device_nodes.failed.values())))
         if waiting := unique(self._blocked.values()):
-            return SharingProblem("CardsInUse", f"not given out until its pods have ended: {'; '.join(waiting)}")
+            return SharingProblem("CardsInUse", f"not allocated until its pods have ended: {'; '.join(waiting)}")
         return None
 
     # The loop ---------------------------------------------------------------------------------------------------
@@ -161,13 +164,13 @@ class ResourceAdvertiser:
     async def run(self) -> None:
         """Advertises until cancelled."""
         async with asyncio.TaskGroup() as group:
-            self._served.start(group, self._plugin)
+            self._served.start(group, self)
             while True:
                 seen = self._changes.count
-                await self._changes.wait(seen, await self._look())
+                await self._changes.wait(seen, await self._update())
 
-    async def _look(self) -> float | None:
-        """Decides and publishes; returns the seconds until the next look if nothing changes."""
+    async def _update(self) -> float | None:
+        """Decides and publishes; returns the seconds until the next call if nothing changes."""
         self._decide()
         self._set_daemons()
         await self._device_nodes.read(self._gpu_states)
@@ -194,12 +197,12 @@ class ResourceAdvertiser:
         if not self._cdi.publish(self._cdi_devices(), joint=self._ever_joint(), needed=self._options_now.uses_cdi):
             return RETRY
         held = self._occupancy.resources & self._names.ever_advertised - self._devices.on_demand_resources()
-        wait = self._served.show(self._lists(), held)
+        wait = self._served.update(self._lists(), held)
         self._names.set_advertised(self._served.plugins.keys() | self._devices.on_demand_resources())
         return wait
 
     def _decide(self) -> None:
-        """Decides on the offer. From now on, entries that are no longer in it are not given out."""
+        """Decides on the offer. From now on, entries that are no longer in it are not allocated."""
         cards, desired, taken = (
             tuple(self._devices.gpus()),
             self._settings.config.sharing,
@@ -222,25 +225,25 @@ class ResourceAdvertiser:
             self._settings.config.profile_applied(desired.name, desired.text)
         else:
             _log.warning("%s", self._refusal.text)
-        self._blocked = self._occupancy.blocked(self.offer, self._parents())
+        self._blocked = self._occupancy.blocked_entries(self.offer, self._parents())
         for name, plugin in self._served.plugins.items():
             offered = self.offer.resources.get(name) or AdvertisedResource(name=name, devices=())
             plugin.terms = self._terms(offered, find_withheld_entries(offered, self._reasons()))
 
     def _lists(self) -> dict[str, tuple[StaticDevicePlugin, tuple[ListedDevice, ...]]]:
-        """The list of each resource with its plugin, which gives out the same entries."""
-        self._blocked = self._occupancy.blocked(self.offer, self._parents())
+        """The list of each resource with its plugin, which allocates the same entries."""
+        self._blocked = self._occupancy.blocked_entries(self.offer, self._parents())
         reasons = self._reasons()
         numa = {card.uuid: card.info.numa_node for card in self._gpu_states}
-        unfit: dict[EntryKey, str] = {}
+        withheld: dict[EntryKey, str] = {}
         lists: dict[str, tuple[StaticDevicePlugin, tuple[ListedDevice, ...]]] = {}
         for name, offered in self.offer.resources.items():
             refused = find_withheld_entries(offered, reasons)
-            unfit |= {(name, entry): why for entry, why in refused.items()}
+            withheld |= {(name, entry): why for entry, why in refused.items()}
             plugin = self._served.ensure(name)
             plugin.terms = self._terms(offered, refused)
-            lists[name] = (plugin, tuple(_listed(each, refused, numa.get(each.gpu)) for each in offered.devices))
-        self._unhealthy = unfit
+            lists[name] = (plugin, tuple(_list_device(each, refused, numa.get(each.gpu)) for each in offered.devices))
+        self._withheld = withheld
         return lists
 
     def _reasons(self) -> WithholdingReasons:
@@ -260,10 +263,12 @@ class ResourceAdvertiser:
     def _options_now(self) -> AllocateOptions:
         return self._settings.options(self._applied)
 
-    def _plugin(self, resource: str) -> StaticDevicePlugin:
-        return StaticDevicePlugin(resource, host=self, cdi=self._cdi.file)
-
     # Calls of the plugins ---------------------------------------------------------------------------------------
+
+    @property
+    def cdi_file(self) -> CdiFile:
+        """The file that defines the sets of devices."""
+        return self._cdi.file
 
     def closed_devices(self) -> frozenset[str]:
         """UUIDs of devices that must not be allocated: fenced ones, and GPUs that changed since the offer was made."""
@@ -285,8 +290,8 @@ class ResourceAdvertiser:
             ConnectionError: kubelet does not say which devices it has.
             OSError: the CDI file cannot be written.
         """
-        self._occupancy.started()
-        await self._cdi.starting(resource, ids, joint=self._ever_joint(), needed=self._options_now.uses_cdi)
+        self._occupancy.note_starting()
+        await self._cdi.complete_set(resource, ids, joint=self._ever_joint(), needed=self._options_now.uses_cdi)
 
     def note_listed(self) -> None:
         """Notes that kubelet has read a list, or listens no more."""
@@ -305,7 +310,7 @@ class ResourceAdvertiser:
         )
 
     def _ever_joint(self) -> bool:
-        """True if a container of this node may have been given devices of several resources."""
+        """True if a container of this node may have devices of several resources."""
         return len(self._names.ever_advertised) > 1
 
     def _parents(self) -> dict[str, str]:
@@ -322,7 +327,7 @@ class ResourceAdvertiser:
         return [CdiDevice(uuid=uuid, index=index, files=files[uuid]) for uuid, index in found if uuid in files]
 
 
-def _listed(entry: AdvertisedDevice, refused: Mapping[str, str], numa_node: int | None) -> ListedDevice:
+def _list_device(entry: AdvertisedDevice, refused: Mapping[str, str], numa_node: int | None) -> ListedDevice:
     return ListedDevice(
         id=entry.id, healthy=entry.id not in refused, numa_nodes=() if numa_node is None else (numa_node,)
     )

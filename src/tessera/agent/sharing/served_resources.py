@@ -7,27 +7,26 @@ ends. As long as pods hold devices of it, it is served on with an empty list: ku
 resource has no plugin.
 
 Nothing in the protocol says that kubelet has counted a list. A list counts as counted :data:`HANDOVER` seconds after
-kubelet has read it. No change waits for ever for a kubelet that does not answer: after :data:`PATIENCE` seconds the
-next step is made without it.
+kubelet has read it. A kubelet that does not answer delays a change by :data:`HANDOVER_TIMEOUT` seconds at most.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 from tessera.agent.base.change_notifier import ChangeNotifier
-from tessera.agent.sharing.device_plugin import StaticDevicePlugin
+from tessera.agent.sharing.device_plugin import AllocationHost, StaticDevicePlugin
 from tessera.clock import Clock
 from tessera.kubelet.interfaces import Device, Kubelet, PluginError
 
 _log = logging.getLogger(__name__)
 
 #: Seconds to wait for kubelet: twice the time that it takes to dial a plugin.
-PATIENCE = 20.0
+HANDOVER_TIMEOUT = 20.0
 #: Seconds from kubelet's reading of a list until it has counted it, on another stream than the next list's.
 HANDOVER = 0.1
 #: Shortest wait, in seconds.
-_NOTHING = 0.001
+_SHORTEST_WAIT = 0.001
 #: Seconds before a resource that kubelet refused is offered to it again.
 REFUSED_PAUSE = 10.0
 
@@ -53,12 +52,12 @@ class _Served:
         self.retired, self.since = retired, now
         self.read: float | None = None
 
-    def awaited(self, now: float) -> float:
-        """Seconds to wait for kubelet still; 0 once it has counted the list or the wait is over."""
+    def seconds_left(self, now: float) -> float:
+        """Returns the seconds to wait for kubelet; 0 once it has counted the list or the time is over."""
         if self.read is None and self.plugin.listed:
             self.read = now
-        left = self.since + PATIENCE - now if self.read is None else self.read + HANDOVER - now
-        return left if left > _NOTHING else 0.0
+        left = self.since + HANDOVER_TIMEOUT - now if self.read is None else self.read + HANDOVER - now
+        return left if left > _SHORTEST_WAIT else 0.0
 
 
 class ServedResources:
@@ -74,21 +73,21 @@ class ServedResources:
         self._kubelet = kubelet
         self._changes = changes
         self._clock = clock
-        #: Owner of the serving tasks, and the maker of plugins; set by :meth:`start`, before any call of :meth:`show`.
+        #: Owner of the serving tasks, and host of the plugins; set by :meth:`start`, before any call of :meth:`update`.
         self._group: asyncio.TaskGroup | None = None
-        self._make: Callable[[str], StaticDevicePlugin] = _not_started
+        self._host: AllocationHost | None = None
         self._served: dict[str, _Served] = {}
         self._ending: dict[str, asyncio.Task[None]] = {}
         self._refused: dict[str, str] = {}
 
-    def start(self, group: asyncio.TaskGroup, make: Callable[[str], StaticDevicePlugin]) -> None:
+    def start(self, group: asyncio.TaskGroup, host: AllocationHost) -> None:
         """Begins to serve.
 
         Args:
             group: owns the serving tasks.
-            make: makes the plugin of a resource.
+            host: answers the plugins' calls.
         """
-        self._group, self._make = group, make
+        self._group, self._host = group, host
 
     @property
     def plugins(self) -> dict[str, StaticDevicePlugin]:
@@ -102,11 +101,11 @@ class ServedResources:
         return {name: why for name, why in self._refused.items() if name in plugins and not plugins[name].streaming}
 
     def ensure(self, name: str) -> StaticDevicePlugin:
-        """The plugin of an offered resource; it is served once it is :meth:`shown <show>`."""
+        """The plugin of an offered resource; it is served once it is in the lists of :meth:`update`."""
         served = self._served.get(name)
-        return self._make(name) if served is None else served.plugin
+        return self._make_plugin(name) if served is None else served.plugin
 
-    def show(
+    def update(
         self, lists: Mapping[str, tuple[StaticDevicePlugin, tuple[Device, ...]]], held: Collection[str]
     ) -> float | None:
         """Serves exactly these resources with these lists.
@@ -120,16 +119,16 @@ class ServedResources:
         """
         now = self._clock.monotonic()
         for name, (plugin, devices) in lists.items():
-            plugin.show(devices)
+            plugin.set_list(devices)
             served = self._served.get(name)
             if served is None:
                 self._served[name] = _Served(plugin, self._start(name, plugin), now)
             elif served.retired:
                 served.begin(now, retired=False)
-        waits = [wait for each in self._served.values() if not each.retired and (wait := each.awaited(now))]
+        waits = [wait for each in self._served.values() if not each.retired and (wait := each.seconds_left(now))]
         for name in held:
             if name not in self._served:
-                plugin = self._make(name)
+                plugin = self._make_plugin(name)
                 self._served[name] = _Served(plugin, self._start(name, plugin), now)
                 self._served[name].retired = True
         gone = [name for name in self._served if name not in lists]
@@ -143,27 +142,31 @@ class ServedResources:
         for name in names:
             served = self._served[name]
             if not served.retired:
-                served.plugin.show(())
+                served.plugin.set_list(())
                 served.begin(now, retired=True)
-            wait = served.awaited(now)
+            wait = served.seconds_left(now)
             if wait and served.plugin.streaming:
                 waits.append(wait)
             elif name not in held:
                 self._end(name)
         return min(waits, default=None)
 
+    def _make_plugin(self, resource: str) -> StaticDevicePlugin:
+        assert self._host is not None, "a resource is served before start()"
+        return StaticDevicePlugin(resource, self._host)
+
     def _start(self, name: str, plugin: StaticDevicePlugin) -> "asyncio.Task[None]":
-        assert self._group is not None, "a resource is shown before start()"
+        assert self._group is not None, "a resource is served before start()"
         return self._group.create_task(self._serve(plugin, self._ending.get(name)), name=f"plugin {name}")
 
     def _end(self, name: str) -> None:
         task = self._served.pop(name).task
         self._refused.pop(name, None)
         self._ending[name] = task
-        task.add_done_callback(lambda _: self._ended(name, task))
+        task.add_done_callback(lambda _: self._remove_ending(name, task))
         task.cancel()
 
-    def _ended(self, name: str, task: "asyncio.Task[None]") -> None:
+    def _remove_ending(self, name: str, task: "asyncio.Task[None]") -> None:
         if self._ending.get(name) is task:
             del self._ending[name]
 
@@ -179,7 +182,3 @@ class ServedResources:
                 self._changes.notify()
                 _log.warning("%s, again in %.0f s", error, REFUSED_PAUSE)
             await self._clock.sleep(REFUSED_PAUSE)
-
-
-def _not_started(resource: str) -> StaticDevicePlugin:
-    raise AssertionError(f"{resource} is shown before start()")

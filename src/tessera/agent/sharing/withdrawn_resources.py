@@ -10,10 +10,11 @@ minutes may be longer than the agent's life.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from tessera.agent.base.node_objects import NodeSource
 from tessera.agent.base.state_file import StateFile
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
@@ -54,26 +55,42 @@ def removal_patch(names: Iterable[str]) -> dict[str, Any]:
     return {"status": {"capacity": gone, "allocatable": gone}}
 
 
-class ResourceRemover:
-    """Removes extended resources from the status of a Node.
+class NodeResources(Protocol):
+    """The resources in the status of one Node."""
+
+    def node(self) -> Node | None:
+        """The Node as last seen; ``None`` while there is none."""
+        ...
+
+    async def remove(self, names: Sequence[str], /) -> None:
+        """Removes resources from capacity and allocatable; raises ApiError or ConnectionError."""
+        ...
+
+
+class ApiNodeResources:
+    """See :class:`NodeResources`.
 
     Args:
         client: the API server.
-        node_name: the Node.
+        source: the Node as last seen.
     """
 
-    def __init__(self, client: Client, node_name: str) -> None:
+    def __init__(self, client: Client, source: NodeSource) -> None:
         self._client = client
-        self._name = node_name
+        self._source = source
 
-    async def remove(self, names: Sequence[str]) -> None:
+    def node(self) -> Node | None:
+        """The Node as last seen; ``None`` while there is none."""
+        return self._source.node()
+
+    async def remove(self, names: Sequence[str], /) -> None:
         """Removes resources from capacity and allocatable.
 
         Raises:
             ApiError: the API server refused.
             ConnectionError: it did not answer.
         """
-        await self._client.merge_patch(NODES, self._name, removal_patch(names), subresource="status")
+        await self._client.merge_patch(NODES, self._source.node_name, removal_patch(names), subresource="status")
 
 
 class AdvertisedNames:
@@ -81,30 +98,21 @@ class AdvertisedNames:
 
     Args:
         path: the file.
-        node: the Node object as last seen.
-        forget: removes resources from the Node's capacity and allocatable.
+        node_resources: the resources of the Node.
         clock: the time.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        node: Callable[[], Node | None],
-        forget: Callable[[Sequence[str]], Awaitable[None]],
-        clock: Clock,
-    ) -> None:
+    def __init__(self, path: Path, node_resources: NodeResources, clock: Clock) -> None:
         self._file: StateFile[dict[str, float | None]] = StateFile(path, dict[str, float | None])
         #: By name: time since which it is no longer offered; ``None`` while it is offered.
         self._ended = self._file.load() or {}
-        self._node = node
-        self._forget = forget
+        self._node_resources = node_resources
         self._clock = clock
         self._next = 0.0
 
     def allocatable(self) -> Mapping[str, str] | None:
         """The allocatable resources of the Node as last seen; ``None`` while there is no Node."""
-        node = self._node()
+        node = self._node_resources.node()
         return None if node is None else node.status.allocatable
 
     @property
@@ -128,7 +136,7 @@ class AdvertisedNames:
         Returns:
             Seconds until the next removal may be due; ``None`` if there is nothing to wait for.
         """
-        node, now = self._node(), self._clock.now()
+        node, now = self._node_resources.node(), self._clock.now()
         if node is None:
             return None
         former = {name: since for name, since in self._ended.items() if since is not None}
@@ -136,7 +144,7 @@ class AdvertisedNames:
         if names and now >= self._next:
             self._next = now + RETRY
             try:
-                await self._forget(names)
+                await self._node_resources.remove(names)
             except (ApiError, ConnectionError, TimeoutError) as error:
                 _log.warning("%s cannot be removed from the node, again in %.0f s: %s", ", ".join(names), RETRY, error)
                 return RETRY
@@ -150,4 +158,4 @@ class AdvertisedNames:
         try:
             self._file.save(self._ended)
         except OSError as error:
-            _log.warning("resources that were offered are not kept, and may stay on the node with 0: %s", error)
+            _log.warning("names of resources are not saved; former ones may stay on the node with 0: %s", error)

@@ -46,13 +46,13 @@ def test_the_advertiser_follows_a_strategy_that_it_has_never_seen(play: Callable
         licensed.licences = 3
         await scene.begin(SLICE_4)
         await scene.until(lambda: scene.allocatable.get(SHARED) == 3)
-        assert set(scene.shelf.unfit.values()) == {"no licence is left"}
+        assert set(scene.advertiser.withheld.values()) == {"no licence is left"}
         await scene.admit("client", {SHARED: 1})
         assert scene.env("client")["LICENCE_OF"] == SHARED
         licensed.licences = 4
         scene.changes.notify()
         await scene.until(lambda: scene.allocatable[SHARED] == 4)
-        assert not scene.shelf.unfit
+        assert not scene.advertiser.withheld
 
     play(story, "1xA100-40GB", strategies={**STRATEGIES, SharingKind.TIME_SLICING: licensed})
 
