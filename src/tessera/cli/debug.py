@@ -55,6 +55,10 @@ def record(
         return
     if file is None:
         raise click.UsageError("name the FILE to write the records into")
+    if not file.parent.is_dir():
+        raise CommandError(f"error: the folder {file.parent} does not exist; create it, or name another FILE")
+    if node == "":
+        raise click.UsageError("--node needs the name of a node")
     found = asyncio.run(_fetch(namespace, node, kubeconfig, context))
     file.write_bytes(found)
     from tessera.text import count_noun
@@ -74,9 +78,16 @@ def replay(file: Path, output: str) -> None:
     from tessera.limits.processes import RECORD_SIZE
     from tessera.replay.service import read_records
 
-    if file.stat().st_size > RECORD_SIZE:
-        raise CommandError(f"error: {file} is too large; a file of records has {RECORD_SIZE}")
-    results = [(each, _differences(each, file)) for each in read_records(file.read_bytes())]
+    try:
+        with file.open("rb") as stream:  # a pipe or a device has no size beforehand
+            records = read_records(stream.read(RECORD_SIZE + 1))
+    except OSError as error:
+        raise CommandError(f"error: {file}: {error.strerror}") from error
+    except ValueError as error:
+        raise CommandError(f"error: {file}: {error}") from error
+    if not records:
+        raise CommandError(f"error: {file} has no records")
+    results = [(each, _differences(each, file)) for each in records]
     if output == "json":
         say_json([_as_json(each, found) for each, found in results])
     else:

@@ -71,11 +71,20 @@ def _load_decider(record: Record, kind: DeciderKind) -> Callable[..., Any]:
 
 
 def _decide_again(decide: Callable[..., Any], arguments: Any, kind: DeciderKind) -> Decision:
-    positional, named = decode(arguments, kind.modules)
+    pair = decode(arguments, kind.modules)
+    if not isinstance(pair, list | tuple) or len(pair) != 2:
+        raise NotPlainError("the record is damaged: a decision's arguments are not a pair, by position and by name")
+    positional, named = pair
+    if not isinstance(positional, list | tuple) or not isinstance(named, dict) or not all(map(_is_text, named)):
+        raise NotPlainError("the record is damaged: a decision's arguments have another form")
     try:
         return Decision(arguments, encode(decide(*positional, **named)))
     except Exception as error:  # noqa: BLE001 - the recorded decision may have failed the same way
         return Decision(arguments, error=type(error).__name__)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
 
 
 _NVML = "tessera.nvml.interface"

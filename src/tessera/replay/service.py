@@ -18,7 +18,10 @@ from tessera.limits.processes import RECORD_SIZE
 from tessera.replay.recorder import Decider, FunctionRecorder, Record, Recorder
 
 #: The message of a process without records, with the remedy.
-NO_RECORDS = "the process in this container keeps no records; start it with --record N, or set TESSERA_RECORD=N"
+NO_RECORDS = (
+    "the process in this container keeps no records; turn recording on, such as: kubectl -n tessera-system set env"
+    " deployment/tessera-controller TESSERA_RECORD=2000 (for agents: daemonset/tessera-agent)"
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -138,6 +141,6 @@ def read_records(data: bytes) -> Sequence[Record]:
     for number, line in enumerate(data.splitlines(), 1):
         try:
             found.append(msgspec.json.decode(line, type=Record))
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise ValueError(f"line {number} is no record of a decider: {error}") from error
     return found

@@ -128,6 +128,6 @@ def _describe_error(error: BaseException) -> str | None:
         return " ".join(str(error).split()) + right
     if isinstance(error, ConnectionError) and str(error).endswith("connection refused"):
         return f"error: {error}; nothing listens there: check that the cluster is up and that this is its address"
-    if isinstance(error, (UserError, NvmlError, ConnectionError, FileNotFoundError, ValueError, TimeoutError)):
+    if isinstance(error, (UserError, NvmlError, OSError, ValueError)):
         return f"error: {' '.join(str(error).split())}"
     return None
