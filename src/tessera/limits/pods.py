@@ -107,7 +107,7 @@ PRODUCTS = Limit(
 REQUIRED_MEMORY = Limit(
     2**60,
     "bytes",
-    "a pod's tessera.dev/memory",
+    "a pod's tessera.dev/gpu-memory",
     "more than any GPU will have, and short enough to write in a message",
 )
 POLICY_ENTRIES = Limit(

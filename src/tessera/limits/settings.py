@@ -42,7 +42,7 @@ QUANTITY = Limit(
     64,
     "characters",
     "a quantity, such as `500m` or `10Gi`",
-    "more digits than any amount has; reading takes the square of their number",
+    "no amount needs more digits; parsing time grows with the square of their number",
 )
 NAMES_COMPARED = Limit(
     2_000,

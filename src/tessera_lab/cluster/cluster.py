@@ -98,7 +98,7 @@ class ContainerToken:
 
 ADMIN = UserInfo(name="kubernetes-admin", groups=("system:masters", "system:authenticated"))
 
-#: What whoever makes a cluster needs besides it.
+#: Inputs of a cluster's maker.
 __all__ = ["ADMIN", "ClusterOptions", "SimulatedCluster", "cards_file"]
 
 

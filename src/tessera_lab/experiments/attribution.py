@@ -18,7 +18,7 @@ from tessera_lab.experiments.runs import OURS, UPSTREAM
 from tessera_lab.reference_operator.waits import PUBLISHED_AT_ONCE, REFERENCE, ReferenceWaits, remove_wait
 
 UNEXPLAINED = "left over: what no wait and no overlap explains"
-PERIOD = "nobody's: kubelet publishes every 10 s, which rounds both means up"
+PERIOD = "rounding: kubelet publishes every 10 s, which rounds both means up"
 
 
 class WaitSaving(msgspec.Struct, frozen=True, kw_only=True):

@@ -79,7 +79,7 @@ def remove_wait(*, new_node: bool, built: bool) -> list[tuple[str, ReferenceWait
         ("wait: a reconcile through all states", {"reconcile": False}),
         *(fresh if new_node else ()),
         ("overlap: the driver is proved once, with the toolkit", {"proves_driver": False}),
-        ("overlap: what offers the cards runs already, and is not started last", {"starts_plugin": False}),
+        ("overlap: the device plugin runs already, and is not started last", {"starts_plugin": False}),
     ]
     found, now = [], PUBLISHED_AT_ONCE
     for name, changes in steps:

@@ -60,7 +60,7 @@ NEW_NODES = {
 ORDER_OF_PULLS = 3.2
 ALWAYS = {
     "overlap: the driver is proved once, with the toolkit": (1.9, 2.1),
-    "overlap: what offers the cards runs already, and is not started last": (0.9, 1.1),
+    "overlap: the device plugin runs already, and is not started last": (0.9, 1.1),
     UNEXPLAINED: (-0.3, 0.3),
     PERIOD: (-9.9, 9.9),
 }

@@ -1,4 +1,4 @@
-"""Event loop, orderly end and log of the long-running commands: controller, webhook and agent."""
+"""Event loop, shutdown on signals, and log of the long-running commands: controller, webhook and agent."""
 
 import asyncio
 import gc

@@ -1,4 +1,7 @@
-"""The webhook process: mirrors of cards and nodes, the certificate, and the servers. Stateless; any number may run."""
+"""The webhook process: watched copies of Instaslice and Node objects, the certificate, and the servers.
+
+It has no state, so any number may run.
+"""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""A mirror of every object's metadata, whatever its kind: for the garbage collector and for namespaces that go.
+"""Watches the metadata of objects of every kind, for the garbage collector and for namespaces under deletion.
 
 Kinds come from discovery, and again whenever a CustomResourceDefinition comes or goes. Events are left out, as in the
 real garbage collector: nothing owns them and they end by themselves.
