@@ -13,7 +13,7 @@ Its recorder keeps the last N decisions, and fewer if they are large.
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Generic, ParamSpec, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, ParamSpec, TypeVar
 
 import msgspec
 
@@ -21,6 +21,9 @@ from tessera.replay.state_codec import encode
 
 #: Bytes of JSON that the recorder of one function keeps: 500 plans of five nodes, 3 of a thousand nodes.
 FUNCTION_RECORD_BYTES = 16 * 2**20
+
+#: Version of the format of records that this version of Tessera writes, and the newest that it reads.
+FORMAT_VERSION = 1
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -49,13 +52,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         state: the state before the first decision, see :func:`.encode`.
         decisions: the decisions in order.
         skipped: number of earlier decisions, which were dropped.
+        version: version of this format; a record without it has version 1.
     """
 
     decider: str
     name: str = ""
     state: Any
     decisions: Sequence[Decision]
-    skipped: int = 0
+    skipped: Annotated[int, msgspec.Meta(ge=0)] = 0
+    version: int = FORMAT_VERSION
 
 
 class Recorder:

@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 import msgspec
 
 from tessera.limits.processes import RECORD_SIZE
-from tessera.replay.recorder import Decider, FunctionRecorder, Record, Recorder
+from tessera.replay.recorder import FORMAT_VERSION, Decider, FunctionRecorder, Record, Recorder
 
 #: The message of a process without records, with the remedy.
 NO_RECORDS = (
@@ -129,6 +129,10 @@ async def fetch_records(name: str = SOCKET) -> bytes:
         writer.close()
 
 
+class _Header(msgspec.Struct):
+    version: int = FORMAT_VERSION
+
+
 def read_records(data: bytes) -> Sequence[Record]:
     """The records of a file.
 
@@ -140,6 +144,12 @@ def read_records(data: bytes) -> Sequence[Record]:
     found = []
     for number, line in enumerate(data.splitlines(), 1):
         try:
+            version = msgspec.json.decode(line, type=_Header).version
+            if version > FORMAT_VERSION:
+                raise ValueError(
+                    f"line {number} has format {version}, and this version of Tessera reads up to {FORMAT_VERSION};"
+                    " replay it with the version that recorded it"
+                )
             found.append(msgspec.json.decode(line, type=Record))
         except (msgspec.DecodeError, RecursionError) as error:
             raise ValueError(f"line {number} is no record of a decider: {error}") from error
