@@ -29,7 +29,7 @@ def fleet() -> Fleet:
         ("fragmentation-gradient", ("b", "2", 2)),
     ],
 )
-def test_each_policy_has_its_own_place_for_a_small_slice(name: str, place: tuple[str, str, int]) -> None:
+def test_each_policy_chooses_its_expected_place_for_a_small_slice(name: str, place: tuple[str, str, int]) -> None:
     decided = plan(fleet(), [Demand("pod", ("1g.5gb",))], policy=POLICIES[name]())
     (placed,) = decided.assignments["pod"]
     assert (placed.node, placed.gpu, placed.start) == place
