@@ -23,6 +23,7 @@ def record(**fields: Any) -> str:
         (record(decisions=[{"arguments": 5}]), "not a pair"),
         (record(decisions=[{"arguments": [1, 2, 3]}]), "not a pair"),
         (record(decisions=[{"arguments": [1, 2]}]), "another form"),
+        (record(decisions=[{"arguments": [[1] * 99, {"$": "d", "v": []}]}]), "not readable by this version"),
         (record(skipped=-5), "line 1 is no record"),
         (record(version=2, decisions="new"), "replay it with the version that recorded it"),
         (record()[:-1], "line 1 is no record"),

@@ -52,10 +52,14 @@ def replay(record: Record, kind: DeciderKind) -> Iterator[Difference]:
         NotPlainError: the record is damaged, or is of another decider.
     """
     decide = _load_decider(record, kind)
+    broken = 0
     for index, recorded in enumerate(record.decisions):
         now = _decide_again(decide, recorded.arguments, kind)
         if now != recorded:
+            broken += now.error == "TypeError"
             yield Difference(index=index, recorded=recorded, now=now)
+    if broken and broken == len(record.decisions):
+        raise NotPlainError("the record is not readable by this version: every decision ends in TypeError")
 
 
 def _load_decider(record: Record, kind: DeciderKind) -> Callable[..., Any]:
