@@ -17,16 +17,16 @@ from tessera.kube.resources import Resource
 Right = tuple[str, str]  # verb, plural or plural/subresource
 
 SOURCE = Path(tessera.__file__).parent
-#: Where resources are told.
+#: Where resources are defined.
 ROOMS = (resources, instaslice, driver_assignment)
 #: What each process is made of, as far as it talks to the API server.
 MADE_OF = {
     "tessera-agent": ("agent", "kube/event_recorder.py"),
     "tessera-controller": (
         "controller",
-        *(f"driver/{room}" for room in ("executor.py", "policies", "run.py", "registry/pull_secrets.py")),
+        *(f"driver/{room}" for room in ("executor.py", "policies", "run.py", "registry/credentials.py")),
         *(f"driver/{room}" for room in ("rollout", "build", "coverage")),
-        *(f"provisioning/{room}" for room in ("run.py", "recording", "tracking", "startup/startup_taints.py")),
+        *(f"provisioning/{room}" for room in ("run.py", "recording.py", "tracking", "startup/startup_taints.py")),
         "kube/event_recorder.py",
         "kube/leader_election.py",
     ),
@@ -68,7 +68,7 @@ def asked(process: str) -> Iterator[Right]:
         elif method in VERBS and kinds:
             given = [each.value for each in call.keywords if each.arg == "subresource"]
             for below in subresources(given[0]) if given else [""]:
-                yield from ((verb, kinds[0].plural + below) for verb in VERBS[method])
+                yield from ((verb, kind.plural + below) for verb in VERBS[method] for kind in kinds)
 
 
 def constant(name: str) -> object:

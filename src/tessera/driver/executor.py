@@ -260,9 +260,12 @@ class DriverExecutor:
     # Administrators' objects
 
     async def _write_policy_status(self, instruction: WritePolicyStatus) -> None:
-        resource = CLUSTER_POLICIES if instruction.kind == CLUSTER_POLICIES.kind else NVIDIA_DRIVERS
         await self._client.merge_patch(
-            resource, instruction.name, instruction.patch, uid=instruction.uid, subresource="status"
+            CLUSTER_POLICIES if instruction.kind == CLUSTER_POLICIES.kind else NVIDIA_DRIVERS,
+            instruction.name,
+            instruction.patch,
+            uid=instruction.uid,
+            subresource="status",
         )
 
 

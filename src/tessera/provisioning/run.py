@@ -81,9 +81,14 @@ class Provisioning:
         )
         self._annotator = NodeAnnotator(runtime, tracker=self.tracker, metrics=metrics)
         self._workload_recorder = WorkloadRecorder(client, store=self._store, metrics=metrics)
-        self._machines = tuple(
-            OptionalKind(client, kind, clock=clock, rng=rng, on_event=partial(self._on_machine, kind))
-            for kind in (CAPI_MACHINES, OPENSHIFT_MACHINES, NODECLAIMS)
+        self._machines = (
+            OptionalKind(
+                client, CAPI_MACHINES, clock=clock, rng=rng, on_event=partial(self._on_machine, CAPI_MACHINES)
+            ),
+            OptionalKind(
+                client, OPENSHIFT_MACHINES, clock=clock, rng=rng, on_event=partial(self._on_machine, OPENSHIFT_MACHINES)
+            ),
+            OptionalKind(client, NODECLAIMS, clock=clock, rng=rng, on_event=partial(self._on_machine, NODECLAIMS)),
         )
 
     async def run(self) -> None:
