@@ -1,7 +1,6 @@
 """A report from a cluster becomes a test: records are fetched from running processes, and their deciders run again."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +69,7 @@ def test_a_decision_that_is_another_now_is_shown_and_ends_the_command_with_1(
     record["decisions"][-1]["result"] = ["something else"]
     file = tmp_path / "changed.jsonl"
     file.write_text(json.dumps(record) + "\n")
-    done = cluster.run(sys.executable, "-m", "tessera", "debug", "replay", str(file))
+    done = cluster.run_tessera("debug", "replay", str(file))
     assert done.returncode == 1
     assert "1 differ now" in done.stdout
     assert 'recorded: ["something else"]' in done.stdout

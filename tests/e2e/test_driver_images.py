@@ -2,7 +2,6 @@
 
 import base64
 import json
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -96,7 +95,7 @@ def mirror(cluster: Any, policy: str, origin: str, tmp_path: Path) -> Iterator[C
 def test_every_kind_of_node_is_told_its_image_and_a_node_without_facts_its_reason(
     cluster: Any, policy: str, kernel: str, origin: str
 ) -> None:
-    done = cluster.run(sys.executable, "-m", "tessera", "driver", "images", "--cluster", "--plain-http", "-o", "json")
+    done = cluster.run_tessera("driver", "images", "--cluster", "--plain-http", "-o", "json")
     said = json.loads(done.stdout)
     (answer,) = said["images"]
     assert answer["nodes"] == ["node-1", "node-2"]

@@ -1,6 +1,5 @@
 """``tessera install --values``: an installation takes over the settings of NVIDIA's operator, and gives them back."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +137,7 @@ def test_a_namespace_that_is_not_there_is_told_before_anything_changes(cluster: 
 
 
 def warned(cluster: Any, *arguments: str) -> str:
-    return str(cluster.run(sys.executable, "-m", "tessera", *arguments).stderr)
+    return str(cluster.run_tessera(*arguments).stderr)
 
 
 def test_values_become_a_cluster_policy_that_stays_until_it_is_taken_away(cluster: Any, values: str) -> None:

@@ -1,7 +1,6 @@
 """Commands reach the simulated registries of a lab that was started with ``--drivers``."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ def policy(cluster: Any) -> None:
 
 @pytest.mark.usefixtures("policy")
 def test_images_are_those_of_the_labs_registries(cluster: Any) -> None:
-    done = cluster.run(sys.executable, "-m", "tessera", "driver", "images", "--cluster", "-o", "json")
+    done = cluster.run_tessera("driver", "images", "--cluster", "-o", "json")
     assert "simulated registries" in done.stderr
     by_node = {each["nodes"][0]: each for each in json.loads(done.stdout)["images"]}
     assert {node: each["strategy"] for node, each in by_node.items()} == {"node-1": "precompiled", "node-2": "built"}

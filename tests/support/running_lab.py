@@ -3,11 +3,12 @@
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from tests.support.command_line import run_tessera
 
 from tessera_lab.daemon.lab_folder import LabState
 
@@ -44,9 +45,13 @@ class RunningLab:
         """``kubectl get ... -o json``, decoded."""
         return json.loads(self.kubectl("get", *arguments, "-o", "json"))
 
+    def run_tessera(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Runs the command line as this lab's user would."""
+        return run_tessera(*arguments, env=self.env, cwd=ROOT, timeout=PATIENCE)
+
     def tessera(self, *arguments: str, fails: bool = False) -> str:
         """Runs the command line and returns what it printed."""
-        done = self.run(sys.executable, "-m", "tessera", *arguments)
+        done = self.run_tessera(*arguments)
         assert (done.returncode != 0) is fails, f"tessera {' '.join(arguments)}: {done.stdout}{done.stderr}"
         return done.stderr if fails else done.stdout
 
