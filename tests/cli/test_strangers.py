@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from tests.cli.objects import KUBECONFIG, Objects, encoded, objects, serving
 
 from tessera.cli.main import main
+from tessera.limits.processes import INPUT_FILE
 
 Told = pytest.CaptureFixture[str]
 TESSERA = [sys.executable, "-m", "tessera"]
@@ -63,6 +65,23 @@ def test_standard_input_is_utf_8_whatever_the_terminal_is(monkeypatch: pytest.Mo
     monkeypatch.setattr("sys.stdin", stdin)
     assert main(["config", "check", "-"]) == 1
     assert "not UTF-8: byte 14 is 0xff" in capsys.readouterr().err
+
+
+def test_a_file_without_end_is_refused_with_its_name_and_the_limit(capsys: Told) -> None:
+    assert main(["config", "check", "/dev/zero"]) == 1
+    error = capsys.readouterr().err
+    assert "/dev/zero" in error
+    assert f"{INPUT_FILE >> 20} MiB" in error
+
+
+def test_a_pipe_is_read_as_a_file(tmp_path: Path, capsys: Told) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=("version: v1\nmig-configs: {}\n",))
+    writer.start()
+    main(["config", "check", str(pipe)])
+    writer.join()
+    assert "mig-configs" in "".join(capsys.readouterr())
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])

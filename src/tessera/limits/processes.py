@@ -32,6 +32,12 @@ RECORD_SIZE = Limit(
     "records of deciders that `tessera debug` fetches or reads",
     "several times the records of a cluster of 5,000 nodes",
 )
+INPUT_FILE = Limit(
+    64 * 2**20,
+    "bytes",
+    "a file that a command reads, such as settings or measured times",
+    "settings are ConfigMaps of 1 MiB at most; a year of measured times has some megabytes",
+)
 STATE_FILE = Limit(
     4 * 1024 * 1024,
     "bytes",

@@ -3,15 +3,17 @@
 Durations are written as in autoscalers: ``5m``, ``1h30m``, or seconds. The file ``-`` is standard input.
 """
 
+import io
 import math
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import click
 
 from tessera.cli.base.connection import CommandError
+from tessera.limits.processes import INPUT_FILE
 
 #: Units of Go's ParseDuration, in seconds.
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
@@ -84,20 +86,25 @@ def read_text(file: Path) -> str:
     """The text of a file; ``-`` is standard input.
 
     Raises:
-        CommandError: it is not UTF-8.
+        CommandError: it is longer than :data:`~tessera.limits.processes.INPUT_FILE`, or not UTF-8.
     """
+    # A pipe or a device has no size beforehand.
+    with _standard_input() if str(file) == "-" else file.open("rb") as opened:
+        content = opened.read(INPUT_FILE + 1)
+    if len(content) > INPUT_FILE:
+        limit = f"longer than {INPUT_FILE >> 20} MiB; is this the file that you meant?"
+        raise CommandError(f"error: {display_name(file)}: {limit}")
     try:
-        return _standard_input() if str(file) == "-" else file.read_text(encoding="utf-8")
+        return content.decode("utf-8")
     except UnicodeDecodeError as error:
         byte, at = error.object[error.start], error.start
         text = f"not UTF-8: byte {at} is {byte:#04x}; save the file as text in UTF-8"
         raise CommandError(f"error: {display_name(file)}: {text}") from None
 
 
-def _standard_input() -> str:
-    """All of standard input as UTF-8, also on a terminal of another encoding."""
-    binary = getattr(sys.stdin, "buffer", None)
-    return sys.stdin.read() if binary is None else binary.read().decode("utf-8")
+def _standard_input() -> BinaryIO:
+    """The bytes of standard input, whatever the terminal's encoding is."""
+    return getattr(sys.stdin, "buffer", None) or io.BytesIO(sys.stdin.read().encode())
 
 
 def display_name(file: Path) -> str:

@@ -59,6 +59,10 @@ async def _run_until_signal(main: Coroutine[Any, Any, Any]) -> None:
     except asyncio.CancelledError:
         if not signalled:
             raise
+    except Exception:
+        # The command line prints one line for an error; the log says where a process that ran for weeks met it.
+        logging.getLogger(__name__).debug("the process ends", exc_info=True)
+        raise
 
 
 def start_log(level: str) -> None:
