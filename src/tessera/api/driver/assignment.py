@@ -17,7 +17,7 @@ from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.api.driver.nvidia_driver import OWNER_LABEL
 from tessera.kube.resources import NodeAffinity, NodeSelectorRequirement
 from tessera.kube.resources.meta import Resource
-from tessera.kube.selectors import Requirement, parse_operator
+from tessera.kube.resources.selectors import Requirement, parse_operator
 from tessera.text import list_names
 
 #: Untyped: every field counts, also those that Tessera does not know.

@@ -15,7 +15,7 @@ from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.api.operator_fields.notices import is_set
 from tessera.api.problems import FileRefused, Notice, Problem, ProblemCollector, join_path, quote_value
 from tessera.kube.quantity import parse_quantity
-from tessera.kube.selectors import parse_selector
+from tessera.kube.resources.selectors import parse_selector
 from tessera.limits.drivers import POLICY_TEXT
 
 _OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")

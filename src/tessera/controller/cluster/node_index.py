@@ -1,8 +1,9 @@
 """All nodes by label, name and taint, to test one pod's constraints for all nodes at once.
 
-A test of a pod's affinity is a few operations on bit masks (:mod:`tessera.kube.label_index`), whatever the number of
-nodes. So the cost of a pod depends only on its spec, whose size is bounded (:mod:`tessera.api.pods.size_limits`). The
-index remembers the answer until a label that it depends on, a taint, or the set of nodes changes.
+A test of a pod's affinity is a few operations on bit masks (:mod:`tessera.kube.resources.label_index`), whatever the
+number of nodes. So the cost of a pod depends only on its spec, whose size is bounded
+(:mod:`tessera.api.pods.size_limits`). The index remembers the answer until a label that it depends on, a taint, or the
+set of nodes changes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,8 +19,8 @@ from tessera.controller.objects.node_constraints import (
     TolerationIndex,
 )
 from tessera.controller.objects.node_info import NodeInfo
-from tessera.kube.label_index import LabelIndex, NodeMask, union
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm
+from tessera.kube.resources.label_index import LabelIndex, NodeMask, union
 from tessera.limits.planning import REMEMBERED_CONSTRAINTS, REMEMBERED_LABEL_KEYS
 
 Key = TypeVar("Key")

@@ -25,8 +25,8 @@ from tessera.kube.resources import (
     PersistentVolume,
     PersistentVolumeClaim,
 )
+from tessera.kube.resources.selectors import make_selector
 from tessera.kube.resources.storage import PersistentVolumeClaimSpec
-from tessera.kube.selectors import make_selector
 from tessera.limits.planning import VOLUME_STEPS
 
 UNBOUND = "pod has unbound immediate PersistentVolumeClaims"

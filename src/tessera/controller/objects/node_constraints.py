@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from tessera.api.names import NodeName
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration
-from tessera.kube.selectors import parse_integer
+from tessera.kube.resources.selectors import parse_integer
 
 #: Taint effects that exclude a new pod; PreferNoSchedule only lowers a node's score.
 BLOCKING_EFFECTS = frozenset({"NoSchedule", "NoExecute"})

@@ -11,7 +11,7 @@ from itertools import islice
 
 from tessera.api.pods.size_limits import selector_values
 from tessera.kube.resources import LabelSelector, Pod, PodAffinity, PodSpec
-from tessera.kube.selectors import Requirement, make_selector
+from tessera.kube.resources.selectors import Requirement, make_selector
 from tessera.limits.pods import POD_AFFINITY_TERMS, POD_LABELS, SELECTOR_VALUES
 
 #: A pod's labels as sorted pairs.

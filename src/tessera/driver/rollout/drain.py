@@ -8,7 +8,7 @@ from tessera.api.driver.driver_policy import DrainSettings, UpgradePolicy
 from tessera.driver.nodes.upgrade_record import CORDONED_ANNOTATION, INITIAL_ANNOTATION, UpgradeRecord, UpgradeState
 from tessera.driver.rollout.instructions import EvictPod, NodeStep, advance, fail, patch_node
 from tessera.driver.rollout.node_view import NodeView, PodView
-from tessera.kube.selectors import parse_selector
+from tessera.kube.resources.selectors import parse_selector
 
 
 class PodsToEvict(msgspec.Struct, frozen=True, kw_only=True):

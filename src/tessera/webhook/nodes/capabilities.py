@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from tessera.api.names import GPU_RESOURCES
-from tessera.kube.label_index import LabelIndex
+from tessera.kube.resources.label_index import LabelIndex
 from tessera.mig.geometry import closest_profile
 from tessera.mig.models import MODELS
 from tessera.mig.names import resource_spelling

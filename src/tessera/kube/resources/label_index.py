@@ -12,7 +12,7 @@ from operator import or_
 from types import MappingProxyType
 from typing import NamedTuple
 
-from tessera.kube.selectors import parse_integer
+from tessera.kube.resources.selectors import parse_integer
 
 #: A set of nodes: bit ``n`` is the node that the caller numbers ``n``.
 NodeMask = int

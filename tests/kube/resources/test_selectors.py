@@ -3,7 +3,7 @@
 import pytest
 
 from tessera.kube.resources import LabelSelector, LabelSelectorRequirement
-from tessera.kube.selectors import Operator, Requirement, make_selector, parse_selector
+from tessera.kube.resources.selectors import Operator, Requirement, make_selector, parse_selector
 
 LABELS = {"app": "web", "tier": "front", "size": "5", "empty": ""}
 
