@@ -51,10 +51,10 @@ $(VENV)/.compiled: $(VENV)/.dev $(shell find tests -name '*.py')
 	@$(BIN)/pytest --collect-only -qq -m "not soak" >/dev/null || true
 	@touch $@
 
-# Four workers for two cores: tests with real processes wait for them now and then.
+# Three workers for two cores: tests with real processes wait for them now and then.
 unit: $(VENV)/.compiled
 	@scripts/need-debian $(VENV)/tools $(TOOLS)
-	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" $(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not soak"
+	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not soak"
 
 soak: $(VENV)/.dev  ## the long proofs, and every property test searching anew
 	@scripts/need-debian $(VENV)/tools $(TOOLS)

@@ -32,7 +32,7 @@ class NvmlLibrary:
         self._handles: list[tuple[Any, ...]] = [()]
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        function = self.instead.get(name) or type(self).__dict__.get(f"c_{name}")
+        function = self.instead.get(name) or getattr(type(self), f"c_{name}", None)
         if function is None or name in self.without:
             raise AttributeError(name)
 

@@ -20,6 +20,7 @@ from typing import NewType, Protocol
 import msgspec
 
 from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink
+from tessera.nvml.measurements import Measurements, ProcessActivity
 
 #: ``GPU-`` and a UUID; survives reboots.
 GpuUuid = NewType("GpuUuid", str)
@@ -254,6 +255,26 @@ class Nvml(Protocol):
 
     def memory(self, device: GpuUuid | MigUuid) -> DeviceMemory:
         """Total and used memory of a card or of one MIG device."""
+        ...
+
+    def measure(self, gpu: GpuUuid) -> Measurements:
+        """Measures a card. Means are over the time since the previous call for it."""
+        ...
+
+    def measure_instance(self, gpu: GpuUuid, gi_id: int) -> Measurements:
+        """Measures the activity of a GPU instance since the previous call for it.
+
+        Raises:
+            NotFound: no such GPU instance.
+        """
+        ...
+
+    def process_activity(self, gpu: GpuUuid) -> list[ProcessActivity]:
+        """The processes that computed on a card without MIG mode since the previous call, and their shares of its time.
+
+        Raises:
+            NotSupported: the card is in MIG mode, or its driver does not report it.
+        """
         ...
 
     def device_files(self, gpu: GpuUuid, gi_id: int, ci_id: int) -> list[DeviceFile]:

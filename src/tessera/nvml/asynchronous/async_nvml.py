@@ -26,6 +26,7 @@ from tessera.nvml.interface import (
     MigUuid,
     Nvml,
 )
+from tessera.nvml.measurements import Measurements, ProcessActivity
 
 T = TypeVar("T")
 
@@ -124,6 +125,18 @@ class AsyncNvml(ABC):
     async def memory(self, device: GpuUuid | MigUuid) -> DeviceMemory:
         """See :meth:`.Nvml.memory`."""
         return await self.call("memory", lambda nvml: nvml.memory(device))
+
+    async def measure(self, gpu: GpuUuid) -> Measurements:
+        """See :meth:`.Nvml.measure`."""
+        return await self.call("measure", lambda nvml: nvml.measure(gpu))
+
+    async def measure_instance(self, gpu: GpuUuid, gi_id: int) -> Measurements:
+        """See :meth:`.Nvml.measure_instance`."""
+        return await self.call("measure_instance", lambda nvml: nvml.measure_instance(gpu, gi_id))
+
+    async def process_activity(self, gpu: GpuUuid) -> list[ProcessActivity]:
+        """See :meth:`.Nvml.process_activity`."""
+        return await self.call("process_activity", lambda nvml: nvml.process_activity(gpu))
 
     async def device_files(self, gpu: GpuUuid, gi_id: int, ci_id: int) -> list[DeviceFile]:
         """See :meth:`.Nvml.device_files`."""

@@ -47,10 +47,12 @@ from tessera.nvml.interface import (
     MigModeResult,
     MigUuid,
 )
+from tessera.nvml.measurements import Measurements, ProcessActivity
 from tessera.nvml.real.cards import CardReader
 from tessera.nvml.real.device_nodes import card_device_files, mig_device_files
 from tessera.nvml.real.events import decode_text, instance_id
 from tessera.nvml.real.library import load, unload
+from tessera.nvml.real.meter import CardMeter
 from tessera.nvml.real.mig import MigReader
 from tessera.nvml.real.session import NvmlSession, reset_card
 
@@ -86,6 +88,7 @@ class RealNvml:
         self._nvml = import_module("pynvml") if binding is None else binding
         self._mig = MigReader(self._nvml)
         self._cards = CardReader(self._nvml, sys)
+        self._meter = CardMeter(self._nvml)
         self._proc = proc
         #: Every card that was listed, as last read; lost ones stay.
         self._known_cards: dict[GpuUuid, GpuInfo] = {}
@@ -145,6 +148,7 @@ class RealNvml:
         if status not in results:
             raise make_error(status, f"MIG mode of {gpu} did not take effect (nvmlReturn_t {status})")
         self._profiles.pop(gpu, None)
+        self._meter.forget(gpu)
         return results[status]
 
     def gi_profiles(self, gpu: GpuUuid) -> list[GiProfileInfo]:
@@ -216,6 +220,7 @@ class RealNvml:
         instance = self._gpu_instance(gpu, self._handle(gpu), gi_id)
         with self._errors(f"GPU instance {gi_id} of {gpu}"):
             self._nvml.nvmlGpuInstanceDestroy(instance)
+        self._meter.forget(gpu, gi_id)
 
     def processes(self, device: GpuUuid | MigUuid) -> list[GpuProcess]:
         """See :meth:`.Nvml.processes`. Clients of MPS are among them."""
@@ -240,6 +245,19 @@ class RealNvml:
         with self._errors(f"memory of {device}"):
             info = self._nvml.nvmlDeviceGetMemoryInfo(self._handle(device))
             return DeviceMemory(total=info.total, used=info.used)
+
+    def measure(self, gpu: GpuUuid) -> Measurements:
+        """See :meth:`.Nvml.measure`."""
+        handle = self._handle(gpu)
+        return self._meter.measure(gpu, handle, mig_enabled=bool(self._cards.mig_mode(handle)[0]))
+
+    def measure_instance(self, gpu: GpuUuid, gi_id: int) -> Measurements:
+        """See :meth:`.Nvml.measure_instance`."""
+        return self._meter.measure_instance(gpu, gi_id, self._handle(gpu))
+
+    def process_activity(self, gpu: GpuUuid) -> list[ProcessActivity]:
+        """See :meth:`.Nvml.process_activity`."""
+        return self._meter.process_activity(gpu, self._handle(gpu))
 
     def device_files(self, gpu: GpuUuid, gi_id: int, ci_id: int) -> list[DeviceFile]:
         """See :meth:`.Nvml.device_files`."""
@@ -283,6 +301,7 @@ class RealNvml:
         with self._errors(f"PCI address of {gpu}"):
             pci_bus_id = decode_text(self._nvml.nvmlDeviceGetPciInfo(self._handle(gpu)).busId)
         self._profiles.pop(gpu, None)
+        self._meter.close()
         with self._session.suspend():
             reset_card(pci_bus_id, tool=self._reset_tool)
 
@@ -301,6 +320,7 @@ class RealNvml:
     def close(self) -> None:
         """See :meth:`.Nvml.close`."""
         try:
+            self._meter.close()
             self._session.end()
         finally:
             self._release_library()

@@ -40,12 +40,16 @@ _ITEM = re.compile(r"\s*(?:(\d+)\s*[x*]\s*)?(\S.*?)\s*")
 
 
 class SimProcess(msgspec.Struct):
-    """A process that holds memory on a card or on one of its MIG devices."""
+    """A process that holds memory on a card or on one of its MIG devices.
+
+    ``activity`` is the share of the device's time in which it computes, 0 to 1.
+    """
 
     pid: int
     memory_bytes: int
     gi_id: int | None = None
     ci_id: int | None = None
+    activity: float = 0.0
 
 
 class SimComputeInstance(msgspec.Struct):
@@ -75,7 +79,9 @@ class SimCard(msgspec.Struct, omit_defaults=True):
     """A card.
 
     ``model`` is the short name of a model of :mod:`tessera.mig.models`. ``attributes`` and ``nvlinks`` are ``None`` for
-    the model's values in :mod:`tessera.nvml.simulated.boards`, else a test has set them.
+    the model's values in :mod:`tessera.nvml.simulated.boards`, else a test has set them. ``measured`` has quantities
+    that were set, by the value of :class:`~tessera.nvml.measurements.Quantity`; they replace the rules of
+    :mod:`tessera.nvml.simulated.load`.
     """
 
     model: str
@@ -89,6 +95,7 @@ class SimCard(msgspec.Struct, omit_defaults=True):
     compute_mode: ComputeMode = ComputeMode.DEFAULT
     attributes: CardAttributes | None = None
     nvlinks: list[NvLink] | None = None
+    measured: dict[str, float] = {}
 
     @property
     def pci_bus_id(self) -> str:

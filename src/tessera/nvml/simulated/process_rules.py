@@ -13,7 +13,7 @@ from tessera.nvml.simulated.machine_state import MachineState, SimCard, SimDevic
 _MIB = 1024 * 1024
 
 
-def start_process(machine: MachineState, uuid: str, memory_bytes: int, pid: int | None) -> int:
+def start_process(machine: MachineState, uuid: str, memory_bytes: int, pid: int | None, activity: float = 0.0) -> int:
     """Starts a process that computes on a card or MIG device; returns its PID.
 
     Args:
@@ -21,6 +21,7 @@ def start_process(machine: MachineState, uuid: str, memory_bytes: int, pid: int 
         uuid: a card, or one of its MIG devices in MIG mode.
         memory_bytes: memory that the process holds there.
         pid: of a process of this host, or of one that computes on another device already; a new one if ``None``.
+        activity: share of the device's time in which it computes, 0 to 1.
 
     Raises:
         NotFound: no such device; a card in MIG mode is none.
@@ -42,7 +43,8 @@ def start_process(machine: MachineState, uuid: str, memory_bytes: int, pid: int 
         raise NotSupported(f"process on {uuid}: the card's compute mode is PROHIBITED")
     if any(one.pid == pid for one in device.processes):
         raise ValueError(f"process {pid} computes on {uuid} already; change its memory with set_process_memory")
-    process = SimProcess(machine.next_pid if pid is None else pid, 0, device.gi_id, device.ci_id)
+    number = machine.next_pid if pid is None else pid
+    process = SimProcess(number, 0, device.gi_id, device.ci_id, activity)
     _allocate(card, process, memory_bytes)
     machine.next_pid += pid is None
     card.processes.append(process)
@@ -70,6 +72,16 @@ def set_process_memory(machine: MachineState, pid: int, memory_bytes: int, uuid:
     if not places:
         raise NotFound(f"process {pid} does not compute on {uuid}")
     _allocate(*places[0], memory_bytes)
+
+
+def set_process_activity(machine: MachineState, pid: int, activity: float) -> None:
+    """Sets the share of time in which a process computes, on each of its devices.
+
+    Raises:
+        NotFound: no such process.
+    """
+    for _, process in _find_processes(machine, pid):
+        process.activity = activity
 
 
 def end_process(machine: MachineState, pid: int) -> None:

@@ -14,6 +14,7 @@ Calls do not wait here; :meth:`SimulatedMachine.latency` tells :mod:`tessera.nvm
 take.
 """
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -32,10 +33,11 @@ from tessera.nvml.interface import (
     MigModeResult,
     MigUuid,
 )
-from tessera.nvml.simulated import mig_rules, process_rules
+from tessera.nvml.measurements import Measurements, ProcessActivity, Quantity
+from tessera.nvml.simulated import load, mig_rules, process_rules
 from tessera.nvml.simulated.boards import attributes_of, common_ancestor, cuda_version, gpu_info, nvlinks_of
 from tessera.nvml.simulated.machine_access import MachineAccess
-from tessera.nvml.simulated.machine_state import ANY, DRIVER_VERSION, SimEvent, SimulatedFault, build_machine
+from tessera.nvml.simulated.machine_state import ANY, DRIVER_VERSION, SimCard, SimEvent, SimulatedFault, build_machine
 from tessera.nvml.simulated.state_file import FileStore, MemoryStore
 
 
@@ -52,6 +54,7 @@ class SimulatedMachine:
             every call of NVML is refused until :meth:`load_driver`.
         latencies: seconds that a call takes, by its name (``create_gpu_instance``).
         state: file that stores the machine; it outlives the process, and other processes may share it.
+        now: seconds of a clock; the energy of cards counts by it.
 
     Raises:
         ValueError: the spec is not one, or a model's placements are not known.
@@ -68,12 +71,18 @@ class SimulatedMachine:
         driver: str | None = DRIVER_VERSION,
         latencies: Mapping[str, float] | None = None,
         state: Path | None = None,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         fresh = build_machine(spec, seed, driver or "", mig=mig)
         self._passthrough = passthrough
         self._access = MachineAccess(MemoryStore(fresh) if state is None else FileStore(state, fresh))
         #: Open sessions of this process with the driver.
         self._sessions: set[object] = set()
+        self._now = now
+        #: By card, joules used up to a time; this process counts them from its start on.
+        self._energy: dict[GpuUuid, tuple[float, float]] = {}
+        #: Cards (``None``) and GPU instances of which GPM has a sample.
+        self._sampled: set[tuple[GpuUuid, int | None]] = set()
         for operation, seconds in (latencies or {}).items():
             self.slow(operation, seconds)
 
@@ -133,6 +142,7 @@ class SimulatedMachine:
         """See :meth:`.Nvml.destroy_gpu_instance`."""
         with self._access.mig_card("destroy_gpu_instance", gpu, changes=True) as card:
             mig_rules.destroy_gpu_instance(card, gi_id)
+            self._sampled.discard((gpu, gi_id))
 
     def processes(self, device: GpuUuid | MigUuid) -> list[GpuProcess]:
         """See :meth:`.Nvml.processes`."""
@@ -143,6 +153,24 @@ class SimulatedMachine:
         """See :meth:`.Nvml.memory`."""
         with self._access.device("memory", device) as place:
             return process_rules.read_memory(place)
+
+    def measure(self, gpu: GpuUuid) -> Measurements:
+        """See :meth:`.Nvml.measure`."""
+        with self._access.card("measure", gpu) as card:
+            return load.measure_card(card, self._add_energy(card), first=self._is_first_sample(gpu, None))
+
+    def measure_instance(self, gpu: GpuUuid, gi_id: int) -> Measurements:
+        """See :meth:`.Nvml.measure_instance`."""
+        with self._access.mig_card("measure_instance", gpu) as card:
+            instance = mig_rules.find_gpu_instance(card, gi_id)
+            return load.measure_instance(card, instance, first=self._is_first_sample(gpu, gi_id))
+
+    def process_activity(self, gpu: GpuUuid) -> list[ProcessActivity]:
+        """See :meth:`.Nvml.process_activity`."""
+        with self._access.card("process_activity", gpu) as card:
+            if card.mig_enabled:
+                raise NotSupported(f"activity of processes on {gpu}: the card is in MIG mode")
+            return load.process_activity(card)
 
     def device_files(self, gpu: GpuUuid, gi_id: int, ci_id: int) -> list[DeviceFile]:
         """Returns no file: a simulated card has none."""
@@ -339,10 +367,25 @@ class SimulatedMachine:
         with self._access.change() as machine:
             machine.reboot()
 
-    def start_process(self, device: GpuUuid | MigUuid, memory_bytes: int = 0, *, pid: int | None = None) -> int:
+    def start_process(
+        self, device: GpuUuid | MigUuid, memory_bytes: int = 0, *, pid: int | None = None, activity: float = 0.0
+    ) -> int:
         """Starts a process on a device and returns its PID; see :func:`.process_rules.start_process`."""
         with self._access.change() as machine:
-            return process_rules.start_process(machine, device, memory_bytes, pid)
+            return process_rules.start_process(machine, device, memory_bytes, pid, activity)
+
+    def set_process_activity(self, pid: int, activity: float) -> None:
+        """Sets the share of time in which a process computes, 0 to 1; raises NotFound if there is no such process."""
+        with self._access.change() as machine:
+            process_rules.set_process_activity(machine, pid, activity)
+
+    def set_measured(self, gpu: GpuUuid, quantity: Quantity, value: float | None) -> None:
+        """Sets a measured quantity of a card, in its base unit; None returns it to the rules."""
+        with self._access.change() as machine:
+            measured = machine.find_card(gpu).measured
+            measured.pop(quantity.value, None)
+            if value is not None:
+                measured[quantity.value] = value
 
     def set_process_memory(self, pid: int, memory_bytes: int, device: GpuUuid | MigUuid | None = None) -> None:
         """Sets the memory that a process holds; see :func:`.process_rules.set_process_memory`."""
@@ -353,3 +396,17 @@ class SimulatedMachine:
         """Ends a process and frees its memory, on every device; raises NotFound if there is none."""
         with self._access.change() as machine:
             process_rules.end_process(machine, pid)
+
+    def _add_energy(self, card: SimCard) -> float:
+        """The card's joules up to now."""
+        now = self._now()
+        joules, since = self._energy.get(card.uuid, (0.0, now))
+        joules += load.card_power(card) * (now - since)
+        self._energy[card.uuid] = joules, now
+        return joules
+
+    def _is_first_sample(self, gpu: GpuUuid, gi_id: int | None) -> bool:
+        """True if GPM has no sample of the card or GPU instance; it has one afterwards."""
+        first = (gpu, gi_id) not in self._sampled
+        self._sampled.add((gpu, gi_id))
+        return first

@@ -1,0 +1,137 @@
+"""What NVML measures of a card, a GPU instance and a process, as plain values in base units.
+
+A quantity that a card does not measure is missing from the values, never zero; :class:`Absence` says why. Ratios are
+0 to 1. Rates and activities of GPM are means over the time between two calls, so the first call has none.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+
+import msgspec
+
+
+class Quantity(Enum):
+    """A measured quantity; the value names it in metrics."""
+
+    # Shares of time, 0 to 1, of the driver's last sample period.
+    GPU_UTILIZATION = "gpu_utilization"
+    MEMORY_UTILIZATION = "memory_utilization"
+    ENCODER_UTILIZATION = "encoder_utilization"
+    DECODER_UTILIZATION = "decoder_utilization"
+    # GPM (Hopper and newer), 0 to 1, of a card or a GPU instance.
+    ENGINE_ACTIVE = "engine_active"
+    SM_ACTIVE = "sm_active"
+    SM_OCCUPANCY = "sm_occupancy"
+    TENSOR_ACTIVE = "tensor_active"
+    DRAM_ACTIVE = "dram_active"
+    FP64_ACTIVE = "fp64_active"
+    FP32_ACTIVE = "fp32_active"
+    FP16_ACTIVE = "fp16_active"
+    # Bytes per second.
+    PCIE_TRANSMITTED = "pcie_transmitted"
+    PCIE_RECEIVED = "pcie_received"
+    # Hertz.
+    SM_CLOCK = "sm_clock"
+    MEMORY_CLOCK = "memory_clock"
+    # Degrees Celsius.
+    TEMPERATURE = "temperature"
+    MEMORY_TEMPERATURE = "memory_temperature"
+    # Watts; joules since the driver was loaded.
+    POWER = "power"
+    POWER_LIMIT = "power_limit"
+    ENERGY = "energy"
+    # Bytes.
+    MEMORY_TOTAL = "memory_total"
+    MEMORY_USED = "memory_used"
+    MEMORY_FREE = "memory_free"
+    MEMORY_RESERVED = "memory_reserved"
+    # Bytes since the driver was loaded, all links together.
+    NVLINK_TRANSMITTED = "nvlink_transmitted"
+    NVLINK_RECEIVED = "nvlink_received"
+    # Counts since the driver was loaded.
+    PCIE_REPLAYS = "pcie_replays"
+    ECC_CORRECTED = "ecc_corrected"
+    ECC_UNCORRECTED = "ecc_uncorrected"
+    # Counts of the card's life.
+    ROWS_REMAPPED_CORRECTABLE = "rows_remapped_correctable"
+    ROWS_REMAPPED_UNCORRECTABLE = "rows_remapped_uncorrectable"
+    # 0 or 1.
+    ROW_REMAP_PENDING = "row_remap_pending"
+    ROW_REMAP_FAILED = "row_remap_failed"
+    # Bits of nvmlClocksEventReasons.
+    THROTTLE_REASONS = "throttle_reasons"
+    # Seconds since the driver was loaded.
+    THROTTLED_POWER = "throttled_power"
+    THROTTLED_THERMAL = "throttled_thermal"
+    THROTTLED_SYNC_BOOST = "throttled_sync_boost"
+    THROTTLED_BOARD_LIMIT = "throttled_board_limit"
+    THROTTLED_LOW_UTILIZATION = "throttled_low_utilization"
+    THROTTLED_RELIABILITY = "throttled_reliability"
+
+
+#: Quantities of GPM.
+ACTIVITIES = (
+    Quantity.ENGINE_ACTIVE,
+    Quantity.SM_ACTIVE,
+    Quantity.SM_OCCUPANCY,
+    Quantity.TENSOR_ACTIVE,
+    Quantity.DRAM_ACTIVE,
+    Quantity.FP64_ACTIVE,
+    Quantity.FP32_ACTIVE,
+    Quantity.FP16_ACTIVE,
+    Quantity.PCIE_TRANSMITTED,
+    Quantity.PCIE_RECEIVED,
+)
+
+
+class Absence(Enum):
+    """The reason that a quantity has no value; the value is a label of ``tessera_metric_unavailable``."""
+
+    #: The card or its driver does not report it.
+    NOT_SUPPORTED = "not_supported"
+    #: The card is in MIG mode, where the driver reports it neither for the card nor for its instances.
+    MIG_MODE = "mig_mode"
+    #: Activity is measured by GPM, which Hopper and newer cards have.
+    NO_GPM = "no_gpm"
+    #: A mean needs two samples, and this was the first.
+    FIRST_SAMPLE = "first_sample"
+    #: The agent may not read it.
+    NO_PERMISSION = "no_permission"
+    #: The driver failed to report it this time.
+    FAILED = "failed"
+
+
+#: Bits of ``nvmlClocksEventReasons`` and their names (nvml.h); the first two slow nothing down.
+THROTTLE_REASONS: Mapping[int, str] = {
+    0x1: "gpu_idle",
+    0x2: "clocks_setting",
+    0x4: "power_cap",
+    0x8: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal",
+    0x40: "hw_thermal",
+    0x80: "hw_power_brake",
+    0x100: "display_clocks",
+}
+
+
+class Measurements(msgspec.Struct, frozen=True):
+    """What one call measured of a card or a GPU instance.
+
+    Attributes:
+        values: each quantity that was measured.
+        absent: each quantity that was not, and why.
+    """
+
+    values: Mapping[Quantity, float]
+    absent: Mapping[Quantity, Absence] = {}
+
+
+class ProcessActivity(msgspec.Struct, frozen=True, kw_only=True):
+    """Shares of a card's time that one process took since the previous call, 0 to 1."""
+
+    pid: int
+    sm: float
+    memory: float
+    encoder: float
+    decoder: float

@@ -1,0 +1,188 @@
+"""Measurements of simulated cards, derived from their processes.
+
+A process has an activity, the share of its device's time in which it computes. Everything else follows from that by
+plain rules: power and temperature rise with it, a busy card runs at its highest clock, memory is what its processes
+hold. The rules are not measured on hardware. Which quantities exist follows the hardware: GPM from Hopper on, no
+utilization and no NVLink counters in MIG mode, no memory on a card that reports none. Values that a test or the lab has
+set replace the rules.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from tessera.nvml.measurements import ACTIVITIES, Absence, Measurements, ProcessActivity, Quantity
+from tessera.nvml.simulated.machine_state import SimCard, SimDevice, SimGpuInstance
+from tessera.nvml.simulated.process_rules import read_memory
+
+#: First compute capability with GPM (NVIDIA, NVML API reference: Hopper).
+_GPM_SINCE = (9, 0)
+_MHZ = 1e6
+#: Rule: degrees Celsius of an idle card, and how many more a busy one has.
+_IDLE_TEMPERATURE, _HEAT = 32.0, 45.0
+#: Rule: the share of its power limit that an idle card draws.
+_IDLE_POWER = 0.15
+#: Rule: clock of an idle card, hertz.
+_IDLE_CLOCK = 345 * _MHZ
+#: Rule: bytes per second over PCIe of a card that is always busy.
+_PCIE_RATE = 2e9
+#: Rule: GPM quantities as shares of the activity.
+_SHARES: Mapping[Quantity, float] = {
+    Quantity.ENGINE_ACTIVE: 1.0,
+    Quantity.SM_ACTIVE: 0.8,
+    Quantity.SM_OCCUPANCY: 0.5,
+    Quantity.TENSOR_ACTIVE: 0.4,
+    Quantity.DRAM_ACTIVE: 0.35,
+    Quantity.FP64_ACTIVE: 0.0,
+    Quantity.FP32_ACTIVE: 0.15,
+    Quantity.FP16_ACTIVE: 0.1,
+    Quantity.PCIE_TRANSMITTED: _PCIE_RATE,
+    Quantity.PCIE_RECEIVED: _PCIE_RATE,
+}
+
+
+class _Board(NamedTuple):
+    """Power limit in watts, and highest clocks of SMs and memory in MHz."""
+
+    watts: float
+    sm_mhz: float
+    memory_mhz: float
+
+
+#: By the beginning of a model's short name, from NVIDIA's data sheets; the longest match counts.
+_BOARDS: Mapping[str, _Board] = {
+    "": _Board(300, 1500, 1215),
+    "A100": _Board(400, 1410, 1593),
+    "A30": _Board(165, 1440, 1215),
+    "H100": _Board(700, 1980, 2619),
+    "H200": _Board(700, 1980, 3201),
+    "B200": _Board(1000, 1965, 3996),
+    "T4": _Board(70, 1590, 5001),
+    "V100": _Board(300, 1530, 877),
+}
+#: Quantities that a card in MIG mode does not report.
+_NOT_IN_MIG_MODE = (
+    Quantity.GPU_UTILIZATION,
+    Quantity.MEMORY_UTILIZATION,
+    Quantity.ENCODER_UTILIZATION,
+    Quantity.DECODER_UTILIZATION,
+    Quantity.NVLINK_TRANSMITTED,
+    Quantity.NVLINK_RECEIVED,
+)
+
+
+def measure_card(card: SimCard, energy: float, *, first: bool) -> Measurements:
+    """Measures a whole card.
+
+    Args:
+        card: the card.
+        energy: joules that it has used.
+        first: GPM has no earlier sample of it.
+    """
+    board = _board(card)
+    load = card_load(card)
+    values = {
+        Quantity.GPU_UTILIZATION: load,
+        Quantity.MEMORY_UTILIZATION: load * _SHARES[Quantity.DRAM_ACTIVE],
+        Quantity.ENCODER_UTILIZATION: 0.0,
+        Quantity.DECODER_UTILIZATION: 0.0,
+        Quantity.NVLINK_TRANSMITTED: 0.0,
+        Quantity.NVLINK_RECEIVED: 0.0,
+        Quantity.SM_CLOCK: board.sm_mhz * _MHZ if load else _IDLE_CLOCK,
+        Quantity.MEMORY_CLOCK: board.memory_mhz * _MHZ,
+        Quantity.TEMPERATURE: _IDLE_TEMPERATURE + _HEAT * load,
+        Quantity.MEMORY_TEMPERATURE: _IDLE_TEMPERATURE + _HEAT * load,
+        Quantity.POWER: card_power(card),
+        Quantity.POWER_LIMIT: board.watts,
+        Quantity.ENERGY: energy,
+        Quantity.THROTTLE_REASONS: 0.0 if load else 1.0,
+    }
+    values |= dict.fromkeys(_COUNTERS, 0.0)
+    absent: dict[Quantity, Absence] = {}
+    memory = read_memory(SimDevice(card))
+    sizes = Quantity.MEMORY_TOTAL, Quantity.MEMORY_USED, Quantity.MEMORY_FREE, Quantity.MEMORY_RESERVED
+    if memory.total:
+        values |= zip(sizes, map(float, (memory.total, memory.used, memory.total - memory.used, 0)), strict=True)
+    else:
+        absent |= dict.fromkeys(sizes, Absence.NOT_SUPPORTED)
+    if card.mig_enabled:
+        absent |= dict.fromkeys((*_NOT_IN_MIG_MODE, *ACTIVITIES), Absence.MIG_MODE)
+    else:
+        _add_activities(card, load, values, absent, first=first)
+    values |= {Quantity(name): value for name, value in card.measured.items()}
+    return Measurements({each: value for each, value in values.items() if each not in absent}, absent)
+
+
+def measure_instance(card: SimCard, instance: SimGpuInstance, *, first: bool) -> Measurements:
+    """Measures the activity of one GPU instance."""
+    values: dict[Quantity, float] = {}
+    absent: dict[Quantity, Absence] = {}
+    _add_activities(card, _instance_load(card, instance), values, absent, first=first)
+    return Measurements(values, absent)
+
+
+def process_activity(card: SimCard) -> list[ProcessActivity]:
+    """Returns each process's share of the card's time; the processes of a busy card share it."""
+    wanted = sum(one.activity for one in card.processes)
+    scale = 1 / max(1.0, wanted)
+    return [
+        ProcessActivity(pid=one.pid, sm=one.activity * scale, memory=0.0, encoder=0.0, decoder=0.0)
+        for one in card.processes
+        if one.activity
+    ]
+
+
+def card_load(card: SimCard) -> float:
+    """The share of the card's time and slices in which anything computes, 0 to 1."""
+    if not card.mig_enabled:
+        return min(1.0, sum(one.activity for one in card.processes))
+    geometry = card.geometry
+    slices = sum(geometry.profile(each.profile).compute_slices * _instance_load(card, each) for each in card.instances)
+    return slices / max(profile.compute_slices for profile in geometry.profiles)
+
+
+def card_power(card: SimCard) -> float:
+    """Watts that the card draws."""
+    set_by_test = card.measured.get(Quantity.POWER.value)
+    watts = _board(card).watts
+    return watts * (_IDLE_POWER + (1 - _IDLE_POWER) * card_load(card)) if set_by_test is None else set_by_test
+
+
+#: Counters that stay 0 unless a test or the lab sets them.
+_COUNTERS: Sequence[Quantity] = (
+    Quantity.PCIE_REPLAYS,
+    Quantity.ECC_CORRECTED,
+    Quantity.ECC_UNCORRECTED,
+    Quantity.ROWS_REMAPPED_CORRECTABLE,
+    Quantity.ROWS_REMAPPED_UNCORRECTABLE,
+    Quantity.ROW_REMAP_PENDING,
+    Quantity.ROW_REMAP_FAILED,
+    Quantity.THROTTLED_POWER,
+    Quantity.THROTTLED_THERMAL,
+    Quantity.THROTTLED_SYNC_BOOST,
+    Quantity.THROTTLED_BOARD_LIMIT,
+    Quantity.THROTTLED_LOW_UTILIZATION,
+    Quantity.THROTTLED_RELIABILITY,
+)
+
+
+def _add_activities(
+    card: SimCard, load: float, values: dict[Quantity, float], absent: dict[Quantity, Absence], *, first: bool
+) -> None:
+    if card.gpu_model.compute_capability < _GPM_SINCE:
+        absent |= dict.fromkeys(ACTIVITIES, Absence.NO_GPM)
+    elif first:
+        absent |= dict.fromkeys(ACTIVITIES, Absence.FIRST_SAMPLE)
+    else:
+        values |= {each: load * share for each, share in _SHARES.items()}
+
+
+def _instance_load(card: SimCard, instance: SimGpuInstance) -> float:
+    return min(1.0, sum(one.activity for one in card.processes if one.gi_id == instance.gi_id))
+
+
+def _board(card: SimCard) -> _Board:
+    return _BOARDS[max(_beginnings(card.model), key=len)]
+
+
+def _beginnings(model: str) -> Iterator[str]:
+    return (name for name in _BOARDS if model.startswith(name))

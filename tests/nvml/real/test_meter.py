@@ -1,0 +1,151 @@
+"""Measurements by the real binding: the same quantities and values as the simulated machine behind the library."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pynvml
+import pytest
+from tests.support.nvml_metering import MeteringLibrary
+
+from tessera.nvml.errors import GpuLost, NotFound, NotSupported
+from tessera.nvml.interface import GpuUuid
+from tessera.nvml.measurements import ACTIVITIES, Absence, Measurements, ProcessActivity, Quantity
+from tessera.nvml.real.real_nvml import RealNvml
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
+
+GIB = 1 << 30
+Pair = tuple[RealNvml, SimulatedMachine, MeteringLibrary]
+
+
+@pytest.fixture
+def pair(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., Pair]]:
+    """Makes a simulated machine and the real back end over it; no GPM sample may be left at the end."""
+    made: list[tuple[RealNvml, MeteringLibrary]] = []
+
+    def make(cards: str, *, mig: bool = False) -> Pair:
+        machine = SimulatedMachine(cards, seed="node-1", mig=mig, now=lambda: 0.0)
+        library = MeteringLibrary(machine)
+        monkeypatch.setattr(pynvml, "nvmlLib", library)
+        monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+        monkeypatch.setattr(pynvml, "_nvmlLib_refcount", 0)
+        real = RealNvml(proc=tmp_path, sys=tmp_path)
+        made.append((real, library))
+        return real, machine, library
+
+    yield make
+    for real, library in made:
+        real.close()
+        assert library.samples == {}
+
+
+def assert_alike(real: Measurements, simulated: Measurements) -> None:
+    """NVML rounds to whole percent, degrees and MHz; GPM does not."""
+    assert real.values.keys() == simulated.values.keys()
+    assert real.absent == simulated.absent
+    for quantity, value in simulated.values.items():
+        assert real.values[quantity] == pytest.approx(value, rel=1e-3, abs=0.5 if value > 1 else 0.005), quantity
+
+
+@pytest.mark.parametrize("cards", ["1xT4", "1xA100-40GB", "1xH100-80GB"])
+def test_a_card_is_measured_alike(pair: Callable[..., Pair], cards: str) -> None:
+    real, machine, _ = pair(cards)
+    (gpu,) = machine.uuids()
+    machine.start_process(gpu, 3 * GIB, activity=0.6)
+    for _ in range(2):
+        assert_alike(real.measure(gpu), machine.measure(gpu))
+
+
+@pytest.mark.parametrize("cards", ["1xA100-40GB", "1xH100-80GB"])
+def test_a_card_in_mig_mode_and_its_instances_are_measured_alike(pair: Callable[..., Pair], cards: str) -> None:
+    real, machine, _ = pair(cards, mig=True)
+    (gpu,) = machine.uuids()
+    profile = machine.gi_profiles(gpu)[0]
+    gi_id = machine.create_gpu_instance(gpu, profile.name, 0)
+    made = machine.create_compute_instance(gpu, gi_id, 0)
+    machine.start_process(made.mig_uuid, GIB, activity=0.5)
+    for _ in range(2):
+        assert_alike(real.measure(gpu), machine.measure(gpu))
+        assert_alike(real.measure_instance(gpu, gi_id), machine.measure_instance(gpu, gi_id))
+
+
+def test_activity_is_a_mean_between_two_samples(pair: Callable[..., Pair]) -> None:
+    real, machine, _ = pair("1xH100-80GB")
+    (gpu,) = machine.uuids()
+    machine.start_process(gpu, GIB, activity=0.6)
+    assert real.measure(gpu).absent == dict.fromkeys(ACTIVITIES, Absence.FIRST_SAMPLE)
+    second = real.measure(gpu)
+    assert second.absent == {}
+    assert second.values[Quantity.ENGINE_ACTIVE] == pytest.approx(0.6)
+
+
+def test_ampere_in_mig_mode_says_why_it_has_no_utilization(pair: Callable[..., Pair]) -> None:
+    real, machine, _ = pair("1xA100-40GB", mig=True)
+    (gpu,) = machine.uuids()
+    gi_id = machine.create_gpu_instance(gpu, "1g.5gb", 0)
+    assert real.measure(gpu).absent[Quantity.GPU_UTILIZATION] is Absence.MIG_MODE
+    assert set(real.measure_instance(gpu, gi_id).absent.values()) == {Absence.NO_GPM}
+    assert real.measure_instance(gpu, gi_id).values == {}
+
+
+def test_a_quantity_that_the_driver_refuses_is_absent_and_the_others_stay(pair: Callable[..., Pair]) -> None:
+    real, machine, library = pair("1xA100-40GB")
+    (gpu,) = machine.uuids()
+
+    def refuse(*_args: object) -> None:
+        raise NotSupported("memory")
+
+    library.instead["nvmlDeviceGetMemoryInfo_v2"] = refuse
+    library.without.add("nvmlDeviceGetRemappedRows")
+    found = real.measure(gpu)
+    assert found.absent[Quantity.MEMORY_USED] is Absence.NOT_SUPPORTED
+    assert found.absent[Quantity.ROW_REMAP_FAILED] is Absence.NOT_SUPPORTED
+    assert found.values[Quantity.POWER] > 0
+
+
+def test_what_is_not_a_number_is_absent(pair: Callable[..., Pair]) -> None:
+    real, machine, _ = pair("1xH100-80GB")
+    (gpu,) = machine.uuids()
+    real.measure(gpu)
+    machine.set_measured(gpu, Quantity.SM_ACTIVE, float("nan"))
+    found = real.measure(gpu)
+    assert found.absent == {Quantity.SM_ACTIVE: Absence.FAILED}
+    assert Quantity.ENGINE_ACTIVE in found.values
+
+
+def test_a_lost_card_is_an_error(pair: Callable[..., Pair]) -> None:
+    real, machine, _ = pair("2xA100-40GB")
+    gpu = machine.uuids()[0]
+    machine.lose(gpu)
+    with pytest.raises(GpuLost):
+        real.measure(gpu)
+    assert real.measure(machine.uuids()[1]).values
+
+
+def test_an_instance_that_is_created_again_begins_anew(pair: Callable[..., Pair]) -> None:
+    real, machine, _ = pair("1xH100-80GB", mig=True)
+    (gpu,) = machine.uuids()
+    gi_id = real.create_gpu_instance(gpu, "1g.10gb", 0)
+    real.measure_instance(gpu, gi_id)
+    assert real.measure_instance(gpu, gi_id).absent == {}
+    real.destroy_gpu_instance(gpu, gi_id)
+    with pytest.raises(NotFound):
+        machine.measure_instance(gpu, gi_id)
+    assert real.create_gpu_instance(gpu, "1g.10gb", 0) == gi_id
+    assert set(real.measure_instance(gpu, gi_id).absent.values()) == {Absence.FIRST_SAMPLE}
+
+
+def test_processes_share_a_card(pair: Callable[..., Pair]) -> None:
+    real, machine, _ = pair("1xT4")
+    (gpu,) = machine.uuids()
+    assert real.process_activity(gpu) == []
+    pids = [machine.start_process(gpu, GIB, activity=activity) for activity in (1.0, 1.0, 0.0)]
+    expected = [ProcessActivity(pid=pid, sm=0.5, memory=0, encoder=0, decoder=0) for pid in pids[:2]]
+    assert real.process_activity(gpu) == expected == machine.process_activity(gpu)
+
+
+def test_processes_in_mig_mode_have_no_shares(pair: Callable[..., Pair]) -> None:
+    real, machine, _ = pair("1xA100-40GB", mig=True)
+    gpu = GpuUuid(machine.uuids()[0])
+    for nvml in (real, machine):
+        with pytest.raises(NotSupported):
+            nvml.process_activity(gpu)
