@@ -56,6 +56,14 @@ def integer_value(text: str) -> int:
     return int(parse_quantity(text).to_integral_value(ROUND_CEILING))
 
 
+def count_or_zero(text: str) -> int:
+    """A count in a node's status; 0 if it is no quantity, which kubelet corrects with its next status."""
+    try:
+        return integer_value(text)
+    except ValueError:
+        return 0
+
+
 def milli_value(text: str) -> int:
     """A thousand times the value, rounded up, as ``Quantity.MilliValue``: CPU.
 

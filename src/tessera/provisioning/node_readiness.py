@@ -7,7 +7,7 @@ import msgspec
 from tessera.api.driver.node_status import ADVERTISED_CONDITION, DRIVER_ANNOTATION, DriverPhase, DriverStatus
 from tessera.api.names import MIG_CONFIG_LABEL, is_on_demand
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
-from tessera.kube.quantity import integer_value
+from tessera.kube.quantity import count_or_zero
 from tessera.kube.resources import Condition, Node
 
 #: The agent's conditions that show whether the requested settings are in force.
@@ -21,7 +21,7 @@ def missing_offer(node: Node) -> str:
 
 def offers_gpus(node: Node) -> bool:
     """True if kubelet offers any GPU, with any device plugin."""
-    return any(name.startswith("nvidia.com/") and _count(n) > 0 for name, n in node.status.allocatable.items())
+    return any(name.startswith("nvidia.com/") and count_or_zero(n) > 0 for name, n in node.status.allocatable.items())
 
 
 def _missing_offers(node: Node) -> Iterator[str]:
@@ -66,16 +66,9 @@ def _not_allocatable(node: Node, offers: Collection[NodeOffer]) -> Iterator[str]
             each.count for each in offers if each.resource == resource and each.kind is not OfferKind.DYNAMIC_SLICE
         ]
         wanted = sum(fixed) if fixed else 1
-        given = _count(node.status.allocatable.get(resource, "0"))
+        given = count_or_zero(node.status.allocatable.get(resource, "0"))
         if given < wanted:
             yield f"kubelet gives {given} of {wanted} {resource}"
-
-
-def _count(text: str) -> int:
-    try:
-        return integer_value(text)
-    except ValueError:
-        return 0
 
 
 def condition_of(node: Node, kind: str) -> Condition | None:

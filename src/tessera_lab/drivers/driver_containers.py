@@ -104,7 +104,7 @@ def precompiled_driver(
 
     async def run(context: ProgramContext) -> int:
         if _is_helper(context):
-            return await _run_until_stopped(context)
+            return await run_until_stopped(context)
         if kernel and kernel != context.host.kernel:
             context.log(f"simulated: modprobe nvidia: the modules are for kernel {kernel}, {context.host.kernel} runs")
             return FAILED_EXIT
@@ -132,7 +132,7 @@ def building_driver(version: str, costs: CostModel, *, draw: Draw = exact_durati
                 context, version, {"installs the driver": draw(costs.install_seconds)}, costs, draw
             )
         if _is_helper(context):
-            return await _run_until_stopped(context)
+            return await run_until_stopped(context)
         steps = {f"prepares for kernel {context.host.kernel}": draw(costs.prepare_seconds)}
         if not fails:
             steps["compiles kernel modules"] = draw(costs.compile_seconds)
@@ -163,7 +163,8 @@ def _is_helper(context: ProgramContext) -> bool:
     return bool(context.argv) and "init" not in context.argv
 
 
-async def _run_until_stopped(context: ProgramContext) -> int:
+async def run_until_stopped(context: ProgramContext) -> int:
+    """A program that is ready at once and does no more until its container is stopped."""
     context.ready()
     await asyncio.Event().wait()
     raise AssertionError("waits until it is cancelled")

@@ -24,7 +24,7 @@ from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.node_maker import feature_labels
 from tessera_lab.cluster.options import NodeSpec
 from tessera_lab.drivers.driver_catalogue import build_catalogue, builder_image, driver_image
-from tessera_lab.drivers.driver_containers import Draw, driver_toolkit
+from tessera_lab.drivers.driver_containers import Draw, driver_toolkit, run_until_stopped
 from tessera_lab.experiments.scenarios import (
     DRIVER_TOOLKIT,
     KERNEL,
@@ -217,7 +217,7 @@ def _images(costs: CostModel, draw: Draw, waits: ReferenceWaits) -> ImageCatalog
             size_mib=costs.operand_mib, program=programs.device_plugin_program(costs, waits=waits, draw=draw)
         ),
         **{
-            each: SimulatedImage(size_mib=costs.operand_mib, program=programs.other_program)
+            each: SimulatedImage(size_mib=costs.operand_mib, program=run_until_stopped)
             for each in manifests.OTHERS.values()
         },
     }

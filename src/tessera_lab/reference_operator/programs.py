@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from tessera.agent.base.marker_files import MarkerFiles
 from tessera.api.driver.node_status import CUDA_READY, DRIVER_CONTAINER_READY, DRIVER_READY, TOOLKIT_READY
 from tessera.kubelet.interfaces import ContainerAllocateResponse, Device, PluginOptions, PreferredRequest
-from tessera_lab.drivers.driver_containers import Draw, exact_duration
+from tessera_lab.drivers.driver_containers import Draw, exact_duration, run_until_stopped
 from tessera_lab.kubelet.context import InProcessPlugins
 from tessera_lab.kubelet.images.catalogue import ImageProgram
 from tessera_lab.kubelet.images.image_programs import FAILED_EXIT, ProgramContext
@@ -31,7 +31,7 @@ def validator_program(
     """The validator's image, by ``COMPONENT``; ``wait`` for a client's init container that looks for one marker.
 
     Operands are in it, too, where they have no images of their own (:func:`device_plugin_program`,
-    :func:`other_program`).
+    :func:`.run_until_stopped`).
     """
     plugin = device_plugin_program(costs, waits=waits, draw=draw)
 
@@ -59,7 +59,7 @@ def validator_program(
             case manifests.DEVICE_PLUGIN:
                 return await plugin(context)
             case manifests.OTHER:
-                return await other_program(context)
+                return await run_until_stopped(context)
             case _:
                 return await _run_until_stopped(context, markers, CUDA_READY, TOOLKIT_READY, DRIVER_READY)
         return 0
@@ -104,13 +104,6 @@ def device_plugin_program(
     return run
 
 
-async def other_program(context: ProgramContext) -> int:
-    """An operand that nobody waits for: it runs."""
-    context.ready()
-    await asyncio.Event().wait()
-    raise AssertionError("waits until it is cancelled")
-
-
 async def _poll(context: ProgramContext, markers: MarkerFiles, name: str, seconds: float) -> None:
     while not markers.present(name):
         await context.clock.sleep(seconds)
@@ -119,7 +112,7 @@ async def _poll(context: ProgramContext, markers: MarkerFiles, name: str, second
 async def _run_until_stopped(context: ProgramContext, markers: MarkerFiles, *written: str) -> int:
     """Runs until it is stopped; its preStop hook takes its markers away."""
     try:
-        return await other_program(context)
+        return await run_until_stopped(context)
     finally:
         for name in written:
             markers.remove(name)

@@ -97,6 +97,10 @@ class CallRetries(Generic[K]):
         )
         return failed
 
+    def last_failure(self, key: K) -> FailedCall | None:
+        """The last failure of a call; ``None`` if it did not fail."""
+        return self._failed.get(key)
+
     def is_due(self, key: K, now: float) -> bool:
         """True if the next attempt may be made now."""
         failed = self._failed.get(key)

@@ -11,7 +11,7 @@ from contextlib import aclosing
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.clock import Clock
-from tessera.kube.quantity import integer_value
+from tessera.kube.quantity import count_or_zero
 from tessera.kubelet.interfaces import (
     ContainerAllocateResponse,
     Device,
@@ -70,7 +70,7 @@ class GatedKubelet:
 
     def is_published(self, allocatable: Mapping[str, str]) -> bool:
         """True if a node's allocatable covers the healthy devices of every list that kubelet has read."""
-        return all(_count(allocatable.get(each.resource_name, "0")) >= each.healthy for each in self._served)
+        return all(count_or_zero(allocatable.get(each.resource_name, "0")) >= each.healthy for each in self._served)
 
     async def close(self) -> None:
         """Empties all lists; returns when kubelet has read them, or after :data:`EMPTY_LISTS_TIMEOUT`."""
@@ -140,14 +140,6 @@ class _GatedPlugin:
     def _check_open(self) -> None:
         if self._closed.is_set():
             raise PluginError(f"{self.resource_name}: no device is allocated while the node's driver is replaced")
-
-
-def _count(text: str) -> int:
-    """A count in the node's status; 0 if it is not a quantity, which kubelet corrects with its next status."""
-    try:
-        return integer_value(text)
-    except ValueError:
-        return 0
 
 
 async def _until(

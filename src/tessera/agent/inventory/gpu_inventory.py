@@ -6,6 +6,7 @@ instances; nothing here decides what that means.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -19,6 +20,21 @@ from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.attributes import CardAttributes, MigAttributes, NvLink
 from tessera.nvml.errors import GpuLost, NotFound, NvmlError
 from tessera.nvml.interface import GiProfileInfo, GpuInfo, GpuInstance, GpuUuid
+
+
+class _HasUuid(Protocol):
+    @property
+    def uuid(self) -> str:
+        """The UUID of the GPU."""
+        ...
+
+
+G = TypeVar("G", bound=_HasUuid)
+
+
+def find_gpu(gpus: Iterable[G], uuid: str) -> G | None:
+    """Returns the GPU of that UUID; ``None`` if there is none."""
+    return next((gpu for gpu in gpus if gpu.uuid == uuid), None)
 
 
 class GpuState(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +73,7 @@ class GpuInventory(msgspec.Struct, frozen=True, kw_only=True):
 
     def gpu(self, uuid: str) -> GpuState | None:
         """The GPU of that UUID; ``None`` if there is none."""
-        return next((card for card in self.gpus if card.uuid == uuid), None)
+        return find_gpu(self.gpus, uuid)
 
 
 class CardReading(msgspec.Struct, frozen=True):

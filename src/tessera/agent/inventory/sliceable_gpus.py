@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from tessera.agent.inventory.gpu_inventory import GpuInventory
+from tessera.agent.inventory.gpu_inventory import GpuInventory, find_gpu
 from tessera.agent.inventory.positions import SlicePosition
 from tessera.api.instaslice import NodeGpu, ProfilePlacements
 from tessera.api.instaslice import Position as Placed
@@ -59,7 +59,7 @@ class SliceableGpus(msgspec.Struct, frozen=True):
 
     def gpu(self, uuid: str) -> SliceableGpu | None:
         """The GPU of that UUID; ``None`` if it cannot be cut."""
-        return next((card for card in self.gpus if card.uuid == uuid), None)
+        return find_gpu(self.gpus, uuid)
 
     def only(self, uuids: Collection[str]) -> "SliceableGpus":
         """Returns only these GPUs."""

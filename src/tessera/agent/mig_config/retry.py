@@ -6,8 +6,6 @@
 from collections.abc import Collection, Iterator, Sequence
 from enum import Enum
 
-import msgspec
-
 from tessera.agent.base.call_retries import CallFailure, CallRetries, FailedCall, RetryDelays
 from tessera.agent.mig_config.events import (
     Call,
@@ -64,54 +62,54 @@ def is_reported(failed: FailedCall, *, in_use: bool) -> bool:
     return failed.attempts >= FAILURE_ATTEMPTS and not (in_use and failed.failure is CallFailure.BUSY)
 
 
-class _EvictionAttempt(msgspec.Struct, frozen=True):
-    """Evictions of one pod: refusals in a row, time of the next request, reason of the last refusal, if any."""
-
-    refusals: int
-    retry_at: float
-    refusal: str | None
-
-
 class EvictionRetries:
-    """The evictions requested for one card."""
+    """The evictions requested for one card. Each pod is either among the refused or among the accepted ones."""
 
     def __init__(self) -> None:
-        #: Attempts by pod. Only pods that the last list of users has.
-        self._attempts: dict[PodUid, _EvictionAttempt] = {}
+        #: Evictions that the API server refused. Only of pods that the last list of users has.
+        self._refused: CallRetries[PodUid] = CallRetries(refused=EVICTION_DELAYS, busy=EVICTION_DELAYS)
+        #: By pod whose eviction was accepted, the time of the next request. Only pods that the last list of users has.
+        self._accepted: dict[PodUid, float] = {}
 
     def record(self, event: EvictionAnswered) -> None:
         """Counts an answer of the API server."""
-        before = self._attempts.get(event.pod)
-        refusals = 0 if event.refusal is None else (before.refusals if before else 0) + 1
-        wait = EVICT_AGAIN if event.refusal is None else EVICTION_DELAYS.after(refusals)
-        self._attempts[event.pod] = _EvictionAttempt(refusals, event.now + wait, event.refusal)
+        if event.refusal is None:
+            self._refused.drop(event.pod)
+            self._accepted[event.pod] = event.now + EVICT_AGAIN
+        else:
+            self._accepted.pop(event.pod, None)
+            self._refused.record(event.pod, CallFailure.REFUSED, event.refusal, event.now)
 
     def prune(self, pods: Collection[PodUid]) -> None:
         """Forgets the pods that are not among these."""
-        self._attempts = {pod: attempt for pod, attempt in self._attempts.items() if pod in pods}
+        for pod in self._refused.failed_keys():
+            if pod not in pods:
+                self._refused.drop(pod)
+        self._accepted = {pod: at for pod, at in self._accepted.items() if pod in pods}
 
     def clear(self) -> None:
         """Forgets all evictions."""
-        self._attempts.clear()
+        self._refused.clear()
+        self._accepted.clear()
 
     def pods_to_evict(self, users: Sequence[UserPod], now: float) -> tuple[UserPod, ...]:
         """The pods to evict now. A pod that kubelet is just admitting is still unknown and cannot be evicted."""
         return tuple(each for each in users if each.pod and self._is_due(each.pod, now))
 
     def _is_due(self, pod: PodUid, now: float) -> bool:
-        attempt = self._attempts.get(pod)
-        return attempt is None or attempt.retry_at <= now
+        return self._refused.is_due(pod, now) and self._accepted.get(pod, now) <= now
 
     def retry_times(self) -> Iterator[float]:
         """The times at which the next evictions are due."""
-        return (each.retry_at for each in self._attempts.values())
+        yield from self._accepted.values()
+        yield from (at for _, at in self._refused.retry_times())
 
     def describe(self, user: UserPod) -> str:
         """The last answer about a pod, to follow its name in a text; empty if its eviction was not requested."""
-        attempt = self._attempts.get(user.pod)
-        if attempt is None:
-            return ""
-        return " (evicted)" if attempt.refusal is None else f" (not evicted yet: {attempt.refusal})"
+        if user.pod in self._accepted:
+            return " (evicted)"
+        refused = self._refused.last_failure(user.pod)
+        return "" if refused is None else f" (not evicted yet: {refused.text})"
 
 
 def describe_call(call: Call | ReleaseCard) -> str:

@@ -74,14 +74,17 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
     Attributes:
         state: the slicer's state; others only read it.
         planner: finds possible places without deciding.
-        decisions: allocations made so far.
-        work: steps of planning taken so far.
+        decisions: allocations made so far; never decreases.
+        steps: steps of planning taken so far; never decreases.
     """
 
     def __init__(self) -> None:
         self.state = self._state = SlicerState()
+        #: The same object as :attr:`SlicerState.cluster`.
         self._cluster = self._state.cluster
+        #: Changes allocations when an object of the cluster changed. It has no state of its own.
         self._lifecycle = AllocationLifecycle(self._state)
+        #: Turns the state into writes at each :class:`WritesDue`. It has no state of its own.
         self._pending = PendingWrites(self._state, self._lifecycle)
         self.planner = Planner(self._state)
         self.decisions = 0

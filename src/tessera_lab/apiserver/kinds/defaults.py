@@ -6,16 +6,10 @@ from typing import Any
 
 from tessera_lab.apiserver.interfaces import Obj
 from tessera_lab.apiserver.kinds.volume_rules import default_claim
-from tessera_lab.apiserver.pods.defaults import canonicalize_quantities, default_pod_spec
+from tessera_lab.apiserver.pods.defaults import canonicalize_quantities, default_pod_spec, fill_in
 
 #: How long a service with ``sessionAffinity: ClientIP`` sends a client to the same pod, seconds.
 CLIENT_IP_SECONDS = 10800
-
-
-def _fill(obj: Obj, **defaults: Any) -> None:
-    for key, value in defaults.items():
-        if obj.get(key) is None:
-            obj[key] = value
 
 
 def _template(spec: Obj) -> None:
@@ -28,36 +22,36 @@ def default_deployment(obj: Obj) -> None:
     """Defaults of a Deployment."""
     spec = obj.setdefault("spec", {})
     _template(spec)
-    _fill(spec, replicas=1, revisionHistoryLimit=10, progressDeadlineSeconds=600, strategy={})
-    _fill(spec["strategy"], type="RollingUpdate")
+    fill_in(spec, replicas=1, revisionHistoryLimit=10, progressDeadlineSeconds=600, strategy={})
+    fill_in(spec["strategy"], type="RollingUpdate")
     if spec["strategy"]["type"] == "RollingUpdate":
-        _fill(spec["strategy"], rollingUpdate={})
-        _fill(spec["strategy"]["rollingUpdate"], maxUnavailable="25%", maxSurge="25%")
+        fill_in(spec["strategy"], rollingUpdate={})
+        fill_in(spec["strategy"]["rollingUpdate"], maxUnavailable="25%", maxSurge="25%")
 
 
 def default_replica_set(obj: Obj) -> None:
     """Defaults of a ReplicaSet."""
     spec = obj.setdefault("spec", {})
     _template(spec)
-    _fill(spec, replicas=1)
+    fill_in(spec, replicas=1)
 
 
 def default_stateful_set(obj: Obj) -> None:
     """Defaults of a StatefulSet."""
     spec = obj.setdefault("spec", {})
     _template(spec)
-    _fill(spec, replicas=1, revisionHistoryLimit=10, podManagementPolicy="OrderedReady", updateStrategy={})
+    fill_in(spec, replicas=1, revisionHistoryLimit=10, podManagementPolicy="OrderedReady", updateStrategy={})
     update = spec["updateStrategy"]
     if not update.get("type"):  # an object that states only the type gets no default partition
         update["type"] = "RollingUpdate"
-        _fill(update, rollingUpdate={})
+        fill_in(update, rollingUpdate={})
     if update["type"] == "RollingUpdate" and update.get("rollingUpdate") is not None:
-        _fill(update["rollingUpdate"], partition=0)
-    _fill(spec, persistentVolumeClaimRetentionPolicy={})
-    _fill(spec["persistentVolumeClaimRetentionPolicy"], whenDeleted="Retain", whenScaled="Retain")
+        fill_in(update["rollingUpdate"], partition=0)
+    fill_in(spec, persistentVolumeClaimRetentionPolicy={})
+    fill_in(spec["persistentVolumeClaimRetentionPolicy"], whenDeleted="Retain", whenScaled="Retain")
     for claim in spec.get("volumeClaimTemplates") or ():
-        _fill(claim, kind="PersistentVolumeClaim", apiVersion="v1", status={})
-        _fill(claim["status"], phase="Pending")
+        fill_in(claim, kind="PersistentVolumeClaim", apiVersion="v1", status={})
+        fill_in(claim["status"], phase="Pending")
         default_claim(claim)
 
 
@@ -65,11 +59,11 @@ def default_daemon_set(obj: Obj) -> None:
     """Defaults of a DaemonSet."""
     spec = obj.setdefault("spec", {})
     _template(spec)
-    _fill(spec, revisionHistoryLimit=10, updateStrategy={})
-    _fill(spec["updateStrategy"], type="RollingUpdate")
+    fill_in(spec, revisionHistoryLimit=10, updateStrategy={})
+    fill_in(spec["updateStrategy"], type="RollingUpdate")
     if spec["updateStrategy"]["type"] == "RollingUpdate":
-        _fill(spec["updateStrategy"], rollingUpdate={})
-        _fill(spec["updateStrategy"]["rollingUpdate"], maxUnavailable=1, maxSurge=0)
+        fill_in(spec["updateStrategy"], rollingUpdate={})
+        fill_in(spec["updateStrategy"]["rollingUpdate"], maxUnavailable=1, maxSurge=0)
 
 
 def default_job(obj: Obj) -> None:
@@ -79,12 +73,12 @@ def default_job(obj: Obj) -> None:
     if spec.get("completions") is None and spec.get("parallelism") is None:
         spec["completions"] = 1
     policy = spec.get("podFailurePolicy")
-    _fill(spec, parallelism=1, completionMode="NonIndexed", suspend=False)
-    _fill(spec, podReplacementPolicy="TerminatingOrFailed" if policy is None else "Failed")
-    _fill(spec, backoffLimit=6 if spec.get("backoffLimitPerIndex") is None else 2**31 - 1)
+    fill_in(spec, parallelism=1, completionMode="NonIndexed", suspend=False)
+    fill_in(spec, podReplacementPolicy="TerminatingOrFailed" if policy is None else "Failed")
+    fill_in(spec, backoffLimit=6 if spec.get("backoffLimitPerIndex") is None else 2**31 - 1)
     for rule in (policy or {}).get("rules") or ():
         for pattern in rule.get("onPodConditions") or ():
-            _fill(pattern, status="True")
+            fill_in(pattern, status="True")
     labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels")
     if labels and not obj["metadata"].get("labels"):
         obj["metadata"]["labels"] = dict(labels)
@@ -106,7 +100,7 @@ def prepare_new_job(obj: Obj) -> None:
 def default_service(obj: Obj) -> None:
     """Defaults of a Service."""
     spec = obj.setdefault("spec", {})
-    _fill(spec, sessionAffinity="None", type="ClusterIP")
+    fill_in(spec, sessionAffinity="None", type="ClusterIP")
     if spec["sessionAffinity"] == "None":
         spec.pop("sessionAffinityConfig", None)
     else:
@@ -115,12 +109,12 @@ def default_service(obj: Obj) -> None:
     if spec["type"] == "ExternalName":
         return
     if spec["type"] in {"NodePort", "LoadBalancer"}:
-        _fill(spec, externalTrafficPolicy="Cluster")
+        fill_in(spec, externalTrafficPolicy="Cluster")
     if spec["type"] == "LoadBalancer":
-        _fill(spec, allocateLoadBalancerNodePorts=True)
-    _fill(spec, internalTrafficPolicy="Cluster", ipFamilies=["IPv4"], ipFamilyPolicy="SingleStack")
+        fill_in(spec, allocateLoadBalancerNodePorts=True)
+    fill_in(spec, internalTrafficPolicy="Cluster", ipFamilies=["IPv4"], ipFamilyPolicy="SingleStack")
     for port in spec.get("ports") or ():
-        _fill(port, protocol="TCP", targetPort=port.get("port"))
+        fill_in(port, protocol="TCP", targetPort=port.get("port"))
 
 
 def prepare_new_service(obj: Obj) -> None:
@@ -151,7 +145,7 @@ def default_quota(obj: Obj) -> None:
 
 def default_secret(obj: Obj) -> None:
     """Defaults of a Secret; ``stringData`` goes into ``data``."""
-    _fill(obj, type="Opaque")
+    fill_in(obj, type="Opaque")
     plain = obj.pop("stringData", None)
     if plain:
         encoded = {key: base64.b64encode((value or "").encode()).decode() for key, value in plain.items()}
@@ -162,48 +156,48 @@ def default_endpoints(obj: Obj) -> None:
     """Defaults of Endpoints."""
     for subset in obj.get("subsets") or ():
         for port in subset.get("ports") or ():
-            _fill(port, protocol="TCP")
+            fill_in(port, protocol="TCP")
 
 
 def default_endpoint_slice(obj: Obj) -> None:
     """Defaults of an EndpointSlice."""
     for port in obj.get("ports") or ():
-        _fill(port, name="", protocol="TCP")
+        fill_in(port, name="", protocol="TCP")
 
 
 def default_webhooks(obj: Obj) -> None:
     """Defaults of mutating and validating webhook configurations."""
     for each in obj.get("webhooks") or ():
-        _fill(each, failurePolicy="Fail", matchPolicy="Equivalent", namespaceSelector={}, objectSelector={})
-        _fill(each, timeoutSeconds=10)
+        fill_in(each, failurePolicy="Fail", matchPolicy="Equivalent", namespaceSelector={}, objectSelector={})
+        fill_in(each, timeoutSeconds=10)
         if obj.get("kind") == "MutatingWebhookConfiguration":
-            _fill(each, reinvocationPolicy="Never")
+            fill_in(each, reinvocationPolicy="Never")
         for rule in each.get("rules") or ():
-            _fill(rule, scope="*")
+            fill_in(rule, scope="*")
         reference = (each.get("clientConfig") or {}).get("service")
         if reference:
-            _fill(reference, port=443)
+            fill_in(reference, port=443)
 
 
 def default_priority_class(obj: Obj) -> None:
     """Defaults of a PriorityClass."""
-    _fill(obj, preemptionPolicy="PreemptLowerPriority")
+    fill_in(obj, preemptionPolicy="PreemptLowerPriority")
 
 
 def default_role_binding(obj: Obj) -> None:
     """Defaults of role bindings: the API group of subjects and role."""
     group = "rbac.authorization.k8s.io"
     if isinstance(obj.get("roleRef"), dict):
-        _fill(obj["roleRef"], apiGroup=group)
+        fill_in(obj["roleRef"], apiGroup=group)
     for subject in obj.get("subjects") or ():
         if subject.get("kind") in {"User", "Group"}:
-            _fill(subject, apiGroup=group)
+            fill_in(subject, apiGroup=group)
 
 
 def default_event(obj: Obj) -> None:
     """Sets the times of an event, which every reader expects."""
     if obj.get("apiVersion") == "v1":
-        _fill(obj, source={}, reportingComponent="", reportingInstance="")
+        fill_in(obj, source={}, reportingComponent="", reportingInstance="")
 
 
 def prepare_new_namespace(obj: Obj) -> None:

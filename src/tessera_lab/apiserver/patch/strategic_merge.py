@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tessera_lab.apiserver.interfaces import Obj
+from tessera_lab.apiserver.patch.field_sets import child_topology
 from tessera_lab.apiserver.resource_types import MergeTopology
 from tessera_lab.apiserver.status import bad_request
 from tessera_lab.apiserver.storage.store import deep_copy
@@ -48,16 +49,12 @@ def _merge(original: Mapping[str, Any], patch: Mapping[str, Any], node: MergeTop
             field = key.removeprefix(_DROP)
             merged[field] = [each for each in merged.get(field) or () if each not in value]
         elif not key.startswith("$"):
-            _set_merged(merged, key, value, _child_topology(node, key), patch.get(_ORDER + key))
+            _set_merged(merged, key, value, child_topology(node, key), patch.get(_ORDER + key))
     for key, value in patch.items():
         field = key.removeprefix(_ORDER)
         if key.startswith(_ORDER) and field not in patch and isinstance(merged.get(field), list):
-            merged[field] = _sort_by_order(merged[field], merged[field], value, _child_topology(node, field))
+            merged[field] = _sort_by_order(merged[field], merged[field], value, child_topology(node, field))
     return merged
-
-
-def _child_topology(node: MergeTopology, key: str) -> MergeTopology:
-    return node.fields.get(key) or node.items or _PLAIN
 
 
 def _set_merged(merged: Obj, key: str, value: Any, node: MergeTopology, order: Sequence[Any] | None) -> None:

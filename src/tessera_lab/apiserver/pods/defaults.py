@@ -26,7 +26,7 @@ def default_pod(pod: Obj) -> None:
     """Defaults of a pod (``SetDefaults_Pod``)."""
     spec = pod.setdefault("spec", {})
     default_pod_spec(spec)
-    _fill(spec, enableServiceLinks=True)
+    fill_in(spec, enableServiceLinks=True)
     for key in ("containers", "initContainers"):
         for container in spec.get(key) or ():
             _request_limits(container["resources"])
@@ -37,7 +37,7 @@ def default_pod(pod: Obj) -> None:
 
 def default_pod_spec(spec: Obj) -> None:
     """Defaults of a pod's spec, in a pod or a template (``SetDefaults_PodSpec``)."""
-    _fill(
+    fill_in(
         spec,
         restartPolicy="Always",
         terminationGracePeriodSeconds=TERMINATION_GRACE,
@@ -64,14 +64,15 @@ def containers(spec: Obj) -> Iterator[Obj]:
                 yield each
 
 
-def _fill(obj: Obj, **defaults: Any) -> None:
+def fill_in(obj: Obj, **defaults: Any) -> None:
+    """Sets the fields that are missing or null."""
     for key, value in defaults.items():
         if obj.get(key) is None:
             obj[key] = value
 
 
 def _default_container(container: Obj) -> None:
-    _fill(
+    fill_in(
         container,
         terminationMessagePath="/dev/termination-log",
         terminationMessagePolicy="File",
@@ -79,7 +80,7 @@ def _default_container(container: Obj) -> None:
         resources={},
     )
     for port in container.get("ports") or ():
-        _fill(port, protocol="TCP")
+        fill_in(port, protocol="TCP")
     for each in container.get("env") or ():
         _default_field_reference(each.get("valueFrom") or {})
     for name in ("livenessProbe", "readinessProbe", "startupProbe"):
@@ -99,19 +100,19 @@ def _pull_policy(image: str) -> str:
 
 def _default_field_reference(source: Obj) -> None:
     if source.get("fieldRef") is not None:
-        _fill(source["fieldRef"], apiVersion="v1")
+        fill_in(source["fieldRef"], apiVersion="v1")
 
 
 def _default_http(action: Obj | None) -> None:
     if action:
-        _fill(action, path="/", scheme="HTTP")
+        fill_in(action, path="/", scheme="HTTP")
 
 
 def _default_probe(probe: Obj) -> None:
-    _fill(probe, timeoutSeconds=1, periodSeconds=10, successThreshold=1, failureThreshold=3)
+    fill_in(probe, timeoutSeconds=1, periodSeconds=10, successThreshold=1, failureThreshold=3)
     _default_http(probe.get("httpGet"))
     if probe.get("grpc"):
-        _fill(probe["grpc"], service="")
+        fill_in(probe["grpc"], service="")
 
 
 def _request_limits(resources: Obj) -> None:
@@ -153,18 +154,18 @@ _VOLUMES: Mapping[str, Mapping[str, Any]] = {
 def _default_volume(volume: Obj) -> None:
     for kind, defaults in _VOLUMES.items():
         if volume.get(kind) is not None:
-            _fill(volume[kind], **defaults)
+            fill_in(volume[kind], **defaults)
     sources = [volume, *((volume.get("projected") or {}).get("sources") or ())]
     for source in sources:
         for item in (source.get("downwardAPI") or {}).get("items") or ():
             _default_field_reference(item)
         if source.get("serviceAccountToken") is not None:
-            _fill(source["serviceAccountToken"], expirationSeconds=3600)
+            fill_in(source["serviceAccountToken"], expirationSeconds=3600)
     if volume.get("image") is not None:
-        _fill(volume["image"], pullPolicy=_pull_policy(str(volume["image"].get("reference") or "")))
+        fill_in(volume["image"], pullPolicy=_pull_policy(str(volume["image"].get("reference") or "")))
     claim = (volume.get("ephemeral") or {}).get("volumeClaimTemplate") or {}
     if claim.get("spec") is not None:
-        _fill(claim["spec"], volumeMode="Filesystem")
+        fill_in(claim["spec"], volumeMode="Filesystem")
     if not volume.keys() - {"name"}:
         volume["emptyDir"] = {}
 

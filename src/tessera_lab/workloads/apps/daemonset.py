@@ -12,7 +12,7 @@ from typing import Any
 from tessera.kube.resources import DAEMONSETS, PODS
 from tessera.kube.resources.meta import key_of
 from tessera_lab.scheduler.filters.node_placement import pinned_names, selector_matches, untolerated
-from tessera_lab.workloads.apps.rollout import template_hash
+from tessera_lab.workloads.apps.rollout import owner_hash
 from tessera_lab.workloads.base.mirrors import ORPHANS, OWNER, ObjectMirrors
 from tessera_lab.workloads.base.ownership import (
     Json,
@@ -127,7 +127,7 @@ class DaemonSetController:
             note = "maxSurge is not implemented by the lab; the update keeps to maxUnavailable"
             self._mirrors.record_event(DAEMONSETS, owner, "NotImplemented", note, warning=True)
         budget = _unavailable_budget(rolling.get("maxUnavailable", 1), len(desired))
-        digest = _digest(owner)
+        digest = owner_hash(owner)
         now, minimum = self._mirrors.clock.now(), owner["spec"].get("minReadySeconds") or 0
         pods = [by_node[name][0] for name in desired if by_node.get(name)]
         unavailable = len(desired) - sum(available_in(pod, minimum, now) == 0.0 for pod in pods)
@@ -145,7 +145,7 @@ class DaemonSetController:
         now, minimum = self._mirrors.clock.now(), owner["spec"].get("minReadySeconds") or 0
         current = [by_node[name][0] for name in desired if by_node.get(name)]
         waits = [available_in(pod, minimum, now) for pod in current]
-        digest = _digest(owner)
+        digest = owner_hash(owner)
         available = waits.count(0.0)
         counts = {
             "desiredNumberScheduled": len(desired),
@@ -177,7 +177,7 @@ def pod_template(owner: Json) -> dict[str, Any]:
 def new_pod(owner: Json, node: str) -> dict[str, Any]:
     """The pod for one node."""
     template = pod_template(owner)
-    extra = {HASH_LABEL: _digest(owner), GENERATION_LABEL: str(owner["metadata"].get("generation", 1))}
+    extra = {HASH_LABEL: owner_hash(owner), GENERATION_LABEL: str(owner["metadata"].get("generation", 1))}
     pod: dict[str, Any] = from_template(template, owner, DAEMONSETS, extra)
     pod["metadata"]["generateName"] = owner["metadata"]["name"] + "-"
     pod["spec"]["affinity"] = pinned(pod["spec"].get("affinity") or {}, node)
@@ -207,10 +207,6 @@ def _selected(spec: Json, node: Json) -> bool:
     fixed = spec.get("nodeName")
     name = node["metadata"]["name"]
     return (not fixed or fixed == name) and selector_matches(spec, labels_of(node), name)
-
-
-def _digest(owner: Json) -> str:
-    return template_hash(owner["spec"]["template"], int((owner.get("status") or {}).get("collisionCount") or 0))
 
 
 def _facts(node: Json) -> tuple[Any, Any]:

@@ -48,6 +48,11 @@ def template_hash(template: Json, collisions: int) -> str:
     return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in digest)
 
 
+def owner_hash(owner: Json) -> str:
+    """The hash of an owner's template as it is now."""
+    return template_hash(owner["spec"]["template"], int((owner.get("status") or {}).get("collisionCount") or 0))
+
+
 def same_template(template: Json, replicaset: Json) -> bool:
     """True if the ReplicaSet has this template, without regard to the hash label."""
     own = replicaset["spec"]["template"]

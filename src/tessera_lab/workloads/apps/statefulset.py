@@ -12,7 +12,7 @@ from typing import Any
 
 from tessera.kube.client.errors import AlreadyExists, ApiError
 from tessera.kube.resources import PERSISTENT_VOLUME_CLAIMS, PODS, STATEFULSETS
-from tessera_lab.workloads.apps.rollout import replicas, template_hash
+from tessera_lab.workloads.apps.rollout import owner_hash, replicas
 from tessera_lab.workloads.base.mirrors import ORPHANS, OWNER, ObjectMirrors
 from tessera_lab.workloads.base.ownership import (
     Json,
@@ -95,7 +95,7 @@ class StatefulSetController:
         if strategy.get("type") == "OnDelete":
             return
         partition = int((strategy.get("rollingUpdate") or {}).get("partition") or 0)
-        digest = _digest(owner)
+        digest = owner_hash(owner)
         for number in sorted(pods, reverse=True):
             if number - _start(owner) < partition:
                 return
@@ -127,7 +127,7 @@ class StatefulSetController:
     async def _write_status(self, owner: Json, pods: dict[int, Json]) -> float | None:
         now, minimum = self._mirrors.clock.now(), owner["spec"].get("minReadySeconds") or 0
         waits = [available_in(pod, minimum, now) for pod in pods.values()]
-        digest = _digest(owner)
+        digest = owner_hash(owner)
         updated = sum(labels_of(pod).get(HASH_LABEL) == digest for pod in pods.values())
         revision = f"{owner['metadata']['name']}-{digest}"
         old = owner.get("status") or {}
@@ -160,7 +160,7 @@ def ordinal(pod: Json, name: str) -> int | None:
 def new_pod(owner: Json, number: int) -> Any:
     """The pod of one number."""
     name = f"{owner['metadata']['name']}-{number}"
-    extra = {NAME_LABEL: name, INDEX_LABEL: str(number), HASH_LABEL: f"{_digest(owner)}"}
+    extra = {NAME_LABEL: name, INDEX_LABEL: str(number), HASH_LABEL: f"{owner_hash(owner)}"}
     pod = from_template(owner["spec"]["template"], owner, STATEFULSETS, extra)
     pod["metadata"]["name"] = name
     pod["spec"]["hostname"] = name
@@ -201,7 +201,3 @@ def _start(owner: Json) -> int:
 
 def _ordinals(owner: Json) -> range:
     return range(_start(owner), _start(owner) + replicas(owner))
-
-
-def _digest(owner: Json) -> str:
-    return template_hash(owner["spec"]["template"], int((owner.get("status") or {}).get("collisionCount") or 0))
