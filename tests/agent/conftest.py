@@ -5,15 +5,15 @@ kubelet's own calls.
 """
 
 import asyncio
-import functools
-import itertools
 import json
 import random
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+import tempfile
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from tests.support.scenes import repeated_scene_player, scene_player
 
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.main.run import run
@@ -36,7 +36,6 @@ from tessera_lab.kubelet.device_plugins.inprocess import InProcessKubelet
 from tessera_lab.kubelet.devices.checkpoint import MemoryCheckpoint
 from tessera_lab.kubelet.devices.device_ledger import DeviceAllocationError, PodUid
 from tessera_lab.kubelet.devices.device_manager import DeviceManager
-from tessera_lab.simulation.virtual_time import run_virtual
 
 T = TypeVar("T")
 
@@ -409,31 +408,26 @@ def _containers(asked: Mapping[str, Mapping[str, int]]) -> Sequence[dict[str, An
     ]
 
 
-def _play(folder: Path, story: Callable[[Scene], Awaitable[None]], cards: str = "A100-40GB", **machine: Any) -> None:
-    async def whole() -> None:
-        scene = Scene(folder, cards, **machine)
-        try:
-            await story(scene)
-        finally:
-            await scene.end()
-
-    run_virtual(whole())
-
-
 @pytest.fixture
 def play(tmp_path: Path) -> Callable[..., None]:
     """Plays a story on a fresh node, on virtual time, and ends everything."""
-    return functools.partial(_play, tmp_path)
+    return scene_player(Scene, tmp_path)
 
 
 @pytest.fixture
 def play_anew(tmp_path: Path) -> Callable[..., None]:
-    """The same for many stories one after the other, each on a node of its own."""
-    numbers = itertools.count()
-    return lambda *args, **named: _play(tmp_path / str(next(numbers)), *args, **named)
+    """Plays many stories one after the other, each on a node of its own."""
+    return repeated_scene_player(Scene, tmp_path)
 
 
 @pytest.fixture
 def make_scene() -> type[Scene]:
     """For stories on real time."""
     return Scene
+
+
+@pytest.fixture
+def sockets() -> Iterator[Path]:
+    """A folder with a name short enough for unix sockets."""
+    with tempfile.TemporaryDirectory(prefix="ta", dir="/tmp") as path:
+        yield Path(path)

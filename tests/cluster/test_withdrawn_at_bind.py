@@ -6,15 +6,15 @@ and nothing is used twice.
 """
 
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
 from tests.cluster.test_neighbours import replicas, run, template, unjudged
+from tests.support.mortal_transport import ForwardingTransport
 
 from tessera.kube.client.client import Client
 from tessera.kube.resources import PODS
-from tessera.kube.transport.interface import Request, Response, Stream, Transport
+from tessera.kube.transport.interface import Request, Response, Transport
 from tessera_lab.cluster.cluster import SimulatedCluster
 from tessera_lab.kubelet.context import ContainerContext
 
@@ -58,20 +58,14 @@ class _Held(SimulatedCluster):
         return Client(_Wire(client._transport, self._moment), field_manager=client.field_manager, clock=self.clock)
 
 
-class _Wire:
+class _Wire(ForwardingTransport):
     def __init__(self, inner: Transport, moment: Moment) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._moment = moment
 
     async def request(self, request: Request) -> Response:
         await self._moment.before(request)
         return await self._inner.request(request)
-
-    def stream(self, request: Request) -> AbstractAsyncContextManager[Stream]:
-        return self._inner.stream(request)
-
-    async def close(self) -> None:
-        await self._inner.close()
 
 
 async def hold(lab: Any) -> None:

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tests.support.searching import examples
+from tests.support.slice_instructions import next_instruction
 from tests.support.slicer_world import merge
 
 from tessera.agent.base.call_retries import CallFailure
@@ -27,16 +28,11 @@ from tessera.agent.slices.events import (
     DestroyComputeInstance,
     DestroyGpuInstance,
     DevicesBound,
-    ExecutorReady,
-    GpuCall,
     GpuRead,
     InitialSyncDone,
     ObservedInstance,
     PodChanged,
     PodDeleted,
-    RemoveCdiFiles,
-    ReportProblem,
-    SaveJournal,
     SliceJournal,
     WaitUntil,
 )
@@ -64,12 +60,6 @@ from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 MODEL = model_by_short_name("A100-40GB")
 PROFILES = st.lists(st.sampled_from(["1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "7g.40gb"]), min_size=1, max_size=2)
 PICK = st.integers(0, 99)
-
-
-def next_instruction(machine: SliceStateMachine, gpu: str, now: float) -> GpuCall | WaitUntil:
-    (instruction,) = machine.handle(ExecutorReady(gpu, now))
-    assert not isinstance(instruction, ReportProblem | RemoveCdiFiles | SaveJournal)
-    return instruction
 
 
 class Agent:

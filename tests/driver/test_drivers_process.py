@@ -3,10 +3,11 @@
 import asyncio
 import random
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from tests.support.mortal_transport import TransportUntilWrite
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.api.driver.node_status import DRIVER_ANNOTATION, DRIVER_SET_LABEL, DriverStrategy
@@ -19,7 +20,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import CRDS, DAEMONSETS, NAMESPACES, NODES, PODS
 from tessera.kube.runtime import KubeRuntime
-from tessera.kube.transport.interface import Request, Response, Stream, Transport
+from tessera.kube.transport.interface import Transport
 from tessera.kube.watch.informer import Informer
 from tessera.manifests import install_manifests
 from tessera.replay.service import Recorders
@@ -31,36 +32,6 @@ from tessera_lab.simulation.virtual_time import run_virtual
 ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
 KERNELS = {"a": "5.15.0-69-generic", "b": "5.15.0-70-generic"}
 NAMESPACE = "tessera-system"
-
-
-class KilledError(Exception):
-    """The process is dead from here on."""
-
-
-class Mortal:
-    """A transport whose process dies at its ``last`` write: before the server sees it, or before the answer is seen."""
-
-    def __init__(self, inner: Transport, *, last: int, applied: bool) -> None:
-        self._inner = inner
-        self._left = last
-        self._applied = applied
-
-    async def request(self, request: Request) -> Response:
-        if self._left < 0:
-            raise KilledError
-        if request.method != "GET":
-            self._left -= 1
-            if self._left < 0:
-                if self._applied:
-                    await self._inner.request(request)
-                raise KilledError
-        return await self._inner.request(request)
-
-    def stream(self, request: Request) -> AbstractAsyncContextManager[Stream]:
-        return self._inner.stream(request)
-
-    async def close(self) -> None:
-        await self._inner.close()
 
 
 class Registry:
@@ -155,7 +126,7 @@ def test_whoever_comes_after_a_death_at_any_write_brings_it_to_the_same_end(last
         await world.begin()
         await world.ask()
         with suppress(ExceptionGroup):
-            await world.live(30, lambda inner: Mortal(inner, last=last, applied=applied))
+            await world.live(30, lambda inner: TransportUntilWrite(inner, last=last, applied=applied))
         await world.live(30)
         assert await world.told() == ALL
 

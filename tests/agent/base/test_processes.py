@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.support.cgroups import cgroup_hierarchies
 
 from tessera.agent.base.processes import ContainerId, ProcessId, ProcessPod, ProcessTable, parse_cgroup, parse_start
 from tessera.api.names import PodUid
@@ -218,16 +219,10 @@ def cgroup_of_ours(hierarchy: Path) -> Path | None:
     return path
 
 
-def hierarchies() -> list[Path]:
-    """Every mounted cgroup hierarchy, of both versions."""
-    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
-    return [Path(fields[1]) for fields in mounts if fields[2] in {"cgroup", "cgroup2"}]
-
-
 def test_the_kernel_has_the_same_notation(child: subprocess.Popen[bytes]) -> None:
     """On machines where cgroups can be made, in every hierarchy there is; elsewhere the tables above stand alone."""
     process = identified(child)
-    for hierarchy in hierarchies():
+    for hierarchy in cgroup_hierarchies():
         cgroup = cgroup_of_ours(hierarchy)
         if cgroup is None:
             continue

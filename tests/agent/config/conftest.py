@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.tasks import cancel_tasks
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.options import AgentOptions, ConfigMapName
@@ -103,9 +104,7 @@ class Admin:
         await self.agent.wait_first_read()
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_tasks(self._tasks)
         self._tasks = []
 
     async def settle(self, seconds: float = 0.5) -> None:

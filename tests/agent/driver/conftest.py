@@ -1,16 +1,15 @@
 """One node whose driver comes, goes and is replaced, and the agent's life cycle on it."""
 
 import asyncio
-import functools
-import itertools
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from tests.agent.conftest import NODE, Scene
+from tests.support.scenes import repeated_scene_player, scene_player
 
 from tessera.agent.base.marker_files import MarkerFiles
 from tessera.agent.base.options import ValidationMode
@@ -22,7 +21,6 @@ from tessera.kube.resources import NODES
 from tessera_lab.kubelet.devices.checkpoint import MemoryCheckpoint
 from tessera_lab.kubelet.devices.device_ledger import PodUid
 from tessera_lab.kubelet.devices.device_manager import DeviceManager
-from tessera_lab.simulation.virtual_time import run_virtual
 
 VERSION = "595.58.03"
 
@@ -177,25 +175,13 @@ class DriverScene(Scene):
         await self.until(counted)
 
 
-def _play(folder: Path, story: Callable[[DriverScene], Awaitable[None]], cards: str = "A100-40GB", **made: Any) -> None:
-    async def whole() -> None:
-        scene = DriverScene(folder, cards, **made)
-        try:
-            await story(scene)
-        finally:
-            await scene.end()
-
-    run_virtual(whole())
-
-
 @pytest.fixture
 def play(tmp_path: Path) -> Callable[..., None]:
     """Plays a story on a fresh node, on virtual time, and ends everything."""
-    return functools.partial(_play, tmp_path)
+    return scene_player(DriverScene, tmp_path)
 
 
 @pytest.fixture
 def play_anew(tmp_path: Path) -> Callable[..., None]:
-    """The same for many stories one after the other, each on a node of its own."""
-    numbers = itertools.count()
-    return lambda *args, **named: _play(tmp_path / str(next(numbers)), *args, **named)
+    """Plays many stories one after the other, each on a node of its own."""
+    return repeated_scene_player(DriverScene, tmp_path)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import tempfile
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -157,13 +156,6 @@ def test_a_closed_gate_lists_and_allocates_nothing_whatever_its_plugin_lists() -
         assert node.plugin.closed
 
     run_virtual(story())
-
-
-@pytest.fixture
-def sockets() -> Iterator[Path]:
-    """A folder with a name short enough for unix sockets."""
-    with tempfile.TemporaryDirectory(prefix="td", dir="/tmp") as path:
-        yield Path(path)
 
 
 async def test_over_kubelet_s_own_sockets_the_capacity_is_zero_at_once(sockets: Path) -> None:

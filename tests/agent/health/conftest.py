@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from tests.support.tasks import cancel_tasks
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.metrics import Metrics
@@ -131,9 +132,7 @@ class Agent:
                 await asyncio.sleep(60)
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_tasks(self._tasks)
 
     def gauge(self, name: str, **labels: str) -> float | None:
         return self.metrics.registry.get_sample_value(name, labels)

@@ -2,42 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.kubelet_sockets import serve_kubelet
 
 from tessera.clock import SystemClock
 from tessera.kubelet.grpc import GrpcKubelet
 from tessera.kubelet.interfaces import PluginError
-from tessera_lab.kubelet.device_plugins.grpc_servers import PodResourcesServer, RegistrationServer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
     from tests.agent.conftest import Scene
 
 PLACE = ("3g.20gb", 0, 4)
 RESOURCE = "nvidia.com/mig-3g.20gb"
-
-
-@pytest.fixture
-def sockets() -> Iterator[Path]:
-    """A folder with a name short enough for unix sockets."""
-    with tempfile.TemporaryDirectory(prefix="ta", dir="/tmp") as path:
-        yield Path(path)
-
-
-@contextlib.asynccontextmanager
-async def kubelet_of(scene: Scene, folder: Path) -> AsyncIterator[None]:
-    """A kubelet process of the node: it serves its sockets for a while."""
-    async with (
-        RegistrationServer(folder, scene.kubelet.registered),
-        PodResourcesServer(folder / "pods.sock", scene.kubelet),
-    ):
-        yield
 
 
 @pytest.fixture
@@ -63,13 +44,13 @@ async def claimed(scene: Scene) -> dict[str, str]:
 
 
 async def test_from_promise_to_environment_over_the_sockets(scene: Scene, sockets: Path) -> None:
-    async with kubelet_of(scene, sockets):
+    async with serve_kubelet(scene.kubelet, sockets):
         env = await claimed(scene)
         assert env["NVIDIA_VISIBLE_DEVICES"] == scene.mig_uuid(PLACE)
 
 
 async def test_a_refusal_reaches_kubelet_as_text(scene: Scene, sockets: Path) -> None:
-    async with kubelet_of(scene, sockets):
+    async with serve_kubelet(scene.kubelet, sockets):
         await scene.begin()
         await scene.joined()
         await scene.until(lambda: scene.allocatable(RESOURCE, 2))
@@ -81,9 +62,9 @@ async def test_a_refusal_reaches_kubelet_as_text(scene: Scene, sockets: Path) ->
 
 
 async def test_after_a_restart_of_kubelet_a_container_finds_its_slice(scene: Scene, sockets: Path) -> None:
-    async with kubelet_of(scene, sockets):
+    async with serve_kubelet(scene.kubelet, sockets):
         env = await claimed(scene)
         await scene.kubelet.restart()
-    async with kubelet_of(scene, sockets):
+    async with serve_kubelet(scene.kubelet, sockets):
         await scene.until(lambda: scene.allocatable(RESOURCE, 2))
         assert await scene.start("web", "main") == env

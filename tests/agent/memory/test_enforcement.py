@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.agent.memory.conftest import CONTAINER, GIB, Node, hog_and_neighbour, play
+from tests.support.cgroups import cgroup_hierarchies
 
 from tessera.agent.base.options import EnforcementMode
 from tessera.agent.base.processes import ProcessTable, parse_cgroup
@@ -60,17 +61,11 @@ def test_several_processes_of_a_pod_share_its_limit(node: Node) -> None:
     play(node, EnforcementMode.KILL, story)
 
 
-def hierarchies() -> list[Path]:
-    """Every mounted cgroup hierarchy, of both versions."""
-    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
-    return [Path(fields[1]) for fields in mounts if fields[2] in {"cgroup", "cgroup2"}]
-
-
 def put_into_a_cgroup(child: subprocess.Popen[bytes], pod: PodUid, stack: ExitStack) -> bool:
     """True if the machine allows a cgroup for the process with the name that kubelet gives a container's."""
     if parse_cgroup(Path("/proc/self/cgroup").read_text()) is not None:
         return False  # everything here is in the pod that runs the tests
-    for hierarchy in hierarchies():
+    for hierarchy in cgroup_hierarchies():
         top = hierarchy / f"tessera-watch-{os.getpid()}"
         path = top / "kubepods" / "burstable" / f"pod{pod}" / CONTAINER
         with suppress(OSError):

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.tasks import cancel_tasks
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.node_conditions import NodeCondition
@@ -153,9 +154,7 @@ class Stage:
         self._tasks = [asyncio.create_task(each) for each in (nodes.run(), events.run(), publisher.run())]
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_tasks(self._tasks)
         self._tasks = []
 
     def offered(self, stock: GpuInventory, profile: str) -> SharingFacts:

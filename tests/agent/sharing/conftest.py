@@ -1,14 +1,14 @@
 """One node's static side: simulated cards, kubelet's device manager, and a advertiser that can be ended."""
 
 import asyncio
-import functools
-import itertools
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.scenes import repeated_scene_player, scene_player
+from tests.support.tasks import cancel_tasks
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.desired_config import DesiredSharing
@@ -46,7 +46,6 @@ from tessera_lab.kubelet.device_plugins.inprocess import InProcessKubelet
 from tessera_lab.kubelet.devices.checkpoint import MemoryCheckpoint
 from tessera_lab.kubelet.devices.device_ledger import DeviceAllocationError, PodUid
 from tessera_lab.kubelet.devices.device_manager import DeviceManager
-from tessera_lab.simulation.virtual_time import run_virtual
 
 GPU, SHARED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
 
@@ -241,9 +240,7 @@ class Scene:
         self.start()
 
     async def end_advertiser(self) -> None:
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await cancel_tasks(self.tasks)
         self.tasks.clear()
 
     async def end(self) -> None:
@@ -330,34 +327,16 @@ class Scene:
 Story = Callable[[Scene], Awaitable[None]]
 
 
-def _play(folder: Path, story: Story, cards: str = "4xA100-40GB", **options: Any) -> None:
-    async def whole() -> None:
-        scene = Scene(folder, cards, **options)
-        try:
-            await story(scene)
-        finally:
-            await scene.end()
-
-    run_virtual(whole())
-
-
 @pytest.fixture
 def play(tmp_path: Path) -> Callable[..., None]:
     """Plays a story on a fresh node, on virtual time, and ends everything."""
-    return functools.partial(_play, tmp_path)
+    return scene_player(Scene, tmp_path)
 
 
 @pytest.fixture
 def play_anew(tmp_path: Path) -> Callable[..., None]:
-    """The same for many stories one after the other, each on a node of its own."""
-    numbers = itertools.count()
-
-    def played(*args: Any, **named: Any) -> None:
-        folder = tmp_path / str(next(numbers))
-        folder.mkdir()
-        _play(folder, *args, **named)
-
-    return played
+    """Plays many stories one after the other, each on a node of its own."""
+    return repeated_scene_player(Scene, tmp_path)
 
 
 @pytest.fixture

@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.agent.sharing.conftest import GPU, SHARED, SLICE_4, WHOLE
+from tests.support.kubelet_sockets import serve_kubelet
 
 from tessera.clock import SystemClock
 from tessera.kubelet.grpc import GrpcKubelet
-from tessera_lab.kubelet.device_plugins.grpc_servers import PodResourcesServer, RegistrationServer
 from tessera_lab.kubelet.devices.device_ledger import DeviceAllocationError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
     from tests.agent.sharing.conftest import Scene
-
-
-@pytest.fixture
-def sockets() -> Iterator[Path]:
-    """A folder with a name short enough for unix sockets."""
-    with tempfile.TemporaryDirectory(prefix="ts", dir="/tmp") as path:
-        yield Path(path)
-
-
-@contextlib.asynccontextmanager
-async def kubelet_of(scene: Scene, folder: Path) -> AsyncIterator[None]:
-    """A kubelet process of the node: it serves its sockets for a while."""
-    async with (
-        RegistrationServer(folder, scene.kubelet.registered),
-        PodResourcesServer(folder / "pods.sock", scene.kubelet),
-    ):
-        yield
 
 
 @pytest.fixture
@@ -51,7 +32,7 @@ def plugin_sockets(folder: Path) -> list[str]:
 
 
 async def test_from_profile_to_container_over_the_sockets(scene: Scene, sockets: Path) -> None:
-    async with kubelet_of(scene, sockets):
+    async with serve_kubelet(scene.kubelet, sockets):
         await scene.begin(SLICE_4)
         await scene.offers(gpu_shared=16)
         await scene.admit("web", {SHARED: 1})
@@ -61,7 +42,7 @@ async def test_from_profile_to_container_over_the_sockets(scene: Scene, sockets:
 
 
 async def test_a_refusal_reaches_kubelet_as_text(scene: Scene, sockets: Path) -> None:
-    async with kubelet_of(scene, sockets):
+    async with serve_kubelet(scene.kubelet, sockets):
         await scene.begin(SLICE_4.replace("renameByDefault", "failRequestsGreaterThanOne: true\n    renameByDefault"))
         await scene.offers(gpu_shared=16)
         with pytest.raises(DeviceAllocationError, match="maximum request size for shared resources is 1; found 2"):
@@ -69,7 +50,7 @@ async def test_a_refusal_reaches_kubelet_as_text(scene: Scene, sockets: Path) ->
 
 
 async def test_flips_of_the_label_leave_one_socket_and_the_last_profile(scene: Scene, sockets: Path) -> None:
-    async with kubelet_of(scene, sockets):
+    async with serve_kubelet(scene.kubelet, sockets):
         await scene.begin(WHOLE)
         await scene.offers(gpu=4)
         for flip in range(50):
@@ -82,7 +63,7 @@ async def test_flips_of_the_label_leave_one_socket_and_the_last_profile(scene: S
 
 
 async def test_new_resources_are_counted_before_the_old_ones_are_gone(scene: Scene, sockets: Path) -> None:
-    async with kubelet_of(scene, sockets):
+    async with serve_kubelet(scene.kubelet, sockets):
         await scene.begin(WHOLE)
         await scene.offers(gpu=4)
         first = len(scene.seen)
@@ -92,11 +73,11 @@ async def test_new_resources_are_counted_before_the_old_ones_are_gone(scene: Sce
 
 
 async def test_after_a_restart_of_kubelet_all_is_back_within_two_seconds(scene: Scene, sockets: Path) -> None:
-    async with kubelet_of(scene, sockets):
+    async with serve_kubelet(scene.kubelet, sockets):
         await scene.begin(SLICE_4)
         await scene.offers(gpu_shared=16)
         await scene.kubelet.restart()
-    async with kubelet_of(scene, sockets):
+    async with serve_kubelet(scene.kubelet, sockets):
         began = scene.clock.monotonic()
         await scene.offers(gpu_shared=16)
         assert scene.clock.monotonic() - began < 2.0

@@ -1,6 +1,7 @@
 """The life of a slice: the next instruction in every situation of a card."""
 
 import pytest
+from tests.support.slice_instructions import next_instruction
 
 from tessera.agent.base.call_retries import CallFailure
 from tessera.agent.inventory.positions import SlicePosition
@@ -11,9 +12,7 @@ from tessera.agent.slices.events import (
     DestroyComputeInstance,
     DestroyGpuInstance,
     DevicesBound,
-    ExecutorReady,
     FollowUpsDue,
-    GpuCall,
     GpuRead,
     GpuUnreachable,
     InitialSyncDone,
@@ -24,7 +23,6 @@ from tessera.agent.slices.events import (
     PromisedSlice,
     RemoveCdiFiles,
     ReportProblem,
-    SaveJournal,
     SliceIdle,
     SliceInstruction,
     SliceJournal,
@@ -44,12 +42,6 @@ POD = PodUid("pod-1")
 OTHER = PodUid("pod-2")
 LEFT = SlicePosition(GPU, "3g.20gb", 0)
 RIGHT = SlicePosition(GPU, "3g.20gb", 4)
-
-
-def next_instruction(machine: SliceStateMachine, gpu: str, now: float) -> GpuCall | WaitUntil:
-    (instruction,) = machine.handle(ExecutorReady(gpu, now))
-    assert not isinstance(instruction, ReportProblem | RemoveCdiFiles | SaveJournal)
-    return instruction
 
 
 def reported(machine: SliceStateMachine) -> list[ReportProblem]:

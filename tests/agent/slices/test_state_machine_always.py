@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 from tests.support.searching import examples
+from tests.support.slice_instructions import next_instruction
 
 from tessera.agent.base.call_retries import CallFailure
 from tessera.agent.inventory.positions import SlicePosition
@@ -20,7 +21,6 @@ from tessera.agent.slices.events import (
     CreateGpuInstance,
     DestroyComputeInstance,
     DestroyGpuInstance,
-    ExecutorReady,
     GpuCall,
     GpuRead,
     InitialSyncDone,
@@ -29,9 +29,6 @@ from tessera.agent.slices.events import (
     PodChanged,
     PodDeleted,
     PromisedSlice,
-    RemoveCdiFiles,
-    ReportProblem,
-    SaveJournal,
     SliceJournal,
     SlicePromise,
     SliceResult,
@@ -44,12 +41,6 @@ GPU = "GPU-a"
 STARTS = {"1g.5gb": (0, 1, 2, 3, 4, 5, 6), "2g.10gb": (0, 2, 4), "3g.20gb": (0, 4), "7g.40gb": (0,)}
 SIZES = {"1g.5gb": 1, "2g.10gb": 2, "3g.20gb": 4, "7g.40gb": 8}
 POSITIONS = [SlicePosition(GPU, profile, start) for profile, starts in STARTS.items() for start in starts]
-
-
-def next_instruction(machine: SliceStateMachine, gpu: str, now: float) -> GpuCall | WaitUntil:
-    (instruction,) = machine.handle(ExecutorReady(gpu, now))
-    assert not isinstance(instruction, ReportProblem | RemoveCdiFiles | SaveJournal)
-    return instruction
 
 
 class Refused(Exception):  # noqa: N818 - NVML refuses, nothing broke

@@ -4,13 +4,14 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import yaml
+from tests.support.mortal_transport import TransportUntilWrite
 
 from tessera.agent.inventory.sliceable_gpus import placements
 from tessera.api.instaslice import INSTASLICES, AllocationStatus, Instaslice, make_result
@@ -20,7 +21,7 @@ from tessera.controller.base.options import ControllerOptions
 from tessera.controller.main.run import run
 from tessera.kube.client.client import Client
 from tessera.kube.resources import CRDS, EVENTS, NAMESPACES, NODES, PODS, Pod
-from tessera.kube.transport.interface import Request, Response, Stream, Transport
+from tessera.kube.transport.interface import Transport
 from tessera.kube.watch.cache import WatchEvent
 from tessera.kube.watch.informer import Informer
 from tessera.mig.models import model_by_short_name
@@ -31,37 +32,6 @@ from tessera_lab.simulation.virtual_time import run_virtual
 
 ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
 CRD = yaml.safe_load((Path(__file__).parents[3] / "deploy" / "crds" / "instaslices.yaml").read_text())
-WRITES = {"POST", "PATCH", "PUT", "DELETE"}
-
-
-class KilledError(Exception):
-    """The process is dead from here on."""
-
-
-class Mortal:
-    """A transport whose process dies at its ``last`` write: before the server sees it, or before the answer is seen."""
-
-    def __init__(self, inner: Transport, *, last: int, applied: bool) -> None:
-        self._inner = inner
-        self._left = last
-        self._applied = applied
-
-    async def request(self, request: Request) -> Response:
-        if self._left < 0:
-            raise KilledError
-        if request.method in WRITES:
-            self._left -= 1
-            if self._left < 0:
-                if self._applied:
-                    await self._inner.request(request)
-                raise KilledError
-        return await self._inner.request(request)
-
-    def stream(self, request: Request) -> AbstractAsyncContextManager[Stream]:
-        return self._inner.stream(request)
-
-    async def close(self) -> None:
-        await self._inner.close()
 
 
 class Lab:
@@ -277,7 +247,7 @@ def test_the_process_may_die_at_any_write(last: int, applied: bool) -> None:
     """Two pods start, one of them ends; the first process dies at one of its writes, the second finishes."""
 
     async def story(lab: Lab) -> None:
-        async with lab.controller(lambda inner: Mortal(inner, last=last, applied=applied)) as first:
+        async with lab.controller(lambda inner: TransportUntilWrite(inner, last=last, applied=applied)) as first:
             await lab.pod("stays", "3g.20gb")
             await lab.rest()
             await lab.pod("goes", "2g.10gb", count=2)

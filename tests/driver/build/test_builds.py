@@ -7,30 +7,30 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
+from tests.support.build_cluster import play_in_build_cluster
 
 from tessera.clock import LoopClock, rfc3339
 from tessera.driver.build.builds import NAMESPACE, BuildJobs
-from tessera.driver.build.job import SERVICE_ACCOUNT
 from tessera.driver.build.orders import BuildOrder
 from tessera.driver.build.states import BuildPhase, BuildRetries
 from tessera.driver.driver_sets import PoolKey
 from tessera.kube.client.client import Client
-from tessera.kube.resources import CONFIGMAPS, JOBS, NAMESPACES, PODS, RESOURCE_QUOTAS, SERVICE_ACCOUNTS, Pod
+from tessera.kube.resources import CONFIGMAPS, JOBS, PODS, RESOURCE_QUOTAS, Pod
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.transport.interface import Request, Response, Stream, Transport
 from tessera_lab.cluster.cluster import SimulatedCluster
-from tessera_lab.simulation.virtual_time import run_virtual
 
 Ordered = Callable[..., BuildOrder]
 DIGEST = "sha256:" + "a" * 64
 RETRIES = BuildRetries(pause=600.0, attempts=2)
 
 
-class World:
+class ClusterWithoutNodes:
     """A cluster without nodes, and what a test does with it."""
 
     def __init__(self) -> None:
@@ -99,23 +99,13 @@ class World:
         return [each.code for each in audit if each.verb == "create" and each.resource == resource]
 
 
+Play = Callable[[Callable[[ClusterWithoutNodes], Awaitable[None]]], None]
+
+
 @pytest.fixture
-def in_world() -> Callable[[Callable[[World], Awaitable[None]]], None]:
-    def run(story: Callable[[World], Awaitable[None]]) -> None:
-        async def whole() -> None:
-            world = World()
-            async with world.cluster.running():
-                await world.client.create(NAMESPACES.untyped(), {"metadata": {"name": NAMESPACE}})
-                account = {"metadata": {"name": SERVICE_ACCOUNT}}
-                await world.client.create(SERVICE_ACCOUNTS.untyped(), account, NAMESPACE)
-                await story(world)
-
-        run_virtual(whole())
-
-    return run
-
-
-InWorld = Callable[[Callable[[World], Awaitable[None]]], None]
+def play() -> Play:
+    """Plays a story in a new cluster, on virtual time."""
+    return partial(play_in_build_cluster, ClusterWithoutNodes)
 
 
 def state_is(builds: BuildJobs, order: BuildOrder, phase: BuildPhase) -> Callable[[], Awaitable[bool]]:
@@ -125,139 +115,137 @@ def state_is(builds: BuildJobs, order: BuildOrder, phase: BuildPhase) -> Callabl
     return found
 
 
-def test_ten_new_nodes_on_an_uncovered_kernel_cause_one_build(in_world: InWorld, ordered: Ordered) -> None:
-    async def story(world: World) -> None:
-        async with world.builds() as builds:
+def test_ten_new_nodes_on_an_uncovered_kernel_cause_one_build(play: Play, ordered: Ordered) -> None:
+    async def story(lab: ClusterWithoutNodes) -> None:
+        async with lab.builds() as builds:
             for number in range(1, 11):  # one after the other, as an autoscaler's nodes come
                 builds.set_orders([ordered() for _ in range(number)])
-                await world.clock.sleep(0.5)
-            await world.until(state_is(builds, ordered(), BuildPhase.RUNNING))
-            assert await world.jobs() == [f"{ordered().name}-1"]
-            await world.end(0, DIGEST)
-            await world.until(state_is(builds, ordered(), BuildPhase.DONE))
+                await lab.clock.sleep(0.5)
+            await lab.until(state_is(builds, ordered(), BuildPhase.RUNNING))
+            assert await lab.jobs() == [f"{ordered().name}-1"]
+            await lab.end(0, DIGEST)
+            await lab.until(state_is(builds, ordered(), BuildPhase.DONE))
             assert builds.state(ordered()).digest == DIGEST
             builds.set_orders([ordered()])
-            await world.clock.sleep(3600)
-            assert world.posts("jobs.batch") == [201]
-            assert (ordered().target, BuildPhase.DONE) in world.told
+            await lab.clock.sleep(3600)
+            assert lab.posts("jobs.batch") == [201]
+            assert (ordered().target, BuildPhase.DONE) in lab.told
 
-    in_world(story)
+    play(story)
 
 
-def test_a_failure_is_told_tried_again_and_given_up(in_world: InWorld, ordered: Ordered) -> None:
-    async def story(world: World) -> None:
-        async with world.builds() as builds:
+def test_a_failure_is_told_tried_again_and_given_up(play: Play, ordered: Ordered) -> None:
+    async def story(lab: ClusterWithoutNodes) -> None:
+        async with lab.builds() as builds:
             builds.set_orders([ordered()])
             for _ in range(2):  # the Job itself lets one pod more try
-                await world.end(1, "install-ubuntu: Canonical has no modules of branch 525")
-            await world.until(state_is(builds, ordered(), BuildPhase.FAILED))
+                await lab.end(1, "install-ubuntu: Canonical has no modules of branch 525")
+            await lab.until(state_is(builds, ordered(), BuildPhase.FAILED))
             told = builds.state(ordered())
             assert "ended with exit code 1: install-ubuntu: Canonical has no modules of branch 525" in told.text
             assert told.again is not None
             assert told.again - told.since == RETRIES.pause
-            await world.until(state_is(builds, ordered(), BuildPhase.RUNNING), 700)
+            await lab.until(state_is(builds, ordered(), BuildPhase.RUNNING), 700)
             assert builds.state(ordered()).attempts == 2
             for _ in range(2):
-                await world.end(1, "still none")
-            await world.until(state_is(builds, ordered(), BuildPhase.FAILED))
-            await world.clock.sleep(7200)
+                await lab.end(1, "still none")
+            await lab.until(state_is(builds, ordered(), BuildPhase.FAILED))
+            await lab.clock.sleep(7200)
             assert builds.state(ordered()).again is None
-            assert await world.jobs() == [f"{ordered().name}-1", f"{ordered().name}-2"]
+            assert await lab.jobs() == [f"{ordered().name}-1", f"{ordered().name}-2"]
 
-    in_world(story)
+    play(story)
 
 
-def test_a_job_of_an_earlier_controller_is_adopted(in_world: InWorld, ordered: Ordered) -> None:
-    async def story(world: World) -> None:
-        async with world.builds() as builds:
+def test_a_job_of_an_earlier_controller_is_adopted(play: Play, ordered: Ordered) -> None:
+    async def story(lab: ClusterWithoutNodes) -> None:
+        async with lab.builds() as builds:
             builds.set_orders([ordered()])
-            await world.until(state_is(builds, ordered(), BuildPhase.RUNNING))
-        async with world.builds() as builds:
+            await lab.until(state_is(builds, ordered(), BuildPhase.RUNNING))
+        async with lab.builds() as builds:
             builds.set_orders([ordered()])
-            await world.until(state_is(builds, ordered(), BuildPhase.RUNNING))
-            await world.end(0, DIGEST)
-            await world.until(state_is(builds, ordered(), BuildPhase.DONE))
-        assert world.posts("jobs.batch") == [201]
+            await lab.until(state_is(builds, ordered(), BuildPhase.RUNNING))
+            await lab.end(0, DIGEST)
+            await lab.until(state_is(builds, ordered(), BuildPhase.DONE))
+        assert lab.posts("jobs.batch") == [201]
 
-    in_world(story)
+    play(story)
 
 
-def test_two_controllers_at_once_make_one_job(in_world: InWorld, ordered: Ordered) -> None:
-    async def story(world: World) -> None:
-        async with world.builds() as one, world.builds() as other:
+def test_two_controllers_at_once_make_one_job(play: Play, ordered: Ordered) -> None:
+    async def story(lab: ClusterWithoutNodes) -> None:
+        async with lab.builds() as one, lab.builds() as other:
             one.set_orders([ordered()])
             other.set_orders([ordered()])
             for builds in (one, other):
-                await world.until(state_is(builds, ordered(), BuildPhase.RUNNING))
-            assert await world.jobs() == [f"{ordered().name}-1"]
-            assert world.posts("jobs.batch").count(201) == 1
+                await lab.until(state_is(builds, ordered(), BuildPhase.RUNNING))
+            assert await lab.jobs() == [f"{ordered().name}-1"]
+            assert lab.posts("jobs.batch").count(201) == 1
 
-    in_world(story)
+    play(story)
 
 
-def test_several_kernels_build_side_by_side_and_share_the_files(
-    in_world: InWorld, ordered: Ordered, jammy: PoolKey
-) -> None:
+def test_several_kernels_build_side_by_side_and_share_the_files(play: Play, ordered: Ordered, jammy: PoolKey) -> None:
     newer = msgspec.structs.replace(jammy, kernel="5.15.0-70-generic")
 
-    async def story(world: World) -> None:
-        async with world.builds() as builds:
+    async def story(lab: ClusterWithoutNodes) -> None:
+        async with lab.builds() as builds:
             builds.set_orders([ordered()], by="nodes")
             builds.set_orders([ordered(newer)], by="next kernels")
             for order in (ordered(), ordered(newer)):
-                await world.until(state_is(builds, order, BuildPhase.RUNNING))
-            files = [each.metadata.name for each in (await world.client.list(CONFIGMAPS, NAMESPACE)).items]
+                await lab.until(state_is(builds, order, BuildPhase.RUNNING))
+            files = [each.metadata.name for each in (await lab.client.list(CONFIGMAPS, NAMESPACE)).items]
             assert sum(name.startswith("tessera-build-ubuntu-") for name in files) == 1
 
-    in_world(story)
+    play(story)
 
 
-def test_a_build_that_nobody_wants_any_more_is_not_tried_again(in_world: InWorld, ordered: Ordered) -> None:
-    async def story(world: World) -> None:
-        async with world.builds() as builds:
+def test_a_build_that_nobody_wants_any_more_is_not_tried_again(play: Play, ordered: Ordered) -> None:
+    async def story(lab: ClusterWithoutNodes) -> None:
+        async with lab.builds() as builds:
             builds.set_orders([ordered()])
             for _ in range(2):
-                await world.end(1, "no")
-            await world.until(state_is(builds, ordered(), BuildPhase.FAILED))
+                await lab.end(1, "no")
+            await lab.until(state_is(builds, ordered(), BuildPhase.FAILED))
             builds.set_orders([])
-            await world.clock.sleep(3600)
-            assert await world.jobs() == [f"{ordered().name}-1"]
+            await lab.clock.sleep(3600)
+            assert await lab.jobs() == [f"{ordered().name}-1"]
 
-    in_world(story)
+    play(story)
 
 
-def test_a_server_that_refuses_is_told_and_asked_again(in_world: InWorld, ordered: Ordered) -> None:
-    async def story(world: World) -> None:
+def test_a_server_that_refuses_is_told_and_asked_again(play: Play, ordered: Ordered) -> None:
+    async def story(lab: ClusterWithoutNodes) -> None:
         quota = {"metadata": {"name": "none"}, "spec": {"hard": {"count/jobs.batch": "0"}}}
-        await world.client.create(RESOURCE_QUOTAS.untyped(), quota, NAMESPACE)
-        await world.clock.sleep(5)
-        async with world.builds() as builds:
+        await lab.client.create(RESOURCE_QUOTAS.untyped(), quota, NAMESPACE)
+        await lab.clock.sleep(5)
+        async with lab.builds() as builds:
             builds.set_orders([ordered()])
-            await world.until(state_is(builds, ordered(), BuildPhase.FAILED))
+            await lab.until(state_is(builds, ordered(), BuildPhase.FAILED))
             assert f"Job {ordered().name}-1 cannot be made: " in builds.state(ordered()).text
             for _ in range(100):  # who asks often is not answered more often
                 builds.set_orders([ordered()])
-                await world.clock.sleep(0.1)
-            assert len(world.posts("jobs.batch")) < 10
-            await world.client.delete(RESOURCE_QUOTAS, "none", NAMESPACE)
-            await world.until(state_is(builds, ordered(), BuildPhase.RUNNING))
+                await lab.clock.sleep(0.1)
+            assert len(lab.posts("jobs.batch")) < 10
+            await lab.client.delete(RESOURCE_QUOTAS, "none", NAMESPACE)
+            await lab.until(state_is(builds, ordered(), BuildPhase.RUNNING))
             assert "cannot be made" not in builds.state(ordered()).text
 
-    in_world(story)
+    play(story)
 
 
-def test_a_replica_that_does_not_lead_writes_nothing(in_world: InWorld, ordered: Ordered) -> None:
-    async def story(world: World) -> None:
-        client = world.cluster.client("tessera-controller")
-        builds = BuildJobs(KubeRuntime(client=client, clock=world.clock, rng=random.Random(0), may_act=lambda: False))
+def test_a_replica_that_does_not_lead_writes_nothing(play: Play, ordered: Ordered) -> None:
+    async def story(lab: ClusterWithoutNodes) -> None:
+        client = lab.cluster.client("tessera-controller")
+        builds = BuildJobs(KubeRuntime(client=client, clock=lab.clock, rng=random.Random(0), may_act=lambda: False))
         running = asyncio.ensure_future(builds.run())
         builds.set_orders([ordered()])
-        await world.clock.sleep(60)
-        assert await world.jobs() == []
+        await lab.clock.sleep(60)
+        assert await lab.jobs() == []
         running.cancel()
         await asyncio.wait({running})
 
-    in_world(story)
+    play(story)
 
 
 class Killed(Exception):  # noqa: N818 - the word says what happened
@@ -302,23 +290,23 @@ class Mortal:
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("at", [1, 2, 3])
 def test_a_controller_that_dies_at_any_write_leaves_one_build(
-    in_world: InWorld, ordered: Ordered, at: int, after: bool
+    play: Play, ordered: Ordered, at: int, after: bool
 ) -> None:
-    async def story(world: World) -> None:
-        alive = world.cluster.client("tessera-controller")
+    async def story(lab: ClusterWithoutNodes) -> None:
+        alive = lab.cluster.client("tessera-controller")
         mortal = Mortal(alive._transport, at, after=after)
-        client: Any = Client(mortal, field_manager="tessera-controller", clock=world.clock)
-        async with world.builds(client) as builds:
+        client: Any = Client(mortal, field_manager="tessera-controller", clock=lab.clock)
+        async with lab.builds(client) as builds:
             builds.set_orders([ordered()] * 10)
-            await world.clock.sleep(30)
+            await lab.clock.sleep(30)
         assert mortal.dead is (at < 3), "a build is two writes; the third point lies beyond them"
-        async with world.builds() as builds:
+        async with lab.builds() as builds:
             builds.set_orders([ordered()] * 10)
-            await world.until(state_is(builds, ordered(), BuildPhase.RUNNING))
-            await world.end(0, DIGEST)
-            await world.until(state_is(builds, ordered(), BuildPhase.DONE))
-        assert await world.jobs() == [f"{ordered().name}-1"]
-        assert world.posts("jobs.batch").count(201) == 1
-        assert len(await world.pods()) == 1
+            await lab.until(state_is(builds, ordered(), BuildPhase.RUNNING))
+            await lab.end(0, DIGEST)
+            await lab.until(state_is(builds, ordered(), BuildPhase.DONE))
+        assert await lab.jobs() == [f"{ordered().name}-1"]
+        assert lab.posts("jobs.batch").count(201) == 1
+        assert len(await lab.pods()) == 1
 
-    in_world(story)
+    play(story)

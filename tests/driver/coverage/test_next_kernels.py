@@ -4,16 +4,17 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
+from tests.support.build_cluster import play_in_build_cluster
 
 from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
 from tessera.clock import LoopClock
 from tessera.driver.build.builds import NAMESPACE, BuildJobs
-from tessera.driver.build.job import SERVICE_ACCOUNT
 from tessera.driver.coverage.kernels import CONFIG_MAP
 from tessera.driver.coverage.next_kernels import (
     CONDITION,
@@ -24,14 +25,13 @@ from tessera.driver.coverage.next_kernels import (
 )
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.resolution import Outcome
-from tessera.kube.resources import CONFIGMAPS, JOBS, NAMESPACES, SERVICE_ACCOUNTS
+from tessera.kube.resources import CONFIGMAPS, JOBS
 from tessera.kube.runtime import KubeRuntime
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.drivers.driver_catalogue import build_catalogue, driver_image
 from tessera_lab.installation.image_resolver import SimulatedResolver
 from tessera_lab.simulation.cost_model import CostModel
-from tessera_lab.simulation.virtual_time import run_virtual
 
 COSTS = CostModel()
 K = "5.15.0-118-generic"
@@ -48,7 +48,7 @@ POLICY = DriverPolicy(
 )
 
 
-class World:
+class ClusterWithRegistry:
     """A cluster with one ordinary node, where builds run, and a registry that has an image for the kernel of today."""
 
     def __init__(self) -> None:
@@ -115,156 +115,146 @@ class World:
         return self.metrics.get_sample_value("tessera_driver_next_kernel_covered", labels)
 
 
-InWorld = Callable[[Callable[[World], Awaitable[None]]], None]
+Play = Callable[[Callable[[ClusterWithRegistry], Awaitable[None]]], None]
 
 
 @pytest.fixture
-def in_world() -> InWorld:
-    def run(story: Callable[[World], Awaitable[None]]) -> None:
-        async def whole() -> None:
-            world = World()
-            async with world.cluster.running():
-                await world.client.create(NAMESPACES.untyped(), {"metadata": {"name": NAMESPACE}})
-                account = {"metadata": {"name": SERVICE_ACCOUNT}}
-                await world.client.create(SERVICE_ACCOUNTS.untyped(), account, NAMESPACE)
-                await story(world)
-
-        run_virtual(whole())
-
-    return run
+def play() -> Play:
+    """Plays a story in a new cluster, on virtual time."""
+    return partial(play_in_build_cluster, ClusterWithRegistry)
 
 
-def test_a_pending_kernel_without_an_image_is_counted_built_and_let_through(in_world: InWorld) -> None:
-    async def story(world: World) -> None:
-        async with world.following() as gate:
-            await world.announce(ubuntu22_04=K1)
-            await world.until(lambda: gate.report.rows)
+def test_a_pending_kernel_without_an_image_is_counted_built_and_let_through(play: Play) -> None:
+    async def story(lab: ClusterWithRegistry) -> None:
+        async with lab.following() as gate:
+            await lab.announce(ubuntu22_04=K1)
+            await lab.until(lambda: gate.report.rows)
             assert gate.report.summary == "0/1 covered"
             assert gate.report.gates == {"ubuntu22.04 amd64": False}
-            assert world.metric(K1) == 0
-            await world.until(lambda: "a build is under way" in gate.report.sentence)
-            assert await world.jobs() == [BUILT.format(K1)]
+            assert lab.metric(K1) == 0
+            await lab.until(lambda: "a build is under way" in gate.report.sentence)
+            assert await lab.jobs() == [BUILT.format(K1)]
             condition = gate.condition
             assert condition is not None
             assert (condition.type, condition.status, condition.reason) == (CONDITION, "False", "ImageMissing")
             assert condition.message.startswith("0/1 covered. ubuntu22.04 5.15.0-119-generic amd64: ")
-            assert await world.written() == condition.message
+            assert await lab.written() == condition.message
 
-            took = await world.until(lambda: gate.report.open, COSTS.build_seconds + 300)
+            took = await lab.until(lambda: gate.report.open, COSTS.build_seconds + 300)
             assert took >= COSTS.build_seconds - 60
             assert gate.report.summary == "1/1 covered"
             assert gate.report.rows[0].image == BUILT.format(K1)
-            assert world.metric(K1) == 1
+            assert lab.metric(K1) == 1
             condition = gate.condition
             assert condition is not None
             assert (condition.status, condition.reason) == ("True", "AllCovered")
-            await world.clock.sleep(1)
-            assert await world.written() == "1/1 covered. 1 next kernels known."
-            assert await world.jobs() == [BUILT.format(K1)]
+            await lab.clock.sleep(1)
+            assert await lab.written() == "1/1 covered. 1 next kernels known."
+            assert await lab.jobs() == [BUILT.format(K1)]
 
-    in_world(story)
-
-
-def test_the_gate_opens_at_once_when_the_build_is_pushed(in_world: InWorld) -> None:
-    async def story(world: World) -> None:
-        async with world.following() as gate:
-            await world.announce(ubuntu22_04=K1)
-            await world.until(lambda: world.catalogue.named(BUILT.format(K1)) is not None, COSTS.build_seconds + 300)
-            assert await world.until(lambda: gate.report.open) <= 5
-
-    in_world(story)
+    play(story)
 
 
-def test_a_restart_in_the_middle_of_a_build_orders_no_second_one(in_world: InWorld) -> None:
-    async def story(world: World) -> None:
-        async with world.following() as gate:
-            await world.announce(ubuntu22_04=K1)
-            await world.until(lambda: "a build is under way" in gate.report.sentence)
-        assert world.metric(K1) is None, "who does not lead says nothing"
-        async with world.following() as gate:
-            await world.until(lambda: gate.report.open, COSTS.build_seconds + 300)
-        assert len(await world.jobs()) == 1
+def test_the_gate_opens_at_once_when_the_build_is_pushed(play: Play) -> None:
+    async def story(lab: ClusterWithRegistry) -> None:
+        async with lab.following() as gate:
+            await lab.announce(ubuntu22_04=K1)
+            await lab.until(lambda: lab.catalogue.named(BUILT.format(K1)) is not None, COSTS.build_seconds + 300)
+            assert await lab.until(lambda: gate.report.open) <= 5
 
-    in_world(story)
+    play(story)
 
 
-def test_what_somebody_else_pushes_opens_the_gate_without_a_build(in_world: InWorld) -> None:
+def test_a_restart_in_the_middle_of_a_build_orders_no_second_one(play: Play) -> None:
+    async def story(lab: ClusterWithRegistry) -> None:
+        async with lab.following() as gate:
+            await lab.announce(ubuntu22_04=K1)
+            await lab.until(lambda: "a build is under way" in gate.report.sentence)
+        assert lab.metric(K1) is None, "who does not lead says nothing"
+        async with lab.following() as gate:
+            await lab.until(lambda: gate.report.open, COSTS.build_seconds + 300)
+        assert len(await lab.jobs()) == 1
+
+    play(story)
+
+
+def test_what_somebody_else_pushes_opens_the_gate_without_a_build(play: Play) -> None:
     without = msgspec.structs.replace(POLICY, build_repository="")
 
-    async def story(world: World) -> None:
-        async with world.following(without) as gate:
-            await world.announce(ubuntu22_04=K1)
-            await world.until(lambda: gate.report.rows)
+    async def story(lab: ClusterWithRegistry) -> None:
+        async with lab.following(without) as gate:
+            await lab.announce(ubuntu22_04=K1)
+            await lab.until(lambda: gate.report.rows)
             assert "no build repository is set" in gate.report.sentence
-            world.catalogue.push(IMAGE.format(K1), driver_image("535.183.06", COSTS, kernel=K1))
-            assert await world.until(lambda: gate.report.open, 90) <= 61
-            assert await world.jobs() == []
+            lab.catalogue.push(IMAGE.format(K1), driver_image("535.183.06", COSTS, kernel=K1))
+            assert await lab.until(lambda: gate.report.open, 90) <= 61
+            assert await lab.jobs() == []
 
-    in_world(story)
+    play(story)
 
 
-def test_a_kernel_that_is_covered_already_costs_nothing(in_world: InWorld) -> None:
-    async def story(world: World) -> None:
-        async with world.following() as gate:
-            await world.announce(ubuntu22_04=K)
-            await world.until(lambda: gate.report.open and gate.report.rows)
-            asked, changes = len(world.registry.asked), world.changes
-            await world.clock.sleep(900)
-            assert (len(world.registry.asked), world.changes) == (asked, changes)
-            assert await world.jobs() == []
+def test_a_kernel_that_is_covered_already_costs_nothing(play: Play) -> None:
+    async def story(lab: ClusterWithRegistry) -> None:
+        async with lab.following() as gate:
+            await lab.announce(ubuntu22_04=K)
+            await lab.until(lambda: gate.report.open and gate.report.rows)
+            asked, changes = len(lab.registry.asked), lab.changes
+            await lab.clock.sleep(900)
+            assert (len(lab.registry.asked), lab.changes) == (asked, changes)
+            assert await lab.jobs() == []
 
-    in_world(story)
+    play(story)
 
 
 @pytest.mark.parametrize("outcome", [Outcome.UNREACHABLE, Outcome.UNAUTHORIZED])
-def test_a_registry_that_gives_no_clear_answer_orders_no_build(in_world: InWorld, outcome: Outcome) -> None:
-    async def story(world: World) -> None:
-        world.catalogue.refuse("quay.io/*", outcome)
-        async with world.following() as gate:
-            await world.announce(ubuntu22_04=K1)
-            await world.until(lambda: gate.report.rows)
-            await world.clock.sleep(600)
+def test_a_registry_that_gives_no_clear_answer_orders_no_build(play: Play, outcome: Outcome) -> None:
+    async def story(lab: ClusterWithRegistry) -> None:
+        lab.catalogue.refuse("quay.io/*", outcome)
+        async with lab.following() as gate:
+            await lab.announce(ubuntu22_04=K1)
+            await lab.until(lambda: gate.report.rows)
+            await lab.clock.sleep(600)
             assert not gate.report.open
-            assert await world.jobs() == []
+            assert await lab.jobs() == []
 
-    in_world(story)
+    play(story)
 
 
-def test_a_kernel_that_is_taken_from_the_list_is_forgotten(in_world: InWorld) -> None:
-    async def story(world: World) -> None:
-        async with world.following() as gate:
-            await world.announce(ubuntu22_04=K1)
-            await world.until(lambda: world.metric(K1) == 0)
-            await world.announce(ubuntu22_04=f"{K}\n{K1}")
-            await world.until(lambda: len(gate.report.rows) == 2)
-            await world.client.delete(CONFIGMAPS, CONFIG_MAP, NAMESPACE)
-            await world.until(lambda: not gate.report.rows)
-            assert world.metric(K1) is None
+def test_a_kernel_that_is_taken_from_the_list_is_forgotten(play: Play) -> None:
+    async def story(lab: ClusterWithRegistry) -> None:
+        async with lab.following() as gate:
+            await lab.announce(ubuntu22_04=K1)
+            await lab.until(lambda: lab.metric(K1) == 0)
+            await lab.announce(ubuntu22_04=f"{K}\n{K1}")
+            await lab.until(lambda: len(gate.report.rows) == 2)
+            await lab.client.delete(CONFIGMAPS, CONFIG_MAP, NAMESPACE)
+            await lab.until(lambda: not gate.report.rows)
+            assert lab.metric(K1) is None
             assert gate.condition is None
 
-    in_world(story)
+    play(story)
 
 
-def test_a_list_that_is_wrong_is_told(in_world: InWorld) -> None:
-    async def story(world: World) -> None:
-        async with world.following() as gate:
-            await world.announce(ubuntu22_04=f"latest\n{K}")
-            await world.until(lambda: gate.report.problems)
+def test_a_list_that_is_wrong_is_told(play: Play) -> None:
+    async def story(lab: ClusterWithRegistry) -> None:
+        async with lab.following() as gate:
+            await lab.announce(ubuntu22_04=f"latest\n{K}")
+            await lab.until(lambda: gate.report.problems)
             condition = gate.condition
             assert condition is not None
             assert (condition.status, condition.reason) == ("False", "InvalidList")
             assert condition.message.startswith("ubuntu22.04: kernel 'latest': write what uname -r says")
 
-    in_world(story)
+    play(story)
 
 
-def test_what_cannot_be_built_says_why(in_world: InWorld) -> None:
+def test_what_cannot_be_built_says_why(play: Play) -> None:
     branch = msgspec.structs.replace(POLICY, source=msgspec.structs.replace(POLICY.source, version="latest"))
 
-    async def story(world: World) -> None:
-        async with world.following(branch) as gate:
-            await world.announce(ubuntu22_04=K1)
-            await world.until(lambda: gate.report.rows)
+    async def story(lab: ClusterWithRegistry) -> None:
+        async with lab.following(branch) as gate:
+            await lab.announce(ubuntu22_04=K1)
+            await lab.until(lambda: gate.report.rows)
             assert "it cannot be built: driver version 'latest' is not of the form" in gate.report.sentence
 
-    in_world(story)
+    play(story)

@@ -1,0 +1,51 @@
+"""Runs stories of one node on virtual time, each on a scene of its own."""
+
+import functools
+import itertools
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from tessera_lab.simulation.virtual_time import run_virtual
+
+
+class Scene(Protocol):
+    """One node with its processes."""
+
+    async def end(self) -> None:
+        """Ends all processes of the node."""
+
+
+S = TypeVar("S", bound=Scene)
+
+
+def play_scene(
+    make_scene: Callable[..., S], folder: Path, story: Callable[[S], Awaitable[None]], *args: Any, **options: Any
+) -> None:
+    """Plays the story on a new scene, on virtual time, and ends the scene; the other arguments make the scene."""
+
+    async def whole() -> None:
+        scene = make_scene(folder, *args, **options)
+        try:
+            await story(scene)
+        finally:
+            await scene.end()
+
+    run_virtual(whole())
+
+
+def scene_player(make_scene: Callable[..., S], folder: Path) -> Callable[..., None]:
+    """Returns a function that plays one story, with its files in the folder."""
+    return functools.partial(play_scene, make_scene, folder)
+
+
+def repeated_scene_player(make_scene: Callable[..., S], folder: Path) -> Callable[..., None]:
+    """Returns a function that plays many stories, each on a new scene with a folder of its own."""
+    numbers = itertools.count()
+
+    def play_next(*args: Any, **options: Any) -> None:
+        own = folder / str(next(numbers))
+        own.mkdir()
+        play_scene(make_scene, own, *args, **options)
+
+    return play_next
