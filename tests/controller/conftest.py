@@ -1,14 +1,14 @@
-"""A world around the slicer; see :mod:`tests.support.slicer_world`."""
+"""A cluster around the slicer; see :mod:`tests.support.slicer_cluster`."""
 
 import pytest
-from tests.support.slicer_world import SlicerWorld
+from tests.support.slicer_cluster import SlicerCluster
 
 
 @pytest.fixture
-def world() -> SlicerWorld:
-    return SlicerWorld()
+def cluster() -> SlicerCluster:
+    return SlicerCluster()
 
 
 @pytest.fixture
-def new_world() -> type[SlicerWorld]:
-    return SlicerWorld
+def new_cluster() -> type[SlicerCluster]:
+    return SlicerCluster

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tests.support.searching import examples
 from tests.support.slice_instructions import next_instruction
-from tests.support.slicer_world import merge
+from tests.support.slicer_cluster import merge
 
 from tessera.agent.base.call_retries import CallFailure
 from tessera.agent.inventory.positions import SlicePosition
@@ -225,10 +225,10 @@ class Agent:
         return True
 
 
-def cluster_of(world: Any) -> type:
-    """The class of a world whose watches lag."""
+def cluster_of(base: Any) -> type:
+    """Returns a cluster class whose watches lag behind."""
 
-    class Cluster(world):  # type: ignore[misc] # the class lives in conftest.py
+    class Cluster(base):  # type: ignore[misc] # the class lives in conftest.py
         def __init__(self) -> None:
             super().__init__()
             self.nodes_agents: dict[str, Agent] = {}
@@ -337,9 +337,9 @@ def cluster_of(world: Any) -> type:
     return Cluster
 
 
-def protocol(world: Any) -> type[RuleBasedStateMachine]:
+def protocol(base: Any) -> type[RuleBasedStateMachine]:
     """Controller and agents with watches that lag, writes that are late or lost, and people who edit objects."""
-    cluster_class = cluster_of(world)
+    cluster_class = cluster_of(base)
 
     class Protocol(RuleBasedStateMachine):
         def __init__(self) -> None:
@@ -545,18 +545,18 @@ def protocol(world: Any) -> type[RuleBasedStateMachine]:
     return Protocol
 
 
-def play(world: Any, number: int, steps: int = 50) -> None:
-    machine = protocol(world).TestCase
+def play(base: Any, number: int, steps: int = 50) -> None:
+    machine = protocol(base).TestCase
     machine.settings = settings(
         max_examples=number, stateful_step_count=steps, deadline=None, suppress_health_check=list(HealthCheck)
     )
     machine().runTest()
 
 
-def test_controller_and_agents_with_watches_that_lag(new_world: Any) -> None:
-    play(new_world, examples(200))
+def test_controller_and_agents_with_watches_that_lag(new_cluster: Any) -> None:
+    play(new_cluster, examples(200))
 
 
 @pytest.mark.soak
-def test_many_thousand_meetings_of_controller_and_agents(new_world: Any) -> None:
-    play(new_world, 5_000)
+def test_many_thousand_meetings_of_controller_and_agents(new_cluster: Any) -> None:
+    play(new_cluster, 5_000)

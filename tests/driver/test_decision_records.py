@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.driver.rollout import world as simulated
+from tests.driver.rollout.simulated_fleet import SimulatedFleet
 from tests.driver.rollout.test_rollout_always import CRASHING, FIRST, NODES, SETS, Controller, settled
-from tests.driver.test_drivers_process import World, play
+from tests.driver.test_drivers_process import ServerWithNodes, play
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.api.driver.driver_policy import DriverPolicy, OperandSettings, UpgradePolicy
@@ -40,18 +40,18 @@ def text() -> str:
     """The records of a controller that installs drivers on two nodes and is then asked for another version."""
     found: list[bytes] = []
 
-    async def story(world: World) -> None:
-        world.recorders = Recorders(1000)
-        await world.begin()
-        await world.ask()
+    async def story(lab: ServerWithNodes) -> None:
+        lab.recorders = Recorders(1000)
+        await lab.begin()
+        await lab.ask()
         secret = {"env": [{"name": "HTTPS_PROXY", "value": f"http://me:{PASSWORD}@proxy"}], "args": [PASSWORD]}
         manager = {"env": [{"name": "TOKEN", "value": PASSWORD}]}
         spec = {"driver": secret | {"manager": manager}, "daemonsets": {"annotations": {"a": PASSWORD}}}
-        await world.admin.merge_patch(CLUSTER_POLICIES, "p", {"spec": spec})
-        await world.live(30)
-        await world.admin.merge_patch(CLUSTER_POLICIES, "p", {"spec": {"driver": {"version": "535.183.06"}}})
-        await world.live(30)
-        found.extend(msgspec.json.encode(each) for each in world.recorders.records())
+        await lab.admin.merge_patch(CLUSTER_POLICIES, "p", {"spec": spec})
+        await lab.live(30)
+        await lab.admin.merge_patch(CLUSTER_POLICIES, "p", {"spec": {"driver": {"version": "535.183.06"}}})
+        await lab.live(30)
+        found.extend(msgspec.json.encode(each) for each in lab.recorders.records())
 
     play(story)
     return b"\n".join(found).decode()
@@ -66,10 +66,10 @@ def plan(text: str) -> Record:
 @pytest.fixture(scope="module")
 def rollout() -> Record:
     """The record of a rollout to a set that crashes: the first nodes fail, and all go back."""
-    world = simulated.World(list(NODES), FIRST, SETS, 2, 2)
-    controller = Controller(world, UpgradePolicy(max_parallel=2, max_unavailable=2), CRASHING)
+    fleet = SimulatedFleet(list(NODES), FIRST, SETS, 2, 2)
+    controller = Controller(fleet, UpgradePolicy(max_parallel=2, max_unavailable=2), CRASHING)
     controller.recorders = Recorders(10_000)
-    settled(world, controller)
+    settled(fleet, controller)
     (record,) = controller.recorders.records()
     return read_records(msgspec.json.encode(record))[0]
 

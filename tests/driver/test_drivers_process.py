@@ -45,7 +45,7 @@ class Registry:
         return Resolution(outcome=Outcome.NOT_FOUND)
 
 
-class World:
+class ServerWithNodes:
     """An API server with two nodes and, maybe, a policy."""
 
     def __init__(self) -> None:
@@ -112,9 +112,9 @@ class World:
 ALL = {"a": (DriverStrategy.PRECOMPILED, True), "b": (DriverStrategy.BUILT, True)}
 
 
-def play(story: Callable[[World], Any]) -> None:
+def play(story: Callable[[ServerWithNodes], Any]) -> None:
     async def main() -> None:
-        await story(World())
+        await story(ServerWithNodes())
 
     run_virtual(main())
 
@@ -122,76 +122,76 @@ def play(story: Callable[[World], Any]) -> None:
 @pytest.mark.parametrize("applied", [False, True])
 @pytest.mark.parametrize("last", range(12))
 def test_whoever_comes_after_a_death_at_any_write_brings_it_to_the_same_end(last: int, applied: bool) -> None:
-    async def story(world: World) -> None:
-        await world.begin()
-        await world.ask()
+    async def story(lab: ServerWithNodes) -> None:
+        await lab.begin()
+        await lab.ask()
         with suppress(ExceptionGroup):
-            await world.live(30, lambda inner: TransportUntilWrite(inner, last=last, applied=applied))
-        await world.live(30)
-        assert await world.told() == ALL
+            await lab.live(30, lambda inner: TransportUntilWrite(inner, last=last, applied=applied))
+        await lab.live(30)
+        assert await lab.told() == ALL
 
     play(story)
 
 
 def test_definitions_that_come_later_are_seen() -> None:
-    async def story(world: World) -> None:
-        await world.begin(definitions=False)
+    async def story(lab: ServerWithNodes) -> None:
+        await lab.begin(definitions=False)
 
         async def install() -> None:
-            await world.clock.sleep(100)
-            await world.define()
-            await world.ask()
+            await lab.clock.sleep(100)
+            await lab.define()
+            await lab.ask()
 
         async with asyncio.TaskGroup() as group:
             group.create_task(install())
-            await world.live(200)
-        assert await world.told() == ALL
+            await lab.live(200)
+        assert await lab.told() == ALL
 
     play(story)
 
 
 def test_a_cluster_at_rest_is_not_written_to() -> None:
-    async def story(world: World) -> None:
-        await world.begin()
-        await world.ask()
-        await world.live(30)
-        before = len([each for each in world.server.audit if each.verb not in {"get", "list", "watch"}])
-        await world.live(3600)
-        assert len([each for each in world.server.audit if each.verb not in {"get", "list", "watch"}]) == before
+    async def story(lab: ServerWithNodes) -> None:
+        await lab.begin()
+        await lab.ask()
+        await lab.live(30)
+        before = len([each for each in lab.server.audit if each.verb not in {"get", "list", "watch"}])
+        await lab.live(3600)
+        assert len([each for each in lab.server.audit if each.verb not in {"get", "list", "watch"}]) == before
 
     play(story)
 
 
 def test_a_daemonset_that_somebody_deletes_is_made_again() -> None:
-    async def story(world: World) -> None:
-        await world.begin()
-        await world.ask()
+    async def story(lab: ServerWithNodes) -> None:
+        await lab.begin()
+        await lab.ask()
 
         async def meddle() -> None:
-            await world.clock.sleep(30)
-            for each in (await world.admin.list(DAEMONSETS, NAMESPACE)).items:
-                await world.admin.delete(DAEMONSETS, each.metadata.name, NAMESPACE)
+            await lab.clock.sleep(30)
+            for each in (await lab.admin.list(DAEMONSETS, NAMESPACE)).items:
+                await lab.admin.delete(DAEMONSETS, each.metadata.name, NAMESPACE)
 
         async with asyncio.TaskGroup() as group:
             group.create_task(meddle())
-            await world.live(90)
-        assert await world.told() == ALL
+            await lab.live(90)
+        assert await lab.told() == ALL
 
     play(story)
 
 
 def test_a_label_that_somebody_takes_away_comes_back() -> None:
-    async def story(world: World) -> None:
-        await world.begin()
-        await world.ask()
+    async def story(lab: ServerWithNodes) -> None:
+        await lab.begin()
+        await lab.ask()
 
         async def meddle() -> None:
-            await world.clock.sleep(30)
-            await world.admin.merge_patch(NODES, "a", {"metadata": {"labels": {DRIVER_SET_LABEL: None}}})
+            await lab.clock.sleep(30)
+            await lab.admin.merge_patch(NODES, "a", {"metadata": {"labels": {DRIVER_SET_LABEL: None}}})
 
         async with asyncio.TaskGroup() as group:
             group.create_task(meddle())
-            await world.live(90)
-        assert await world.told() == ALL
+            await lab.live(90)
+        assert await lab.told() == ALL
 
     play(story)

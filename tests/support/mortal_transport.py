@@ -39,13 +39,25 @@ class TransportUntilWrite(ForwardingTransport):
         self._left = last
         self._applied = applied
 
+    @property
+    def dead(self) -> bool:
+        """True from the fatal write on."""
+        return self._left < 0
+
     async def request(self, request: Request) -> Response:
-        if self._left < 0:
-            raise KilledError
+        self._check()
         if request.method != "GET":
             self._left -= 1
-            if self._left < 0:
-                if self._applied:
-                    await self._inner.request(request)
-                raise KilledError
-        return await self._inner.request(request)
+            if not self._applied:
+                self._check()
+        response = await self._inner.request(request)
+        self._check()
+        return response
+
+    def stream(self, request: Request) -> AbstractAsyncContextManager[Stream]:
+        self._check()
+        return self._inner.stream(request)
+
+    def _check(self) -> None:
+        if self.dead:
+            raise KilledError

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
-from tests.support.slicer_world import SlicerWorld
+from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName
 from tessera.clock import LoopClock
@@ -60,13 +60,13 @@ def stored(**item: Any) -> Response:
 class Desk:
     """An executor, and when it woke the machine's loop."""
 
-    def __init__(self, world: SlicerWorld, wire: Wire, *, leads: bool = True) -> None:
+    def __init__(self, cluster: SlicerCluster, wire: Wire, *, leads: bool = True) -> None:
         clock, rng = LoopClock(0), random.Random(0)
         client = Client(wire, field_manager="test", clock=clock).fenced(lambda: leads)
         self.woken: list[float] = []
         self.executor = SliceExecutor(
             client,
-            world.slicer,
+            cluster.slicer,
             events=EventRecorder(client, component="test", clock=clock, rng=rng),
             metrics=ControllerMetrics(),
             wake=lambda: self.woken.append(clock.monotonic()),
@@ -84,33 +84,33 @@ def play(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
     run_virtual(story())
 
 
-def requested(world: SlicerWorld) -> PatchRequests:
+def requested(cluster: SlicerCluster) -> PatchRequests:
     """The first write of a pod's life."""
-    world.slicer.decide()
-    (write,) = world.slicer.pop_writes()
+    cluster.slicer.decide()
+    (write,) = cluster.slicer.pop_writes()
     assert isinstance(write, PatchRequests)
     return write
 
 
-def ungating(world: SlicerWorld) -> Ungate:
+def ungating(cluster: SlicerCluster) -> Ungate:
     """Does everything up to the ungating of a pod."""
     while True:
-        world.slicer.decide()
-        for write in world.slicer.pop_writes():
+        cluster.slicer.decide()
+        for write in cluster.slicer.pop_writes():
             if isinstance(write, Ungate):
                 return write
-            world.answer(write)
+            cluster.answer(write)
 
 
-def test_who_does_not_lead_any_more_sends_nothing(world: SlicerWorld) -> None:
+def test_who_does_not_lead_any_more_sends_nothing(cluster: SlicerCluster) -> None:
     async def story() -> None:
-        world.node("n1")
-        world.pod("a", "1g.5gb")
+        cluster.node("n1")
+        cluster.pod("a", "1g.5gb")
         wire = Wire(stored())
-        desk = Desk(world, wire, leads=False)
-        await desk.do(requested(world))
+        desk = Desk(cluster, wire, leads=False)
+        await desk.do(requested(cluster))
         await desk.do(
-            Ungate(uid=world.slicer.state.cluster.pods["uid-a"].uid, namespace="default", name="a", hostname="n1")
+            Ungate(uid=cluster.slicer.state.cluster.pods["uid-a"].uid, namespace="default", name="a", hostname="n1")
         )
         await desk.do(DeleteObject(node=NodeName("n1"), uid="object-n1"))
         desk.executor.stop()
@@ -119,13 +119,13 @@ def test_who_does_not_lead_any_more_sends_nothing(world: SlicerWorld) -> None:
     play(story)
 
 
-def test_writes_name_the_life_of_the_object_that_they_mean(world: SlicerWorld) -> None:
+def test_writes_name_the_life_of_the_object_that_they_mean(cluster: SlicerCluster) -> None:
     async def story() -> None:
-        world.node("n1")
-        pod = world.pod("a", "1g.5gb")
+        cluster.node("n1")
+        pod = cluster.pod("a", "1g.5gb")
         wire = Wire(refusal(409, "Conflict"))
-        desk = Desk(world, wire)
-        await desk.do(ungating(world))
+        desk = Desk(cluster, wire)
+        await desk.do(ungating(cluster))
         await desk.do(DeleteObject(node=NodeName("n1"), uid="object-n1"))
         desk.executor.stop()
         ungate, delete = (json.loads(request.body) for request in wire.requests)
@@ -136,36 +136,38 @@ def test_writes_name_the_life_of_the_object_that_they_mean(world: SlicerWorld) -
 
 
 @pytest.mark.parametrize("kind", ["pod", "object"])
-def test_an_answer_that_comes_after_the_deletion_was_seen_brings_nothing_back(world: SlicerWorld, kind: str) -> None:
+def test_an_answer_that_comes_after_the_deletion_was_seen_brings_nothing_back(
+    cluster: SlicerCluster, kind: str
+) -> None:
     async def story() -> None:
-        world.node("n1")
-        pod = world.pod("a", "1g.5gb")
-        write = ungating(world) if kind == "pod" else requested(world)
+        cluster.node("n1")
+        pod = cluster.pod("a", "1g.5gb")
+        write = ungating(cluster) if kind == "pod" else requested(cluster)
         name = "a" if kind == "pod" else "n1"
         wire = Wire(stored(metadata={"name": name, "namespace": "default", "uid": pod.uid, "resourceVersion": "99"}))
         wire.open.clear()
-        desk = Desk(world, wire)
+        desk = Desk(cluster, wire)
         task = asyncio.create_task(desk.do(write))
         await asyncio.sleep(1)
         if kind == "pod":
-            world.remove(pod)
+            cluster.remove(pod)
         else:
-            world.slicer.handle(InstasliceDeleted(NodeName("n1")))
+            cluster.slicer.handle(InstasliceDeleted(NodeName("n1")))
         wire.open.set()
         await task
-        assert pod.uid not in world.slicer.state.cluster.pods or kind == "object"
-        assert "n1" not in world.slicer.state.cluster.objects or kind == "pod"
+        assert pod.uid not in cluster.slicer.state.cluster.pods or kind == "object"
+        assert "n1" not in cluster.slicer.state.cluster.objects or kind == "pod"
 
     play(story)
 
 
-def test_pauses_grow_with_failures_and_are_short_again_after_a_success(world: SlicerWorld) -> None:
+def test_pauses_grow_with_failures_and_are_short_again_after_a_success(cluster: SlicerCluster) -> None:
     async def story() -> None:
-        world.node("n1")
-        world.pod("a", "1g.5gb")
-        write = requested(world)
+        cluster.node("n1")
+        cluster.pod("a", "1g.5gb")
+        write = requested(cluster)
         busy, fine = refusal(500, "InternalError"), stored(metadata={"name": "n1", "namespace": "n", "uid": "u"})
-        desk = Desk(world, Wire(*[busy] * 6, fine, busy))
+        desk = Desk(cluster, Wire(*[busy] * 6, fine, busy))
         pauses = []
         for _ in range(8):
             desk.woken.clear()
@@ -179,26 +181,26 @@ def test_pauses_grow_with_failures_and_are_short_again_after_a_success(world: Sl
     play(story)
 
 
-def test_a_pod_that_cannot_be_ungated_is_tried_again_much_later(world: SlicerWorld) -> None:
+def test_a_pod_that_cannot_be_ungated_is_tried_again_much_later(cluster: SlicerCluster) -> None:
     async def story() -> None:
-        world.node("n1")
-        pod = world.pod("a", "1g.5gb")
-        desk = Desk(world, Wire(refusal(422, "Invalid")))
-        await desk.do(ungating(world))
-        world.settle()
-        assert world.empty()
+        cluster.node("n1")
+        pod = cluster.pod("a", "1g.5gb")
+        desk = Desk(cluster, Wire(refusal(422, "Invalid")))
+        await desk.do(ungating(cluster))
+        cluster.settle()
+        assert cluster.empty()
         await asyncio.sleep(3600)
-        world.settle()
-        assert world.states(pod) == ("ungated", "created")
+        cluster.settle()
+        assert cluster.states(pod) == ("ungated", "created")
 
     play(story)
 
 
-def test_a_node_is_told_of_its_object_under_a_field_manager_of_its_own(world: SlicerWorld) -> None:
+def test_a_node_is_told_of_its_object_under_a_field_manager_of_its_own(cluster: SlicerCluster) -> None:
     wire = Wire(stored(metadata={"name": "n1", "uid": "node-1"}))
 
     async def story() -> None:
-        await Desk(world, wire).do(ReportNodeCondition(node=NodeName("n1"), text="it is wrong"))
+        await Desk(cluster, wire).do(ReportNodeCondition(node=NodeName("n1"), text="it is wrong"))
 
     play(story)
     (request,) = wire.requests

@@ -3,7 +3,7 @@
 from typing import Any
 
 import msgspec
-from tests.support.slicer_world import SlicerWorld
+from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import GATE
 from tessera.controller.objects.pod_info import PodInfo, read_pod
@@ -43,57 +43,60 @@ def spread(workload: int) -> dict[str, Any]:
     return {"topologySpreadConstraints": [rule]}
 
 
-def cluster(world: SlicerWorld, nodes: int) -> None:
+def _add_nodes(cluster: SlicerCluster, nodes: int) -> None:
     for number in range(nodes):
         labels = {"nvidia.com/mig.config": "dynamic", HOST: f"n{number}", "zone": f"z{number % 3}"}
-        world.node(f"n{number}", labels=labels)
+        cluster.node(f"n{number}", labels=labels)
 
 
-def test_every_rule_of_200_workloads_holds_and_few_steps_plan_them(world: SlicerWorld) -> None:
-    cluster(world, 120)
+def test_every_rule_of_200_workloads_holds_and_few_steps_plan_them(cluster: SlicerCluster) -> None:
+    _add_nodes(cluster, 120)
     workloads, replicas = 200, 20
     for workload in range(workloads):
         for replica in range(replicas):
             rules = apart(workload) if workload % 2 else spread(workload)
-            world.put(pod(workload, replica, f"n{(workload + replica * 5) % 120}", **rules))
-    world.slicer.decide()
+            cluster.put(pod(workload, replica, f"n{(workload + replica * 5) % 120}", **rules))
+    cluster.slicer.decide()
     new = [
-        (workload, world.put(pod(workload, replicas + more, **(apart(workload) if workload % 2 else spread(workload)))))
+        (
+            workload,
+            cluster.put(pod(workload, replicas + more, **(apart(workload) if workload % 2 else spread(workload)))),
+        )
         for workload in range(workloads)
         for more in range(2)
     ]
     steps = 0
-    while world.slicer.has_work:
-        world.slicer.decide()
+    while cluster.slicer.has_work:
+        cluster.slicer.decide()
         steps += 1
     assert steps <= 10
     for workload, one in new:
-        home = world.slicer.state.allocations.current_of(one.uid).node
+        home = cluster.slicer.state.allocations.current_of(one.uid).node
         others = [
-            each.node or world.slicer.state.allocations.current_of(each.uid).node
-            for each in world.slicer.state.cluster.pods.values()
+            each.node or cluster.slicer.state.allocations.current_of(each.uid).node
+            for each in cluster.slicer.state.cluster.pods.values()
             if each.namespace == one.namespace and each.uid != one.uid
         ]
         if workload % 2:
             assert home not in others
         else:
-            zones = [world.slicer.state.cluster.nodes[node].labels["zone"] for node in (*others, home)]
+            zones = [cluster.slicer.state.cluster.nodes[node].labels["zone"] for node in (*others, home)]
             counts = [zones.count(f"z{i}") for i in range(3)]
             assert max(counts) - min(counts) <= 1
 
 
-def test_a_pod_that_waits_for_another_is_placed_however_many_rules_were_judged_since(world: SlicerWorld) -> None:
-    cluster(world, 3)
+def test_a_pod_that_waits_for_another_is_placed_however_many_rules_were_judged_since(cluster: SlicerCluster) -> None:
+    _add_nodes(cluster, 3)
     term = {"labelSelector": {"matchLabels": {"app": "w500"}}, "topologyKey": HOST, "namespaceSelector": {}}
-    one = world.put(pod(0, 0, affinity={"podAffinity": {REQUIRED: [term]}}))
-    world.settle()
-    assert world.where(one) == []
+    one = cluster.put(pod(0, 0, affinity={"podAffinity": {REQUIRED: [term]}}))
+    cluster.settle()
+    assert cluster.where(one) == []
     for workload in range(1, 300):
-        world.remove(world.put(pod(workload, 0, **apart(workload))))
-        world.put(pod(workload, 0, **apart(workload)))
-        world.settle()
-        world.remove(world.pods[f"u-w{workload}-0"])
-    world.settle()
-    world.put(pod(500, 0, "n1"))
-    world.settle()
-    assert [place[0] for place in world.where(one)] == ["n1"]
+        cluster.remove(cluster.put(pod(workload, 0, **apart(workload))))
+        cluster.put(pod(workload, 0, **apart(workload)))
+        cluster.settle()
+        cluster.remove(cluster.pods[f"u-w{workload}-0"])
+    cluster.settle()
+    cluster.put(pod(500, 0, "n1"))
+    cluster.settle()
+    assert [place[0] for place in cluster.where(one)] == ["n1"]

@@ -5,7 +5,7 @@ import random
 from typing import Any
 
 import pytest
-from tests.support.slicer_world import SlicerWorld
+from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import PodUid
 from tessera.controller.objects.pod_info import PodInfo
@@ -33,81 +33,81 @@ FULL = [
 
 
 @pytest.mark.parametrize("profiles", FULL, ids=" ".join)
-def test_what_fills_a_card_fits_it_in_any_order_of_arrival(new_world: Any, profiles: list[str]) -> None:
+def test_what_fills_a_card_fits_it_in_any_order_of_arrival(new_cluster: Any, profiles: list[str]) -> None:
     orders = list(itertools.islice(itertools.permutations(profiles), 5000))
     for order in random.Random(1).sample(orders, min(6, len(orders))):
-        world = new_world()
-        pods = [world.pod(f"p{i}", profile) for i, profile in enumerate(order)]
-        world.settle()
-        world.node("n1")
-        world.settle()
-        assert [world.states(pod) for pod in pods] == [("ungated", "created")] * len(pods), order
-        assert world.overlaps() == []
+        cluster = new_cluster()
+        pods = [cluster.pod(f"p{i}", profile) for i, profile in enumerate(order)]
+        cluster.settle()
+        cluster.node("n1")
+        cluster.settle()
+        assert [cluster.states(pod) for pod in pods] == [("ungated", "created")] * len(pods), order
+        assert cluster.overlaps() == []
 
 
 @pytest.mark.parametrize("profiles", FULL, ids=" ".join)
-def test_one_pod_may_ask_for_the_whole_card_in_parts(new_world: Any, profiles: list[str]) -> None:
-    world = new_world()
-    world.node("n1")
-    pod = world.pod("all", *profiles)
-    world.settle()
-    assert sorted(place[1] for place in world.where(pod)) == sorted(profiles)
-    assert world.overlaps() == []
+def test_one_pod_may_ask_for_the_whole_card_in_parts(new_cluster: Any, profiles: list[str]) -> None:
+    cluster = new_cluster()
+    cluster.node("n1")
+    pod = cluster.pod("all", *profiles)
+    cluster.settle()
+    assert sorted(place[1] for place in cluster.where(pod)) == sorted(profiles)
+    assert cluster.overlaps() == []
 
 
-def test_slices_of_a_pod_are_on_one_node(world: SlicerWorld) -> None:
-    world.node("n1")
-    world.node("n2", count=2)
-    pod = world.pod("a", "7g.40gb", "7g.40gb")
-    world.settle()
-    assert [place[0] for place in world.where(pod)] == ["n2", "n2"]
+def test_slices_of_a_pod_are_on_one_node(cluster: SlicerCluster) -> None:
+    cluster.node("n1")
+    cluster.node("n2", count=2)
+    pod = cluster.pod("a", "7g.40gb", "7g.40gb")
+    cluster.settle()
+    assert [place[0] for place in cluster.where(pod)] == ["n2", "n2"]
 
 
-def test_cards_of_several_models_each_have_their_own_profiles(world: SlicerWorld) -> None:
-    world.node("small", cards="A30")
-    world.node("big", cards="H100-80GB")
-    pods = [world.pod("a", "1g.6gb"), world.pod("b", "3g.40gb")]
-    world.settle()
-    assert [world.where(pod)[0][0] for pod in pods] == ["small", "big"]
+def test_cards_of_several_models_each_have_their_own_profiles(cluster: SlicerCluster) -> None:
+    cluster.node("small", cards="A30")
+    cluster.node("big", cards="H100-80GB")
+    pods = [cluster.pod("a", "1g.6gb"), cluster.pod("b", "3g.40gb")]
+    cluster.settle()
+    assert [cluster.where(pod)[0][0] for pod in pods] == ["small", "big"]
 
 
-def test_pods_beyond_what_can_fit_share_one_reason_and_are_all_told(world: SlicerWorld) -> None:
-    world.node("n1")
-    pods = [world.pod(f"p{i:02}", "1g.5gb") for i in range(40)]
-    world.settle()
-    assert sum(bool(world.where(pod)) for pod in pods) == 7
-    assert len(world.slicer.state.waiting) == len(world.told) == 33
-    assert None not in world.slicer.state.waiting.values()
+def test_pods_beyond_what_can_fit_share_one_reason_and_are_all_told(cluster: SlicerCluster) -> None:
+    cluster.node("n1")
+    pods = [cluster.pod(f"p{i:02}", "1g.5gb") for i in range(40)]
+    cluster.settle()
+    assert sum(bool(cluster.where(pod)) for pod in pods) == 7
+    assert len(cluster.slicer.state.waiting) == len(cluster.told) == 33
+    assert None not in cluster.slicer.state.waiting.values()
 
 
-def test_every_slot_that_comes_free_is_used_by_the_oldest_that_fits(world: SlicerWorld) -> None:
-    world.node("n1")
-    running = [world.pod(f"a{i}", "1g.5gb", created="2026-01-01T00:00:00Z") for i in range(7)]
-    world.settle()
-    waiting = [world.pod(f"b{i}", "1g.5gb", created=f"2026-01-01T00:01:{59 - i}Z") for i in range(20)]
-    world.settle()
+def test_every_slot_that_comes_free_is_used_by_the_oldest_that_fits(cluster: SlicerCluster) -> None:
+    cluster.node("n1")
+    running = [cluster.pod(f"a{i}", "1g.5gb", created="2026-01-01T00:00:00Z") for i in range(7)]
+    cluster.settle()
+    waiting = [cluster.pod(f"b{i}", "1g.5gb", created=f"2026-01-01T00:01:{59 - i}Z") for i in range(20)]
+    cluster.settle()
     for pod in running:
-        world.remove(pod)
-    world.settle()
-    assert [bool(world.where(pod)) for pod in waiting] == [False] * 13 + [True] * 7
+        cluster.remove(pod)
+    cluster.settle()
+    assert [bool(cluster.where(pod)) for pod in waiting] == [False] * 13 + [True] * 7
 
 
-def test_priority_counts_among_more_alike_pods_than_could_ever_fit(world: SlicerWorld) -> None:
-    low = [world.pod(f"low{n}", "7g.40gb") for n in range(8)]
-    high = world.pod("high", "7g.40gb", priority=10)
-    world.settle()
-    world.node("n1")
-    world.settle()
-    assert world.where(high)
-    assert not any(map(world.where, low))
+def test_priority_counts_among_more_alike_pods_than_could_ever_fit(cluster: SlicerCluster) -> None:
+    low = [cluster.pod(f"low{n}", "7g.40gb") for n in range(8)]
+    high = cluster.pod("high", "7g.40gb", priority=10)
+    cluster.settle()
+    cluster.node("n1")
+    cluster.settle()
+    assert cluster.where(high)
+    assert not any(map(cluster.where, low))
 
 
-def test_what_a_running_pod_holds_counts_once_when_its_record_is_made_anew(world: SlicerWorld) -> None:
-    world.node("n1", count=2, allocatable={"cpu": 2000, "pods": 110})
-    runs = world.pod("runs", "7g.40gb", gates=(), node="n1")
-    waits = world.pod("waits", "7g.40gb")
-    world.settle()
-    assert world.states(runs) == world.states(waits) == ("ungated", "created")
+def test_what_a_running_pod_holds_counts_once_when_its_record_is_made_anew(cluster: SlicerCluster) -> None:
+    cluster.node("n1", count=2, allocatable={"cpu": 2000, "pods": 110})
+    runs = cluster.pod("runs", "7g.40gb", gates=(), node="n1")
+    waits = cluster.pod("waits", "7g.40gb")
+    cluster.settle()
+    assert cluster.states(runs) == cluster.states(waits) == ("ungated", "created")
 
 
 def test_a_batch_ends_where_the_rules_about_other_pods_are_too_many() -> None:

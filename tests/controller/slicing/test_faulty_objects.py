@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support.slicer_world import SlicerWorld
+from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import NodeName
@@ -21,23 +21,23 @@ from tessera.kube.client.codec import Codec, Undecodable
 CODEC = Codec(Instaslice)
 
 
-def store(world: SlicerWorld, node: str, **change: Any) -> None:
+def store(cluster: SlicerCluster, node: str, **change: Any) -> None:
     """Stores a node's object with something else in its status; the watch shows it."""
-    stored = world.objects[node]
+    stored = cluster.objects[node]
     stored["status"] = {**stored["status"], **change}
-    world.version += 1
-    stored["metadata"]["resourceVersion"] = str(world.version)
+    cluster.version += 1
+    stored["metadata"]["resourceVersion"] = str(cluster.version)
     line = CODEC.decode_line(msgspec.json.encode({"type": "MODIFIED", "object": stored}))
     if isinstance(line, Undecodable):
-        world.slicer.handle(InstasliceUnreadable(NodeName(node), line.error))
+        cluster.slicer.handle(InstasliceUnreadable(NodeName(node), line.error))
     else:
-        world.slicer.handle(InstasliceUnreadable(NodeName(node), None))
-        world.slicer.handle(InstasliceObserved(world.read(node)))
+        cluster.slicer.handle(InstasliceUnreadable(NodeName(node), None))
+        cluster.slicer.handle(InstasliceObserved(cluster.read(node)))
 
 
-def promised(world: SlicerWorld) -> list[str]:
+def promised(cluster: SlicerCluster) -> list[str]:
     """The nodes with promises, whatever their objects are otherwise."""
-    return [name for name, item in world.objects.items() if item.get("spec", {}).get("podAllocationRequests")]
+    return [name for name, item in cluster.objects.items() if item.get("spec", {}).get("podAllocationRequests")]
 
 
 def result(**change: Any) -> dict[str, Any]:
@@ -76,105 +76,105 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_node_is_out_until_its_object_is_mended(world: SlicerWorld, fault: str) -> None:
+def test_the_node_is_out_until_its_object_is_mended(cluster: SlicerCluster, fault: str) -> None:
     change, text = FAULTS[fault]
-    world.node("n1", count=2)
-    world.node("n2")
-    world.settle()
-    before = world.objects["n1"]["status"]
-    store(world, "n1", **change)
-    (report,) = [write for write in world.run() if isinstance(write, ReportNodeCondition)]
+    cluster.node("n1", count=2)
+    cluster.node("n2")
+    cluster.settle()
+    before = cluster.objects["n1"]["status"]
+    store(cluster, "n1", **change)
+    (report,) = [write for write in cluster.run() if isinstance(write, ReportNodeCondition)]
     assert report.node == "n1"
     assert report.text.startswith(f"instaslice instaslice-system/n1: {text}")
     assert "kubectl edit instaslice -n instaslice-system n1" in report.text
     for number in range(2):
-        world.pod(f"p{number}", "7g.40gb")
-    world.run()
-    assert promised(world) == ["n2"]
-    world.objects["n1"]["status"] = before
-    store(world, "n1")
-    assert [write.text for write in world.run() if isinstance(write, ReportNodeCondition)] == [""]
-    world.settle()
-    assert promised(world) == ["n1", "n2"]
+        cluster.pod(f"p{number}", "7g.40gb")
+    cluster.run()
+    assert promised(cluster) == ["n2"]
+    cluster.objects["n1"]["status"] = before
+    store(cluster, "n1")
+    assert [write.text for write in cluster.run() if isinstance(write, ReportNodeCondition)] == [""]
+    cluster.settle()
+    assert promised(cluster) == ["n1", "n2"]
 
 
-def test_a_pod_that_was_promised_slices_there_goes_elsewhere(world: SlicerWorld) -> None:
-    world.node("n1")
-    pod = world.pod("a", "7g.40gb")
-    world.slicer.decide()
-    (request,) = world.slicer.pop_writes()
-    world.answer(request)
-    store(world, "n1", **FAULTS["end"][0])
-    world.node("n2")
-    world.run()
-    world.agents()
-    world.settle()
-    assert world.states(pod) == ("ungated", "created")
-    assert "n2" in [node for node, _, _ in world.where(pod)]
+def test_a_pod_that_was_promised_slices_there_goes_elsewhere(cluster: SlicerCluster) -> None:
+    cluster.node("n1")
+    pod = cluster.pod("a", "7g.40gb")
+    cluster.slicer.decide()
+    (request,) = cluster.slicer.pop_writes()
+    cluster.answer(request)
+    store(cluster, "n1", **FAULTS["end"][0])
+    cluster.node("n2")
+    cluster.run()
+    cluster.agents()
+    cluster.settle()
+    assert cluster.states(pod) == ("ungated", "created")
+    assert "n2" in [node for node, _, _ in cluster.where(pod)]
 
 
-def test_what_runs_there_is_left_as_it_is_and_given_back_after(world: SlicerWorld) -> None:
-    world.node("n1")
-    pod = world.pod("a", "7g.40gb")
-    world.settle()
-    good = world.objects["n1"]["status"]
-    store(world, "n1", **FAULTS["table"][0])
-    world.run()
-    world.remove(pod)
-    assert world.run() == []
-    world.objects["n1"]["status"] = good
-    store(world, "n1")
-    world.settle()
-    assert world.empty()
+def test_what_runs_there_is_left_as_it_is_and_given_back_after(cluster: SlicerCluster) -> None:
+    cluster.node("n1")
+    pod = cluster.pod("a", "7g.40gb")
+    cluster.settle()
+    good = cluster.objects["n1"]["status"]
+    store(cluster, "n1", **FAULTS["table"][0])
+    cluster.run()
+    cluster.remove(pod)
+    assert cluster.run() == []
+    cluster.objects["n1"]["status"] = good
+    store(cluster, "n1")
+    cluster.settle()
+    assert cluster.empty()
 
 
-def test_a_node_says_it_once_and_another_process_does_not_say_it_again(world: SlicerWorld) -> None:
-    world.node("n1")
-    store(world, "n1", **FAULTS["end"][0])
-    (report,) = [write for write in world.run() if isinstance(write, ReportNodeCondition)]
-    store(world, "n1", **FAULTS["end"][0])
-    assert world.run() == []
-    world.node_says("n1", report.text)
-    world.restart()
-    assert world.run() == []
+def test_a_node_says_it_once_and_another_process_does_not_say_it_again(cluster: SlicerCluster) -> None:
+    cluster.node("n1")
+    store(cluster, "n1", **FAULTS["end"][0])
+    (report,) = [write for write in cluster.run() if isinstance(write, ReportNodeCondition)]
+    store(cluster, "n1", **FAULTS["end"][0])
+    assert cluster.run() == []
+    cluster.node_says("n1", report.text)
+    cluster.restart()
+    assert cluster.run() == []
 
 
-def test_a_record_without_positions_is_removed_and_its_pod_placed(world: SlicerWorld) -> None:
-    world.node("n1")
-    pod = world.pod("a", "1g.5gb", gates=(), node="n1")
+def test_a_record_without_positions_is_removed_and_its_pod_placed(cluster: SlicerCluster) -> None:
+    cluster.node("n1")
+    pod = cluster.pod("a", "1g.5gb", gates=(), node="n1")
     ref = {"kind": "Pod", "namespace": "default", "name": "a", "uid": pod.uid}
-    world.patch("n1", {"spec": {"podAllocationRequests": {pod.uid: {"profile": "1g.5gb", "podRef": ref}}}})
-    world.settle()
-    assert world.states(pod) == ("ungated", "created")
-    assert len(world.where(pod)) == 1
+    cluster.patch("n1", {"spec": {"podAllocationRequests": {pod.uid: {"profile": "1g.5gb", "podRef": ref}}}})
+    cluster.settle()
+    assert cluster.states(pod) == ("ungated", "created")
+    assert len(cluster.where(pod)) == 1
 
 
-def test_a_record_that_contradicts_another_and_is_dropped_ends_nothing(world: SlicerWorld) -> None:
-    world.node("n1")
-    one = world.pod("a", "7g.40gb")
-    world.settle()
-    other = world.pod("b", "7g.40gb", gates=(), hostname="n1")
-    request = world.objects["n1"]["spec"]["podAllocationRequests"][one.uid]
+def test_a_record_that_contradicts_another_and_is_dropped_ends_nothing(cluster: SlicerCluster) -> None:
+    cluster.node("n1")
+    one = cluster.pod("a", "7g.40gb")
+    cluster.settle()
+    other = cluster.pod("b", "7g.40gb", gates=(), hostname="n1")
+    request = cluster.objects["n1"]["spec"]["podAllocationRequests"][one.uid]
     ref = {**request["podRef"], "uid": other.uid, "name": "b"}
     both = {other.uid: {**request, "podRef": ref}, one.uid: None}
-    world.patch("n1", {"spec": {"podAllocationRequests": both}})
-    world.remove(one)
-    world.settle()
-    assert world.overlaps() == []
-    assert world.states(other) == ("ungated", "created")
+    cluster.patch("n1", {"spec": {"podAllocationRequests": both}})
+    cluster.remove(one)
+    cluster.settle()
+    assert cluster.overlaps() == []
+    assert cluster.states(other) == ("ungated", "created")
 
 
-def test_versions_that_went_back_do_not_hide_what_is_stored(world: SlicerWorld) -> None:
+def test_versions_that_went_back_do_not_hide_what_is_stored(cluster: SlicerCluster) -> None:
     """An etcd that was restored from a backup."""
-    world.node("n1")
-    pod = world.pod("a", "7g.40gb", version=90)
-    world.settle()
-    world.version = 1
-    world.objects["n1"]["spec"], world.objects["n1"]["status"]["podAllocationResults"] = {}, {}
-    world.slicer.handle(PodVersionsReset())
-    world.slicer.handle(InstasliceVersionsReset())
-    store(world, "n1")
-    world.put(replace(world.pods[pod.uid], version=2))
-    world.settle()
-    assert world.states(pod) == ("ungated", "created")
-    assert world.slicer.state.cluster.pods[pod.uid].version == 2
+    cluster.node("n1")
+    pod = cluster.pod("a", "7g.40gb", version=90)
+    cluster.settle()
+    cluster.version = 1
+    cluster.objects["n1"]["spec"], cluster.objects["n1"]["status"]["podAllocationResults"] = {}, {}
+    cluster.slicer.handle(PodVersionsReset())
+    cluster.slicer.handle(InstasliceVersionsReset())
+    store(cluster, "n1")
+    cluster.put(replace(cluster.pods[pod.uid], version=2))
+    cluster.settle()
+    assert cluster.states(pod) == ("ungated", "created")
+    assert cluster.slicer.state.cluster.pods[pod.uid].version == 2

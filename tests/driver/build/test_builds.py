@@ -6,13 +6,14 @@ There are no nodes: what the pods of a build do is said by the test, as kubelet 
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
 from tests.support.build_cluster import play_in_build_cluster
+from tests.support.mortal_transport import TransportUntilWrite
 
 from tessera.clock import LoopClock, rfc3339
 from tessera.driver.build.builds import NAMESPACE, BuildJobs
@@ -22,7 +23,6 @@ from tessera.driver.driver_sets import PoolKey
 from tessera.kube.client.client import Client
 from tessera.kube.resources import CONFIGMAPS, JOBS, PODS, RESOURCE_QUOTAS, Pod
 from tessera.kube.runtime import KubeRuntime
-from tessera.kube.transport.interface import Request, Response, Stream, Transport
 from tessera_lab.cluster.cluster import SimulatedCluster
 
 Ordered = Callable[..., BuildOrder]
@@ -248,45 +248,6 @@ def test_a_replica_that_does_not_lead_writes_nothing(play: Play, ordered: Ordere
     play(story)
 
 
-class Killed(Exception):  # noqa: N818 - the word says what happened
-    """What kill -9 looks like from inside."""
-
-
-class Mortal:
-    """A way to the API server that ends at one write, before or after the server has taken it."""
-
-    def __init__(self, inner: Transport, at: int, *, after: bool) -> None:
-        self._inner = inner
-        self._left = at
-        self._after = after
-        self.dead = False
-
-    async def request(self, request: Request) -> Response:
-        self._check()
-        writes = request.method != "GET"
-        self._left -= writes
-        fatal = writes and self._left == 0
-        if fatal and not self._after:
-            self.dead = True
-        self._check()
-        answer = await self._inner.request(request)
-        if fatal:
-            self.dead = True
-        self._check()
-        return answer
-
-    def stream(self, request: Request) -> AbstractAsyncContextManager[Stream]:
-        self._check()
-        return self._inner.stream(request)
-
-    async def close(self) -> None:
-        await self._inner.close()
-
-    def _check(self) -> None:
-        if self.dead:
-            raise Killed
-
-
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("at", [1, 2, 3])
 def test_a_controller_that_dies_at_any_write_leaves_one_build(
@@ -294,7 +255,7 @@ def test_a_controller_that_dies_at_any_write_leaves_one_build(
 ) -> None:
     async def story(lab: ClusterWithoutNodes) -> None:
         alive = lab.cluster.client("tessera-controller")
-        mortal = Mortal(alive._transport, at, after=after)
+        mortal = TransportUntilWrite(alive._transport, last=at - 1, applied=after)
         client: Any = Client(mortal, field_manager="tessera-controller", clock=lab.clock)
         async with lab.builds(client) as builds:
             builds.set_orders([ordered()] * 10)

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.driver.registry.image_repository import ImageRepository, ManualClock, resolving
 from tests.driver.registry.servers import serving
-from tests.driver.registry.shelf import Hand, Shelf, resolving
 
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.images.resolver import CONFIG_MAP, KEY, PersistentResolver
@@ -23,7 +23,7 @@ POOL = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", a
 TAG = f"580.65.06-{POOL.kernel}-ubuntu22.04"
 
 
-class Prompt(Hand):
+class Prompt(ManualClock):
     """A clock on which pauses are over at once."""
 
     async def sleep(self, seconds: float) -> None:
@@ -38,8 +38,8 @@ async def at_rest() -> None:
 
 
 @pytest.fixture
-async def shelf() -> AsyncIterator[Shelf]:
-    made = Shelf()
+async def repository() -> AsyncIterator[ImageRepository]:
+    made = ImageRepository()
     async with serving(made.answer) as host:
         made.host = host
         made.images = {TAG: ("amd64",)}
@@ -57,7 +57,7 @@ async def client() -> Client:
 
 
 @asynccontextmanager
-async def memory(client: Client, clock: Hand) -> AsyncIterator[PersistentResolver]:
+async def memory(client: Client, clock: ManualClock) -> AsyncIterator[PersistentResolver]:
     """One life of a controller's resolver."""
     async with resolving(clock) as resolver:
         made = PersistentResolver(resolver, client, clock, namespace=NAMESPACE, rng=random.Random(0))
@@ -67,34 +67,38 @@ async def memory(client: Client, clock: Hand) -> AsyncIterator[PersistentResolve
         await asyncio.wait([writing])
 
 
-async def test_an_outage_that_meets_a_fresh_controller_takes_nothing_away(shelf: Shelf, client: Client) -> None:
+async def test_an_outage_that_meets_a_fresh_controller_takes_nothing_away(
+    repository: ImageRepository, client: Client
+) -> None:
     clock = Prompt()
     async with memory(client, clock) as first:
-        found = await first.resolve(shelf.query(POOL))
+        found = await first.resolve(repository.query(POOL))
         assert found.outcome is Outcome.FOUND
         await at_rest()
-    shelf.status = 503
+    repository.status = 503
     async with memory(client, clock) as second:
-        again = await second.resolve(shelf.query(POOL))
+        again = await second.resolve(repository.query(POOL))
     assert (again.outcome, again.digest, again.stale) == (Outcome.FOUND, found.digest, True)
 
 
-async def test_content_that_cannot_be_read_is_passed_over_and_replaced(shelf: Shelf, client: Client) -> None:
+async def test_content_that_cannot_be_read_is_passed_over_and_replaced(
+    repository: ImageRepository, client: Client
+) -> None:
     await client.create(CONFIGMAPS.untyped(), {"metadata": {"name": CONFIG_MAP}, "data": {KEY: "[{"}}, NAMESPACE)
     clock = Prompt()
     async with memory(client, clock) as made:
-        assert (await made.resolve(shelf.query(POOL))).outcome is Outcome.FOUND
+        assert (await made.resolve(repository.query(POOL))).outcome is Outcome.FOUND
         await at_rest()
     kept = await client.get(CONFIGMAPS, CONFIG_MAP, NAMESPACE)
     assert TAG in kept.data[KEY]
 
 
-async def test_what_is_known_already_is_not_written_again(shelf: Shelf, client: Client) -> None:
+async def test_what_is_known_already_is_not_written_again(repository: ImageRepository, client: Client) -> None:
     clock = Prompt()
     async with memory(client, clock) as made:
-        await made.resolve(shelf.query(POOL))
+        await made.resolve(repository.query(POOL))
         await at_rest()
         before = (await client.get(CONFIGMAPS, CONFIG_MAP, NAMESPACE)).metadata.resource_version
-        await made.resolve(shelf.query(POOL), fresh=True)
+        await made.resolve(repository.query(POOL), fresh=True)
         await at_rest()
     assert (await client.get(CONFIGMAPS, CONFIG_MAP, NAMESPACE)).metadata.resource_version == before

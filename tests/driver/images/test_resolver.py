@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.driver.registry.image_repository import ImageRepository, ManualClock, resolving
 from tests.driver.registry.programs import Image, registry
 from tests.driver.registry.servers import HTPASSWD, docker_config, serving, silent
-from tests.driver.registry.shelf import Hand, Shelf, resolving
 
 from tessera.api.driver.driver_policy import ImageSource
 from tessera.driver.driver_sets import PoolKey
@@ -34,20 +34,20 @@ RHCOS = [
 
 
 @pytest.fixture
-async def shelf() -> AsyncIterator[Shelf]:
-    made = Shelf()
+async def repository() -> AsyncIterator[ImageRepository]:
+    made = ImageRepository()
     async with serving(made.answer) as host:
         made.host = host
         yield made
 
 
 @pytest.fixture
-def clock() -> Hand:
-    return Hand()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-async def resolver(clock: Hand) -> AsyncIterator[RegistryResolver]:
+async def resolver(clock: ManualClock) -> AsyncIterator[RegistryResolver]:
     async with resolving(clock) as made:
         yield made
 
@@ -57,123 +57,133 @@ def tag(form: str, version: str = "580.65.06", kernel: str = RHEL.kernel) -> str
 
 
 async def test_the_first_candidate_that_is_there_is_pinned_and_says_which_one_it_was(
-    shelf: Shelf, resolver: Resolver, clock: Hand
+    repository: ImageRepository, resolver: Resolver, clock: ManualClock
 ) -> None:
-    shelf.images = {tag("rhel9"): ("amd64", "arm64"), tag("rhcos4.22"): ("amd64",)}
-    found = await resolver.resolve(shelf.query(RHEL))
+    repository.images = {tag("rhel9"): ("amd64", "arm64"), tag("rhcos4.22"): ("amd64",)}
+    found = await resolver.resolve(repository.query(RHEL))
     assert (found.outcome, found.tag, found.stale) == (Outcome.FOUND, tag("rhel9"), False)
-    assert found.reference == f"{shelf.host}/nvidia/driver:{tag('rhel9')}"
-    assert found.pinned == f"{shelf.host}/nvidia/driver@{found.digest}"
+    assert found.reference == f"{repository.host}/nvidia/driver:{tag('rhel9')}"
+    assert found.pinned == f"{repository.host}/nvidia/driver@{found.digest}"
     assert (found.size_bytes, found.checked) == (100, clock.now())
     assert [each.outcome for each in found.tried] == [Outcome.NOT_FOUND, Outcome.FOUND]
     assert "(404)" in found.tried[0].text
 
 
-async def test_five_pools_of_one_cluster_get_five_images(shelf: Shelf, resolver: Resolver) -> None:
+async def test_five_pools_of_one_cluster_get_five_images(repository: ImageRepository, resolver: Resolver) -> None:
     noble = msgspec.structs.replace(UBUNTU, os_version="24.04", kernel="6.8.0-31-generic")
     pools = [UBUNTU, noble, *RHCOS]
-    shelf.images = {
+    repository.images = {
         tag("ubuntu22.04", kernel=UBUNTU.kernel): ("amd64",),
         tag("ubuntu24.04", kernel=noble.kernel): ("amd64",),
         tag("rhcos4.15", kernel=f"{RELEASE}.x86_64"): ("amd64",),
         tag("rhcos4.15", kernel=f"{RELEASE}.aarch64"): ("arm64",),
         tag("rhcos4.15", kernel=f"{RELEASE}.aarch64_64k"): ("arm64",),
     }
-    found = [await resolver.resolve(shelf.query(pool)) for pool in pools]
-    assert [each.tag for each in found] == list(shelf.images)
+    found = [await resolver.resolve(repository.query(pool)) for pool in pools]
+    assert [each.tag for each in found] == list(repository.images)
     assert len({each.digest for each in found}) == 5
 
 
-async def test_another_architecture_is_not_taken_and_is_told_as_such(shelf: Shelf, resolver: Resolver) -> None:
-    shelf.images = {tag("rhel9.8"): ("arm64",)}
-    found = await resolver.resolve(shelf.query(RHEL))
+async def test_another_architecture_is_not_taken_and_is_told_as_such(
+    repository: ImageRepository, resolver: Resolver
+) -> None:
+    repository.images = {tag("rhel9.8"): ("arm64",)}
+    found = await resolver.resolve(repository.query(RHEL))
     assert (found.outcome, found.digest, found.pinned) == (Outcome.WRONG_ARCHITECTURE, "", "")
     assert "is there for linux/arm64, not for linux/amd64" in found.tried[0].text
-    shelf.images[tag("rhel9")] = ("amd64",)
-    assert (await resolver.resolve(shelf.query(RHEL), fresh=True)).tag == tag("rhel9")
+    repository.images[tag("rhel9")] = ("amd64",)
+    assert (await resolver.resolve(repository.query(RHEL), fresh=True)).tag == tag("rhel9")
 
 
-async def test_a_refusal_ends_the_search(shelf: Shelf, resolver: Resolver) -> None:
-    shelf.status = 403
-    found = await resolver.resolve(shelf.query(RHEL))
+async def test_a_refusal_ends_the_search(repository: ImageRepository, resolver: Resolver) -> None:
+    repository.status = 403
+    found = await resolver.resolve(repository.query(RHEL))
     assert found.outcome is Outcome.UNAUTHORIZED
-    assert len(found.tried) == len(shelf.asked) == 1
+    assert len(found.tried) == len(repository.requests) == 1
 
 
 async def test_what_was_found_is_believed_and_then_only_its_digest_is_asked_for(
-    shelf: Shelf, resolver: Resolver, clock: Hand
+    repository: ImageRepository, resolver: Resolver, clock: ManualClock
 ) -> None:
-    shelf.images = {tag("rhel9.8"): ("amd64",)}
-    first = await resolver.resolve(shelf.query(RHEL))
-    asked = len(shelf.asked)
+    repository.images = {tag("rhel9.8"): ("amd64",)}
+    first = await resolver.resolve(repository.query(RHEL))
+    asked = len(repository.requests)
     clock.time += FOUND_FOR - 1
-    assert await resolver.resolve(shelf.query(RHEL)) == first
-    assert len(shelf.asked) == asked
+    assert await resolver.resolve(repository.query(RHEL)) == first
+    assert len(repository.requests) == asked
     clock.time += 1
-    again = await resolver.resolve(shelf.query(RHEL))
+    again = await resolver.resolve(repository.query(RHEL))
     assert (again.digest, again.checked) == (first.digest, clock.now())
-    assert shelf.asked[asked:] == [f"HEAD {tag('rhel9.8')}"]
+    assert repository.requests[asked:] == [f"HEAD {tag('rhel9.8')}"]
 
 
-async def test_a_tag_that_has_moved_is_read_anew(shelf: Shelf, resolver: Resolver) -> None:
-    shelf.images = {tag("rhel9.8"): ("arm64", "amd64")}
-    before = await resolver.resolve(shelf.query(RHEL))
-    shelf.images = {tag("rhel9.8"): ("amd64", "s390x")}
-    after = await resolver.resolve(shelf.query(RHEL), fresh=True)
+async def test_a_tag_that_has_moved_is_read_anew(repository: ImageRepository, resolver: Resolver) -> None:
+    repository.images = {tag("rhel9.8"): ("arm64", "amd64")}
+    before = await resolver.resolve(repository.query(RHEL))
+    repository.images = {tag("rhel9.8"): ("amd64", "s390x")}
+    after = await resolver.resolve(repository.query(RHEL), fresh=True)
     assert after.outcome is Outcome.FOUND
     assert after.digest == before.digest  # of the image for amd64, which has stayed; the index is another
     assert after.checked == before.checked
-    shelf.images = {tag("rhel9.8"): ("s390x",)}
-    assert (await resolver.resolve(shelf.query(RHEL), fresh=True)).outcome is Outcome.WRONG_ARCHITECTURE
+    repository.images = {tag("rhel9.8"): ("s390x",)}
+    assert (await resolver.resolve(repository.query(RHEL), fresh=True)).outcome is Outcome.WRONG_ARCHITECTURE
 
 
-async def test_what_was_not_there_is_soon_looked_for_again(shelf: Shelf, resolver: Resolver, clock: Hand) -> None:
-    assert (await resolver.resolve(shelf.query(RHEL))).outcome is Outcome.NOT_FOUND
-    shelf.images = {tag("rhel9.8"): ("amd64",)}
-    assert (await resolver.resolve(shelf.query(RHEL))).outcome is Outcome.NOT_FOUND
+async def test_what_was_not_there_is_soon_looked_for_again(
+    repository: ImageRepository, resolver: Resolver, clock: ManualClock
+) -> None:
+    assert (await resolver.resolve(repository.query(RHEL))).outcome is Outcome.NOT_FOUND
+    repository.images = {tag("rhel9.8"): ("amd64",)}
+    assert (await resolver.resolve(repository.query(RHEL))).outcome is Outcome.NOT_FOUND
     clock.time += MISSING_FOR
-    assert (await resolver.resolve(shelf.query(RHEL))).outcome is Outcome.FOUND
+    assert (await resolver.resolve(repository.query(RHEL))).outcome is Outcome.FOUND
 
 
-async def test_whoever_wants_one_image_at_a_time_shares_one_look(shelf: Shelf, resolver: Resolver) -> None:
-    shelf.images = {tag("rhel9.8"): ("amd64",)}
-    found = await asyncio.gather(*(resolver.resolve(shelf.query(RHEL)) for _ in range(20)))
+async def test_whoever_wants_one_image_at_a_time_shares_one_look(
+    repository: ImageRepository, resolver: Resolver
+) -> None:
+    repository.images = {tag("rhel9.8"): ("amd64",)}
+    found = await asyncio.gather(*(resolver.resolve(repository.query(RHEL)) for _ in range(20)))
     assert len(set(found)) == 1
-    assert len(shelf.asked) == 2  # the index and the image
+    assert len(repository.requests) == 2  # the index and the image
 
 
-async def test_who_gives_up_does_not_take_the_others_answer_away(shelf: Shelf, resolver: Resolver) -> None:
-    shelf.images = {tag("rhel9.8"): ("amd64",)}
-    first, second = (asyncio.create_task(resolver.resolve(shelf.query(RHEL))) for _ in range(2))
+async def test_who_gives_up_does_not_take_the_others_answer_away(
+    repository: ImageRepository, resolver: Resolver
+) -> None:
+    repository.images = {tag("rhel9.8"): ("amd64",)}
+    first, second = (asyncio.create_task(resolver.resolve(repository.query(RHEL))) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
     assert (await second).outcome is Outcome.FOUND
 
 
 async def test_an_outage_keeps_what_was_known_and_leaves_the_registry_in_peace(
-    shelf: Shelf, resolver: Resolver, clock: Hand
+    repository: ImageRepository, resolver: Resolver, clock: ManualClock
 ) -> None:
-    shelf.images = {tag("rhel9"): ("amd64",)}
-    known = await resolver.resolve(shelf.query(RHEL))
-    shelf.status, shelf.asked[:] = 503, []
+    repository.images = {tag("rhel9"): ("amd64",)}
+    known = await resolver.resolve(repository.query(RHEL))
+    repository.status, repository.requests[:] = 503, []
     clock.time += FOUND_FOR
-    found = await resolver.resolve(shelf.query(RHEL))
+    found = await resolver.resolve(repository.query(RHEL))
     assert (found.outcome, found.stale) == (Outcome.FOUND, True)
     assert (found.digest, found.tag, found.checked) == (known.digest, known.tag, known.checked)
     assert [each.outcome for each in found.tried] == [Outcome.UNREACHABLE, Outcome.UNREACHABLE]
     assert "answers 503" in found.tried[0].text
     assert "the next request is in" in found.tried[1].text
-    assert len(shelf.asked) == 1
+    assert len(repository.requests) == 1
 
 
-async def test_pauses_grow_and_end_with_the_outage(shelf: Shelf, resolver: Resolver, clock: Hand) -> None:
-    shelf.images = {tag("ubuntu22.04", kernel=UBUNTU.kernel): ("amd64",)}
-    shelf.status = 500
+async def test_pauses_grow_and_end_with_the_outage(
+    repository: ImageRepository, resolver: Resolver, clock: ManualClock
+) -> None:
+    repository.images = {tag("ubuntu22.04", kernel=UBUNTU.kernel): ("amd64",)}
+    repository.status = 500
     times = []
     while clock.time < 4000:
-        before = len(shelf.asked)
-        assert (await resolver.resolve(shelf.query(UBUNTU))).outcome is Outcome.UNREACHABLE
-        if len(shelf.asked) > before:
+        before = len(repository.requests)
+        assert (await resolver.resolve(repository.query(UBUNTU))).outcome is Outcome.UNREACHABLE
+        if len(repository.requests) > before:
             times.append(clock.time)
         clock.time += 1
     pauses = [after - before for before, after in pairwise(times)]
@@ -181,39 +191,43 @@ async def test_pauses_grow_and_end_with_the_outage(shelf: Shelf, resolver: Resol
     assert pauses[:4] == sorted(pauses[:4])
     assert max(pauses) <= LONGEST_PAUSE + 1
     assert len(times) < 15
-    shelf.status = 200
+    repository.status = 200
     clock.time += LONGEST_PAUSE
-    assert (await resolver.resolve(shelf.query(UBUNTU))).stale is False
+    assert (await resolver.resolve(repository.query(UBUNTU))).stale is False
 
 
-async def test_fresh_asks_even_during_a_pause(shelf: Shelf, resolver: Resolver) -> None:
-    shelf.images = {tag("rhel9.8"): ("amd64",)}
-    shelf.status = 500
-    assert (await resolver.resolve(shelf.query(RHEL))).outcome is Outcome.UNREACHABLE
-    shelf.status = 200
-    assert (await resolver.resolve(shelf.query(RHEL))).outcome is Outcome.UNREACHABLE
-    assert (await resolver.resolve(shelf.query(RHEL), fresh=True)).outcome is Outcome.FOUND
+async def test_fresh_asks_even_during_a_pause(repository: ImageRepository, resolver: Resolver) -> None:
+    repository.images = {tag("rhel9.8"): ("amd64",)}
+    repository.status = 500
+    assert (await resolver.resolve(repository.query(RHEL))).outcome is Outcome.UNREACHABLE
+    repository.status = 200
+    assert (await resolver.resolve(repository.query(RHEL))).outcome is Outcome.UNREACHABLE
+    assert (await resolver.resolve(repository.query(RHEL), fresh=True)).outcome is Outcome.FOUND
 
 
-async def test_a_registry_that_names_a_pause_gets_it(shelf: Shelf, resolver: Resolver, clock: Hand) -> None:
-    shelf.status, shelf.retry_after = 429, "300"
-    await resolver.resolve(shelf.query(UBUNTU))
+async def test_a_registry_that_names_a_pause_gets_it(
+    repository: ImageRepository, resolver: Resolver, clock: ManualClock
+) -> None:
+    repository.status, repository.retry_after = 429, "300"
+    await resolver.resolve(repository.query(UBUNTU))
     clock.time += 299
-    await resolver.resolve(shelf.query(UBUNTU))
-    assert len(shelf.asked) == 1
+    await resolver.resolve(repository.query(UBUNTU))
+    assert len(repository.requests) == 1
     clock.time += 1
-    await resolver.resolve(shelf.query(UBUNTU))
-    assert len(shelf.asked) == 2
+    await resolver.resolve(repository.query(UBUNTU))
+    assert len(repository.requests) == 2
 
 
 @pytest.mark.parametrize("status", [404, 401, 403])
-async def test_a_clear_answer_ends_what_was_known(shelf: Shelf, resolver: Resolver, clock: Hand, status: int) -> None:
-    shelf.images = {tag("ubuntu22.04", kernel=UBUNTU.kernel): ("amd64",)}
-    await resolver.resolve(shelf.query(UBUNTU))
+async def test_a_clear_answer_ends_what_was_known(
+    repository: ImageRepository, resolver: Resolver, clock: ManualClock, status: int
+) -> None:
+    repository.images = {tag("ubuntu22.04", kernel=UBUNTU.kernel): ("amd64",)}
+    await resolver.resolve(repository.query(UBUNTU))
     for answer in (status, 503):
         clock.time += FOUND_FOR
-        shelf.status = answer
-        assert (await resolver.resolve(shelf.query(UBUNTU))).digest == ""
+        repository.status = answer
+        assert (await resolver.resolve(repository.query(UBUNTU))).digest == ""
     assert resolver_kept(resolver) == ()
 
 
@@ -222,50 +236,52 @@ def resolver_kept(resolver: Resolver) -> tuple[CachedImage, ...]:
     return resolver.cached_images()
 
 
-async def test_what_was_known_outlives_the_process(shelf: Shelf, clock: Hand) -> None:
-    shelf.images = {tag("rhel9"): ("amd64",)}
+async def test_what_was_known_outlives_the_process(repository: ImageRepository, clock: ManualClock) -> None:
+    repository.images = {tag("rhel9"): ("amd64",)}
     async with resolving(clock) as before:
-        known = await before.resolve(shelf.query(RHEL))
+        known = await before.resolve(repository.query(RHEL))
         kept = msgspec.json.encode(before.cached_images())
-    shelf.status = 503
+    repository.status = 503
     async with resolving(clock) as after:
         after.restore(msgspec.json.decode(kept, type=tuple[CachedImage, ...]))
         assert msgspec.json.encode(after.cached_images()) == kept
-        found = await after.resolve(shelf.query(RHEL))
+        found = await after.resolve(repository.query(RHEL))
         assert (found.stale, found.digest, found.tag) == (True, known.digest, known.tag)
-        shelf.status, shelf.images = 200, {}
-        assert (await after.resolve(shelf.query(RHEL), fresh=True)).outcome is Outcome.NOT_FOUND
+        repository.status, repository.images = 200, {}
+        assert (await after.resolve(repository.query(RHEL), fresh=True)).outcome is Outcome.NOT_FOUND
         assert after.cached_images() == ()
 
 
-async def test_a_mirror_answers_for_itself(shelf: Shelf, resolver: Resolver) -> None:
-    shelf.images = {tag("ubuntu22.04", kernel=UBUNTU.kernel): ("amd64",)}
+async def test_a_mirror_answers_for_itself(repository: ImageRepository, resolver: Resolver) -> None:
+    repository.images = {tag("ubuntu22.04", kernel=UBUNTU.kernel): ("amd64",)}
     with silent() as other:
         source = ImageSource(repository=f"{other}/nvidia", image="driver", version="580.65.06")
-        async with resolving(Hand(), patience=0.1) as hasty:
+        async with resolving(ManualClock(), patience=0.1) as hasty:
             query = ImageQuery(source=source, pool=UBUNTU, kind=ImageKind.PRECOMPILED)
             assert (await hasty.resolve(query)).outcome is Outcome.UNREACHABLE
-            (mirror,) = mirrored(source, [f"{shelf.host}/copies"])
+            (mirror,) = mirrored(source, [f"{repository.host}/copies"])
             found = await hasty.resolve(msgspec.structs.replace(query, source=mirror))
-    assert found.reference.startswith(f"{shelf.host}/copies/driver:")
+    assert found.reference.startswith(f"{repository.host}/copies/driver:")
     assert found.stale is False
 
 
-async def test_what_cannot_be_a_name_is_answered_without_asking(shelf: Shelf, resolver: Resolver) -> None:
-    told = await resolver.resolve(shelf.query(RHEL, version="not a version"))
+async def test_what_cannot_be_a_name_is_answered_without_asking(
+    repository: ImageRepository, resolver: Resolver
+) -> None:
+    told = await resolver.resolve(repository.query(RHEL, version="not a version"))
     assert told.outcome is Outcome.NOT_FOUND
     assert "its tag 'not a version-" in told.tried[0].text
-    told = await resolver.resolve(shelf.query(RHEL, kind=ImageKind.PRECOMPILED_BRANCH, version="latest"))
+    told = await resolver.resolve(repository.query(RHEL, kind=ImageKind.PRECOMPILED_BRANCH, version="latest"))
     assert told.tried[0].text == "'latest' has no image of a precompiled-branch"
     half = ImageQuery(source=ImageSource(image="driver", version="1"), pool=RHEL, kind=ImageKind.BUILDER)
     assert "repository must be given too" in (await resolver.resolve(half)).tried[0].text
-    assert shelf.asked == []
+    assert repository.requests == []
 
 
 async def test_pull_secrets_that_cannot_be_used_are_a_refusal_and_those_that_cannot_be_read_an_outage(
-    shelf: Shelf, clock: Hand
+    repository: ImageRepository, clock: ManualClock
 ) -> None:
-    shelf.images = {tag("rhel9.8"): ("amd64",)}
+    repository.images = {tag("rhel9.8"): ("amd64",)}
     raised: list[Exception] = []
 
     async def secrets(names: tuple[str, ...]) -> Keyring:
@@ -274,7 +290,7 @@ async def test_pull_secrets_that_cannot_be_used_are_a_refusal_and_those_that_can
             raise raised[0]
         return Keyring()
 
-    query = msgspec.structs.replace(shelf.query(RHEL), source=shelf.source(pull_secrets=("pull",)))
+    query = msgspec.structs.replace(repository.query(RHEL), source=repository.source(pull_secrets=("pull",)))
     async with resolving(clock, secrets) as resolver:
         known = await resolver.resolve(query)
         raised.append(ConnectionError("the API server does not answer"))
@@ -313,7 +329,7 @@ async def test_four_ways_to_fail_are_four_outcomes(basic: str) -> None:
         del names
         return parse_docker_config(docker_config(basic), where="a test")
 
-    async with resolving(Hand(), secrets) as resolver, resolving(Hand(), patience=0.1) as stranger:
+    async with resolving(ManualClock(), secrets) as resolver, resolving(ManualClock(), patience=0.1) as stranger:
         assert (await resolver.resolve(branch)).outcome is Outcome.FOUND
         assert (await resolver.resolve(exact)).outcome is Outcome.NOT_FOUND
         assert (await stranger.resolve(branch)).outcome is Outcome.UNAUTHORIZED
@@ -331,7 +347,7 @@ async def test_a_digest_is_looked_at_and_taken_as_it_is(basic: str) -> None:
         return parse_docker_config(docker_config(basic), where="a test")
 
     source = ImageSource(repository=f"{basic}/nvidia", image="driver", version="525.125.06")
-    async with resolving(Hand(), secrets) as resolver:
+    async with resolving(ManualClock(), secrets) as resolver:
         query = ImageQuery(source=source, pool=UBUNTU, kind=ImageKind.BUILDER)
         by_tag = await resolver.resolve(query)
         pinned = msgspec.structs.replace(source, version=by_tag.digest)
@@ -355,6 +371,6 @@ async def test_the_articles_snippet_finds_its_image(basic: str) -> None:
         del names
         return parse_docker_config(docker_config(basic), where="a test")
 
-    async with resolving(Hand(), secrets) as resolver:
+    async with resolving(ManualClock(), secrets) as resolver:
         found = await resolver.resolve(ImageQuery(source=source, pool=pool, kind=ImageKind.PRECOMPILED))
     assert found.tag == "525.125.06-5.14.0-284.25.1.el9_2.x86_64-rhcos4.13"

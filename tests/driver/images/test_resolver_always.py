@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.driver.registry.image_repository import ImageRepository, ManualClock, resolving
 from tests.driver.registry.servers import serving
-from tests.driver.registry.shelf import Hand, Shelf, resolving
 
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.image_tags import tags
@@ -35,11 +35,11 @@ steps = st.lists(
 )
 
 
-class World:
-    """Runs the steps and judges every answer."""
+class RepositoryWithResolver:
+    """A repository, and a resolver whose every answer is checked after each step."""
 
-    def __init__(self, shelf: Shelf) -> None:
-        self.shelf, self.clock = shelf, Hand()
+    def __init__(self, repository: ImageRepository) -> None:
+        self.repository, self.clock = repository, ManualClock()
 
     async def play(self, script: Sequence[Step]) -> None:
         left, kept = deque(script), tuple[CachedImage, ...]()
@@ -54,28 +54,28 @@ class World:
         if what != "ask":
             self.change(what, value)
             return
-        before = len(self.shelf.asked)
-        self.judge(await resolver.resolve(self.shelf.query(RHEL), fresh=bool(value)))
-        assert len(self.shelf.asked) - before <= 3 * len(TAGS)
+        before = len(self.repository.requests)
+        self.judge(await resolver.resolve(self.repository.query(RHEL), fresh=bool(value)))
+        assert len(self.repository.requests) - before <= 3 * len(TAGS)
 
     def change(self, what: str, value: object) -> None:
         if what == "wait":
             self.clock.time += float(str(value))
         elif what == "mood":
-            self.shelf.status = int(str(value))
+            self.repository.status = int(str(value))
         else:
             assert isinstance(value, tuple)
             tag, architectures = value
-            self.shelf.images.pop(tag, None)
+            self.repository.images.pop(tag, None)
             if architectures:
-                self.shelf.images[tag] = architectures
+                self.repository.images[tag] = architectures
 
     def judge(self, answer: Resolution) -> None:
         outcomes = [each.outcome for each in answer.tried]
         assert 1 <= len(outcomes) <= len(TAGS)
         assert bool(answer.digest) is bool(answer.pinned) is (answer.outcome is Outcome.FOUND)
         if answer.outcome is Outcome.FOUND:
-            assert (answer.tag, "amd64", answer.digest) in self.shelf.given
+            assert (answer.tag, "amd64", answer.digest) in self.repository.given
             assert answer.reference == answer.tried[-1].reference
             assert answer.stale is (Outcome.UNREACHABLE in outcomes)
             assert answer.stale or self.clock.now() - answer.checked < FOUND_FOR
@@ -88,10 +88,10 @@ class World:
 
 
 async def _play(script: Sequence[Step]) -> None:
-    shelf = Shelf()
-    async with serving(shelf.answer) as host:
-        shelf.host = host
-        await World(shelf).play(script)
+    repository = ImageRepository()
+    async with serving(repository.answer) as host:
+        repository.host = host
+        await RepositoryWithResolver(repository).play(script)
 
 
 @settings(deadline=None, max_examples=15)

@@ -23,7 +23,7 @@ DRIVER = {"usePrecompiled": True, "repository": "nvcr.io/nvidia", "image": "driv
 NODES = {"a": {"nvidia.com/gpu.present": "true"}}
 
 
-class World:
+class ServerWithPolicies:
     """An API server, and whoever follows its policies."""
 
     def __init__(self) -> None:
@@ -58,39 +58,39 @@ class World:
             task.cancel()
 
 
-def play(story: Callable[[World], Awaitable[None]]) -> None:
+def play(story: Callable[[ServerWithPolicies], Awaitable[None]]) -> None:
     async def main() -> None:
-        world = World()
-        await world.client.create(NAMESPACES, {"metadata": {"name": "tessera-system"}})
-        await story(world)
+        lab = ServerWithPolicies()
+        await lab.client.create(NAMESPACES, {"metadata": {"name": "tessera-system"}})
+        await story(lab)
 
     run_virtual(main())
 
 
 def test_a_cluster_without_the_kinds_is_read_and_leaves_everything_as_it_is_until_they_come() -> None:
-    async def story(world: World) -> None:
-        async with world.following() as policies:
+    async def story(lab: ServerWithPolicies) -> None:
+        async with lab.following() as policies:
             assert policies.select_policy(NODES).frozen
-            await world.define()
-            await world.clock.sleep(60)
-            await world.write()
+            await lab.define()
+            await lab.clock.sleep(60)
+            await lab.write()
             governance = policies.select_policy(NODES)
             assert not governance.frozen
             assert set(governance.nodes) == {"a"}
-            assert world.stirred == ["policy/ClusterPolicy/p"]
+            assert lab.stirred == ["policy/ClusterPolicy/p"]
 
     play(story)
 
 
 def test_what_an_object_said_before_a_mistake_outlives_the_process() -> None:
-    async def story(world: World) -> None:
-        await world.define()
-        await world.write()
-        async with world.following() as policies:
+    async def story(lab: ServerWithPolicies) -> None:
+        await lab.define()
+        await lab.write()
+        async with lab.following() as policies:
             said = policies.select_policy(NODES).nodes
-            await world.clock.sleep(10)
-        await world.write(repository="")  # which an image with a version needs
-        async with world.following() as policies:
+            await lab.clock.sleep(10)
+        await lab.write(repository="")  # which an image with a version needs
+        async with lab.following() as policies:
             assert policies.select_policy(NODES).nodes == said
 
     play(story)

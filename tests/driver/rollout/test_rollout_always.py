@@ -1,7 +1,7 @@
 """Whatever happens between any two instructions, and whatever the controller has not seen yet.
 
 The controller is killed before, between and after its writes; its mirrors are behind, nodes and pods apart; people
-cordon, uncordon, ask, and change their minds; nodes boot and go. Afterwards the world is given time, and every node
+cordon, uncordon, ask, and change their minds; nodes boot and go. Afterwards the fleet is given time, and every node
 either has what it should have or serves with what it had, and says why.
 """
 
@@ -13,7 +13,15 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.driver.rollout.conftest import POLICY, wanted
-from tests.driver.rollout.world import CRASHES, GOOD, NO_IMAGE, OTHER_KERNEL, UNPROVEN, SimNode, World
+from tests.driver.rollout.simulated_fleet import (
+    CRASHES,
+    GOOD,
+    NO_IMAGE,
+    OTHER_KERNEL,
+    UNPROVEN,
+    SimNode,
+    SimulatedFleet,
+)
 from tests.support.searching import examples
 
 from tessera.api.driver.driver_policy import UpgradePolicy
@@ -32,36 +40,36 @@ SETS = {FIRST: GOOD, SECOND: GOOD, CRASHING: CRASHES, MISSING: NO_IMAGE, UNSURE:
 class Controller:
     """One life of a controller: mirrors that it fills by itself at the start, and what it has under way."""
 
-    def __init__(self, world: World, policy: UpgradePolicy, target: str) -> None:
-        self.world = world
+    def __init__(self, fleet: SimulatedFleet, policy: UpgradePolicy, target: str) -> None:
+        self.fleet = fleet
         self.policy = policy
         self.target = target
         self.under_way = InFlight(random.Random(0))
         self.recorders = Recorders()
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, tuple[Pod, ...]] = {}
-        self.failures = world.failures
+        self.failures = fleet.failures
         self.writes = 0
-        for name in world.nodes:
+        for name in fleet.nodes:
             self.deliver(name)
 
     def deliver(self, name: str, *, node: bool = True, pods: bool = True) -> None:
         """The watches show a node, or that it is gone."""
-        if name not in self.world.nodes:
+        if name not in self.fleet.nodes:
             self.nodes.pop(name, None)
             self.pods.pop(name, None)
             return
         if node or name not in self.nodes:
-            self.nodes[name] = self.world.node_object(name)
+            self.nodes[name] = self.fleet.node_object(name)
         if pods or name not in self.pods:
-            self.pods[name] = self.world.pod_objects(name)
+            self.pods[name] = self.fleet.pod_objects(name)
 
     def views(self) -> list[NodeView]:
         return [self._view(name) for name in self.nodes]
 
     def _view(self, name: str) -> NodeView:
-        found = self.world.nodes.get(name)
-        now = self.world.now
+        found = self.fleet.nodes.get(name)
+        now = self.fleet.now
 
         def validated(set_: str) -> bool:
             return found is not None and any(
@@ -76,12 +84,12 @@ class Controller:
     def round(self, most: int | None = None) -> RolloutDecision:
         """One round, cut off after ``most`` instructions."""
         views = self.views()
-        self.under_way.update(views, self.world.now)
+        self.under_way.update(views, self.fleet.now)
         snapshot = RolloutSnapshot(
             views=tuple(views),
             policies={POLICY: self.policy},
             failures=self.failures,
-            now=self.world.now,
+            now=self.fleet.now,
             busy=self.under_way.busy,
         )
         decision = self.recorders.call("driver-rollout", decide_rollout, snapshot)
@@ -92,21 +100,21 @@ class Controller:
                 break
             most = None if most is None else most - 1
             self.writes += 1
-            answer = self.world.execute(instruction)
-            self.failures = self.world.failures
-            self.under_way.finish(instruction, answer, self.world.now)
+            answer = self.fleet.execute(instruction)
+            self.failures = self.fleet.failures
+            self.under_way.finish(instruction, answer, self.fleet.now)
         return decision
 
 
-def settled(world: World, controller: Controller) -> RolloutDecision:
+def settled(fleet: SimulatedFleet, controller: Controller) -> RolloutDecision:
     """Gives everything time: all parts move, all is seen, and time passes where nothing moves."""
     decision, quiet = RolloutDecision(), 0
     for _ in range(3000):
-        for node in world.nodes.values():
+        for node in fleet.nodes.values():
             node.ready = True
-            for part in world.parts():
+            for part in fleet.parts():
                 part(node)
-        for name in {*world.nodes, *controller.nodes}:
+        for name in {*fleet.nodes, *controller.nodes}:
             controller.deliver(name)
         before = controller.writes
         decision = controller.round()
@@ -115,8 +123,8 @@ def settled(world: World, controller: Controller) -> RolloutDecision:
             due = [each for each in (decision.until, controller.under_way.until) if each is not None]
             if not due:
                 return decision
-            world.now = max(world.now, min(due))
-        world.now += 1
+            fleet.now = max(fleet.now, min(due))
+        fleet.now += 1
     raise AssertionError(f"it never comes to rest: {decision}")
 
 
@@ -144,12 +152,12 @@ class Rollouts(RuleBasedStateMachine):
         manager=st.booleans(),
     )
     def begin(self, budget: int, parallel: int, out: int, canary: int, manager: bool) -> None:
-        self.world = World(list(NODES), FIRST, SETS, parallel, out, manager=manager)
+        self.fleet = SimulatedFleet(list(NODES), FIRST, SETS, parallel, out, manager=manager)
         policy = UpgradePolicy(max_parallel=parallel, max_unavailable=out, canary=canary, failure_budget=budget)
-        self.controller = Controller(self.world, policy, SECOND)
+        self.controller = Controller(self.fleet, policy, SECOND)
 
     def _node(self, name: str) -> SimNode | None:
-        return self.world.nodes.get(name)
+        return self.fleet.nodes.get(name)
 
     @rule(most=st.none() | st.integers(0, 4))
     def a_round(self, most: int | None) -> None:
@@ -160,7 +168,7 @@ class Rollouts(RuleBasedStateMachine):
     @rule()
     def killed(self) -> None:
         old = self.controller
-        self.controller = Controller(self.world, old.policy, old.target)
+        self.controller = Controller(self.fleet, old.policy, old.target)
 
     @rule(name=some_node, node=st.booleans(), pods=st.booleans())
     def a_watch_shows(self, name: str, node: bool, pods: bool) -> None:
@@ -175,25 +183,25 @@ class Rollouts(RuleBasedStateMachine):
     def a_part_moves(self, name: str, part: int) -> None:
         node = self._node(name)
         if node is not None:
-            self.world.parts()[part](node)
+            self.fleet.parts()[part](node)
 
     @rule(rounds=st.integers(1, 6))
     def all_goes_well_for_a_while(self, rounds: int) -> None:
         for _ in range(rounds):
-            for node in self.world.nodes.values():
-                for part in self.world.parts():
+            for node in self.fleet.nodes.values():
+                for part in self.fleet.parts():
                     part(node)
             self.all_is_seen()
             self.controller.round()
 
     @rule(seconds=st.sampled_from([1, 30, 301, 700, 1500]))
     def time_passes(self, seconds: int) -> None:
-        self.world.now += seconds
+        self.fleet.now += seconds
 
     @rule(name=some_node, blocked=st.booleans(), stays=st.booleans())
     def a_pod_comes(self, name: str, blocked: bool, stays: bool) -> None:
         if self._node(name) is not None:
-            self.world.add_pod(name, blocked=blocked and not stays, stays=stays)
+            self.fleet.add_pod(name, blocked=blocked and not stays, stays=stays)
 
     @rule(name=some_node)
     def a_pod_ends(self, name: str) -> None:
@@ -226,24 +234,24 @@ class Rollouts(RuleBasedStateMachine):
     def a_node_boots(self, name: str) -> None:
         node = self._node(name)
         if node is not None:
-            self.world.reboot(node)
+            self.fleet.reboot(node)
 
     @rule(name=some_node)
     def a_node_boots_into_another_kernel(self, name: str) -> None:
         node = self._node(name)
         if node is not None and node.set != OTHER_KERNEL:
-            self.world.other_kernel(node)
+            self.fleet.other_kernel(node)
 
     @rule(name=some_node)
     def a_node_comes_up(self, name: str) -> None:
         node = self._node(name)
         if node is not None:
-            self.world.comes_up(node)
+            self.fleet.comes_up(node)
 
-    @precondition(lambda self: len(self.world.nodes) > 2)
+    @precondition(lambda self: len(self.fleet.nodes) > 2)
     @rule(name=some_node)
     def a_node_goes(self, name: str) -> None:
-        self.world.nodes.pop(name, None)
+        self.fleet.nodes.pop(name, None)
 
     @rule(set_=st.sampled_from(sorted(SETS.keys() - {OTHER_KERNEL})))
     def another_set_is_wanted(self, set_: str) -> None:
@@ -255,15 +263,15 @@ class Rollouts(RuleBasedStateMachine):
 
     @invariant()
     def nothing_forbidden_was_done(self) -> None:
-        world: World | None = getattr(self, "world", None)
-        assert world is None or world.violations == []
+        fleet: SimulatedFleet | None = getattr(self, "fleet", None)
+        assert fleet is None or fleet.violations == []
 
     def teardown(self) -> None:
-        if not hasattr(self, "world"):
+        if not hasattr(self, "fleet"):
             return
-        decision = settled(self.world, self.controller)
-        assert self.world.violations == []
-        for node in self.world.nodes.values():
+        decision = settled(self.fleet, self.controller)
+        assert self.fleet.violations == []
+        for node in self.fleet.nodes.values():
             assert in_service(node) == ""
             if node.set not in {self.controller.target, OTHER_KERNEL}:
                 assert decision.notes.get(node.name), f"{node.name} has {node.set} and nobody says why"
@@ -278,10 +286,10 @@ Rollouts.TestCase.settings = settings(
 TestRollouts = Rollouts.TestCase
 
 
-def fleet(count: int, policy: UpgradePolicy, target: str) -> tuple[World, Controller]:
+def new_fleet(count: int, policy: UpgradePolicy, target: str) -> tuple[SimulatedFleet, Controller]:
     names = [f"n{number}" for number in range(count)]
-    world = World(names, FIRST, SETS, policy.max_parallel, int(policy.max_unavailable))
-    return world, Controller(world, policy, target)
+    fleet = SimulatedFleet(names, FIRST, SETS, policy.max_parallel, int(policy.max_unavailable))
+    return fleet, Controller(fleet, policy, target)
 
 
 BUDGETS = pytest.mark.parametrize("budget", [1, 2, 3])
@@ -293,71 +301,71 @@ def test_a_bad_image_affects_as_many_of_10_nodes_as_the_budget_says_and_they_are
     bad: str, budget: int
 ) -> None:
     policy = UpgradePolicy(max_parallel=1, max_unavailable=3, canary=1, failure_budget=budget)
-    world, controller = fleet(10, policy, bad)
-    decision = settled(world, controller)
-    assert len(world.touched) == budget
-    assert {node.set for node in world.nodes.values()} == {FIRST}
-    assert all(node.serves and not node.unschedulable for node in world.nodes.values())
+    fleet, controller = new_fleet(10, policy, bad)
+    decision = settled(fleet, controller)
+    assert len(fleet.touched) == budget
+    assert {node.set for node in fleet.nodes.values()} == {FIRST}
+    assert all(node.serves and not node.unschedulable for node in fleet.nodes.values())
     assert f"{budget} failed, the budget is {budget}" in decision.stopped[POLICY]
     cause = "ended 5 times" if bad == CRASHING else "not validated within 600 s"
     assert cause in decision.stopped[POLICY]
-    assert world.violations == []
+    assert fleet.violations == []
 
 
 def test_an_image_that_is_nowhere_affects_no_node() -> None:
-    world, controller = fleet(10, UpgradePolicy(max_parallel=2, max_unavailable=3), MISSING)
-    decision = settled(world, controller)
-    assert world.touched == set()
+    fleet, controller = new_fleet(10, UpgradePolicy(max_parallel=2, max_unavailable=3), MISSING)
+    decision = settled(fleet, controller)
+    assert fleet.touched == set()
     assert "did not arrive on the node" in decision.stopped[POLICY]
-    assert [node.state for node in world.nodes.values()].count(UpgradeState.FAILED) == 1
+    assert [node.state for node in fleet.nodes.values()].count(UpgradeState.FAILED) == 1
 
 
 def test_with_budget_2_and_one_node_that_fails_the_others_go_on() -> None:
-    world, controller = fleet(6, UpgradePolicy(max_parallel=2, max_unavailable=2, failure_budget=2), SECOND)
-    world.add_pod("n3", blocked=True)
+    fleet, controller = new_fleet(6, UpgradePolicy(max_parallel=2, max_unavailable=2, failure_budget=2), SECOND)
+    fleet.add_pod("n3", blocked=True)
     for name in ("n0", "n1", "n2", "n4", "n5"):
-        world.add_pod(name)
-    settled(world, controller)
-    sets = {name: node.set for name, node in world.nodes.items()}
+        fleet.add_pod(name)
+    settled(fleet, controller)
+    sets = {name: node.set for name, node in fleet.nodes.items()}
     assert sets == {"n0": SECOND, "n1": SECOND, "n2": SECOND, "n3": FIRST, "n4": SECOND, "n5": SECOND}
-    assert world.nodes["n3"].state is UpgradeState.FAILED
-    assert world.nodes["n3"].serves
+    assert fleet.nodes["n3"].state is UpgradeState.FAILED
+    assert fleet.nodes["n3"].serves
 
 
 def test_a_failed_set_is_remembered_over_restarts_and_the_loss_of_its_node() -> None:
-    world, controller = fleet(4, UpgradePolicy(max_parallel=1, max_unavailable=1), CRASHING)
-    settled(world, controller)
-    (failed,) = world.touched
-    del world.nodes[failed]
-    decision = settled(world, Controller(world, controller.policy, CRASHING))
-    assert world.touched == {failed}
+    fleet, controller = new_fleet(4, UpgradePolicy(max_parallel=1, max_unavailable=1), CRASHING)
+    settled(fleet, controller)
+    (failed,) = fleet.touched
+    del fleet.nodes[failed]
+    decision = settled(fleet, Controller(fleet, controller.policy, CRASHING))
+    assert fleet.touched == {failed}
     assert failed in decision.stopped[POLICY]
 
 
 def test_another_set_goes_on_where_the_first_was_given_up() -> None:
-    world, controller = fleet(4, UpgradePolicy(max_parallel=1, max_unavailable=1), CRASHING)
-    settled(world, controller)
+    fleet, controller = new_fleet(4, UpgradePolicy(max_parallel=1, max_unavailable=1), CRASHING)
+    settled(fleet, controller)
     controller.target = SECOND
-    settled(world, controller)
-    assert {node.set for node in world.nodes.values()} == {SECOND}
-    assert {node.state for node in world.nodes.values()} == {UpgradeState.DONE}
+    settled(fleet, controller)
+    assert {node.set for node in fleet.nodes.values()} == {SECOND}
+    assert {node.state for node in fleet.nodes.values()} == {UpgradeState.DONE}
 
 
 @pytest.mark.parametrize("target", [SECOND, CRASHING])
 def test_a_controller_that_dies_after_every_single_write_comes_to_the_same_end(target: str) -> None:
     policy = UpgradePolicy(max_parallel=2, max_unavailable=2)
-    world, controller = fleet(4, policy, target)
-    for name in list(world.nodes)[:3]:
-        world.add_pod(name)
+    fleet, controller = new_fleet(4, policy, target)
+    for name in list(fleet.nodes)[:3]:
+        fleet.add_pod(name)
     for _ in range(600):
-        for node in world.nodes.values():
-            for part in world.parts():
+        for node in fleet.nodes.values():
+            for part in fleet.parts():
                 part(node)
-        controller = Controller(world, policy, target)
+        controller = Controller(fleet, policy, target)
         controller.round(most=1)
-        world.now += 1
-    assert all(in_service(node) == "" for node in world.nodes.values())
+        fleet.now += 1
+    assert all(in_service(node) == "" for node in fleet.nodes.values())
     wanted_sets = {SECOND} if target == SECOND else {FIRST}
-    assert {node.set for node in world.nodes.values()} == wanted_sets
-    assert len(world.touched) == (4 if target == SECOND else 1)
-    assert world.violations == []
+    assert {node.set for node in fleet.nodes.values()} == wanted_sets
+    assert len(fleet.touched) == (4 if target == SECOND else 1)
+    assert fleet.violations == []

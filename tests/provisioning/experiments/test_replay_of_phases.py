@@ -4,20 +4,17 @@ A whole way from a machine that is asked for to a workload that runs, object by 
 put seconds aside: where every milestone was seen, nothing is unattributed.
 """
 
-from typing import Any
-
 import msgspec
 import pytest
-from tests.provisioning.conftest import T0, condition, driver, make_node, make_pod, offering, role_pod
+from tests.provisioning.conftest import T0, condition, driver, make_pod, offering, role_pod
+from tests.provisioning.tracked_cluster import TrackedCluster
 
 from tessera.api.driver.node_status import DRIVER_APP, TOOLKIT_APP, VALIDATION_APP
 from tessera.clock import rfc3339
-from tessera.kube.resources import CAPI_MACHINES, Machine, Pod
+from tessera.kube.resources import CAPI_MACHINES, Machine
 from tessera.provisioning.milestones import Milestone
 from tessera.provisioning.phases import Span, node_phases, span_seconds
 from tessera.provisioning.tracking.machines import read_machine
-from tessera.provisioning.tracking.timestamps import read_node, read_pod
-from tessera.provisioning.tracking.tracker import Tracker
 
 M = Milestone
 GPU = {"nvidia.com/gpu": "1"}
@@ -31,22 +28,11 @@ ARTICLE = {
 }
 
 
-class Replay:
-    """A tracker, and the objects that it sees in the order of their moments."""
+class ReplayedNode(TrackedCluster):
+    """A tracker that sees the start of one node."""
 
-    def __init__(self) -> None:
-        self.tracker = Tracker()
-
-    def node(self, at: float, **node: Any) -> None:
-        self.tracker.observe_node(read_node(make_node(**node)), T0 + at, live=True)
-
-    def pod(self, pod: Pod, at: float) -> None:
-        found = read_pod(pod)
-        assert found is not None
-        self.tracker.observe_pod(found, T0 + at)
-
-    def way(self, moments: tuple[int, int, int, int, int, int]) -> None:
-        """All of it; moments are seconds from Ready."""
+    def play(self, moments: tuple[int, int, int, int, int, int]) -> None:
+        """Shows the tracker every object of the start; moments are seconds from Ready."""
         pulled, served, toolkit, validated, given, runs = moments
         self.tracker.observe_machine(read_machine(_machine(), CAPI_MACHINES))
         self.pod(make_pod("job", node="", created=T0 - 200, limits=GPU), -200)
@@ -78,8 +64,8 @@ def _machine() -> Machine:
 
 @pytest.mark.parametrize("scenario", ARTICLE)
 def test_the_way_of_the_articles_nodes_is_recorded_phase_by_phase(scenario: str) -> None:
-    replay, moments = Replay(), ARTICLE[scenario]
-    replay.way(moments)
+    replay, moments = ReplayedNode(), ARTICLE[scenario]
+    replay.play(moments)
     record = replay.tracker.records["gpu-1"]
     assert span_seconds(record, Span.READY_TO_WORKLOAD) == pytest.approx(moments[-1], abs=1)
     found = node_phases(record)

@@ -102,8 +102,8 @@ class SimNode:
         return works and self.offers and self.cordoned_by != "us"
 
 
-class World:
-    """The cluster.
+class SimulatedFleet:
+    """The nodes of a cluster, their drivers and their pods.
 
     Args:
         names: its nodes, all with the driver set ``first``.

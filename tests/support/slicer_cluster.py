@@ -1,4 +1,4 @@
-"""A world of plain values around the slicer: an API server that is two dicts, agents that are one function."""
+"""A cluster of plain values around the slicer: the API server is two dicts, all agents are one function."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -48,8 +48,8 @@ def merge(target: Any, patch: Any) -> Any:
     return out
 
 
-class SlicerWorld:
-    """What the API server stores, and the agents that answer."""
+class SlicerCluster:
+    """A slicer with the objects of its API server and with the agents that answer it."""
 
     def __init__(self) -> None:
         self.pods: dict[str, PodInfo] = {}

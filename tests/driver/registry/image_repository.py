@@ -1,4 +1,4 @@
-"""A registry whose images and mood are at hand, a clock that is set by hand, and a resolver between them."""
+"""A registry and a clock that the test sets, and a resolver that uses both."""
 
 import asyncio
 import hashlib
@@ -18,8 +18,8 @@ from tessera.driver.registry.wire import RegistryHttp, Trust
 from tessera.driver.resolution import ImageKind, ImageQuery
 
 
-class Hand:
-    """A clock that is set by hand."""
+class ManualClock:
+    """A clock that only the test advances."""
 
     def __init__(self) -> None:
         self.time = 1000.0
@@ -34,14 +34,14 @@ class Hand:
         raise AssertionError(f"nobody waits here, and not {seconds} s")
 
 
-class Shelf:
-    """A registry in the test's own loop, whose images, mood and requests are at hand."""
+class ImageRepository:
+    """A registry in the test's own event loop: the test sets images and status, and reads the requests."""
 
     def __init__(self) -> None:
         self.images: dict[str, tuple[str, ...]] = {}
         self.status = 200
         self.retry_after = ""
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.host = ""
         #: Tag, architecture and digest of all that was ever given out.
         self.given: set[tuple[str, str, str]] = set()
@@ -49,7 +49,7 @@ class Shelf:
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         name = request.path.rpartition("/")[2]
-        self.asked.append(f"{request.method} {name}")
+        self.requests.append(f"{request.method} {name}")
         await asyncio.sleep(0)
         if self.status != 200:
             return web.Response(status=self.status, headers={"Retry-After": self.retry_after})
@@ -82,7 +82,7 @@ class Shelf:
 
 @asynccontextmanager
 async def resolving(
-    clock: Hand, secrets: Secrets = no_secrets, patience: float = 5.0
+    clock: ManualClock, secrets: Secrets = no_secrets, patience: float = 5.0
 ) -> AsyncIterator[RegistryResolver]:
     client = RegistryClient(RegistryHttp(Trust(plain=("*",)), total=patience, environment={}), clock)
     made = RegistryResolver(clock, client=client, secrets=secrets, rng=random.Random(7))
