@@ -197,7 +197,7 @@ class Scene:
         return {"id": str(number), "profile": profile, "gpuUUID": uuid, "start": start, "size": size}
 
     async def promise(self, name: str, *places: Place, state: str = "") -> None:
-        """What the controller writes for a pod; one of an earlier version also wrote a result in some state."""
+        """Writes a promise as the controller does; one of an earlier version also wrote a result in some state."""
         uid = self.uid(name)
         slices = [self.slice(number, place) for number, place in enumerate(places)]
         ref = {"kind": "Pod", "namespace": "default", "name": name, "uid": uid}
@@ -214,7 +214,7 @@ class Scene:
             await self._patch({"status": {"podAllocationResults": {uid: result}}}, subresource="status")
 
     async def take_back(self, name: str) -> None:
-        """What the controller does while a pod lives: asks for the slices back, then forgets the pod."""
+        """Asks for the slices of a living pod back, then forgets the pod, as the controller does."""
         uid = self.uid(name)
         deleting = {"allocationStatus": {"allocationStatusController": "deleting"}}
         await self._patch({"status": {"podAllocationResults": {uid: deleting}}}, subresource="status")
@@ -222,7 +222,7 @@ class Scene:
         await self.release(name)
 
     async def release(self, name: str) -> None:
-        """What the controller does when a pod has ended: removes the promise. The agent removes the result."""
+        """Removes the promise of an ended pod, as the controller does. The agent removes the result."""
         uid = self.uid(name)
         await self._patch({"spec": {"podAllocationRequests": {uid: None}}})
 
@@ -279,7 +279,7 @@ class Scene:
         await self.kubelet.allocate(self.made[name], PodUid(self.uid(name)))
 
     async def admitted(self, name: str) -> bool:
-        """Whether kubelet admits the pod now; a real one would fail it and its owner would make another."""
+        """True if kubelet admits the pod now; a real one would fail it and its owner would make another."""
         try:
             await self.admit(name)
         except DeviceAllocationError:
@@ -328,17 +328,17 @@ class Scene:
         await self.client.delete(PODS, name, "default", grace_seconds=0)
 
     def devices(self, name: str, container: str) -> list[str]:
-        """What kubelet gave to a container."""
+        """Returns the device IDs that kubelet gave to a container."""
         held = self.kubelet.ledger.holdings(PodUid(self.uid(name)), container)
         return [device for each in held for device in each.device_ids]
 
     async def allocatable(self, resource: str, count: int) -> bool:
-        """Whether kubelet offers so many devices of a resource."""
+        """True if kubelet offers so many devices of a resource."""
         offered = {each.resource_name: len(each.device_ids) for each in await self.kubelet.allocatable()}
         return offered.get(resource, 0) == count
 
     async def object_is_gone(self) -> bool:
-        """Whether the node has no Instaslice object."""
+        """True if the node has no Instaslice object."""
         try:
             await self.object()
         except NotFound:
@@ -346,11 +346,11 @@ class Scene:
         return False
 
     async def foreign_is_told(self) -> bool:
-        """Whether the object lists a position that no promise explains."""
+        """True if the object lists a position that no promise explains."""
         return bool((await self.object()).status.node_resources.foreign)
 
     async def is_empty(self) -> bool:
-        """Whether nothing is on the cards."""
+        """True if the cards have no GPU instance."""
         return not self.instances()
 
     def cdi_files(self) -> list[str]:
@@ -358,7 +358,7 @@ class Scene:
         return sorted(path.name for path in self.options.cdi_dir.glob("*"))
 
     async def journal_is_empty(self) -> bool:
-        """Whether the agent remembers nothing."""
+        """True if the agent's journal has no entry."""
         return not any(json.loads(self.options.journal_file.read_bytes().splitlines()[0]).values())
 
     # The hardware -----------------------------------------------------------------------------------------------

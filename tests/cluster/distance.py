@@ -20,7 +20,7 @@ from tessera_lab.cluster.cluster import SimulatedCluster
 
 
 class Network(msgspec.Struct, frozen=True):
-    """How bad a network is.
+    """Latency and loss of a network.
 
     Attributes:
         trip: seconds that a request, or its answer, takes at most; watches lag up to twice as long. 0 for no network.

@@ -94,7 +94,7 @@ class Drivers(VirtualLab):
         return status.strategy if status is not None else None
 
     def serves(self, name: str, strategy: DriverStrategy | None = None) -> bool:
-        """Whether a node has its driver and offers its card."""
+        """True if a node has its driver and offers its card."""
         status = self.told(name)
         ready = status is not None and status.phase is DriverPhase.READY and self.gpus(name) == {"nvidia.com/gpu": 1}
         return ready and (strategy is None or self.strategy(name) is strategy)

@@ -102,7 +102,7 @@ class Fleet(VirtualLab):
         return parse_upgrade_record(self.node(name).metadata.annotations.get(RECORD_ANNOTATION, ""))
 
     def all_serve(self, count: int = 1) -> bool:
-        """Whether every node offers its cards."""
+        """True if every node offers its cards."""
         return all(self.gpus(name) == {"nvidia.com/gpu": count} for name in self.cluster.nodes)
 
     async def reach(self, found: Callable[[], Any], what: str) -> None:

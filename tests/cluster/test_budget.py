@@ -1,4 +1,4 @@
-"""What a pod costs the API server, counted there."""
+"""Requests to the API server for one pod, counted there."""
 
 from collections.abc import Callable
 from typing import Any

@@ -31,7 +31,7 @@ def test_few_writes_of_a_rollout_fail_and_none_is_made_twice(tmp_path: Path) -> 
 
 
 def outcomes(fleet: Fleet) -> Counter[int]:
-    """What became of the controller's writes of nodes."""
+    """Counts the status codes of the controller's writes of nodes."""
     return Counter(
         each.code
         for each in fleet.cluster.server.audit

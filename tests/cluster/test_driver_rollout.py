@@ -19,7 +19,7 @@ def in_fleet(tmp_path: Path) -> Callable[..., None]:
 
 
 class Course:
-    """What was seen of a rollout, at every change of anything."""
+    """The states of a rollout that were observed at each change of an object."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet

@@ -206,7 +206,7 @@ def test_a_newer_version_that_a_registry_refuses_touches_no_node_that_serves(
 
 
 def pods_and_nodes(lab: Drivers) -> tuple[tuple[object, ...], ...]:
-    """What an upgrade would change: cordons, taints, the labels of drivers, and the pods that bring them."""
+    """Returns all that an upgrade would change: cordons, taints, labels of drivers, and the pods that bring them."""
     nodes = sorted(lab.nodes.cache.values(), key=lambda each: each.metadata.name)
     labels = (DRIVER_SET_LABEL, UPGRADE_STATE_LABEL, PAUSE_LABEL)
     found = [

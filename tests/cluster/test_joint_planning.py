@@ -1,4 +1,4 @@
-"""What waits is planned together: whatever fills a card fits one card, in any order of arrival, and as one pod."""
+"""Waiting pods are planned together: demands that fill a card fit one card, in any order of arrival, and as one pod."""
 
 import random
 from collections.abc import Awaitable, Callable, Sequence

@@ -24,7 +24,7 @@ def with_drivers(tmp_path: Path) -> Callable[..., None]:
 
 
 async def covered(lab: Drivers) -> str:
-    """What the controller has written beside the list."""
+    """Returns the coverage that the controller wrote beside the list."""
     held = await lab.client.get(CONFIGMAPS, CONFIG_MAP, NAMESPACE)
     return held.metadata.annotations.get(COVERAGE_ANNOTATION, "")
 

@@ -37,7 +37,7 @@ Right = tuple[str, str, str]
 
 
 def granted(account: str) -> set[Right]:
-    """What the manifests allow a service account."""
+    """Returns the rights that the manifests give a service account."""
     objects = install_manifests()
     rules = {
         (each["kind"], each["metadata"].get("namespace", ""), each["metadata"]["name"]): each["rules"]
@@ -63,7 +63,7 @@ def _resources(rule: dict[str, Any]) -> Iterator[str]:
 
 
 def used(lab: Any, account: str) -> set[Right]:
-    """What a service account asked for and got, in the words of :func:`granted`."""
+    """Returns the rights that a service account used, in the form of :func:`granted`."""
     rights = granted(account)
     found: set[Right] = set()
     for entry in lab.cluster.server.audit:
@@ -135,7 +135,7 @@ def used_for_drivers(folder: Path) -> set[Right]:
 
 
 def through_the_proxy(made: dict[str, Any]) -> bool:
-    """Whether containers of a DaemonSet reach what is outside through OpenShift's proxy."""
+    """True if containers of a DaemonSet use OpenShift's proxy for addresses outside."""
     wanted = {"name": "HTTPS_PROXY", "value": PROXY["spec"]["httpsProxy"]}
     return any(wanted in each.get("env", ()) for each in made["spec"]["template"]["spec"]["containers"])
 

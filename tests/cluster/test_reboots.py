@@ -25,7 +25,7 @@ def static(in_lab: Callable[..., None]) -> Callable[..., None]:
 
 
 class History:
-    """What the API server has told of a node, in order, repeats left out."""
+    """The states of a node that the API server sent, in order, repeats left out."""
 
     def __init__(self, lab: Any, name: str = "node-1") -> None:
         self.states: list[str] = []

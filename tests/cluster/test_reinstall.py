@@ -33,7 +33,7 @@ async def uninstall(lab: Any) -> None:
 
 
 def tiles(lab: Any) -> list[tuple[str, str, str, int]]:
-    """What ``tessera map`` draws: pod, state, profile and start of each slice."""
+    """Returns the slices that ``tessera map`` draws: pod, state, profile and start of each."""
     drawn = cards_of(list(lab.slices.cache.values()))
     found = [tile for node in drawn for card in node.cards for tile in card.tiles]
     return sorted((each.pod, each.state, each.profile, each.start) for each in found)

@@ -62,7 +62,7 @@ async def create(lab: Any, name: str, spec: dict[str, Any] | None = None, /, **n
 
 
 def chosen(lab: Any, name: str) -> tuple[str, str]:
-    """What a pod was given, and where it runs."""
+    """Returns the resource chosen for a pod, and its node."""
     pod = lab.pod(name)
     return pod.metadata.annotations["tessera.dev/chosen-resource"], pod.spec.node_name
 

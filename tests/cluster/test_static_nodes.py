@@ -393,7 +393,7 @@ async def _delete_agents(lab: Any) -> None:
 
 
 async def _let_agents_evict(lab: Any) -> None:
-    """What ``tessera install --mig-evict`` does: the right, and the argument."""
+    """Adds the right and the argument of ``tessera install --mig-evict``."""
     await apply_manifests(lab.client, yaml.safe_load_all((deploy_folder() / "options/evict.yaml").read_text()))
     found = await lab.client.get(DAEMONSETS.untyped(), "tessera-agent", "tessera-system")
     (container,) = found["spec"]["template"]["spec"]["containers"]
@@ -405,7 +405,7 @@ async def _let_agents_evict(lab: Any) -> None:
 
 
 async def _rolled_out(lab: Any) -> bool:
-    """Whether every agent runs with the newest arguments; pods that come before may meet a node without one."""
+    """True if every agent runs with the newest arguments; pods that come before may meet a node without one."""
     found = await lab.client.get(DAEMONSETS.untyped(), "tessera-agent", "tessera-system")
     status, wanted = found["status"], len(lab.cluster.nodes)
     seen = status.get("observedGeneration") == found["metadata"]["generation"]

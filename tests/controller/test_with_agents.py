@@ -215,7 +215,7 @@ class Agent:
         return self.flying is not None
 
     def send(self, *, answered: bool = True) -> bool:
-        """What was decided reaches the server."""
+        """Sends the agent's decision to the server."""
         patch, self.flying = self.flying, None
         if patch is None or self.node not in self.cluster.objects:
             return False

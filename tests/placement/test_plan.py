@@ -1,4 +1,4 @@
-"""What waits together is packed together, in the order that priority and arrival demand."""
+"""Pods that wait together are packed together, in the order of priority and arrival."""
 
 import random
 from collections.abc import Sequence

@@ -32,7 +32,7 @@ class Counted:
         return self.registry.get_sample_value(name, labels)
 
     def phase(self, phase: str, **more: str) -> tuple[float | None, float | None]:
-        """How often a phase was counted, and the sum of it."""
+        """Returns how many times a phase was counted, and its sum."""
         labels = {**LABELS, **more, "phase": phase}
         return self.value(f"{PHASE}_count", **labels), self.value(f"{PHASE}_sum", **labels)
 

@@ -23,7 +23,7 @@ class Counter(Decider[[int], int]):
 
 
 async def fetch(recorders: Recorders) -> bytes:
-    """What a process with these recorders answers."""
+    """Returns the answer of a process with these recorders."""
     async with asyncio.TaskGroup() as group:
         serving = group.create_task(serve_records(recorders, NAME))
         while True:

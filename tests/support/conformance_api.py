@@ -131,7 +131,7 @@ class Kubectl:
         self._namespace = namespace
 
     async def __call__(self, *arguments: str, manifest: Any = None, fails: bool = False) -> str:
-        """What it printed: standard output, or standard error when it is to fail."""
+        """Returns the program's standard output, or standard error if it is to fail."""
         text = None if manifest is None else json.dumps(manifest)
         command = ["kubectl", "-n", self._namespace, *arguments]
         done = await asyncio.to_thread(

@@ -103,7 +103,7 @@ class Manager:
 
 
 class Pods:
-    """What pod-resources tells."""
+    """The pods in the answer of pod-resources."""
 
     def __init__(self, *pods: PodResources) -> None:
         self.pods = list(pods)

@@ -22,7 +22,7 @@ NVML_CALLS = {name for name in vars(Nvml) if not name.startswith("_")} - {"laten
 
 
 class Killed(Exception):  # noqa: N818 - the word says what happened
-    """What kill -9 looks like from inside."""
+    """The end of a process by kill -9, as its own code meets it."""
 
 
 class Fate:
@@ -35,7 +35,7 @@ class Fate:
         self._left = at
 
     def strikes(self) -> bool:
-        """Whether this step is the fatal one."""
+        """True if this step is the fatal one."""
         if not self.armed or self.struck:
             return False
         self._left -= 1

@@ -98,7 +98,7 @@ class Page:
 
 
 def shows(shown: list[str], printed: str) -> bool:
-    """Whether the printed text is what the page shows of it."""
+    """True if the printed text is as on the page; a line ``...`` there stands for any lines."""
     pattern = "".join("(?:[^\n]*\n)*" if line == "..." else _line(line) for line in shown)
     text = "".join(f"{_plain(line)}\n" for line in printed.splitlines())
     return re.fullmatch(pattern, text, re.DOTALL) is not None

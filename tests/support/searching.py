@@ -1,4 +1,4 @@
-"""How many examples property tests try: a quarter in ``make test``; all, and drawn anew, in ``make soak``."""
+"""Numbers of examples of property tests: a quarter in ``make test``; all, and drawn anew, in ``make soak``."""
 
 import os
 

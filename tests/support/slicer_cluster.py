@@ -241,7 +241,7 @@ class SlicerCluster:
         ]
 
     def empty(self) -> bool:
-        """Whether nothing is promised anywhere."""
+        """True if no slice is promised."""
         items = [self.read(name) for name in self.objects]
         return not any(item.spec.pod_allocation_requests or item.status.pod_allocation_results for item in items)
 

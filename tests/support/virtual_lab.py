@@ -98,7 +98,7 @@ class VirtualLab:
         await self.client.apply(CONFIGMAPS.untyped(), name, {"data": data}, "tessera-system")
 
     def gpus(self, node: str = "node-1") -> dict[str, int]:
-        """What a node offers of NVIDIA's resources, those at 0 left out."""
+        """Returns NVIDIA's resources that a node offers, those at 0 left out."""
         seen = self.nodes.cache.get(node)
         told = seen.status.allocatable if seen is not None else {}
         return {name: int(text) for name, text in told.items() if name.startswith("nvidia.com/") and text != "0"}
@@ -116,13 +116,13 @@ class VirtualLab:
         return "", "", ""
 
     def tells(self, node: str) -> bool:
-        """Whether a node has told what it offers of its cards, and whether what was asked for is in force."""
+        """True if a node has published its offers, and a condition that reports the desired sharing profile."""
         seen = self.nodes.cache.get(node)
         told = seen is not None and OFFERS_ANNOTATION in seen.metadata.annotations
         return told and self.condition("GpuSharingApplied", node)[0] != ""
 
     def offers(self, node: str) -> bool:
-        """Whether a node has told its cards, and the scheduler sees what they can be."""
+        """True if a node has published its cards, and the scheduler sees the positions of their slices."""
         told = self.slices.cache.get(f"{INSTASLICE_NAMESPACE}/{node}")
         seen = self.nodes.cache.get(node)
         return (
@@ -134,7 +134,7 @@ class VirtualLab:
         )
 
     def trusts_webhook(self) -> bool:
-        """Whether both replicas of the webhook have written the same authority into its configuration."""
+        """True if both replicas of the webhook have written the same authority into its configuration."""
         (configuration,) = self.hooks.cache.values() or ({},)
         bundles = [hook["clientConfig"].get("caBundle") for hook in configuration.get("webhooks", ())]
         return bool(bundles) and all(bundles)
@@ -144,7 +144,7 @@ class VirtualLab:
         return self.pods.cache.get(f"default/{name}")
 
     def ready(self, name: str) -> bool:
-        """Whether all containers of a pod run."""
+        """True if all containers of a pod run."""
         pod = self.pod(name)
         return pod is not None and any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)
 
@@ -176,7 +176,7 @@ class VirtualLab:
         return self.instaslice(node).status.pod_allocation_results
 
     def settled(self, name: str) -> bool:
-        """Whether the pod's record reads ungated and created."""
+        """True if the pod's record reads ungated and created."""
         pod = self.pod(name)
         for node in self.cluster.nodes:
             found = self.results(node).get(pod.metadata.uid) if pod is not None else None
@@ -217,7 +217,7 @@ class VirtualLab:
         ]
 
     def told_times(self, pod: str, reason: str, word: str) -> int:
-        """How often the pod was told a reason with this word in it, repeats of one event counted."""
+        """Returns how many times the pod was told a reason with this word in it, repeats of one event counted."""
         return sum(event.count for event in self.events_of(pod, reason) if word in event.message)
 
 

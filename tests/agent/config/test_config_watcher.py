@@ -25,7 +25,7 @@ def replicas(admin: Any) -> int | None:
 
 
 def take(admin: Any) -> None:
-    """What the device plugins do once the wish is in force."""
+    """Applies the desired profile, as the device plugins do."""
     admin.agent.profile_applied(admin.agent.sharing.name, admin.agent.sharing.text)
 
 

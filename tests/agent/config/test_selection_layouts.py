@@ -1,4 +1,4 @@
-"""Which MIG layout a node shall have, out of the files of a ConfigMap."""
+"""Selection of a node's MIG layout from the files of a ConfigMap."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Which sharing profile a node follows: the one that is asked for, or what was in force, with the reason."""
+"""Selection of a node's sharing profile: the requested one, or the one in force, with the reason."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How the daemons of a node are kept, on simulated cards and virtual time."""
+"""Life cycle of a node's MPS daemons, on simulated cards and virtual time."""
 
 import asyncio
 import itertools

@@ -70,7 +70,7 @@ def told(
     ],
 )
 class TestEachStrategy:
-    """What is told by one strategy alone."""
+    """Responses of each device list strategy alone."""
 
     def test_envvar(self, devices: tuple[AdvertisedDevice, ...], uuids: bool, ids: list[str]) -> None:
         assert told(devices, "envvar", uuids=uuids) == ContainerAllocateResponse(

@@ -1,4 +1,4 @@
-"""Who stands in whose way on one card."""
+"""Conflicts between the users of one card."""
 
 import pytest
 

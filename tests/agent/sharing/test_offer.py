@@ -1,4 +1,4 @@
-"""What is offered when a profile can be followed, and when it cannot."""
+"""The offer of a profile that the cards can follow, and of one that they cannot."""
 
 import asyncio
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Whether the Node counts more than is given out."""
+"""Detection of a Node that counts more devices than the agent offers."""
 
 import pytest
 

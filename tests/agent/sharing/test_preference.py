@@ -1,4 +1,4 @@
-"""Which entries are preferred: joined cards, spread or packed shares, and always an answer."""
+"""Preferred entries: joined cards, spread or packed shares, and always an answer."""
 
 from tessera.agent.sharing.device_plugin import preferred_entries
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource

@@ -1,4 +1,4 @@
-"""What kubelet comes to count as cards, wishes and health change. On virtual time."""
+"""The devices that kubelet counts while cards, profiles and health change. On virtual time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order: no card is two pods' unless as shares of one kind, and the last wish wins."""
+"""Property: no card has two pods unless as shares of one kind, and the last profile wins, in any order of events."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 
 class Libcuda:
-    """What ``libcuda.so.1`` exports, as far as it is called: one stand-in device adds what the program says.
+    """The functions of ``libcuda.so.1`` that are called: one stand-in device adds as the program says.
 
     ``fail`` names calls and the result that they answer with; ``off`` is added to every sum.
     """

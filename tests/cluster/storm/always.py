@@ -1,4 +1,4 @@
-"""What must hold at every moment of a storm, whoever does what; looked at inside every write of the API server.
+"""Invariants of a storm, checked inside every write of the API server.
 
 1. No foreign cordon is lifted.
 2. A node is begun with only while ``maxParallelUpgrades`` and ``maxUnavailable`` leave room, counted as docs/drivers.md
@@ -172,7 +172,7 @@ class Always:
         self._limits.setdefault(name, []).append((self._lab.clock.now(), found))
 
     def _in_force(self) -> Iterator[UpgradePolicy]:
-        """What any object says, or said a moment ago."""
+        """Yields the limits that any object sets, or set until a moment ago."""
         since = self._lab.clock.now() - GRACE
         for said in self._limits.values():
             earlier = [policy for at, policy in said if at < since]

@@ -53,7 +53,7 @@ _LOOKS = 300.0
 
 
 async def put_right(s: Scene) -> None:
-    """What people and tenants take back."""
+    """Takes the changes of people and tenants back."""
     s.story.note("CALM")
     for pattern in s.refused:
         s.registries.allow(pattern)
@@ -131,7 +131,7 @@ async def _serve(s: Scene, version: str, names: list[str]) -> None:
 
 
 def _is_right(s: Scene, name: str, version: str) -> bool:
-    """Whether a node serves with a version, and nothing about it has failed."""
+    """True if a node serves with a version, and nothing about it has failed."""
     seen = s.lab.nodes.cache.get(name)
     failed = seen is None or seen.metadata.labels.get(UPGRADE_STATE_LABEL) == UpgradeState.FAILED.value
     return not failed and s.lab.serves(name) and _loaded(s, name) in {version, branch(version)}
@@ -153,7 +153,7 @@ def _loaded(s: Scene, name: str) -> str | None:
 
 
 def _account(s: Scene, name: str) -> str:
-    """How a node stands."""
+    """Describes the state of a node."""
     told, seen = s.lab.told(name), s.lab.nodes.cache.get(name)
     what = f"{told.phase.value}, set {told.set}: {told.reason}" if told is not None else "is told nothing"
     state = seen.metadata.labels.get(UPGRADE_STATE_LABEL, "no state") if seen is not None else "no node"
@@ -229,7 +229,7 @@ async def _look_at_writes(s: Scene) -> None:
 
 
 def _decides(s: Scene) -> bool:
-    """Whether a controller runs; while people keep all nodes out of service none can."""
+    """True if a controller runs; while people keep all nodes out of service none can."""
     return any(
         pod.metadata.labels.get("app.kubernetes.io/name") == "tessera-controller" and pod.status.phase == "Running"
         for pod in s.lab.own_pods.cache.values()
@@ -237,7 +237,7 @@ def _decides(s: Scene) -> bool:
 
 
 def look_at_round(s: Scene) -> None:
-    """What holds after half an hour in which nobody did anything, whatever was done before."""
+    """Checks the rules for a cluster half an hour after the last change."""
     if not s.governed or not _decides(s):
         return
     made = {each.id: each for each in s.lab.driver_sets}

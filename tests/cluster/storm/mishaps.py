@@ -1,4 +1,4 @@
-"""What befalls a cluster: registries, reboots, nodes that come and go, processes that die, writes of the ignorant.
+"""Mishaps of a cluster: registries, reboots, nodes that come and go, processes that die, wrong writes.
 
 What is forged here is healed without anybody's help. Left out is what only an administrator can put right, as the
 DaemonSet of the agent, and what is believed because nobody else may write it: a label that names another driver set

@@ -1,4 +1,4 @@
-"""What people do to a cluster with managed drivers: policies, NVIDIADrivers, labels, cordons, workloads."""
+"""Actions of people in a cluster with managed drivers: policies, NVIDIADrivers, labels, cordons, workloads."""
 
 import json
 from typing import Any

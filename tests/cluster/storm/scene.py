@@ -1,4 +1,4 @@
-"""Where a storm takes place, and what of it must be known to end it: what people changed and have to put right."""
+"""The cluster of a storm, and the changes of people that must be put right at its end."""
 
 import random
 from collections.abc import Awaitable

@@ -1,4 +1,4 @@
-"""What happened in a storm, in order, for whoever reads why it ended badly."""
+"""The events of a storm in order, for a reader who looks for the cause of a failure."""
 
 import logging
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What an object says of itself that matters here, and its changes in words."""
+"""Short texts about the driver of an object, and about its changes."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -27,7 +27,7 @@ def cordoned(node: Node) -> bool:
 
 
 def ours(node: Node) -> bool:
-    """Whether the rollout says that the cordon is its own."""
+    """True if the rollout's annotation claims the cordon."""
     return annotations(node).get(CORDONED_ANNOTATION) == "true"
 
 
@@ -36,7 +36,7 @@ def state_of(node: Node) -> UpgradeState:
 
 
 def cards(node: Node) -> int:
-    """How many cards a node offers."""
+    """Returns the number of cards that a node offers."""
     told = (node.get("status") or {}).get("allocatable") or {}
     return sum(int(count) for name, count in told.items() if name.startswith("nvidia.com/"))
 
@@ -55,7 +55,7 @@ def boot(node: Node) -> str:
 
 
 def shape(pod: Mapping[str, Any]) -> str:
-    """How a pod stands, in a few words."""
+    """Describes a pod in a few words."""
     status = pod.get("status") or {}
     containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     parts = [f"{each['name']} {_container(each)}" for each in containers]
@@ -73,13 +73,13 @@ def _container(status: Mapping[str, Any]) -> str:
 
 
 def _told(node: Node) -> str:
-    """What a node is told of its driver, shortened."""
+    """Returns the driver status of a node, shortened."""
     status = read_status(annotations(node).get(DRIVER_ANNOTATION, ""))
     return f"{status.phase.value}, {status.set or 'no set'}, {status.reason[:200]}" if status is not None else "nothing"
 
 
 def differences(old: Node, new: Node) -> Iterator[str]:
-    """What changed of a node, as far as its driver is concerned."""
+    """Lists the changes of a node that concern its driver."""
     for key in (DRIVER_SET_LABEL, UPGRADE_STATE_LABEL, PAUSE_LABEL, OWNER_LABEL):
         before, now = labels(old).get(key), labels(new).get(key)
         if before != now:

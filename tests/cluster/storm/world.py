@@ -27,7 +27,7 @@ _RED_HAT = "5.14.0-284.54.1.el9_2"
 
 
 class System(msgspec.Struct, frozen=True):
-    """What a machine may run.
+    """An operating system that a machine may run.
 
     Attributes:
         os_image: as kubelet reports it.
@@ -80,7 +80,7 @@ def _also_by_branch(named: dict[str, Any], version: str) -> dict[str, Any]:
 
 
 def is_driver(reference: str) -> bool:
-    """Whether an image brings a driver; the Driver Toolkit's comes with OpenShift, and nobody deletes it."""
+    """True if an image brings a driver; the Driver Toolkit's comes with OpenShift, and nobody deletes it."""
     return "driver-toolkit" not in reference
 
 
@@ -109,7 +109,7 @@ class Machines:
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a registry said of a reference: when, what, and which digest it has."""
+    """A registry's answer for a reference: time, outcome, digest."""
 
     at: float
     outcome: Outcome
@@ -134,7 +134,7 @@ class Registries(ImageCatalogue):
         return outcome
 
     def counted(self, image: str, architecture: str, since: float) -> bool:
-        """Whether an image by digest was, at some moment since then, the last clear answer for one of its names.
+        """True if an image by digest was, at some moment since then, the last clear answer for one of its names.
 
         A registry that does not answer takes nothing back.
         """

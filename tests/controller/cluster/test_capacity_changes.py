@@ -1,4 +1,4 @@
-"""Who is asked again about which nodes, and that everybody's turn comes."""
+"""Pods that are planned again after a change of capacity, with the nodes to look at, each in its turn."""
 
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.cluster.cluster_state import CapacityChanges

@@ -127,7 +127,7 @@ class Both:
             self.lab.remove_pod(pod["metadata"]["uid"])
 
     def ours(self, pod: Obj) -> dict[str, str]:
-        """What the judges say of each node."""
+        """Returns the result of our filters for each node."""
         judges = (HostPorts(self.pods, self.work), self.batch)
         said = {
             name: [why for judge in judges if (why := judge.refusal(facts(pod), NodeName(name)))]
@@ -136,7 +136,7 @@ class Both:
         return {name: found[0] if found else "" for name, found in said.items()}
 
     def theirs(self, pod: Obj) -> dict[str, str]:
-        """What the scheduler says, of the pod as it is and as the promise pins it."""
+        """Returns the scheduler's result, for the pod as it is and as the promise pins it."""
         return {name: self._judge(pod, name) or self._judge(pinned(pod, name), name) for name in self.lab.nodes}
 
     def _judge(self, pod: Obj, name: str) -> str:

@@ -115,7 +115,7 @@ class Forger:
         )
 
     def table(self) -> Any:
-        """Where profiles may lie."""
+        """Returns a table of the starts of profiles, with wrong values now and then."""
         rows: dict[str, Any] = {}
         for row in model_by_short_name(self.chance.choice(("A100-40GB", "A100-40GB", "A30"))).geometry.profiles:
             places = [{"start": self.pick(start), "size": self.pick(row.size)} for start in row.starts]

@@ -1,4 +1,4 @@
-"""Whatever is stored in Instaslices, nodes and pods: the machine goes on, in bounded time."""
+"""The controller goes on, in bounded time, with any content of Instaslices, nodes and pods."""
 
 from collections.abc import Callable
 from typing import Any

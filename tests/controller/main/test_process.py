@@ -165,7 +165,7 @@ class Lab:
 
 
 def _positions(cards: int) -> dict[str, str]:
-    """What kubelet publishes of the agent's device plugins: one device for each legal start."""
+    """Returns the devices of the agent's plugins as kubelet publishes them: one for each legal start."""
     geometry = model_by_short_name("A100-40GB").geometry
     return {resource_of(row.name): str(len(row.starts) * cards) for row in geometry.profiles}
 

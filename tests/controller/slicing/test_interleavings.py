@@ -1,4 +1,4 @@
-"""Whatever order things happen in: no slot is promised twice, and nothing is left when all pods are gone."""
+"""Property: no slot is promised twice, and nothing is left when all pods are gone, in any order of events."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a build is given: files that belong together, arguments that are declared, secrets that stay files."""
+"""The input of a build: files that belong together, arguments that are declared, secrets that stay files."""
 
 import itertools
 import re

@@ -1,4 +1,4 @@
-"""How a system's images are built, and which images that takes."""
+"""The build of images for each operating system, and the images that it needs."""
 
 from collections.abc import Callable
 

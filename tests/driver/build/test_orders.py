@@ -1,4 +1,4 @@
-"""What is ordered for a pool, what it is called, and what is refused because others wrote it."""
+"""Build orders of a pool: content, name, and refusal of objects that others wrote."""
 
 from collections.abc import Callable
 from typing import Any

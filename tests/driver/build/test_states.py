@@ -1,4 +1,4 @@
-"""What Jobs and pods say about builds, and what is started because of it: tables of plain values."""
+"""States of builds, read from Jobs and pods, and the Jobs that follow: tables of plain values."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What kernels that are to come are held against: pools whose driver Tessera brings, with their policies."""
+"""Pools and policies that next kernels are compared with: those whose driver Tessera brings."""
 
 import msgspec
 

@@ -102,7 +102,7 @@ class ClusterWithRegistry:
         return self.clock.monotonic() - began
 
     async def written(self) -> str:
-        """What stands beside the list."""
+        """Returns the coverage annotation of the list of next kernels."""
         held = await self.client.get(CONFIGMAPS, CONFIG_MAP, NAMESPACE)
         return held.metadata.annotations[COVERAGE_ANNOTATION]
 

@@ -1,4 +1,4 @@
-"""What oc and a Driver Toolkit say of releases to come."""
+"""Kernels of next OpenShift releases, read from oc and from a Driver Toolkit."""
 
 import contextlib
 import json

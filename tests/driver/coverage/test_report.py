@@ -1,4 +1,4 @@
-"""Which kernels count as covered, for whom the gate is open, and what is said of it."""
+"""The coverage report: covered kernels, policies with an open gate, and the sentence about both."""
 
 import msgspec
 import pytest

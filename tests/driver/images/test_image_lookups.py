@@ -1,4 +1,4 @@
-"""When registries are asked, and when they are asked again."""
+"""The times at which registries are asked, and asked again."""
 
 import asyncio
 import random
@@ -105,7 +105,7 @@ def test_a_registry_that_does_not_answer_is_asked_with_growing_pauses_and_its_si
 
 
 def test_every_answer_is_told_since_its_question_has_a_new_time() -> None:
-    """Whoever asked by the clock while a question was under way was told of no time for it."""
+    """A caller that asked by the clock during a lookup was told no time for it."""
 
     async def story(scene: Scene) -> None:
         await scene.ask(QUERY)

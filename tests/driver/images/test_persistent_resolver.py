@@ -1,4 +1,4 @@
-"""What registries said outlives the controller's process."""
+"""Answers of registries outlive the controller's process."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""Whatever a registry does, in whatever order: what the resolver says is never invented and never too old."""
+"""Property: the resolver's answers are never invented and never too old, in any order of a registry's answers."""
 
 import asyncio
 from collections import deque

@@ -1,4 +1,4 @@
-"""What is read from a Node before anybody has labelled it."""
+"""Facts that are read from a Node before anybody has labelled it."""
 
 import pytest
 

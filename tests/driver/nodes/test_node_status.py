@@ -1,4 +1,4 @@
-"""What a node is told, and when its dates move."""
+"""The status that a node's annotation gets, and the moments at which its dates change."""
 
 import msgspec
 

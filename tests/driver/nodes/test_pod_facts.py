@@ -1,4 +1,4 @@
-"""What pods on a node say about its driver."""
+"""Facts about a node's driver, read from the pods on it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which build a policy wants for a pool, and how long nodes wait for it."""
+"""The build that a policy requests for a pool, and the time that nodes wait for it."""
 
 import random
 

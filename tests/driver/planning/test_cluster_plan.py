@@ -117,7 +117,7 @@ class Cluster:
             self.asked |= {query: self.resolve(query) for query in missing}
 
     def act(self, *instructions: Instruction) -> None:
-        """What the API server makes of them."""
+        """Applies the instructions as the API server does."""
         for one in instructions:
             match one:
                 case CreateSet(set=made):

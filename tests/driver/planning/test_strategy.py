@@ -1,4 +1,4 @@
-"""Which strategy a node gets, and why none of the better ones."""
+"""The strategy of a node, and the reasons against each better one."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def policy(**fields: object) -> DriverPolicy:
 
 
 class Registries:
-    """What registries say, by repository and kind; everything else is not found."""
+    """Answers of registries by repository and kind; everything else is not found."""
 
     def __init__(self) -> None:
         self.said: dict[tuple[str, ImageKind], Resolution] = {}

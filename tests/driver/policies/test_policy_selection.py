@@ -1,4 +1,4 @@
-"""Which policy governs which node, and what becomes of mistakes, of other operators and of objects that are gone."""
+"""The policy of each node; mistakes, other operators, and objects that are gone."""
 
 from typing import Any
 

@@ -93,7 +93,7 @@ def private(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Pat
 
 
 async def asked(host: str, options: RegistryOptions) -> Outcome:
-    """What the controller's own resolver hears from a registry."""
+    """Returns the outcome that the controller's own resolver gets from a registry."""
     clock = SystemClock()
     user = UserInfo(name="controller", groups=("system:masters",))
     client = Client(InProcessTransport(ApiServer(clock), user), field_manager="tessera-controller", clock=clock)

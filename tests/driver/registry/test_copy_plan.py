@@ -1,4 +1,4 @@
-"""What is copied between registries, under which names, with which commands."""
+"""Copies between registries: images, names, commands."""
 
 import msgspec
 import pytest

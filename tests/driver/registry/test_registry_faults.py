@@ -36,7 +36,7 @@ def always(answer: Callable[[], web.StreamResponse]) -> Handler:
 
 
 async def failure(client: RegistryClient, handler: Handler) -> RegistryError:
-    """What asking for an image of a server with this handler raises."""
+    """Returns the error of a request for an image to a server with this handler."""
     async with serving(handler) as host:
         with pytest.raises(RegistryError) as told:
             await client.find_image(parse(f"{host}/a/b:1"), "amd64", NOBODY)

@@ -1,4 +1,4 @@
-"""What a 401 asks for, and who may hear the answer."""
+"""Tokens: the challenge of a 401, and the servers that may see credentials."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Which proxy a URL is fetched through."""
+"""The proxy of each URL."""
 
 import pytest
 

@@ -97,7 +97,7 @@ class SimNode:
 
     @property
     def serves(self) -> bool:
-        """Whether users get what they had: a working driver, cards, and no cordon but a person's."""
+        """True if users have a working driver, cards, and no cordon but a person's."""
         works = any(each.set == self.set and each.phase == "ready" and not each.terminating for each in self.drivers)
         return works and self.offers and self.cordoned_by != "us"
 
@@ -185,7 +185,7 @@ class SimulatedFleet:
 
     @property
     def failures(self) -> dict[str, SetFailures]:
-        """What is remembered."""
+        """The failures that the controller remembers."""
         return read_failures(self.memory)
 
     def _patch(self, patch: PatchNode) -> InstructionOutcome:
@@ -304,7 +304,7 @@ class SimulatedFleet:
         node.version += 1
 
     def parts(self) -> tuple[Callable[[SimNode], None], ...]:
-        """What moves by itself."""
+        """The parts that move without an instruction."""
         return (self.daemon_sets, self.kubelet, self.validator, self.agent, self.planner)
 
     # What watches show

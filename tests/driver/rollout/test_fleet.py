@@ -1,4 +1,4 @@
-"""Which nodes change their driver, how many at a time, and when nothing more is begun."""
+"""Nodes that change their driver: order, number at a time, and the end of a rollout."""
 
 from collections.abc import Iterable
 from typing import Any

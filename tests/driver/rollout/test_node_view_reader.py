@@ -1,4 +1,4 @@
-"""What is read of nodes and pods."""
+"""The view of a node, read from Node and pods."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Whatever happens between any two instructions, and whatever the controller has not seen yet.
+"""Property: a rollout keeps its rules, for any events between two instructions and any delay of the controller's view.
 
 The controller is killed before, between and after its writes; its mirrors are behind, nodes and pods apart; people
 cordon, uncordon, ask, and change their minds; nodes boot and go. Afterwards the fleet is given time, and every node
@@ -129,7 +129,7 @@ def settled(fleet: SimulatedFleet, controller: Controller) -> RolloutDecision:
 
 
 def in_service(node: SimNode) -> str:
-    """What is wrong with a node after everything had time; empty if nothing is."""
+    """Returns the faults of a node after everything had time; empty if there are none."""
     if node.state.active or node.set == CHANGING:
         return f"{node.name} is left in {node.state.value}, set {node.set}"
     if not node.serves:

@@ -46,7 +46,7 @@ def kept(patch: PatchNode) -> UpgradeRecord:
 
 
 def note(failed: NodeStep) -> str:
-    """What is told of a node that failed since its pods could not leave; that is nothing against the driver set."""
+    """Returns the text about a node whose pods could not leave; this does not count against the driver set."""
     assert failed.patch is not None
     assert (state(failed.patch), kept(failed.patch).occupied, failed.cause) == (UpgradeState.FAILED, True, "")
     return failed.patch.note

@@ -1,4 +1,4 @@
-"""What a card is, how it is joined to others and who may compute on it: the same from both back ends."""
+"""Properties, links and compute modes of a card: both back ends agree."""
 
 from collections import Counter
 from collections.abc import Callable

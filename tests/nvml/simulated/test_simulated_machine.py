@@ -383,7 +383,7 @@ def placements(held: list[GpuInstance]) -> list[Placement]:
 
 
 class Card(RuleBasedStateMachine):
-    """Whatever is asked of a card, in any order, it holds only what fits, and each call does all or nothing."""
+    """Property: a card holds only what fits, and each call does all or nothing, in any order of calls."""
 
     made = Bundle("made")
 

@@ -76,7 +76,7 @@ def test_a_card_that_never_comes_ends_the_experiment_with_what_was_awaited() -> 
 
 
 def test_a_policy_is_applied_as_its_author_wrote_it() -> None:
-    """What the server or an operator added to it is left out."""
+    """Fields that the server or an operator added are left out."""
 
     async def story(cluster: SimulatedCluster) -> None:
         live = {

@@ -1,4 +1,4 @@
-"""What Red Hat's clusters would have shown, event by event, is measured as what they published: 308/132, 369/217/207.
+"""Events of Red Hat's clusters give the durations that they published: 308/132, 369/217/207 s.
 
 Each story is a trace of writes to the API, at moments that stand in it: what NVIDIA's operator, the autoscaler and
 kubelets write on the way. It is played into an API server on virtual time, and the experiments watch it as they watch
@@ -95,7 +95,7 @@ class Cluster:
         self._played: set[str] = set()
 
     async def run(self, measured: Coroutine[Any, Any, list[float]]) -> list[float]:
-        """What an experiment measures meanwhile."""
+        """Runs the measurement while the events of two nodes are played; returns its result."""
         manifests = [each for each in install_manifests() if each["kind"] == "CustomResourceDefinition"]
         await apply_manifests(self.client, manifests)
         for name in ("gpu-1", "gpu-2"):

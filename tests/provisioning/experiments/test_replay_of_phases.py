@@ -1,4 +1,4 @@
-"""What Red Hat's nodes would have shown is recorded as 369/217/207 s, and every second of it belongs to a phase.
+"""Events of Red Hat's nodes are recorded as 369/217/207 s, and every second belongs to a phase.
 
 A whole way from a machine that is asked for to a workload that runs, object by object. What a record may not do is to
 put seconds aside: where every milestone was seen, nothing is unattributed.

@@ -1,4 +1,4 @@
-"""When a startup taint goes, and what is said of nodes that do not come that far."""
+"""Removal of startup taints, and the texts about nodes that miss the deadline."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which daemons an offer asks for."""
+"""The MPS daemons that an offer needs."""
 
 from pathlib import Path
 
