@@ -20,7 +20,8 @@ def test_an_agent_on_a_node_without_cards_waits_for_a_driver_and_does_not_crash(
         await lab.clock.sleep(300)
         status, message = conditions(lab.nodes.cache.get("node-1"))["GpuNodeReady"]
         assert status == "False"
-        assert "no driver is loaded on this node: node node-1 of the lab was started without cards" in message
+        for fact in ("no driver is loaded on this node", "node node-1 of the lab was started without cards"):
+            assert fact in message
         pods = (await lab.client.list(PODS)).items
         agents = [each for each in pods if each.metadata.name.startswith("tessera-agent")]
         assert len(agents) == 2

@@ -125,9 +125,11 @@ def test_what_cannot_be_is_said_at_once(mixed: Callable[..., None]) -> None:
     async def scenario(lab: Any) -> None:
         with pytest.raises(Forbidden) as caught:
             await create(lab, "p", gpu_memory="200Gi")
-        assert "the most memory that one has is 80Gi. The cluster has 2 nvidia.com/gpu" in str(caught.value)
+        for fact in ("the most memory that one has is 80Gi", "The cluster has 2 nvidia.com/gpu"):
+            assert fact in str(caught.value)
         with pytest.raises(Forbidden) as caught:
             await lab.create("q", {SHARED: 2})
-        assert f'container "c0": asks for 2 of {SHARED}, and every node that has it gives a' in str(caught.value)
+        for fact in ('container "c0"', f"asks for 2 of {SHARED}", "every node that has it gives a"):
+            assert fact in str(caught.value)
 
     mixed(scenario)

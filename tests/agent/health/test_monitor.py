@@ -357,7 +357,10 @@ def test_every_change_of_health_is_reported_once_and_shown(tmp_path: Path) -> No
             node.xid(94, gi)
             await asyncio.sleep(0.1)
         where = f"GPU 0 ({node.one}) GPU instance {gi}"
-        assert node.told == [("GpuUnhealthy", f"{where}: XID 94; not allocated until its probes succeed for a while")]
+        ((reason, text),) = node.told
+        assert reason == "GpuUnhealthy"
+        for fact in (where, "XID 94", "not allocated", "until its probes succeed"):
+            assert fact in text
         assert agent.watch.condition().message == node.told[0][1]
         assert agent.gauge("tessera_gpu_health", gpu=node.one) == Reaction.DRAIN
         assert agent.gauge("tessera_gpu_health", gpu=node.other) == Reaction.IGNORE

@@ -154,7 +154,8 @@ def test_an_unknown_layout_lists_the_known_ones() -> None:
 def test_an_unknown_layout_is_rejected_with_the_most_similar_name(name: str, closest: str, hint: str) -> None:
     found = resolve_layout(DesiredLayout(name=name, closest=closest), CARDS)
     assert isinstance(found, RejectedLayout)
-    assert f'did you mean "{hint}"? correct the label nvidia.com/mig.config, or add' in found.text
+    for fact in (f'did you mean "{hint}"?', "the label nvidia.com/mig.config", "or add"):
+        assert fact in found.text
 
 
 def test_a_name_that_is_like_none_is_answered_with_no_guess() -> None:
@@ -180,10 +181,16 @@ def test_a_conflict_of_several_cards_is_reported_once() -> None:
     entry = LayoutEntry(devices=None, mig_enabled=True, counts={"1g.5gb": 1, "3g.20gb": 2}, path="x[0]")
     found = resolve_layout(DesiredLayout(name="x", entries=(entry,)), [card(1), card(0)])
     assert isinstance(found, RejectedLayout)
-    assert found.text.endswith(
-        "x[0].mig-devices: GPU 0, 1 (NVIDIA A100-SXM4-40GB):"
-        " 1g.5gb + 2 x 3g.20gb need 9 memory slots (1 for 1g.5gb + 8 for 3g.20gb), the card has 8"
-    )
+    assert found.text.count("memory slots") == 1
+    for fact in (
+        "x[0].mig-devices",
+        "GPU 0, 1 (NVIDIA A100-SXM4-40GB)",
+        "1g.5gb + 2 x 3g.20gb",
+        "9 memory slots",
+        "1 for 1g.5gb + 8 for 3g.20gb",
+        "the card has 8",
+    ):
+        assert fact in found.text
 
 
 def test_a_profile_of_another_model_is_refused_with_those_that_the_card_has() -> None:

@@ -54,7 +54,8 @@ def test_a_profile_that_the_cards_do_not_allow_leaves_the_one_in_force(cards: Ca
     before, _ = decided(cards(), wish(GOOD, "good"))
     found, objection = decided(cards(), wish(BAD, "bad"), before)
     assert found == before
-    assert objection.startswith('ProfileRefused: profile "bad" cannot be followed on these cards: sharing.timeSlicing')
+    for fact in ("ProfileRefused", 'profile "bad"', "cannot be followed", "sharing.timeSlicing"):
+        assert fact in objection
     assert objection.endswith("Still offered: nvidia.com/gpu.shared")
 
 
@@ -122,18 +123,22 @@ def test_single_on_a_node_with_one_card_left_whole_is_refused(machine: Simulated
     for gpu in machine.uuids()[:3]:
         cut(machine, gpu, 0)
     _, objection = decided(cards(), wish("flags: {migStrategy: single}"))
-    assert "GPU 3: MIG is off, but on at GPU 0; MIG strategy single needs one mode" in objection
+    for fact in ("GPU 3: MIG is off", "on at GPU 0", "MIG strategy single needs one mode"):
+        assert fact in objection
 
 
 def test_a_name_of_the_slicers_is_left_to_it_and_the_rest_is_offered(machine: SimulatedMachine, cards: Cards) -> None:
     cut(machine, machine.uuids()[0], 0, 1)
     found, objection = decided(cards(), wish(GOOD), None, "nvidia.com/mig-1g.5gb")
     assert found.offer.counts == {"nvidia.com/gpu.shared": 12}
-    assert objection == (
-        "ResourceNameConflict: nvidia.com/mig-1g.5gb is allocated on demand on this node, so its 2 fixed devices are "
-        "not offered: rename it in resources.mig of the sharing profile, such as "
-        "{pattern: '1g.5gb', name: mig-1g.5gb.fixed}"
-    )
+    for fact in (
+        "ResourceNameConflict",
+        "nvidia.com/mig-1g.5gb is allocated on demand",
+        "2 fixed devices are not offered",
+        "resources.mig of the sharing profile",
+        "{pattern: '1g.5gb', name: mig-1g.5gb.fixed}",
+    ):
+        assert fact in objection
     renamed = f"resources: {{mig: [{{pattern: '1g.5gb', name: mig-1g.5gb.fixed}}]}}\n{GOOD}"
     assert not decided(cards(), wish(renamed), None, "nvidia.com/mig-1g.5gb")[1]
 

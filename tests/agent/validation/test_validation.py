@@ -196,7 +196,8 @@ def test_wrong_sums_are_no_success(markers: MarkerFiles) -> None:
 
 def test_cards_in_mig_mode_that_nobody_has_cut_have_nothing_to_compute_on(markers: MarkerFiles) -> None:
     said = run(markers, SimulatedMachine("2xA30", seed="n", mig=True), Libcuda(fail={"cuInit": 100}))
-    assert "all 2 cards are in MIG mode and none is cut, so no program was run on them" in said[-2]
+    for fact in ("all 2 cards are in MIG mode", "none is cut", "no program was run"):
+        assert fact in said[-2]
     assert markers.present(CUDA_READY)
 
 

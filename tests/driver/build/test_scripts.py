@@ -168,7 +168,8 @@ def test_another_version_that_is_in_use_is_told(machine: Machine) -> None:
     done = machine.run("init")
     assert done.returncode == 1
     assert "module nvidia is in use" in done.stdout
-    assert "the driver 470.1 in the kernel is in use; end what uses the cards of this node" in done.stderr
+    for fact in ("driver 470.1 in the kernel is in use", "end what uses the cards"):
+        assert fact in done.stderr
     assert machine.calls("modprobe") == []
 
 
@@ -238,7 +239,8 @@ def test_switches_without_a_fabric_manager_are_told(machine: Machine) -> None:
     (machine.programs / "nv-fabricmanager").unlink()
     done = machine.run("init")
     assert done.returncode == 1
-    assert "this node has NVSwitches, but the image has no fabric manager; build it with NVSWITCH=yes" in done.stderr
+    for fact in ("NVSwitches", "no fabric manager", "build it with NVSWITCH=yes"):
+        assert fact in done.stderr
 
 
 @pytest.mark.parametrize(("wanted", "loaded"), [("true", True), ("false", False)])
@@ -381,7 +383,8 @@ def test_a_registry_that_does_not_answer_gets_nothing_pushed_over(builder: Build
     builder.buildah("echo 'dial tcp: i/o timeout' >&2; exit 125")
     done = builder.run(OTHER="arm64")
     assert done.returncode == 1
-    assert "whether registry.local/driver:525 has an image for arm64 is not known; nothing was pushed" in done.stderr
+    for fact in ("registry.local/driver:525", "arm64", "not known", "nothing was pushed"):
+        assert fact in done.stderr
     assert not any("push" in call for call in builder.calls())
 
 

@@ -69,9 +69,12 @@ def test_a_line_that_is_none_is_told_and_the_others_count() -> None:
         {"ubuntu22.04": "latest\n5.15.0-119-generic riscv\n5.15.0-120-generic", "Windows": "10"}
     )
     assert [each.kernel for each in kernels] == ["5.15.0-120-generic"]
-    assert problems[0].startswith("operating system 'Windows': write ID and VERSION_ID of os-release")
-    assert problems[1].startswith("ubuntu22.04: kernel 'latest': write what uname -r says")
-    assert problems[2].startswith("ubuntu22.04: 'riscv' behind kernel 5.15.0-119-generic: only amd64 or arm64")
+    for fact in ("operating system 'Windows'", "ID and VERSION_ID of os-release"):
+        assert fact in problems[0]
+    for fact in ("ubuntu22.04", "kernel 'latest'", "uname -r"):
+        assert fact in problems[1]
+    for fact in ("ubuntu22.04", "'riscv'", "kernel 5.15.0-119-generic", "amd64 or arm64"):
+        assert fact in problems[2]
 
 
 def test_a_list_without_end_is_bounded() -> None:

@@ -141,6 +141,7 @@ def test_without_kernels_the_gate_is_open() -> None:
 
 def test_a_condition_names_what_is_missing_and_not_everything() -> None:
     report = CoverageReport(rows=tuple(row(False, kernel=f"5.15.0-{number}-generic") for number in range(5)))
-    assert report.sentence.startswith("0/5 covered. ubuntu22.04 5.15.0-0-generic amd64: no such tag; ")
+    for fact in ("0/5 covered.", "ubuntu22.04 5.15.0-0-generic amd64: no such tag; "):
+        assert fact in report.sentence
     assert report.sentence.endswith("; and 2 more.")
     assert CoverageReport(rows=(row(True),)).sentence == "1/1 covered. 1 next kernels known."

@@ -58,7 +58,8 @@ def test_an_image_that_does_not_come_is_named(reason: str) -> None:
 @pytest.mark.parametrize("reason", ["CreateContainerConfigError", "CreateContainerError", "RunContainerError"])
 def test_a_container_that_kubelet_cannot_make_is_told_with_its_words(reason: str) -> None:
     (found,) = read_node_pods([pod("tessera-driver", "nvidia-driver-ctr", container=waiting(reason))]).drivers
-    assert found.fault == (f"pod tessera-driver-x: container nvidia-driver-ctr cannot be made, {reason}: back-off")
+    for fact in ("pod tessera-driver-x", "container nvidia-driver-ctr", "cannot be made", f"{reason}: back-off"):
+        assert fact in found.fault
     assert found.progress is DriverPodProgress.PULLING  # it may yet be made, when what is missing is there
 
 
@@ -132,7 +133,8 @@ def test_further_restarts_change_no_words_and_a_driver_that_cannot_be_unloaded_i
         for state in (waiting("CrashLoopBackOff"), running)
     }
     (fault,) = faults
-    assert fault.endswith("ended 3 times or more; it cannot unload the driver before while pods use the cards")
+    for fact in ("ended 3 times or more", "cannot unload the driver", "while pods use the cards"):
+        assert fact in fault
 
 
 def test_what_all_containers_of_a_pod_did_was_the_nodes_boot_and_no_crash() -> None:

@@ -80,7 +80,8 @@ def test_slices_are_never_advised_to_have_the_label(there: bool | None) -> None:
 def test_nodes_of_no_group_that_can_stop_all_scale_up_are_named() -> None:
     assert unmanaged(()) == ()
     (told,) = unmanaged([(f"n{number}", "accelerator") for number in range(5)])
-    assert told.text.startswith("n0, n1, n2 and 2 more: of no autoscaled node group, with accelerator and without")
+    for fact in ("n0, n1, n2 and 2 more", "no autoscaled node group", "with accelerator and without"):
+        assert fact in told.text
     assert "#10301" in told.text
     assert "kubectl label node n0 accelerator-" in told.remedy
 
@@ -204,7 +205,8 @@ def test_a_label_of_another_type_than_the_limits_is_told_after_timers() -> None:
     labels = Labels(there=True, name="cluster-api/accelerator", value="nvidia-t4", types=("nvidia.com/gpu",))
     told = findings(BUILT, advise(BUILT, labelled=True), Timers(max_node_provision=300), labels=labels)
     assert [each.rank for each in told] == [Rank.LOOP, Rank.LABEL_UNMATCHED]
-    assert 'has the value "nvidia-t4", and the autoscaler has limits for nvidia.com/gpu' in told[1].text
+    for fact in ('the value "nvidia-t4"', "limits for nvidia.com/gpu"):
+        assert fact in told[1].text
     matched = msgspec.structs.replace(labels, types=("nvidia.com/gpu", "nvidia-t4"))
     assert len(findings(BUILT, advise(BUILT, labelled=True), Timers(max_node_provision=300), labels=matched)) == 1
 
@@ -213,12 +215,14 @@ def test_nodes_that_were_lost_make_bounds_doubtful() -> None:
     times = GroupTimes(group="gpu", provision=(250.0, 260.0), lost=(330.0, 340.0))
     told = findings(times, advise(times, labelled=True), Timers(), labels=Labels(there=True))
     assert told[0].rank is Rank.LOST
-    assert told[0].text.startswith("2 nodes went away before the cards could be used, after 5m40s at most")
+    for fact in ("2 nodes went away", "before the cards could be used", "after 5m40s at most"):
+        assert fact in told[0].text
 
 
 def test_pods_below_the_cutoff_are_named() -> None:
     (told,) = expendable(["a/w-1", "a/w-2", "a/w-3", "a/w-4"], -10)
-    assert told.text.startswith("no node is ever made for a/w-1, a/w-2, a/w-3 and 1 more: their priority is below")
+    for fact in ("a/w-1, a/w-2, a/w-3 and 1 more", "no node is ever made", "priority is below"):
+        assert fact in told.text
     assert expendable([], -10) == ()
 
 

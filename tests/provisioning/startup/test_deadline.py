@@ -52,10 +52,9 @@ def test_a_node_that_offers_what_it_should_is_freed() -> None:
     found = judge_startup(node(), with_(allocatable=130), keys=KEYS, deadline=PATIENCE, now=T0 + 132)
     assert found.remove_taints
     assert found.condition is not None
-    assert (found.condition.status, found.condition.text) == (
-        "True",
-        "132 s after it was registered, kubelet gives 1 nvidia.com/gpu",
-    )
+    assert found.condition.status == "True"
+    for fact in ("132 s after it was registered", "kubelet gives 1 nvidia.com/gpu"):
+        assert fact in found.condition.text
 
 
 @pytest.mark.parametrize(

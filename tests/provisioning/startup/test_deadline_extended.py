@@ -60,7 +60,8 @@ def test_after_the_wait_what_was_left_of_the_deadline_is_left_still() -> None:
     found = late(done, 1200, pulling)
     assert found.condition is not None
     assert found.condition.reason == EXTENDED
-    assert "the cause that delayed its driver for 1140 s would have delayed another node's too" in found.condition.text
+    for fact in ("delayed its driver for 1140 s", "would have delayed another node's too"):
+        assert fact in found.condition.text
     assert found.due == T0 + 900 + 1140
     ended = late(done, 900 + 1140, pulling)
     assert ended.condition is not None
@@ -136,9 +137,8 @@ def test_one_of_which_it_was_said_that_it_is_overdue_is_told_that_it_is_not_any_
     found = late(LATE, 5100, some)
     assert found.condition is not None
     assert found.condition.reason == EXTENDED
-    assert found.condition.text == (
-        f"its driver was requested only at {rfc3339(T0 + 5000)}; the deadline is extended to {rfc3339(T0 + 5900)}"
-    )
+    for fact in (f"driver was requested only at {rfc3339(T0 + 5000)}", f"deadline is extended to {rfc3339(T0 + 5900)}"):
+        assert fact in found.condition.text
     assert shared_cause(some, LATE, overdue("DriverNotPulled"), deadline=PATIENCE, now=T0 + 5100)
 
 
@@ -147,13 +147,13 @@ def test_what_is_said_of_one_that_stood_there_before_counts_from_when_its_driver
     old: dict[str, Any] = {"registered": T0 - 30 * 86400, "conditions": (READY,)}
     ended = late(LATE, 5900, make_node(taints=KEYS, annotations=driver(since=T0 + 5000), **old))
     assert ended.condition is not None
-    assert ended.condition.text.startswith(
-        "900 s after a driver was requested, no container of a driver has started there"
-    )
+    for fact in ("900 s after a driver was requested", "no container of a driver has started"):
+        assert fact in ended.condition.text
     gives = make_node(annotations=driver(since=T0 + 5000), allocatable={"nvidia.com/gpu": "1"}, **old)
     came = late(msgspec.structs.replace(LATE, at={**LATE.at, M.ALLOCATABLE: T0 + 5120}), 5120, gives)
     assert came.condition is not None
-    assert came.condition.text == "120 s after a driver was requested, kubelet gives 1 nvidia.com/gpu"
+    for fact in ("120 s after a driver was requested", "kubelet gives 1 nvidia.com/gpu"):
+        assert fact in came.condition.text
 
 
 # Whether another node would help

@@ -40,7 +40,8 @@ def test_a_node_within_the_limit_is_replaced() -> None:
 def test_at_the_limit_no_more_nodes_of_the_group_are_replaced() -> None:
     found = asked(history=(gone(5), gone(3000)), limit=2)
     assert found.answer is ReplacementAnswer.HELD
-    assert found.text == "2 nodes of group a in an hour were replaced already, which is the limit"
+    for fact in ("2 nodes of group a in an hour", "replaced already", "the limit"):
+        assert fact in found.text
 
 
 @pytest.mark.parametrize(
