@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from tests.support.api_clients import ADMINISTRATORS, in_process_client
 from tests.support.scenes import repeated_scene_player, scene_player
 
 from tessera.agent.base.options import AgentOptions
@@ -27,8 +28,7 @@ from tessera.mig.models import model_by_short_name
 from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.interface import GpuInstance, Nvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
-from tessera_lab.apiserver.interfaces import GroupResource, UserInfo
-from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
+from tessera_lab.apiserver.interfaces import GroupResource
 from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.apiserver.resource_types import ResourceType, Subresource
 from tessera_lab.kubelet.containers.cdi import CdiRegistry
@@ -119,8 +119,7 @@ class Scene:
         self.agent: asyncio.Task[None] | None = None
 
     def user(self, name: str) -> Client:
-        user = UserInfo(name=name, groups=("system:masters",))
-        return Client(InProcessTransport(self.server, user), field_manager=name, clock=self.clock)
+        return in_process_client(self.server, self.clock, name, ADMINISTRATORS)
 
     def _kubelet(self) -> DeviceManager:
         return DeviceManager(

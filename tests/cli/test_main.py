@@ -1,29 +1,18 @@
 """The command line as a whole: it starts with what it needs. What that costs in CPU is measured by bench/cli.py."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import click
 import pytest
 from click.testing import CliRunner
+from tests.support.imported_modules import HEAVY, imported_modules
 
 from tessera.cli.main import tessera
-
-#: Each of these costs more than all that an overview or a help text needs.
-HEAVY = {"aiohttp", "grpc", "cryptography", "prometheus_client", "uvloop", "yaml", "rich"}
-SHOW = "import sys; from tessera.cli.main import main; main(sys.argv[1:]); print('\\n', *sys.modules, file=sys.stderr)"
-
-
-def imported(*arguments: str) -> set[str]:
-    """The top-level modules that one run has loaded at its end."""
-    done = subprocess.run([sys.executable, "-c", SHOW, *arguments], check=True, capture_output=True, text=True)
-    return {name.partition(".")[0] for name in done.stderr.split()}
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"]])
 def test_an_overview_loads_click_and_nothing_of_the_clusters(arguments: list[str]) -> None:
-    assert not imported(*arguments) & {*HEAVY, "msgspec", "asyncio", "email"}
+    assert not imported_modules(*arguments) & {*HEAVY, "msgspec", "asyncio", "email"}
 
 
 @pytest.mark.parametrize(
@@ -31,7 +20,7 @@ def test_an_overview_loads_click_and_nothing_of_the_clusters(arguments: list[str
     ["map", "why", "plan", "config", "install", "autoscaler", "lab", "controller", "webhook", "agent"],
 )
 def test_a_commands_help_loads_nothing_that_only_its_work_needs(command: str) -> None:
-    assert not imported(command, "--help") & HEAVY
+    assert not imported_modules(command, "--help") & HEAVY
 
 
 def list_commands(group: click.Group, context: click.Context) -> Iterator[tuple[str, ...]]:

@@ -2,10 +2,12 @@
 
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cluster import driverlab, new_nodes
 from tests.support.virtual_lab import COMMANDS, Scenario, VirtualLab
 
 from tessera.api.names import is_on_demand
@@ -50,3 +52,15 @@ def in_lab(tmp_path: Path) -> Callable[..., None]:
         run_virtual(play())
 
     return run
+
+
+@pytest.fixture
+def with_drivers(tmp_path: Path) -> Callable[..., None]:
+    """Runs a scenario in a cluster of machines without drivers."""
+    return partial(driverlab.play, tmp_path)
+
+
+@pytest.fixture
+def with_new_nodes(tmp_path: Path) -> Callable[..., None]:
+    """Runs a scenario in a cluster that begins with one node without cards."""
+    return partial(new_nodes.play, tmp_path)

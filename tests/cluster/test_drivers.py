@@ -1,11 +1,9 @@
 """Drivers in whole clusters: machines without one, a registry, the real controller and agents; simulated time."""
 
 from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 
 import pytest
-from tests.cluster.driverlab import JAMMY, K1, K2, NEWER, REPOSITORY, VERSION, Drivers, builder, node, play, precompiled
+from tests.cluster.driverlab import JAMMY, K1, K2, NEWER, REPOSITORY, VERSION, Drivers, builder, node, precompiled
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.driver.node_status import (
@@ -18,12 +16,6 @@ from tessera.api.driver.node_status import (
 from tessera.api.driver.nvidia_driver import OWNER_LABEL
 from tessera.driver.resolution import Outcome
 from tessera.kube.resources import DEPLOYMENTS
-
-
-@pytest.fixture
-def with_drivers(tmp_path: Path) -> Callable[..., None]:
-    """Runs a scenario in a cluster of machines without drivers."""
-    return partial(play, tmp_path)
 
 
 def test_covered_kernels_get_precompiled_drivers_and_others_are_built_with_the_reasons_told(

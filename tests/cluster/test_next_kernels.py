@@ -1,11 +1,8 @@
 """A kernel is announced to a whole cluster: its image is built before a node boots into it; simulated time."""
 
 from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 
-import pytest
-from tests.cluster.driverlab import COSTS, K1, K2, Drivers, builder, node, play, precompiled
+from tests.cluster.driverlab import COSTS, K1, K2, Drivers, builder, node, precompiled
 
 from tessera.api.driver.node_status import DriverStrategy
 from tessera.driver.coverage.kernels import CONFIG_MAP
@@ -15,12 +12,6 @@ from tessera.kube.resources import CONFIGMAPS
 NAMESPACE = "tessera-system"
 BUILDING = {"tessera.dev/driver-build-repository": "registry.local/built"}
 BUILT = f"registry.local/built/driver:525.125.06-{K2}-ubuntu22.04"
-
-
-@pytest.fixture
-def with_drivers(tmp_path: Path) -> Callable[..., None]:
-    """Runs a scenario in a cluster of machines without drivers."""
-    return partial(play, tmp_path)
 
 
 async def covered(lab: Drivers) -> str:

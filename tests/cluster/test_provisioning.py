@@ -1,15 +1,12 @@
 """Nodes on their way to usable cards in whole clusters: the real controller, agents, and drivers; simulated time."""
 
-import functools
 import itertools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from tests.cluster.coming import COSTS, GPU, K1, K2, K3, Nodes
-from tests.cluster.coming import play as played
+from tests.cluster.new_nodes import COSTS, GPU, K1, K2, K3, Nodes
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.kube.resources import NODES
@@ -22,13 +19,7 @@ M = Milestone
 Play = Callable[..., None]
 
 
-@pytest.fixture
-def play(tmp_path: Path) -> Play:
-    """Runs a scenario."""
-    return functools.partial(played, tmp_path)
-
-
-def test_a_new_node_is_followed_from_the_pod_that_asked_for_it_to_the_pod_that_runs(play: Play) -> None:
+def test_a_new_node_is_followed_from_the_pod_that_asked_for_it_to_the_pod_that_runs(with_new_nodes: Play) -> None:
     async def scenario(lab: Nodes) -> None:
         await lab.policy()
         await lab.create("job", GPU)
@@ -63,7 +54,7 @@ def test_a_new_node_is_followed_from_the_pod_that_asked_for_it_to_the_pod_that_r
         await lab.clock.sleep(60)
         assert (await lab.kept())["gpu-1"].at == found.at
 
-    play(scenario)
+    with_new_nodes(scenario)
 
 
 LEFT_OUT = "nvidia.com/gpu.deploy.driver"
@@ -78,7 +69,7 @@ BEFORE: dict[str, dict[str, Any]] = {"disabled": {"enabled": False}, "mistaken":
     ],
 )
 def test_the_time_in_which_nobody_asked_for_a_driver_is_no_time_to_a_gpu(
-    play: Play, before: str, *, dies: bool
+    with_new_nodes: Play, before: str, *, dies: bool
 ) -> None:
     async def scenario(lab: Nodes) -> None:
         lab.add("gpu-1", labels={LEFT_OUT: "false"} if before == "left out" else {})
@@ -102,10 +93,10 @@ def test_the_time_in_which_nobody_asked_for_a_driver_is_no_time_to_a_gpu(
         assert [span_seconds(found, part) for part in (Span.TOTAL, Span.PROVISIONED, Span.STARTUP)] == [None] * 3
         assert any("s after a driver was requested" in each for each in (await lab.why("gpu-1")).facts)
 
-    play(scenario)
+    with_new_nodes(scenario)
 
 
-def test_the_strategy_shows_in_the_phase_that_it_shortens(play: Play) -> None:
+def test_the_strategy_shows_in_the_phase_that_it_shortens(with_new_nodes: Play) -> None:
     async def scenario(lab: Nodes) -> None:
         await lab.policy()
         lab.add("fast", K1)
@@ -120,20 +111,20 @@ def test_the_strategy_shows_in_the_phase_that_it_shortens(play: Play) -> None:
         assert drivers["slow"] - drivers["fast"] > COSTS.compile_seconds * 0.8
         assert all(span_seconds(each, Span.STARTUP) is not None for each in kept.values())
 
-    play(scenario)
+    with_new_nodes(scenario)
 
 
-def test_the_taint_goes_within_a_scan_of_the_autoscaler(play: Play) -> None:
+def test_the_taint_goes_within_a_scan_of_the_autoscaler(with_new_nodes: Play) -> None:
     async def scenario(lab: Nodes) -> None:
         await lab.policy()
         lab.add("gpu-1")
         await lab.until(lambda: lab.gpus("gpu-1") == GPU, "its card is given out")
         await lab.until(lambda: lab.taints("gpu-1") == [], "the taint is off", seconds=10)
 
-    play(scenario)
+    with_new_nodes(scenario)
 
 
-def test_a_node_whose_driver_never_comes_is_told_of_at_its_deadline(play: Play) -> None:
+def test_a_node_whose_driver_never_comes_is_told_of_at_its_deadline(with_new_nodes: Play) -> None:
     async def scenario(lab: Nodes) -> None:
         await lab.policy(version="1.2.3")
         lab.add("gpu-1", K3)
@@ -150,10 +141,10 @@ def test_a_node_whose_driver_never_comes_is_told_of_at_its_deadline(play: Play) 
         await lab.clock.sleep(4000)
         assert "gpu-1" in lab.nodes.cache  # nobody asked for replacements
 
-    play(scenario)
+    with_new_nodes(scenario)
 
 
-def test_a_mig_layout_that_cannot_be_made_keeps_the_taint_until_it_is(play: Play) -> None:
+def test_a_mig_layout_that_cannot_be_made_keeps_the_taint_until_it_is(with_new_nodes: Play) -> None:
     async def scenario(lab: Nodes) -> None:
         await lab.config_map("mig-layouts", {"config.yaml": LAYOUTS})
         lab.add("gpu-1", cards="A100-40GB", labels={"nvidia.com/mig.config": "two"})
@@ -166,7 +157,7 @@ def test_a_mig_layout_that_cannot_be_made_keeps_the_taint_until_it_is(play: Play
         await lab.until(lambda: lab.taints("gpu-1") == [], "the taint is off", seconds=10)
         assert lab.gpus("gpu-1") == {"nvidia.com/mig-3g.20gb": 2}
 
-    play(scenario, drivers=False)
+    with_new_nodes(scenario, drivers=False)
 
 
 LAYOUTS = """
@@ -180,7 +171,7 @@ mig-configs:
 
 
 @pytest.mark.parametrize("every", [7, *(pytest.param(each, marks=pytest.mark.soak) for each in (23, 61))])
-def test_a_controller_that_dies_again_and_again_knows_what_objects_say(play: Play, every: float) -> None:
+def test_a_controller_that_dies_again_and_again_knows_what_objects_say(with_new_nodes: Play, every: float) -> None:
     async def scenario(lab: Nodes) -> None:
         await lab.policy()
         lab.add("gpu-1")
@@ -194,10 +185,10 @@ def test_a_controller_that_dies_again_and_again_knows_what_objects_say(play: Pla
         assert all(each is None or each >= 0 for each in node_phases(found).seconds.values())
         assert found.usable
 
-    play(scenario)
+    with_new_nodes(scenario)
 
 
-def test_where_the_host_has_the_driver_its_phases_take_no_time(play: Play) -> None:
+def test_where_the_host_has_the_driver_its_phases_take_no_time(with_new_nodes: Play) -> None:
     async def scenario(lab: Nodes) -> None:
         await lab.create("job", GPU)
         await lab.clock.sleep(30)
@@ -212,4 +203,4 @@ def test_where_the_host_has_the_driver_its_phases_take_no_time(play: Play) -> No
             node="gpu-1", uid=found.uid, group="gpus", simulated=True
         )
 
-    play(scenario, drivers=False)
+    with_new_nodes(scenario, drivers=False)

@@ -1,14 +1,11 @@
 """Nodes that an autoscaler makes: whole records, one scale-up for a pod, and few replacements; simulated time."""
 
 import asyncio
-import functools
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import yaml
-from tests.cluster.coming import COSTS, GPU, K1, K2, K3, REPOSITORY, TAINT, Nodes, machine
-from tests.cluster.coming import play as played
+from tests.cluster.new_nodes import COSTS, GPU, K1, K2, K3, REPOSITORY, TAINT, Nodes, machine
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.api.driver.node_status import BUILD_PATIENCE, DriverStrategy
@@ -31,12 +28,6 @@ from tessera_lab.simulation.cost_model import CostModel
 
 M = Milestone
 Play = Callable[..., None]
-
-
-@pytest.fixture
-def play(tmp_path: Path) -> Play:
-    """Runs a scenario."""
-    return functools.partial(played, tmp_path)
 
 
 def group(kernel: str = K1) -> NodeGroup:
@@ -75,7 +66,7 @@ async def reasons(lab: Nodes) -> list[str]:
     return [each.reason for each in (await lab.client.list(EVENTS, "default")).items]
 
 
-def test_a_node_that_an_autoscaler_made_for_a_pod_has_a_whole_record(play: Play) -> None:
+def test_a_node_that_an_autoscaler_made_for_a_pod_has_a_whole_record(with_new_nodes: Play) -> None:
     async def scenario(lab: Nodes) -> None:
         await lab.policy()
         cloud = Cloud(lab.cluster, [group()])
@@ -95,10 +86,10 @@ def test_a_node_that_an_autoscaler_made_for_a_pod_has_a_whole_record(play: Play)
             assert phases.total == pytest.approx(sum(each or 0 for each in phases.seconds.values()), abs=1)
             assert phases.unattributed == pytest.approx(0, abs=1)
 
-    play(scenario)
+    with_new_nodes(scenario)
 
 
-def test_a_tainted_node_that_takes_long_is_made_once_for_a_pod(play: Play) -> None:
+def test_a_tainted_node_that_takes_long_is_made_once_for_a_pod(with_new_nodes: Play) -> None:
     async def scenario(lab: Nodes) -> None:
         await lab.policy()
         cloud = Cloud(lab.cluster, [group(K2)])  # its driver is built
@@ -113,10 +104,10 @@ def test_a_tainted_node_that_takes_long_is_made_once_for_a_pod(play: Play) -> No
         assert [deed.count for deed in made] == [1]
         assert not [deed for _, deed in scaler.actions if deed.kind is ActionKind.TIMED_OUT]
 
-    play(scenario)
+    with_new_nodes(scenario)
 
 
-def test_nodes_whose_driver_never_comes_are_replaced_twice_and_then_it_stops(play: Play) -> None:
+def test_nodes_whose_driver_never_comes_are_replaced_twice_and_then_it_stops(with_new_nodes: Play) -> None:
     async def scenario(lab: Nodes) -> None:
         bad = SimulatedImage(size_mib=COSTS.precompiled_mib, program=broken_driver("modprobe nvidia: invalid argument"))
         lab.registries.push(f"{REPOSITORY}:1.2.3-{K3}-ubuntu22.04", bad)
@@ -139,7 +130,7 @@ def test_nodes_whose_driver_never_comes_are_replaced_twice_and_then_it_stops(pla
             assert [each.name for each in cloud.instances("gpus")] == [now.name]
             assert lab.taints(now.name) == [STARTUP_TAINT]
 
-    play(scenario)
+    with_new_nodes(scenario)
 
 
 # What another node would wait for, too
@@ -161,7 +152,7 @@ async def waits(lab: Nodes, cloud: Cloud) -> str:
 
 
 @pytest.mark.parametrize("dies", [pytest.param(False, marks=pytest.mark.soak), True])
-def test_a_node_that_waits_for_the_one_build_is_told_so_kept_and_comes_up(play: Play, *, dies: bool) -> None:
+def test_a_node_that_waits_for_the_one_build_is_told_so_kept_and_comes_up(with_new_nodes: Play, *, dies: bool) -> None:
     async def scenario(lab: Nodes) -> None:
         await lab.policy(**BUILD)
         cloud = Cloud(lab.cluster, [group(K2)])
@@ -189,10 +180,10 @@ def test_a_node_that_waits_for_the_one_build_is_told_so_kept_and_comes_up(play: 
             assert [each.name for each in cloud.instances("gpus")] == [name]
             assert not {"GpuNodeReplaced", "GpuNodeReplacementDelayed", "DriverNotPulled"} & set(await reasons(lab))
 
-    play(scenario)
+    with_new_nodes(scenario)
 
 
-def test_after_the_longest_build_nodes_build_for_themselves_in_the_time_that_is_left(play: Play) -> None:
+def test_after_the_longest_build_nodes_build_for_themselves_in_the_time_that_is_left(with_new_nodes: Play) -> None:
     async def scenario(lab: Nodes) -> None:
         await lab.policy(**BUILD)
         cloud = Cloud(lab.cluster, [group(K2)])
@@ -206,10 +197,10 @@ def test_after_the_longest_build_nodes_build_for_themselves_in_the_time_that_is_
             assert [each.name for each in cloud.instances("gpus")] == [name]
             assert "GpuNodeReplaced" not in await reasons(lab)
 
-    play(scenario, costs=CostModel(build_seconds=2 * BUILD_PATIENCE))
+    with_new_nodes(scenario, costs=CostModel(build_seconds=2 * BUILD_PATIENCE))
 
 
-def test_while_no_registry_answers_nodes_are_told_of_in_the_end_and_never_replaced(play: Play) -> None:
+def test_while_no_registry_answers_nodes_are_told_of_in_the_end_and_never_replaced(with_new_nodes: Play) -> None:
     async def scenario(lab: Nodes) -> None:
         await lab.policy()
         lab.registries.refuse(f"{REPOSITORY}:*", Outcome.UNREACHABLE)
@@ -228,11 +219,11 @@ def test_while_no_registry_answers_nodes_are_told_of_in_the_end_and_never_replac
             lab.registries.allow(f"{REPOSITORY}:*")
             await lab.until(lambda: lab.taints(name) == [], "the node has come up")
 
-    play(scenario)
+    with_new_nodes(scenario)
 
 
 @pytest.mark.parametrize("version", [pytest.param("1.2.3", marks=pytest.mark.soak), "525 125"])
-def test_nodes_are_not_replaced_for_a_mistake_in_the_policy(play: Play, version: str) -> None:
+def test_nodes_are_not_replaced_for_a_mistake_in_the_policy(with_new_nodes: Play, version: str) -> None:
     """A version that no registry has, and one that is none: nothing was ever followed."""
 
     async def scenario(lab: Nodes) -> None:
@@ -253,4 +244,4 @@ def test_nodes_are_not_replaced_for_a_mistake_in_the_policy(play: Play, version:
             await lab.policy()
             await lab.until(lambda: lab.taints(name) == [], "the node has come up")
 
-    play(scenario)
+    with_new_nodes(scenario)

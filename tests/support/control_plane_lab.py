@@ -6,13 +6,13 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
+from tests.support.api_clients import ADMINISTRATORS, in_process_client
+
 from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import EVENTS, PODS
 from tessera.kube.resources.meta import Resource
-from tessera_lab.apiserver.interfaces import UserInfo
-from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.kubelet.containers.launcher import NodeSoftware
 from tessera_lab.kubelet.context import InProcessPlugins, KubeletOptions
@@ -33,8 +33,7 @@ class ControlPlaneLab:
         self._tasks: list[asyncio.Task[None]] = []
 
     def client(self, name: str) -> Client:
-        user = UserInfo(name=name, groups=("system:masters",))
-        return Client(InProcessTransport(self.server, user), field_manager=name, clock=self.clock)
+        return in_process_client(self.server, self.clock, name, ADMINISTRATORS)
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

@@ -84,7 +84,7 @@ def test_the_offer_shows_new_content_in_force_and_fields_without_effect() -> Non
     notice = Notice("sharing.timeSlicing.resources[0].name", "nothing here is nvidia.com/gpu")
     found = sharing_condition(WISH, "slice-4", offer=Advertisement(resources=resources, notices=(notice,)))
     assert found.status == "True"
-    for fact in ("default", "7 nvidia.com/mig-1g.5gb", f"{notice.path}: {notice.text}"):
+    for fact in ("default", "offered: 7 nvidia.com/mig-1g.5gb", f"{notice.path}: {notice.text}"):
         assert fact in found.message
 
 

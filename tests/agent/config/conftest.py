@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.api_clients import in_process_client
 from tests.support.tasks import cancel_tasks
 
 from tessera.agent.base.change_notifier import ChangeNotifier
@@ -16,8 +17,6 @@ from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES, NODES, Node, Resource
 from tessera.kube.watch.informer import Informer
-from tessera_lab.apiserver.interfaces import UserInfo
-from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.simulation.virtual_time import run_virtual
 
@@ -42,8 +41,7 @@ class Admin:
         self._tasks: list[asyncio.Task[None]] = []
 
     def user(self, name: str, *groups: str) -> Client:
-        user = UserInfo(name=name, groups=(*groups, "system:authenticated"))
-        return Client(InProcessTransport(self.server, user), field_manager=name, clock=self.clock)
+        return in_process_client(self.server, self.clock, name, *groups, "system:authenticated")
 
     async def begin(self, **labels: str) -> None:
         await self.client.create(NAMESPACES.untyped(), {"metadata": {"name": NAMESPACE}})

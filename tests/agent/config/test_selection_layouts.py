@@ -54,7 +54,7 @@ def test_a_name_in_two_files_is_refused_for_those_who_ask_for_it() -> None:
     found = select_layout(both, "disabled", "")
     assert (found.entries, found.problem_reason) == (None, "LayoutAmbiguous")
     assert found.problem is not None
-    for fact in (SOURCE, 'layout "disabled"', "a, b", "keep it in one"):
+    for fact in (SOURCE, 'layout "disabled"', "files a, b", "keep it in one"):
         assert fact in found.problem
     assert select_layout(both, "whole", "").problem is None
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.api_clients import in_process_client
 from tests.support.tasks import cancel_tasks
 
 from tessera.agent.base.change_notifier import ChangeNotifier
@@ -29,8 +30,6 @@ from tessera.kube.watch.informer import Informer
 from tessera.mig.names import ci_profile_index
 from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
-from tessera_lab.apiserver.interfaces import UserInfo
-from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.simulation.virtual_time import run_virtual
 
@@ -118,8 +117,7 @@ class Stage:
         return self.known
 
     def user(self, name: str, *groups: str) -> Client:
-        user = UserInfo(name=name, groups=(*groups, "system:authenticated"))
-        return Client(InProcessTransport(self.server, user), field_manager=name, clock=self.clock)
+        return in_process_client(self.server, self.clock, name, *groups, "system:authenticated")
 
     async def begin(self, **labels: str) -> None:
         """Kubelet registers the Node; an agent starts and reads the cards."""

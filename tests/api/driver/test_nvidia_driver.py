@@ -3,12 +3,12 @@
 from typing import Any
 
 import pytest
+from tests.support.refused_problems import refused_problems
 
 from tessera.api.documents import load_document
 from tessera.api.driver.driver_policy import DriverPolicy, ImageSource, OperandSettings
 from tessera.api.driver.field_reader import ReadPolicy
 from tessera.api.driver.nvidia_driver import read_nvidia_driver
-from tessera.api.problems import FileRefused
 
 NAMED = {"repository": "nvcr.io/nvidia", "image": "driver", "version": "580"}
 
@@ -19,9 +19,7 @@ def read(text: str, cluster: DriverPolicy | None = None, **metadata: Any) -> Rea
 
 
 def problems(text: str) -> list[str]:
-    with pytest.raises(FileRefused) as refused:
-        read(text)
-    return list(map(str, refused.value.problems))
+    return refused_problems(read, text)
 
 
 def test_every_field_counts() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.refused_problems import refused_problems
 
 from tessera.api.documents import load_document
 from tessera.api.gpu_operator.settings_reader import NamedConfig, OperatorSettings, read_settings
@@ -46,9 +47,7 @@ def read(text: str) -> OperatorSettings:
 
 
 def problems(text: str) -> list[str]:
-    with pytest.raises(FileRefused) as refused:
-        read(text)
-    return list(map(str, refused.value.problems))
+    return refused_problems(read, text)
 
 
 def notes(settings: OperatorSettings) -> dict[str, str]:

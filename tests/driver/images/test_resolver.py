@@ -20,6 +20,7 @@ from tessera.driver.images.resolver import (
     MISSING_FOR,
     CachedImage,
     RegistryResolver,
+    Secrets,
 )
 from tessera.driver.registry.credentials import CredentialsError, Keyring, parse_docker_config
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolver
@@ -318,6 +319,16 @@ def basic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield running.host
 
 
+def secrets_of(host: str) -> Secrets:
+    """Returns a reader of pull secrets that always finds the user of the registry."""
+
+    async def read(names: tuple[str, ...]) -> Keyring:
+        del names
+        return parse_docker_config(docker_config(host), where="a test")
+
+    return read
+
+
 async def test_four_ways_to_fail_are_four_outcomes(basic: str) -> None:
     """Against a real registry: 404, 401, no answer in time, and another architecture."""
     source = ImageSource(repository=f"{basic}/nvidia", image="driver", version="525.125.06")
@@ -325,11 +336,10 @@ async def test_four_ways_to_fail_are_four_outcomes(basic: str) -> None:
     arm = msgspec.structs.replace(branch, pool=msgspec.structs.replace(UBUNTU, architecture="arm64"))
     exact = msgspec.structs.replace(branch, kind=ImageKind.PRECOMPILED)
 
-    async def secrets(names: tuple[str, ...]) -> Keyring:
-        del names
-        return parse_docker_config(docker_config(basic), where="a test")
-
-    async with resolving(ManualClock(), secrets) as resolver, resolving(ManualClock(), patience=0.1) as stranger:
+    async with (
+        resolving(ManualClock(), secrets_of(basic)) as resolver,
+        resolving(ManualClock(), patience=0.1) as stranger,
+    ):
         assert (await resolver.resolve(branch)).outcome is Outcome.FOUND
         assert (await resolver.resolve(exact)).outcome is Outcome.NOT_FOUND
         assert (await stranger.resolve(branch)).outcome is Outcome.UNAUTHORIZED
@@ -342,12 +352,8 @@ async def test_four_ways_to_fail_are_four_outcomes(basic: str) -> None:
 
 
 async def test_a_digest_is_looked_at_and_taken_as_it_is(basic: str) -> None:
-    async def secrets(names: tuple[str, ...]) -> Keyring:
-        del names
-        return parse_docker_config(docker_config(basic), where="a test")
-
     source = ImageSource(repository=f"{basic}/nvidia", image="driver", version="525.125.06")
-    async with resolving(ManualClock(), secrets) as resolver:
+    async with resolving(ManualClock(), secrets_of(basic)) as resolver:
         query = ImageQuery(source=source, pool=UBUNTU, kind=ImageKind.BUILDER)
         by_tag = await resolver.resolve(query)
         pinned = msgspec.structs.replace(source, version=by_tag.digest)
@@ -367,10 +373,6 @@ async def test_the_articles_snippet_finds_its_image(basic: str) -> None:
         ostree="413.92.202307260246-0",
     )
 
-    async def secrets(names: tuple[str, ...]) -> Keyring:
-        del names
-        return parse_docker_config(docker_config(basic), where="a test")
-
-    async with resolving(ManualClock(), secrets) as resolver:
+    async with resolving(ManualClock(), secrets_of(basic)) as resolver:
         found = await resolver.resolve(ImageQuery(source=source, pool=pool, kind=ImageKind.PRECOMPILED))
     assert found.tag == "525.125.06-5.14.0-284.25.1.el9_2.x86_64-rhcos4.13"
