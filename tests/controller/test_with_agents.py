@@ -22,12 +22,12 @@ from tessera.agent.base.call_retries import CallFailure
 from tessera.agent.inventory.positions import SlicePosition
 from tessera.agent.inventory.sliceable_gpus import SliceableGpu, SliceableGpus
 from tessera.agent.slices.events import (
-    CallFailed,
     CreateComputeInstance,
     CreateGpuInstance,
     DestroyComputeInstance,
     DestroyGpuInstance,
     DevicesBound,
+    GpuCallFailed,
     GpuRead,
     InitialSyncDone,
     ObservedInstance,
@@ -164,7 +164,7 @@ class Agent:
                     instances[call.gi_id] = (at, size, True)
                 case DestroyComputeInstance():
                     if call.gi_id in self.used:  # NVML refuses while a process uses it
-                        self.book.handle(CallFailed(call, CallFailure.BUSY, "in use", self.now))
+                        self.book.handle(GpuCallFailed(call, CallFailure.BUSY, "in use", self.now))
                         return True
                     at, size, _ = instances[call.gi_id]
                     instances[call.gi_id] = (at, size, False)

@@ -82,7 +82,7 @@ class _Cards:
     def memory_usage(self) -> list[MemoryUsage]:
         return [MemoryUsage(namespace="a", pod="b", gpu="c", used=1, limit=2)]
 
-    def unproven_bytes(self) -> dict[str, int]:
+    def unattributed_bytes(self) -> dict[str, int]:
         return {"c": 1}
 
 

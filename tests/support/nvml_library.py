@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from tessera.nvml.attributes import ComputeMode
-from tessera.nvml.errors import InvalidArgument, NotFound, NotSupported, NvmlError
+from tessera.nvml.errors import InvalidArgument, NotSupported, NvmlError, NvmlNotFound
 from tessera.nvml.interface import GpuUuid
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
@@ -225,7 +225,7 @@ class NvmlLibrary:
         for one in self.machine.instances(gpu):
             if one.gi_id == gi_id:
                 return one
-        raise NotFound("GPU instance")
+        raise NvmlNotFound("GPU instance")
 
     def c_nvmlDeviceGetGpuInstanceById(self, device: Any, gi_id: int, found: Any) -> None:
         self.put(found, "gi", self.gpu(device), self.instance(self.gpu(device), gi_id).gi_id)
@@ -258,7 +258,7 @@ class NvmlLibrary:
     def c_nvmlGpuInstanceGetComputeInstanceById(self, gi: Any, ci_id: int, found: Any) -> None:
         _, gpu, gi_id = self.at(gi)
         if all(one.ci_id != ci_id for one in self.instance(gpu, gi_id).compute_instances):
-            raise NotFound("compute instance")
+            raise NvmlNotFound("compute instance")
         self.put(found, "ci", gpu, gi_id, ci_id)
 
     def c_nvmlComputeInstanceGetInfo_v2(self, compute: Any, info: Any) -> None:
@@ -280,7 +280,7 @@ class NvmlLibrary:
         holes: list[Any] = [None] * (7 - len(devices))
         slots = [*holes, *devices]
         if slots[index.value] is None:
-            raise NotFound("MIG device")
+            raise NvmlNotFound("MIG device")
         gi_id, ci_id, uuid = slots[index.value]
         self.put(found, "mig", uuid, gi_id, ci_id)
 

@@ -166,7 +166,7 @@ class GrpcKubelet:
                 async with asyncio.TaskGroup() as retiring:
                     while True:
                         successor = await self._serve_until_lost(plugin, woken)
-                        older_ends = current is not None and current.streaming
+                        older_ends = current is not None and current.is_streaming
                         if current is not None:
                             retiring.create_task(current.stop(PRE_START_TIMEOUT))
                         current = successor.server

@@ -66,7 +66,7 @@ class PluginServer:
         self._server.add_generic_rpc_handlers((handler,))
 
     @property
-    def streaming(self) -> bool:
+    def is_streaming(self) -> bool:
         """True if kubelet listens to the device list now."""
         return self._streams > 0
 

@@ -101,9 +101,9 @@ def max_memory_gb_of_layout(geometry: Geometry) -> int:
     """
     best: dict[int, int] = {0: 0}
     for slot in range(geometry.slots):
-        here = [(geometry.claim(row, slot), row.memory_gb) for row in geometry.profiles if slot in row.starts]
+        starting = [(geometry.claim(row, slot), row.memory_gb) for row in geometry.profiles if slot in row.starts]
         for state, total in list(best.items()):
-            for claim, memory_gb in here:
+            for claim, memory_gb in starting:
                 if not claim & state:
                     best[claim | state] = max(best.get(claim | state, 0), total + memory_gb)
     return max(best.values())

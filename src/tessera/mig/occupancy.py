@@ -63,9 +63,9 @@ def occupancy_of(geometry: Geometry, placements: Iterable[Placement]) -> int:
     for placement in placements:
         bits = placement_mask(geometry, placement)
         if occupancy & bits:
-            what = "the media engines" if not occupancy & bits & geometry.full else "its memory slots"
+            claimed = "the media engines" if not occupancy & bits & geometry.full else "its memory slots"
             raise ValueError(
-                f"{geometry.family}: {placement.profile} at {placement.start} claims {what}, which another instance"
+                f"{geometry.family}: {placement.profile} at {placement.start} claims {claimed}, which another instance"
                 " of the same card holds"
             )
         occupancy |= bits

@@ -46,7 +46,7 @@ class NoPermission(NvmlError):
     advice = "run as root with the MIG config capability (/proc/driver/nvidia/capabilities/mig/config)"
 
 
-class NotFound(NvmlError):
+class NvmlNotFound(NvmlError):
     """No such card or instance (6)."""
 
     code = 6
@@ -102,7 +102,7 @@ _KINDS: dict[int, type[NvmlError]] = {
         InvalidArgument,
         NotSupported,
         NoPermission,
-        NotFound,
+        NvmlNotFound,
         DriverNotLoaded,
         GpuLost,
         ResetRequired,
@@ -114,7 +114,7 @@ _KINDS: dict[int, type[NvmlError]] = {
 #: No library was found; distinct from a driver that is not loaded.
 LIBRARY_NOT_FOUND = 12
 #: Numbers that mean the same to a caller: library not found, function not found, GPU not found.
-_SAME_AS = {LIBRARY_NOT_FOUND: DriverNotLoaded, 13: NotSupported, 28: NotFound}
+_SAME_AS = {LIBRARY_NOT_FOUND: DriverNotLoaded, 13: NotSupported, 28: NvmlNotFound}
 
 
 def make_error(code: int, text: str) -> NvmlError:
@@ -129,14 +129,14 @@ def make_error(code: int, text: str) -> NvmlError:
 
 
 @contextmanager
-def translate_errors(binding_error: type[Exception], what: str) -> Iterator[None]:
+def translate_errors(binding_error: type[Exception], call: str) -> Iterator[None]:
     """Turns the binding's errors into ours.
 
     Args:
         binding_error: the binding's ``NVMLError``, whose ``value`` is NVML's number.
-        what: the call and its object.
+        call: the call and its object.
     """
     try:
         yield
     except binding_error as error:
-        raise make_error(getattr(error, "value", UnknownNvmlError.code), f"{what}: {error}") from error
+        raise make_error(getattr(error, "value", UnknownNvmlError.code), f"{call}: {error}") from error

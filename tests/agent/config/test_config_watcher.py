@@ -26,7 +26,7 @@ def replicas(admin: Any) -> int | None:
 
 def take(admin: Any) -> None:
     """Applies the desired profile, as the device plugins do."""
-    admin.agent.profile_applied(admin.agent.sharing.name, admin.agent.sharing.text)
+    admin.agent.note_applied_profile(admin.agent.sharing.name, admin.agent.sharing.text)
 
 
 def test_a_label_and_its_change_are_followed(administer: Play) -> None:
@@ -114,7 +114,7 @@ def test_a_profile_that_was_wished_but_never_in_force_is_not_what_is_kept(admini
         assert admin.agent.sharing.last.name == "slice-4"
         await admin.label(profile="broken")
         assert (admin.agent.sharing.name, replicas(admin)) == ("slice-4", 4)
-        assert admin.agent.last_applied.name == "slice-4"
+        assert admin.agent.applied_profile.name == "slice-4"
 
     administer(story)
 
@@ -189,6 +189,6 @@ def test_a_profile_that_cannot_be_kept_is_in_force_all_the_same(administer: Play
         await admin.files(PROFILES, {"slice": sliced(4)})
         await admin.start()
         take(admin)
-        assert admin.agent.last_applied.name == "slice"
+        assert admin.agent.applied_profile.name == "slice"
 
     administer(story)

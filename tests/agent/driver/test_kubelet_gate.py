@@ -105,14 +105,14 @@ def test_lists_pass_and_their_plugin_knows_when_they_are_taken() -> None:
         bus = InProcessKubelet()
         node = Node(bus, LoopClock(0.0))
         bus.start(node.manager.registered, node.manager)
-        assert node.advertising.accepted
+        assert node.advertising.is_accepted
         node.start()
         await node.counts(2)
         node.plugin.show(5)
         await node.counts(5)
         await node.rest()
         assert node.plugin.taken == [2, 5]
-        assert node.advertising.accepted
+        assert node.advertising.is_accepted
         assert node.advertising.devices == 5
         await node.end()
         assert node.plugin.closed
@@ -126,7 +126,7 @@ def test_nothing_is_taken_before_kubelet_listens() -> None:
         node = Node(InProcessKubelet(), LoopClock(0.0))
         node.start()
         await asyncio.sleep(1.0)
-        assert not node.advertising.accepted
+        assert not node.advertising.is_accepted
         began = asyncio.get_running_loop().time()
         await node.advertising.close()
         assert asyncio.get_running_loop().time() - began < EMPTY_LISTS_TIMEOUT

@@ -126,9 +126,9 @@ class Agent:
     async def _listen(self) -> None:
         while True:
             try:
-                self.watch.hardware_event(await self.hardware.wait_event(60))
+                self.watch.note_hardware_event(await self.hardware.wait_event(60))
             except NvmlError as error:
-                self.watch.event_watch_failed(str(error))
+                self.watch.note_event_watch_failure(str(error))
                 await asyncio.sleep(60)
 
     async def stop(self) -> None:

@@ -42,7 +42,7 @@ def test_without_a_resetter_the_card_stays_withheld_until_another_program_resets
         node.xid(48)
         await asyncio.sleep(1000)
         assert agent.watch.is_unhealthy(node.one)
-        agent.watch.card_reset(node.one)
+        agent.watch.note_card_reset(node.one)
         await asyncio.sleep(41)
         assert not agent.watch.is_unhealthy(node.one)
 

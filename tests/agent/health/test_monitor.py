@@ -74,7 +74,7 @@ def test_an_instance_that_was_destroyed_takes_its_mark_along(tmp_path: Path) -> 
         await asyncio.sleep(0.1)
         assert not agent.watch.health_of(DeviceScope(node.one, 7, 0)).healthy
         told = len(node.told)
-        agent.watch.instance_destroyed(node.one, 7)
+        agent.watch.note_instance_destroyed(node.one, 7)
         assert agent.watch.health_of(DeviceScope(node.one, 7, 0)).healthy
         assert len(node.told) == told, "nothing recovered, it is another instance"
 
@@ -267,7 +267,7 @@ def test_while_events_cannot_be_read_all_cards_are_probed_often(node: Node) -> N
         await asyncio.sleep(65)
         agent.hardware.probes.clear()
         node.machine.fail("wait_event", UnknownNvmlError, times=None)
-        agent.watch.event_watch_failed("unknown error")
+        agent.watch.note_event_watch_failure("unknown error")
         await asyncio.sleep(31)
         assert len(agent.hardware.probes) == 6
 
@@ -295,7 +295,7 @@ def test_the_driver_s_own_verdict_takes_a_card_and_gives_it_back(node: Node) -> 
         await asyncio.sleep(600)
         assert agent.watch.is_unhealthy(node.one)
         node.asks_for(RecoveryAction.NONE)
-        agent.watch.card_reset(node.one)
+        agent.watch.note_card_reset(node.one)
         await asyncio.sleep(41)
         assert not agent.watch.is_unhealthy(node.one)
 
@@ -410,9 +410,9 @@ def test_the_same_cards_again_notify_no_part(node: Node) -> None:
         seen = changes.count
         watch.set_cards([msgspec.structs.replace(card) for card in cards])
         assert changes.count == seen
-        watch.event_watch_failed("unknown error")
+        watch.note_event_watch_failure("unknown error")
         assert changes.count == seen + 1, "a changed verdict wakes everybody"
-        watch.event_watch_failed("unknown error")
+        watch.note_event_watch_failure("unknown error")
         assert changes.count == seen + 1
 
     run_virtual(begun())

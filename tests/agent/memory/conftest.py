@@ -22,7 +22,7 @@ from tessera.agent.base.processes import ProcessTable
 from tessera.agent.inventory.device_users import DeviceUser
 from tessera.agent.inventory.gpu_inventory import read_gpu_inventory, sharing_gpus
 from tessera.agent.memory.enforcement import MemoryEnforcement
-from tessera.agent.memory.inputs import CardReader
+from tessera.agent.memory.inputs import ProcessMemoryReader
 from tessera.agent.memory.monitor import MemoryMonitor
 from tessera.agent.memory.policy import MemoryPolicy, MemoryRules
 from tessera.api.names import PodUid
@@ -183,7 +183,7 @@ class Node:
     def watch(self, mode: EnforcementMode, **rules: Any) -> MemoryMonitor:
         self.metrics = Metrics()
         found = MemoryRules(mode=mode, **{"start_grace": 0.0, **rules})
-        reader = CardReader(self.hardware, self.table)
+        reader = ProcessMemoryReader(self.hardware, self.table)
         return MemoryMonitor(
             reader=reader,
             policy=MemoryPolicy(found),

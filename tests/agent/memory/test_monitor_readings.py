@@ -12,7 +12,7 @@ import pytest
 from tessera.agent.base.options import EnforcementMode
 from tessera.agent.base.processes import ProcessTable
 from tessera.agent.memory.enforcement import EnforcementOutcome, signal_process
-from tessera.agent.memory.inputs import CardReader
+from tessera.agent.memory.inputs import ProcessMemoryReader
 from tessera.agent.memory.policy import (
     MemoryAction,
     MemoryGrant,
@@ -60,7 +60,7 @@ def start(machine: SimulatedMachine, tmp_path: Path) -> Iterator[Starter]:
 
 async def test_processes_are_read_with_their_pods(machine: SimulatedMachine, start: Starter, tmp_path: Path) -> None:
     children = [start(HOG, 3), start(HOG, 2), start(None, 1)]
-    reader = CardReader(InlineNvml(machine, SystemClock()), ProcessTable(tmp_path))
+    reader = ProcessMemoryReader(InlineNvml(machine, SystemClock()), ProcessTable(tmp_path))
     card = await reader.read(machine.uuids()[0])
     assert card is not None
     assert (card.total, card.used) == (40 * GIB, 6 * GIB)
@@ -72,14 +72,16 @@ async def test_a_process_that_has_ended_is_left_out(machine: SimulatedMachine, s
     child = start(HOG, 3)
     child.kill()
     child.wait()
-    card = await CardReader(InlineNvml(machine, SystemClock()), ProcessTable(tmp_path)).read(machine.uuids()[0])
+    card = await ProcessMemoryReader(InlineNvml(machine, SystemClock()), ProcessTable(tmp_path)).read(
+        machine.uuids()[0]
+    )
     assert card is not None
     assert card.uses == ()
 
 
 async def test_a_card_that_does_not_answer_has_no_reading(machine: SimulatedMachine, tmp_path: Path) -> None:
     machine.fail("memory", GpuLost)
-    reader = CardReader(InlineNvml(machine, SystemClock()), ProcessTable(tmp_path))
+    reader = ProcessMemoryReader(InlineNvml(machine, SystemClock()), ProcessTable(tmp_path))
     assert await reader.read(machine.uuids()[0]) is None
     assert await reader.read(machine.uuids()[0]) is not None
     assert await reader.read("GPU-unknown") is None
@@ -91,7 +93,7 @@ async def test_a_hog_gets_sigterm_and_its_neighbour_lives(
     hog, neighbour = start(HOG, 25), start(NEIGHBOUR, 9)
     gpu = machine.uuids()[0]
     table = ProcessTable(tmp_path)
-    reader = CardReader(InlineNvml(machine, SystemClock()), table)
+    reader = ProcessMemoryReader(InlineNvml(machine, SystemClock()), table)
     limits = {str(gpu): default_share(40 * GIB, 4)}
     grants = tuple(MemoryGrant(pod=pod, namespace="team", name="x", limits=limits) for pod in (HOG, NEIGHBOUR))
     watch = MemoryPolicy(MemoryRules(mode=EnforcementMode.KILL, start_grace=0))

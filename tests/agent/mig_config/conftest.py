@@ -90,7 +90,7 @@ class Bench:
     def kill(self) -> None:
         """The process dies and another takes over: no fence, no memory but the journal."""
         self.fence = frozenset()
-        self.machine = self.born(self.machine.managed)
+        self.machine = self.born(self.machine.managed_places)
 
     # Steps ------------------------------------------------------------------------------------------------------
 
@@ -177,7 +177,7 @@ class Bench:
                 assert not cards.processes(uuid)
                 cards.reset(uuid)
             case CreateGi(place=place):
-                assert place in self.machine.managed
+                assert place in self.machine.managed_places
                 cards.create_gpu_instance(uuid, place.profile, place.start)
             case CreateCi(gi_id=gi_id, profile_index=index):
                 cards.create_compute_instance(uuid, gi_id, index)

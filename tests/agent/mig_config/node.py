@@ -238,11 +238,11 @@ class Node:
         return self.wished
 
     @property
-    def recently_allocated(self) -> frozenset[str]:
+    def recent_allocations(self) -> frozenset[str]:
         return frozenset()
 
     @property
-    def overcounted(self) -> Sequence[str]:
+    def overcounted_resources(self) -> Sequence[str]:
         return self.counted_too_many
 
     def live_pods(self) -> Sequence[Pod]:
@@ -254,10 +254,10 @@ class Node:
     def boot_id(self) -> str:
         return self.boot
 
-    def card_reset(self, gpu: str) -> None:
+    def note_card_reset(self, gpu: str) -> None:
         assert gpu in self.machine.uuids()
 
-    def instance_destroyed(self, gpu: str, gi_id: int) -> None:
+    def note_instance_destroyed(self, gpu: str, gi_id: int) -> None:
         self.gone.append((gpu, gi_id))
 
     async def _reboot(self) -> None:
@@ -279,7 +279,7 @@ class Node:
 
     def pod(self, name: str, *devices: str, uid: str = "") -> None:
         """A pod is given devices."""
-        assert self.layouts is None or not self.layouts.fenced & set(devices)
+        assert self.layouts is None or not self.layouts.fenced_devices & set(devices)
         meta = ObjectMeta(name=name, namespace="default", uid=Uid(uid or f"uid-{name}"))
         self.pods[name] = Pod(metadata=meta)
         self.kubelet.held[name] = devices

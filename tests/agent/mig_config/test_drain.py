@@ -37,11 +37,11 @@ class Offered:
         self.lately = {"GPU-1", "GPU-2"}
 
     @property
-    def recently_allocated(self) -> frozenset[str]:
+    def recent_allocations(self) -> frozenset[str]:
         return frozenset(self.lately)
 
     @property
-    def overcounted(self) -> Sequence[str]:
+    def overcounted_resources(self) -> Sequence[str]:
         return ["nvidia.com/gpu"]
 
 
@@ -64,10 +64,10 @@ async def test_recently_allocated_devices_count_as_used_until_kubelet_lists_the_
     offered.lately.clear()
     assert users.snapshot() != before
     assert (await users.list()).keys() == {"GPU-1"}
-    assert users.overcounted() == ["nvidia.com/gpu"]
+    assert users.overcounted_resources() == ["nvidia.com/gpu"]
 
 
 async def test_before_anything_is_offered_nothing_was_given() -> None:
     users = DeviceDrainer(Ledger(), Pods())
     assert await users.list() == {}
-    assert users.overcounted() == ()
+    assert users.overcounted_resources() == ()

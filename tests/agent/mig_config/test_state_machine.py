@@ -547,7 +547,7 @@ def test_an_instance_is_managed_before_the_call_that_creates_it(bench: Benches) 
     card.aim({"7g.40gb": 1})
     while not isinstance(card.done[-1] if card.done else None, CreateGi):
         card.step()
-    assert card.machine.managed == {InstancePlace("7g.40gb", 0)}
+    assert card.machine.managed_places == {InstancePlace("7g.40gb", 0)}
 
 
 def test_a_layout_that_the_cards_own_table_forbids_is_refused_untouched(bench: Benches) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tessera.agent.base.change_notifier import ChangeNotifier
-from tessera.agent.base.desired_config import MpsPlan
+from tessera.agent.base.desired_config import ServicePlan
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.mps.interfaces import DaemonLauncher
 from tessera.agent.mps.simulated import SimulatedDaemon, SimulatedLauncher
@@ -49,7 +49,7 @@ class MpsNode:
             host_root=Path("/run/nvidia/mps"),
             changes=self.changes,
             clock=self.clock,
-            occupied=lambda card: self.occupied.get(card, ""),
+            describe_occupant=lambda card: self.occupied.get(card, ""),
             rng=random.Random(1),
         )
 
@@ -67,8 +67,8 @@ class MpsNode:
         self.daemons = self._agent(self.launcher)
         self.start()
 
-    def plan(self, *numbers: int, replicas: int = 4) -> MpsPlan:
-        return MpsPlan({self.cards[number]: client_share(40960, replicas) for number in numbers}, replicas)
+    def plan(self, *numbers: int, replicas: int = 4) -> ServicePlan:
+        return ServicePlan({self.cards[number]: client_share(40960, replicas) for number in numbers}, replicas)
 
     async def until(self, holds: Callable[[], bool]) -> None:
         assert await self.changes.wait_until(holds, SOON), self.daemons.summary()

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tessera.agent.base.change_notifier import ChangeNotifier
-from tessera.agent.base.desired_config import MpsPlan
+from tessera.agent.base.desired_config import ServicePlan
 from tessera.agent.base.processes import ProcessId
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.mps.interfaces import DaemonId, DaemonSpec
@@ -56,8 +56,8 @@ class Host:
             end_timeout=end_timeout,
         )
 
-    def plan(self, replicas: int = 4) -> dict[str, MpsPlan]:
-        return {RESOURCE: MpsPlan({self.card: client_share(40960, replicas)}, replicas)}
+    def plan(self, replicas: int = 4) -> dict[str, ServicePlan]:
+        return {RESOURCE: ServicePlan({self.card: client_share(40960, replicas)}, replicas)}
 
     @asynccontextmanager
     async def agent(self) -> AsyncIterator[MpsDaemons]:

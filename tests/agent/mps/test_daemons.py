@@ -199,7 +199,7 @@ def test_cards_are_exchanged_for_others_when_the_clients_have_ended(play: Play) 
         await node.until(lambda: "once its clients have ended" in node.daemons.problem(SHARED))
 
         assert first.limits == {node.cards[0]: "10240M"}
-        assert node.daemons.fenced == {node.cards[0]}
+        assert node.daemons.fenced_devices == {node.cards[0]}
         first.disconnect(client)
         assert (await node.until_ready()).limits == {node.cards[1]: "20480M"}
 
@@ -215,7 +215,7 @@ def test_a_daemon_that_is_not_wanted_any_more_ends_and_gives_its_cards_back(play
 
         assert not daemon.alive
         assert (node.mode(0), node.mode(1)) == (DEFAULT, DEFAULT)
-        assert node.daemons.fenced == frozenset()
+        assert node.daemons.fenced_devices == frozenset()
 
     play(story)
 
@@ -229,9 +229,9 @@ def test_cards_are_fenced_until_the_clients_of_an_unwanted_daemon_have_ended(pla
         await asyncio.sleep(60)
 
         assert daemon.alive
-        assert node.daemons.fenced == {node.cards[0]}
+        assert node.daemons.fenced_devices == {node.cards[0]}
         daemon.disconnect(client)
-        await node.until(lambda: not node.daemons.fenced)
+        await node.until(lambda: not node.daemons.fenced_devices)
         assert node.mode(0) == DEFAULT
 
     play(story)
@@ -331,7 +331,7 @@ def test_a_lost_card_does_not_keep_the_others_from_being_served(play: Play) -> N
         await asyncio.sleep(1)
 
         assert (await node.until_ready()).spec.cards == (node.cards[1],)
-        assert node.daemons.fenced == frozenset()
+        assert node.daemons.fenced_devices == frozenset()
 
     play(story)
 

@@ -106,7 +106,7 @@ class Stage:
         self.mig_state = ""
         self.on_demand: frozenset[str] = frozenset()
         self.changes = ChangeNotifier()
-        self.leaving: frozenset[str] = frozenset()
+        self.leaving_gpus: frozenset[str] = frozenset()
         self.behind: Node | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._starts = 0

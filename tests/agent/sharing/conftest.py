@@ -73,10 +73,10 @@ class SceneDevices:
     def health_of(self, scope: DeviceScope) -> DeviceHealth:
         return self._scene.health.health_of(scope)
 
-    def fenced(self) -> frozenset[str]:
+    def fenced_devices(self) -> frozenset[str]:
         return self._scene.fenced
 
-    def changing(self) -> frozenset[str]:
+    def changing_devices(self) -> frozenset[str]:
         return self._scene.fenced
 
     def on_demand_resources(self) -> frozenset[str]:
@@ -93,7 +93,7 @@ class SceneConfig:
     def sharing(self) -> DesiredSharing:
         return self._scene.wish
 
-    def profile_applied(self, name: str, _text: str) -> None:
+    def note_applied_profile(self, name: str, _text: str) -> None:
         self._scene.settled.append(name)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.agent.sharing.allocate_response import qualified
+from tessera.agent.sharing.allocate_response import cdi_name
 from tessera.agent.sharing.cdi import CdiDevice, CdiFile
 from tessera.nvml.interface import DeviceFile
 from tessera_lab.kubelet.containers.cdi import CdiError, CdiRegistry
@@ -27,7 +27,7 @@ CARDS = [
 
 
 def names(*devices: str) -> list[str]:
-    return [qualified(each) for each in devices]
+    return [cdi_name(each) for each in devices]
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ Cards = Callable[[], Sequence[GpuState]]
 def decided(
     cards: Sequence[GpuState], wished: DesiredSharing, before: AppliedSharing | None = None, *taken: str
 ) -> tuple[AppliedSharing, str]:
-    found, objection = choose_offer(cards, wished, MigStrategy.MIXED, before=before, taken=taken)
+    found, objection = choose_offer(cards, wished, MigStrategy.MIXED, before=before, on_demand=taken)
     return found, "" if objection is None else f"{objection.reason}: {objection.text}"
 
 

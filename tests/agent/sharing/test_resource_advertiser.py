@@ -233,7 +233,7 @@ def test_a_card_that_a_pod_holds_whole_is_not_offered_as_shares(play: Callable[.
         scene.follow(SLICE_4)
         await scene.offers(gpu_shared=4)
         held = scene.devices("train")[0]
-        assert {entry.partition("::")[0] for _, entry in scene.advertiser.withheld} == {held}
+        assert {entry.partition("::")[0] for _, entry in scene.advertiser.withheld_entries} == {held}
         problem = scene.advertiser.problem
         assert problem is not None
         assert problem.reason == "CardsInUse"
@@ -268,7 +268,7 @@ def test_what_a_pod_was_given_a_moment_ago_is_held_though_kubelet_does_not_list_
         scene.follow(SLICE_4)
         await scene.clock.sleep(5.0)
         assert not scene.allocatable.get(SHARED)
-        assert scene.advertiser.recently_allocated == {scene.uuid(0)}
+        assert scene.advertiser.recent_allocations == {scene.uuid(0)}
         scene.pods["train"] = pod
         await scene.clock.sleep(60.0)
         assert not scene.allocatable.get(SHARED)
@@ -283,10 +283,10 @@ def test_what_a_pod_was_given_counts_as_given_lately_only_for_a_moment(play: Cal
         await scene.begin(WHOLE)
         await scene.offers(gpu=1)
         await scene.admit("train", {GPU: 1})
-        assert scene.advertiser.recently_allocated == {scene.uuid(0)}
+        assert scene.advertiser.recent_allocations == {scene.uuid(0)}
         woken = scene.changes.count
         await scene.clock.sleep(2.0)
-        assert scene.advertiser.recently_allocated == frozenset()
+        assert scene.advertiser.recent_allocations == frozenset()
         assert scene.changes.count > woken
 
     play(story, "A100-40GB")
@@ -302,7 +302,7 @@ def test_a_container_that_starts_has_its_devices_for_longer_than_a_moment(play: 
         await scene.clock.sleep(2.0)
         await scene.start_container("train")
         await scene.clock.sleep(2.0)
-        assert scene.advertiser.recently_allocated == frozenset()
+        assert scene.advertiser.recent_allocations == frozenset()
 
     play(story, "2xA100-40GB")
 
@@ -350,13 +350,13 @@ def test_a_bad_card_takes_all_its_shares_and_a_bad_instance_only_its_own(play: C
         await scene.offers(**{"gpu": 4, "mig-1g_5gb": 6})
         scene.xid(48, 1)
         await scene.offers(**{"mig-1g_5gb": 6})
-        assert len([entry for resource, entry in scene.advertiser.withheld if resource == GPU]) == 4
+        assert len([entry for resource, entry in scene.advertiser.withheld_entries if resource == GPU]) == 4
         bad = scene.machine.instances(scene.machine.uuids()[0])[1]
         scene.xid(94, 0, (bad.gi_id, bad.compute_instances[0].ci_id))
         await scene.offers(**{"mig-1g_5gb": 4})
-        assert {entry.partition("::")[0] for resource, entry in scene.advertiser.withheld if resource != GPU} == {
-            bad.compute_instances[0].mig_uuid
-        }
+        assert {
+            entry.partition("::")[0] for resource, entry in scene.advertiser.withheld_entries if resource != GPU
+        } == {bad.compute_instances[0].mig_uuid}
         await scene.probe(0)
         await scene.offers(**{"mig-1g_5gb": 6})
 
@@ -402,7 +402,9 @@ def test_shares_by_mps_are_counted_while_their_daemon_serves(play: Callable[...,
         await scene.until(lambda: SHARED in scene.allocatable)
         await scene.clock.sleep(1.0)
         assert scene.allocatable[SHARED] == 0
-        assert all(why.startswith("its MPS daemon is not ready: ") for why in scene.advertiser.withheld.values())
+        assert all(
+            why.startswith("its MPS daemon is not ready: ") for why in scene.advertiser.withheld_entries.values()
+        )
         scene.start_daemons()
         await scene.offers(gpu_shared=8)
         await scene.admit("client", {SHARED: 1})
@@ -576,8 +578,8 @@ def test_what_others_may_ask(play: Callable[..., None]) -> None:
         await scene.offers(gpu_shared=4)
         held = scene.devices("train")[0]
         free = next(each for each in (scene.uuid(0), scene.uuid(1)) if each != held)
-        assert scene.advertiser.occupied(held) == f"pod default/train holds {held} as nvidia.com/gpu"
-        assert scene.advertiser.occupied(free) == ""
+        assert scene.advertiser.describe_occupant(held) == f"pod default/train holds {held} as nvidia.com/gpu"
+        assert scene.advertiser.describe_occupant(free) == ""
 
     play(story, "2xA100-40GB")
 

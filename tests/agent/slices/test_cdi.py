@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tessera.agent.slices.cdi import CdiFolder, environment, qualified
+from tessera.agent.slices.cdi import CdiFolder, cdi_name, environment
 from tessera.nvml.interface import DeviceFile
 from tessera_lab.kubelet.containers.cdi import CdiRegistry
 
@@ -13,7 +13,7 @@ DEVICE = "GPU-a:3g.20gb:4"
 def test_a_device_brings_environment_and_device_files(tmp_path: Path) -> None:
     files = [DeviceFile(path="/dev/nvidia0", major=195, minor=0)]
     CdiFolder(tmp_path).write(DEVICE, ["MIG-1", "MIG-2"], files)
-    edits = CdiRegistry([tmp_path]).edits([qualified(DEVICE)])
+    edits = CdiRegistry([tmp_path]).edits([cdi_name(DEVICE)])
     assert edits.env == {"NVIDIA_VISIBLE_DEVICES": "MIG-1,MIG-2"}
     assert edits.device_nodes == ("/dev/nvidia0",)
     # Where NVIDIA's runtime ignores the variable in unprivileged containers, it finds the devices by their mounts.
@@ -39,7 +39,7 @@ def test_the_next_claim_of_a_device_replaces_the_one_before(tmp_path: Path) -> N
     folder = CdiFolder(tmp_path)
     folder.write(DEVICE, ["MIG-1"])
     folder.write(DEVICE, ["MIG-2"])
-    assert CdiRegistry([tmp_path]).edits([qualified(DEVICE)]).env == environment(["MIG-2"])
+    assert CdiRegistry([tmp_path]).edits([cdi_name(DEVICE)]).env == environment(["MIG-2"])
     assert len(list(tmp_path.iterdir())) == 1
 
 

@@ -6,13 +6,13 @@ from tests.support.slice_instructions import next_instruction
 from tessera.agent.base.call_retries import CallFailure
 from tessera.agent.inventory.positions import SlicePosition
 from tessera.agent.slices.events import (
-    CallFailed,
     CreateComputeInstance,
     CreateGpuInstance,
     DestroyComputeInstance,
     DestroyGpuInstance,
     DevicesBound,
     FollowUpsDue,
+    GpuCallFailed,
     GpuRead,
     GpuUnreachable,
     InitialSyncDone,
@@ -350,7 +350,7 @@ def test_a_failed_creation_is_tried_again_after_a_growing_delay() -> None:
     for _ in range(4):
         call = next_instruction(machine, GPU, now)
         assert isinstance(call, CreateGpuInstance)
-        machine.handle(CallFailed(call, CallFailure.REFUSED, "no", now))
+        machine.handle(GpuCallFailed(call, CallFailure.REFUSED, "no", now))
         rest = next_instruction(machine, GPU, now)
         assert isinstance(rest, WaitUntil)
         assert rest.until is not None
@@ -365,7 +365,7 @@ def test_a_compute_instance_that_cannot_be_made_takes_its_gpu_instance_down_firs
     machine = new_machine(card(instance(LEFT, whole=False)), promised(promise(POD, LEFT)), journal=ours(LEFT))
     call = next_instruction(machine, GPU, 0.0)
     assert call == CreateComputeInstance(LEFT, 1)
-    machine.handle(CallFailed(call, CallFailure.REFUSED, "no", 0.0))
+    machine.handle(GpuCallFailed(call, CallFailure.REFUSED, "no", 0.0))
     assert next_instruction(machine, GPU, 0.0) == DestroyGpuInstance(LEFT, 1)
     machine.handle(card())
     assert next_instruction(machine, GPU, 0.0) == WaitUntil(REFUSED_DELAYS.first)
@@ -380,7 +380,7 @@ def test_a_slice_in_use_waits_for_its_processes() -> None:
     )
     call = next_instruction(machine, GPU, 0.0)
     assert isinstance(call, DestroyComputeInstance)
-    machine.handle(CallFailed(call, CallFailure.BUSY, "in use by process 1", 0.0))
+    machine.handle(GpuCallFailed(call, CallFailure.BUSY, "in use by process 1", 0.0))
     assert isinstance(next_instruction(machine, GPU, 0.0), WaitUntil)
     machine.handle(SliceIdle(LEFT))
     assert next_instruction(machine, GPU, 0.0) == call
@@ -394,7 +394,7 @@ def test_a_slice_that_stays_in_use_is_reported_once() -> None:
     assert isinstance(call, DestroyComputeInstance)
     told = []
     for number in range(10):
-        machine.handle(CallFailed(call, CallFailure.BUSY, "in use by process 1", float(number)))
+        machine.handle(GpuCallFailed(call, CallFailure.BUSY, "in use by process 1", float(number)))
         told.append(len(reported(machine)))
     assert told == [0, 0, 0, 0, 0, 1, 0, 0, 0, 0]
 
@@ -408,7 +408,7 @@ def test_a_busy_slice_does_not_delay_others_of_its_card() -> None:
     )
     call = next_instruction(machine, GPU, 0.0)
     assert isinstance(call, DestroyComputeInstance)
-    machine.handle(CallFailed(call, CallFailure.BUSY, "in use by process 1", 0.0))
+    machine.handle(GpuCallFailed(call, CallFailure.BUSY, "in use by process 1", 0.0))
     assert next_instruction(machine, GPU, 0.0) == CreateGpuInstance(RIGHT, OTHER)
 
 

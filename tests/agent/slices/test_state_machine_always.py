@@ -16,12 +16,12 @@ from tests.support.slice_instructions import next_instruction
 from tessera.agent.base.call_retries import CallFailure
 from tessera.agent.inventory.positions import SlicePosition
 from tessera.agent.slices.events import (
-    CallFailed,
     CreateComputeInstance,
     CreateGpuInstance,
     DestroyComputeInstance,
     DestroyGpuInstance,
     GpuCall,
+    GpuCallFailed,
     GpuRead,
     InitialSyncDone,
     InstasliceChanged,
@@ -144,7 +144,7 @@ class Node(RuleBasedStateMachine):
             self.card.do(call, refuse=fault == "refuse")
         except Refused as error:
             kind = CallFailure.BUSY if str(error) == "in use" else CallFailure.REFUSED
-            self.machine.handle(CallFailed(call, kind, str(error), self.now))
+            self.machine.handle(GpuCallFailed(call, kind, str(error), self.now))
         if fault == "kill after":
             self._start()
         else:

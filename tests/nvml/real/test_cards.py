@@ -12,7 +12,7 @@ from tests.support.nvml_library import NvmlLibrary
 
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink
-from tessera.nvml.errors import GpuLost, NotFound, NotSupported, UnknownNvmlError
+from tessera.nvml.errors import GpuLost, NotSupported, NvmlNotFound, UnknownNvmlError
 from tessera.nvml.interface import GpuUuid, MigUuid, Nvml
 from tessera.nvml.real.real_nvml import RealNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
@@ -190,7 +190,7 @@ def test_mig_devices_of_other_models(
 
 def test_a_card_is_no_mig_device(machine: SimulatedMachine) -> None:
     for name in (machine.uuids()[0], "MIG-x"):
-        with pytest.raises(NotFound):
+        with pytest.raises(NvmlNotFound):
             machine.mig_attributes(MigUuid(name))
 
 

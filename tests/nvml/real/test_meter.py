@@ -7,7 +7,7 @@ import pynvml
 import pytest
 from tests.support.nvml_metering import MeteringLibrary
 
-from tessera.nvml.errors import GpuLost, NotFound, NotSupported
+from tessera.nvml.errors import GpuLost, NotSupported, NvmlNotFound
 from tessera.nvml.interface import GpuUuid
 from tessera.nvml.measurements import ACTIVITIES, Absence, Measurements, ProcessActivity, Quantity
 from tessera.nvml.real.real_nvml import RealNvml
@@ -128,7 +128,7 @@ def test_an_instance_that_is_created_again_begins_anew(pair: Callable[..., Pair]
     real.measure_instance(gpu, gi_id)
     assert real.measure_instance(gpu, gi_id).absent == {}
     real.destroy_gpu_instance(gpu, gi_id)
-    with pytest.raises(NotFound):
+    with pytest.raises(NvmlNotFound):
         machine.measure_instance(gpu, gi_id)
     assert real.create_gpu_instance(gpu, "1g.10gb", 0) == gi_id
     assert set(real.measure_instance(gpu, gi_id).absent.values()) == {Absence.FIRST_SAMPLE}

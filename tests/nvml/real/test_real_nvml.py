@@ -18,9 +18,9 @@ from tessera.nvml.errors import (
     InUse,
     InvalidArgument,
     NoPermission,
-    NotFound,
     NotSupported,
     NvmlError,
+    NvmlNotFound,
     ResetRequired,
     UnknownNvmlError,
 )
@@ -115,10 +115,10 @@ def test_a_card_that_was_seen_and_is_lost_stays_listed_as_lost(real: RealNvml, m
 def test_a_card_that_vanished_counts_as_lost(real: RealNvml, machine: SimulatedMachine) -> None:
     real.devices()
     gpu = machine.uuids()[0]
-    machine.fail("memory", NotFound, gpu=gpu)
+    machine.fail("memory", NvmlNotFound, gpu=gpu)
     with pytest.raises(GpuLost, match="was there"):
         real.instances(gpu)
-    with pytest.raises(NotFound):
+    with pytest.raises(NvmlNotFound):
         real.instances(GpuUuid("GPU-other"))
 
 
@@ -135,7 +135,16 @@ def test_a_profile_that_the_card_does_not_have_is_named(real: RealNvml, machine:
 
 @pytest.mark.parametrize(
     "kind",
-    [DriverMismatch, NoPermission, ResetRequired, InsufficientResources, InUse, NotFound, GpuLost, UnknownNvmlError],
+    [
+        DriverMismatch,
+        NoPermission,
+        ResetRequired,
+        InsufficientResources,
+        InUse,
+        NvmlNotFound,
+        GpuLost,
+        UnknownNvmlError,
+    ],
 )
 def test_every_error_keeps_its_kind(real: RealNvml, machine: SimulatedMachine, kind: type[NvmlError]) -> None:
     gpu = machine.uuids()[0]
@@ -183,7 +192,7 @@ def test_a_container_gets_the_capabilities_of_its_instance_only(
         DeviceFile(path="/dev/nvidia-caps/nvidia-cap66", major=234, minor=66),
         DeviceFile(path="/dev/nvidia-caps/nvidia-cap67", major=234, minor=67),
     ]
-    with pytest.raises(NotFound, match="gpu1/gi8/access"):
+    with pytest.raises(NvmlNotFound, match="gpu1/gi8/access"):
         real.device_files(gpu, 8, 0)
 
 

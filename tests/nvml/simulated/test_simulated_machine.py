@@ -17,8 +17,8 @@ from tessera.nvml.errors import (
     InsufficientResources,
     InUse,
     InvalidArgument,
-    NotFound,
     NotSupported,
+    NvmlNotFound,
     UnknownNvmlError,
 )
 from tessera.nvml.interface import (
@@ -182,7 +182,7 @@ def test_nothing_in_use_is_destroyed(machine: SimulatedMachine) -> None:
     machine.end_process(pid)
     machine.destroy_compute_instance(gpu, instance.gi_id, device.ci_id)
     machine.destroy_gpu_instance(gpu, instance.gi_id)
-    with pytest.raises(NotFound):
+    with pytest.raises(NvmlNotFound):
         machine.destroy_gpu_instance(gpu, instance.gi_id)
 
 
@@ -200,7 +200,7 @@ def test_processes_and_memory_are_told_per_device(machine: SimulatedMachine) -> 
         machine.set_process_memory(pid, 6 * GIB)
     with pytest.raises(MemoryError):
         machine.start_process(one, 4 * GIB)
-    with pytest.raises(NotFound, match="MIG mode"):
+    with pytest.raises(NvmlNotFound, match="MIG mode"):
         machine.start_process(gpu)
     assert machine.memory(one).used == 2 * GIB
 
@@ -216,7 +216,7 @@ def test_a_process_of_this_host_computes_on_several_devices(machine: SimulatedMa
     assert machine.processes(other) == [GpuProcess(pid=77, memory_bytes=3 * GIB)]
     with pytest.raises(ValueError, match=r"computes on .* already"):
         machine.start_process(other, pid=77)
-    with pytest.raises(NotFound, match="process 77 does not compute on"):
+    with pytest.raises(NvmlNotFound, match="process 77 does not compute on"):
         machine.set_process_memory(77, 0, gpu)
     machine.end_process(77)
     assert machine.processes(device) == machine.processes(other) == []
@@ -367,11 +367,11 @@ def test_a_failed_call_changes_nothing(machine: SimulatedMachine) -> None:
 
 
 def test_unknown_names_are_named(machine: SimulatedMachine) -> None:
-    with pytest.raises(NotFound, match="GPU-x"):
+    with pytest.raises(NvmlNotFound, match="GPU-x"):
         machine.instances(GpuUuid("GPU-x"))
-    with pytest.raises(NotFound, match="MIG-x"):
+    with pytest.raises(NvmlNotFound, match="MIG-x"):
         machine.processes(MigUuid("MIG-x"))
-    with pytest.raises(NotFound, match="GPU instance 9"):
+    with pytest.raises(NvmlNotFound, match="GPU instance 9"):
         machine.create_compute_instance(machine.uuids()[0], 9, 0)
 
 
@@ -411,7 +411,7 @@ class Card(RuleBasedStateMachine):
     @rule(gi_id=made)
     def destroy(self, gi_id: int) -> None:
         if all(one.gi_id != gi_id for one in self.machine.instances(self.gpu)):
-            with pytest.raises(NotFound):
+            with pytest.raises(NvmlNotFound):
                 self.machine.destroy_gpu_instance(self.gpu, gi_id)
             return
         self.machine.destroy_compute_instance(self.gpu, gi_id, 0)

@@ -144,6 +144,6 @@ class CallRetries(Generic[K]):
         """By key, the time at which the next attempt is due."""
         return ((key, failed.retry_at) for key, failed in self._failed.items())
 
-    def most_attempted(self) -> tuple[K, FailedCall] | None:
+    def most_frequent_failure(self) -> tuple[K, FailedCall] | None:
         """The call that failed most often in a row."""
         return max(self._failed.items(), key=lambda item: item[1].attempts, default=None)

@@ -73,8 +73,8 @@ class DesiredLayout(msgspec.Struct, frozen=True, kw_only=True):
     closest: str = ""
 
 
-class MpsPlan(msgspec.Struct, frozen=True):
-    """The daemon of one resource.
+class ServicePlan(msgspec.Struct, frozen=True):
+    """The process that must serve the shares of one resource, such as an MPS daemon.
 
     Attributes:
         devices: the share of one client on each card, by the card's UUID; in the order of the cards' indexes.
@@ -86,7 +86,7 @@ class MpsPlan(msgspec.Struct, frozen=True):
 
     @property
     def cards(self) -> tuple[str, ...]:
-        """UUIDs of the cards that the daemon serves."""
+        """UUIDs of the cards that the process serves."""
         return tuple(self.devices)
 
     @property
@@ -95,10 +95,10 @@ class MpsPlan(msgspec.Struct, frozen=True):
         return min(share.thread_percent for share in self.devices.values())
 
 
-def drop_cards(plans: Mapping[str, MpsPlan], cards: Collection[str]) -> dict[str, MpsPlan]:
+def drop_cards(plans: Mapping[str, ServicePlan], cards: Collection[str]) -> dict[str, ServicePlan]:
     """Returns the plans without these cards; drops a plan that has no card left."""
     left = {
         resource: {card: share for card, share in plan.devices.items() if card not in cards}
         for resource, plan in plans.items()
     }
-    return {resource: MpsPlan(shares, plans[resource].replicas) for resource, shares in left.items() if shares}
+    return {resource: ServicePlan(shares, plans[resource].replicas) for resource, shares in left.items() if shares}

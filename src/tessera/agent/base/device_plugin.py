@@ -44,14 +44,14 @@ class ResourcePlugin:
         return PluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
 
     @property
-    def streaming(self) -> bool:
+    def is_streaming(self) -> bool:
         """True if kubelet listens to the list."""
         return self._streams > 0
 
     @property
-    def listed(self) -> bool:
+    def is_listed(self) -> bool:
         """True if kubelet listens and has read the newest list."""
-        return self.streaming and self._last_read == self._devices()
+        return self.is_streaming and self._last_read == self._devices()
 
     async def list_and_watch(self) -> AsyncIterator[Sequence[Device]]:
         """Yields the list at once, and again whenever it differs."""

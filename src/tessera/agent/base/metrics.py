@@ -22,7 +22,7 @@ class MemoryUsage(msgspec.Struct, frozen=True, kw_only=True):
     limit: int
 
 
-class HealthSource(Protocol):
+class ReactionSource(Protocol):
     """Knows the health of cards; see :class:`tessera.agent.health.monitor.HealthMonitor`."""
 
     def reactions(self) -> Mapping[str, int]:
@@ -37,7 +37,7 @@ class MemorySource(Protocol):
         """Memory of shared cards by pod, of the last sample."""
         ...
 
-    def unproven_bytes(self) -> Mapping[str, int]:
+    def unattributed_bytes(self) -> Mapping[str, int]:
         """By card, the used bytes that no pod is proven to hold, of the last sample."""
         ...
 
@@ -85,7 +85,7 @@ class Metrics:
             registry=self.registry,
         )
 
-    def show_health(self, source: HealthSource) -> None:
+    def show_health(self, source: ReactionSource) -> None:
         """Shows from now on the reaction that each card needs, 0 to 4."""
         self.registry.register(_Health(source))
 
@@ -125,7 +125,7 @@ class Metrics:
 class _Health(Collector):
     """The worst reaction that a card or one of its instances needs."""
 
-    def __init__(self, source: HealthSource) -> None:
+    def __init__(self, source: ReactionSource) -> None:
         self._source = source
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -154,11 +154,11 @@ class _Memory(Collector):
         for each in self._source.memory_usage():
             used.add_metric([each.pod, each.namespace, each.gpu], each.used)
             limit.add_metric([each.pod, each.namespace, each.gpu], each.limit)
-        unproven = GaugeMetricFamily(
+        unattributed = GaugeMetricFamily(
             "tessera_memory_unattributed_bytes",
             "Used memory of a shared card that no pod is proven to hold.",
             labels=["gpu"],
         )
-        for gpu, amount in self._source.unproven_bytes().items():
-            unproven.add_metric([gpu], amount)
-        yield from (used, limit, unproven)
+        for gpu, amount in self._source.unattributed_bytes().items():
+            unattributed.add_metric([gpu], amount)
+        yield from (used, limit, unattributed)

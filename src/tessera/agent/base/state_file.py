@@ -47,7 +47,7 @@ class StateFile(Generic[T]):
     def load(self) -> T | None:
         """The value last saved; ``None`` without a file. A damaged file is renamed and counts as none."""
         try:
-            value = self._decoder.decode(_verified(_read(self._path)))
+            value = self._decoder.decode(_verify(_read(self._path)))
             self.check(value)
         except FileNotFoundError:
             return None
@@ -123,7 +123,7 @@ def _seal(data: bytes) -> bytes:
     return b'\n%s%s"\n' % (_SEAL, hashlib.sha256(data).hexdigest().encode("ascii"))
 
 
-def _verified(content: bytes) -> bytes:
+def _verify(content: bytes) -> bytes:
     """The value's text, without the line of its SHA-256.
 
     Raises:

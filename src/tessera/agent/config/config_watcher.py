@@ -8,9 +8,9 @@ Rules:
 * The desired configuration is computed only when one of its inputs changed, and each text is parsed once.
 * A Node object that is gone for a moment keeps its configuration: a kubelet that registers anew must not cost a layout.
 
-The agent keeps a sharing profile with its text on disk once it is in force (:meth:`ConfigWatcher.profile_applied`). So
-a node whose label names a profile with a mistake keeps the last good one, also over a restart or an upgrade of the
-agent, even if the ConfigMap has lost it.
+The agent keeps a sharing profile with its text on disk once it is in force
+(:meth:`ConfigWatcher.note_applied_profile`). So a node whose label names a profile with a mistake keeps the last good
+one, also over a restart or an upgrade of the agent, even if the ConfigMap has lost it.
 """
 
 import asyncio
@@ -164,11 +164,11 @@ class ConfigWatcher:
         return self._layout[1]
 
     @property
-    def last_applied(self) -> AppliedProfile:
-        """The profile that is in force, from the last :meth:`profile_applied`."""
+    def applied_profile(self) -> AppliedProfile:
+        """The profile that is in force, from the last :meth:`note_applied_profile`."""
         return self._last.profile or AppliedProfile()
 
-    def profile_applied(self, name: str, text: str) -> None:
+    def note_applied_profile(self, name: str, text: str) -> None:
         """Notes that the devices are advertised by this profile, and saves it. Cheap if it is the same as before.
 
         Args:

@@ -151,7 +151,7 @@ class DriverGate:
         #: True if the Node's labels ask for a pause, and true if they name a driver set.
         self._labels = (False, False)
 
-    def node_changed(self, node: Node | None) -> None:
+    def note_node_change(self, node: Node | None) -> None:
         """Takes in a change of the Node object."""
         labels = node.metadata.labels if node is not None else {}
         now = (labels.get(PAUSE_LABEL) == PAUSED, bool(labels.get(DRIVER_SET_LABEL)))
@@ -192,7 +192,7 @@ class DriverGate:
             return WaitReason("WaitingForDriver", f"no driver is loaded on this node: {error}"), HOST_RECHECK
         return WaitReason("NvmlFailed", f"the driver is there, but NVML fails: {error}"), self._backoff.next()
 
-    async def nvml_failed(self, text: str) -> None:
+    async def report_nvml_failure(self, text: str) -> None:
         """Reports that NVML failed after it was opened; returns when to open it again."""
         self._condition.set_waiting(WaitReason("NvmlFailed", f"the driver is there, but NVML fails: {text}"))
         await self._changes.wait(self._changes.count, self._backoff.next())
@@ -217,7 +217,7 @@ class DriverGate:
             self._write_marker(DRIVER_READY, self._driver_text(opened.found))
         return True
 
-    def advertised(self, *, published: bool) -> None:
+    def note_advertised(self, *, published: bool) -> None:
         """Notes that kubelet has the cards; ``published`` is true if the node's status shows them."""
         self._backoff.reset()
         if not published:
@@ -227,7 +227,7 @@ class DriverGate:
         if not self._markers.present(PLUGIN_READY):
             self._write_marker(PLUGIN_READY, self._markers.about_driver())
 
-    def released(self) -> None:
+    def note_released(self) -> None:
         """Notes that the driver was released: removes the markers."""
         self._remove_markers(PLUGIN_READY, DRIVER_READY)
 

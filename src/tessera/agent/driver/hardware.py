@@ -87,10 +87,10 @@ class MachineDriver:
 
     async def watch(self, changes: ChangeNotifier) -> None:
         """See :meth:`DriverBackend.watch`; watches the control device."""
-        there: bool | None = None
+        loaded: bool | None = None
         async for _ in watch_folder(self._dev):
-            before, there = there, (self._dev / CONTROL_DEVICE).exists()
-            if there is not before:
+            before, loaded = loaded, (self._dev / CONTROL_DEVICE).exists()
+            if loaded is not before:
                 changes.notify()
 
     def _of_container(self) -> RealNvml:

@@ -59,7 +59,7 @@ class GatedKubelet:
         return await self._kubelet.pod_resources()
 
     @property
-    def accepted(self) -> bool:
+    def is_accepted(self) -> bool:
         """True if kubelet has read a list of every plugin that is served."""
         return all(served.count is not None for served in self._served)
 

@@ -73,11 +73,11 @@ class ReadyConditionWriter:
         self._written: tuple[str, NodeCondition, float] | None = None
 
     @property
-    def desired(self) -> NodeCondition | None:
+    def desired_condition(self) -> NodeCondition | None:
         """The desired condition; ``None`` before it was set."""
         return self._desired
 
-    def node_changed(self) -> None:
+    def note_node_change(self) -> None:
         """Takes in a change of the Node."""
         self._changes.notify()
 

@@ -45,7 +45,7 @@ def health_condition(health: HealthStateMachine, gpus: Mapping[str, GpuInfo]) ->
     return HealthCondition("False", "CardUnhealthy", text)
 
 
-class NodeObject(Protocol):
+class NodeEventSink(Protocol):
     """The Node object."""
 
     def boot_id(self) -> str:
@@ -67,7 +67,7 @@ class HealthEvents:
         gpus: the node's cards by UUID, as last listed; their indexes name them in the texts.
     """
 
-    def __init__(self, node: NodeObject) -> None:
+    def __init__(self, node: NodeEventSink) -> None:
         self._node = node
         self.gpus: Mapping[str, GpuInfo] = {}
 

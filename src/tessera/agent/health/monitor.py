@@ -10,7 +10,7 @@ stored fault that seems to come from the future counts as one of now. A boot of 
 ends all faults.
 
 This module does not wait for hardware events, since slices on demand need them too: the caller passes them to
-:meth:`HealthMonitor.hardware_event` and :meth:`HealthMonitor.event_watch_failed`.
+:meth:`HealthMonitor.note_hardware_event` and :meth:`HealthMonitor.note_event_watch_failure`.
 """
 
 import logging
@@ -36,7 +36,7 @@ from tessera.agent.health.events import (
 )
 from tessera.agent.health.executor import CardProber, CardResetter
 from tessera.agent.health.faults import EVENT_WATCH, Fault, HealthStateMachine
-from tessera.agent.health.messages import HealthCondition, HealthEvents, NodeObject, health_condition
+from tessera.agent.health.messages import HealthCondition, HealthEvents, NodeEventSink, health_condition
 from tessera.agent.health.policy import HealthPolicy
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope
 from tessera.clock import Clock
@@ -86,7 +86,7 @@ class HealthMonitor:
         hardware: AsyncNvml,
         policy: HealthPolicy,
         faults_file: Path,
-        node: NodeObject,
+        node: NodeEventSink,
         metrics: Metrics,
         changes: ChangeNotifier,
         clock: Clock,
@@ -130,7 +130,7 @@ class HealthMonitor:
                 self._apply(CardProbed(gpu=gpu.uuid, result=ProbeResult.LOST, text="it fell off the bus"))
         self._changes.notify()
 
-    def hardware_event(self, event: GpuEvent | None) -> None:
+    def note_hardware_event(self, event: GpuEvent | None) -> None:
         """Takes in the end of a wait for events, with an event or ``None``: the watch works."""
         self._apply(EventWatchRestored())
         if event is None:
@@ -144,19 +144,19 @@ class HealthMonitor:
                 self._probe_soon(uuid)
         self._changes.notify()
 
-    def event_watch_failed(self, text: str) -> None:
+    def note_event_watch_failure(self, text: str) -> None:
         """Takes in a failed wait for events; the cards are probed more often until it works again."""
         self._apply(EventWatchFailed(text))
         for uuid in self._gpus:
             self._due[uuid] = min(self._due[uuid], self._clock.monotonic() + SUSPECT_PROBE_INTERVAL)
 
-    def card_reset(self, gpu: str) -> None:
+    def note_card_reset(self, gpu: str) -> None:
         """Takes in the reset of a card."""
         self._apply(CardReset(gpu))
         self._probe_soon(gpu)
         self._changes.notify()
 
-    def instance_destroyed(self, gpu: str, gi_id: int) -> None:
+    def note_instance_destroyed(self, gpu: str, gi_id: int) -> None:
         """Takes in the end of a GPU instance; a later one of the same id is another instance."""
         self._apply(InstanceDestroyed(gpu, gi_id))
 
@@ -222,7 +222,7 @@ class HealthMonitor:
         try:
             if await self._resetter.reset(uuid):
                 self._events.record_reset(uuid)
-                self.card_reset(uuid)
+                self.note_card_reset(uuid)
         except NvmlError as error:
             self._events.record_failed_reset(uuid, error)
 

@@ -18,7 +18,7 @@ from tessera.mig.models import model_by_product
 from tessera.mig.names import parse_profile_name
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.attributes import CardAttributes, MigAttributes, NvLink
-from tessera.nvml.errors import GpuLost, NotFound, NvmlError
+from tessera.nvml.errors import GpuLost, NvmlError, NvmlNotFound
 from tessera.nvml.interface import GiProfileInfo, GpuInfo, GpuInstance, GpuUuid
 
 
@@ -128,7 +128,7 @@ class InventoryReader:
         """
         info = next((each for each in await self._hardware.devices() if each.uuid == uuid), None)
         if info is None:
-            raise NotFound(f"card {uuid}: the driver no longer lists it; drain the node and reboot it")
+            raise NvmlNotFound(f"card {uuid}: the driver no longer lists it; drain the node and reboot it")
         if info.lost:
             raise GpuLost(f"card {uuid}")
         if not info.mig_enabled:

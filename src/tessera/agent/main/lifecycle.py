@@ -117,8 +117,8 @@ class _Lifecycle:
         self._node.informer.add_handler(self._handle_node)
 
     def _handle_node(self, event: WatchEvent[Node]) -> None:
-        self._gate.node_changed(None if event.kind is EventKind.DELETED else event.object)
-        self._condition.node_changed()
+        self._gate.note_node_change(None if event.kind is EventKind.DELETED else event.object)
+        self._condition.note_node_change()
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -136,9 +136,9 @@ class _Lifecycle:
                     opened = await self._gate.open_driver(stack)
                     if await self._gate.wait_validated(opened):
                         nvml_error = await self._run_agent(opened)
-                self._gate.released()
+                self._gate.note_released()
                 if nvml_error:
-                    await self._gate.nvml_failed(nvml_error)
+                    await self._gate.report_nvml_failure(nvml_error)
 
     async def _run_agent(self, opened: OpenDriver) -> str:
         """Runs an agent on a driver until it must be released; returns NVML's error, empty if NVML did not fail."""
@@ -176,11 +176,11 @@ class _Lifecycle:
         published = False
         while self._gate.is_usable(opened):
             count = self._changes.count
-            accepted = components.ready and kubelet.accepted and (kubelet.devices or not components.has_devices)
+            accepted = components.ready and kubelet.is_accepted and (kubelet.devices or not components.has_devices)
             if accepted and not published:
                 node = self._node.node()
                 published = node is not None and kubelet.is_published(node.status.allocatable)
-                self._gate.advertised(published=published)
+                self._gate.note_advertised(published=published)
             await self._changes.wait(count)
 
     # State for the HTTP server ----------------------------------------------------------------------------------
@@ -193,7 +193,11 @@ class _Lifecycle:
         """See :meth:`~tessera.status_pages.ProcessStatus.unready_reason`."""
         if self._components is not None:
             return "" if self._components.ready else "cards not read yet"
-        return "cards not read yet" if self._condition.desired is None else self._condition.desired.message
+        return (
+            "cards not read yet"
+            if self._condition.desired_condition is None
+            else self._condition.desired_condition.message
+        )
 
 
 async def _explain_watch_errors(watch: Coroutine[Any, Any, None]) -> None:

@@ -105,7 +105,7 @@ async def _watch_hardware(components: Components) -> None:
     while True:
         try:
             event = await components.hardware.wait_event(_EVENT_WAIT)
-            components.health.hardware_event(event)
+            components.health.note_hardware_event(event)
             # A failing program may cause hundreds of these a second, and they change nothing on a card.
             if event is not None and event.xid not in APPLICATION_XIDS:
                 await components.reread_card(event.gpu)
@@ -114,5 +114,5 @@ async def _watch_hardware(components: Components) -> None:
             return
         except NvmlError as error:
             _log.warning("hardware events cannot be watched, next attempt in %.0f s: %s", _EVENT_WAIT, error)
-            components.health.event_watch_failed(str(error))
+            components.health.note_event_watch_failure(str(error))
             await components.clock.sleep(_EVENT_WAIT)

@@ -20,7 +20,7 @@ from tessera.agent.inventory.card_ownership import CardOwnership, StaticGpus
 from tessera.agent.inventory.device_users import DeviceUsers
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.memory.enforcement import MemoryEnforcement
-from tessera.agent.memory.inputs import AgentInputs, CardReader
+from tessera.agent.memory.inputs import AgentInputs, ProcessMemoryReader
 from tessera.agent.memory.monitor import MemoryMonitor
 from tessera.agent.memory.policy import MemoryPolicy, MemoryRules
 from tessera.agent.mig_config.drain import DeviceDrainer
@@ -181,7 +181,7 @@ class Components:
             host_root=root,
             changes=self.changes,
             clock=self.clock,
-            occupied=self._occupied,
+            describe_occupant=self._describe_occupant,
             rng=self._rng,
         )
 
@@ -267,7 +267,7 @@ class Components:
 
     def _build_memory(self) -> MemoryMonitor:
         processes = ProcessTable()
-        reader = CardReader(self.hardware, processes)
+        reader = ProcessMemoryReader(self.hardware, processes)
         policy = MemoryPolicy(MemoryRules(mode=self.options.memory_limits))
         self._recorders.attach("memory", policy)
         return MemoryMonitor(
@@ -318,10 +318,10 @@ class Components:
         """True if no pod has any part of a card, nor is about to get one."""
         card = self.inventory_reader.inventory.gpu(uuid)
         parts = {uuid, *(card.mig_attributes if card is not None else ())}
-        if self.slices.is_busy(uuid) or not parts.isdisjoint(self.advertiser.recently_allocated):
+        if self.slices.is_busy(uuid) or not parts.isdisjoint(self.advertiser.recent_allocations):
             return False
         return parts.isdisjoint(await self.device_users.read())
 
-    def _occupied(self, uuid: str) -> str:
-        """See :meth:`.ResourceAdvertiser.occupied`; the MPS daemons are made before the advertiser."""
-        return self.advertiser.occupied(uuid)
+    def _describe_occupant(self, uuid: str) -> str:
+        """See :meth:`.ResourceAdvertiser.describe_occupant`; the MPS daemons are made before the advertiser."""
+        return self.advertiser.describe_occupant(uuid)

@@ -16,7 +16,7 @@ from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuProcess, GpuUuid, MigUuid
 
 
-class CardReader:
+class ProcessMemoryReader:
     """Reads the memory of each process on a card: NVML's processes, each with the pod that the kernel proves for it.
 
     The reader never guesses: a card that cannot be read has no reading, and a process that ended between NVML's answer

@@ -26,7 +26,7 @@ from tessera.agent.base.options import EnforcementMode
 from tessera.agent.base.state_file import StateFile
 from tessera.agent.memory.enforcement import MemoryEnforcement
 from tessera.agent.memory.grants import MemoryGrants, Shares, cgroup_uid, shared_devices
-from tessera.agent.memory.inputs import CardReader, MemoryInputs
+from tessera.agent.memory.inputs import MemoryInputs, ProcessMemoryReader
 from tessera.agent.memory.policy import (
     CardUse,
     MemoryAction,
@@ -65,7 +65,7 @@ class MemoryMonitor:
     def __init__(
         self,
         *,
-        reader: CardReader,
+        reader: ProcessMemoryReader,
         policy: MemoryPolicy,
         enforcement: MemoryEnforcement,
         inputs: MemoryInputs,
@@ -93,16 +93,16 @@ class MemoryMonitor:
         #: By pod and card, the memory of the last sample, for the metrics.
         self._usage: tuple[MemoryUsage, ...] = ()
         #: By card, the used bytes of the last sample that no pod is proven to hold, for the metrics.
-        self._unproven: Mapping[str, int] = {}
+        self._unattributed: Mapping[str, int] = {}
         metrics.show_memory(self)
 
     def memory_usage(self) -> Sequence[MemoryUsage]:
         """Memory of shared cards by pod, of the last sample."""
         return self._usage
 
-    def unproven_bytes(self) -> Mapping[str, int]:
+    def unattributed_bytes(self) -> Mapping[str, int]:
         """By card, the used bytes that no pod is proven to hold, of the last sample."""
-        return self._unproven
+        return self._unattributed
 
     async def run(self) -> None:
         """Samples until cancelled; not at all in mode ``off``."""
@@ -187,7 +187,7 @@ class MemoryMonitor:
             for device, uid in sorted(limits.keys() | used.keys())
             if uid in pods
         )
-        self._unproven = {card.device: max(0, card.used - sum(sum_by_pod(card.uses).values())) for card in cards}
+        self._unattributed = {card.device: max(0, card.used - sum(sum_by_pod(card.uses).values())) for card in cards}
 
     def _report_rejected_limits(self) -> None:
         """Records on each pod once that its annotation is rejected."""

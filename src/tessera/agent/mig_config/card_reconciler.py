@@ -170,7 +170,7 @@ class CardReconciler:
                 if self.status is None or self.status.state is LayoutState.SUCCESS:
                     self._set_status(CardStatus(LayoutState.PENDING, APPLYING))
                 self._changed = True
-                self._events.append(await self._executor.execute(self._uuid, call, self._machine.managed))
+                self._events.append(await self._executor.execute(self._uuid, call, self._machine.managed_places))
 
     async def _list_users(self) -> UsersListed | UsersUnknown:
         try:
@@ -184,7 +184,7 @@ class CardReconciler:
         count = self._changes.count
         pause = self._seconds_until_eviction()
         if pause:
-            pods, resources = ", ".join(map(str, users)), ", ".join(self._users.overcounted())
+            pods, resources = ", ".join(map(str, users)), ", ".join(self._users.overcounted_resources())
             text = f"{self._machine.name}: {pods}: evicted when the node stops counting the card's {resources}"
             self._set_status(CardStatus(LayoutState.PENDING, "CardsInUse", text))
             await self._changes.wait(count, min(pause, RETRY_PAUSE))
@@ -195,7 +195,7 @@ class CardReconciler:
 
     def _seconds_until_eviction(self) -> float:
         """Seconds to wait for a Node that still counts the fenced devices; 0 once it does not or the wait is over."""
-        if not self._users.overcounted():
+        if not self._users.overcounted_resources():
             self._evict_at = None
             return 0.0
         now = self._clock.monotonic()
@@ -214,7 +214,7 @@ class CardReconciler:
         self._changes.notify()
 
     def _save_managed(self) -> None:
-        self._executor.journal.save_managed(self._uuid, self._machine.managed)
+        self._executor.journal.save_managed(self._uuid, self._machine.managed_places)
 
     async def _refresh_inventory(self) -> bool:
         """Reads the inventory again if a call was made; returns true unless that failed."""

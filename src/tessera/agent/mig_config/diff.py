@@ -178,7 +178,7 @@ def _diff_instances(
     keep = tuple(each for each in instances if _placement(each) in plan.keep)
     return CardDiff(
         destroy=tuple(each for each in instances if _placement(each) not in plan.keep),
-        clear=tuple(each for each in keep if each.compute_instances and not _spanned(geometry, each)),
+        clear=tuple(each for each in keep if each.compute_instances and not _is_spanned(geometry, each)),
         complete=tuple(each for each in keep if not each.compute_instances),
         create=plan.create,
         keep=keep,
@@ -186,7 +186,7 @@ def _diff_instances(
     )
 
 
-def _spanned(geometry: Geometry, instance: GpuInstance) -> bool:
+def _is_spanned(geometry: Geometry, instance: GpuInstance) -> bool:
     """True if exactly one compute instance spans the whole GPU instance, as containers need it."""
     whole = geometry.profile(instance.profile).ci_profile_index
     same = _ONE_SLICE if whole in _ONE_SLICE else {whole}

@@ -17,7 +17,7 @@ from tessera.kube.resources import Pod
 from tessera.kubelet.interfaces import Kubelet
 
 
-class NodePods(Protocol):
+class LivePods(Protocol):
     """The pods of the node that have not ended."""
 
     def live_pods(self) -> Sequence[Pod]:
@@ -33,12 +33,12 @@ class Advertiser(Protocol):
     """Advertises the static devices to kubelet."""
 
     @property
-    def recently_allocated(self) -> frozenset[str]:
+    def recent_allocations(self) -> frozenset[str]:
         """UUIDs of devices in containers that kubelet may not list yet."""
         ...
 
     @property
-    def overcounted(self) -> Sequence[str]:
+    def overcounted_resources(self) -> Sequence[str]:
         """Resources of which the Node still counts devices that are fenced."""
         ...
 
@@ -55,7 +55,7 @@ class DeviceDrainer:
         advertiser: advertises the devices. It is made after this object, so it is set later; ``None`` until then.
     """
 
-    def __init__(self, kubelet: Kubelet, pods: NodePods, evictor: Evictor | None = None) -> None:
+    def __init__(self, kubelet: Kubelet, pods: LivePods, evictor: Evictor | None = None) -> None:
         self.advertiser: Advertiser | None = None
         self._kubelet = kubelet
         self._pods = pods
@@ -68,11 +68,11 @@ class DeviceDrainer:
 
     def snapshot(self) -> object:
         """The inputs that are known without a request. While they are equal, a new list would be equal too."""
-        return frozenset(pod.metadata.uid for pod in self._pods.live_pods()), self._recently_allocated()
+        return frozenset(pod.metadata.uid for pod in self._pods.live_pods()), self._recent_allocations()
 
-    def overcounted(self) -> Sequence[str]:
+    def overcounted_resources(self) -> Sequence[str]:
         """Resources of which the Node still counts devices that are fenced."""
-        return () if self.advertiser is None else self.advertiser.overcounted
+        return () if self.advertiser is None else self.advertiser.overcounted_resources
 
     async def list(self) -> Mapping[str, tuple[UserPod, ...]]:
         """The pods that hold each card and MIG device, by its UUID.
@@ -86,7 +86,7 @@ class DeviceDrainer:
             device: tuple(sorted({UserPod(each.namespace, each.name, each.pod) for each in found}))
             for device, found in listed.items()
         }
-        return {device: (UserPod(),) for device in self._recently_allocated()} | users
+        return {device: (UserPod(),) for device in self._recent_allocations()} | users
 
     async def evict(self, user: UserPod) -> str | None:
         """Asks the API server to evict a pod; returns why the pod stays, ``None`` if it will end or has ended."""
@@ -94,5 +94,5 @@ class DeviceDrainer:
         answer = await self._evictor.evict(user.namespace, user.name, user.pod)
         return answer.text if isinstance(answer, Blocked) else None
 
-    def _recently_allocated(self) -> frozenset[str]:
-        return frozenset() if self.advertiser is None else self.advertiser.recently_allocated
+    def _recent_allocations(self) -> frozenset[str]:
+        return frozenset() if self.advertiser is None else self.advertiser.recent_allocations

@@ -26,7 +26,7 @@ from tessera.agent.mig_config.events import (
 from tessera.agent.mig_config.journal import LayoutJournal
 from tessera.clock import Clock
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
-from tessera.nvml.errors import InUse, NotFound, NvmlError, ResetRequired
+from tessera.nvml.errors import InUse, NvmlError, NvmlNotFound, ResetRequired
 from tessera.nvml.interface import GpuUuid, MigModeResult
 
 _log = logging.getLogger(__name__)
@@ -38,11 +38,11 @@ UNREADABLE_DELAYS = RetryDelays(first=1.0, most=30.0)
 class HardwareListener(Protocol):
     """Learns of changes of cards; the health monitor drops the faults of hardware that no longer exists."""
 
-    def card_reset(self, gpu: str) -> None:
+    def note_card_reset(self, gpu: str) -> None:
         """A card was reset."""
         ...
 
-    def instance_destroyed(self, gpu: str, gi_id: int) -> None:
+    def note_instance_destroyed(self, gpu: str, gi_id: int) -> None:
         """A GPU instance was destroyed; a later one of that id is another instance."""
         ...
 
@@ -102,7 +102,7 @@ class MigExecutor:
             return self._failure_event(uuid, call, CallFailure.BUSY, error)
         except ResetRequired as error:
             return self._failure_event(uuid, call, CallFailure.NEEDS_RESET, error)
-        except NotFound as error:
+        except NvmlNotFound as error:
             if not isinstance(call, DestroyCi | DestroyGi):
                 return self._failure_event(uuid, call, CallFailure.REFUSED, error)
         except (NvmlError, OSError) as error:
@@ -131,7 +131,7 @@ class MigExecutor:
             case Reset():
                 await self._check_idle(uuid, "it cannot be reset")
                 await hardware.reset(uuid)
-                self._listener.card_reset(uuid)
+                self._listener.note_card_reset(uuid)
             case CreateGi(place=place):
                 await hardware.create_gpu_instance(uuid, place.profile, place.start)
             case CreateCi(gi_id=gi_id, profile_index=index):
@@ -141,7 +141,7 @@ class MigExecutor:
                 await hardware.destroy_compute_instance(uuid, gi_id, ci_id)
             case DestroyGi(gi_id=gi_id):
                 await hardware.destroy_gpu_instance(uuid, gi_id)
-                self._listener.instance_destroyed(uuid, gi_id)
+                self._listener.note_instance_destroyed(uuid, gi_id)
 
     async def _set_mode(self, uuid: GpuUuid, *, enabled: bool) -> None:
         result = await self._hardware.set_mig_mode(uuid, enabled)

@@ -73,12 +73,12 @@ class RebootRequests:
         async with self._lock:
             boot_id = self._node.boot_id()
             if not boot_id:
-                return _failed(f"{reason}; the node's boot id is not known, so no reboot is requested")
+                return _failed_status(f"{reason}; the node's boot id is not known, so no reboot is requested")
             before = self._journal.record.rebooted_from
             if before == boot_id:
                 return self._wait_for_reboot(reason)
             if before:
-                return _failed(f"{reason}; the node was rebooted for this layout once, which did not help")
+                return _failed_status(f"{reason}; the node was rebooted for this layout once, which did not help")
             blocker = "the other cards" if others_pending else await self._find_blocker()
             if blocker:
                 text = f"{reason}; the node's reboot waits for {blocker}"
@@ -95,7 +95,7 @@ class RebootRequests:
                 self._journal.save_reboot("")
                 raise
         except OSError as error:
-            return _failed(f"{reason}; the node cannot be rebooted: {error}")
+            return _failed_status(f"{reason}; the node cannot be rebooted: {error}")
         return self._wait_for_reboot(reason)
 
     def _wait_for_reboot(self, reason: str) -> CardStatus:
@@ -103,7 +103,9 @@ class RebootRequests:
         if self._asked_at is None:
             self._asked_at = now
         if now - self._asked_at > REBOOT_TIMEOUT:
-            return _failed(f"{reason}; the node was asked to reboot {REBOOT_TIMEOUT:.0f} s ago and has not; reboot it")
+            return _failed_status(
+                f"{reason}; the node was asked to reboot {REBOOT_TIMEOUT:.0f} s ago and has not; reboot it"
+            )
         return CardStatus(LayoutState.REBOOTING, "Rebooting", reason)
 
     async def _find_blocker(self) -> str:
@@ -119,7 +121,7 @@ class RebootRequests:
         return f"process {', '.join(pids)}" if pids else ""
 
 
-def _failed(text: str) -> CardStatus:
+def _failed_status(text: str) -> CardStatus:
     return CardStatus(LayoutState.FAILED, "ResetRequired", text)
 
 

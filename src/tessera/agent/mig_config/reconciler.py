@@ -87,7 +87,7 @@ class LayoutReconciler:
         self._status = LayoutStatus(layout=executor.journal.record.layout)
 
     @property
-    def fenced(self) -> frozenset[str]:
+    def fenced_devices(self) -> frozenset[str]:
         """UUIDs of cards and MIG devices that must not be allocated now."""
         return frozenset().union(*(card.fence for card in self._cards.values()))
 

@@ -120,7 +120,7 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
         self._waits_for_processes = 0
 
     @property
-    def managed(self) -> frozenset[InstancePlace]:
+    def managed_places(self) -> frozenset[InstancePlace]:
         """Places of instances that a layout made or kept. Save them before every call and when no call is due."""
         return self._managed
 
@@ -190,12 +190,12 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
 
     def _next(self, now: float) -> CardInstruction:
         if self._goal is None:
-            return self._unfenced(InSync())
+            return self._remove_fence_first(InSync())
         if self._owner is not CardOwner.STATIC:
             if self._goal.owner is not CardOwner.STATIC:
-                return self._unfenced(InSync())
+                return self._remove_fence_first(InSync())
             text = f"{self.name}: its slices on demand have not ended"
-            return self._unfenced(Wait(None, "CardsInUse", text))
+            return self._remove_fence_first(Wait(None, "CardsInUse", text))
         match self._card:
             case None:
                 return Wait(now + BUSY_DELAYS.first, "Starting", f"{self.name}: has not been read yet")
@@ -209,13 +209,13 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
         self._managed &= frozenset(map(place_of, card.instances))
         diff = diff_card(goal, card, usage, self._managed, needs_reset=self._needs_reset)
         if isinstance(diff, DiffImpossible):
-            return self._unfenced(
+            return self._remove_fence_first(
                 Wait(now + REFUSED_DELAYS.most, diff.reason, f"{self.name}: {diff.text}", failed=True)
             )
         if diff.is_empty:
             self._last_success = None
             self._learn(diff, card, goal)
-            return self._unfenced(InSync())
+            return self._remove_fence_first(InSync())
         match self._users:
             case UsersListed():
                 self._learn(diff, card, goal)
@@ -262,7 +262,7 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
             return EvictUsers(pods)
         until = self._next_look(users, pids, now)
         in_use = bool(users or pids)
-        worst = self._retries.most_attempted()
+        worst = self._retries.most_frequent_failure()
         if worst is not None and is_reported(worst[1], in_use=in_use):
             return self._report_failure(*worst, until)
         if in_use:
@@ -292,7 +292,7 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
 
     # State ------------------------------------------------------------------------------------------------------
 
-    def _unfenced(self, instruction: Wait | InSync) -> CardInstruction:
+    def _remove_fence_first(self, instruction: Wait | InSync) -> CardInstruction:
         """Returns the instruction, or first one that removes the fence: no device is about to be destroyed."""
         return SetFence(frozenset()) if self._fence else instruction
 

@@ -5,7 +5,7 @@ The plans come from the offer in force, the running daemons from the record of a
 go on serving their clients.
 
 This module does not know pods. The advertiser reads the health of each share from :meth:`MpsDaemons.ready`, and does
-not give :attr:`MpsDaemons.fenced` cards out in another form.
+not allocate :attr:`MpsDaemons.fenced_devices` in another form.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tessera.agent.base.change_notifier import ChangeNotifier
-from tessera.agent.base.desired_config import MpsPlan
+from tessera.agent.base.desired_config import ServicePlan
 from tessera.agent.mps.interfaces import DaemonLauncher
 from tessera.agent.mps.paths import MpsEdits, MpsPaths, container_edits
 from tessera.agent.mps.state import ExclusiveCards, MpsState
@@ -33,8 +33,8 @@ class MpsDaemons:
         host_root: the MPS root as kubelet sees it, ``/run/nvidia/mps``.
         changes: notified when a daemon became ready or is no longer ready.
         clock: for pauses.
-        occupied: why a card cannot be taken, by UUID, such as a pod that holds all of it; empty if it can. A card on
-            which a process computes is never taken.
+        describe_occupant: returns why the card of a UUID cannot be taken, such as a pod that holds all of it; empty if
+            it can. A card on which a process computes is never taken.
         rng: spreads the pauses; seeded in tests.
     """
 
@@ -47,22 +47,23 @@ class MpsDaemons:
         host_root: Path,
         changes: ChangeNotifier,
         clock: Clock,
-        occupied: Callable[[str], str] = lambda _: "",
+        describe_occupant: Callable[[str], str] = lambda _: "",
         rng: random.Random | None = None,
     ) -> None:
         self._launcher = launcher
         self._record = MpsState(state_file)
-        self._cards = ExclusiveCards(hardware, self._record, occupied)
+        self._cards = ExclusiveCards(hardware, self._record, describe_occupant)
         self._host = MpsPaths(host_root)
         self._changes = changes
         self._clock = clock
         self._rng = rng or random.Random()
         self._wake = ChangeNotifier()
         #: The desired daemons by resource; ``None`` before the first plans are set.
-        self._plans: Mapping[str, MpsPlan] | None = None
+        self._plans: Mapping[str, ServicePlan] | None = None
+        #: The supervisor of each resource with a daemon or a plan. It ends after its daemon, once it has no plan.
         self._supervisors: dict[str, DaemonSupervisor] = {}
 
-    def set_plans(self, plans: Mapping[str, MpsPlan]) -> None:
+    def set_plans(self, plans: Mapping[str, ServicePlan]) -> None:
         """Sets the desired daemons, by resource; all others end once their clients have ended."""
         if plans != self._plans:
             self._plans = dict(plans)
@@ -73,7 +74,7 @@ class MpsDaemons:
 
         A card that must join a daemon with clients is not ready until these have ended; the others stay ready.
         """
-        served = self._supervisors[resource].served if resource in self._supervisors else frozenset()
+        served = self._supervisors[resource].served_cards if resource in self._supervisors else frozenset()
         if gpu is not None:
             return gpu in served
         plan = (self._plans or {}).get(resource)
@@ -83,20 +84,20 @@ class MpsDaemons:
         """The difference from the plan of a resource, for people; empty if there is none."""
         if resource in self._supervisors and (why := self._supervisors[resource].problem):
             return why
-        asked = resource in (self._plans or {})
-        return "" if self.ready(resource) or not asked else "the MPS daemon does not serve all cards of its plan yet"
+        planned = resource in (self._plans or {})
+        return "" if self.ready(resource) or not planned else "the MPS daemon does not serve all cards of its plan yet"
 
     def container_edits(self, resource: str) -> MpsEdits:
         """Edits that make a container of the resource a client of the daemon, besides its devices."""
         return container_edits(resource, self._host)
 
     @property
-    def fenced(self) -> frozenset[str]:
-        """UUIDs of cards that MPS still holds without a plan: they must not be given out in another form yet."""
+    def fenced_devices(self) -> frozenset[str]:
+        """UUIDs of cards that MPS still holds without a plan. They must not be allocated in another form yet."""
         if self._plans is None:
             return frozenset()
-        wanted = {card for plan in self._plans.values() for card in plan.cards}
-        return frozenset(self._record.exclusive).difference(wanted)
+        planned = {card for plan in self._plans.values() for card in plan.cards}
+        return frozenset(self._record.exclusive).difference(planned)
 
     def summary(self) -> Mapping[str, str]:
         """Every resource that has a daemon or a plan, with its difference from the plan; empty text for none.
@@ -111,14 +112,14 @@ class MpsDaemons:
             await self._wake.wait(self._wake.count)
         async with asyncio.TaskGroup() as group:
             while True:
-                seen = self._wake.count
+                count = self._wake.count
                 for resource in {*self._plans, *self._record.daemons, *self._record.exclusive.values()}:
                     if resource not in self._supervisors:
                         self._supervisors[resource] = self._supervisor(resource)
                         group.create_task(self._supervise(resource), name=f"MPS daemon {resource}")
                 for resource, supervisor in self._supervisors.items():
                     supervisor.set_plan(self._plans.get(resource))
-                await self._wake.wait(seen)
+                await self._wake.wait(count)
 
     async def end_all(self) -> None:
         """Ends every daemon, even with busy clients, so that none keeps the driver in use. :meth:`run` has ended.

@@ -15,7 +15,7 @@ from typing import NewType, Protocol
 
 import msgspec
 
-from tessera.agent.base.desired_config import MpsPlan
+from tessera.agent.base.desired_config import ServicePlan
 from tessera.api.sharing.shares import ClientShare
 
 #: Identifies one daemon, over restarts of the agent and of the machine.
@@ -120,7 +120,7 @@ async def count_clients(daemon: MpsDaemon) -> int:
     return sum([len(_pids(await daemon.control(f"get_client_list {server}"))) for server in await list_servers(daemon)])
 
 
-async def set_limits(daemon: MpsDaemon, plan: MpsPlan) -> None:
+async def set_limits(daemon: MpsDaemon, plan: ServicePlan) -> None:
     """Sets the share of each further client, for servers that run and servers that will start."""
     for card, share in plan.devices.items():
         await _set(daemon, f"set_default_device_pinned_mem_limit {card} {_amount(share)}")

@@ -21,7 +21,7 @@ from tessera.agent.base.state_file import StateFile
 from tessera.agent.mps.interfaces import DaemonId
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.attributes import ComputeMode
-from tessera.nvml.errors import GpuLost, NotFound, NotSupported
+from tessera.nvml.errors import GpuLost, NotSupported, NvmlNotFound
 from tessera.nvml.interface import GpuUuid
 
 
@@ -99,12 +99,12 @@ class ExclusiveCards:
     Args:
         hardware: the node's cards.
         record: the cards that were taken, over restarts.
-        occupied: why a card cannot be taken, besides processes that compute on it; empty if it can.
+        describe_occupant: returns why a card cannot be taken, besides processes that compute on it; empty if it can.
     """
 
-    def __init__(self, hardware: AsyncNvml, record: MpsState, occupied: Callable[[str], str]) -> None:
+    def __init__(self, hardware: AsyncNvml, record: MpsState, describe_occupant: Callable[[str], str]) -> None:
         self._hardware = hardware
-        self._occupied = occupied
+        self._describe_occupant = describe_occupant
         self._record = record
 
     def cards_of(self, resource: str) -> frozenset[str]:
@@ -125,7 +125,7 @@ class ExclusiveCards:
             return "" if owner == resource else f"card {card} is still served by the MPS daemon of {owner}"
         try:
             ours = await self._hardware.compute_mode(GpuUuid(card)) is ComputeMode.EXCLUSIVE_PROCESS
-            if not ours and (why := self._occupied(card)):
+            if not ours and (why := self._describe_occupant(card)):
                 return f"card {card}: {why}"
             processes = await self._hardware.processes(GpuUuid(card))
         except GpuLost:
@@ -155,6 +155,6 @@ class ExclusiveCards:
             OSError: the record cannot be written.
         """
         for card in sorted(cards):
-            with contextlib.suppress(GpuLost, NotFound, NotSupported):
+            with contextlib.suppress(GpuLost, NvmlNotFound, NotSupported):
                 await self._hardware.set_compute_mode(GpuUuid(card), ComputeMode.DEFAULT)
             self._record.remove_card(card)

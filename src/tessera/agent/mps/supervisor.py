@@ -18,7 +18,7 @@ import random
 from collections.abc import Mapping
 
 from tessera.agent.base.change_notifier import ChangeNotifier
-from tessera.agent.base.desired_config import MpsPlan
+from tessera.agent.base.desired_config import ServicePlan
 from tessera.agent.mps.interfaces import (
     ControlFailed,
     DaemonId,
@@ -59,7 +59,7 @@ class DaemonSupervisor:
         cards: sets compute modes.
         record: the record that survives a restart of the agent.
         wake: shared by all supervisors of a node; notified when a plan or a card's owner changed.
-        changes: notified when :attr:`served` or :attr:`problem` changed.
+        changes: notified when :attr:`served_cards` or :attr:`problem` changed.
         clock: for pauses.
         rng: spreads the pauses.
     """
@@ -84,13 +84,17 @@ class DaemonSupervisor:
         self._changes = changes
         self._clock = clock
         self._backoff = Backoff(rng, shortest=SHORTEST_PAUSE, longest=LONGEST_PAUSE)
-        self._plan: MpsPlan | None = None
+        #: The desired daemon; ``None`` if it must end.
+        self._plan: ServicePlan | None = None
+        #: Cards whose shares can be used now; a part of the cards of the running daemon.
         self._served: frozenset[str] = frozenset()
+        #: The difference from the plan, for people; empty if there is none.
         self._problem = "the MPS daemon is being started"
+        #: Time from which the daemon has served a card, monotonic seconds; ``None`` while it serves none.
         self._up_since: float | None = None
 
     @property
-    def served(self) -> frozenset[str]:
+    def served_cards(self) -> frozenset[str]:
         """UUIDs of the cards whose shares can be used now."""
         return self._served
 
@@ -99,7 +103,7 @@ class DaemonSupervisor:
         """The difference from the plan, for people; empty if there is none."""
         return self._problem
 
-    def set_plan(self, plan: MpsPlan | None) -> None:
+    def set_plan(self, plan: ServicePlan | None) -> None:
         """Sets the plan of the daemon; ``None`` to end it."""
         if plan != self._plan:
             self._plan = plan
@@ -138,7 +142,7 @@ class DaemonSupervisor:
     async def _next(self) -> MpsDaemon | None:
         """Starts the planned daemon; ``None`` without a plan, once there is no more to do."""
         while True:
-            seen = self._wake.count
+            count = self._wake.count
             plan = self._plan
             await self._release_cards(keep=() if plan is None else plan.cards)
             if self._plan is not plan:
@@ -149,7 +153,7 @@ class DaemonSupervisor:
             if cards := tuple(card for card in plan.cards if card not in obstacles):
                 return await self._start(cards)
             self._publish(frozenset(), _join_texts(obstacles))
-            await self._wake.wait(seen, CHECK_INTERVAL)
+            await self._wake.wait(count, CHECK_INTERVAL)
 
     async def _release_cards(self, keep: tuple[str, ...]) -> None:
         if spare := self._cards.cards_of(self._resource).difference(keep):
@@ -201,10 +205,10 @@ class DaemonSupervisor:
 
     async def _follow(self, daemon: MpsDaemon, cards: tuple[str, ...], ended: "asyncio.Future[str]") -> None:
         """Follows the plan with a daemon that answers, until another daemon is needed."""
-        in_force: MpsPlan | None = None
-        asked = self._clock.monotonic()
+        in_force: ServicePlan | None = None
+        checked_at = self._clock.monotonic()
         while True:
-            seen = self._wake.count
+            count = self._wake.count
             self._check_alive(ended)
             plan = self._plan
             obstacles = await self._find_obstacles(plan, cards)
@@ -220,12 +224,12 @@ class DaemonSupervisor:
             self._publish(
                 frozenset(cards), f"{change}, once its clients have ended" if change else _join_texts(obstacles)
             )
-            await self._wake.wait(seen, max(0.0, asked + CHECK_INTERVAL - self._clock.monotonic()))
-            if self._clock.monotonic() >= asked + CHECK_INTERVAL and not ended.done():
+            await self._wake.wait(count, max(0.0, checked_at + CHECK_INTERVAL - self._clock.monotonic()))
+            if self._clock.monotonic() >= checked_at + CHECK_INTERVAL and not ended.done():
                 await list_servers(daemon)
-                asked = self._clock.monotonic()
+                checked_at = self._clock.monotonic()
 
-    async def _find_obstacles(self, plan: MpsPlan | None, cards: tuple[str, ...]) -> dict[str, str]:
+    async def _find_obstacles(self, plan: ServicePlan | None, cards: tuple[str, ...]) -> dict[str, str]:
         """The planned cards that the daemon does not serve and that cannot be taken, with the reasons."""
         missing = [] if plan is None else [card for card in plan.cards if card not in cards]
         return await self._cards.obstacles(self._resource, missing)
@@ -252,13 +256,13 @@ class DaemonSupervisor:
             self._changes.notify()
 
 
-def _restrict(plan: MpsPlan | None, cards: tuple[str, ...]) -> MpsPlan | None:
+def _restrict(plan: ServicePlan | None, cards: tuple[str, ...]) -> ServicePlan | None:
     """The part of a plan that concerns these cards; ``None`` if there is none."""
     shares = {} if plan is None else {card: share for card, share in plan.devices.items() if card in cards}
-    return MpsPlan(shares, plan.replicas) if plan is not None and shares else None
+    return ServicePlan(shares, plan.replicas) if plan is not None and shares else None
 
 
-def _required_change(plan: MpsPlan | None, cards: tuple[str, ...], obstacles: Mapping[str, str]) -> str:
+def _required_change(plan: ServicePlan | None, cards: tuple[str, ...], obstacles: Mapping[str, str]) -> str:
     """The required change of a daemon that serves these cards; empty if none is required."""
     if plan is None:
         return "the MPS daemon ends"

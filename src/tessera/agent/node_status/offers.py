@@ -32,7 +32,7 @@ def node_offers(
         for device in resource.devices:
             card = inventory.gpu(device.gpu)
             if card is not None:
-                ones[_offered(resource, device, card, _readable(card, inventory))] += 1
+                ones[_make_offer(resource, device, card, _readable(card, inventory))] += 1
     for card in inventory.gpus:
         if card.uuid in on_demand:
             for one, count in _on_demand(card, _readable(card, inventory)):
@@ -48,7 +48,7 @@ def _readable(card: GpuState, inventory: GpuInventory) -> GpuState:
     return next(alike, card)
 
 
-def _offered(resource: AdvertisedResource, device: AdvertisedDevice, card: GpuState, like: GpuState) -> NodeOffer:
+def _make_offer(resource: AdvertisedResource, device: AdvertisedDevice, card: GpuState, like: GpuState) -> NodeOffer:
     memory = _memory(device, card)
     kind = OfferKind.SHARE if device.shared else OfferKind.SLICE if device.profile else OfferKind.WHOLE
     return NodeOffer(

@@ -50,7 +50,7 @@ SETTLE = 0.02
 REPAIR_PAUSE = 30.0
 
 
-class Metadata(msgspec.Struct, frozen=True):
+class NodeMetadata(msgspec.Struct, frozen=True):
     """Labels and annotations that the agent writes on the Node."""
 
     labels: Mapping[str, str]
@@ -71,7 +71,7 @@ class _Facts(msgspec.Struct, frozen=True, kw_only=True):
     leaving: frozenset[str]
     mig_state: str
 
-    def metadata(self, machine: str | None, vgpu: VgpuFacts | None, began: int) -> Metadata:
+    def metadata(self, machine: str | None, vgpu: VgpuFacts | None, began: int) -> NodeMetadata:
         """Builds the metadata from the facts.
 
         Raises:
@@ -87,7 +87,7 @@ class _Facts(msgspec.Struct, frozen=True, kw_only=True):
         )
         offers = node_offers(self.inventory, self.sharing.offer, on_demand=self.on_demand - self.leaving)
         state = {MIG_CONFIG_STATE_LABEL: self.mig_state} if self.mig_state else {}
-        return Metadata(node_labels(facts) | state, {OFFERS_ANNOTATION: encode_offers(offers)})
+        return NodeMetadata(node_labels(facts) | state, {OFFERS_ANNOTATION: encode_offers(offers)})
 
 
 class _Written(msgspec.Struct, frozen=True):
@@ -116,7 +116,7 @@ class NodeStatusSource(Protocol):
         ...
 
     @property
-    def leaving(self) -> frozenset[str]:
+    def leaving_gpus(self) -> frozenset[str]:
         """UUIDs of the on-demand GPUs that give no further slice because the static side is to get them."""
         ...
 
@@ -178,7 +178,7 @@ class NodeStatusPublisher:
         #: True while the API server refuses the agent's writes; a refusal is logged once.
         self._forbidden = False
         #: The last facts, and the metadata built from them; ``None`` instead of metadata that cannot be built.
-        self._built: tuple[_Facts, Metadata | None] | None = None
+        self._built: tuple[_Facts, NodeMetadata | None] | None = None
         self._reset("")
 
     def _reset(self, uid: str) -> None:
@@ -249,7 +249,7 @@ class NodeStatusPublisher:
         self._written_metadata = _Written(desired, self._clock.monotonic())
         return None
 
-    def _metadata(self) -> Metadata | None:
+    def _metadata(self) -> NodeMetadata | None:
         """The metadata to publish; ``None`` while a fact is unknown. Computed only when a fact has changed."""
         facts = self._facts()
         if facts is None:
@@ -272,7 +272,7 @@ class NodeStatusPublisher:
             inventory=inventory,
             sharing=sharing,
             on_demand=source.on_demand,
-            leaving=source.leaving,
+            leaving=source.leaving_gpus,
             mig_state=source.mig_state,
         )
 

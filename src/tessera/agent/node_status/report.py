@@ -69,7 +69,7 @@ class NodeReport:
         return self._ownership.on_demand_gpus()
 
     @property
-    def leaving(self) -> frozenset[str]:
+    def leaving_gpus(self) -> frozenset[str]:
         """UUIDs of the GPUs that their present owner is about to release."""
         return frozenset(gpu.uuid for gpu in self.inventory.gpus if self._ownership.is_leaving(gpu.uuid))
 

@@ -69,9 +69,9 @@ def _vendor_specific(config: bytes) -> Iterator[bytes]:
     """The vendor's own capabilities; the walk ends if the chain leads in a circle."""
     if len(config) < _WHOLE or not config[_STATUS] & _HAS_CAPABILITIES:
         return
-    at, seen = config[_FIRST_CAPABILITY], set[int]()
-    while at and at not in seen and at + 2 < _WHOLE:
-        seen.add(at)
+    at, visited = config[_FIRST_CAPABILITY], set[int]()
+    while at and at not in visited and at + 2 < _WHOLE:
+        visited.add(at)
         if config[at] == _VENDOR_SPECIFIC:
             yield config[at : at + config[at + 2]]
         at = config[at + 1]

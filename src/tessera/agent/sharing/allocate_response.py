@@ -111,9 +111,9 @@ def build_allocation(
     envs = {f"NVIDIA_{each.upper()}": "enabled" for each in options.extras}
     mounts: list[Mount] = []
     nodes: tuple[DeviceNode, ...] = ()
-    names = tuple(qualified(each) for each in ids) if options.uses_cdi else ()
+    names = tuple(cdi_name(each) for each in ids) if options.uses_cdi else ()
     if names and needs_set(uuids, joint=joint):
-        names = (*names, qualified(set_name(each.id for each in devices)))
+        names = (*names, cdi_name(set_name(each.id for each in devices)))
     if edits is not None:
         envs |= edits.envs
         mounts += edits.mounts
@@ -143,7 +143,7 @@ def needs_set(uuids: Sequence[str], *, joint: bool) -> bool:
     return joint or len(uuids) > 1
 
 
-def qualified(name: str) -> str:
+def cdi_name(name: str) -> str:
     """A CDI device's full name."""
     return f"{CDI_KIND}={name}"
 

@@ -72,9 +72,9 @@ class CdiFile:
         Raises:
             OSError: the file cannot be written.
         """
-        there = {device.uuid for device in devices}
+        present = {device.uuid for device in devices}
         self._devices = tuple(devices)
-        self._sets = {name: frozenset(uuids) for name, uuids in sets.items() if there.issuperset(uuids)}
+        self._sets = {name: frozenset(uuids) for name, uuids in sets.items() if present.issuperset(uuids)}
         self._write()
 
     def ensure_set(self, name: str, uuids: Collection[str]) -> None:

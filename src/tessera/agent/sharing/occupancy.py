@@ -73,28 +73,33 @@ class DeviceOccupancy:
         self._device_users = device_users
         self._changes = changes
         self._clock = clock
+        #: Live pods and offer of the last answer; ``None`` if kubelet must be asked again.
         self._read_for: tuple[frozenset[PodUid], Advertisement] | None = None
+        #: Kubelet's last answer, by device; ``None`` before the first.
         self._users: Mapping[str, tuple[DeviceUser, ...]] | None = None
-        self._silent_since: tuple[float, str] | None = None
+        #: Time and text of the first call without an answer; ``None`` once kubelet answers.
+        self._silence: tuple[float, str] | None = None
         self._file = StateFile(allocations_file, list[tuple[str, tuple[str, ...]]])
         now = clock.monotonic()
+        #: Allocations since the last answer that counts, and those whose holder kubelet may never list, oldest first.
         self._allocations = [_Allocation(resource, ids, now, frozenset()) for resource, ids in self._file.load() or ()]
+        #: Time of the last answer, monotonic seconds.
         self._read_at = 0.0
 
     @property
-    def answered(self) -> bool:
+    def has_answer(self) -> bool:
         """True if kubelet has answered once."""
         return self._users is not None
 
     @property
-    def silent(self) -> str | None:
+    def silence_text(self) -> str | None:
         """Text that kubelet has not answered for a while; ``None`` if it has, or was not asked."""
-        if self._silent_since is None or self._clock.monotonic() - self._silent_since[0] < SILENCE_REPORTED:
+        if self._silence is None or self._clock.monotonic() - self._silence[0] < SILENCE_REPORTED:
             return None
-        return self._silent_since[1]
+        return self._silence[1]
 
     @property
-    def recently_allocated(self) -> frozenset[str]:
+    def recent_allocations(self) -> frozenset[str]:
         """UUIDs of devices that kubelet's last answer may lack."""
         return frozenset(device_of(entry) for each in self._allocations if not each.listed for entry in each.ids)
 
@@ -127,10 +132,10 @@ class DeviceOccupancy:
             try:
                 self._users = await self._device_users.read()
             except ConnectionError as error:
-                since = now if self._silent_since is None else self._silent_since[0]
-                self._silent_since = since, f"kubelet does not say which pods hold devices: {error}"
+                since = now if self._silence is None else self._silence[0]
+                self._silence = since, f"kubelet does not say which pods hold devices: {error}"
                 return RETRY
-            self._read_for, self._silent_since, self._read_at = about, None, now
+            self._read_for, self._silence, self._read_at = about, None, now
             self._allocations = [self._look_up_holder(each) for each in self._allocations if each not in settled]
             self._save()
         admitting = [each.since + ADMISSION for each in self._allocations if each.since + ADMISSION > now]
@@ -194,18 +199,18 @@ class DeviceOccupancy:
         """
         deadline = self._clock.monotonic() + LISTING_TIMEOUT
         while True:
-            seen = changes.count
+            count = changes.count
             self._users = await self._device_users.read()
             left = deadline - self._clock.monotonic()
             if left <= 0 or any(_has(each, resource, ids) for each in chain.from_iterable(self._users.values())):
                 return
-            await changes.wait(seen, min(left, RETRY))
+            await changes.wait(count, min(left, RETRY))
 
     def sets(self, *, joint: bool) -> dict[str, frozenset[str]]:
         """UUIDs of all devices of each container that has a CDI set, by the set's name.
 
         Args:
-            joint: if true, also of containers that got one device recent and may have more of other resources.
+            joint: if true, also of containers that got one device recently and may have more of other resources.
         """
         recent = {set_name(each.ids): frozenset(map(device_of, each.ids)) for each in self._allocations}
         found = {name: uuids for name, uuids in recent.items() if needs_set(tuple(uuids), joint=joint)}

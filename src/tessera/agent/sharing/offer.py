@@ -13,11 +13,11 @@ from typing import Protocol
 
 import msgspec
 
-from tessera.agent.base.desired_config import DesiredSharing, MpsPlan
+from tessera.agent.base.desired_config import DesiredSharing, ServicePlan
 from tessera.agent.inventory.gpu_inventory import GpuState, sharing_gpus
 from tessera.agent.sharing.allocate_response import AllocateOptions
 from tessera.agent.sharing.strategies.interface import SharingStrategy, StrategyImpossible
-from tessera.agent.sharing.strategies.registry import STRATEGIES, plan_daemons
+from tessera.agent.sharing.strategies.registry import STRATEGIES, plan_services
 from tessera.api.names import profile_of
 from tessera.api.sharing.advertisement import AdvertisementImpossible, make_advertisement
 from tessera.api.sharing.devices import Advertisement
@@ -50,7 +50,7 @@ class AppliedSharing(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     profile: SharingProfile = SharingProfile()
     offer: Advertisement = Advertisement(resources={})
-    plans: Mapping[str, MpsPlan] = {}
+    plans: Mapping[str, ServicePlan] = {}
 
 
 def choose_offer(
@@ -59,7 +59,7 @@ def choose_offer(
     strategy: MigStrategy,
     *,
     before: AppliedSharing | None,
-    taken: Collection[str],
+    on_demand: Collection[str],
     strategies: Mapping[SharingKind, SharingStrategy] = STRATEGIES,
 ) -> tuple[AppliedSharing, SharingProblem | None]:
     """Returns the offer, and why it is not the desired one; ``None`` if it is.
@@ -69,7 +69,7 @@ def choose_offer(
         wish: the profile to follow.
         strategy: the installation's MIG strategy; a profile's own takes precedence.
         before: the offer in force; ``None`` when an agent has just started.
-        taken: resources that the slice manager serves.
+        on_demand: resources that the slice manager serves.
         strategies: the strategy of each kind of sharing.
     """
     refusal: str | None = None
@@ -79,9 +79,9 @@ def choose_offer(
         except (AdvertisementImpossible, StrategyImpossible) as error:
             refusal = refusal or str(error)
             continue
-        found, conflict = _drop_on_demand(found, taken)
+        found, conflict = _drop_on_demand(found, on_demand)
         return found, _profile_problem(wish, refusal, found) or conflict
-    found, _ = _drop_on_demand(_drop_missing(before or AppliedSharing(), cards, strategy), taken)
+    found, _ = _drop_on_demand(_drop_missing(before or AppliedSharing(), cards, strategy), on_demand)
     return found, _profile_problem(wish, refusal, found)
 
 
@@ -101,7 +101,7 @@ def _apply(
     strategies: Mapping[SharingKind, SharingStrategy],
 ) -> AppliedSharing:
     offer = make_advertisement(sharing_gpus(cards), profile, profile.flags.mig_strategy or strategy)
-    plans = plan_daemons(offer, {card.uuid: card.info for card in cards}, strategies)
+    plans = plan_services(offer, {card.uuid: card.info for card in cards}, strategies)
     return AppliedSharing(name=name, profile=profile, offer=offer, plans=plans)
 
 
@@ -119,33 +119,33 @@ def _drop_missing(before: AppliedSharing, cards: Sequence[GpuState], strategy: M
     """The offer in force without the devices that are gone; a card in MIG mode is not available whole."""
     cut = (before.profile.flags.mig_strategy or strategy) is not MigStrategy.NONE
     gpus = sharing_gpus(cards)
-    there = {gpu.uuid for gpu in gpus if not (cut and gpu.mig_enabled)}
-    there |= {mig.uuid for gpu in gpus for mig in gpu.mig_devices}
+    present = {gpu.uuid for gpu in gpus if not (cut and gpu.mig_enabled)}
+    present |= {mig.uuid for gpu in gpus for mig in gpu.mig_devices}
     resources = {
         name: msgspec.structs.replace(offered, devices=left)
         for name, offered in before.offer.resources.items()
-        if (left := tuple(each for each in offered.devices if each.uuid in there))
+        if (left := tuple(each for each in offered.devices if each.uuid in present))
     }
     plans = {
         name: msgspec.structs.replace(plan, devices=served)
         for name, plan in before.plans.items()
-        if (served := {uuid: share for uuid, share in plan.devices.items() if uuid in there})
+        if (served := {uuid: share for uuid, share in plan.devices.items() if uuid in present})
     }
     return msgspec.structs.replace(
         before, offer=msgspec.structs.replace(before.offer, resources=resources), plans=plans
     )
 
 
-def _drop_on_demand(found: AppliedSharing, taken: Collection[str]) -> tuple[AppliedSharing, SharingProblem | None]:
-    conflicts = [name for name in found.offer.resources if name in taken]
+def _drop_on_demand(found: AppliedSharing, on_demand: Collection[str]) -> tuple[AppliedSharing, SharingProblem | None]:
+    conflicts = [name for name in found.offer.resources if name in on_demand]
     if not conflicts:
         return found, None
-    resources = {name: each for name, each in found.offer.resources.items() if name not in taken}
+    resources = {name: each for name, each in found.offer.resources.items() if name not in on_demand}
     texts = [_conflict(name, len(found.offer.resources[name].devices)) for name in conflicts]
     kept = msgspec.structs.replace(
         found,
         offer=msgspec.structs.replace(found.offer, resources=resources),
-        plans={name: plan for name, plan in found.plans.items() if name not in taken},
+        plans={name: plan for name, plan in found.plans.items() if name not in on_demand},
     )
     return kept, SharingProblem("ResourceNameConflict", "; ".join(texts))
 
@@ -153,8 +153,8 @@ def _drop_on_demand(found: AppliedSharing, taken: Collection[str]) -> tuple[Appl
 def _conflict(name: str, devices: int) -> str:
     example = f"{name.partition('/')[2]}.fixed"
     where = f"resources.mig of the sharing profile, such as {{pattern: '{profile_of(name) or '*'}', name: {example}}}"
-    what = f"{name} is allocated on demand on this node, so its {devices} fixed devices are not offered"
-    return f"{what}: rename it in {where}"
+    problem = f"{name} is allocated on demand on this node, so its {devices} fixed devices are not offered"
+    return f"{problem}: rename it in {where}"
 
 
 class SharingConfig(Protocol):
@@ -165,7 +165,7 @@ class SharingConfig(Protocol):
         """The sharing profile to follow now."""
         ...
 
-    def profile_applied(self, name: str, text: str, /) -> None:
+    def note_applied_profile(self, name: str, text: str, /) -> None:
         """Notes that a profile of this name and text is in force."""
         ...
 

@@ -45,7 +45,7 @@ class ResourceAdvertiser:
         served: the device plugins.
         devices: the static devices as they are now.
         settings: the desired profile and the installation's defaults.
-        strategies: the sharing strategies, with the daemons that they need.
+        strategies: the sharing strategies, with the processes that they need.
         cdi: the CDI file, and the containers that hold devices.
         device_nodes: device nodes and topology of the GPUs.
         names: the resources that this node ever advertised.
@@ -76,9 +76,10 @@ class ResourceAdvertiser:
 
         #: The inputs of :attr:`_applied`. Equal inputs are not decided on twice.
         self._decided_on: tuple[object, ...] | None = None
-        #: The static GPUs that :attr:`_applied` was decided on, and the same as a sharing profile sees them.
+        #: The static GPUs that :attr:`_applied` was decided on.
         self._gpu_states: Sequence[GpuState] = ()
-        self._gpus: Sequence[GpuDescription] = ()
+        #: The same GPUs as a sharing profile describes them.
+        self._descriptions: Sequence[GpuDescription] = ()
         #: The offer and its profile; ``None`` before the first decision.
         self._applied: AppliedSharing | None = None
         #: Reason that :attr:`_applied` is not the desired one; ``None`` if it is.
@@ -108,13 +109,13 @@ class ResourceAdvertiser:
         return "" if self._applied is None else self._applied.name
 
     @property
-    def withheld(self) -> Mapping[EntryKey, str]:
+    def withheld_entries(self) -> Mapping[EntryKey, str]:
         """The entries that are withheld now, by resource and id, each with the reason."""
         return self._withheld
 
-    def occupied(self, card: str) -> str:
+    def describe_occupant(self, card: str) -> str:
         """Names a pod that holds a part of a GPU, or says that kubelet has not answered yet; empty if none does."""
-        if not self._occupancy.answered:
+        if not self._occupancy.has_answer:
             return "kubelet has not said yet which pods hold devices"
         return self._occupancy.holder(card, self._parents())
 
@@ -124,22 +125,22 @@ class ResourceAdvertiser:
         if self._applied is None:
             return False
         plugins = self._served.plugins
-        if self.offer.resources and not self._occupancy.answered:
+        if self.offer.resources and not self._occupancy.has_answer:
             return False
-        return plugins.keys() >= self.offer.resources.keys() and all(each.listed for each in plugins.values())
+        return plugins.keys() >= self.offer.resources.keys() and all(each.is_listed for each in plugins.values())
 
     @property
-    def recently_allocated(self) -> frozenset[str]:
+    def recent_allocations(self) -> frozenset[str]:
         """UUIDs of devices allocated so recently that kubelet may not list their containers yet."""
-        return self._occupancy.recently_allocated
+        return self._occupancy.recent_allocations
 
     @property
-    def overcounted(self) -> tuple[str, ...]:
+    def overcounted_resources(self) -> tuple[str, ...]:
         """The resources of which the Node still counts entries that are withheld or gone."""
         allocatable = self._names.allocatable()
         if allocatable is None:
             return ()
-        former = self._names.ever_advertised - self._devices.on_demand_resources()
+        former = self._names.known_resources - self._devices.on_demand_resources()
         return overcounted_resources(allocatable, self.offer, self._reasons(), former)
 
     @property
@@ -147,12 +148,12 @@ class ResourceAdvertiser:
         """The reason that the node does not advertise the desired profile; ``None`` if it does."""
         if self._refusal is not None:
             return self._refusal
-        if self._occupancy.silent is not None:
-            return SharingProblem("KubeletNotResponding", self._occupancy.silent)
+        if self._occupancy.silence_text is not None:
+            return SharingProblem("KubeletNotResponding", self._occupancy.silence_text)
         if self._cdi.failed is not None:
             return SharingProblem("CdiFailed", self._cdi.failed)
-        if self._served.refused:
-            return SharingProblem("ResourceRefused", "; ".join(self._served.refused.values()))
+        if self._served.refused_resources:
+            return SharingProblem("ResourceRefused", "; ".join(self._served.refused_resources.values()))
         if self._options_now.uses_cdi and self._device_nodes.failed:
             return SharingProblem("NvmlFailed", "; ".join(unique(self._device_nodes.failed.values())))
         if waiting := unique(self._blocked.values()):
@@ -166,63 +167,63 @@ class ResourceAdvertiser:
         async with asyncio.TaskGroup() as group:
             self._served.start(group, self)
             while True:
-                seen = self._changes.count
-                await self._changes.wait(seen, await self._update())
+                count = self._changes.count
+                await self._changes.wait(count, await self._update())
 
     async def _update(self) -> float | None:
         """Decides and publishes; returns the seconds until the next call if nothing changes."""
         self._decide()
-        self._set_daemons()
+        self._set_services()
         await self._device_nodes.read(self._gpu_states)
         waits = [self._device_nodes.retry_in()]
-        if self.offer.resources or self._names.ever_advertised:
+        if self.offer.resources or self._names.known_resources:
             waits.append(await self._occupancy.ask(self.offer))
-        if self._occupancy.answered:
-            self._set_daemons()
+        if self._occupancy.has_answer:
+            self._set_services()
             waits.append(self._publish())
         waits.append(await self._names.remove_stale(self._served.plugins.keys() | self._devices.on_demand_resources()))
-        before, self._announced = self._announced, (self.problem, self.offer, self.recently_allocated)
+        before, self._announced = self._announced, (self.problem, self.offer, self.recent_allocations)
         if before != self._announced:
             self._changes.notify()
         return min((each for each in waits if each is not None), default=None)
 
-    def _set_daemons(self) -> None:
-        """Sets the desired MPS daemons once current holders are known."""
-        plans = {} if self._applied is None else drop_cards(self._applied.plans, self._devices.changing())
-        if self._occupancy.answered or not plans:
+    def _set_services(self) -> None:
+        """Sets the processes that must serve shares once current holders are known."""
+        plans = {} if self._applied is None else drop_cards(self._applied.plans, self._devices.changing_devices())
+        if self._occupancy.has_answer or not plans:
             self._strategies.set_plans(plans)
 
     def _publish(self) -> float | None:
         """Writes the CDI file, then the new lists. Without the file no list changes."""
         if not self._cdi.publish(self._cdi_devices(), joint=self._ever_joint(), needed=self._options_now.uses_cdi):
             return RETRY
-        held = self._occupancy.resources & self._names.ever_advertised - self._devices.on_demand_resources()
+        held = self._occupancy.resources & self._names.known_resources - self._devices.on_demand_resources()
         wait = self._served.update(self._lists(), held)
         self._names.set_advertised(self._served.plugins.keys() | self._devices.on_demand_resources())
         return wait
 
     def _decide(self) -> None:
         """Decides on the offer. From now on, entries that are no longer in it are not allocated."""
-        cards, desired, taken = (
+        cards, desired, on_demand = (
             tuple(self._devices.gpus()),
             self._settings.config.sharing,
             self._devices.on_demand_resources(),
         )
-        decided_on = (cards, desired.name, desired.profile, taken)
+        decided_on = (cards, desired.name, desired.profile, on_demand)
         if decided_on == self._decided_on:
             return
-        self._decided_on, self._gpu_states, self._gpus = decided_on, cards, sharing_gpus(cards)
+        self._decided_on, self._gpu_states, self._descriptions = decided_on, cards, sharing_gpus(cards)
         before = self._applied
         self._applied, self._refusal = choose_offer(
             cards,
             desired,
             self._settings.mig_strategy,
             before=before,
-            taken=taken,
+            on_demand=on_demand,
             strategies=self._strategies.by_kind,
         )
         if self._refusal is None:
-            self._settings.config.profile_applied(desired.name, desired.text)
+            self._settings.config.note_applied_profile(desired.name, desired.text)
         else:
             _log.warning("%s", self._refusal.text)
         self._blocked = self._occupancy.blocked_entries(self.offer, self._parents())
@@ -249,9 +250,9 @@ class ResourceAdvertiser:
     def _reasons(self) -> WithholdingReasons:
         """Every reason to withhold entries now."""
         entries = [device for offered in self.offer.resources.values() for device in offered.devices]
-        judged = entry_health(entries, self._gpus, self._devices.health_of)
+        health = entry_health(entries, self._descriptions, self._devices.health_of)
         return WithholdingReasons(
-            unhealthy={entry: verdict.text for entry, verdict in judged.items() if not verdict.healthy},
+            unhealthy={entry: verdict.text for entry, verdict in health.items() if not verdict.healthy},
             unreadable=self._device_nodes.failed if self._options_now.uses_cdi else {},
             lost=frozenset(card.uuid for card in self._gpu_states if card.info.lost),
             fenced=self.closed_devices(),
@@ -273,7 +274,7 @@ class ResourceAdvertiser:
     def closed_devices(self) -> frozenset[str]:
         """UUIDs of devices that must not be allocated: fenced ones, and GPUs that changed since the offer was made."""
         now = self._devices.gpus()
-        return self._devices.fenced() | {gpu.uuid for gpu in self._gpu_states if gpu not in now}
+        return self._devices.fenced_devices() | {gpu.uuid for gpu in self._gpu_states if gpu not in now}
 
     def container_edits(self, resource: str, devices: Sequence[AdvertisedDevice]) -> ContainerEdits | None:
         """The edits of a container with these entries, besides its devices; ``None`` if it needs none."""
@@ -311,16 +312,16 @@ class ResourceAdvertiser:
 
     def _ever_joint(self) -> bool:
         """True if a container of this node may have devices of several resources."""
-        return len(self._names.ever_advertised) > 1
+        return len(self._names.known_resources) > 1
 
     def _parents(self) -> dict[str, str]:
         """The card of each MIG device."""
-        return {mig.uuid: gpu.uuid for gpu in self._gpus for mig in gpu.mig_devices}
+        return {mig.uuid: gpu.uuid for gpu in self._descriptions for mig in gpu.mig_devices}
 
     def _cdi_devices(self) -> list[CdiDevice]:
         """Every card and MIG device whose nodes are known."""
         found = []
-        for gpu in self._gpus:
+        for gpu in self._descriptions:
             found.append((gpu.uuid, str(gpu.index)))
             found += [(mig.uuid, f"{gpu.index}:{mig.index}") for mig in gpu.mig_devices]
         files = self._device_nodes.files

@@ -54,7 +54,7 @@ class _Served:
 
     def seconds_left(self, now: float) -> float:
         """Returns the seconds to wait for kubelet; 0 once it has counted the list or the time is over."""
-        if self.read is None and self.plugin.listed:
+        if self.read is None and self.plugin.is_listed:
             self.read = now
         left = self.since + HANDOVER_TIMEOUT - now if self.read is None else self.read + HANDOVER - now
         return left if left > _SHORTEST_WAIT else 0.0
@@ -95,10 +95,10 @@ class ServedResources:
         return {name: served.plugin for name, served in self._served.items()}
 
     @property
-    def refused(self) -> Mapping[str, str]:
+    def refused_resources(self) -> Mapping[str, str]:
         """The resources that kubelet refuses, each with its reason."""
         plugins = self.plugins
-        return {name: why for name, why in self._refused.items() if name in plugins and not plugins[name].streaming}
+        return {name: why for name, why in self._refused.items() if name in plugins and not plugins[name].is_streaming}
 
     def ensure(self, name: str) -> StaticDevicePlugin:
         """The plugin of an offered resource; it is served once it is in the lists of :meth:`update`."""
@@ -145,7 +145,7 @@ class ServedResources:
                 served.plugin.set_list(())
                 served.begin(now, retired=True)
             wait = served.seconds_left(now)
-            if wait and served.plugin.streaming:
+            if wait and served.plugin.is_streaming:
                 waits.append(wait)
             elif name not in held:
                 self._end(name)

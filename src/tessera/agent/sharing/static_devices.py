@@ -8,7 +8,7 @@ from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope
 from tessera.agent.inventory.gpu_inventory import GpuState
 
 
-class HealthSource(Protocol):
+class DeviceHealthSource(Protocol):
     """Judges devices; see :class:`tessera.agent.health.monitor.HealthMonitor`."""
 
     def health_of(self, scope: DeviceScope, /) -> DeviceHealth:
@@ -20,7 +20,7 @@ class Fences(Protocol):
     """Withholds devices while it works on them."""
 
     @property
-    def fenced(self) -> frozenset[str]:
+    def fenced_devices(self) -> frozenset[str]:
         """UUIDs of GPUs and MIG devices that must not be allocated now."""
         ...
 
@@ -44,11 +44,11 @@ class StaticDeviceSource(Protocol):
         """The health of a GPU or of an instance on it."""
         ...
 
-    def fenced(self) -> frozenset[str]:
+    def fenced_devices(self) -> frozenset[str]:
         """UUIDs of GPUs and MIG devices that must not be allocated now."""
         ...
 
-    def changing(self) -> frozenset[str]:
+    def changing_devices(self) -> frozenset[str]:
         """The fenced devices whose MIG layout is about to change; the MPS daemons release them."""
         ...
 
@@ -69,7 +69,13 @@ class StaticDevices:
     """
 
     def __init__(
-        self, gpus: StaticGpus, *, health: HealthSource, mig_config: Fences, mps: Fences, slices: OnDemandResources
+        self,
+        gpus: StaticGpus,
+        *,
+        health: DeviceHealthSource,
+        mig_config: Fences,
+        mps: Fences,
+        slices: OnDemandResources,
     ) -> None:
         self._gpus = gpus
         self._health = health
@@ -85,13 +91,13 @@ class StaticDevices:
         """The health of a GPU or of an instance on it."""
         return self._health.health_of(scope)
 
-    def fenced(self) -> frozenset[str]:
+    def fenced_devices(self) -> frozenset[str]:
         """UUIDs of GPUs and MIG devices that must not be allocated now."""
-        return self._mig_config.fenced | self._mps.fenced
+        return self._mig_config.fenced_devices | self._mps.fenced_devices
 
-    def changing(self) -> frozenset[str]:
+    def changing_devices(self) -> frozenset[str]:
         """The fenced devices whose MIG layout is about to change."""
-        return self._mig_config.fenced
+        return self._mig_config.fenced_devices
 
     def on_demand_resources(self) -> frozenset[str]:
         """The extended resources that are served on demand on this node."""

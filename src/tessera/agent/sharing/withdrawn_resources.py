@@ -55,7 +55,7 @@ def removal_patch(names: Iterable[str]) -> dict[str, Any]:
     return {"status": {"capacity": gone, "allocatable": gone}}
 
 
-class NodeResources(Protocol):
+class NodeStatusResources(Protocol):
     """The resources in the status of one Node."""
 
     def node(self) -> Node | None:
@@ -102,7 +102,7 @@ class AdvertisedNames:
         clock: the time.
     """
 
-    def __init__(self, path: Path, node_resources: NodeResources, clock: Clock) -> None:
+    def __init__(self, path: Path, node_resources: NodeStatusResources, clock: Clock) -> None:
         self._file: StateFile[dict[str, float | None]] = StateFile(path, dict[str, float | None])
         #: By name: time since which it is no longer offered; ``None`` while it is offered.
         self._ended = self._file.load() or {}
@@ -116,7 +116,7 @@ class AdvertisedNames:
         return None if node is None else node.status.allocatable
 
     @property
-    def ever_advertised(self) -> frozenset[str]:
+    def known_resources(self) -> frozenset[str]:
         """Every resource that was ever offered and may still be on the node."""
         return frozenset(self._ended)
 

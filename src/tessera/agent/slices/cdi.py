@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 _PREFIX = CDI_KIND.replace("/", "-") + "_"
 
 
-def qualified(device_id: str) -> str:
+def cdi_name(device_id: str) -> str:
     """The CDI name in the answer to Allocate: ``tessera.dev/mig=<device ID>``."""
     return f"{CDI_KIND}={device_id}"
 

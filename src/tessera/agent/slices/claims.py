@@ -130,7 +130,7 @@ class SliceClaims:
         self._journal = journal
         self._hardware = hardware
 
-    def unclaimed(self, resource: str) -> list[SlicePosition]:
+    def list_unclaimed(self, resource: str) -> list[SlicePosition]:
         """Promised positions of a resource that no container has claimed, oldest promise first."""
         profile = resource.removeprefix(MIG_RESOURCE_PREFIX)
         return [
@@ -209,10 +209,10 @@ class SliceClaims:
         needed = list(positions)
 
         def is_decided() -> bool:
-            return self._slices.is_released(pod) or not self._missing(pod, needed)
+            return self._slices.is_released(pod) or not self._positions_not_ready(pod, needed)
 
         if not await self._changes.wait_until(is_decided, self._seconds_until(deadline)):
-            missing = self._missing(pod, needed)
+            missing = self._positions_not_ready(pod, needed)
             reason = self._slices.last_problem_text(pod) or "NVML has not answered yet"
             if any(self._slices.is_unreachable(position.gpu) for position in needed):
                 reason = "the card does not answer"
@@ -223,7 +223,7 @@ class SliceClaims:
         if self._slices.is_released(pod):
             raise PluginError(f"pod {self._name(pod)} has ended; its slices are released")
 
-    def _missing(self, pod: PodUid, positions: Iterable[SlicePosition]) -> list[SlicePosition]:
+    def _positions_not_ready(self, pod: PodUid, positions: Iterable[SlicePosition]) -> list[SlicePosition]:
         """The positions at which a pod's slice is not ready."""
         return [position for position in positions if self._slices.ready_slice(pod, position) is None]
 

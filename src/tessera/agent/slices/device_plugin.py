@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.device_plugin import ResourcePlugin
 from tessera.agent.inventory.positions import parse_device_id
-from tessera.agent.slices.cdi import qualified
+from tessera.agent.slices.cdi import cdi_name
 from tessera.agent.slices.claims import SliceClaims, preferred_devices
 from tessera.api.names import resource_of
 from tessera.kubelet.interfaces import ContainerAllocateResponse, Device, PluginError, PreferredRequest
@@ -34,7 +34,7 @@ class SliceDevicePlugin(ResourcePlugin):
 
     async def get_preferred_allocation(self, requests: Sequence[PreferredRequest]) -> Sequence[Sequence[str]]:
         """Promised positions first. Two containers of one request never get the same position."""
-        promised = self._claims.unclaimed(self._resource)
+        promised = self._claims.list_unclaimed(self._resource)
         answers: list[list[str]] = []
         for request in requests:
             taken = {device for answer in answers for device in answer}
@@ -48,7 +48,7 @@ class SliceDevicePlugin(ResourcePlugin):
             PluginError: an ID is one that this plugin never advertised.
         """
         return [
-            ContainerAllocateResponse(cdi_devices=tuple(self._checked(device) for device in devices))
+            ContainerAllocateResponse(cdi_devices=tuple(self._cdi_name_of(device) for device in devices))
             for devices in requests
         ]
 
@@ -59,14 +59,14 @@ class SliceDevicePlugin(ResourcePlugin):
             PluginError: they do not exist.
         """
         for device in device_ids:
-            self._checked(device)
+            self._cdi_name_of(device)
         await self._claims.claim(self._resource, device_ids)
 
-    def _checked(self, device: str) -> str:
+    def _cdi_name_of(self, device: str) -> str:
         try:
             position = parse_device_id(device)
         except ValueError as error:
             raise PluginError(f"{self._resource}: {error}") from error
         if resource_of(position.profile) != self._resource:
             raise PluginError(f"{self._resource}: device ID {device!r} is one of {resource_of(position.profile)}")
-        return qualified(device)
+        return cdi_name(device)

@@ -188,7 +188,7 @@ GpuCall = CreateGpuInstance | CreateComputeInstance | DestroyComputeInstance | D
 SliceInstruction = GpuCall | WaitUntil | ReportProblem | RemoveCdiFiles | SaveJournal
 
 
-class CallFailed(msgspec.Struct, frozen=True):
+class GpuCallFailed(msgspec.Struct, frozen=True):
     """A call failed at ``now`` (monotonic seconds); ``text`` is for the user."""
 
     call: GpuCall
@@ -206,7 +206,7 @@ SliceEvent = (
     | GpuReleased
     | SliceIdle
     | InitialSyncDone
-    | CallFailed
+    | GpuCallFailed
     | DevicesBound
     | ExecutorReady
     | FollowUpsDue

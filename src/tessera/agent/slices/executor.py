@@ -14,13 +14,13 @@ from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.inventory.positions import SlicePosition
 from tessera.agent.inventory.sliceable_gpus import SliceableGpu
 from tessera.agent.slices.events import (
-    CallFailed,
     CreateComputeInstance,
     CreateGpuInstance,
     DestroyComputeInstance,
     DestroyGpuInstance,
     ExecutorReady,
     GpuCall,
+    GpuCallFailed,
     GpuRead,
     GpuUnreachable,
     ObservedInstance,
@@ -31,7 +31,7 @@ from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.mig.names import resource_spelling
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
-from tessera.nvml.errors import GpuLost, InUse, NotFound, NvmlError, ResetRequired
+from tessera.nvml.errors import GpuLost, InUse, NvmlError, NvmlNotFound, ResetRequired
 from tessera.nvml.interface import GpuInstance
 
 _log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 LOST_RECHECK = 30.0
 
 
-class SliceExecutor:
+class GpuSliceExecutor:
     """Executes the instructions for one GPU.
 
     Args:
@@ -133,7 +133,7 @@ class SliceExecutor:
         except InUse as error:
             self._report_failure(call, CallFailure.BUSY, error)
             self._watch_for_idle(call)
-        except NotFound as error:
+        except NvmlNotFound as error:
             if isinstance(call, CreateGpuInstance | CreateComputeInstance):
                 self._report_failure(call, CallFailure.REFUSED, error)
         except (NvmlError, OSError) as error:
@@ -163,7 +163,7 @@ class SliceExecutor:
         level = logging.INFO if failure is CallFailure.BUSY else logging.WARNING
         _log.log(level, "%s of %s failed: %s", type(call).__name__, call.position.device_id, error)
         self._metrics.count_failed_call(type(call).__name__, type(error).__name__)
-        self._machine.handle(CallFailed(call, failure, str(error), self._clock.monotonic()))
+        self._machine.handle(GpuCallFailed(call, failure, str(error), self._clock.monotonic()))
 
     def _watch_for_idle(self, call: GpuCall) -> None:
         """Repeats the call when the last process has ended, sooner than the next attempt.

@@ -109,7 +109,7 @@ def foreign_slices(inventory: SliceableGpus, slices: SliceTable) -> tuple[Foreig
     """
     found = []
     for instance, pod in slices.observed_instances():
-        if pod is None or not _recorded(slices, pod, instance.position):
+        if pod is None or not _has_record(slices, pod, instance.position):
             gpu, profile, start = instance.position.gpu, instance.position.profile, instance.position.start
             card = inventory.gpu(gpu)
             row = card.geometry.find(profile) if card is not None else None
@@ -119,7 +119,7 @@ def foreign_slices(inventory: SliceableGpus, slices: SliceTable) -> tuple[Foreig
     return tuple(sorted(found, key=lambda each: (each.gpu_uuid, each.start)))
 
 
-def _recorded(slices: SliceTable, pod: PodUid, position: SlicePosition) -> bool:
+def _has_record(slices: SliceTable, pod: PodUid, position: SlicePosition) -> bool:
     """True if the object has an entry of the pod for a position; a result alone counts for all slices of the pod."""
     if pod not in slices.promises:
         return pod in slices.results
@@ -149,7 +149,7 @@ def status_patch(
 def _new_results(item: Instaslice, slices: SliceTable, *, unbound: bool) -> dict[str, Any]:
     """New entries for promises whose slices all exist."""
     found: dict[str, Any] = {}
-    for pod, request in _unrecorded(item, slices):
+    for pod, request in _find_unrecorded(item, slices):
         if unbound or slices.is_bound(pod):
             state = "ungated" if slices.is_bound(pod) else "creating"
             status = AllocationStatus(allocation_status_controller=state, allocation_status_daemonset="created")
@@ -157,7 +157,7 @@ def _new_results(item: Instaslice, slices: SliceTable, *, unbound: bool) -> dict
     return found
 
 
-def _unrecorded(item: Instaslice, slices: SliceTable) -> Iterator[tuple[PodUid, AllocationRequest]]:
+def _find_unrecorded(item: Instaslice, slices: SliceTable) -> Iterator[tuple[PodUid, AllocationRequest]]:
     """The promises without a result whose slices all exist."""
     for uid, request in item.spec.pod_allocation_requests.items():
         pod = PodUid(uid)
@@ -300,7 +300,7 @@ class InstasliceStatusWriter:
 
     def _wait_for_bindings(self, item: Instaslice) -> float | None:
         """Seconds for which results of unbound pods can wait; ``None`` if no result has to wait."""
-        if all(self._slices.is_bound(pod) for pod, _ in _unrecorded(item, self._slices)):
+        if all(self._slices.is_bound(pod) for pod, _ in _find_unrecorded(item, self._slices)):
             self._unbound_since = None
             return None
         now = self._clock.monotonic()

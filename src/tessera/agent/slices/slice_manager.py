@@ -28,7 +28,7 @@ from tessera.agent.slices.events import (
     PodChanged,
     PodDeleted,
 )
-from tessera.agent.slices.executor import SliceExecutor
+from tessera.agent.slices.executor import GpuSliceExecutor
 from tessera.agent.slices.follow_ups import SliceFollowUps
 from tessera.agent.slices.instaslice_status import InstasliceStatusWriter, NodeDescription, instaslice_event
 from tessera.agent.slices.node_capacity import NodeCapacity
@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 RESET_RECHECK = 60.0
 
 
-class HealthSource(Protocol):
+class GpuHealthSource(Protocol):
     """Judges GPUs; see :class:`tessera.agent.health.monitor.HealthMonitor`."""
 
     def is_unhealthy(self, gpu: str, /) -> bool:
@@ -83,7 +83,7 @@ class SliceManager:
         mirror: ApiMirror,
         ownership: CardOwnership,
         inventory: InventoryReader,
-        health: HealthSource,
+        health: GpuHealthSource,
         static_gpus: StaticGpus,
     ) -> None:
         options = runtime.options
@@ -125,7 +125,7 @@ class SliceManager:
         #: Time at which cards that wait for a reset are read again, monotonic seconds.
         self._next_recheck = -math.inf
         #: By GPU, its executor and the task that runs it; exactly the owned GPUs that can be cut.
-        self._executors: dict[str, tuple[SliceExecutor, asyncio.Task[None]]] = {}
+        self._executors: dict[str, tuple[GpuSliceExecutor, asyncio.Task[None]]] = {}
         #: By resource, the task that serves its device plugin.
         self._plugins: dict[str, asyncio.Task[None]] = {}
         self._set_gpus(SliceableGpus(), frozenset())
@@ -259,7 +259,7 @@ class SliceManager:
             self._machine.handle(GpuReleased(uuid))
         for card in inventory.gpus:
             if card.uuid not in self._executors:
-                executor = SliceExecutor(
+                executor = GpuSliceExecutor(
                     card,
                     self._runtime,
                     machine=self._machine,

@@ -36,14 +36,14 @@ STATUS_LAG = 10.0
 def may_start(pod: Pod) -> frozenset[str]:
     """Names of the containers that can be starting, if the pod's status is up to date."""
     states = {each.name: each.state or _NOT_STARTED for each in pod.status.containers}
-    finished = frozenset(_finished(pod, states))
+    finished = frozenset(_find_finished_inits(pod, states))
     able: set[str] = set()
     for container in pod.spec.init_containers:
         if not is_sidecar(container) and container.name not in finished:
-            return frozenset(able | {container.name}) - _running(states)
+            return frozenset(able | {container.name}) - _list_running(states)
         if is_sidecar(container):
             able.add(container.name)
-    return frozenset(able | {each.name for each in pod.spec.containers}) - _running(states)
+    return frozenset(able | {each.name for each in pod.spec.containers}) - _list_running(states)
 
 
 def is_sidecar(container: Container) -> bool:
@@ -51,7 +51,7 @@ def is_sidecar(container: Container) -> bool:
     return container.restart_policy == "Always"
 
 
-def _finished(pod: Pod, states: Mapping[str, ContainerState]) -> Iterator[str]:
+def _find_finished_inits(pod: Pod, states: Mapping[str, ContainerState]) -> Iterator[str]:
     """The ordinary init containers that have ended well in the present sandbox; see rule 5."""
     sandbox = next((each for each in pod.status.conditions if each.type == _SANDBOX_READY), None)
     if sandbox is not None and sandbox.status == "False":
@@ -83,7 +83,7 @@ def _is_older(finished_at: str, sandbox: Condition | None) -> bool:
         return False
 
 
-def _running(states: Mapping[str, ContainerState]) -> frozenset[str]:
+def _list_running(states: Mapping[str, ContainerState]) -> frozenset[str]:
     return frozenset(name for name, state in states.items() if state.running is not None)
 
 

@@ -30,7 +30,6 @@ from collections.abc import Iterator
 from tessera.agent.base.call_retries import CallFailure
 from tessera.agent.inventory.positions import SlicePosition
 from tessera.agent.slices.events import (
-    CallFailed,
     CreateComputeInstance,
     CreateGpuInstance,
     DestroyComputeInstance,
@@ -39,6 +38,7 @@ from tessera.agent.slices.events import (
     ExecutorReady,
     FollowUpsDue,
     GpuCall,
+    GpuCallFailed,
     GpuRead,
     GpuReleased,
     GpuUnreachable,
@@ -132,7 +132,7 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
                 self.table.gpus.setdefault(event.gpu, ObservedGpu()).retry = event.retry
             case GpuReleased():
                 self.table.gpus.pop(event.gpu, None)
-            case CallFailed():
+            case GpuCallFailed():
                 self._record_failure(event)
             case SliceIdle():
                 self.table.retries.retry_now(event.position)
@@ -172,7 +172,7 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
             return instance is None
         return instance is not None and bool(instance.computes)
 
-    def _record_failure(self, event: CallFailed) -> None:
+    def _record_failure(self, event: GpuCallFailed) -> None:
         position, call = event.call.position, event.call
         failed = self.table.retries.record(
             position,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink
-from tessera.nvml.errors import InvalidArgument, NotFound, NotSupported, UnknownNvmlError, translate_errors
+from tessera.nvml.errors import InvalidArgument, NotSupported, NvmlNotFound, UnknownNvmlError, translate_errors
 from tessera.nvml.interface import GpuInfo, GpuUuid, MigUuid
 from tessera.nvml.real.events import decode_text
 
@@ -21,7 +21,7 @@ _MIB = 1024 * 1024
 T = TypeVar("T")
 
 
-class CardReader:
+class RealCardReader:
     """Reads cards as a whole.
 
     Args:
@@ -91,8 +91,8 @@ class CardReader:
 
     def mig_attributes(self, device: MigUuid, handle: Any) -> MigAttributes:
         """See :meth:`.Nvml.mig_attributes`."""
-        what = f"attributes of {device}"
-        values = self._read_or(lambda: self._nvml.nvmlDeviceGetAttributes_v2(handle), what, None)
+        call = f"attributes of {device}"
+        values = self._read_or(lambda: self._nvml.nvmlDeviceGetAttributes_v2(handle), call, None)
         if values is None:
             return MigAttributes()
         return MigAttributes(
@@ -122,11 +122,11 @@ class CardReader:
             found.append(self._nvlink(f"other end of NVLink {link} of {gpu}", handle, link))
         return found
 
-    def _nvlink(self, what: str, handle: Any, link: int) -> NvLink:
+    def _nvlink(self, call: str, handle: Any, link: int) -> NvLink:
         """The other end; a switch outside of the machine has no PCI address here."""
         nvml, remote = self._nvml, ""
-        kind = self._read_or(lambda: nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link), what, None)
-        with suppress(NotSupported, NotFound, InvalidArgument, UnknownNvmlError), self._errors(what):
+        kind = self._read_or(lambda: nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link), call, None)
+        with suppress(NotSupported, NvmlNotFound, InvalidArgument, UnknownNvmlError), self._errors(call):
             remote = decode_text(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId)
         return NvLink(remote, switch=kind == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH)
 
@@ -139,13 +139,13 @@ class CardReader:
 
     def set_compute_mode(self, gpu: GpuUuid, handle: Any, mode: ComputeMode) -> None:
         """See :meth:`.Nvml.set_compute_mode`."""
-        what = f"compute mode {mode.name} of {gpu}"
+        call = f"compute mode {mode.name} of {gpu}"
         try:
-            with self._errors(what):
+            with self._errors(call):
                 self._nvml.nvmlDeviceSetComputeMode(handle, mode.value)
         except InvalidArgument as error:  # how newer drivers refuse the handle of a card in MIG mode
             if self.mig_mode(handle)[0]:
-                raise NotSupported(f"{what}: the card is in MIG mode, where it is always DEFAULT") from error
+                raise NotSupported(f"{call}: the card is in MIG mode, where it is always DEFAULT") from error
             raise
 
     def _pci_number(self, pci: Any, file: str) -> int | None:
@@ -156,13 +156,13 @@ class CardReader:
         except (OSError, ValueError):
             return None
 
-    def _read_or(self, read: Callable[[], T], what: str, default: T) -> T:
+    def _read_or(self, read: Callable[[], T], call: str, default: T) -> T:
         """Returns the card's answer; ``default`` if the card does not support the call."""
         try:
-            with self._errors(what):
+            with self._errors(call):
                 return read()
         except (NotSupported, InvalidArgument):
             return default
 
-    def _errors(self, what: str) -> AbstractContextManager[None]:
-        return translate_errors(self._nvml.NVMLError, what)
+    def _errors(self, call: str) -> AbstractContextManager[None]:
+        return translate_errors(self._nvml.NVMLError, call)

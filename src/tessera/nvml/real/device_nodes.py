@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.nvml.errors import NoPermission, NotFound, NotSupported
+from tessera.nvml.errors import NoPermission, NotSupported, NvmlNotFound
 from tessera.nvml.interface import DeviceFile
 
 #: Registered for NVIDIA's cards (Linux devices.txt): ``nvidiactl`` is the last minor, ``nvidia-modeset`` the one
@@ -50,7 +50,7 @@ def mig_device_files(proc: Path, gpu_minor: int, gi_id: int, ci_id: int) -> list
     files = _common_files(numbers, gpu_minor)
     for capability in (f"gpu{gpu_minor}/gi{gi_id}/access", f"gpu{gpu_minor}/gi{gi_id}/ci{ci_id}/access"):
         if capability not in minors:
-            raise NotFound(f'{proc / "driver/nvidia-caps/mig-minors"}: no capability "{capability}"')
+            raise NvmlNotFound(f'{proc / "driver/nvidia-caps/mig-minors"}: no capability "{capability}"')
         minor = minors[capability]
         files.append(DeviceFile(path=f"/dev/nvidia-caps/nvidia-cap{minor}", major=numbers["nvidia-caps"], minor=minor))
     return files

@@ -11,7 +11,7 @@ from ctypes import byref, c_uint
 from typing import Any
 
 from tessera.mig.names import profile_gb
-from tessera.nvml.errors import InvalidArgument, NotFound, NotSupported, translate_errors
+from tessera.nvml.errors import InvalidArgument, NotSupported, NvmlNotFound, translate_errors
 from tessera.nvml.interface import ComputeInstance, GiProfileInfo, GpuUuid, MigUuid
 from tessera.nvml.real.events import decode_text
 
@@ -125,14 +125,14 @@ class MigReader:
         with self._errors(f"MIG devices of {gpu}"):
             count = nvml.nvmlDeviceGetMaxMigDeviceCount(handle)
         for index in range(count):
-            with suppress(NotFound, InvalidArgument), self._errors(f"MIG device {index} of {gpu}"):
+            with suppress(NvmlNotFound, InvalidArgument), self._errors(f"MIG device {index} of {gpu}"):
                 device = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
                 ids = nvml.nvmlDeviceGetGpuInstanceId(device), nvml.nvmlDeviceGetComputeInstanceId(device)
                 found[ids] = MigUuid(decode_text(nvml.nvmlDeviceGetUUID(device)))
         return found
 
-    def _errors(self, what: str) -> AbstractContextManager[None]:
-        return translate_errors(self._nvml.NVMLError, what)
+    def _errors(self, call: str) -> AbstractContextManager[None]:
+        return translate_errors(self._nvml.NVMLError, call)
 
 
 def profile_name(named: str, index: int, slices: int, memory_mib: int, card_mib: int) -> str:

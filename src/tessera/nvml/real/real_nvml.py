@@ -28,9 +28,9 @@ from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, 
 from tessera.nvml.errors import (
     GpuLost,
     InvalidArgument,
-    NotFound,
     NotSupported,
     NvmlError,
+    NvmlNotFound,
     make_error,
     translate_errors,
 )
@@ -48,7 +48,7 @@ from tessera.nvml.interface import (
     MigUuid,
 )
 from tessera.nvml.measurements import Measurements, ProcessActivity
-from tessera.nvml.real.cards import CardReader
+from tessera.nvml.real.cards import RealCardReader
 from tessera.nvml.real.device_nodes import card_device_files, mig_device_files
 from tessera.nvml.real.events import decode_text, instance_id
 from tessera.nvml.real.library import load, unload
@@ -87,7 +87,7 @@ class RealNvml:
     ) -> None:
         self._nvml = import_module("pynvml") if binding is None else binding
         self._mig = MigReader(self._nvml)
-        self._cards = CardReader(self._nvml, sys)
+        self._cards = RealCardReader(self._nvml, sys)
         self._meter = CardMeter(self._nvml)
         self._proc = proc
         #: Every card that was listed, as last read; lost ones stay.
@@ -203,7 +203,7 @@ class RealNvml:
             ci_id = int(self._nvml.nvmlComputeInstanceGetInfo(made).id)
         uuid = self._mig.mig_uuids(gpu, handle).get((gi_id, ci_id))
         if uuid is None:
-            raise NotFound(
+            raise NvmlNotFound(
                 f"MIG device of compute instance {ci_id} in GPU instance {gi_id} of {gpu}: made but not listed"
             )
         return ComputeInstance(ci_id=ci_id, profile_index=profile_index, mig_uuid=uuid)
@@ -334,7 +334,7 @@ class RealNvml:
         try:
             with self._errors(device):
                 return self._nvml.nvmlDeviceGetHandleByUUID(device)
-        except NotFound as error:
+        except NvmlNotFound as error:
             if device in self._known_cards:
                 raise GpuLost(f"{device} was there and is not found any more") from error
             raise
@@ -351,5 +351,5 @@ class RealNvml:
         with self._errors(f"GPU instance {gi_id} of {gpu}"):
             return self._nvml.nvmlDeviceGetGpuInstanceById(handle, gi_id)
 
-    def _errors(self, what: str) -> AbstractContextManager[None]:
-        return translate_errors(self._nvml.NVMLError, what)
+    def _errors(self, call: str) -> AbstractContextManager[None]:
+        return translate_errors(self._nvml.NVMLError, call)

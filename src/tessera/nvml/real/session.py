@@ -126,9 +126,9 @@ def reset_card(
         NoPermission: not allowed.
         UnknownNvmlError: any other refusal, or no answer within :data:`RESET_SECONDS`.
     """
-    what = f"reset of the card at {pci_bus_id}"
+    call = f"reset of the card at {pci_bus_id}"
     try:
-        done = subprocess.run(  # noqa: S603 - a fixed command, no shell
+        process = subprocess.run(  # noqa: S603 - a fixed command, no shell
             [*tool, "--gpu-reset", "-i", pci_bus_id],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -138,25 +138,25 @@ def reset_card(
             env=environment,
         )
     except FileNotFoundError as error:
-        raise NotSupported(f"{what}: there is no {tool[0]}; mount the driver's, or reboot the node") from error
+        raise NotSupported(f"{call}: there is no {tool[0]}; mount the driver's, or reboot the node") from error
     except subprocess.TimeoutExpired as error:
         raise UnknownNvmlError(
-            f"{what}: nvidia-smi has not answered for {RESET_SECONDS:.0f} s; reboot the node"
+            f"{call}: nvidia-smi has not answered for {RESET_SECONDS:.0f} s; reboot the node"
         ) from error
-    if done.returncode:
-        raise make_reset_error(what, done.returncode, done.stdout.decode(errors="replace"))
+    if process.returncode:
+        raise make_reset_error(call, process.returncode, process.stdout.decode(errors="replace"))
 
 
-def make_reset_error(what: str, status: int, said: str) -> NvmlError:
+def make_reset_error(call: str, status: int, output: str) -> NvmlError:
     """The error for a refusal of the tool.
 
     Args:
-        what: the reset, for the message.
+        call: the reset, for the message.
         status: the tool's exit status.
-        said: the tool's output.
+        output: the tool's output.
     """
-    words = " ".join(said.split())
+    words = " ".join(output.split())
     for part, kind in _REFUSALS:
         if part in words.casefold():
-            return kind(f"{what}: {words}")
-    return UnknownNvmlError(f"{what}: nvidia-smi ended with status {status}: {words or 'no output'}")
+            return kind(f"{call}: {words}")
+    return UnknownNvmlError(f"{call}: nvidia-smi ended with status {status}: {words or 'no output'}")

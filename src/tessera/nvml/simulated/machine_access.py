@@ -7,7 +7,7 @@ change that succeeds notifies the subscribers of this process.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tessera.nvml.errors import DriverNotLoaded, GpuLost, NotFound, NotSupported, make_error
+from tessera.nvml.errors import DriverNotLoaded, GpuLost, NotSupported, NvmlNotFound, make_error
 from tessera.nvml.interface import GpuUuid
 from tessera.nvml.simulated.machine_state import ANY, MachineState, SimCard, SimDevice, SimulatedFault
 from tessera.nvml.simulated.state_file import MachineStore
@@ -120,7 +120,7 @@ def _find_card_uuid(machine: MachineState, fault: SimulatedFault, device: str | 
         return device
     try:
         return machine.find_device(device).card.uuid
-    except NotFound:
+    except NvmlNotFound:
         return None
 
 

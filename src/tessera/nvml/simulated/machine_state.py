@@ -18,7 +18,7 @@ from tessera.mig.geometry import Geometry, Placement
 from tessera.mig.gpu_model import GpuModel
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.attributes import CardAttributes, ComputeMode, NvLink
-from tessera.nvml.errors import InUse, NotFound
+from tessera.nvml.errors import InUse, NvmlNotFound
 from tessera.nvml.interface import GpuEventKind, GpuUuid, MigUuid
 
 #: Version of the simulated driver: new enough for every model that can be simulated.
@@ -217,7 +217,7 @@ class MachineState(msgspec.Struct):
         for card in self.cards:
             if card.uuid == gpu:
                 return card
-        raise NotFound(f"{gpu}: the machine has no such card; it has {', '.join(card.uuid for card in self.cards)}")
+        raise NvmlNotFound(f"{gpu}: the machine has no such card; it has {', '.join(card.uuid for card in self.cards)}")
 
     def find_device(self, device: str) -> SimDevice:
         """Returns the card or the MIG device of that UUID.
@@ -232,7 +232,7 @@ class MachineState(msgspec.Struct):
                 for compute in instance.compute_instances:
                     if mig_uuid(card.uuid, instance, compute.ci_id) == device:
                         return SimDevice(card, instance, compute.ci_id)
-        raise NotFound(f"{device}: no such MIG device")
+        raise NvmlNotFound(f"{device}: no such MIG device")
 
     def queue_event(self, event: SimEvent) -> None:
         """Appends an event that a caller has not read yet."""

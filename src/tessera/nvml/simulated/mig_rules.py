@@ -7,7 +7,7 @@ driver returns. The caller has checked that the card answers and, for instances,
 from tessera.mig.geometry import Geometry, Profile, UnknownProfile
 from tessera.mig.occupancy import find_conflict, free_starts, occupancy_of
 from tessera.nvml.attributes import MigAttributes
-from tessera.nvml.errors import InsufficientResources, InUse, InvalidArgument, NotFound, NotSupported
+from tessera.nvml.errors import InsufficientResources, InUse, InvalidArgument, NotSupported, NvmlNotFound
 from tessera.nvml.interface import ComputeInstance, GiProfileInfo, GpuInstance, MigModeResult
 from tessera.nvml.simulated.boards import mig_attributes, profile_memory_mib, profile_multiprocessors
 from tessera.nvml.simulated.machine_state import SimCard, SimComputeInstance, SimDevice, SimGpuInstance, mig_uuid
@@ -131,7 +131,7 @@ def destroy_compute_instance(card: SimCard, gi_id: int, ci_id: int) -> None:
     target = f"compute instance {ci_id} of GPU instance {gi_id} ({instance.profile}) of {card.uuid}"
     compute = next((one for one in instance.compute_instances if one.ci_id == ci_id), None)
     if compute is None:
-        raise NotFound(target)
+        raise NvmlNotFound(target)
     pids = [one.pid for one in SimDevice(card, instance, ci_id).processes]
     if pids:
         raise InUse(f"{target}: processes {pids} compute on it")
@@ -154,7 +154,7 @@ def destroy_gpu_instance(card: SimCard, gi_id: int) -> None:
 def check_compute_instance(card: SimCard, gi_id: int, ci_id: int) -> None:
     """Raises NotFound if the card has no such compute instance."""
     if all(one.ci_id != ci_id for one in find_gpu_instance(card, gi_id).compute_instances):
-        raise NotFound(f"compute instance {ci_id} of GPU instance {gi_id} of {card.uuid}")
+        raise NvmlNotFound(f"compute instance {ci_id} of GPU instance {gi_id} of {card.uuid}")
 
 
 def read_mig_attributes(device: SimDevice) -> MigAttributes:
@@ -164,7 +164,7 @@ def read_mig_attributes(device: SimDevice) -> MigAttributes:
         NotFound: the device is a whole card.
     """
     if device.instance is None:
-        raise NotFound(f"MIG device {device.card.uuid}: it is a card")
+        raise NvmlNotFound(f"MIG device {device.card.uuid}: it is a card")
     slices = next(one.slices for one in device.instance.compute_instances if one.ci_id == device.ci_id)
     return mig_attributes(device.card, device.card.geometry.profile(device.instance.profile), slices)
 
@@ -178,7 +178,7 @@ def find_gpu_instance(card: SimCard, gi_id: int) -> SimGpuInstance:
     for instance in card.instances:
         if instance.gi_id == gi_id:
             return instance
-    raise NotFound(f"GPU instance {gi_id} of {card.uuid}")
+    raise NvmlNotFound(f"GPU instance {gi_id} of {card.uuid}")
 
 
 def gi_id_at(geometry: Geometry, profile: Profile, start: int) -> int:

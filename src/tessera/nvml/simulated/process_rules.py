@@ -5,7 +5,7 @@ memory than its card or GPU instance; the compute instances of one GPU instance 
 """
 
 from tessera.nvml.attributes import ComputeMode
-from tessera.nvml.errors import DriverNotLoaded, GpuLost, NotFound, NotSupported
+from tessera.nvml.errors import DriverNotLoaded, GpuLost, NotSupported, NvmlNotFound
 from tessera.nvml.interface import DeviceMemory, GpuProcess
 from tessera.nvml.simulated.boards import profile_memory_mib
 from tessera.nvml.simulated.machine_state import MachineState, SimCard, SimDevice, SimGpuInstance, SimProcess
@@ -38,7 +38,7 @@ def start_process(machine: MachineState, uuid: str, memory_bytes: int, pid: int 
     if card.lost:
         raise GpuLost(f"process on {uuid}")
     if card.mig_enabled and device.instance is None:
-        raise NotFound(f"{uuid} is in MIG mode: a process needs one of its MIG devices")
+        raise NvmlNotFound(f"{uuid} is in MIG mode: a process needs one of its MIG devices")
     if card.compute_mode is ComputeMode.PROHIBITED:
         raise NotSupported(f"process on {uuid}: the card's compute mode is PROHIBITED")
     if any(one.pid == pid for one in device.processes):
@@ -70,7 +70,7 @@ def set_process_memory(machine: MachineState, pid: int, memory_bytes: int, uuid:
         place = device.gi_id, device.ci_id
         places = [(card, one) for card, one in places if card is device.card and (one.gi_id, one.ci_id) == place]
     if not places:
-        raise NotFound(f"process {pid} does not compute on {uuid}")
+        raise NvmlNotFound(f"process {pid} does not compute on {uuid}")
     _allocate(*places[0], memory_bytes)
 
 
@@ -127,5 +127,5 @@ def _allocate(card: SimCard, process: SimProcess, memory_bytes: int) -> None:
 def _find_processes(machine: MachineState, pid: int) -> list[tuple[SimCard, SimProcess]]:
     places = [(card, process) for card in machine.cards for process in card.processes if process.pid == pid]
     if not places:
-        raise NotFound(f"process {pid} computes on no card")
+        raise NvmlNotFound(f"process {pid} computes on no card")
     return places

@@ -250,7 +250,7 @@ class SimulatedMachine:
     @property
     def poll_interval(self) -> float | None:
         """Seconds between two checks for changes by other processes; ``None`` if there can be none."""
-        return 0.1 if self._access.store.shared else None
+        return 0.1 if self._access.store.is_shared else None
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Calls ``changed`` after every change by this process; the function returned ends that."""

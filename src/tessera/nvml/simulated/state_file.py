@@ -31,7 +31,7 @@ class MachineStore(Protocol):
     """Storage of a simulated machine."""
 
     @property
-    def shared(self) -> bool:
+    def is_shared(self) -> bool:
         """True if other processes may change the machine."""
         ...
 
@@ -44,7 +44,7 @@ class MachineStore(Protocol):
 class MemoryStore:
     """A machine of this process."""
 
-    shared = False
+    is_shared = False
 
     def __init__(self, machine: MachineState) -> None:
         self._machine = machine
@@ -66,14 +66,14 @@ class FileStore:
         StateFileError: the file is damaged, or holds a machine of other cards or another seed than ``fresh``.
     """
 
-    shared = True
+    is_shared = True
 
     def __init__(self, path: Path, fresh: MachineState) -> None:
         self._path = path
         self._lock = path.with_name(path.name + ".lock")
         self._encode = msgspec.json.Encoder().encode
         self._decode = msgspec.json.Decoder(MachineState).decode
-        with self._locked():
+        with self._hold_lock():
             if not path.exists():
                 self._write(self._encode(fresh))
             stored = self._parse(path.read_bytes())
@@ -86,7 +86,7 @@ class FileStore:
     @contextmanager
     def machine(self) -> Iterator[MachineState]:
         """The machine as the file has it; written back if it was changed."""
-        with self._locked():
+        with self._hold_lock():
             try:
                 before = self._path.read_bytes()
             except FileNotFoundError as error:
@@ -115,7 +115,7 @@ class FileStore:
         new.replace(self._path)
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _hold_lock(self) -> Iterator[None]:
         with self._lock.open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tessera.agent.base.desired_config import MpsPlan
+from tessera.agent.base.desired_config import ServicePlan
 from tessera.agent.mps.paths import MpsPaths, container_edits
 from tessera.agent.sharing.strategies.interface import StrategyImpossible
-from tessera.agent.sharing.strategies.registry import plan_daemons
+from tessera.agent.sharing.strategies.registry import plan_services
 from tessera.api.sharing.advertisement import make_advertisement
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement, GpuDescription
 from tessera.api.sharing.kinds import SharingKind
@@ -53,22 +53,22 @@ def shares(uuid: str, replicas: int) -> Advertisement:
 def test_each_client_gets_an_equal_share_of_each_card() -> None:
     text = "{version: v1, sharing: {mps: {renameByDefault: true, resources: [{name: nvidia.com/gpu, replicas: 4}]}}}"
 
-    plans = plan_daemons(offer(text), BOTH)
+    plans = plan_services(offer(text), BOTH)
 
     share = ClientShare(memory_mib=10240, thread_percent=25)
-    assert plans == {"nvidia.com/gpu.shared": MpsPlan({"GPU-0": share, "GPU-1": share}, 4)}
+    assert plans == {"nvidia.com/gpu.shared": ServicePlan({"GPU-0": share, "GPU-1": share}, 4)}
 
 
 def test_time_slices_and_whole_cards_need_no_daemon() -> None:
     text = "{version: v1, sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4, devices: [0]}]}}}"
 
-    assert plan_daemons(offer(text), BOTH) == {}
+    assert plan_services(offer(text), BOTH) == {}
 
 
 def test_only_the_cards_that_are_shared_are_served() -> None:
     text = "{version: v1, sharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 2, devices: [1]}]}}}"
 
-    assert plan_daemons(offer(text), BOTH)["nvidia.com/gpu"].cards == ("GPU-1",)
+    assert plan_services(offer(text), BOTH)["nvidia.com/gpu"].cards == ("GPU-1",)
 
 
 def test_the_most_divided_card_decides_the_thread_share() -> None:
@@ -81,7 +81,7 @@ def test_the_most_divided_card_decides_the_thread_share() -> None:
         - {name: nvidia.com/gpu, replicas: 8, devices: [1]}
     """
 
-    plan = plan_daemons(offer(text), BOTH)["nvidia.com/gpu"]
+    plan = plan_services(offer(text), BOTH)["nvidia.com/gpu"]
 
     assert [share.memory_mib for share in plan.devices.values()] == [20480, 5120]
     assert (plan.thread_percent, plan.replicas) == (12, 8)
@@ -90,24 +90,24 @@ def test_the_most_divided_card_decides_the_thread_share() -> None:
 def test_a_card_that_is_lost_or_not_there_gets_no_daemon() -> None:
     text = "{version: v1, sharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}}"
 
-    assert plan_daemons(offer(text), {"GPU-0": card(0, lost=True), "GPU-1": card(1)})["nvidia.com/gpu"].cards == (
+    assert plan_services(offer(text), {"GPU-0": card(0, lost=True), "GPU-1": card(1)})["nvidia.com/gpu"].cards == (
         "GPU-1",
     )
-    assert plan_daemons(offer(text), {}) == {}
+    assert plan_services(offer(text), {}) == {}
 
 
 @pytest.mark.parametrize(("capability", "most"), [((6, 1), 16), ((7, 0), 48), ((7, 5), 48), ((9, 0), 48)])
 def test_a_card_serves_as_many_clients_as_its_compute_capability_allows(capability: tuple[int, int], most: int) -> None:
     cards = {"GPU-0": card(0, 16384, capability)}
 
-    assert plan_daemons(shares("GPU-0", most), cards)["nvidia.com/gpu"].replicas == most
+    assert plan_services(shares("GPU-0", most), cards)["nvidia.com/gpu"].replicas == most
     with pytest.raises(StrategyImpossible, match=f"{most + 1} shares; MPS serves {most} clients"):
-        plan_daemons(shares("GPU-0", most + 1), cards)
+        plan_services(shares("GPU-0", most + 1), cards)
 
 
 def test_a_card_too_small_for_its_shares_is_refused() -> None:
     with pytest.raises(StrategyImpossible, match="has 3 MiB, too little for 4 shares"):
-        plan_daemons(shares("GPU-0", 4), {"GPU-0": card(0, 3)})
+        plan_services(shares("GPU-0", 4), {"GPU-0": card(0, 3)})
 
 
 def test_a_container_sees_the_pipe_of_its_resource_and_the_shared_memory_and_nothing_else() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 from tests.agent.sharing.conftest import SHARED, SLICE_4, Scene
 
-from tessera.agent.base.desired_config import MpsPlan
-from tessera.agent.sharing.strategies.interface import MpsDaemonPool
+from tessera.agent.base.desired_config import ServicePlan
+from tessera.agent.sharing.strategies.interface import NodeService
 from tessera.agent.sharing.strategies.registry import STRATEGIES
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource
 from tessera.api.sharing.kinds import SHARING_RULES, SharingKind
@@ -29,13 +29,13 @@ class Licensed:
     def __init__(self) -> None:
         self.licences = 0
 
-    def plan_daemon(self, resource: AdvertisedResource, cards: Mapping[str, GpuInfo], /) -> MpsPlan | None:
+    def plan_service(self, resource: AdvertisedResource, cards: Mapping[str, GpuInfo], /) -> ServicePlan | None:
         return None
 
-    def not_ready_reason(self, resource: str, device: AdvertisedDevice, daemons: MpsDaemonPool, /) -> str:
+    def not_ready_reason(self, resource: str, device: AdvertisedDevice, service: NodeService, /) -> str:
         return "" if int(device.id.partition("::")[2]) < self.licences else "no licence is left"
 
-    def container_edits(self, resource: str, daemons: MpsDaemonPool, /) -> Edits:
+    def container_edits(self, resource: str, service: NodeService, /) -> Edits:
         return Edits(envs={"LICENCE_OF": resource}, mounts=())
 
 
@@ -46,13 +46,13 @@ def test_the_advertiser_follows_a_strategy_that_it_has_never_seen(play: Callable
         licensed.licences = 3
         await scene.begin(SLICE_4)
         await scene.until(lambda: scene.allocatable.get(SHARED) == 3)
-        assert set(scene.advertiser.withheld.values()) == {"no licence is left"}
+        assert set(scene.advertiser.withheld_entries.values()) == {"no licence is left"}
         await scene.admit("client", {SHARED: 1})
         assert scene.env("client")["LICENCE_OF"] == SHARED
         licensed.licences = 4
         scene.changes.notify()
         await scene.until(lambda: scene.allocatable[SHARED] == 4)
-        assert not scene.advertiser.withheld
+        assert not scene.advertiser.withheld_entries
 
     play(story, "1xA100-40GB", strategies={**STRATEGIES, SharingKind.TIME_SLICING: licensed})
 

@@ -2,12 +2,13 @@
 
 A strategy is the agent's side of one kind of sharing (:mod:`tessera.api.sharing.kinds`): the process that must serve
 its shares, the moment from which they can be used, and what their containers get besides the devices. It has no state.
+A :class:`NodeService` has the processes; a strategy without processes ignores it.
 """
 
 from collections.abc import Mapping
 from typing import Protocol
 
-from tessera.agent.base.desired_config import MpsPlan
+from tessera.agent.base.desired_config import ServicePlan
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource
 from tessera.kubelet.interfaces import Mount
 from tessera.nvml.interface import GpuInfo
@@ -31,31 +32,34 @@ class ContainerEdits(Protocol):
         ...
 
 
-class MpsDaemonPool(Protocol):
-    """The MPS daemons of the node; see :class:`tessera.agent.mps.daemons.MpsDaemons`."""
+class NodeService(Protocol):
+    """The processes of the node that serve shares, at most one for each resource.
 
-    def set_plans(self, plans: Mapping[str, MpsPlan], /) -> None:
-        """Sets the daemons that must run, by resource."""
+    MPS is the only strategy that needs them; see :class:`tessera.agent.mps.daemons.MpsDaemons`.
+    """
+
+    def set_plans(self, plans: Mapping[str, ServicePlan], /) -> None:
+        """Sets the processes that must run, by resource."""
         ...
 
     def ready(self, resource: str, gpu: str, /) -> bool:
-        """True if the daemon of a resource serves clients of a card."""
+        """True if the process of a resource serves clients of a card."""
         ...
 
     def problem(self, resource: str, /) -> str:
-        """Reason that the daemon of a resource does not serve."""
+        """Reason that the process of a resource does not serve."""
         ...
 
     def container_edits(self, resource: str, /) -> ContainerEdits:
-        """Edits that a client of the resource's daemon needs."""
+        """Edits that a client of the resource's process needs."""
         ...
 
 
 class SharingStrategy(Protocol):
     """One kind of sharing."""
 
-    def plan_daemon(self, resource: AdvertisedResource, cards: Mapping[str, GpuInfo], /) -> MpsPlan | None:
-        """Returns the daemon that must serve a resource; ``None`` if the strategy needs none.
+    def plan_service(self, resource: AdvertisedResource, cards: Mapping[str, GpuInfo], /) -> ServicePlan | None:
+        """Returns the process that must serve a resource; ``None`` if the strategy needs none.
 
         Args:
             resource: the resource, with the entries of this strategy that lie on usable cards.
@@ -66,10 +70,10 @@ class SharingStrategy(Protocol):
         """
         ...
 
-    def not_ready_reason(self, resource: str, device: AdvertisedDevice, daemons: MpsDaemonPool, /) -> str:
+    def not_ready_reason(self, resource: str, device: AdvertisedDevice, service: NodeService, /) -> str:
         """Returns the reason that an entry does not serve containers yet; empty if it does."""
         ...
 
-    def container_edits(self, resource: str, daemons: MpsDaemonPool, /) -> ContainerEdits | None:
+    def container_edits(self, resource: str, service: NodeService, /) -> ContainerEdits | None:
         """Returns the edits that a container needs besides its devices; ``None`` if it needs none."""
         ...

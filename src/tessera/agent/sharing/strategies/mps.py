@@ -8,8 +8,8 @@ shares, so that no client takes more than a share.
 
 from collections.abc import Mapping
 
-from tessera.agent.base.desired_config import MpsPlan
-from tessera.agent.sharing.strategies.interface import ContainerEdits, MpsDaemonPool, StrategyImpossible
+from tessera.agent.base.desired_config import ServicePlan
+from tessera.agent.sharing.strategies.interface import ContainerEdits, NodeService, StrategyImpossible
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource
 from tessera.api.sharing.kinds import SHARING_RULES
 from tessera.api.sharing.shares import ClientShare, client_share
@@ -19,7 +19,7 @@ from tessera.nvml.interface import GpuInfo
 class Mps:
     """See :class:`tessera.agent.sharing.strategies.interface.SharingStrategy`."""
 
-    def plan_daemon(self, resource: AdvertisedResource, cards: Mapping[str, GpuInfo], /) -> MpsPlan | None:
+    def plan_service(self, resource: AdvertisedResource, cards: Mapping[str, GpuInfo], /) -> ServicePlan | None:
         """Returns the daemon of a resource, with the share of one client on each card.
 
         Raises:
@@ -27,17 +27,17 @@ class Mps:
         """
         shared = {device.gpu: device for device in resource.devices}
         shares = {gpu: _share(resource.name, device, cards[gpu]) for gpu, device in shared.items()}
-        return MpsPlan(shares, max(device.replicas for device in shared.values()))
+        return ServicePlan(shares, max(device.replicas for device in shared.values()))
 
-    def not_ready_reason(self, resource: str, device: AdvertisedDevice, daemons: MpsDaemonPool, /) -> str:
+    def not_ready_reason(self, resource: str, device: AdvertisedDevice, service: NodeService, /) -> str:
         """A share can be used while the daemon serves its card."""
-        if daemons.ready(resource, device.gpu):
+        if service.ready(resource, device.gpu):
             return ""
-        return f"its MPS daemon is not ready: {daemons.problem(resource)}"
+        return f"its MPS daemon is not ready: {service.problem(resource)}"
 
-    def container_edits(self, resource: str, daemons: MpsDaemonPool, /) -> ContainerEdits:
+    def container_edits(self, resource: str, service: NodeService, /) -> ContainerEdits:
         """A container gets the daemon's pipe directory and shared memory."""
-        return daemons.container_edits(resource)
+        return service.container_edits(resource)
 
 
 def _share(resource: str, device: AdvertisedDevice, card: GpuInfo) -> ClientShare:

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from tessera.agent.base.desired_config import MpsPlan
-from tessera.agent.sharing.strategies.interface import ContainerEdits, MpsDaemonPool, SharingStrategy
+from tessera.agent.base.desired_config import ServicePlan
+from tessera.agent.sharing.strategies.interface import ContainerEdits, NodeService, SharingStrategy
 from tessera.agent.sharing.strategies.mps import Mps
 from tessera.agent.sharing.strategies.time_slices import TimeSlices
 from tessera.agent.sharing.strategies.whole import WholeDevice
@@ -24,50 +24,50 @@ STRATEGIES: Mapping[SharingKind, SharingStrategy] = {
 }
 
 
-def plan_daemons(
+def plan_services(
     offer: Advertisement,
     cards: Mapping[str, GpuInfo],
     strategies: Mapping[SharingKind, SharingStrategy] = STRATEGIES,
-) -> dict[str, MpsPlan]:
-    """Returns the daemons that an offer needs, by resource; empty if no strategy needs one.
+) -> dict[str, ServicePlan]:
+    """Returns the processes that an offer needs, by resource; empty if no strategy needs one.
 
     Args:
         offer: the advertised entries.
-        cards: the node's cards by UUID. A card that is lost or missing here gets no daemon.
+        cards: the node's cards by UUID. A card that is lost or missing in the mapping gets no process.
         strategies: the strategy of each kind.
 
     Raises:
         StrategyImpossible: the cards cannot be shared as the offer divides them.
     """
-    plans: dict[str, MpsPlan] = {}
+    plans: dict[str, ServicePlan] = {}
     for name, offered in sorted(offer.resources.items()):
         usable = [each for each in offered.devices if each.gpu in cards and not cards[each.gpu].lost]
         for kind in dict.fromkeys(each.kind for each in usable):
             own = tuple(each for each in usable if each.kind is kind)
-            plan = strategies[kind].plan_daemon(msgspec.structs.replace(offered, devices=own), cards)
+            plan = strategies[kind].plan_service(msgspec.structs.replace(offered, devices=own), cards)
             if plan is not None:
                 plans[name] = plan
     return plans
 
 
 class NodeStrategies:
-    """The strategies of a node, each with the daemons that serve its entries.
+    """The strategies of a node, and the processes that serve their entries.
 
     Args:
-        daemons: the node's MPS daemons.
+        service: the node's processes that serve shares.
         by_kind: the strategy of each kind.
 
     Attributes:
         by_kind: the strategy of each kind.
     """
 
-    def __init__(self, daemons: MpsDaemonPool, by_kind: Mapping[SharingKind, SharingStrategy] = STRATEGIES) -> None:
+    def __init__(self, service: NodeService, by_kind: Mapping[SharingKind, SharingStrategy] = STRATEGIES) -> None:
         self.by_kind = by_kind
-        self._daemons = daemons
+        self._service = service
 
-    def set_plans(self, plans: Mapping[str, MpsPlan]) -> None:
-        """Sets the daemons that must run, by resource."""
-        self._daemons.set_plans(plans)
+    def set_plans(self, plans: Mapping[str, ServicePlan]) -> None:
+        """Sets the processes that must run, by resource."""
+        self._service.set_plans(plans)
 
     def not_ready_reasons(self, offer: Advertisement) -> dict[tuple[str, str], str]:
         """Returns the entries that do not serve containers yet, by resource and id, each with the reason."""
@@ -75,11 +75,11 @@ class NodeStrategies:
             (name, each.id): reason
             for name, offered in offer.resources.items()
             for each in offered.devices
-            if (reason := self.by_kind[each.kind].not_ready_reason(name, each, self._daemons))
+            if (reason := self.by_kind[each.kind].not_ready_reason(name, each, self._service))
         }
 
     def container_edits(self, resource: str, devices: Iterable[AdvertisedDevice]) -> ContainerEdits | None:
         """Returns the edits of a container with these entries of one resource, besides its devices."""
         kinds = dict.fromkeys(each.kind for each in devices)
-        edits = (self.by_kind[kind].container_edits(resource, self._daemons) for kind in kinds)
+        edits = (self.by_kind[kind].container_edits(resource, self._service) for kind in kinds)
         return next((each for each in edits if each is not None), None)

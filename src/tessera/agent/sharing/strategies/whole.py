@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from tessera.agent.sharing.strategies.interface import MpsDaemonPool
+from tessera.agent.sharing.strategies.interface import NodeService
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource
 from tessera.nvml.interface import GpuInfo
 
@@ -10,12 +10,12 @@ from tessera.nvml.interface import GpuInfo
 class WholeDevice:
     """See :class:`tessera.agent.sharing.strategies.interface.SharingStrategy`."""
 
-    def plan_daemon(self, _resource: AdvertisedResource, _cards: Mapping[str, GpuInfo], /) -> None:
+    def plan_service(self, _resource: AdvertisedResource, _cards: Mapping[str, GpuInfo], /) -> None:
         """No process serves a whole device."""
 
-    def not_ready_reason(self, _resource: str, _device: AdvertisedDevice, _daemons: MpsDaemonPool, /) -> str:
+    def not_ready_reason(self, _resource: str, _device: AdvertisedDevice, _service: NodeService, /) -> str:
         """A whole device can be used at once."""
         return ""
 
-    def container_edits(self, _resource: str, _daemons: MpsDaemonPool, /) -> None:
+    def container_edits(self, _resource: str, _service: NodeService, /) -> None:
         """A container sees its device, and no more is needed."""
