@@ -23,8 +23,8 @@ RBAC = "/apis/rbac.authorization.k8s.io/v1"
 INSTASLICES = "instaslices.inference.redhat.com"
 
 
-class World(msgspec.Struct):
-    """Two nodes of a test, and who writes: a pod's token on the first node, and one that is bound to no pod."""
+class TwoNodes(msgspec.Struct):
+    """Two nodes, and clients with two tokens: of a pod on the first node, and of no pod."""
 
     namespace: str
     mine: str
@@ -46,9 +46,9 @@ class World(msgspec.Struct):
 
 
 @pytest.fixture
-async def world(
+async def two_nodes(
     api: Api, namespace: str, unique: str, as_token: Callable[[str], Api], cleanup: Callable[[str], None]
-) -> AsyncIterator[World]:
+) -> AsyncIterator[TwoNodes]:
     for file in ("agent", "driver"):
         text = (DEPLOY / "policies" / f"{file}.yaml").read_text().replace("tessera-system", namespace)
         for each in yaml.safe_load_all(text):
@@ -100,7 +100,7 @@ async def world(
 
     for account in accounts:
         (await api("POST", f"{core}/serviceaccounts", {"metadata": {"name": account}})).ok()
-    found = World(
+    found = TwoNodes(
         namespace=namespace,
         mine=names[0],
         other=names[1],
@@ -128,7 +128,7 @@ def denied(answer: Answer, *words: str) -> None:
         assert word in text
 
 
-async def test_an_agent_labels_its_own_node(api: Api, world: World) -> None:
+async def test_an_agent_labels_its_own_node(api: Api, two_nodes: TwoNodes) -> None:
     labels = {
         "nvidia.com/gpu.product": "A100",
         "nvidia.com/mig.config.state": "success",
@@ -143,26 +143,26 @@ async def test_an_agent_labels_its_own_node(api: Api, world: World) -> None:
         "kind": "Node",
         "metadata": {"labels": labels, "annotations": {"tessera.dev/offers": "[]"}},
     }
-    path = f"{world.node(world.mine)}?fieldManager=tessera-agent&force=true"
-    (await world.agent("PATCH", path, body, content=APPLY)).ok()
+    path = f"{two_nodes.node(two_nodes.mine)}?fieldManager=tessera-agent&force=true"
+    (await two_nodes.agent("PATCH", path, body, content=APPLY)).ok()
     del labels["nvidia.com/gpu.product"]
-    (await world.agent("PATCH", path, body, content=APPLY)).ok()
-    shown = (await api("GET", world.node(world.mine))).ok()["metadata"]["labels"]
+    (await two_nodes.agent("PATCH", path, body, content=APPLY)).ok()
+    shown = (await api("GET", two_nodes.node(two_nodes.mine))).ok()["metadata"]["labels"]
     assert "nvidia.com/gpu.product" not in shown
     assert shown["team"] == "a"
 
 
-async def test_an_agent_writes_its_own_nodes_conditions_and_amounts(world: World) -> None:
+async def test_an_agent_writes_its_own_nodes_conditions_and_amounts(two_nodes: TwoNodes) -> None:
     condition = {"type": "GpuHealthy", "status": "True", "reason": "Ok", "message": "well"}
     body = {"apiVersion": "v1", "kind": "Node", "status": {"conditions": [condition]}}
-    path = f"{world.node(world.mine, 'status')}?fieldManager=tessera-agent&force=true"
-    (await world.agent("PATCH", path, body, content=APPLY)).ok()
+    path = f"{two_nodes.node(two_nodes.mine, 'status')}?fieldManager=tessera-agent&force=true"
+    (await two_nodes.agent("PATCH", path, body, content=APPLY)).ok()
     amounts: dict[str, Any] = {QUOTA_RESOURCE: "160Gi", "nvidia.com/gpu": "4"}
     patch = {"status": {"capacity": amounts, "allocatable": amounts}}
-    (await world.agent("PATCH", world.node(world.mine, "status"), patch, content=MERGE)).ok()
+    (await two_nodes.agent("PATCH", two_nodes.node(two_nodes.mine, "status"), patch, content=MERGE)).ok()
     gone: dict[str, Any] = dict.fromkeys(amounts)
     patch = {"status": {"capacity": gone, "allocatable": gone}}
-    (await world.agent("PATCH", world.node(world.mine, "status"), patch, content=MERGE)).ok()
+    (await two_nodes.agent("PATCH", two_nodes.node(two_nodes.mine, "status"), patch, content=MERGE)).ok()
 
 
 NODE_ATTACKS: dict[str, tuple[str, Any]] = {
@@ -188,28 +188,31 @@ NODE_ATTACKS: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", NODE_ATTACKS)
-async def test_an_agent_changes_nothing_else_of_its_node(world: World, name: str) -> None:
+async def test_an_agent_changes_nothing_else_of_its_node(two_nodes: TwoNodes, name: str) -> None:
     below, patch = NODE_ATTACKS[name]
-    denied(await world.agent("PATCH", world.node(world.mine, below), patch, content=STRATEGIC))
+    denied(await two_nodes.agent("PATCH", two_nodes.node(two_nodes.mine, below), patch, content=STRATEGIC))
 
 
-async def test_an_agent_touches_no_other_node(world: World) -> None:
+async def test_an_agent_touches_no_other_node(two_nodes: TwoNodes) -> None:
     label = {"metadata": {"labels": {"nvidia.com/gpu.product": "A100"}}}
-    words = (f"the agent of node {world.mine} may write its own nodes only, not {world.other}",)
-    denied(await world.agent("PATCH", world.node(world.other), label, content=MERGE), *words)
+    words = (f"the agent of node {two_nodes.mine} may write its own nodes only, not {two_nodes.other}",)
+    denied(await two_nodes.agent("PATCH", two_nodes.node(two_nodes.other), label, content=MERGE), *words)
     amount = {"status": {"capacity": {"nvidia.com/gpu": "0"}}}
-    denied(await world.agent("PATCH", world.node(world.other, "status"), amount, content=MERGE), *words)
-    denied(await world.agent("DELETE", world.node(world.other)), *words)
-    denied(await world.agent("DELETE", world.node(world.mine)), f"may not create or delete Node {world.mine}")
-    denied(await world.agent("POST", "/api/v1/nodes", {"metadata": {"name": f"{world.mine}-new"}}))
+    denied(await two_nodes.agent("PATCH", two_nodes.node(two_nodes.other, "status"), amount, content=MERGE), *words)
+    denied(await two_nodes.agent("DELETE", two_nodes.node(two_nodes.other)), *words)
+    denied(
+        await two_nodes.agent("DELETE", two_nodes.node(two_nodes.mine)),
+        f"may not create or delete Node {two_nodes.mine}",
+    )
+    denied(await two_nodes.agent("POST", "/api/v1/nodes", {"metadata": {"name": f"{two_nodes.mine}-new"}}))
 
 
-async def test_a_token_without_a_node_writes_nothing(world: World) -> None:
+async def test_a_token_without_a_node_writes_nothing(two_nodes: TwoNodes) -> None:
     label = {"metadata": {"labels": {"nvidia.com/gpu.product": "A100"}}}
-    denied(await world.unbound("PATCH", world.node(world.mine), label, content=MERGE), "names no node")
+    denied(await two_nodes.unbound("PATCH", two_nodes.node(two_nodes.mine), label, content=MERGE), "names no node")
 
 
-async def test_an_agent_has_one_instaslice(api: Api, world: World) -> None:
+async def test_an_agent_has_one_instaslice(api: Api, two_nodes: TwoNodes) -> None:
     def named(name: str) -> Any:
         return {
             "apiVersion": "inference.redhat.com/v1alpha1",
@@ -218,15 +221,17 @@ async def test_an_agent_has_one_instaslice(api: Api, world: World) -> None:
             "spec": {},
         }
 
-    (await world.agent("POST", world.instaslices, named(world.mine))).ok()
-    (await api("POST", world.instaslices, named(world.other))).ok()
-    denied(await world.agent("POST", world.instaslices, named(f"{world.other}-x")), "its own instaslices only")
+    (await two_nodes.agent("POST", two_nodes.instaslices, named(two_nodes.mine))).ok()
+    (await api("POST", two_nodes.instaslices, named(two_nodes.other))).ok()
+    denied(
+        await two_nodes.agent("POST", two_nodes.instaslices, named(f"{two_nodes.other}-x")), "its own instaslices only"
+    )
     status = {"status": {"nodeResources": {"bootId": "b"}}}
-    for name, refused in ((world.mine, False), (world.other, True)):
-        answer = await world.agent("PATCH", f"{world.instaslices}/{name}/status", status, content=MERGE)
+    for name, refused in ((two_nodes.mine, False), (two_nodes.other, True)):
+        answer = await two_nodes.agent("PATCH", f"{two_nodes.instaslices}/{name}/status", status, content=MERGE)
         denied(answer) if refused else answer.ok()
-    denied(await world.agent("DELETE", f"{world.instaslices}/{world.other}"))
-    (await world.agent("DELETE", f"{world.instaslices}/{world.mine}")).ok()
+    denied(await two_nodes.agent("DELETE", f"{two_nodes.instaslices}/{two_nodes.other}"))
+    (await two_nodes.agent("DELETE", f"{two_nodes.instaslices}/{two_nodes.mine}")).ok()
 
 
 async def test_every_expression_fits_the_kinds_that_it_is_for(
@@ -261,56 +266,63 @@ def event(name: str, about: dict[str, str], namespace: str, **more: Any) -> Any:
 
 
 async def test_an_agent_writes_events_of_its_own(
-    api: Api, world: World, unique: str, cleanup: Callable[[str], None]
+    api: Api, two_nodes: TwoNodes, unique: str, cleanup: Callable[[str], None]
 ) -> None:
-    about = {"kind": "Pod", "name": "p", "namespace": world.namespace}
-    own = event("a", about, world.namespace, reportingInstance=world.mine)
-    (await world.agent("POST", world.events, own)).ok()
-    (await world.agent("PATCH", f"{world.events}/a", {"count": 2}, content=MERGE)).ok()
+    about = {"kind": "Pod", "name": "p", "namespace": two_nodes.namespace}
+    own = event("a", about, two_nodes.namespace, reportingInstance=two_nodes.mine)
+    (await two_nodes.agent("POST", two_nodes.events, own)).ok()
+    (await two_nodes.agent("PATCH", f"{two_nodes.events}/a", {"count": 2}, content=MERGE)).ok()
     cleanup(f"/api/v1/namespaces/default/events/{unique}")
-    node = event(unique, {"kind": "Node", "name": world.mine}, "default", reportingInstance=world.mine)
-    (await world.agent("POST", "/api/v1/namespaces/default/events", node)).ok()
-    theirs = event("b", about, world.namespace, reportingInstance=world.other)
-    (await api("POST", world.events, theirs)).ok()
-    denied(await world.agent("PATCH", f"{world.events}/b", {"count": 2}, content=MERGE), "in its own name only")
-    denied(await world.agent("POST", world.events, {**theirs, "metadata": {"name": "c"}}), "in its own name only")
-    forged = {**own, "metadata": {"name": "d"}, "source": {"component": "kubelet"}}
-    denied(await world.agent("POST", world.events, forged), "in its own name only")
-    deployment = {"kind": "Deployment", "name": "x", "namespace": world.namespace}
+    node = event(unique, {"kind": "Node", "name": two_nodes.mine}, "default", reportingInstance=two_nodes.mine)
+    (await two_nodes.agent("POST", "/api/v1/namespaces/default/events", node)).ok()
+    theirs = event("b", about, two_nodes.namespace, reportingInstance=two_nodes.other)
+    (await api("POST", two_nodes.events, theirs)).ok()
+    denied(await two_nodes.agent("PATCH", f"{two_nodes.events}/b", {"count": 2}, content=MERGE), "in its own name only")
     denied(
-        await world.agent("POST", world.events, event("e", deployment, world.namespace, reportingInstance=world.mine))
+        await two_nodes.agent("POST", two_nodes.events, {**theirs, "metadata": {"name": "c"}}), "in its own name only"
     )
-    other = event("f", {"kind": "Node", "name": world.other}, "default", reportingInstance=world.mine)
-    denied(await world.agent("POST", "/api/v1/namespaces/default/events", other))
+    forged = {**own, "metadata": {"name": "d"}, "source": {"component": "kubelet"}}
+    denied(await two_nodes.agent("POST", two_nodes.events, forged), "in its own name only")
+    deployment = {"kind": "Deployment", "name": "x", "namespace": two_nodes.namespace}
+    denied(
+        await two_nodes.agent(
+            "POST", two_nodes.events, event("e", deployment, two_nodes.namespace, reportingInstance=two_nodes.mine)
+        )
+    )
+    other = event("f", {"kind": "Node", "name": two_nodes.other}, "default", reportingInstance=two_nodes.mine)
+    denied(await two_nodes.agent("POST", "/api/v1/namespaces/default/events", other))
     system = event(
-        "g", {"kind": "Pod", "name": "p", "namespace": "kube-system"}, "kube-system", reportingInstance=world.mine
+        "g", {"kind": "Pod", "name": "p", "namespace": "kube-system"}, "kube-system", reportingInstance=two_nodes.mine
     )
-    denied(await world.agent("POST", "/api/v1/namespaces/kube-system/events", system), "begin with kube-")
+    denied(await two_nodes.agent("POST", "/api/v1/namespaces/kube-system/events", system), "begin with kube-")
 
 
-async def test_an_agent_that_may_evict_evicts_no_pods_of_the_system(world: World, unique: str) -> None:
+async def test_an_agent_that_may_evict_evicts_no_pods_of_the_system(two_nodes: TwoNodes, unique: str) -> None:
     """With ``deploy/options/evict.yaml``; the pods need not be there for the policy to decide."""
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": unique}}
-    for namespace in ("kube-system", world.namespace):  # the test's stands for tessera-system
+    for namespace in ("kube-system", two_nodes.namespace):  # the test's stands for tessera-system
         path = f"/api/v1/namespaces/{namespace}/pods/{unique}/eviction"
         denied(
-            await world.agent("POST", path, eviction),
-            f"{world.mine} may not evict pod {namespace}/{unique}: agents evict",
+            await two_nodes.agent("POST", path, eviction),
+            f"{two_nodes.mine} may not evict pod {namespace}/{unique}: agents evict",
         )
-    assert (await world.agent("POST", f"/api/v1/namespaces/default/pods/{unique}/eviction", eviction)).status == 404
+    assert (await two_nodes.agent("POST", f"/api/v1/namespaces/default/pods/{unique}/eviction", eviction)).status == 404
 
 
-async def test_a_driver_pod_pauses_what_uses_the_driver_of_its_node(world: World) -> None:
+async def test_a_driver_pod_pauses_what_uses_the_driver_of_its_node(two_nodes: TwoNodes) -> None:
     for value in ("paused-for-driver-upgrade", "true", None):
         patch = {"metadata": {"labels": {"nvidia.com/gpu.deploy.device-plugin": value}}}
-        (await world.driver("PATCH", world.node(world.mine), patch, content=STRATEGIC)).ok()
-        denied(await world.driver("PATCH", world.node(world.other), patch, content=STRATEGIC), "its own Node only")
+        (await two_nodes.driver("PATCH", two_nodes.node(two_nodes.mine), patch, content=STRATEGIC)).ok()
+        denied(
+            await two_nodes.driver("PATCH", two_nodes.node(two_nodes.other), patch, content=STRATEGIC),
+            "its own Node only",
+        )
 
 
 @pytest.mark.parametrize("name", NODE_ATTACKS)
-async def test_a_driver_pod_changes_nothing_else_of_its_node(world: World, name: str) -> None:
+async def test_a_driver_pod_changes_nothing_else_of_its_node(two_nodes: TwoNodes, name: str) -> None:
     below, patch = NODE_ATTACKS[name]
-    denied(await world.driver("PATCH", world.node(world.mine, below), patch, content=STRATEGIC))
+    denied(await two_nodes.driver("PATCH", two_nodes.node(two_nodes.mine, below), patch, content=STRATEGIC))
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class World:
+class ClusterAndPod:
     machines: tuple[Machine, ...]
     profile: str
     cpu: int
@@ -68,8 +68,8 @@ class World:
     def selector(self) -> dict[str, object]:
         return {"nodeSelector": {"disk": "fast"}} if self.selects else {}
 
-    def without(self, name: str, rules: tuple[str, ...], owners: set[str]) -> "World":
-        """The world after somebody did what was said."""
+    def without(self, name: str, rules: tuple[str, ...], owners: set[str]) -> "ClusterAndPod":
+        """Returns the cluster after somebody followed the advice."""
         return replace(self, machines=tuple(_mended(m, rules, owners) if m.name == name else m for m in self.machines))
 
 
@@ -113,9 +113,9 @@ def machines(draw: st.DrawFn, name: str) -> Machine:
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> World:
+def clusters_with_pod(draw: st.DrawFn) -> ClusterAndPod:
     count = draw(st.integers(1, 3))
-    return World(
+    return ClusterAndPod(
         machines=tuple(draw(machines(f"n{n}")) for n in range(count)),
         profile=draw(st.sampled_from(PROFILES)),
         cpu=draw(st.sampled_from([1, 4])),
@@ -123,19 +123,19 @@ def worlds(draw: st.DrawFn) -> World:
     )
 
 
-def read(world: World) -> tuple[ClusterView, Explanation]:
-    view = world.view
+def read(cluster: ClusterAndPod) -> tuple[ClusterView, Explanation]:
+    view = cluster.view
     return view, explain_pod(view, view.snapshot.pods[0])
 
 
-def runs(world: World) -> bool:
-    return read(world)[1].case == "placing"
+def runs(cluster: ClusterAndPod) -> bool:
+    return read(cluster)[1].case == "placing"
 
 
-@given(worlds())
+@given(clusters_with_pod())
 @settings(max_examples=examples(150))
-def test_what_is_named_removed_lets_the_pod_run(world: World) -> None:
-    view, found = read(world)
+def test_what_is_named_removed_lets_the_pod_run(cluster: ClusterAndPod) -> None:
+    view, found = read(cluster)
     if found.case == "placing":
         return
     assert view.slicer is not None
@@ -145,13 +145,13 @@ def test_what_is_named_removed_lets_the_pod_run(world: World) -> None:
         assert found.case == ("full" if isinstance(reason, Full) else "fragmented")
         assert reason.frees, "one slice is freed by a few ends"
         where, owners = reason.frees[0].placement.node, {each.owner for each in reason.frees}
-        assert runs(world.without(where, (), owners))
+        assert runs(cluster.without(where, (), owners))
         assert all(owner in found.help[0] for owner in owners)
         admits = [name for name, rules in view.slicer.planner.objections(facts).items() if not rules]
         free = sum(
             card.table.usable(card.occupancy) for n in admits for card in view.slicer.state.inventory.fleet.cards(n)
         )
-        size = GEOMETRY.profile(world.profile).size
+        size = GEOMETRY.profile(cluster.profile).size
         assert (free >= size) == isinstance(reason, Fragmented)
         return
     assert isinstance(reason, NoNode)
@@ -159,17 +159,17 @@ def test_what_is_named_removed_lets_the_pod_run(world: World) -> None:
     way = obstacles_by_node(view.slicer, facts)[0]
     owners = {each.owner for each in allocations_to_end(view.slicer, facts, way)}
     assert way.rules, "a node that no rule closes would have been the reason"
-    assert runs(world.without(way.node, way.rules, owners))
+    assert runs(cluster.without(way.node, way.rules, owners))
     assert way.node in found.help[0] or MISMATCH in way.rules
     assert all(owner in found.help[0] for owner in owners)
     for left in way.rules:  # and nothing is named that need not go
-        assert not runs(world.without(way.node, tuple(each for each in way.rules if each != left), owners))
+        assert not runs(cluster.without(way.node, tuple(each for each in way.rules if each != left), owners))
 
 
 def test_nodes_that_are_full_are_the_reason_though_one_with_room_fails_the_selector() -> None:
     full = [Machine(name, ((f"x-{name}", "7g.40gb", 0, 8, "created"),)) for name in "bc"]
-    world = World((Machine("a", fast=False), *full), "3g.20gb", 1, selects=True)
-    found = read(world)[1]
+    cluster = ClusterAndPod((Machine("a", fast=False), *full), "3g.20gb", 1, selects=True)
+    found = read(cluster)[1]
     assert found.case == "full"
     assert found.verdict == "waits for room; every card that could make 3g.20gb is full, on the nodes that may take it"
     assert found.help[0].startswith("there is room as soon as this ends, on node ")
@@ -177,7 +177,7 @@ def test_nodes_that_are_full_are_the_reason_though_one_with_room_fails_the_selec
 
 
 def test_all_that_closes_a_node_is_named_together() -> None:
-    found = read(World((Machine("a", taints=frozenset(TAINTS), cpu=1),), "3g.20gb", 4, selects=False))[1]
+    found = read(ClusterAndPod((Machine("a", taints=frozenset(TAINTS), cpu=1),), "3g.20gb", 4, selects=False))[1]
     assert found.case == "no-node"
     (line,) = found.help
     assert line.count("; and ") == 2
@@ -188,6 +188,6 @@ def test_all_that_closes_a_node_is_named_together() -> None:
 def test_room_that_is_spread_over_nodes_is_fragmented_not_full() -> None:
     held = tuple((f"h{n}", "1g.5gb", start, 1, "created") for n, start in enumerate((0, 1, 2, 4, 5)))
     other = tuple((f"o{n}", "1g.5gb", each[2], 1, "created") for n, each in enumerate(held))
-    found = read(World((Machine("a", held), Machine("b", other)), "3g.20gb", 1, selects=False))[1]
+    found = read(ClusterAndPod((Machine("a", held), Machine("b", other)), "3g.20gb", 1, selects=False))[1]
     assert found.case == "fragmented"
     assert "6 memory slots free, at most 3 on one card" in found.verdict

@@ -18,7 +18,7 @@ from tessera_lab.simulation.virtual_time import run_virtual
 ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
 
 
-class World:
+class ServerWithConfigMap:
     def __init__(self) -> None:
         self.clock = LoopClock(0)
         self.server = ApiServer(self.clock, seed=0)
@@ -48,11 +48,11 @@ class World:
         return len(self.server.audit.writes(resource="configmaps"))
 
 
-def told(story: Callable[[World], Awaitable[None]]) -> None:
+def told(story: Callable[[ServerWithConfigMap], Awaitable[None]]) -> None:
     async def play() -> None:
-        world = World()
-        await world.admin.create(NAMESPACES.untyped(), {"metadata": {"name": "n"}})
-        await story(world)
+        lab = ServerWithConfigMap()
+        await lab.admin.create(NAMESPACES.untyped(), {"metadata": {"name": "n"}})
+        await story(lab)
 
     run_virtual(play())
 
@@ -66,45 +66,45 @@ async def writing(kept: PersistentConfigMap) -> AsyncIterator[None]:
 
 
 def test_changes_gather_and_the_next_process_reads_them() -> None:
-    async def story(world: World) -> None:
-        kept = world.map()
+    async def story(lab: ServerWithConfigMap) -> None:
+        kept = lab.map()
         assert await kept.load() == {}
         async with writing(kept):
             for number in range(10):
-                world.data = {"a": str(number)}
+                lab.data = {"a": str(number)}
                 kept.mark_changed()
-            await world.clock.sleep(2 * SETTLE)
-            assert world.writes == 1
-            world.data = {"a": "more"}
+            await lab.clock.sleep(2 * SETTLE)
+            assert lab.writes == 1
+            lab.data = {"a": "more"}
             kept.mark_changed()
-            await world.clock.sleep(2 * SETTLE)
-        assert await world.map().load() == {"a": "more"}
+            await lab.clock.sleep(2 * SETTLE)
+        assert await lab.map().load() == {"a": "more"}
 
     told(story)
 
 
 def test_one_that_no_longer_leads_writes_nothing_until_it_may_again() -> None:
-    async def story(world: World) -> None:
-        kept = world.map()
-        world.leads = False
+    async def story(lab: ServerWithConfigMap) -> None:
+        kept = lab.map()
+        lab.leads = False
         async with writing(kept):
             kept.mark_changed()
-            await world.clock.sleep(60)
-            assert world.writes == 0
-            world.leads = True
-            await world.clock.sleep(600)
-        assert await world.stored() == {"a": "1"}
+            await lab.clock.sleep(60)
+            assert lab.writes == 0
+            lab.leads = True
+            await lab.clock.sleep(600)
+        assert await lab.stored() == {"a": "1"}
 
     told(story)
 
 
 def test_without_the_right_to_it_nothing_is_kept_and_nothing_fails() -> None:
-    async def story(world: World) -> None:
-        kept = world.map(world.client(service_account_user("n", "nobody")))
+    async def story(lab: ServerWithConfigMap) -> None:
+        kept = lab.map(lab.client(service_account_user("n", "nobody")))
         assert await kept.load() == {}
         async with writing(kept):
             kept.mark_changed()
-            await world.clock.sleep(600)
-        assert world.writes == 0
+            await lab.clock.sleep(600)
+        assert lab.writes == 0
 
     told(story)

@@ -4,12 +4,11 @@ import asyncio
 import random
 import shlex
 import subprocess
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
+from tests.support.build_cluster import play_in_build_cluster
 
 from tessera.cli.base.connection import CommandError
 from tessera.cli.driver.build import follow
@@ -18,18 +17,17 @@ from tessera.clock import LoopClock
 from tessera.driver.build.builds import NAMESPACE, BuildJobs
 from tessera.driver.build.containerfiles import build_context, local_commands
 from tessera.driver.build.families import Family
-from tessera.driver.build.job import SERVICE_ACCOUNT, build_config_map, build_job
+from tessera.driver.build.job import build_config_map, build_job
 from tessera.driver.build.orders import BuildOrder, make_order
 from tessera.driver.build.states import BuildRetries
 from tessera.driver.driver_sets import PoolKey
-from tessera.kube.resources import JOBS, NAMESPACES, RESOURCE_QUOTAS, SERVICE_ACCOUNTS
+from tessera.kube.resources import JOBS, RESOURCE_QUOTAS
 from tessera.kube.runtime import KubeRuntime
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.drivers.driver_catalogue import build_catalogue, image_build
 from tessera_lab.kubelet.images.catalogue import SimulatedImage
 from tessera_lab.simulation.cost_model import CostModel
-from tessera_lab.simulation.virtual_time import run_virtual
 
 UBUNTU = shlex.split(
     "--kernel 5.15.0-119-generic --os ubuntu22.04 --version 535.183.06 --to registry.local/nvidia/driver"
@@ -149,7 +147,7 @@ def test_without_a_cluster_nothing_is_built(tmp_path: Path, capsys: pytest.Captu
     assert "none" in refused(capsys, *UBUNTU, "--kubeconfig", str(tmp_path / "none"))
 
 
-class World:
+class ClusterWithCommand:
     """A cluster with one node on which builds run, and the command in front of it."""
 
     def __init__(self) -> None:
@@ -171,66 +169,55 @@ class World:
         return sorted(each.metadata.name for each in (await self.client.list(JOBS, NAMESPACE)).items)
 
 
-def in_world(story: Callable[[World], Awaitable[Any]]) -> None:
-    async def whole() -> None:
-        world = World()
-        async with world.cluster.running():
-            await world.client.create(NAMESPACES.untyped(), {"metadata": {"name": NAMESPACE}})
-            await world.client.create(SERVICE_ACCOUNTS.untyped(), {"metadata": {"name": SERVICE_ACCOUNT}}, NAMESPACE)
-            await story(world)
-
-    run_virtual(whole())
-
-
 def test_a_build_is_followed_to_its_push(capsys: pytest.CaptureFixture[str]) -> None:
-    async def story(world: World) -> None:
-        await world.build()
-        assert world.catalogue.named(ORDER.target) is not None
-        assert await world.jobs() == [f"{ORDER.name}-1"]
+    async def story(lab: ClusterWithCommand) -> None:
+        await lab.build()
+        assert lab.catalogue.named(ORDER.target) is not None
+        assert await lab.jobs() == [f"{ORDER.name}-1"]
 
-    in_world(story)
+    play_in_build_cluster(ClusterWithCommand, story)
     first, last = capsys.readouterr().out.splitlines()
     assert first == f"Job tessera-system/{ORDER.name}-1: {ORDER.target} for {ORDER.pool.text}"
     assert last.startswith(f"pushed {ORDER.target}")
 
 
 def test_without_wait_it_says_where_the_log_is(capsys: pytest.CaptureFixture[str]) -> None:
-    in_world(lambda world: world.build(wait=False))
+    play_in_build_cluster(ClusterWithCommand, lambda lab: lab.build(wait=False))
     assert capsys.readouterr().out.splitlines()[-1] == f"kubectl logs -n tessera-system -f job/{ORDER.name}-1"
 
 
 def test_a_second_command_follows_the_same_job(capsys: pytest.CaptureFixture[str]) -> None:
-    async def story(world: World) -> None:
-        await asyncio.gather(world.build(), world.build())
-        await world.build()
+    async def story(lab: ClusterWithCommand) -> None:
+        await asyncio.gather(lab.build(), lab.build())
+        await lab.build()
         assert "delete the Job to build again" in capsys.readouterr().out
-        assert await world.jobs() == [f"{ORDER.name}-1"]
+        assert await lab.jobs() == [f"{ORDER.name}-1"]
 
-    in_world(story)
+    play_in_build_cluster(ClusterWithCommand, story)
 
 
 def test_a_failure_is_told_once_and_not_tried_again_unasked() -> None:
-    async def story(world: World) -> None:
+    async def story(lab: ClusterWithCommand) -> None:
         costs = CostModel()
-        broken = image_build(world.catalogue, costs, fails=lambda _target: "no modules for this kernel")
-        world.catalogue.name("*/buildah/*", SimulatedImage(program=broken))
+        broken = image_build(lab.catalogue, costs, fails=lambda _target: "no modules for this kernel")
+        lab.catalogue.name("*/buildah/*", SimulatedImage(program=broken))
         with pytest.raises(CommandError, match=rf"Job tessera-system/{ORDER.name}-1 failed: pod .* exit code 1"):
-            await world.build()
-        await world.clock.sleep(600)
-        assert await world.jobs() == [f"{ORDER.name}-1"]
-        world.catalogue.name("*/buildah/*", SimulatedImage(program=image_build(world.catalogue, costs)))
-        await world.build()
-        assert await world.jobs() == [f"{ORDER.name}-1", f"{ORDER.name}-2"]
+            await lab.build()
+        await lab.clock.sleep(600)
+        assert await lab.jobs() == [f"{ORDER.name}-1"]
+        lab.catalogue.name("*/buildah/*", SimulatedImage(program=image_build(lab.catalogue, costs)))
+        await lab.build()
+        assert await lab.jobs() == [f"{ORDER.name}-1", f"{ORDER.name}-2"]
 
-    in_world(story)
+    play_in_build_cluster(ClusterWithCommand, story)
 
 
 def test_a_server_that_refuses_is_told() -> None:
-    async def story(world: World) -> None:
+    async def story(lab: ClusterWithCommand) -> None:
         quota = {"metadata": {"name": "none"}, "spec": {"hard": {"count/jobs.batch": "0"}}}
-        await world.client.create(RESOURCE_QUOTAS.untyped(), quota, NAMESPACE)
-        await world.clock.sleep(5)
+        await lab.client.create(RESOURCE_QUOTAS.untyped(), quota, NAMESPACE)
+        await lab.clock.sleep(5)
         with pytest.raises(CommandError, match=r"cannot be made: .*exceeded quota"):
-            await world.build()
+            await lab.build()
 
-    in_world(story)
+    play_in_build_cluster(ClusterWithCommand, story)
