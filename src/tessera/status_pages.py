@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 #: Receives (address, port) of a server once it listens.
@@ -21,8 +20,8 @@ TEXT = "text/plain"
 class ProcessStatus(Protocol):
     """The state of a process that the pages show. The webhook's second thread makes these calls."""
 
-    def metrics_registry(self) -> CollectorRegistry:
-        """The metrics of ``/metrics``."""
+    def metrics_text(self) -> bytes:
+        """The text of ``/metrics``."""
         ...
 
     def unready_reason(self) -> str:
@@ -50,7 +49,7 @@ def status_page(path: str, process: ProcessStatus) -> Page:
     """Returns the page of a path. ``/healthz`` answers 200 as long as the process runs."""
     match path:
         case "/metrics":
-            return Page(200, CONTENT_TYPE_LATEST, generate_latest(process.metrics_registry()))
+            return Page(200, CONTENT_TYPE_LATEST, process.metrics_text())
         case "/healthz":
             return _OK
         case "/readyz":

@@ -8,7 +8,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-from prometheus_client import CollectorRegistry
 from tests.support.ports import free_port
 
 from tessera.clock import SystemClock
@@ -23,8 +22,8 @@ Serve = Callable[[int], Coroutine[Any, Any, None]]
 class Process:
     """A process that is ready and has no metrics."""
 
-    def metrics_registry(self) -> CollectorRegistry:
-        return CollectorRegistry()
+    def metrics_text(self) -> bytes:
+        return b""
 
     def unready_reason(self) -> str:
         return ""

@@ -146,6 +146,20 @@ _PASSED_ON = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
 )
 @click.option("--mps-mount", type=_FOLDER, help="Path of --mps-root in this container.  [default: the same path]")
 @click.option("--http-port", type=click.IntRange(0, 65535), help="Serve /metrics, /healthz and /readyz here.")
+@click.option(
+    "--metric-names",
+    type=click.Choice(["dcgm-4.8", "dcgm-4.9", "both"]),
+    default="both",
+    show_default=True,
+    help="Names and units of dcgm-exporter's series in /metrics.",
+)
+@click.option(
+    "--max-series",
+    type=click.IntRange(min=0),
+    default=10_000,
+    show_default=True,
+    help="Most series in /metrics with labels of pods; the rest is counted in tessera_pod_series_cut.",
+)
 @record_option
 @log_option
 @cluster_options
@@ -172,7 +186,7 @@ def options_from(values: Mapping[str, Any], environment: Mapping[str, str]) -> A
     Raises:
         click.BadParameter: a value has a wrong form.
     """
-    from tessera.agent.base.options import AgentOptions, EnforcementMode, ValidationMode
+    from tessera.agent.base.options import AgentOptions, EnforcementMode, MetricNames, ValidationMode
     from tessera.api.sharing.profile import MigStrategy
 
     given = {name: value for name, value in values.items() if value is not None}
@@ -181,6 +195,7 @@ def options_from(values: Mapping[str, Any], environment: Mapping[str, str]) -> A
         "mig_strategy": MigStrategy(given["mig_strategy"]),
         "memory_limits": EnforcementMode(given["memory_limits"]),
         "validation": ValidationMode(given["validation"]),
+        "metric_names": MetricNames(given["metric_names"]),
         "device_list_strategies": _list_strategies(strategies),
         "device_ids_are_uuids": ids == "uuid",
         "environment": {name: environment[name] for name in _PASSED_ON if name in environment},

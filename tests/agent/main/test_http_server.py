@@ -3,7 +3,7 @@
 import asyncio
 
 import aiohttp
-from prometheus_client import CollectorRegistry
+from prometheus_client import generate_latest
 
 from tessera.agent.base.metrics import Metrics
 from tessera.agent.inventory.positions import SlicePosition
@@ -22,8 +22,8 @@ class Agent:
     def __init__(self, metrics: Metrics, unready: str) -> None:
         self._metrics, self._unready = metrics, unready
 
-    def metrics_registry(self) -> CollectorRegistry:
-        return self._metrics.registry
+    def metrics_text(self) -> bytes:
+        return generate_latest(self._metrics.registry)
 
     def unready_reason(self) -> str:
         return self._unready

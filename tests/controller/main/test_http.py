@@ -3,7 +3,7 @@
 import asyncio
 
 import aiohttp
-from prometheus_client import CollectorRegistry
+from prometheus_client import generate_latest
 
 from tessera.controller.base.metrics import ControllerMetrics
 from tessera.status_pages import serve_status
@@ -16,8 +16,8 @@ class Process:
         self._metrics = metrics
         self.reason = "the election has not begun"
 
-    def metrics_registry(self) -> CollectorRegistry:
-        return self._metrics.registry
+    def metrics_text(self) -> bytes:
+        return generate_latest(self._metrics.registry)
 
     def unready_reason(self) -> str:
         return self.reason

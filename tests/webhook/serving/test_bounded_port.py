@@ -13,7 +13,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import generate_latest
 
 from tessera.clock import SystemClock
 from tessera.limits.processes import PORT_BYTES, PORT_CONNECTIONS, REVIEW_BODY, STANDSTILL
@@ -164,8 +164,8 @@ class Process:
     def __init__(self, reason: str = "") -> None:
         self._reason = reason
 
-    def metrics_registry(self) -> CollectorRegistry:
-        return WebhookMetrics().registry
+    def metrics_text(self) -> bytes:
+        return generate_latest(WebhookMetrics().registry)
 
     def unready_reason(self) -> str:
         return self._reason

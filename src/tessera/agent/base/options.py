@@ -52,6 +52,14 @@ class ConfigMapName(msgspec.Struct, frozen=True):
         return cls(namespace, name)
 
 
+class MetricNames(Enum):
+    """The names of dcgm-exporter's series: those of 4.8 and earlier, those of 4.9, or both."""
+
+    DCGM_48 = "dcgm-4.8"
+    DCGM_49 = "dcgm-4.9"
+    BOTH = "both"
+
+
 class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of one node's agent.
 
@@ -66,6 +74,8 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
         simulated_state: file that keeps the simulated cards over restarts; in ``state_dir`` unless given.
         namespace: namespace of the Instaslice objects.
         http_port: port of ``/metrics``, ``/healthz`` and ``/readyz``; ``None`` for no server.
+        metric_names: names of dcgm-exporter's series in ``/metrics``.
+        max_series: most series of ``/metrics`` with labels of pods.
         claim_timeout: seconds that PreStartContainer waits for a slice; kubelet itself gives up after 30.
         sharing_config: the ConfigMap of sharing profiles, ``namespace/name``; ``None`` for no profiles.
         sharing_default: profile of nodes without a label that names one; empty for none.
@@ -100,6 +110,8 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     simulated_state: Path | None = None
     namespace: str = INSTASLICE_NAMESPACE
     http_port: int | None = None
+    metric_names: MetricNames = MetricNames.BOTH
+    max_series: int = 10_000
     claim_timeout: float = 25.0
     sharing_config: ConfigMapName | None = None
     sharing_default: str = ""

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from tessera.api.names import device_id
+from tessera.api.names import PodUid, device_id
 
 
 class SlicePosition(msgspec.Struct, frozen=True, order=True):
@@ -16,6 +16,14 @@ class SlicePosition(msgspec.Struct, frozen=True, order=True):
     def device_id(self) -> str:
         """The device plugin's ID; at most 57 characters (kubelet allows 63)."""
         return device_id(self.gpu, self.profile, self.start)
+
+
+class SliceLease(msgspec.Struct, frozen=True):
+    """A slice on demand that a pod holds: its MIG device, and kubelet's id of it if kubelet gave one."""
+
+    pod: PodUid
+    device: str
+    device_id: str = ""
 
 
 def parse_device_id(text: str) -> SlicePosition:

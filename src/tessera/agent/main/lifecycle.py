@@ -17,8 +17,6 @@ from collections.abc import Coroutine, Iterator
 from contextlib import AsyncExitStack
 from typing import Any
 
-from prometheus_client import CollectorRegistry
-
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.marker_files import MarkerFiles
 from tessera.agent.base.node_objects import NodeMirror
@@ -185,9 +183,9 @@ class _Lifecycle:
 
     # State for the HTTP server ----------------------------------------------------------------------------------
 
-    def metrics_registry(self) -> CollectorRegistry:
-        """See :meth:`~tessera.status_pages.ProcessStatus.metrics_registry`; empty while no driver is open."""
-        return CollectorRegistry() if self._components is None else self._components.metrics.registry
+    def metrics_text(self) -> bytes:
+        """See :meth:`~tessera.status_pages.ProcessStatus.metrics_text`; empty while no driver is open."""
+        return b"" if self._components is None else self._components.metrics_text()
 
     def unready_reason(self) -> str:
         """See :meth:`~tessera.status_pages.ProcessStatus.unready_reason`."""

@@ -78,6 +78,8 @@ async def run_components(components: Components) -> None:
             components.memory,
         ):
             group.create_task(each.run(), name=type(each).__name__)
+        if components.options.http_port is not None:
+            group.create_task(components.exporter.run(), name="Exporter")
         while not components.ownership.decided:
             await components.changes.wait(components.changes.count)
         group.create_task(components.slices.run())
@@ -106,6 +108,7 @@ async def _watch_hardware(components: Components) -> None:
         try:
             event = await components.hardware.wait_event(_EVENT_WAIT)
             components.health.note_hardware_event(event)
+            components.exporter.note_hardware_event(event)
             # A failing program may cause hundreds of these a second, and they change nothing on a card.
             if event is not None and event.xid not in APPLICATION_XIDS:
                 await components.reread_card(event.gpu)

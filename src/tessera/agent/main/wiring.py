@@ -7,6 +7,8 @@ they start.
 import logging
 from pathlib import Path
 
+from prometheus_client import generate_latest
+
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.metrics import Metrics
 from tessera.agent.base.node_objects import ApiMirror, Evictor, NodeMirror, ObjectEvents
@@ -28,6 +30,9 @@ from tessera.agent.mig_config.executor import MigExecutor
 from tessera.agent.mig_config.journal import LayoutJournal
 from tessera.agent.mig_config.reboot import RebootRequests
 from tessera.agent.mig_config.reconciler import LayoutReconciler
+from tessera.agent.monitoring.exporter import Exporter
+from tessera.agent.monitoring.exposition import ExpositionOptions
+from tessera.agent.monitoring.sampler import NodeSampler
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.mps.process_launcher import ProcessLauncher
 from tessera.agent.mps.simulated import SimulatedLauncher
@@ -108,6 +113,7 @@ class Components:
         self.advertiser = self._build_advertiser()
         self._drainer.advertiser = self.advertiser
         self.memory = self._build_memory()
+        self.exporter = self._build_exporter()
         self.node_status = self._build_node_status()
         #: Detaches the components from objects that outlive them.
         self.detach = self.mirror.nodes.add_handler(self._notify)
@@ -122,6 +128,10 @@ class Components:
     def has_devices(self) -> bool:
         """True if the node's settings leave any device to advertise."""
         return bool(self.advertiser.offer.resources or self.ownership.on_demand_gpus())
+
+    def metrics_text(self) -> bytes:
+        """The text of ``/metrics``."""
+        return generate_latest(self.metrics.registry) + self.exporter.text
 
     def _notify(self, _event: WatchEvent[Node] | WatchEvent[Pod]) -> None:
         self.changes.notify()
@@ -287,6 +297,21 @@ class Components:
             changes=self.changes,
             clock=self.clock,
         )
+
+    def _build_exporter(self) -> Exporter:
+        options = self.options
+        sampler = NodeSampler(
+            self.hardware,
+            self._kubelet,
+            inventory=self.inventory_reader,
+            advertiser=self.advertiser,
+            slices=self.slices,
+            pods=self.mirror,
+            processes=ProcessTable(),
+            clock=self.clock,
+        )
+        series = ExpositionOptions(names=options.metric_names, node=options.node_name, max_series=options.max_series)
+        return Exporter(sampler, series, self.changes, self.clock)
 
     def _build_node_status(self) -> NodeStatusPublisher:
         report = NodeReport(

@@ -18,6 +18,7 @@ from tessera.agent.base.node_objects import ApiMirror, has_ended
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.card_ownership import CardOwner, CardOwnership, StaticGpus
 from tessera.agent.inventory.gpu_inventory import InventoryReader
+from tessera.agent.inventory.positions import SliceLease
 from tessera.agent.inventory.sliceable_gpus import SliceableGpus, enable_mig, sliceable_gpus
 from tessera.agent.slices.cdi import CdiFolder
 from tessera.agent.slices.claims import SliceClaims
@@ -160,6 +161,10 @@ class SliceManager:
     def resources(self) -> frozenset[str]:
         """The extended resources that the manager serves now."""
         return frozenset(self._plugins)
+
+    def leases(self) -> Sequence[SliceLease]:
+        """The slices that pods hold, with the MIG device of each."""
+        return list(self._slices.leases())
 
     def suspect(self, gpu: str | None) -> None:
         """Has a card read again after an event on it; all cards for ``None``."""

@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 
 from tessera.agent.base.call_retries import CallRetries, RetryDelays
 from tessera.agent.base.state_file import StateFile
-from tessera.agent.inventory.positions import SlicePosition, parse_device_id
+from tessera.agent.inventory.positions import SliceLease, SlicePosition, parse_device_id
 from tessera.agent.slices.events import (
     ObservedInstance,
     PromisedSlice,
@@ -133,6 +133,14 @@ class SliceTable:
         """Every instance on the GPUs with the pod that owns it; ``None`` for a foreign instance."""
         for card in self.gpus.values():
             yield from ((each, self.owners.get(position)) for position, each in card.instances.items())
+
+    def leases(self) -> Iterator[SliceLease]:
+        """The instances that pods own, with the MIG device of each and kubelet's id of it."""
+        device_ids = {(pod, each): device for pod, bound in self.bindings.items() for device, each in bound.items()}
+        for instance, pod in self.observed_instances():
+            if pod is not None:
+                for _, device in instance.computes:
+                    yield SliceLease(pod, device, device_ids.get((pod, instance.position), ""))
 
     def slice_state(self, position: SlicePosition, pod: PodUid) -> SliceState:
         """The phase of one slice of a pod."""

@@ -5,7 +5,7 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import generate_latest
 
 from tessera.clock import Clock
 from tessera.controller.base.metrics import ControllerMetrics
@@ -77,9 +77,9 @@ class Controller:
             lambda: len(self.slicer.state.allocations) if self.slicer else 0,
         )
 
-    def metrics_registry(self) -> CollectorRegistry:
-        """See :meth:`~tessera.status_pages.ProcessStatus.metrics_registry`."""
-        return self.metrics.registry
+    def metrics_text(self) -> bytes:
+        """See :meth:`~tessera.status_pages.ProcessStatus.metrics_text`."""
+        return generate_latest(self.metrics.registry)
 
     def unready_reason(self) -> str:
         """See :meth:`~tessera.status_pages.ProcessStatus.unready_reason`."""

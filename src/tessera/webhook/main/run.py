@@ -6,7 +6,7 @@ It has no state, so any number may run.
 import asyncio
 import random
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import generate_latest
 
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE
@@ -83,9 +83,9 @@ class Webhook:
         finally:
             self.metrics.observe(self._clock.monotonic() - began)
 
-    def metrics_registry(self) -> CollectorRegistry:
-        """See :meth:`~tessera.status_pages.ProcessStatus.metrics_registry`."""
-        return self.metrics.registry
+    def metrics_text(self) -> bytes:
+        """See :meth:`~tessera.status_pages.ProcessStatus.metrics_text`."""
+        return generate_latest(self.metrics.registry)
 
     def unready_reason(self) -> str:
         """Reason that the API server should not send reviews yet; empty if it may."""

@@ -1,0 +1,1 @@
+"""Measures the node's cards and shows who uses them, for Prometheus."""

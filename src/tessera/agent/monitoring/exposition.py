@@ -1,0 +1,294 @@
+"""Writes a sample in Prometheus's text format.
+
+``prometheus_client`` needs some 10 µs for a line, and a node of 56 slices has thousands, so the lines of measured
+quantities are written here, once for each sample; a scrape only copies them.
+
+Rules:
+
+- A row of a card or MIG device that exactly one container holds carries that container's labels; a row of a shared one
+  carries none, and the families ``tessera_pod_*`` show the parts. So a sum over pods counts no card twice.
+- At most ``max_series`` rows carry labels of pods. Leases are kept in the order of namespace, pod and container; the
+  rest is counted.
+- A quantity without a value has no row; ``tessera_metric_unavailable`` counts the devices by reason.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from tessera.agent.base.options import MetricNames
+from tessera.agent.monitoring.families import (
+    GAUGE,
+    GPU_FAMILIES,
+    MIG_FAMILIES,
+    NVLINK_48,
+    NVLINK_49,
+    XID_48,
+    XID_49,
+    Family,
+    dcgm_families,
+    of_dialect,
+)
+from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, NodeSample
+from tessera.nvml.measurements import THROTTLE_REASONS, Quantity
+
+Labels = Mapping[str, str]
+
+POD_SHARE = Family("tessera_pod_gpu_share_ratio", GAUGE, "part of a card that a container holds")
+POD_MEMORY = Family(
+    "tessera_pod_gpu_memory_used_bytes", GAUGE, "memory of a device that the processes of a container hold"
+)
+POD_BUSY = Family(
+    "tessera_pod_gpu_busy_ratio", GAUGE, "share of time in which the device of a container computed for it"
+)
+INFO = Family("tessera_gpu_info", GAUGE, "1 for each card, with its properties")
+THROTTLED = Family("tessera_gpu_throttled", GAUGE, "1 while a card is slowed down for this reason, else 0")
+UNAVAILABLE = Family("tessera_metric_unavailable", GAUGE, "devices on which a quantity is not measured, by reason")
+CUT = Family("tessera_pod_series_cut", GAUGE, "leases without series of their own, for the limit --max-series")
+SAMPLE_TIME = Family("tessera_sample_timestamp_seconds", GAUGE, "Unix time of the sample that the series show")
+
+
+class ExpositionOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of the series.
+
+    Attributes:
+        names: dialect of dcgm-exporter's names.
+        node: name of the node, for dcgm-exporter's label.
+        max_series: most rows with labels of pods.
+    """
+
+    names: MetricNames = MetricNames.BOTH
+    node: str = ""
+    max_series: int = 10_000
+
+
+def render(
+    sample: NodeSample,
+    options: ExpositionOptions,
+    *,
+    unix_time: float = 0.0,
+    last_xids: Mapping[str, int] | None = None,
+) -> bytes:
+    """Returns the text of a sample.
+
+    Args:
+        sample: the sample.
+        options: dialect and limits.
+        unix_time: when it was taken.
+        last_xids: by card, the last XID that the driver reported.
+    """
+    renderer = _Renderer(sample, options)
+    for gpu in sample.gpus:
+        renderer.add_card(gpu, (last_xids or {}).get(gpu.info.uuid, 0))
+        for device in gpu.mig_devices:
+            renderer.add_mig_device(gpu, device)
+    renderer.add_leases()
+    renderer.add_absent()
+    renderer.page.add(SAMPLE_TIME, {}, unix_time)
+    return renderer.page.text()
+
+
+class _Page:
+    """Lines by family, so that each family's lines stand together."""
+
+    def __init__(self) -> None:
+        self._lines: dict[Family, list[str]] = {}
+
+    def add(self, family: Family, labels: Labels, value: float) -> None:
+        """Adds a row, in the quantity's base unit."""
+        self.add_text(family, _label_text(labels), value)
+
+    def add_text(self, family: Family, labels: str, value: float) -> None:
+        """Adds a row with labels that are text already."""
+        self._lines.setdefault(family, []).append(f"{family.name}{labels} {value * family.factor:.12g}\n")
+
+    def text(self) -> bytes:
+        return "".join(self._parts()).encode()
+
+    def _parts(self) -> Iterator[str]:
+        for family, lines in self._lines.items():
+            yield f"# HELP {family.name} {family.help}\n# TYPE {family.name} {family.type}\n"
+            yield from lines
+
+
+class _Leases:
+    """The leases that get series of their own.
+
+    Attributes:
+        kept: these leases.
+        cut: number of the other ones.
+    """
+
+    def __init__(self, sample: NodeSample, options: ExpositionOptions) -> None:
+        devices = {device.uuid: device for gpu in sample.gpus for device in gpu.devices}
+        self.kept: list[Lease] = []
+        self.cut = 0
+        self._by_device: dict[str, list[Lease]] = {}
+        left = options.max_series
+        for lease in sorted(sample.leases, key=lambda each: (each.namespace, each.pod, each.container, each.device)):
+            self._by_device.setdefault(lease.device, []).append(lease)
+            cost = 3 + _rows_of(devices[lease.device], options.names)
+            if cost <= left:
+                left -= cost
+                self.kept.append(lease)
+            else:
+                self.cut += 1
+        self._kept = set(map(id, self.kept))
+
+    def holder(self, device: str) -> Lease | None:
+        """The only container that holds a device, if it gets series; ``None`` for a shared or free device."""
+        leases = self._by_device.get(device, [])
+        alone = len(leases) == 1 and leases[0].ratio >= 1 and id(leases[0]) in self._kept
+        return leases[0] if alone else None
+
+
+def _rows_of(device: DeviceSample, names: MetricNames) -> int:
+    return sum(1 + len(dcgm_families(each, names)) for each in device.measured.values)
+
+
+class _Renderer:
+    """Adds the rows of one sample to a page.
+
+    Attributes:
+        page: the rows so far.
+    """
+
+    def __init__(self, sample: NodeSample, options: ExpositionOptions) -> None:
+        self.page = _Page()
+        self._sample = sample
+        self._options = options
+        self._leases = _Leases(sample, options)
+
+    def add_card(self, gpu: GpuSample, last_xid: int) -> None:
+        """Adds the rows of a card as a whole."""
+        info, values, names = gpu.info, gpu.card.measured.values, self._options.names
+        holder = self._leases.holder(info.uuid)
+        dcgm = self._dcgm_rows(_dcgm_labels(gpu, holder))
+        own = _label_text({"gpu": info.uuid, "index": str(info.index), **_pod_labels(holder)})
+        for quantity, value in values.items():
+            dcgm.add(dcgm_families(quantity, names), value)
+            if quantity in GPU_FAMILIES:
+                self.page.add_text(GPU_FAMILIES[quantity], own, value)
+        if info.uuid in self._sample.nvlink_rates:
+            dcgm.add(of_dialect(NVLINK_48, NVLINK_49, names), self._sample.nvlink_rates[info.uuid])
+        dcgm.add(of_dialect(XID_48, XID_49, names), last_xid)
+        properties = {
+            "gpu": info.uuid,
+            "index": str(info.index),
+            "model": info.name,
+            "pci_bus_id": info.pci_bus_id,
+            "driver": self._sample.driver_version,
+            "mig": str(info.mig_enabled).lower(),
+        }
+        self.page.add(INFO, properties, 1)
+        if Quantity.THROTTLE_REASONS in values:
+            bits = int(values[Quantity.THROTTLE_REASONS])
+            for bit, reason in THROTTLE_REASONS.items():
+                self.page.add(THROTTLED, {"gpu": info.uuid, "reason": reason}, float(bool(bits & bit)))
+
+    def add_mig_device(self, gpu: GpuSample, device: DeviceSample) -> None:
+        """Adds the rows of a MIG device."""
+        holder = self._leases.holder(device.uuid)
+        dcgm = self._dcgm_rows(_dcgm_labels(gpu, holder, device))
+        own = _label_text(
+            {"gpu": gpu.info.uuid, "device": device.uuid, "profile": device.profile, **_pod_labels(holder)}
+        )
+        for quantity, value in device.measured.values.items():
+            dcgm.add(dcgm_families(quantity, self._options.names), value)
+            if quantity in MIG_FAMILIES:
+                self.page.add_text(MIG_FAMILIES[quantity], own, value)
+
+    def add_leases(self) -> None:
+        """Adds the parts of containers.
+
+        Containers of one pod on one shared device are not told apart: the first shows the pod's memory and activity.
+        """
+        places = {device.uuid: (gpu, device) for gpu in self._sample.gpus for device in gpu.devices}
+        shown: set[tuple[str, str]] = set()
+        for lease in self._leases.kept:
+            gpu, device = places[lease.device]
+            labels = _label_text(
+                {**_pod_labels(lease), "uid": lease.uid, "gpu": gpu.info.uuid, "device": device.uuid}
+                | {"kind": lease.kind}
+            )
+            self.page.add_text(POD_SHARE, labels, device.share * lease.ratio)
+            if (lease.uid, lease.device) not in shown:
+                shown.add((lease.uid, lease.device))
+                memory, busy = _use_of_lease(lease, device)
+                if memory is not None:
+                    self.page.add_text(POD_MEMORY, labels, memory)
+                if busy is not None:
+                    self.page.add_text(POD_BUSY, labels, busy)
+        self.page.add(CUT, {}, self._leases.cut)
+
+    def add_absent(self) -> None:
+        """Adds how many devices lack each quantity, by reason."""
+        absent = Counter(
+            (quantity.value, reason.value)
+            for gpu in self._sample.gpus
+            for device in gpu.devices
+            for quantity, reason in device.measured.absent.items()
+        )
+        for (metric, reason), count in sorted(absent.items()):
+            self.page.add(UNAVAILABLE, {"metric": metric, "reason": reason}, count)
+
+    def _dcgm_rows(self, labels: Labels) -> "_DcgmRows":
+        return _DcgmRows(self.page, labels, self._sample.driver_version, self._options.node)
+
+
+def _use_of_lease(lease: Lease, device: DeviceSample) -> tuple[float | None, float | None]:
+    """Memory and activity of a lease; ``None`` for what cannot be measured."""
+    values = device.measured.values
+    if lease.ratio >= 1:
+        busy = values.get(Quantity.ENGINE_ACTIVE, values.get(Quantity.GPU_UTILIZATION))
+        return values.get(Quantity.MEMORY_USED), busy
+    processes = [each for each in device.processes if each.pod == lease.uid]
+    activities = [each.sm for each in processes if each.sm is not None]
+    measured = bool(processes) and len(activities) == len(processes)
+    return float(sum(each.memory_bytes for each in processes)), sum(activities) if measured else None
+
+
+class _DcgmRows:
+    """Rows of dcgm-exporter for one device; each dialect has its labels."""
+
+    def __init__(self, page: "_Page", labels: Labels, driver: str, node: str) -> None:
+        self._page = page
+        self._old = _label_text({**labels, "Hostname": node, "DCGM_FI_DRIVER_VERSION": driver})
+        self._new = _label_text({**labels, "hostname": node, "DCGM_FI_SYSTEM_DRIVER_VERSION": driver})
+
+    def add(self, families: Iterable[Family], value: float) -> None:
+        """Adds a row for each family."""
+        for family in families:
+            self._page.add_text(family, self._new if family.dialect_49 else self._old, value)
+
+
+def _dcgm_labels(gpu: GpuSample, holder: Lease | None, device: DeviceSample | None = None) -> dict[str, str]:
+    info = gpu.info
+    labels = {
+        "gpu": str(info.index),
+        "UUID": info.uuid,
+        "pci_bus_id": info.pci_bus_id,
+        "device": f"nvidia{info.minor}",
+        "modelName": info.name,
+    }
+    if device is not None:
+        labels |= {"GPU_I_PROFILE": device.profile, "GPU_I_ID": str(device.gi_id)}
+    return labels | _pod_labels(holder)
+
+
+def _pod_labels(lease: Lease | None) -> dict[str, str]:
+    if lease is None:
+        return {}
+    return {"namespace": lease.namespace, "pod": lease.pod, "container": lease.container}
+
+
+def _label_text(labels: Labels) -> str:
+    inside = ",".join(f'{name}="{_escape(value)}"' for name, value in labels.items())
+    return f"{{{inside}}}" if inside else ""
+
+
+def _escape(value: str) -> str:
+    if value.isprintable() and '"' not in value and "\\" not in value:
+        return value
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')

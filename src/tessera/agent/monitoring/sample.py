@@ -1,0 +1,161 @@
+"""One sample of the node: its cards and GPU instances as measured, and the containers that hold them. Pure values.
+
+A lease is what one container holds of one device: a whole card, a share of a card or MIG device, or a MIG device that a
+layout or Tessera made for it. The ratios of all leases of a card sum to at most 1, so a sum over pods counts no card
+twice.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from tessera.agent.inventory.device_users import DeviceUser
+from tessera.agent.inventory.positions import SliceLease
+from tessera.api.names import PodUid
+from tessera.api.sharing.devices import AdvertisedDevice, Advertisement
+from tessera.api.sharing.kinds import SharingKind
+from tessera.kube.resources import Pod
+from tessera.nvml.interface import DeviceMemory, GpuInfo
+from tessera.nvml.measurements import Measurements, Quantity
+
+#: Values of the label ``kind``.
+WHOLE, FIXED_MIG, SLICE = "whole", "mig", "slice"
+
+
+class ProcessUse(msgspec.Struct, frozen=True):
+    """One process on a card or MIG device; ``pod`` is the pod that the kernel proves, ``sm`` None if not measured."""
+
+    pod: PodUid | None
+    memory_bytes: int
+    sm: float | None = None
+
+
+class DeviceSample(msgspec.Struct, frozen=True, kw_only=True):
+    """A MIG device, or a whole card.
+
+    Attributes:
+        uuid: ``GPU-`` or ``MIG-``.
+        gi_id: its GPU instance; ``None`` for a whole card.
+        profile: of the GPU instance; empty for a whole card.
+        share: its part of the card: 1 for a whole card, memory slots of all slots for a MIG device.
+        measured: its measurements; for a MIG device its memory and its activity.
+        processes: the processes that compute on it.
+    """
+
+    uuid: str
+    gi_id: int | None = None
+    profile: str = ""
+    share: float = 1.0
+    measured: Measurements
+    processes: tuple[ProcessUse, ...] = ()
+
+
+class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
+    """One card: the card itself and its MIG devices."""
+
+    info: GpuInfo
+    card: DeviceSample
+    mig_devices: tuple[DeviceSample, ...] = ()
+
+    @property
+    def devices(self) -> tuple[DeviceSample, ...]:
+        """The card, and its MIG devices."""
+        return (self.card, *self.mig_devices)
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True):
+    """What one container holds of one device.
+
+    Attributes:
+        namespace: of the pod.
+        pod: name of the pod.
+        uid: of the pod.
+        container: name of the container; empty if kubelet does not list it yet.
+        device: UUID of the card or MIG device.
+        kind: ``whole``, ``time-slicing``, ``mps``, ``mig`` (of a layout) or ``slice`` (made for the pod).
+        ratio: its part of the device, 0 to 1.
+    """
+
+    namespace: str
+    pod: str
+    uid: PodUid
+    container: str
+    device: str
+    kind: str
+    ratio: float = 1.0
+
+
+class NodeSample(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that was measured at one time.
+
+    Attributes:
+        taken: monotonic seconds.
+        driver_version: of the kernel module.
+        gpus: the cards that answered, by index.
+        leases: what containers hold.
+        nvlink_rates: by card, bytes per second over all its NVLinks since the sample before.
+    """
+
+    taken: float
+    driver_version: str = ""
+    gpus: tuple[GpuSample, ...] = ()
+    leases: tuple[Lease, ...] = ()
+    nvlink_rates: Mapping[str, float] = {}
+
+
+def static_leases(users: Mapping[str, Sequence[DeviceUser]], offer: Advertisement) -> Iterator[Lease]:
+    """Yields the leases of cards and MIG devices that the device plugin gave out."""
+    advertised = {each.id: each for resource in offer.resources.values() for each in resource.devices}
+    for device, holders in users.items():
+        for user in holders:
+            entry = next((advertised[each] for each in user.ids if each in advertised), None)
+            yield Lease(
+                namespace=user.namespace,
+                pod=user.name,
+                uid=user.pod,
+                container=user.container,
+                device=device,
+                kind=_kind(device, entry),
+                ratio=min(1.0, len(user.ids) / (entry.replicas if entry is not None else 1)),
+            )
+
+
+def _kind(device: str, entry: AdvertisedDevice | None) -> str:
+    if entry is not None and entry.kind is not SharingKind.NONE:
+        return str(entry.kind.value)
+    return FIXED_MIG if device.startswith("MIG-") else WHOLE
+
+
+def slice_leases(
+    slices: Iterable[SliceLease], pods: Iterable[Pod], containers: Mapping[tuple[str, str, str], str]
+) -> Iterator[Lease]:
+    """Yields the leases of slices on demand.
+
+    Args:
+        slices: the slices that pods hold.
+        pods: the pods of the node that have not ended.
+        containers: name of the container by namespace, pod, and kubelet's id of the device.
+    """
+    by_uid = {PodUid(pod.metadata.uid): pod.metadata for pod in pods}
+    for each in slices:
+        pod = by_uid.get(each.pod)
+        if pod is not None:
+            yield Lease(
+                namespace=pod.namespace,
+                pod=pod.name,
+                uid=each.pod,
+                container=containers.get((pod.namespace, pod.name, each.device_id), ""),
+                device=each.device,
+                kind=SLICE,
+            )
+
+
+def measure_memory(memory: DeviceMemory, activity: Measurements) -> Measurements:
+    """Adds the memory of a MIG device to the measurements of its GPU instance."""
+    values = {
+        **activity.values,
+        Quantity.MEMORY_TOTAL: float(memory.total),
+        Quantity.MEMORY_USED: float(memory.used),
+        Quantity.MEMORY_FREE: float(memory.total - memory.used),
+    }
+    return Measurements(values, activity.absent)

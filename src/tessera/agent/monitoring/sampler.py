@@ -1,0 +1,200 @@
+"""Takes samples of the node's cards beside the scrapes, so that no scrape waits for NVML or kubelet.
+
+Rules:
+
+- One call to NVML after another, in the agent's one session; a card that fails is missing from the sample, and is
+  measured again with the next one.
+- MIG devices are read with each sample, so a slice that was made is in the next sample and a destroyed one is not.
+- Only the processes of devices that several pods may use are read: the holder of any other device uses all of it.
+- Without an answer of kubelet the leases of the last sample stay, unless their device is gone.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from tessera.agent.base.processes import ProcessTable
+from tessera.agent.inventory.device_users import PodSource, match_device_users
+from tessera.agent.inventory.gpu_inventory import InventoryReader
+from tessera.agent.inventory.positions import SliceLease
+from tessera.agent.monitoring.sample import (
+    DeviceSample,
+    GpuSample,
+    Lease,
+    NodeSample,
+    ProcessUse,
+    measure_memory,
+    slice_leases,
+    static_leases,
+)
+from tessera.api.sharing.devices import Advertisement
+from tessera.clock import Clock
+from tessera.kubelet.interfaces import Kubelet, PodResources
+from tessera.nvml.asynchronous.async_nvml import AsyncNvml
+from tessera.nvml.errors import NvmlError
+from tessera.nvml.interface import GpuInfo, GpuInstance, MigUuid
+from tessera.nvml.measurements import Quantity
+
+_log = logging.getLogger(__name__)
+
+
+class OfferSource(Protocol):
+    """Offers the static devices to kubelet."""
+
+    @property
+    def offer(self) -> Advertisement:
+        """The present offer of the static cards."""
+        ...
+
+
+class SliceSource(Protocol):
+    """Makes slices on demand."""
+
+    def leases(self) -> Sequence[SliceLease]:
+        """The slices on demand that pods hold."""
+        ...
+
+
+class NodeSampler:
+    """Takes samples of one node.
+
+    Args:
+        hardware: the node's cards.
+        kubelet: lists the containers with their devices.
+        inventory: the cards as last listed.
+        advertiser: the present offer of the static cards.
+        slices: the slices on demand.
+        pods: the pods of the node.
+        processes: the machine's processes.
+        clock: the time.
+    """
+
+    def __init__(
+        self,
+        hardware: AsyncNvml,
+        kubelet: Kubelet,
+        *,
+        inventory: InventoryReader,
+        advertiser: OfferSource,
+        slices: SliceSource,
+        pods: PodSource,
+        processes: ProcessTable,
+        clock: Clock,
+    ) -> None:
+        self._hardware = hardware
+        self._kubelet = kubelet
+        self._inventory = inventory
+        self._advertiser = advertiser
+        self._slices = slices
+        self._pods = pods
+        self._processes = processes
+        self._clock = clock
+        #: The last sample; means of counters are over the time since it.
+        self._last = NodeSample(taken=clock.monotonic())
+
+    async def take(self) -> NodeSample:
+        """Takes a sample."""
+        inventory = self._inventory.inventory
+        leases = await self._read_leases()
+        shared = {lease.device for lease in leases if lease.ratio < 1}
+        gpus = [await self._sample_gpu(state.info, shared) for state in inventory.gpus if not state.info.lost]
+        present = {device.uuid for gpu in gpus if gpu is not None for device in gpu.devices}
+        now = self._clock.monotonic()
+        sample = NodeSample(
+            taken=now,
+            driver_version=inventory.driver_version,
+            gpus=tuple(gpu for gpu in gpus if gpu is not None),
+            leases=tuple(each for each in leases if each.device in present),
+            nvlink_rates=self._nvlink_rates([gpu for gpu in gpus if gpu is not None], now),
+        )
+        self._last = sample
+        return sample
+
+    async def _read_leases(self) -> tuple[Lease, ...]:
+        try:
+            listed = await self._kubelet.pod_resources()
+        except ConnectionError as error:
+            _log.warning("holders of cards in metrics stay as they were: kubelet did not list pods: %s", error)
+            return self._last.leases
+        pods = self._pods.live_pods()
+        static = static_leases(match_device_users(listed, pods), self._advertiser.offer)
+        on_demand = slice_leases(self._slices.leases(), pods, _containers(listed))
+        return (*static, *on_demand)
+
+    async def _sample_gpu(self, info: GpuInfo, shared: set[str]) -> GpuSample | None:
+        hardware = self._hardware
+        try:
+            measured = await hardware.measure(info.uuid)
+            instances = await hardware.instances(info.uuid) if info.mig_capable else []
+            activity: Mapping[int, float] | None = None
+            if info.uuid in shared:
+                try:
+                    activity = {each.pid: each.sm for each in await hardware.process_activity(info.uuid)}
+                except NvmlError:
+                    activity = None  # not measured: no value, rather than 0
+            processes = await self._read_processes(info.uuid, activity) if info.uuid in shared else ()
+            devices = [device for each in instances for device in await self._sample_instance(info, each, shared)]
+        except NvmlError as error:
+            _log.debug("%s is missing from this sample: %s", info.uuid, error)
+            return None
+        card = DeviceSample(uuid=info.uuid, measured=measured, processes=processes)
+        return GpuSample(info=info, card=card, mig_devices=tuple(devices))
+
+    async def _sample_instance(self, info: GpuInfo, instance: GpuInstance, shared: set[str]) -> list[DeviceSample]:
+        """The MIG devices of one GPU instance; its activity counts for each of them."""
+        if not instance.compute_instances:
+            return []
+        state = self._inventory.inventory.gpu(info.uuid)
+        slots = state.geometry.slots if state is not None and state.geometry is not None else 0
+        activity = await self._hardware.measure_instance(info.uuid, instance.gi_id)
+        devices = []
+        for compute in instance.compute_instances:
+            memory = await self._hardware.memory(compute.mig_uuid)
+            processes = await self._read_processes(compute.mig_uuid, None) if compute.mig_uuid in shared else ()
+            devices.append(
+                DeviceSample(
+                    uuid=compute.mig_uuid,
+                    gi_id=instance.gi_id,
+                    profile=instance.profile,
+                    share=instance.size / slots / len(instance.compute_instances) if slots else 0.0,
+                    measured=measure_memory(memory, activity),
+                    processes=processes,
+                )
+            )
+        return devices
+
+    async def _read_processes(self, device: str, activity: Mapping[int, float] | None) -> tuple[ProcessUse, ...]:
+        found = []
+        for each in await self._hardware.processes(MigUuid(device)):
+            process = self._processes.identify(each.pid)
+            pod = None if process is None else self._processes.pod_of(process)
+            sm = None if activity is None else activity.get(each.pid, 0.0)
+            found.append(ProcessUse(None if pod is None else pod.pod, each.memory_bytes, sm))
+        return tuple(found)
+
+    def _nvlink_rates(self, gpus: Sequence[GpuSample], now: float) -> dict[str, float]:
+        before = {gpu.info.uuid: _nvlink_bytes(gpu) for gpu in self._last.gpus}
+        passed = now - self._last.taken
+        rates: dict[str, float] = {}
+        for gpu in gpus:
+            first, last = before.get(gpu.info.uuid), _nvlink_bytes(gpu)
+            if first is not None and last is not None and passed > 0 and last >= first:
+                rates[gpu.info.uuid] = (last - first) / passed
+        return rates
+
+
+def _nvlink_bytes(gpu: GpuSample) -> float | None:
+    values = gpu.card.measured.values
+    if Quantity.NVLINK_TRANSMITTED not in values or Quantity.NVLINK_RECEIVED not in values:
+        return None
+    return values[Quantity.NVLINK_TRANSMITTED] + values[Quantity.NVLINK_RECEIVED]
+
+
+def _containers(listed: Sequence[PodResources]) -> dict[tuple[str, str, str], str]:
+    return {
+        (pod.namespace, pod.name, device): container.name
+        for pod in listed
+        for container in pod.containers
+        for each in container.devices
+        for device in each.device_ids
+    }

@@ -1,0 +1,83 @@
+"""The exporter within a whole agent: a slice is in the metrics with its pod as long as it exists."""
+
+import asyncio
+import random
+from collections.abc import Callable
+
+import msgspec
+from tests.agent.conftest import NODE, Scene
+from tests.agent.monitoring.conftest import Rows
+
+from tessera.agent.base.runtime import AgentEnvironment
+from tessera.agent.main.run import run_components
+from tessera.agent.main.wiring import Components
+from tessera.nvml.asynchronous.inline import InlineNvml
+from tessera.replay.service import Recorders
+
+Read = Callable[[bytes, str], Rows]
+
+
+def start(scene: Scene) -> Components:
+    """Starts an agent whose exporter runs; nothing listens on the port."""
+    options = msgspec.structs.replace(scene.options, http_port=1)
+    environment = AgentEnvironment(
+        options=options,
+        client=scene.user("agent"),
+        clock=scene.clock,
+        rng=random.Random(1),
+        reboot=None,
+        recorders=Recorders(),
+    )
+    components = Components(environment, InlineNvml(scene.machine, scene.clock), scene.seam)
+    scene.agent = asyncio.create_task(run_components(components))
+    return components
+
+
+def holders(rows: Read, text: bytes) -> list[tuple[str, str, str, str, float]]:
+    return [
+        (labels["namespace"], labels["pod"], labels["container"], labels["kind"], value)
+        for labels, value in rows(text, "tessera_pod_gpu_share_ratio")
+    ]
+
+
+def test_a_slice_is_shown_with_its_pod_until_it_is_destroyed(play: Callable[..., None], rows: Read) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin(agent=False)
+        exporter = start(scene).exporter
+        await scene.joined()
+        await scene.pod("web", {"main": {"3g.20gb": 1}})
+        await scene.promise("web", ("3g.20gb", 0, 4))
+        await scene.reported("web", "created")
+        await scene.bind("web")
+        await scene.admit("web")
+        await scene.start("web", "main")
+        await scene.clock.sleep(2.0)
+        assert holders(rows, exporter.text) == [("default", "web", "main", "slice", 0.5)]
+        used = [labels for labels, _ in rows(exporter.text, "DCGM_FI_DEV_FB_USED") if "GPU_I_ID" in labels]
+        assert [(each["pod"], each["GPU_I_PROFILE"], each["Hostname"]) for each in used] == [("web", "3g.20gb", NODE)]
+        reasons = {
+            labels["metric"]: labels["reason"] for labels, _ in rows(exporter.text, "tessera_metric_unavailable")
+        }
+        assert reasons["engine_active"] in {"no_gpm", "mig_mode"}
+        await scene.finish("web")
+        await scene.release("web")
+        await scene.clock.sleep(2.0)
+        assert holders(rows, exporter.text) == []
+        assert not [labels for labels, _ in rows(exporter.text, "DCGM_FI_DEV_FB_USED") if "GPU_I_ID" in labels]
+
+    play(story)
+
+
+def test_a_lost_card_is_missing_and_the_others_stay(play: Callable[..., None], rows: Read) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin(agent=False)
+        exporter = start(scene).exporter
+        await scene.joined()
+        await scene.clock.sleep(2.0)
+        assert len(rows(exporter.text, "tessera_gpu_power_watts")) == 2
+        scene.machine.lose(scene.machine.uuids()[0])
+        await scene.clock.sleep(15.0)
+        left = [labels["gpu"] for labels, _ in rows(exporter.text, "tessera_gpu_power_watts")]
+        assert left == [scene.machine.uuids()[1]]
+
+    play(story, cards="2xA100-40GB")
