@@ -38,7 +38,7 @@ class Layout(msgspec.Struct):
             DesiredSharing(reason="no label"),
             "",
             {},
-            ("True", "NoProfile", "no profile is in force, nothing is shared: no label"),
+            ("True", "NoProfile", "no profile is in force", "nothing is shared: no label"),
         ),
         (
             WISH,
@@ -47,35 +47,37 @@ class Layout(msgspec.Struct):
             (
                 "Unknown",
                 "ProfilePending",
-                'profile "slice-4" (the cluster\'s default) is next; profile "slice-2" is in force',
+                'profile "slice-4" (the cluster\'s default) is next',
+                'profile "slice-2" is in force',
             ),
         ),
         (
             KEPT,
             "slice-2",
             {},
-            ("False", "ProfileMissing", 'names the profile "slice-3"; profile "slice-2" is in force'),
+            ("False", "ProfileMissing", 'names the profile "slice-3"', 'profile "slice-2" is in force'),
         ),
         (
             WISH,
             "",
             {"problem": "49 is more than 48"},
-            ("False", "ProfileRefused", "49 is more than 48; no profile is in force, nothing is shared"),
+            ("False", "ProfileRefused", "49 is more than 48", "no profile is in force", "nothing is shared"),
         ),
         (
             WISH,
             "slice-4",
             {"problem": "a pod holds GPU 0", "problem_reason": "CardsInUse"},
-            ("False", "CardsInUse", 'a pod holds GPU 0; profile "slice-4" is in force'),
+            ("False", "CardsInUse", "a pod holds GPU 0", 'profile "slice-4" is in force'),
         ),
     ],
 )
-def test_sharing(
-    wish: DesiredSharing, in_force: str, objection: dict[str, Any], expected: tuple[str, str, str]
-) -> None:
+def test_sharing(wish: DesiredSharing, in_force: str, objection: dict[str, Any], expected: tuple[str, ...]) -> None:
     found = sharing_condition(wish, in_force, **objection)
     assert found.type == "GpuSharingApplied"
-    assert (found.status, found.reason, found.message) == expected
+    status, reason, *facts = expected
+    assert (found.status, found.reason) == (status, reason)
+    for fact in facts:
+        assert fact in found.message
 
 
 def test_the_offer_shows_new_content_in_force_and_fields_without_effect() -> None:

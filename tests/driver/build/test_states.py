@@ -74,25 +74,27 @@ def test_what_is_no_digest_is_not_taken_for_one(ordered: Ordered, word: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("pods", "says"),
+    ("pods", "facts"),
     [
         (
             [ended(1, "install-ubuntu: Canonical has no modules\n of 525")],
-            "pod tessera-build-x-1-abcde ended with exit code 1: install-ubuntu: Canonical has no modules of 525",
+            ("pod tessera-build-x-1-abcde", "exit code 1", "install-ubuntu: Canonical has no modules of 525"),
         ),
-        ([ended(137, "", "OOMKilled")], "pod tessera-build-x-1-abcde ended with exit code 137: OOMKilled"),
+        ([ended(137, "", "OOMKilled")], ("pod tessera-build-x-1-abcde", "exit code 137", "OOMKilled")),
         (
             [seen_pod(phase="Failed", reason="Evicted", message="The node was low on resource")],
-            "pod tessera-build-x-1-abcde failed: Evicted The node was low on resource",
+            ("pod tessera-build-x-1-abcde failed", "Evicted", "The node was low on resource"),
         ),
-        ([], "DeadlineExceeded: Job was active longer than specified deadline"),
+        ([], ("DeadlineExceeded", "Job was active longer than specified deadline")),
     ],
 )
-def test_a_failed_job_tells_its_pod_s_own_words(ordered: Ordered, pods: list[Pod], says: str) -> None:
+def test_a_failed_job_tells_its_pod_s_own_words(ordered: Ordered, pods: list[Pod], facts: tuple[str, ...]) -> None:
     failed = condition("Failed", "DeadlineExceeded", "Job was active longer than specified deadline")
     found = read_attempt(seen_job(ordered(), conditions=[failed]), pods)
     assert found is not None
-    assert (found.phase, found.text) == (BuildPhase.FAILED, says)
+    assert found.phase is BuildPhase.FAILED
+    for fact in facts:
+        assert fact in found.text
 
 
 def test_a_pod_that_says_much_is_told_in_part(ordered: Ordered) -> None:

@@ -74,7 +74,7 @@ async def test_a_secret_of_another_kind_is_named(cluster: Cluster, key: str, con
 
 
 async def test_a_secret_that_is_not_there_is_named(cluster: Cluster) -> None:
-    with pytest.raises(CredentialsError, match="secret tessera-system/pull does not exist; make it, or take it off"):
+    with pytest.raises(CredentialsError, match=r"secret tessera-system/pull does not exist.*make it.*take it off"):
         await cluster.secrets(("pull",))
 
 
@@ -83,6 +83,6 @@ async def test_a_secret_that_may_not_be_read_is_named() -> None:
     await stranger.start()
     with pytest.raises(
         CredentialsError,
-        match="secret tessera-system/pull may not be read: grant it by tessera install --pull-secret pull",
+        match=r"secret tessera-system/pull may not be read.*tessera install --pull-secret pull",
     ):
         await stranger.secrets(("pull",))

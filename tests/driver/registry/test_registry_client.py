@@ -77,7 +77,7 @@ async def test_basic_authentication_opens_to_whom_it_should(client: RegistryClie
     reference = parse(f"{basic}/alone:1")
     assert (await client.find_image(reference, "amd64", keys(basic))).digest
     assert await client.list_tags(reference, keys(basic)) == ("1",)
-    with pytest.raises(AccessRefused, match=r"alone be read without credentials \(401\); give a pull secret") as told:
+    with pytest.raises(AccessRefused, match=r"alone be read without credentials \(401\).*give a pull secret") as told:
         await client.find_image(reference, "amd64", NOBODY)
     assert told.value.outcome is Outcome.UNAUTHORIZED
     wrong = keys(basic, username=USER, password="not-this-one")

@@ -58,9 +58,9 @@ def test_a_node_that_offers_what_it_should_is_freed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("unlike", "says"),
+    ("unlike", "facts"),
     [
-        ({"conditions": (condition("Ready", "False"), SHARED)}, "the node is not Ready"),
+        ({"conditions": (condition("Ready", "False"), SHARED)}, ("the node is not Ready",)),
         (
             {
                 "annotations": {},
@@ -69,30 +69,35 @@ def test_a_node_that_offers_what_it_should_is_freed() -> None:
                     condition("GpuNodeReady", "False", reason="WaitingForDriver", message="no driver is loaded"),
                 ),
             },
-            "no driver is loaded (WaitingForDriver)",
+            ("no driver is loaded (WaitingForDriver)",),
         ),
-        ({"annotations": {}}, f"its agent has not reported what its cards offer (annotation {OFFERS_ANNOTATION})"),
-        ({"annotations": {OFFERS_ANNOTATION: "x"}}, f"annotation {OFFERS_ANNOTATION}: "),
-        ({"annotations": {OFFERS_ANNOTATION: "[]"}}, "its cards offer nothing"),
-        ({"conditions": (READY,)}, "its agent has not reported how its cards are shared (condition GpuSharingApplied)"),
+        ({"annotations": {}}, ("its agent has not reported what its cards offer", f"annotation {OFFERS_ANNOTATION}")),
+        ({"annotations": {OFFERS_ANNOTATION: "x"}}, (f"annotation {OFFERS_ANNOTATION}: ",)),
+        ({"annotations": {OFFERS_ANNOTATION: "[]"}}, ("its cards offer nothing",)),
+        (
+            {"conditions": (READY,)},
+            ("its agent has not reported how its cards are shared", "condition GpuSharingApplied"),
+        ),
         (
             {"conditions": (READY, condition("GpuSharingApplied", "Unknown", reason="ProfilePending", message="m"))},
-            "condition GpuSharingApplied is Unknown (ProfilePending): m",
+            ("condition GpuSharingApplied is Unknown", "(ProfilePending): m"),
         ),
         (
             {"conditions": (READY, SHARED, condition("GpuMigLayoutApplied", "False", reason="LayoutFailed"))},
-            "condition GpuMigLayoutApplied is False (LayoutFailed): ",
+            ("condition GpuMigLayoutApplied is False", "(LayoutFailed): "),
         ),
         (
             {"labels": {"nvidia.com/mig.config": "all-1g.5gb"}},
-            "its MIG layout all-1g.5gb is requested, and its agent has not reported it",
+            ("its MIG layout all-1g.5gb is requested", "its agent has not reported it"),
         ),
-        ({"allocatable": {}}, "kubelet gives 0 of 1 nvidia.com/gpu"),
-        ({"allocatable": {"nvidia.com/gpu": "many"}}, "kubelet gives 0 of 1 nvidia.com/gpu"),
+        ({"allocatable": {}}, ("kubelet gives 0 of 1 nvidia.com/gpu",)),
+        ({"allocatable": {"nvidia.com/gpu": "many"}}, ("kubelet gives 0 of 1 nvidia.com/gpu",)),
     ],
 )
-def test_what_is_missing_keeps_the_taint(unlike: dict[str, Any], says: str) -> None:
-    assert missing_offer(node(**unlike)).startswith(says)
+def test_what_is_missing_keeps_the_taint(unlike: dict[str, Any], facts: tuple[str, ...]) -> None:
+    missing = missing_offer(node(**unlike))
+    for fact in facts:
+        assert fact in missing
     found = judge_startup(node(**unlike), RECORD, keys=KEYS, deadline=PATIENCE, now=T0 + 30)
     assert (found.remove_taints, found.condition, found.due) == (False, None, T0 + 900)
 
@@ -121,34 +126,35 @@ def test_startup_taints_of_others_are_theirs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "more", "reason", "says"),
+    ("at", "more", "reason", "facts"),
     [
-        ({}, {}, "DriverNotPulled", "900 s after it was registered, no container of a driver has started there"),
+        ({}, {}, "DriverNotPulled", ("900 s after it was registered", "no container of a driver has started")),
         (
             {},
             {"annotations": driver(DriverStrategy.BLOCKED, reason="no image for 5.15.0-69-generic")},
             "DriverNotPulled",
-            "900 s after it was registered, no container of a driver has started there: no image for 5.15.0-69-generic",
+            ("900 s after it was registered", "no container of a driver has started", "no image for 5.15.0-69-generic"),
         ),
-        ({"pulled": 60}, {}, "DriverNotReady", "its driver is not ready"),
-        ({"driver": 60}, {}, "ToolkitNotReady", "the container toolkit is not ready"),
-        ({"toolkit": 60}, {}, "NotValidated", "no container has used the driver yet"),
+        ({"pulled": 60}, {}, "DriverNotReady", ("its driver is not ready",)),
+        ({"driver": 60}, {}, "ToolkitNotReady", ("the container toolkit is not ready",)),
+        ({"toolkit": 60}, {}, "NotValidated", ("no container has used the driver yet",)),
         (
             {"validated": 60},
             {"annotations": offering(), "conditions": (READY, SHARED)},
             "NotAllocatable",
-            "kubelet gives 0 of 1 nvidia.com/gpu",
+            ("kubelet gives 0 of 1 nvidia.com/gpu",),
         ),
     ],
 )
 def test_at_the_deadline_the_blocking_phase_is_named(
-    at: dict[str, float], more: dict[str, Any], reason: str, says: str
+    at: dict[str, float], more: dict[str, Any], reason: str, facts: tuple[str, ...]
 ) -> None:
     late = make_node(taints=KEYS, **{"conditions": (READY,), **more})
     found = judge_startup(late, with_(**at), keys=KEYS, deadline=PATIENCE, now=T0 + 900)
     assert found.condition is not None
     assert (found.condition.status, found.condition.reason) == ("False", reason)
-    assert says in found.condition.text
+    for fact in facts:
+        assert fact in found.condition.text
     assert not found.remove_taints
 
 
