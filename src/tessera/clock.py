@@ -110,3 +110,11 @@ def parse_rfc3339(text: str) -> float:
         return datetime.fromisoformat(text).timestamp()
     except OverflowError as error:  # a date without a zone, at the end of time
         raise ValueError(f"{text}: {error}") from None
+
+
+def parse_time_or_zero(text: str | None) -> float:
+    """Reads a time as :func:`parse_rfc3339` does; 0 for no text, or for one of another form."""
+    try:
+        return parse_rfc3339(text) if text else 0.0
+    except ValueError:
+        return 0.0

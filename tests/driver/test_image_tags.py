@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tessera.api.driver.driver_policy import ImageSource
 from tessera.driver.driver_sets import PoolKey
-from tessera.driver.image_tags import SourceError, branch, candidates, kernel_form, mirrored, os_forms, tags
+from tessera.driver.image_tags import SourceError, branch, candidates, kernel_form, list_mirror_sources, os_forms, tags
 from tessera.driver.resolution import ImageKind, ImageQuery
 
 UBUNTU = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")
@@ -133,12 +133,12 @@ def test_the_toolkits_version_is_its_tag() -> None:
 
 
 def test_mirrors_have_the_same_names_elsewhere() -> None:
-    found = mirrored(driver("525"), ["registry.local/nvidia/", "10.0.0.1:5000/x"])
+    found = list_mirror_sources(driver("525"), ["registry.local/nvidia/", "10.0.0.1:5000/x"])
     assert [asked(each, UBUNTU, ImageKind.BUILDER) for each in found] == [
         ["registry.local/nvidia/driver:525-ubuntu22.04"],
         ["10.0.0.1:5000/x/driver:525-ubuntu22.04"],
     ]
-    whole = mirrored(ImageSource(image="nvcr.io/nvidia/driver:525"), ["registry.local/nvidia"])
+    whole = list_mirror_sources(ImageSource(image="nvcr.io/nvidia/driver:525"), ["registry.local/nvidia"])
     assert [each.image for each in whole] == ["registry.local/nvidia/driver:525"]
 
 

@@ -43,7 +43,7 @@ def counted() -> Counted:
 
 
 def test_known_phases_are_counted_and_unknown_ones_are_not(counted: Counted) -> None:
-    counted.metrics.recorded(RECORD, None)
+    counted.metrics.observe_record(RECORD, None)
     assert counted.phase("ready") == (1, 10)
     assert counted.phase("pulled") == (1, 40)
     assert counted.phase("total-startup") == (1, 200)
@@ -53,20 +53,20 @@ def test_known_phases_are_counted_and_unknown_ones_are_not(counted: Counted) -> 
 
 def test_a_phase_is_counted_once_also_if_others_become_known_later(counted: Counted) -> None:
     later = msgspec.structs.replace(RECORD, at={**RECORD.at, M.WORKLOAD: 320.0})
-    counted.metrics.recorded(RECORD, None)
-    counted.metrics.recorded(later, RECORD)
+    counted.metrics.observe_record(RECORD, None)
+    counted.metrics.observe_record(later, RECORD)
     assert counted.phase("ready") == (1, 10)
     assert counted.phase("workload") == (1, 20)
 
 
 def test_others_names_make_a_bounded_number_of_series(counted: Counted) -> None:
     for number in range(METRIC_COMBINATIONS + 20):
-        counted.metrics.recorded(msgspec.structs.replace(RECORD, uid=f"u{number}", pool=f"p{number}"), None)
+        counted.metrics.observe_record(msgspec.structs.replace(RECORD, uid=f"u{number}", pool=f"p{number}"), None)
     assert counted.phase("ready", pool="other", strategy="other", image="other") == (20, 200)
 
 
 def test_nodes_that_were_lost_are_counted(counted: Counted) -> None:
-    counted.metrics.recorded(msgspec.structs.replace(RECORD, lost=900.0), RECORD)
+    counted.metrics.observe_record(msgspec.structs.replace(RECORD, lost=900.0), RECORD)
     assert counted.value("tessera_provisioning_lost_nodes_total", strategy="built") == 1
 
 
@@ -92,6 +92,6 @@ def test_steps_of_pods_are_counted_apart_for_new_nodes(
     counted: Counted, fresh: bool, at: Any, step: str, count: float
 ) -> None:
     pod = WorkloadRecord(namespace="a", name="b", uid="c", node="n", fresh=fresh, at=at, strategy="built")
-    counted.metrics.started(pod)
+    counted.metrics.observe_workload(pod)
     labels = {"step": step, "node": "new" if fresh else "there", "strategy": "built"}
     assert counted.value("tessera_provisioning_workload_seconds_sum", **labels) == count

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from tessera.provisioning.statistics import (
     compare,
-    needed,
+    needed_samples,
     quantile,
     student,
     summary,
-    supported,
+    supported_share,
     upper_bound,
 )
 
@@ -85,10 +85,10 @@ def test_a_quantile_lies_within_the_sample(values: list[float], share: float) ->
 
 @pytest.mark.parametrize(("share", "n"), [(0.5, 5), (0.9, 29), (0.95, 59), (0.99, 299)])
 def test_a_quantile_needs_so_many_values(share: float, n: int) -> None:
-    assert needed(share) == n
+    assert needed_samples(share) == n
     assert upper_bound([float(i) for i in range(n)], share) == n - 1
     assert upper_bound([float(i) for i in range(n - 1)], share) is None
-    assert supported(n) >= share > supported(n - 1)
+    assert supported_share(n) >= share > supported_share(n - 1)
 
 
 @given(SAMPLE, st.sampled_from([0.5, 0.9, 0.95]))

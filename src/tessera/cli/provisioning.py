@@ -137,14 +137,14 @@ def _show(
 
 
 def _svg(found: "Sequence[Summary]", results: "Sequence[Samples]") -> str:
-    from tessera.provisioning.report.charts import bars, stacked
+    from tessera.provisioning.report.charts import bars, draw_stacked_bars
 
     names = list(dict.fromkeys(each.experiment for each in results))
     if len(names) > 1 and not found:
         raise CommandError(
             f"error: an SVG shows one chart, and the files have the experiments {', '.join(names)}; use -o html"
         )
-    drawn = stacked(found) if found else "".join(bars(results, name) for name in names)
+    drawn = draw_stacked_bars(found) if found else "".join(bars(results, name) for name in names)
     if not drawn:
         raise CommandError("error: there is nothing to draw: no record has the begin and the end of a phase")
     return drawn

@@ -39,7 +39,7 @@ def command(folder: Path, timeout: float, simulated: bool) -> int:
     can use the cards.
     """
     if simulated:
-        return _simulated(folder)
+        return _validate_simulated(folder)
     import threading
 
     outcome: list[str] = []
@@ -75,7 +75,7 @@ def _work(folder: Path, outcome: list[str]) -> None:
         outcome.append(text)
 
 
-def _simulated(folder: Path) -> int:
+def _validate_simulated(folder: Path) -> int:
     from tessera.agent.base.marker_files import MarkerFiles
 
     markers = MarkerFiles(folder)

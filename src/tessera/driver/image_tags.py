@@ -111,9 +111,9 @@ def tags(version: str, pool: PoolKey, kind: ImageKind) -> tuple[str, ...]:
     """
     if kind is ImageKind.PRECOMPILED_BRANCH:
         number = branch(version)
-        return () if number is None else tuple(_precompiled(number, pool))
+        return () if number is None else tuple(_precompiled_tags(number, pool))
     if kind is ImageKind.PRECOMPILED:
-        return tuple(_precompiled(version, pool))
+        return tuple(_precompiled_tags(version, pool))
     if kind is ImageKind.BUILDER:
         named = tuple(f"{version}-{form}" for form in os_forms(pool, precompiled=False))
         return (*named, version) if names_system(version, pool) else named
@@ -147,7 +147,7 @@ def os_forms(pool: PoolKey, *, precompiled: bool) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_forms(pool, precompiled=precompiled)))
 
 
-def mirrored(source: ImageSource, mirrors: Sequence[str]) -> tuple[ImageSource, ...]:
+def list_mirror_sources(source: ImageSource, mirrors: Sequence[str]) -> tuple[ImageSource, ...]:
     """The same image in each of the mirrors, which are repositories, ``registry.local/nvidia``.
 
     An image that is a whole reference is looked up under the last part of its name: ``nvcr.io/nvidia/driver:525`` is
@@ -167,7 +167,7 @@ def _as_it_is(source: ImageSource) -> Candidate:
     return Candidate(reference=source.image)
 
 
-def _precompiled(version: str, pool: PoolKey) -> Iterator[str]:
+def _precompiled_tags(version: str, pool: PoolKey) -> Iterator[str]:
     kernel = kernel_form(pool.kernel)
     for form in os_forms(pool, precompiled=True):
         yield f"{version}-{kernel}-{form}"
@@ -176,17 +176,17 @@ def _precompiled(version: str, pool: PoolKey) -> Iterator[str]:
 def _forms(pool: PoolKey, *, precompiled: bool) -> Iterator[str]:
     if pool.os_id in _PINNED:
         yield _PINNED[pool.os_id]
-    yield from _numbered(pool.os_id, pool.os_version)
+    yield from _release_names(pool.os_id, pool.os_version)
     core = bool(pool.ostree)
     if pool.os_id == "rhcos":
         rhel = _rhel_of_kernel(pool.kernel) or _OPENSHIFT.get(pool.os_version, "")
         if rhel:
-            yield from _numbered("rhel", rhel)
+            yield from _release_names("rhel", rhel)
     elif pool.os_id == "rhel" and (precompiled or core):
         yield from (f"rhcos{release}" for release in _openshift(pool))
 
 
-def _numbered(os_id: str, version: str) -> Iterator[str]:
+def _release_names(os_id: str, version: str) -> Iterator[str]:
     yield f"{os_id}{version}"
     if os_id in _MAJOR_ONLY:
         yield f"{os_id}{version.partition('.')[0]}"

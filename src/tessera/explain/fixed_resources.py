@@ -83,7 +83,7 @@ def explain_fixed_request(view: ClusterView, pod: Pod, asked: Mapping[str, int])
         verdict=f"waits for kube-scheduler{'' if forbidden else ', though a node has enough free'}",
         facts=(
             wants,
-            *_scheduler_message(pod),
+            *scheduler_messages(pod),
             *known,
             *([f"you may not list {', '.join(forbidden)}"] if forbidden else []),
         ),
@@ -99,7 +99,7 @@ def _key(pod: Pod) -> str:
 
 
 def _explain_starting(view: ClusterView, pod: Pod, wants: str) -> Explanation:
-    stuck = [each for each in _waiting_containers(pod) if each]
+    stuck = [each for each in waiting_containers(pod) if each]
     trouble = view.events_of(pod.metadata.uid, warnings=True)[-_NODES:]
     where = f"on node {pod.spec.node_name}"
     return Explanation(
@@ -110,7 +110,8 @@ def _explain_starting(view: ClusterView, pod: Pod, wants: str) -> Explanation:
     )
 
 
-def _waiting_containers(pod: Pod) -> Iterator[str]:
+def waiting_containers(pod: Pod) -> Iterator[str]:
+    """Yields the containers whose waiting reason does not pass by itself."""
     for each in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         waiting = each.state.waiting if each.state is not None else None
         if waiting is not None and waiting.reason not in _NORMAL:
@@ -134,7 +135,7 @@ def _explain_shortage(view: ClusterView, pod: Pod, resource: str, count: int, wa
         return Explanation(
             case="not-offered",
             verdict=f"waits for {resource}, which no node offers",
-            facts=(wants, *_offered_lines(view), *_scheduler_message(pod), *_faulty_nodes(view)),
+            facts=(wants, *_offered_lines(view), *scheduler_messages(pod), *_faulty_nodes(view)),
             help=(
                 *(("request a resource that nodes offer or make on demand",) if _offers_anything(view) else ()),
                 _LABEL,
@@ -147,7 +148,7 @@ def _explain_shortage(view: ClusterView, pod: Pod, resource: str, count: int, wa
             facts=(
                 wants,
                 f"the most on one node is {max(given.values())}",
-                *_scheduler_message(pod),
+                *scheduler_messages(pod),
                 *_faulty_nodes(view),
             ),
             help=(f"request at most {max(given.values())}",),
@@ -159,7 +160,7 @@ def _explain_shortage(view: ClusterView, pod: Pod, resource: str, count: int, wa
         case="in-use",
         verdict=f"waits for {resource}: {count_noun(len(given), 'node')} {'offers' if len(given) == 1 else 'offer'} it,"
         " and too few are free",
-        facts=(wants, *_lines(given, taken, resource), *_scheduler_message(pod), *_faulty_nodes(view)),
+        facts=(wants, *_lines(given, taken, resource), *scheduler_messages(pod), *_faulty_nodes(view)),
         help=("delete pods that use it", f"see them: kubectl get pods -A -o wide, those with a limit {resource}"),
     )
 
@@ -232,7 +233,8 @@ def _faulty_nodes(view: ClusterView) -> Iterator[str]:
             yield f"node {name} is not as configured ({', '.join(wrong)}): tessera why node/{name}"
 
 
-def _scheduler_message(pod: Pod) -> Iterator[str]:
+def scheduler_messages(pod: Pod) -> Iterator[str]:
+    """Yields the scheduler's reason that a pod has no node."""
     for each in pod.status.conditions:
         if each.type == "PodScheduled" and each.status == "False" and each.message:
             yield f"kube-scheduler says: {each.message}"

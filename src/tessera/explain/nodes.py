@@ -24,6 +24,7 @@ from tessera.explain.node_reasons import relevant_warnings, remedies_for, remedi
 from tessera.explain.node_startup import describe_startup, explain_startup
 from tessera.explain.snapshot import AGENT_LABEL, ClusterView
 from tessera.kube.resources import Condition, Node
+from tessera.provisioning.node_readiness import condition_of
 from tessera.text import list_names
 
 #: Labels that bring an agent to a node (``deploy/agent.yaml``); None stands for any value.
@@ -81,7 +82,7 @@ def explain_node(view: ClusterView, node: Node) -> Explanation:
 
 
 def _explain_down(view: ClusterView, node: Node) -> Explanation | None:
-    ready = _condition(node, "Ready")
+    ready = condition_of(node, "Ready")
     if ready is not None and ready.status == "True":
         return None
     message = "it has no Ready condition" if ready is None else ready.message or ready.reason or "kubelet is not ready"
@@ -95,7 +96,7 @@ def _explain_down(view: ClusterView, node: Node) -> Explanation | None:
 
 def _explain_missing_driver(view: ClusterView, node: Node) -> Explanation | None:
     """An agent that waits for the driver is not ready; the driver is the obstacle, not the agent."""
-    condition = _condition(node, ADVERTISED)
+    condition = condition_of(node, ADVERTISED)
     if condition is None or condition.status != "False":
         return None
     verdict = "offers no card to kubelet"
@@ -217,10 +218,6 @@ def _put_first(facts: Sequence[str], title: str) -> tuple[str, ...]:
 def _agent_conditions(node: Node) -> dict[str, Condition]:
     types = {aspect.type for aspect in _ASPECTS}
     return {each.type: each for each in node.status.conditions if each.type in types}
-
-
-def _condition(node: Node, kind: str) -> Condition | None:
-    return next((each for each in node.status.conditions if each.type == kind), None)
 
 
 def _offered_resources(node: Node) -> list[str]:

@@ -12,14 +12,12 @@ from tessera.controller.slicing.messages import profiles_text
 from tessera.controller.slicing.slicer import Slicer
 from tessera.explain.capacity import explain_no_room
 from tessera.explain.explanation import Explanation
-from tessera.explain.fixed_resources import any_node_offers, explain_fixed_request, fixed_requests
+from tessera.explain.fixed_resources import any_node_offers, explain_fixed_request, fixed_requests, waiting_containers
 from tessera.explain.snapshot import AGENT_LABEL, ClusterView
 from tessera.kube.resources import CoreEvent, Pod
 
 #: Reasons of the agent's events for a slice that it cannot make (:mod:`tessera.agent.slices.state_machine`).
 _FAILED = frozenset({"SliceFailed", "SliceImpossible", "SliceBlocked", "SliceInUse"})
-#: Waiting reasons of a container that starts normally.
-_NORMAL = frozenset({"", "ContainerCreating", "PodInitializing"})
 #: Events shown at most.
 _EVENTS = 3
 
@@ -141,7 +139,7 @@ def explain_bound(
         return Explanation(
             case="runs",
             verdict=f"runs on node {facts.node}",
-            facts=(f"it has {where}", *_waiting_containers(pod), *_restarts(pod)),
+            facts=(f"it has {where}", *waiting_containers(pod), *_restarts(pod)),
         )
     return _explain_starting(view, pod, facts, promise, where)
 
@@ -159,7 +157,7 @@ def _explain_starting(
         )
     if promise is not None and (promise.result is None or promise.result[1] != "created"):
         return _explain_slicing(view, pod, facts, where)
-    stuck = tuple(_waiting_containers(pod))
+    stuck = tuple(waiting_containers(pod))
     trouble = [each for each in view.events_of(pod.metadata.uid, warnings=True) if each.reason != "FailedScheduling"]
     return Explanation(
         case="container-waits" if stuck else "starting",
@@ -217,15 +215,6 @@ def _node_fault(view: ClusterView, name: str) -> str:
     if ready is None:
         return f"node {name} has no Ready condition"
     return "" if ready.status == "True" else f"node {name}: {ready.message or ready.reason or 'not ready'}"
-
-
-def _waiting_containers(pod: Pod) -> Iterator[str]:
-    """Containers whose waiting reason does not pass by itself."""
-    for each in (*pod.status.init_container_statuses, *pod.status.container_statuses):
-        waiting = each.state.waiting if each.state is not None else None
-        if waiting is not None and waiting.reason not in _NORMAL:
-            message = f": {waiting.message}" if waiting.message else ""
-            yield f"container {each.name} waits with {waiting.reason}{message}"
 
 
 def _restarts(pod: Pod) -> Iterator[str]:

@@ -17,7 +17,7 @@ from tessera.controller.slicing.messages import profiles_text
 from tessera.controller.slicing.slicer import Slicer
 from tessera.explain.capacity import explain_no_room
 from tessera.explain.explanation import Explanation
-from tessera.explain.fixed_resources import explain_fixed_request, fixed_requests, format_requests
+from tessera.explain.fixed_resources import explain_fixed_request, fixed_requests, format_requests, scheduler_messages
 from tessera.explain.pod_startup import explain_bound, explain_unscheduled
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import Pod
@@ -130,7 +130,7 @@ def _explain_other_request(view: ClusterView, pod: Pod, facts: PodInfo) -> Expla
         return Explanation(
             case="misspelt",
             verdict=f"cannot run as written; no node offers {list_names(list(mistaken))}",
-            facts=(f"its phase is {pod.status.phase or 'unknown'}", *_unscheduled_message(pod)),
+            facts=(f"its phase is {pod.status.phase or 'unknown'}", *scheduler_messages(pod)),
             help=(
                 *(f"request {right} instead of {wrong}" for wrong, right in mistaken.items()),
                 "correct the manifest and create the pod again: the resources of an existing pod cannot be changed",
@@ -144,7 +144,7 @@ def _explain_other_request(view: ClusterView, pod: Pod, facts: PodInfo) -> Expla
         case="runs" if pod.status.phase == "Running" else "no-slices",
         verdict="does not request a GPU, so Tessera does nothing for it",
         facts=(f"no container has a limit nvidia.com/*; its phase is {pod.status.phase or 'unknown'}",
-               *_unscheduled_message(pod)),
+               *scheduler_messages(pod)),
         help=("to request one, set a limit, e.g. nvidia.com/mig-1g.5gb: 1; see tessera map",),
     )  # fmt: skip
 
@@ -166,12 +166,6 @@ def _suggest_resource(name: str) -> str:
         return GPU_RESOURCES[0]
     mig = _MIG.fullmatch(resource)
     return f"{MIG_RESOURCE_PREFIX}{mig[1]}g.{mig[2]}gb" if mig is not None else ""
-
-
-def _unscheduled_message(pod: Pod) -> Iterator[str]:
-    for each in pod.status.conditions:
-        if each.type == "PodScheduled" and each.status == "False" and each.message:
-            yield f"kube-scheduler says: {each.message}"
 
 
 def _explain_other_gate(pod: Pod, facts: PodInfo) -> Explanation | None:
@@ -282,4 +276,4 @@ def _explain_by_events(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanati
         case, verdict = "unscheduled", "has a slice and waits for kube-scheduler"
     else:
         case, verdict = "starting", f"is starting on node {facts.node}"
-    return Explanation(case=case, verdict=verdict, facts=(asks, *_unscheduled_message(pod), *events, forbidden))
+    return Explanation(case=case, verdict=verdict, facts=(asks, *scheduler_messages(pod), *events, forbidden))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.instaslice import Instaslice, Slice
 from tessera.api.names import NodeName
-from tessera.api.nodes.agent_pod import AGENT_DAEMON_SET, is_agent, is_ready
+from tessera.api.nodes.agent_pod import AGENT_DAEMON_SET, is_agent
 from tessera.clock import parse_rfc3339
 from tessera.controller.slicing.slicer import Slicer, slicer_from_objects
 from tessera.kube.resources import CoreEvent, Lease, Node, Pod, ResourceQuota
@@ -137,12 +137,12 @@ class ClusterView:
         agent = self.agent(node)
         if agent is None:
             return f"no pod of DaemonSet {SYSTEM_NAMESPACE}/{AGENT_DAEMON_SET[-1]} is on node {node}"
-        return "" if is_ready(agent) else f"the agent's pod {_state(agent)}"
+        return "" if agent.status.is_ready else f"the agent's pod {_state(agent)}"
 
     def agent(self, node: NodeName | str) -> Pod | None:
         """The pod of a node's agent, or None; of several, as in an upgrade, one that is ready."""
         agents = (pod for pod in self.snapshot.pods if pod.spec.node_name == node and is_agent(pod))
-        return max(agents, key=is_ready, default=None)
+        return max(agents, key=lambda pod: pod.status.is_ready, default=None)
 
     # Events
 

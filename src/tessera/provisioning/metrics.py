@@ -63,17 +63,17 @@ class ProvisioningMetrics:
         )
         self._combinations: set[tuple[str, str, str]] = set()
 
-    def recorded(self, record: ProvisioningRecord, before: ProvisioningRecord | None) -> None:
+    def observe_record(self, record: ProvisioningRecord, before: ProvisioningRecord | None) -> None:
         """Counts a record that entered the history, or replaced an older version ``before``."""
         old = _durations(before) if before is not None else {}
-        labels = self._bounded((record.pool or "unknown", record.strategy or "unknown", record.short_image))
+        labels = self._bound_labels((record.pool or "unknown", record.strategy or "unknown", record.short_image))
         for phase, seconds in _durations(record).items():
             if seconds is not None and old.get(phase) is None:
                 self._phases.labels(phase, *labels).observe(seconds)
         if record.lost is not None and (before is None or before.lost is None):
             self._lost.labels(labels[1]).inc()
 
-    def started(self, record: WorkloadRecord) -> None:
+    def observe_workload(self, record: WorkloadRecord) -> None:
         """Counts a pod's record that entered the history."""
         node = "new" if record.fresh else "there"
         for step, seconds in workload_steps(record).items():
@@ -88,7 +88,7 @@ class ProvisioningMetrics:
         """Counts a node that was reported overdue."""
         self._overdue.labels(reason).inc()
 
-    def replaced(self) -> None:
+    def count_replaced(self) -> None:
         """Counts a node whose replacement was requested."""
         self._replaced.inc()
 
@@ -100,7 +100,7 @@ class ProvisioningMetrics:
         """Counts a failed write."""
         self._failures.labels(kind).inc()
 
-    def _bounded(self, labels: tuple[str, str, str]) -> tuple[str, str, str]:
+    def _bound_labels(self, labels: tuple[str, str, str]) -> tuple[str, str, str]:
         short = (labels[0][:METRIC_LABEL], labels[1][:METRIC_LABEL], labels[2][:METRIC_LABEL])
         if short not in self._combinations:
             if len(self._combinations) >= METRIC_COMBINATIONS:

@@ -199,7 +199,7 @@ class WorkloadRecorder:
                 if record.fresh:
                     record = await self._with_pull(record)
                 if self._store.history.workloads.put(record):
-                    self._metrics.started(record)
+                    self._metrics.observe_workload(record)
                     self._store.changed()
 
     async def _with_pull(self, record: WorkloadRecord) -> WorkloadRecord:

@@ -210,5 +210,5 @@ class Provisioning:
                 continue
             before = history.nodes.get(found.record.uid)
             if history.nodes.put(found.record):
-                self._metrics.recorded(found.record, before)
+                self._metrics.observe_record(found.record, before)
                 self._store.changed()

@@ -142,12 +142,12 @@ def upper_bound(values: Sequence[float], share: float, confidence: float = CONFI
     return best
 
 
-def needed(share: float, confidence: float = CONFIDENCE) -> int:
+def needed_samples(share: float, confidence: float = CONFIDENCE) -> int:
     """The fewest values with which :func:`upper_bound` exists: 59 for p95, 299 for p99, at 95 %."""
     return math.ceil(math.log(1 - confidence) / math.log(share) - 1e-9)
 
 
-def supported(n: int, confidence: float = CONFIDENCE) -> float:
+def supported_share(n: int, confidence: float = CONFIDENCE) -> float:
     """The highest quantile that ``n`` values can bound: 0.95 for 59; 0 for none."""
     return (1 - confidence) ** (1 / n) if n else 0.0
 

@@ -13,7 +13,7 @@ from tests.driver.registry.servers import HTPASSWD, docker_config, serving, sile
 
 from tessera.api.driver.driver_policy import ImageSource
 from tessera.driver.driver_sets import PoolKey
-from tessera.driver.image_tags import mirrored
+from tessera.driver.image_tags import list_mirror_sources
 from tessera.driver.images.resolver import (
     FOUND_FOR,
     LONGEST_PAUSE,
@@ -260,7 +260,7 @@ async def test_a_mirror_answers_for_itself(repository: ImageRepository, resolver
         async with resolving(ManualClock(), patience=0.1) as hasty:
             query = ImageQuery(source=source, pool=UBUNTU, kind=ImageKind.PRECOMPILED)
             assert (await hasty.resolve(query)).outcome is Outcome.UNREACHABLE
-            (mirror,) = mirrored(source, [f"{repository.host}/copies"])
+            (mirror,) = list_mirror_sources(source, [f"{repository.host}/copies"])
             found = await hasty.resolve(msgspec.structs.replace(query, source=mirror))
     assert found.reference.startswith(f"{repository.host}/copies/driver:")
     assert found.stale is False

@@ -12,11 +12,11 @@ from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET, Sa
 from tessera.provisioning.history import encode_record
 from tessera.provisioning.milestones import Milestone, ProvisioningRecord, WorkloadRecord, WorkloadStep
 from tessera.provisioning.phases import ORDER, Span
-from tessera.provisioning.report.charts import NARROW, PHASES, bars, stacked
+from tessera.provisioning.report.charts import NARROW, PHASES, bars, draw_stacked_bars
 from tessera.provisioning.report.page import differences, page
 from tessera.provisioning.report.reading import read_experiments, read_records, read_workloads
 from tessera.provisioning.report.summary import By, Numbers, numbers, part_text, summaries, workload_summaries
-from tessera.provisioning.report.svg import cut, elided, legend, ticks, width_of, wrapped
+from tessera.provisioning.report.svg import cut, elide, legend, ticks, width_of, wrap
 from tessera.provisioning.report.table import lines, seconds
 
 M = Milestone
@@ -168,7 +168,7 @@ def test_a_drawing_says_that_it_is_simulated_and_what_its_axis_counts() -> None:
 
 
 def test_parts_of_a_stacked_bar_follow_each_other_and_end_at_the_mean() -> None:
-    svg = stacked(summaries([*BUILT, *FAST], [By.STRATEGY]))
+    svg = draw_stacked_bars(summaries([*BUILT, *FAST], [By.STRATEGY]))
     row = sorted(box for box in boxes(svg) if box[3] == 28 and box[1] == min(b[1] for b in boxes(svg) if b[3] == 28))
     for (x, _, width, _), (following, *_) in itertools.pairwise(row):
         assert x + width == pytest.approx(following, abs=0.05)
@@ -177,7 +177,7 @@ def test_parts_of_a_stacked_bar_follow_each_other_and_end_at_the_mean() -> None:
 
 
 def test_a_part_of_less_than_a_second_bears_the_same_number_as_its_bar() -> None:
-    drawn = texts(stacked(summaries([record(1, *[0.0] * 9, 0.8)], [])))
+    drawn = texts(draw_stacked_bars(summaries([record(1, *[0.0] * 9, 0.8)], [])))
     assert "0.8 s" in drawn
     assert "1" not in drawn
 
@@ -185,14 +185,14 @@ def test_a_part_of_less_than_a_second_bears_the_same_number_as_its_bar() -> None
 def test_unknown_time_has_a_place_in_the_legend() -> None:
     at = dict(BUILT[0].at)
     del at[M.DRIVER]
-    svg = stacked(summaries([ProvisioningRecord(node="x", uid="x", at=at)], []))
+    svg = draw_stacked_bars(summaries([ProvisioningRecord(node="x", uid="x", at=at)], []))
     assert "unknown" in texts(svg)
     assert "url(#unknown-time-860)" in svg
 
 
 def test_without_anything_to_draw_nothing_is_drawn() -> None:
-    assert stacked(summaries([], [])) == ""
-    assert stacked(summaries([ProvisioningRecord(node="x")], [])) == ""
+    assert draw_stacked_bars(summaries([], [])) == ""
+    assert draw_stacked_bars(summaries([ProvisioningRecord(node="x")], [])) == ""
     assert bars(RESULTS, "another") == ""
 
 
@@ -202,7 +202,7 @@ def test_every_phase_has_a_name_in_the_legend() -> None:
 
 def test_names_of_others_cannot_leave_their_place_in_a_drawing() -> None:
     evil = '<script>alert("x")</script>&'
-    svg = stacked(summaries([record(1, *[10] * 10, strategy=evil)], [By.STRATEGY]))
+    svg = draw_stacked_bars(summaries([record(1, *[10] * 10, strategy=evil)], [By.STRATEGY]))
     assert "<script" not in svg
     ET.fromstring(svg)
     whole = page(summaries([record(1, *[10] * 10, strategy=evil)], [By.STRATEGY]), [], "2026-01-01T00:00:00Z")
@@ -264,15 +264,15 @@ def test_of_many_groups_the_tables_are_folded_and_bounded() -> None:
     told = page(many, [], "now")
     assert (told.count("<h2>"), told.count("<details>")) == (12, 188)
     assert "30 more have fewer nodes and are left out" in told
-    assert len(boxes(stacked(many))) < 31 * 11
-    assert any("the 30 of 230 with most nodes" in each for each in texts(stacked(many)))
+    assert len(boxes(draw_stacked_bars(many))) < 31 * 11
+    assert any("the 30 of 230 with most nodes" in each for each in texts(draw_stacked_bars(many)))
     assert "<details>" not in page(many[:12], [], "now")
 
 
 def test_long_names_are_told_apart_by_their_ends_and_whole_by_pointing_at_them() -> None:
     names = [f"a-very-long-node-group-name-for-an-openshift-machineset-in-zone-{zone}" for zone in "abc"]
     several = [record(n, *[10] * 10, group=name) for n, name in enumerate(names)]
-    svg = stacked(summaries(several, [By.STRATEGY, By.GROUP]))
+    svg = draw_stacked_bars(summaries(several, [By.STRATEGY, By.GROUP]))
     shown = [each for each in texts(svg) if each.startswith("a-very")]
     assert len(set(shown)) == 3
     assert [each[-1] for each in shown] == ["a", "b", "c"]
@@ -281,7 +281,7 @@ def test_long_names_are_told_apart_by_their_ends_and_whole_by_pointing_at_them()
 
 def test_a_bar_of_which_a_part_is_simulated_says_so() -> None:
     both = [record(1, *[10] * 10, simulated=True), record(2, *[10] * 10)]
-    assert "n = 2, partly simulated" in texts(stacked(summaries(both, [])))
+    assert "n = 2, partly simulated" in texts(draw_stacked_bars(summaries(both, [])))
 
 
 def test_numbers_stay_on_their_line_and_texts_of_drawings_stay_readable() -> None:
@@ -295,7 +295,7 @@ def widths(drawn: str) -> set[float]:
 
 
 def test_a_narrow_screen_gets_drawings_that_fit_it() -> None:
-    stacks = stacked(summaries([*BUILT, *FAST], [By.STRATEGY]), NARROW)
+    stacks = draw_stacked_bars(summaries([*BUILT, *FAST], [By.STRATEGY]), NARROW)
     columns = bars(PLAYED, POLICY_RESET, NARROW)
     assert widths(stacks + columns) == {NARROW}
     assert columns.count("<svg") == 2, "two bars find room beside each other"
@@ -330,7 +330,7 @@ def test_nodes_that_stood_there_before_are_counted_and_measured_from_then_on() -
         95,
     )
     assert next(lines([found])) == "built (1 node, 1 there before a driver was requested)"
-    assert any("facts known to cards given out" in each for each in texts(stacked([found])))
+    assert any("facts known to cards given out" in each for each in texts(draw_stacked_bars([found])))
 
 
 # Small parts
@@ -357,7 +357,7 @@ def test_ticks_reach_over_the_highest_value_and_are_few(highest: float) -> None:
 @given(st.text(st.characters(codec="ascii", categories=["L", "P"]), max_size=80), st.floats(30, 400))
 def test_texts_are_cut_to_their_room(content: str, room: float) -> None:
     assert width_of(cut(content, room)) <= max(room, width_of("x"))
-    assert all(width_of(line) <= max(room, width_of("x")) for line in wrapped(content, room))
+    assert all(width_of(line) <= max(room, width_of("x")) for line in wrap(content, room))
 
 
 @pytest.mark.parametrize(
@@ -370,12 +370,12 @@ def test_texts_are_cut_to_their_room(content: str, room: float) -> None:
     ],
 )
 def test_texts_are_broken_at_spaces_and_behind_hyphens(content: str, lines: list[str]) -> None:
-    assert [" ".join(each.split()) for each in wrapped(content, 96)] == lines
+    assert [" ".join(each.split()) for each in wrap(content, 96)] == lines
 
 
 @given(st.text(min_size=1, max_size=80), st.floats(10, 400))
 def test_a_text_without_its_middle_keeps_both_ends(content: str, room: float) -> None:
-    shown = elided(content, room)
+    shown = elide(content, room)
     assert width_of(shown) <= max(room, width_of("x"))
     if shown != content and len(shown) > 2:
         first, _, last = shown.rpartition("…") if "…" not in content else ("", "", "")

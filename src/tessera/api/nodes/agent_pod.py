@@ -1,4 +1,4 @@
-"""Recognises the pod of a node's agent, and reads if that pod is ready.
+"""Recognises the pod of a node's agent.
 
 Kubelet reports for every pod if it is ready, at once when a container ends and after each failed probe. So an agent's
 own pod is its heartbeat, and costs the API server no extra writes.
@@ -18,8 +18,3 @@ def is_agent(pod: Pod) -> bool:
         owner.controller and (owner.api_version, owner.kind, owner.name) == AGENT_DAEMON_SET
         for owner in pod.metadata.owner_references
     )
-
-
-def is_ready(pod: Pod) -> bool:
-    """True if kubelet reports the pod as ready."""
-    return any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)

@@ -88,7 +88,7 @@ def advice_lines(groups: Sequence[GroupAdvice], cluster: Sequence[Finding] = ())
         if place:
             yield ""
         yield f"node group {each.group or '(no name)'}" + (f"   ({SIMULATED})" if each.simulated else "")
-        yield from _measured(each.advice)
+        yield from _describe_measurements(each.advice)
         yield from _timers(each)
         yield from _loops(each)
         yield from finding_lines(each.findings)
@@ -98,7 +98,7 @@ def advice_lines(groups: Sequence[GroupAdvice], cluster: Sequence[Finding] = ())
         yield from finding_lines(cluster)
 
 
-def _measured(advice: Advice) -> Iterator[str]:
+def _describe_measurements(advice: Advice) -> Iterator[str]:
     yield f"  {'measured':<34}{'n':>5}{'p50':>9}{'p99':>9}   at most, with 95 % confidence"
     named = (
         ("request to usable card", advice.provision),

@@ -106,14 +106,16 @@ async def read_cluster(client: Client) -> tuple[tuple[GroupTimes, ...], ClusterF
     settings = await _settings(client)
     sets: dict[str, SetFacts] = {}
     for resource in SETS:  # owners come after their sets, so their settings win
-        sets |= facts_of_sets(await _listed(client, resource), resource.group, sets)
-    pools = {str(each["metadata"]["name"]): _consolidate_after(each) for each in await _listed(client, NODE_POOLS)}
+        sets |= facts_of_sets(await _list_optional(client, resource), resource.group, sets)
+    pools = {
+        str(each["metadata"]["name"]): _consolidate_after(each) for each in await _list_optional(client, NODE_POOLS)
+    }
     used = {each.metadata.labels[KARPENTER_LABEL] for each in nodes if each.metadata.labels.get(KARPENTER_LABEL)}
     return times, ClusterFacts(
         settings=settings,
         labels=labels_of_groups(nodes),
         sliced=sliced_groups(nodes),
-        unmanaged=unmanaged(nodes, sets),
+        unmanaged=find_unmanaged_nodes(nodes, sets),
         sets=sets,
         karpenter=dict.fromkeys(used) | pools,
         expendable=_expendable((await client.list(PODS)).items, settings.cutoff),
@@ -137,13 +139,13 @@ async def _settings(client: Client) -> Settings:
         return from_openshift(found)
     except ApiError:
         pass
-    for deployment in await _listed(client, DEPLOYMENTS.untyped()):
+    for deployment in await _list_optional(client, DEPLOYMENTS.untyped()):
         if "cluster-autoscaler" in str(deployment["metadata"]["name"]):
             return from_deployment(deployment)
     return Settings()
 
 
-async def _listed(client: Client, resource: Resource[Any]) -> list[dict[str, Any]]:
+async def _list_optional(client: Client, resource: Resource[Any]) -> list[dict[str, Any]]:
     """All objects of a kind; none if the cluster does not serve it or the user may not read it."""
     try:
         return list((await client.list(resource)).items)
@@ -197,18 +199,18 @@ def labels_of_groups(nodes: Iterable[Node]) -> dict[str, tuple[str, str] | None]
 
 def sliced_groups(nodes: Iterable[Node]) -> frozenset[str]:
     """Node groups with a node that offers slices or renamed shares, now or soon, and no ``nvidia.com/gpu``."""
-    return frozenset(_group(node) for node in nodes if _group(node) and _sliced(node))
+    return frozenset(_group(node) for node in nodes if _group(node) and _has_slices(node))
 
 
-def unmanaged(nodes: Iterable[Node], sets: Mapping[str, SetFacts]) -> tuple[tuple[str, str], ...]:
+def find_unmanaged_nodes(nodes: Iterable[Node], sets: Mapping[str, SetFacts]) -> tuple[tuple[str, str], ...]:
     """Nodes without an autoscaled group that have an accelerator label and offer no ``nvidia.com/gpu``; with the label.
 
     The cluster does not record if a cloud's own node group is autoscaled, so its nodes are left out.
     """
-    return tuple(sorted(_unmanaged(nodes, sets)))
+    return tuple(sorted(_iterate_unmanaged_nodes(nodes, sets)))
 
 
-def _unmanaged(nodes: Iterable[Node], sets: Mapping[str, SetFacts]) -> Iterator[tuple[str, str]]:
+def _iterate_unmanaged_nodes(nodes: Iterable[Node], sets: Mapping[str, SetFacts]) -> Iterator[tuple[str, str]]:
     for node in nodes:
         group, label = _group(node), _accelerator(node)
         managed = sets[group].autoscaled if group in sets else bool(group)
@@ -228,7 +230,7 @@ def _accelerator(node: Node) -> tuple[str, str] | None:
     return accelerator(node.metadata.labels, PROVIDER_ACCELERATORS.get(scheme, ACCELERATOR_LABELS))
 
 
-def _sliced(node: Node) -> bool:
+def _has_slices(node: Node) -> bool:
     if _amount(node, _WHOLE):
         return False
     others = [name for name in node.status.allocatable if name.startswith(_DOMAIN)]

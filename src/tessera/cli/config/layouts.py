@@ -61,7 +61,7 @@ def _fits(entries: Sequence[LayoutEntry]) -> str:
     models = [model.short_name for model in MODELS if _fits_on(model, entries)]
     if models:
         return f"fits {', '.join(models)}"
-    return "cannot be made on any node" if any(map(_unsupported, entries)) else "fits no model that Tessera knows"
+    return "cannot be made on any node" if any(map(_find_unsupported, entries)) else "fits no model that Tessera knows"
 
 
 def _fits_on(model: GpuModel, entries: Sequence[LayoutEntry]) -> bool:
@@ -73,7 +73,7 @@ def _layout_on(name: str, entries: Sequence[LayoutEntry], node: TrialNode) -> It
     try:
         targets = resolve_targets(entries, _cards(node.model, node.count)).targets
     except FileRefused as refused:
-        reported = {problem for entry in entries for problem in _unsupported(entry)}
+        reported = {problem for entry in entries for problem in _find_unsupported(entry)}
         texts = [str(problem) for problem in refused.problems if problem not in reported]
         yield f"{name} on {node}: {'; '.join(texts) or 'cannot be made'}"
         return
@@ -141,10 +141,10 @@ def _possible_on(entry: LayoutEntry, model: GpuModel) -> bool:
 
 def _problems(entry: LayoutEntry) -> Iterator[Problem]:
     """The mistakes of an entry on every node; an unsupported entry is not tried on the models."""
-    yield from _unsupported(entry) or _impossible(entry)
+    yield from _find_unsupported(entry) or _impossible(entry)
 
 
-def _unsupported(entry: LayoutEntry) -> Sequence[Problem]:
+def _find_unsupported(entry: LayoutEntry) -> Sequence[Problem]:
     """Requests that every node refuses, such as a compute instance that is a part of its GPU instance."""
     card = MigCard(uuid="", index=0, product="", pci_device_id=0)
     try:

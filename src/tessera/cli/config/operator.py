@@ -146,9 +146,9 @@ def _means(settings: OperatorSettings) -> Iterator[str]:
     yield f"MIG strategy {settings.mig_strategy.value}"
     profiles, layouts = settings.sharing, settings.layouts
     yield f"sharing profiles: {_source(profiles, OWN_PROFILES, where)}"
-    yield _chosen(profiles, PROFILE_LABEL, _NO_PROFILE)
+    yield _describe_choice(profiles, PROFILE_LABEL, _NO_PROFILE)
     yield f"MIG layouts: {_source(layouts, OWN_LAYOUTS, where)}"
-    yield _chosen(layouts, MIG_CONFIG_LABEL, _NO_LAYOUT)
+    yield _describe_choice(layouts, MIG_CONFIG_LABEL, _NO_LAYOUT)
     if settings.mig_reboot:
         yield "a node is rebooted if its layout cannot be changed otherwise"
     if settings.device_list_strategies:
@@ -180,5 +180,5 @@ def _source(config: NamedConfig, own: str, where: str) -> str:
     return f"ConfigMap {config.name} in {where}{', made from config.data' if config.data else ''}"
 
 
-def _chosen(config: NamedConfig, label: str, otherwise: str) -> str:
+def _describe_choice(config: NamedConfig, label: str, otherwise: str) -> str:
     return f"  chosen by the node label {label}; without it, {config.default or otherwise}"

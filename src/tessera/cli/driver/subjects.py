@@ -127,7 +127,7 @@ async def subjects_in_cluster(client: Client, *, coming: bool = False, lab: Reso
         raise CommandError(
             f"error: no policy of this cluster installs drivers: {reason} Give --kernel and --os instead of --cluster"
         )
-    found = _grouped(nodes, governed.nodes, governed.unassigned)
+    found = _group_nodes(nodes, governed.nodes, governed.unassigned)
     if not governed.cluster.use_driver_crd:
         found = msgspec.structs.replace(found, everywhere=(governed.cluster,))
     return await _with_next_kernels(client, found) if coming else found
@@ -147,7 +147,7 @@ async def _policies(client: Client) -> tuple[Sequence[Obj] | None, Sequence[Obj]
     return found[0], found[1]
 
 
-def _grouped(
+def _group_nodes(
     nodes: list[DriverNodeFacts], policies: Mapping[str, DriverPolicy], unassigned: Mapping[str, str]
 ) -> ClusterSubjects:
     groups: dict[tuple[str, PoolKey], list[str]] = {}

@@ -155,24 +155,24 @@ async def apply_all(
     for each in objects:
         yield await _apply(client, each, dry=dry, over=drivers is True)
         if each["kind"] == "CustomResourceDefinition" and not dry:
-            await _established(client, clock, each["metadata"]["name"])
+            await _wait_until_established(client, clock, each["metadata"]["name"])
     async for resource, metadata in _left_over(client, objects):
-        yield await _deleted(client, resource, metadata, dry=dry)
+        yield await _delete(client, resource, metadata, dry=dry)
     wanted = {(each["kind"], each["metadata"]["name"]) for each in objects if _is_about_drivers(each)}
     if wanted or drivers is False:
         async for resource, metadata in driver_objects(client):
             if (resource.kind, metadata["name"]) not in wanted:
-                yield await _deleted(client, resource, metadata, dry=dry)
+                yield await _delete(client, resource, metadata, dry=dry)
 
 
 def _is_about_drivers(manifest: Manifest) -> bool:
     return manifest["kind"] in {CLUSTER_POLICIES.kind, NVIDIA_DRIVERS.kind}
 
 
-async def _deleted(client: Client, resource: Resource[Any], metadata: Mapping[str, Any], *, dry: bool) -> AppliedObject:
+async def _delete(client: Client, resource: Resource[Any], metadata: Mapping[str, Any], *, dry: bool) -> AppliedObject:
     if not dry:
         await client.delete(resource, metadata["name"], metadata.get("namespace"))
-    return AppliedObject(_printed(resource, metadata), "deleted")
+    return AppliedObject(_object_name(resource, metadata), "deleted")
 
 
 async def driver_objects(client: Client) -> AsyncIterator[tuple[Resource[dict[str, Any]], Mapping[str, Any]]]:
@@ -196,7 +196,7 @@ async def _apply(client: Client, manifest: Manifest, *, dry: bool, over: bool) -
     before = await get_object(client, resource, metadata["name"], metadata.get("namespace"))
     after: Mapping[str, Any] | None = None
     if is_left_alone(manifest, before, FIELD_MANAGER, over=over):
-        return AppliedObject(_printed(resource, metadata), "left")
+        return AppliedObject(_object_name(resource, metadata), "left")
     if before is not None and not dry:
         await _take_over(client, resource, before)
     try:
@@ -212,7 +212,7 @@ async def _apply(client: Client, manifest: Manifest, *, dry: bool, over: bool) -
         if not dry:  # a dry run does not create the namespaces of later objects
             raise
     result = "created" if before is None else "unchanged" if _content(before) == _content(after) else "configured"
-    return AppliedObject(_printed(resource, metadata), result)
+    return AppliedObject(_object_name(resource, metadata), result)
 
 
 async def _take_over(client: Client, resource: Resource[dict[str, Any]], item: dict[str, Any]) -> None:
@@ -244,7 +244,7 @@ def _content(item: Mapping[str, Any] | None) -> Mapping[str, Any]:
     return {key: value for key, value in item.items() if key != "status"} | {"metadata": metadata}
 
 
-async def _established(client: Client, clock: Clock, name: str) -> None:
+async def _wait_until_established(client: Client, clock: Clock, name: str) -> None:
     resource = resource_for(
         {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {}}
     )
@@ -297,7 +297,7 @@ async def get_object(
         return None
 
 
-def _printed(resource: Resource[Any], metadata: Mapping[str, Any]) -> str:
+def _object_name(resource: Resource[Any], metadata: Mapping[str, Any]) -> str:
     group = f".{resource.group}" if resource.group else ""
     where = f" in {metadata['namespace']}" if metadata.get("namespace") else ""
     return f"{resource.kind.lower()}{group}/{metadata['name']}{where}"

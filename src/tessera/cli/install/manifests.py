@@ -285,7 +285,7 @@ def _option(argument: str) -> str:
 
 def _arguments(choices: InstallChoices) -> Iterator[str]:
     if choices.settings is not None:
-        yield from _followed(choices, choices.settings)
+        yield from _config_arguments(choices, choices.settings)
     if choices.evict:
         yield "--mig-evict"
     if choices.memory_limits:
@@ -294,7 +294,7 @@ def _arguments(choices: InstallChoices) -> Iterator[str]:
         yield f"--simulate={choices.simulate}"
 
 
-def _followed(choices: InstallChoices, settings: OperatorSettings) -> Iterator[str]:
+def _config_arguments(choices: InstallChoices, settings: OperatorSettings) -> Iterator[str]:
     sharing, layouts = ("/".join(place) for place in choices.followed)
     yield f"--sharing-config={sharing}"
     if settings.sharing.default:

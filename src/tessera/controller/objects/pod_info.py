@@ -14,7 +14,7 @@ from tessera.api.names import (
     NodeName,
     PodUid,
 )
-from tessera.api.nodes.agent_pod import is_agent, is_ready
+from tessera.api.nodes.agent_pod import is_agent
 from tessera.api.pods.size_limits import find_excess
 from tessera.api.pods.slice_requests import SliceRequestError, pod_slices, slices_of
 from tessera.controller.objects.node_constraints import ANYWHERE, NodeConstraints, constraints_of
@@ -138,7 +138,7 @@ def read_pod(pod: Pod) -> PodInfo:
         finished=pod.status.phase in FINISHED,
         terminating=meta.deletion_timestamp is not None,
         fault=fault,
-        agent_ready=is_ready(pod) if is_agent(pod) else None,
+        agent_ready=pod.status.is_ready if is_agent(pod) else None,
         version=version_number(meta.resource_version),
     )
 

@@ -124,7 +124,7 @@ def make_order(
         pool=pool,
         version=version,
         target=target,
-        open_modules=_open(module_type, version),
+        open_modules=_needs_open_module(module_type, version),
         base_image=base_image or families.base_image(pool, settings),
         builder_image=(builder_image or families.builder_image(pool, settings)) if family is Family.RHEL else "",
         settings=settings,
@@ -177,7 +177,7 @@ def target_reference(repository: str, version: str, pool: PoolKey) -> str:
     return f"{repository}:{tags(version, pool, ImageKind.PRECOMPILED)[0]}"
 
 
-def _open(module_type: str, version: str) -> bool:
+def _needs_open_module(module_type: str, version: str) -> bool:
     match module_type:
         case "open":
             return True

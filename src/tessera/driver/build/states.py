@@ -16,7 +16,7 @@ from enum import Enum
 
 import msgspec
 
-from tessera.clock import parse_rfc3339
+from tessera.clock import parse_time_or_zero
 from tessera.driver.build.job import ATTEMPT_ANNOTATION, KEY_LABEL, TAG_LABEL, TARGET_ANNOTATION
 from tessera.driver.build.orders import BuildOrder
 from tessera.kube.resources import ContainerStateTerminated, Job, Pod
@@ -99,24 +99,17 @@ def read_attempt(job: Job, pods: Iterable[Pod]) -> BuildAttempt | None:
 
 
 def _phase(job: Job, pods: list[Pod]) -> tuple[BuildPhase, float, str, str]:
-    made = _seconds(job.metadata.creation_timestamp)
+    made = parse_time_or_zero(job.metadata.creation_timestamp)
     for condition in job.status.conditions:
         if condition.status != "True":
             continue
-        ended = _seconds(condition.last_transition_time) or made
+        ended = parse_time_or_zero(condition.last_transition_time) or made
         if condition.type == "Complete":
             digest = next((word for pod in reversed(pods) if (word := _digest(pod))), "")
             return BuildPhase.DONE, ended, "", digest
         if condition.type == "Failed":
             return BuildPhase.FAILED, ended, _failure(condition.reason, condition.message, pods), ""
     return BuildPhase.RUNNING, made, _progress(pods), ""
-
-
-def _seconds(text: str | None) -> float:
-    try:
-        return parse_rfc3339(text) if text else 0.0
-    except ValueError:
-        return 0.0
 
 
 def _terminated_container(pod: Pod) -> ContainerStateTerminated | None:

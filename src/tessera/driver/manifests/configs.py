@@ -82,7 +82,12 @@ def extras(policy: DriverPolicy, made: DriverSet, keys: Keys) -> list[Extra]:
     Raises:
         ConfigError: the operating system has no path for one of them, or a ConfigMap does not exist.
     """
-    return [*_keyed(policy, made, keys), *_subscriptions(policy, made), *_modules(made), *_fixed(policy, keys)]
+    return [
+        *_keyed_extras(policy, made, keys),
+        *_subscriptions(policy, made),
+        *_modules(made),
+        *_fixed_extras(policy, keys),
+    ]
 
 
 def _folders(policy: DriverPolicy, made: DriverSet) -> Iterator[tuple[str, str]]:
@@ -102,7 +107,7 @@ def _folders(policy: DriverPolicy, made: DriverSet) -> Iterator[tuple[str, str]]
         yield policy.config_maps[MODULES], "/drivers"
 
 
-def _keyed(policy: DriverPolicy, made: DriverSet, keys: Keys) -> Iterator[Extra]:
+def _keyed_extras(policy: DriverPolicy, made: DriverSet, keys: Keys) -> Iterator[Extra]:
     for name, folder in _folders(policy, made):
         if name not in keys:
             raise ConfigError(f"ConfigMap {name!r} is not in Tessera's namespace; create it there")
@@ -136,7 +141,7 @@ def _modules(made: DriverSet) -> Iterator[Extra]:
         )
 
 
-def _fixed(policy: DriverPolicy, keys: Keys) -> Iterator[Extra]:
+def _fixed_extras(policy: DriverPolicy, keys: Keys) -> Iterator[Extra]:
     """Files whose names are fixed. A licence's token is left out if its ConfigMap has none."""
     name = policy.config_maps.get(LICENSING, "")
     if policy.licensing_secret:

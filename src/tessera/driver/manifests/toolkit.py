@@ -57,7 +57,7 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     drop_in: str = ""
     socket: str = ""
 
-    def placed(self, env: Mapping[str, str]) -> "Runtime":
+    def with_paths(self, env: Mapping[str, str]) -> "Runtime":
         """The same runtime with file paths from ``toolkit.env``; its own variable wins over a general one."""
         own = self.name.upper()
         return msgspec.structs.replace(
@@ -149,7 +149,7 @@ def toolkit_daemonset(policy: DriverPolicy, image: str, runtime: Runtime) -> Jso
         runtime: the nodes' container runtime.
     """
     labels = app_labels(TOOLKIT_APP)
-    runtime = runtime.placed(policy.toolkit.env)
+    runtime = runtime.with_paths(policy.toolkit.env)
     mounts = _mounts(policy, runtime)
     return {
         "metadata": {"name": TOOLKIT_APP, "labels": labels},

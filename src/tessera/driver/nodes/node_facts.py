@@ -86,7 +86,7 @@ def _service_pack(os_id: str) -> Callable[[re.Match[str]], OsRelease]:
     return lambda found: OsRelease(id=os_id, version=found[1] + (f".{found[2]}" if found[2] else ""))
 
 
-def _unversioned(os_id: str) -> Callable[[re.Match[str]], OsRelease]:
+def _rolling_release(os_id: str) -> Callable[[re.Match[str]], OsRelease]:
     """Reads a text without a version."""
     return lambda _found: OsRelease(id=os_id, version="")
 
@@ -115,7 +115,7 @@ _TABLE: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], OsRelease]], ...]
     (re.compile(r"Flatcar Container Linux by Kinvolk (\d+\.\d+\.\d+)"), _version_as_written("flatcar")),
     (re.compile(r"Garden Linux (\d+(?:\.\d+)*)"), _version_as_written("gardenlinux")),
     (re.compile(r"Microsoft Azure Linux (\d+\.\d+)"), _version_as_written("azurelinux")),
-    (re.compile(r"Container-Optimized OS from Google"), _unversioned("cos")),
+    (re.compile(r"Container-Optimized OS from Google"), _rolling_release("cos")),
 )
 
 

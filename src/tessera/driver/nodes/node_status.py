@@ -63,10 +63,10 @@ def add_dates(status: DriverStatus, before: DriverStatus | None, now: float) -> 
         status.boot,
     )
     since = before.since if same and before is not None else rfc3339(now)
-    return msgspec.structs.replace(status, since=since, proven=_proven(status, before))
+    return msgspec.structs.replace(status, since=since, proven=_validated_boot(status, before))
 
 
-def _proven(status: DriverStatus, before: DriverStatus | None) -> str:
+def _validated_boot(status: DriverStatus, before: DriverStatus | None) -> str:
     if status.phase is DriverPhase.READY:
         return status.boot
     return before.proven if before is not None else ""

@@ -7,7 +7,7 @@ from enum import Enum
 import msgspec
 
 from tessera.api.driver.node_status import DRIVER_APP, DRIVER_SET_LABEL, TOOLKIT_APP, VALIDATION_APP
-from tessera.clock import parse_rfc3339
+from tessera.clock import parse_time_or_zero
 from tessera.driver.manifests.names import (
     APP_LABEL,
     COMPONENT,
@@ -143,11 +143,11 @@ def read_node_pods(pods: Iterable[Pod]) -> NodePods:
     found = NodePods()
     for pod in pods:
         if pod.metadata.namespace != NAMESPACE or _app(pod) not in {DRIVER_APP, TOOLKIT_APP, VALIDATION_APP}:
-            if _is_foreign(pod) and not _ended(pod):
+            if _is_foreign(pod) and not _has_ended(pod):
                 name = f"{pod.metadata.namespace}/{pod.metadata.name}"
                 found = msgspec.structs.replace(found, foreign=name)
         elif _app(pod) == DRIVER_APP:
-            if not _ended(pod):
+            if not _has_ended(pod):
                 drivers.append(_driver_pod(pod))
         elif _app(pod) == TOOLKIT_APP:
             toolkit = _toolkit_pod(pod)
@@ -159,7 +159,7 @@ def read_node_pods(pods: Iterable[Pod]) -> NodePods:
 
 
 def _driver_pod(pod: Pod) -> DriverPod:
-    ready = _is_ready(pod) and pod.metadata.deletion_timestamp is None
+    ready = pod.status.is_ready and pod.metadata.deletion_timestamp is None
     unpullable = tuple(_unpullable(pod))
     started = any(each.name == DRIVER_CONTAINER and _has_begun(each) for each in pod.status.container_statuses)
     if ready:
@@ -172,7 +172,7 @@ def _driver_pod(pod: Pod) -> DriverPod:
         name=pod.metadata.name,
         set=pod.metadata.labels.get(DRIVER_SET_LABEL, ""),
         progress=progress,
-        started=_started(pod, DRIVER_CONTAINER),
+        started=_start_time(pod, DRIVER_CONTAINER),
         ready_since=_ready_since(pod) if ready else 0.0,
         terminating=pod.metadata.deletion_timestamp is not None,
         unpullable=unpullable,
@@ -185,18 +185,18 @@ def _toolkit_pod(pod: Pod) -> ToolkitPod:
     return ToolkitPod(
         name=pod.metadata.name,
         uid=pod.metadata.uid,
-        ready=_is_ready(pod),
-        started=_started(pod, TOOLKIT_CONTAINER),
+        ready=pod.status.is_ready,
+        started=_start_time(pod, TOOLKIT_CONTAINER),
         terminating=pod.metadata.deletion_timestamp is not None,
         fault=_fault(pod),
     )
 
 
-def _started(pod: Pod, container: str) -> float:
+def _start_time(pod: Pod, container: str) -> float:
     """The time at which a container started; 0 while it does not run."""
     for each in pod.status.container_statuses:
         if each.name == container and each.state is not None and each.state.running is not None:
-            return _seconds(each.state.running.started_at)
+            return parse_time_or_zero(each.state.running.started_at)
     return 0.0
 
 
@@ -205,7 +205,7 @@ def _validation_pod(pod: Pod) -> ValidationPod:
         name=pod.metadata.name,
         uid=pod.metadata.uid,
         set=pod.metadata.labels.get(DRIVER_SET_LABEL, ""),
-        created=_seconds(pod.metadata.creation_timestamp),
+        created=parse_time_or_zero(pod.metadata.creation_timestamp),
         succeeded=pod.status.phase == "Succeeded",
         failed=pod.status.phase == "Failed",
         terminating=pod.metadata.deletion_timestamp is not None,
@@ -225,24 +225,13 @@ def _is_foreign(pod: Pod) -> bool:
     return named and pod.spec.privileged and not (pod.metadata.namespace == NAMESPACE and _app(pod) == DRIVER_APP)
 
 
-def _ended(pod: Pod) -> bool:
+def _has_ended(pod: Pod) -> bool:
     return pod.status.phase in {"Succeeded", "Failed"}
-
-
-def _is_ready(pod: Pod) -> bool:
-    return any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)
 
 
 def _ready_since(pod: Pod) -> float:
     found = (each.last_transition_time for each in pod.status.conditions if each.type == "Ready")
-    return _seconds(next(found, None))
-
-
-def _seconds(text: str | None) -> float:
-    try:
-        return parse_rfc3339(text) if text else 0.0
-    except ValueError:
-        return 0.0
+    return parse_time_or_zero(next(found, None))
 
 
 def _has_begun(status: ContainerStatus) -> bool:

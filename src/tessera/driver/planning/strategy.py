@@ -23,7 +23,7 @@ import msgspec
 from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
 from tessera.api.driver.node_status import DriverStrategy, RejectedStrategy
 from tessera.driver.driver_sets import DriverChoice, PoolKey, make_set
-from tessera.driver.image_tags import mirrored
+from tessera.driver.image_tags import list_mirror_sources
 from tessera.driver.nodes.node_facts import DriverNodeFacts
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution
 
@@ -107,12 +107,12 @@ def choose_strategy(
     situation = situation or StrategyInputs()
     host = facts.preinstalled or situation.foreign
     if host:
-        return _chosen(
+        return _result_of_choice(
             DriverChoice(strategy=DriverStrategy.PREINSTALLED, set=None, reason=f"The host has its driver: {host}.")
         )
     if facts.pool is None:
         reason = f"Which image fits is not known: {'; '.join(facts.missing)}."
-        return _chosen(DriverChoice(strategy=DriverStrategy.BLOCKED, set=None, reason=reason))
+        return _result_of_choice(DriverChoice(strategy=DriverStrategy.BLOCKED, set=None, reason=reason))
     return _StrategySearch(policy, facts.pool, answers, situation).result()
 
 
@@ -132,16 +132,19 @@ def _options(policy: DriverPolicy, pool: PoolKey) -> list[_Option]:
     if policy.source.verbatim:
         first = DriverStrategy.PRECOMPILED if policy.use_precompiled else DriverStrategy.BUILT
         other = DriverStrategy.MIRROR if policy.use_precompiled else DriverStrategy.BUILT
-        sources = [(first, policy.source), *((other, each) for each in mirrored(policy.source, policy.mirrors))]
+        sources = [
+            (first, policy.source),
+            *((other, each) for each in list_mirror_sources(policy.source, policy.mirrors)),
+        ]
         return [
             _Option(strategy, ImageQuery(source=source, pool=pool, kind=ImageKind.VERBATIM))
             for strategy, source in sources
         ]
-    ready, built = list(_precompiled(policy, pool)), list(_built(policy, pool))
+    ready, built = list(_precompiled_options(policy, pool)), list(_built(policy, pool))
     return ready + built if policy.use_precompiled else built + ready
 
 
-def _precompiled(policy: DriverPolicy, pool: PoolKey) -> Iterator[_Option]:
+def _precompiled_options(policy: DriverPolicy, pool: PoolKey) -> Iterator[_Option]:
     kinds = [ImageKind.PRECOMPILED] + [ImageKind.PRECOMPILED_BRANCH] * bool(version_branch(policy.source.version))
     named = {
         ImageKind.PRECOMPILED: DriverStrategy.PRECOMPILED,
@@ -155,17 +158,17 @@ def _precompiled(policy: DriverPolicy, pool: PoolKey) -> Iterator[_Option]:
 
 
 def _built(policy: DriverPolicy, pool: PoolKey) -> Iterator[_Option]:
-    for source in (policy.source, *mirrored(policy.source, policy.mirrors)):
+    for source in (policy.source, *list_mirror_sources(policy.source, policy.mirrors)):
         yield _Option(DriverStrategy.BUILT, ImageQuery(source=source, pool=pool, kind=ImageKind.BUILDER))
 
 
 def _other_sources(policy: DriverPolicy) -> tuple[ImageSource, ...]:
     """The mirrors, and the repository of images built in this cluster."""
     places = dict.fromkeys([*policy.mirrors, *([policy.build_repository] if policy.build_repository else [])])
-    return mirrored(policy.source, [place for place in places if place != policy.source.repository])
+    return list_mirror_sources(policy.source, [place for place in places if place != policy.source.repository])
 
 
-def _chosen(choice: DriverChoice) -> StrategyResult:
+def _result_of_choice(choice: DriverChoice) -> StrategyResult:
     return StrategyResult(choice=choice)
 
 

@@ -247,7 +247,7 @@ def read_authorities(file: Path) -> str:
     from cryptography.hazmat.primitives.serialization import Encoding
     from cryptography.x509 import load_pem_x509_certificates
 
-    data = _bounded(file)
+    data = _read_bounded(file)
     if _BEGIN not in data:
         raise AuthoritiesError(
             f"{file} has no certificate in PEM ({_BEGIN.decode()}); one in DER becomes one by:"
@@ -262,7 +262,7 @@ def read_authorities(file: Path) -> str:
     return "".join(each.public_bytes(Encoding.PEM).decode("ascii") for each in found)
 
 
-def _bounded(file: Path) -> bytes:
+def _read_bounded(file: Path) -> bytes:
     try:
         with file.open("rb") as opened:
             data = opened.read(REGISTRY_AUTHORITIES + 1)

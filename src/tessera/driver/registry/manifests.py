@@ -115,7 +115,7 @@ def choose_platform(entries: tuple[Descriptor, ...], architecture: str, *, where
     """
     fitting = [each for each in entries if each.platform and _fits(each.platform, architecture)]
     if not fitting:
-        raise WrongArchitecture(f"{where} is there for {_named(entries)}, not for linux/{architecture}")
+        raise WrongArchitecture(f"{where} is there for {_list_platforms(entries)}, not for linux/{architecture}")
     return min(fitting, key=lambda each: each.platform is None or each.platform.variant not in _COMMON_VARIANTS)
 
 
@@ -133,7 +133,7 @@ def _fits(platform: Platform, architecture: str) -> bool:
     return platform.os == "linux" and platform.architecture == architecture
 
 
-def _named(entries: tuple[Descriptor, ...]) -> str:
+def _list_platforms(entries: tuple[Descriptor, ...]) -> str:
     # Indexes list attestations as images for unknown/unknown.
     names = [each.platform.text for each in entries if each.platform and each.platform.os != "unknown"]
     shown = sorted(set(names))[:8]

@@ -78,7 +78,7 @@ def read_node_view(
         requested=notes.get(REQUESTED_ANNOTATION) == "true",
         pause_label=labels.get(PAUSE_LABEL, ""),
         offers_gpus=any(_is_gpu(name) and count != "0" for name, count in node.status.allocatable.items()),
-        agent_holds_gpus=_advertised(node) and any(_app(pod) == AGENT_APP and not _has_ended(pod) for pod in pods),
+        agent_holds_gpus=_advertises_gpus(node) and any(_app(pod) == AGENT_APP and not _has_ended(pod) for pod in pods),
         pods=live_pods(pods),
         drivers=tuple(_driver_pod_view(pod, now) for pod in pods if _app(pod) == DRIVER_APP and not _has_ended(pod)),
         validated=validated(current),
@@ -86,7 +86,7 @@ def read_node_view(
     )
 
 
-def _advertised(node: Node) -> bool:
+def _advertises_gpus(node: Node) -> bool:
     """True if an agent reports that it has the GPUs open; the report remains when the agent is gone."""
     return any(
         each.type == ADVERTISED_CONDITION and (each.status == "True" or each.reason == WAITING_FOR_KUBELET)

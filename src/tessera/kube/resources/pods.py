@@ -260,6 +260,11 @@ class PodStatus(Wire, frozen=True, kw_only=True):
     init_container_statuses: tuple[ContainerStatus, ...] = ()
 
     @property
+    def is_ready(self) -> bool:
+        """True if kubelet reports the pod as ready."""
+        return any(each.type == "Ready" and each.status == "True" for each in self.conditions)
+
+    @property
     def containers(self) -> tuple[ContainerStatus, ...]:
         """Returns all containers, in the order of their starts."""
         return (*self.init_container_statuses, *self.container_statuses)

@@ -16,7 +16,7 @@ from tessera.provisioning.advise.loop import ReplaceLoop, empty_loop, provision_
 from tessera.provisioning.advise.samples import GroupTimes
 from tessera.provisioning.advise.timers import WANTED, Advice, Bound, Timers
 from tessera.provisioning.options import STARTUP_TAINT
-from tessera.provisioning.statistics import needed
+from tessera.provisioning.statistics import needed_samples
 from tessera.text import count_noun, list_names
 
 
@@ -260,7 +260,7 @@ def _sizes(advice: Advice) -> Iterator[Finding]:
         elif not measured.supported:
             text = (
                 f"{count_noun(measured.n, 'node')} {'was' if measured.n == 1 else 'were'} measured from {name}: "
-                f"that cannot support p99, which needs {needed(WANTED)}; bounded is p{measured.share * 100:.0f}"
+                f"that cannot support p99, which needs {needed_samples(WANTED)}; bounded is p{measured.share * 100:.0f}"
             )
             yield Finding(rank=Rank.TOO_FEW, group="", text=text, remedy="measure more nodes before timers are cut")
 

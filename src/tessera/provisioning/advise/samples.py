@@ -76,7 +76,7 @@ def from_file(text: str) -> tuple[GroupTimes, ...]:
         FileRefused: the file has mistakes; all of them are listed.
     """
     found = ProblemCollector()
-    rows = [row for row in (_checked(found, row, at) for at, row in _rows(found, text)) if row]
+    rows = [row for row in (_check_row(found, row, at) for at, row in _rows(found, text)) if row]
     if not found.problems and not rows:
         found.add("", f"has no rows; write one row a node with group and any of {', '.join(DURATIONS)}, in seconds")
     found.raise_problems()
@@ -104,7 +104,7 @@ def _rows(found: ProblemCollector, text: str) -> Iterable[tuple[str, Any]]:
     return rows
 
 
-def _checked(found: ProblemCollector, row: Any, at: str) -> dict[str, Any]:
+def _check_row(found: ProblemCollector, row: Any, at: str) -> dict[str, Any]:
     if not isinstance(row, Mapping):
         found.add(at, f"must be an object with group and any of {', '.join(DURATIONS)}")
         return {}

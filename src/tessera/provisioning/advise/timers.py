@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from tessera.provisioning.advise.samples import GroupTimes
-from tessera.provisioning.statistics import CONFIDENCE, quantile, supported, upper_bound
+from tessera.provisioning.statistics import CONFIDENCE, quantile, supported_share, upper_bound
 
 #: The quantile that a timer should cover: one healthy node in a hundred may be given up.
 WANTED = 0.99
@@ -104,7 +104,7 @@ def bound(values: Sequence[float]) -> Bound | None:
     exact = upper_bound(values, WANTED)
     return Bound(
         n=len(values),
-        share=WANTED if exact is not None else supported(len(values)),
+        share=WANTED if exact is not None else supported_share(len(values)),
         seconds=exact if exact is not None else max(values),
         median=quantile(values, 0.5),
         p99=quantile(values, WANTED),

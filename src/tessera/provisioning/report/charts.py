@@ -14,14 +14,14 @@ from tessera.provisioning.report.svg import (
     PALETTE,
     drawing,
     element,
-    elided,
+    elide,
     hatching,
     legend,
     number,
     text,
     ticks,
     width_of,
-    wrapped,
+    wrap,
 )
 from tessera.provisioning.report.table import seconds
 
@@ -56,15 +56,15 @@ TITLES = {
 _OPERATORS = {"tessera": "#228833", "reference": "#4477aa"}
 
 
-def stacked(summaries: Sequence[Summary], width: float = WIDE) -> str:
+def draw_stacked_bars(summaries: Sequence[Summary], width: float = WIDE) -> str:
     """One bar for each summary, split into its phases; empty if no phase of any summary is known."""
     every = [(each, each.stack) for each in summaries if each.stack is not None]
     rows = every[:REPORT_BARS]
     if not rows:
         return ""
-    widest = max(width_of(line) for each, stack in rows for line in (*_named(each), _count(each, stack)))
+    widest = max(width_of(line) for each, stack in rows for line in (*_phase_names(each), _count(each, stack)))
     left = min(_NAMES[1], width * 0.4, max(_NAMES[0], widest + 32))
-    top, height = 74.0, 31.0 + 15.0 * len(_named(rows[0][0]))
+    top, height = 74.0, 31.0 + 15.0 * len(_phase_names(rows[0][0]))
     scale = ticks(max(stack.mean for _, stack in rows), 5 if width == WIDE else 3)
     room = width - left - 90
     unit = room / scale[-1]
@@ -90,7 +90,7 @@ def stacked(summaries: Sequence[Summary], width: float = WIDE) -> str:
     return drawing(width, last + 20, "What the time to a GPU is made of", hatching(hatch), *drawn, *squares)
 
 
-def _named(summary: Summary) -> list[str]:
+def _phase_names(summary: Summary) -> list[str]:
     """A name in lines, one for each property that the records are grouped by."""
     return list(summary.name.values()) or [summary.title]
 
@@ -110,7 +110,7 @@ def _about(rows: Sequence[tuple[Summary, Stack]], left_out: str, width: float) -
 
 
 def _subtitle(content: str, width: float) -> tuple[list[str], float]:
-    lines = wrapped(content, width - 32, 6)
+    lines = wrap(content, width - 32, 6)
     drawn = [text(line, 16, 48 + 17 * row, class_="soft") for row, line in enumerate(lines)]
     return drawn, 17.0 * (len(lines) - 1)
 
@@ -118,8 +118,8 @@ def _subtitle(content: str, width: float) -> tuple[list[str], float]:
 def _bar(summary: Summary, stack: Stack, left: float, top: float, unit: float, *, hatch: str) -> list[str]:
     x, middle = left, top + 17
     drawn: list[str] = []
-    for line in _named(summary):
-        drawn.append(text(elided(line, left - 32), left - 12, middle, anchor="end", whole=line))
+    for line in _phase_names(summary):
+        drawn.append(text(elide(line, left - 32), left - 12, middle, anchor="end", whole=line))
         middle += 15
     drawn.append(text(_count(summary, stack), left - 12, middle + 1, anchor="end", class_="soft"))
     parts = [(name, stack.phases.get(name, 0.0)) for name in PHASES]
@@ -163,7 +163,7 @@ def _bars(rows: Sequence[Samples], experiment: str, width: float, scale: Sequenc
     note = ", simulated" if kinds == {True} else ", partly simulated" if True in kinds else ""
     theirs = "; dashed: Red Hat's mean, measured by Red Hat" if any(map(red_hats, rows)) else ""
     about, below = _subtitle(f"mean and its 95 % interval; lower is better{note}{theirs}", width)
-    heads = wrapped(title, (width - 32) * 0.72, 3)
+    heads = wrap(title, (width - 32) * 0.72, 3)
     top += below + 20 * (len(heads) - 1)
     bottom, step = top + room, (width - left - _RIGHT) / len(rows)
     drawn = [text(line, 16, 28 + 20 * row, class_="title") for row, line in enumerate(heads)]
@@ -219,13 +219,13 @@ def _column(samples: Samples, middle: float, bottom: float, unit: float, step: f
         drawn.append(element("line", note, x1=middle - half, y1=y, x2=middle + half, y2=y, **dashes))
         highest = min(highest, y) if highest - 26 < y else highest
     drawn.append(text(seconds(found.mean), middle, highest - 8, anchor="middle", class_="text value"))
-    names = wrapped(samples.scenario, step - 12)
+    names = wrap(samples.scenario, step - 12)
     lines = [f"n = {found.n}{', simulated' if samples.simulated else ''}"]
     lines += [f"Red Hat {seconds(theirs)}"] if theirs is not None else []
     for row, line in enumerate(names):
         drawn.append(text(line, middle, bottom + 20 + 17 * row, anchor="middle", whole=samples.scenario))
     last = bottom + 20 + 17 * len(names)
-    under = [line for each in lines for line in wrapped(each, step - 4)]
+    under = [line for each in lines for line in wrap(each, step - 4)]
     for row, line in enumerate(under):
         drawn.append(text(line, middle, last + 17 * row, anchor="middle", class_="soft"))
     return drawn, last + 17 * (len(under) - 1)

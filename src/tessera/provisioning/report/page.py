@@ -10,7 +10,7 @@ import msgspec
 
 from tessera.limits.provisioning import REPORT_TABLES
 from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET, Samples, contrast
-from tessera.provisioning.report.charts import NARROW, PHASES, TITLES, bars, stacked
+from tessera.provisioning.report.charts import NARROW, PHASES, TITLES, bars, draw_stacked_bars
 from tessera.provisioning.report.summary import Numbers, Summary, WorkloadSummary
 from tessera.provisioning.report.table import NOTHING, WHERE, nodes_text, pods_text, seconds
 from tessera.text import html as escape
@@ -52,15 +52,15 @@ def _difference(first: Samples, second: Samples) -> Difference:
     known = found.low is not None and found.high is not None
     return Difference(
         what=f"{pair.slower} → {pair.faster}",
-        change=_signed(-found.difference),
+        change=_format_signed(-found.difference),
         share="-" if found.ratio is None else f"{found.ratio - 1:+.0%}",
-        interval=f"{_signed(-(found.high or 0.0))} to {_signed(-(found.low or 0.0))}" if known else "-",
+        interval=f"{_format_signed(-(found.high or 0.0))} to {_format_signed(-(found.low or 0.0))}" if known else "-",
         effect="-" if found.effect is None else f"{found.effect:.1f}",
         simulated=first.simulated or second.simulated,
     )
 
 
-def _signed(value: float) -> str:
+def _format_signed(value: float) -> str:
     sign = "-" if value < 0 else "+"
     return f"{sign}{seconds(abs(value))}"
 
@@ -138,7 +138,7 @@ def _body(
         if own and not drawn:
             yield f"<h2>{escape(TITLES.get(experiment, experiment))}</h2>"
         yield from _scenarios(own) if own else ()
-    yield from _drawn(stacked(summaries), stacked(summaries, NARROW))
+    yield from _drawn(draw_stacked_bars(summaries), draw_stacked_bars(summaries, NARROW))
     for place, each in enumerate(summaries[:REPORT_TABLES]):
         title = f"{escape(each.title)} ({escape(nodes_text(each))})"
         folded = place >= _OPEN
@@ -192,13 +192,14 @@ def _scenarios(results: Sequence[Samples]) -> Iterator[str]:
     found = list(differences(results))
     if found:
         rows = [
-            (_marked(each.what, each.simulated), each.change, each.share, each.interval, each.effect) for each in found
+            (_mark_simulated(each.what, each.simulated), each.change, each.share, each.interval, each.effect)
+            for each in found
         ]
         yield from _cells(_DIFFERENCES, rows)
 
 
 def _scenario(each: Samples) -> tuple[str, ...]:
-    name = _marked(each.scenario, each.simulated)
+    name = _mark_simulated(each.scenario, each.simulated)
     if not each.samples:
         return (name, each.operator, "0", "-", "-", "-")
     found = each.summary
@@ -206,7 +207,7 @@ def _scenario(each: Samples) -> tuple[str, ...]:
     return (name, each.operator, str(found.n), seconds(found.mean), seconds(found.median), within)
 
 
-def _marked(name: str, simulated: bool) -> str:
+def _mark_simulated(name: str, simulated: bool) -> str:
     return f"{name}, simulated" if simulated else name
 
 

@@ -50,13 +50,13 @@ def read_workloads(text: str, name: str) -> tuple[WorkloadRecord, ...]:
     Raises:
         ValueError: one of them is broken.
     """
-    loaded = _loaded(text, name)
+    loaded = _load(text, name)
     if not isinstance(loaded, dict):
         return ()
     data = loaded.get("data")
     kept = data.get(WORKLOADS_KEY) if isinstance(data, dict) else None
     listed = loaded.get("workloads")
-    lines = _numbered(kept) if isinstance(kept, str) else []
+    lines = _number_lines(kept) if isinstance(kept, str) else []
     if isinstance(listed, list):
         lines = _lines_of(listed, "workload", name)
     found = []
@@ -69,15 +69,15 @@ def read_workloads(text: str, name: str) -> tuple[WorkloadRecord, ...]:
 
 
 def _lines(text: str, name: str) -> Iterable[tuple[str, str]]:
-    loaded = _loaded(text, name)
+    loaded = _load(text, name)
     if loaded is None:
-        return _numbered(text)
+        return _number_lines(text)
     if isinstance(loaded, dict) and "node" in loaded:
         return [("line 1", text)]
-    return _listed(loaded, name)
+    return _list_entries(loaded, name)
 
 
-def _loaded(text: str, name: str) -> Any:
+def _load(text: str, name: str) -> Any:
     """The file as one value; None if it is several lines of JSON."""
     try:
         return msgspec.json.decode(text)
@@ -87,14 +87,14 @@ def _loaded(text: str, name: str) -> Any:
         return None if text.lstrip().startswith("{") else _yaml(text, name)
 
 
-def _numbered(text: str) -> list[tuple[str, str]]:
+def _number_lines(text: str) -> list[tuple[str, str]]:
     return [(f"line {number}", line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
 
 
-def _listed(loaded: Any, name: str) -> list[tuple[str, str]]:
+def _list_entries(loaded: Any, name: str) -> list[tuple[str, str]]:
     data = loaded.get("data") if isinstance(loaded, dict) else None
     if isinstance(data, dict) and isinstance(data.get(RECORDS_KEY), str):
-        return [(f"{RECORDS_KEY}, {place}", line) for place, line in _numbered(data[RECORDS_KEY])]
+        return [(f"{RECORDS_KEY}, {place}", line) for place, line in _number_lines(data[RECORDS_KEY])]
     records = loaded.get("records") if isinstance(loaded, dict) else loaded
     if not isinstance(records, list):
         raise ValueError(  # noqa: TRY004 - the file is wrong, not the call

@@ -12,7 +12,7 @@ import msgspec
 
 from tessera.provisioning.milestones import Milestone, ProvisioningRecord, WorkloadRecord, WorkloadStep
 from tessera.provisioning.phases import ORDER, TOTALS, Span, node_phases, span_seconds, workload_steps, workload_wait
-from tessera.provisioning.statistics import needed, quantile
+from tessera.provisioning.statistics import needed_samples, quantile
 
 #: The quantiles that the report shows.
 SHARES = (0.50, 0.90, 0.99)
@@ -101,7 +101,7 @@ def numbers(values: Sequence[float]) -> Numbers:
     if not values:
         return Numbers(n=0)
     p50, p90, p99 = (quantile(values, share) for share in SHARES)
-    supported = len(values) >= needed(SHARES[-1])
+    supported = len(values) >= needed_samples(SHARES[-1])
     return Numbers(n=len(values), mean=fmean(values), p50=p50, p90=p90, p99=p99, supported=supported)
 
 
@@ -116,7 +116,7 @@ def summaries(records: Iterable[ProvisioningRecord], by: Sequence[By], part: Spa
     groups: dict[tuple[str, ...], list[ProvisioningRecord]] = {}
     every = list(records)
     for record in every:
-        groups.setdefault(tuple(_named(record, each) for each in by), []).append(record)
+        groups.setdefault(tuple(_group_name(record, each) for each in by), []).append(record)
     best = part or best_span(every)
     names = [each.value for each in by]
     found = [_summary(dict(zip(names, key, strict=True)), own, best) for key, own in groups.items()]
@@ -173,7 +173,7 @@ def best_span(records: Sequence[ProvisioningRecord]) -> Span:
     return max(order, key=lambda part: sum(1 for each in records if span_seconds(each, part) is not None))
 
 
-def _named(record: ProvisioningRecord, by: By) -> str:
+def _group_name(record: ProvisioningRecord, by: By) -> str:
     if by is By.IMAGE:
         return record.short_image
     return str(getattr(record, by.value)) or UNKNOWN

@@ -84,7 +84,7 @@ def cut(content: str, width: float) -> str:
     return content if len(content) <= most else content[: most - 1] + "…"
 
 
-def elided(content: str, width: float) -> str:
+def elide(content: str, width: float) -> str:
     """The text, cut to about this width in the middle, since long names differ at their ends."""
     most = max(1, int(width / (SIZE * _WIDTH)))
     if len(content) <= most:
@@ -93,7 +93,7 @@ def elided(content: str, width: float) -> str:
     return f"{content[: most - 1 - end]}…{content[len(content) - end :]}"
 
 
-def wrapped(content: str, width: float, most: int = 3) -> list[str]:
+def wrap(content: str, width: float, most: int = 3) -> list[str]:
     """Breaks a text into lines of about this width, at spaces and after hyphens.
 
     Text that does not fit in ``most`` lines is cut.

@@ -27,14 +27,14 @@ def lines(
         if number:
             yield ""
         yield from block
-    if any(_guessed(each) for each in summaries):
+    if any(_has_inferred_phases(each) for each in summaries):
         yield ""
         yield "* with fewer than 299 nodes the 99th percentile is no more than the slowest few of them"
     if results:
         yield from (["", *_experiments(results)] if blocks else _experiments(results))
 
 
-def _guessed(summary: Summary) -> bool:
+def _has_inferred_phases(summary: Summary) -> bool:
     return any(each.n and not each.supported for each in (*summary.phases.values(), *summary.totals.values()))
 
 

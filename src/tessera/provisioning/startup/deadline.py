@@ -142,7 +142,7 @@ def judge_startup(
         condition = ProvisionedCondition(
             provisioned=True,
             reason=PROVISIONED,
-            text=f"{_elapsed(node, record, now)}, {allocatable_text(node)}"[:CONDITION_MESSAGE],
+            text=f"{_describe_elapsed(node, record, now)}, {allocatable_text(node)}"[:CONDITION_MESSAGE],
         )
         return StartupJudgement(
             remove_taints=tainted, condition=None if record is None and shown is None else condition
@@ -191,16 +191,16 @@ def deadline_began(node: Node, record: ProvisioningRecord | None, now: float) ->
     """The start of a node's deadline, seconds since 1970: its registration, or its driver's request."""
     if record is not None and record.late and record.asked is not None:
         return record.asked
-    return _registered(node, now)
+    return _registration_time(node, now)
 
 
-def _elapsed(node: Node, record: ProvisioningRecord | None, now: float) -> str:
+def _describe_elapsed(node: Node, record: ProvisioningRecord | None, now: float) -> str:
     """The time for which a node's deadline has been running, and the moment at which it began."""
     event = "a driver was requested" if record is not None and record.late else "it was registered"
     return f"{now - deadline_began(node, record, now):.0f} s after {event}"
 
 
-def _registered(node: Node, now: float) -> float:
+def _registration_time(node: Node, now: float) -> float:
     try:
         return parse_rfc3339(node.metadata.creation_timestamp or "")
     except (ValueError, OverflowError):
@@ -214,5 +214,7 @@ def _overdue_condition(node: Node, record: ProvisioningRecord | None, missing: s
     detail = driver_text(node) if phase in _DRIVERS else missing if reason == "NotAllocatable" else ""
     more = f": {detail}" if detail else ""
     return ProvisionedCondition(
-        provisioned=False, reason=reason, text=f"{_elapsed(node, record, now)}, {text}{more}"[:CONDITION_MESSAGE]
+        provisioned=False,
+        reason=reason,
+        text=f"{_describe_elapsed(node, record, now)}, {text}{more}"[:CONDITION_MESSAGE],
     )

@@ -215,7 +215,7 @@ class StartupController:
                 self._report_obstacle(node, f"the controller lacks a right that this takes ({error.message})", now)
                 return
             if record.replaced is None:
-                self._metrics.replaced()
+                self._metrics.count_replaced()
                 note = f"{found.condition.text}; {what} is deleted"
                 self._events.record(_about(node), "GpuNodeReplaced", note, type="Warning", action="Delete")
 
