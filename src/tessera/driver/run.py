@@ -95,6 +95,7 @@ class Drivers:
         #: The last plan; empty before the first round. The next round reads the desired sets and the policies from it.
         self._plan = ClusterPlan()
         #: Pools and policies of the last round in which the policies could be read; see ``PolicySelection.frozen``.
+        self._options = options
         self._in_use = KernelsInUse()
         client, clock, rng = runtime.client, runtime.clock, runtime.rng
         self._clock = clock
@@ -118,7 +119,7 @@ class Drivers:
         self._next_kernels = NextKernels(
             runtime,
             resolver=resolver,
-            in_use=lambda: self._in_use,
+            in_use=self._kernels_in_use,
             builds=self._builds,
             settings=options.builds,
             metrics=coverage,
@@ -128,7 +129,7 @@ class Drivers:
         self._executor = DriverExecutor(
             runtime,
             wake=self._woken.set,
-            image=lambda: options.image or self._cache.own_image(options.identity),
+            image=self._own_image,
             toolkit_spec=self._cache.toolkit_spec,
         )
         self._rollout = Rollout(
@@ -235,6 +236,13 @@ class Drivers:
             query for policy in plan.policies.values() for pool in pools for query in image_queries(policy, pool)
         )
         self._lookups.start(plan.lookups, group)
+
+    def _kernels_in_use(self) -> KernelsInUse:
+        return self._in_use
+
+    def _own_image(self) -> str:
+        """The image of Tessera, for the programs in driver pods."""
+        return self._options.image or self._cache.own_image(self._options.identity)
 
     def _update_kernels_in_use(self, selection: PolicySelection) -> None:
         use = self._in_use if selection.frozen else kernels_in_use(selection, self._cache.facts)

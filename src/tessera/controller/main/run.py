@@ -72,10 +72,15 @@ class Controller:
         self._resolver = resolver
         self._rng = rng
         self._unready_reason = "the election has not begun"
-        self.metrics.watch(
-            lambda: len(self.slicer.state.waiting) if self.slicer else 0,
-            lambda: len(self.slicer.state.allocations) if self.slicer else 0,
-        )
+        self.metrics.watch(self._count_waiting, self._count_promised)
+
+    def _count_waiting(self) -> int:
+        """The pods that wait for a slice; 0 while another replica leads."""
+        return len(self.slicer.state.waiting) if self.slicer else 0
+
+    def _count_promised(self) -> int:
+        """The slices that are promised; 0 while another replica leads."""
+        return len(self.slicer.state.allocations) if self.slicer else 0
 
     def metrics_text(self) -> bytes:
         """See :meth:`~tessera.status_pages.ProcessStatus.metrics_text`."""
@@ -100,7 +105,7 @@ class Controller:
             if options.leader_election:
                 await self._elector().run(self._lead)
             else:
-                await self._lead_session(lambda: True)
+                await self._lead_session(_always)
 
     def _elector(self) -> LeaderElector:
         self._election = LeaderElector(
@@ -114,7 +119,10 @@ class Controller:
         return self._election
 
     async def _lead(self) -> None:
-        await self._lead_session(lambda: self._election.is_leader)
+        await self._lead_session(self._is_leader)
+
+    def _is_leader(self) -> bool:
+        return self._election.is_leader
 
     async def _lead_session(self, may_act: Callable[[], bool]) -> None:
         self.metrics.set_leading(leads=True)
@@ -156,3 +164,8 @@ async def open_image_resolver(
         writing.cancel()
         await asyncio.wait([writing])
         await resolver.close()
+
+
+def _always() -> bool:
+    """The only replica may always act."""
+    return True
