@@ -95,6 +95,7 @@ def test_get_watches(cluster: Any) -> None:
 def test_apply_and_diff(cluster: Any, web: str) -> None:
     same, other = deployment("web", 2), deployment("web", 2)
     other["metadata"]["labels"]["tier"] = "front"
+    cluster.kubectl("apply", "-f", "-", manifest=same)  # another test may have scaled it
     assert cluster.kubectl("apply", "-f", "-", manifest=same) == "deployment.apps/web unchanged\n"
     assert cluster.kubectl("diff", "-f", "-", manifest=same) == ""
     changes = cluster.run("kubectl", "diff", "-f", "-", text=json.dumps(other))

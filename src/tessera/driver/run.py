@@ -94,8 +94,8 @@ class Drivers:
     ) -> None:
         #: The last plan; empty before the first round. The next round reads the desired sets and the policies from it.
         self._plan = ClusterPlan()
-        #: Pools and policies of the last round in which the policies could be read; see ``PolicySelection.frozen``.
         self._options = options
+        #: Pools and policies of the last round in which the policies could be read; see ``PolicySelection.frozen``.
         self._in_use = KernelsInUse()
         client, clock, rng = runtime.client, runtime.clock, runtime.rng
         self._clock = clock

@@ -128,8 +128,8 @@ async def _live(run: AutoscaleRun, target: ClusterTarget, results: "list[Samples
             SystemClock(),
             namespace=run.namespace,
             rng=random.Random(),
-            patience=target.patience,
-            told=tell,
+            step_timeout=target.step_timeout,
+            report=tell,
         )
         try:
             await experiment.run(run.spec, run.repeats, each=each)

@@ -148,12 +148,12 @@ class ClusterTarget(NamedTuple):
     Attributes:
         kubeconfig: value of ``--kubeconfig``.
         context: value of ``--context``.
-        patience: seconds that one step may take there.
+        step_timeout: seconds that one step may take there.
     """
 
     kubeconfig: Path | None
     context: str | None
-    patience: float
+    step_timeout: float
 
 
 @asynccontextmanager

@@ -143,8 +143,8 @@ async def _live(run: PolicyRun, target: ClusterTarget, results: "list[Samples]")
                 node=run.node,
                 resource=run.resource,
                 rng=random.Random(),
-                patience=target.patience,
-                told=tell,
+                step_timeout=target.step_timeout,
+                report=tell,
             )
 
             def each(seconds: float, tell: Callable[[str], None] = tell, samples: list[float] = samples) -> None:

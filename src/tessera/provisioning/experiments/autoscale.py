@@ -17,7 +17,7 @@ from tessera.kube.watch.informer import EventKind, Informer, InformerGroup, Watc
 from tessera.provisioning.tracking.timestamps import read_node
 
 #: Timeout of one step, seconds: a node may have to be made, and a removal waits for the autoscaler's own timers.
-PATIENCE = 4 * 3600.0
+STEP_TIMEOUT = 4 * 3600.0
 NAME = "tessera-bench"
 
 #: Spec of the pod that requests a GPU, if the user names none.
@@ -43,8 +43,8 @@ class Autoscale:
         clock: the clock that measures.
         namespace: namespace of the workload.
         rng: random numbers for the watch's jitter.
-        patience: seconds that a step may take before the experiment fails.
-        told: called with the thing that is awaited, and with the obstacle in its way.
+        step_timeout: seconds that a step may take before the experiment fails.
+        report: called with the thing that is awaited, and with the obstacle in its way.
 
     Attributes:
         simulated: True if a measured node belongs to a lab.
@@ -57,16 +57,16 @@ class Autoscale:
         *,
         namespace: str,
         rng: random.Random,
-        patience: float = PATIENCE,
-        told: Callable[[str], None] = lambda _text: None,
+        step_timeout: float = STEP_TIMEOUT,
+        report: Callable[[str], None] = lambda _text: None,
     ) -> None:
         self.simulated = False
-        self._told = told
+        self._report = report
         self._obstacle = ""
         self._client = client
         self._clock = clock
         self._namespace = namespace
-        self._patience = patience
+        self._step_timeout = step_timeout
         self._nodes: Informer[Node] = Informer(client, NODES, clock=clock, rng=rng)
         self._pods: Informer[Pod] = Informer(
             client, PODS, clock=clock, rng=rng, namespace=namespace, field_selector=f"metadata.name={NAME}"
@@ -139,7 +139,7 @@ class Autoscale:
     def _note_obstacle(self, pod: Pod) -> None:
         obstacle = _obstacle(pod)
         if obstacle and obstacle != self._obstacle:
-            self._told(obstacle)
+            self._report(obstacle)
         self._obstacle = obstacle
 
     def _pod(self) -> Pod | None:
@@ -155,9 +155,9 @@ class Autoscale:
         return pod.spec.node_name if pod is not None else ""
 
     async def _until(self, found: Callable[[], bool], what: str) -> None:
-        self._told(f"waits until {what}")
+        self._report(f"waits until {what}")
         try:
-            await self._watched.wait_until(found, self._patience, what)
+            await self._watched.wait_until(found, self._step_timeout, what)
         except TimeoutError as error:
             raise TimeoutError(f"{error}; {self._obstacle}" if self._obstacle else str(error)) from None
 

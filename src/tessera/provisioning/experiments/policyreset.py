@@ -25,7 +25,7 @@ from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera.provisioning.tracking.timestamps import read_node
 
 #: Timeout of one step, seconds; kubelet forgets the devices of a missing plugin after 5 minutes.
-PATIENCE = 3600.0
+STEP_TIMEOUT = 3600.0
 
 
 class PolicyReset:
@@ -37,8 +37,8 @@ class PolicyReset:
         node: the node to watch.
         resource: the resource that its capacity must list.
         rng: random numbers for the watch's jitter.
-        patience: seconds that a step may take before the experiment fails.
-        told: called with the thing that is awaited.
+        step_timeout: seconds that a step may take before the experiment fails.
+        report: called with the thing that is awaited.
 
     Attributes:
         simulated: True if the node belongs to a lab.
@@ -52,16 +52,16 @@ class PolicyReset:
         node: str,
         resource: str = "nvidia.com/gpu",
         rng: random.Random,
-        patience: float = PATIENCE,
-        told: Callable[[str], None] = lambda _text: None,
+        step_timeout: float = STEP_TIMEOUT,
+        report: Callable[[str], None] = lambda _text: None,
     ) -> None:
         self.simulated = False
-        self._told = told
+        self._report = report
         self._client = client
         self._clock = clock
         self._node = node
         self._resource = resource
-        self._patience = patience
+        self._step_timeout = step_timeout
         selector = f"metadata.name={node}"
         self._nodes: Informer[Node] = Informer(client, NODES, clock=clock, rng=rng, field_selector=selector)
         self._pods: Informer[Pod] = Informer(client, PODS, clock=clock, rng=rng, field_selector=f"spec.nodeName={node}")
@@ -151,8 +151,8 @@ class PolicyReset:
         return int(text) if text.isdecimal() else 0
 
     async def _until(self, found: Callable[[], bool], what: str) -> None:
-        self._told(f"waits until {what}")
-        await self._watched.wait_until(found, self._patience, what)
+        self._report(f"waits until {what}")
+        await self._watched.wait_until(found, self._step_timeout, what)
 
 
 def _uses_cards(pod: Pod) -> bool:
