@@ -70,7 +70,7 @@ def test_nothing_is_done_under_pods_that_use_cards() -> None:
 def test_a_card_that_never_comes_ends_the_experiment_with_what_was_awaited() -> None:
     async def story(cluster: SimulatedCluster) -> None:
         with pytest.raises(TimeoutError, match=r"node node-1 lists nvidia\.com/gpu: not within 60 seconds"):
-            await reset(cluster, patience=60).run(POLICY, 1)
+            await reset(cluster, step_timeout=60).run(POLICY, 1)
 
     in_cluster(story)
 
@@ -85,7 +85,7 @@ def test_a_policy_is_applied_as_its_author_wrote_it() -> None:
             "status": {"state": "ready"},
         }
         with pytest.raises(TimeoutError):
-            await reset(cluster, patience=5).run(live, 1)
+            await reset(cluster, step_timeout=5).run(live, 1)
         made = await cluster.client("user").get(CLUSTER_POLICIES, "p")
         assert made["metadata"]["annotations"] == {"a": "b"}
         assert "status" not in made
@@ -111,7 +111,7 @@ def test_the_policy_that_was_there_is_put_back_however_it_ends() -> None:
         before = {**POLICY, "spec": {"driver": {"version": "535.104.05"}}}
         await cluster.client("user").create(CLUSTER_POLICIES, before)
         with pytest.raises(TimeoutError):
-            await reset(cluster, patience=5).run(POLICY, 1)
+            await reset(cluster, step_timeout=5).run(POLICY, 1)
         after = await cluster.client("user").get(CLUSTER_POLICIES, "p")
         assert after["spec"] == before["spec"]
 
@@ -195,6 +195,6 @@ def test_a_policy_that_finalizers_keep_is_waited_for() -> None:
         kept = {**POLICY, "metadata": {"name": "p", "finalizers": ["example.com/kept"]}}
         await user.create(CLUSTER_POLICIES, kept)
         with pytest.raises(TimeoutError, match="ClusterPolicy p is gone: not within 30 seconds"):
-            await reset(cluster, patience=30).run(POLICY, 1)
+            await reset(cluster, step_timeout=30).run(POLICY, 1)
 
     in_cluster(story)
