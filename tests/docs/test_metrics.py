@@ -8,6 +8,7 @@ import pytest
 from tessera.agent.base.options import MetricNames
 from tessera.agent.monitoring import exposition
 from tessera.agent.monitoring.families import GPU_FAMILIES, MIG_FAMILIES, Family, dcgm_families
+from tessera.agent.monitoring.lease_states import LeaseState
 from tessera.agent.monitoring.sample import FIXED_MIG, SLICE, WHOLE
 from tessera.api.sharing.kinds import SharingKind
 from tessera.nvml.measurements import Absence, Quantity
@@ -41,7 +42,7 @@ def test_no_row_is_about_a_series_that_does_not_exist() -> None:
 
 
 def test_reasons_and_kinds_are_those_of_the_program() -> None:
-    reasons = [row[0].strip("`") for row in ROWS if len(row) == 2]
-    assert sorted(reasons) == sorted(each.value for each in Absence)
+    words = [row[0].strip("`") for row in ROWS if len(row) == 2]
+    assert sorted(words) == sorted(each.value for each in (*Absence, *LeaseState))
     for kind in (WHOLE, FIXED_MIG, SLICE, SharingKind.TIME_SLICING.value, SharingKind.MPS.value):
         assert f"`{kind}`" in PAGE

@@ -9,6 +9,7 @@ import logging
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.monitoring.exposition import ExpositionOptions, render
+from tessera.agent.monitoring.lease_states import JudgedLease, LeaseStates
 from tessera.agent.monitoring.sampler import NodeSampler
 from tessera.clock import Clock
 from tessera.nvml.interface import GpuEvent
@@ -38,12 +39,19 @@ class Exporter:
         self._clock = clock
         #: By card, the last XID that the driver reported.
         self._last_xids: dict[str, int] = {}
+        self._states = LeaseStates()
+        self._leases: tuple[JudgedLease, ...] = ()
         self._text = b""
 
     @property
     def text(self) -> bytes:
         """The series of the last sample; empty before the first one."""
         return self._text
+
+    @property
+    def leases(self) -> tuple[JudgedLease, ...]:
+        """The leases of the last sample with their states."""
+        return self._leases
 
     def note_hardware_event(self, event: GpuEvent | None) -> None:
         """Notes the XID of a hardware event."""
@@ -55,6 +63,9 @@ class Exporter:
         while True:
             count = self._changes.count
             sample = await self._sampler.take()
-            self._text = render(sample, self._options, unix_time=self._clock.now(), last_xids=self._last_xids)
+            self._leases = self._states.handle(sample)
+            self._text = render(
+                sample, self._options, unix_time=self._clock.now(), last_xids=self._last_xids, judged=self._leases
+            )
             await self._clock.sleep(SHORTEST)
             await self._changes.wait(count, PERIOD - SHORTEST)

@@ -19,6 +19,7 @@ import msgspec
 
 from tessera.agent.base.options import MetricNames
 from tessera.agent.monitoring.families import (
+    COUNTER,
     GAUGE,
     GPU_FAMILIES,
     MIG_FAMILIES,
@@ -30,6 +31,7 @@ from tessera.agent.monitoring.families import (
     dcgm_families,
     of_dialect,
 )
+from tessera.agent.monitoring.lease_states import JudgedLease
 from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, NodeSample
 from tessera.nvml.measurements import THROTTLE_REASONS, Quantity
 
@@ -41,6 +43,10 @@ POD_MEMORY = Family(
 )
 POD_BUSY = Family(
     "tessera_pod_gpu_busy_ratio", GAUGE, "share of time in which the device of a container computed for it"
+)
+POD_STATE = Family("tessera_pod_gpu_state", GAUGE, "1 for the state of a lease, in the label state")
+POD_WASTED = Family(
+    "tessera_pod_gpu_wasted_seconds_total", COUNTER, "GPU-seconds of a lease in the states never_used, idle or resident"
 )
 INFO = Family("tessera_gpu_info", GAUGE, "1 for each card, with its properties")
 THROTTLED = Family("tessera_gpu_throttled", GAUGE, "1 while a card is slowed down for this reason, else 0")
@@ -69,6 +75,7 @@ def render(
     *,
     unix_time: float = 0.0,
     last_xids: Mapping[str, int] | None = None,
+    judged: Iterable[JudgedLease] = (),
 ) -> bytes:
     """Returns the text of a sample.
 
@@ -77,13 +84,14 @@ def render(
         options: dialect and limits.
         unix_time: when it was taken.
         last_xids: by card, the last XID that the driver reported.
+        judged: the leases of the sample with their states.
     """
     renderer = _Renderer(sample, options)
     for gpu in sample.gpus:
         renderer.add_card(gpu, (last_xids or {}).get(gpu.info.uuid, 0))
         for device in gpu.mig_devices:
             renderer.add_mig_device(gpu, device)
-    renderer.add_leases()
+    renderer.add_leases(judged)
     renderer.add_absent()
     renderer.page.add(SAMPLE_TIME, {}, unix_time)
     return renderer.page.text()
@@ -128,7 +136,7 @@ class _Leases:
         left = options.max_series
         for lease in sorted(sample.leases, key=lambda each: (each.namespace, each.pod, each.container, each.device)):
             self._by_device.setdefault(lease.device, []).append(lease)
-            cost = 3 + _rows_of(devices[lease.device], options.names)
+            cost = 5 + _rows_of(devices[lease.device], options.names)
             if cost <= left:
                 left -= cost
                 self.kept.append(lease)
@@ -199,12 +207,13 @@ class _Renderer:
             if quantity in MIG_FAMILIES:
                 self.page.add_text(MIG_FAMILIES[quantity], own, value)
 
-    def add_leases(self) -> None:
+    def add_leases(self, judged: Iterable[JudgedLease]) -> None:
         """Adds the parts of containers.
 
         Containers of one pod on one shared device are not told apart: the first shows the pod's memory and activity.
         """
         places = {device.uuid: (gpu, device) for gpu in self._sample.gpus for device in gpu.devices}
+        states = {id(each.lease): each for each in judged}
         shown: set[tuple[str, str]] = set()
         for lease in self._leases.kept:
             gpu, device = places[lease.device]
@@ -213,6 +222,10 @@ class _Renderer:
                 | {"kind": lease.kind}
             )
             self.page.add_text(POD_SHARE, labels, device.share * lease.ratio)
+            if id(lease) in states:
+                found = states[id(lease)]
+                self.page.add_text(POD_STATE, f'{labels[:-1]},state="{found.state.value}"}}', 1)
+                self.page.add_text(POD_WASTED, labels, found.wasted)
             if (lease.uid, lease.device) not in shown:
                 shown.add((lease.uid, lease.device))
                 memory, busy = _use_of_lease(lease, device)

@@ -5,7 +5,8 @@ Rules:
 - One call to NVML after another, in the agent's one session; a card that fails is missing from the sample, and is
   measured again with the next one.
 - MIG devices are read with each sample, so a slice that was made is in the next sample and a destroyed one is not.
-- Only the processes of devices that several pods may use are read: the holder of any other device uses all of it.
+- The processes of each device that is held are read. Only those of shared devices are looked up in the kernel: the
+  holder of any other device has all of them.
 - Without an answer of kubelet the leases of the last sample stay, unless their device is gone.
 """
 
@@ -96,8 +97,8 @@ class NodeSampler:
         """Takes a sample."""
         inventory = self._inventory.inventory
         leases = await self._read_leases()
-        shared = {lease.device for lease in leases if lease.ratio < 1}
-        gpus = [await self._sample_gpu(state.info, shared) for state in inventory.gpus if not state.info.lost]
+        held = {lease.device: lease.ratio < 1 for lease in leases}
+        gpus = [await self._sample_gpu(state.info, held) for state in inventory.gpus if not state.info.lost]
         present = {device.uuid for gpu in gpus if gpu is not None for device in gpu.devices}
         now = self._clock.monotonic()
         sample = NodeSample(
@@ -121,26 +122,28 @@ class NodeSampler:
         on_demand = slice_leases(self._slices.leases(), pods, _containers(listed))
         return (*static, *on_demand)
 
-    async def _sample_gpu(self, info: GpuInfo, shared: set[str]) -> GpuSample | None:
+    async def _sample_gpu(self, info: GpuInfo, held: Mapping[str, bool]) -> GpuSample | None:
         hardware = self._hardware
         try:
             measured = await hardware.measure(info.uuid)
             instances = await hardware.instances(info.uuid) if info.mig_capable else []
             activity: Mapping[int, float] | None = None
-            if info.uuid in shared:
+            if held.get(info.uuid):
                 try:
                     activity = {each.pid: each.sm for each in await hardware.process_activity(info.uuid)}
                 except NvmlError:
                     activity = None  # not measured: no value, rather than 0
-            processes = await self._read_processes(info.uuid, activity) if info.uuid in shared else ()
-            devices = [device for each in instances for device in await self._sample_instance(info, each, shared)]
+            processes = await self._read_processes(info.uuid, held, activity)
+            devices = [device for each in instances for device in await self._sample_instance(info, each, held)]
         except NvmlError as error:
             _log.debug("%s is missing from this sample: %s", info.uuid, error)
             return None
         card = DeviceSample(uuid=info.uuid, measured=measured, processes=processes)
         return GpuSample(info=info, card=card, mig_devices=tuple(devices))
 
-    async def _sample_instance(self, info: GpuInfo, instance: GpuInstance, shared: set[str]) -> list[DeviceSample]:
+    async def _sample_instance(
+        self, info: GpuInfo, instance: GpuInstance, held: Mapping[str, bool]
+    ) -> list[DeviceSample]:
         """The MIG devices of one GPU instance; its activity counts for each of them."""
         if not instance.compute_instances:
             return []
@@ -150,7 +153,7 @@ class NodeSampler:
         devices = []
         for compute in instance.compute_instances:
             memory = await self._hardware.memory(compute.mig_uuid)
-            processes = await self._read_processes(compute.mig_uuid, None) if compute.mig_uuid in shared else ()
+            processes = await self._read_processes(compute.mig_uuid, held, None)
             devices.append(
                 DeviceSample(
                     uuid=compute.mig_uuid,
@@ -163,10 +166,15 @@ class NodeSampler:
             )
         return devices
 
-    async def _read_processes(self, device: str, activity: Mapping[int, float] | None) -> tuple[ProcessUse, ...]:
+    async def _read_processes(
+        self, device: str, held: Mapping[str, bool], activity: Mapping[int, float] | None
+    ) -> tuple[ProcessUse, ...]:
+        """The processes of a device that is held; ``held`` is true for a shared one."""
+        if device not in held:
+            return ()
         found = []
         for each in await self._hardware.processes(MigUuid(device)):
-            process = self._processes.identify(each.pid)
+            process = self._processes.identify(each.pid) if held[device] else None
             pod = None if process is None else self._processes.pod_of(process)
             sm = None if activity is None else activity.get(each.pid, 0.0)
             found.append(ProcessUse(None if pod is None else pod.pod, each.memory_bytes, sm))

@@ -1,0 +1,186 @@
+"""Judges what a container does with the device that it holds: a state for each lease, with evidence. Pure.
+
+States and rules, in this order:
+
+1. ``never_used``: no process has computed since the lease began, and it is older than :data:`GRACE`.
+2. ``idle``: no process has computed for :data:`WINDOW`, though one did before.
+3. ``busy``: activity reached :data:`BUSY` at least once in the window. The highest value counts, not the mean: a
+   server that answers a request a minute is in use.
+4. ``unknown``: activity cannot be measured (MIG on Ampere, processes that the kernel proves for no pod), or the lease
+   is too young for a state.
+5. ``resident``: processes hold the device, and activity stayed below :data:`BUSY` for the whole window. An inference
+   server may be so on purpose.
+
+A state is a report; nothing acts on it. The history begins with the agent's process.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from enum import Enum
+from typing import NamedTuple
+
+import msgspec
+
+from tessera.agent.monitoring.sample import DeviceSample, Lease, NodeSample
+from tessera.api.names import PodUid
+from tessera.nvml.measurements import Quantity
+
+#: Seconds after which a device without any process counts as never used.
+GRACE = 600.0
+#: Seconds over which activity and processes are judged; gpu-pruner's default is the same.
+WINDOW = 1800.0
+#: Share of time from which on a device is busy.
+BUSY = 0.01
+#: Seconds that one entry of the history covers.
+_STEP = 60.0
+
+
+class LeaseState(Enum):
+    """What a container does with its device."""
+
+    NEVER_USED = "never_used"
+    RESIDENT = "resident"
+    IDLE = "idle"
+    BUSY = "busy"
+    UNKNOWN = "unknown"
+
+
+#: States in which the device could serve somebody else.
+WASTED = frozenset({LeaseState.NEVER_USED, LeaseState.IDLE, LeaseState.RESIDENT})
+
+
+class LeaseKey(NamedTuple):
+    """A lease over several samples."""
+
+    pod: PodUid
+    container: str
+    device: str
+
+
+class JudgedLease(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a lease at one sample.
+
+    Attributes:
+        lease: the lease.
+        state: its state.
+        evidence: the reason in words.
+        held: seconds since the agent first saw the lease.
+        wasted: GPU-seconds of the lease so far in a state of :data:`WASTED`; half a card for an hour is 1,800.
+    """
+
+    lease: Lease
+    state: LeaseState
+    evidence: str
+    held: float
+    wasted: float
+
+
+class _Use(NamedTuple):
+    """One look at a lease; ``None`` for what cannot be measured."""
+
+    processes: int | None
+    busy: float | None
+    memory: float
+
+
+class _History:
+    """What was seen of one lease."""
+
+    def __init__(self, now: float) -> None:
+        self.began = now
+        self.last_sample = now
+        #: When a process was seen last; ``None`` for never.
+        self.last_process: float | None = None
+        #: (begin, highest activity) of each minute in the window, oldest first. ``None`` for a minute without a value.
+        self.activity: deque[tuple[float, float | None]] = deque()
+        self.wasted = 0.0
+
+    def add(self, use: _Use, now: float) -> None:
+        """Adds a look."""
+        if use.processes != 0:  # unproven processes may be the pod's
+            self.last_process = now
+        if self.activity and now - self.activity[-1][0] < _STEP:
+            begin, highest = self.activity[-1]
+            known = [each for each in (highest, use.busy) if each is not None]
+            self.activity[-1] = begin, max(known, default=None)
+        else:
+            self.activity.append((now, use.busy))
+        while now - self.activity[0][0] > WINDOW:
+            self.activity.popleft()
+
+    @property
+    def highest(self) -> float | None:
+        """The highest activity in the window; ``None`` if none was measured."""
+        return max((value for _, value in self.activity if value is not None), default=None)
+
+
+class LeaseStates:
+    """Judges the leases of one node, sample by sample."""
+
+    def __init__(self) -> None:
+        #: By lease, its history; exactly the leases of the last sample.
+        self._histories: dict[LeaseKey, _History] = {}
+
+    def handle(self, sample: NodeSample) -> tuple[JudgedLease, ...]:
+        """Takes a sample in; returns the state of each of its leases."""
+        devices = {device.uuid: device for gpu in sample.gpus for device in gpu.devices}
+        histories: dict[LeaseKey, _History] = {}
+        judged = []
+        for lease in sample.leases:
+            key = LeaseKey(lease.uid, lease.container, lease.device)
+            history = histories[key] = self._histories.get(key) or _History(sample.taken)
+            judged.append(_judge(lease, devices[lease.device], history, sample.taken))
+        self._histories = histories
+        return tuple(judged)
+
+
+def _judge(lease: Lease, device: DeviceSample, history: _History, now: float) -> JudgedLease:
+    use = _use(lease, device)
+    history.add(use, now)
+    state, evidence = _decide(use, history, now)
+    if state in WASTED:
+        history.wasted += (now - history.last_sample) * device.share * lease.ratio
+    history.last_sample = now
+    return JudgedLease(lease=lease, state=state, evidence=evidence, held=now - history.began, wasted=history.wasted)
+
+
+def _decide(use: _Use, history: _History, now: float) -> tuple[LeaseState, str]:
+    held = now - history.began
+    if history.last_process is None:
+        if held < GRACE:
+            return LeaseState.UNKNOWN, f"held for {_minutes(held)}, no process yet"
+        return LeaseState.NEVER_USED, f"no process in the {_minutes(held)} since it is held"
+    quiet = now - history.last_process
+    if quiet >= WINDOW:
+        return LeaseState.IDLE, f"no process for {_minutes(quiet)}"
+    highest = history.highest
+    if highest is not None and highest >= BUSY:
+        return LeaseState.BUSY, f"up to {highest:.0%} busy in the last {_minutes(min(held, WINDOW))}"
+    if quiet > 0:
+        return LeaseState.UNKNOWN, f"no process for {_minutes(quiet)}"
+    if highest is None:
+        return LeaseState.UNKNOWN, "processes hold it, and its activity cannot be measured"
+    if held < WINDOW:
+        return LeaseState.UNKNOWN, f"held for {_minutes(held)}, not busy yet"
+    gib = use.memory / 2**30
+    return LeaseState.RESIDENT, f"holds {gib:.1f} GiB, at most {highest:.1%} busy in {_minutes(WINDOW)}"
+
+
+def _use(lease: Lease, device: DeviceSample) -> _Use:
+    values: Mapping[Quantity, float] = device.measured.values
+    if lease.ratio >= 1:
+        busy = values.get(Quantity.ENGINE_ACTIVE, values.get(Quantity.GPU_UTILIZATION))
+        return _Use(len(device.processes), busy, values.get(Quantity.MEMORY_USED, 0.0))
+    own = [each for each in device.processes if each.pod == lease.uid]
+    foreign = any(each.pod is None for each in device.processes)
+    activities = [each.sm for each in own if each.sm is not None]
+    measured = len(activities) == len(own) and not foreign
+    return _Use(
+        None if foreign and not own else len(own),
+        sum(activities) if measured else None,
+        float(sum(each.memory_bytes for each in own)),
+    )
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min"

@@ -1,0 +1,127 @@
+"""States of leases: each rule, its evidence, and the time that counts as wasted."""
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tessera.agent.monitoring.lease_states import BUSY, GRACE, WINDOW, JudgedLease, LeaseState, LeaseStates
+from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, NodeSample, ProcessUse
+from tessera.api.names import PodUid
+from tessera.nvml.interface import GpuInfo, GpuUuid
+from tessera.nvml.measurements import Measurements, Quantity
+
+GPU, POD = GpuUuid("GPU-1"), PodUid("uid-a")
+GIB = 1 << 30
+INFO = GpuInfo(
+    uuid=GPU,
+    index=0,
+    minor=0,
+    name="NVIDIA A100",
+    memory_mib=40960,
+    pci_bus_id="00000000:07:00.0",
+    pci_device_id="0x20B010DE",
+    compute_capability=(8, 0),
+)
+OWN = ProcessUse(None, 2 * GIB)
+Look = tuple[float, float | None, tuple[ProcessUse, ...]]
+
+
+def judge(looks: Iterable[Look], *, ratio: float = 1.0, share: float = 1.0) -> list[JudgedLease]:
+    """Plays (time, activity, processes) of a card that one container holds."""
+    states = LeaseStates()
+    lease = Lease(namespace="team", pod="a", uid=POD, container="main", device=GPU, kind="whole", ratio=ratio)
+    found: list[JudgedLease] = []
+    for taken, busy, processes in looks:
+        values = {Quantity.MEMORY_USED: 2.0 * GIB}
+        if busy is not None:
+            values[Quantity.GPU_UTILIZATION] = busy
+        card = DeviceSample(uuid=GPU, measured=Measurements(values), processes=processes, share=share)
+        sample = NodeSample(taken=taken, gpus=(GpuSample(info=INFO, card=card),), leases=(lease,))
+        found += states.handle(sample)
+    return found
+
+
+def every(seconds: float, until: float, busy: float | None, *processes: ProcessUse, begin: float = 0.0) -> list[Look]:
+    return [(begin + seconds * n, busy, processes) for n in range(int((until - begin) / seconds) + 1)]
+
+
+def test_a_card_without_any_process_is_never_used_after_a_grace() -> None:
+    found = judge(every(60, 2 * GRACE, 0.0))
+    assert [each.state for each in found[:10]] == [LeaseState.UNKNOWN] * 10
+    assert found[-1].state is LeaseState.NEVER_USED
+    assert "20 min" in found[-1].evidence
+    assert found[-1].wasted == pytest.approx(2 * GRACE - GRACE + 60)
+
+
+def test_one_busy_moment_in_the_window_makes_it_busy() -> None:
+    looks = [*every(60, WINDOW, 0.0, OWN), (WINDOW + 60, 0.4, (OWN,)), *every(60, 2 * WINDOW, 0.0, OWN, begin=1920)]
+    found = {each.held: each for each in judge(looks)}
+    assert found[WINDOW + 60].state is LeaseState.BUSY
+    assert "40%" in found[2 * WINDOW].evidence
+    assert found[2 * WINDOW].state is LeaseState.BUSY
+
+
+def test_processes_that_do_nothing_for_the_whole_window_are_resident() -> None:
+    found = judge(every(60, WINDOW, BUSY / 2, OWN))
+    assert found[-2].state is LeaseState.UNKNOWN
+    assert found[-1].state is LeaseState.RESIDENT
+    assert "2.0 GiB" in found[-1].evidence
+    assert "0.5%" in found[-1].evidence
+
+
+def test_a_card_whose_processes_ended_is_idle_after_the_window() -> None:
+    looks = [(0.0, 0.9, (OWN,)), *every(60, WINDOW + 120, 0.0, begin=60)]
+    found = judge(looks)
+    assert found[1].state is LeaseState.BUSY
+    assert found[-1].state is LeaseState.IDLE
+    assert "32 min" in found[-1].evidence
+
+
+def test_activity_that_cannot_be_measured_is_unknown_however_long() -> None:
+    found = judge(every(60, 3 * WINDOW, None, OWN))
+    assert {each.state for each in found} == {LeaseState.UNKNOWN}
+    assert found[-1].wasted == 0
+
+
+def test_processes_that_no_pod_provably_has_decide_nothing() -> None:
+    stranger = ProcessUse(None, GIB, 0.5)
+    found = judge(every(60, 3 * WINDOW, 0.5, stranger), ratio=0.25)
+    assert {each.state for each in found} == {LeaseState.UNKNOWN}
+
+
+def test_a_share_is_judged_by_the_pods_own_processes() -> None:
+    own, other = ProcessUse(POD, GIB, 0.0), ProcessUse(PodUid("uid-b"), GIB, 0.9)
+    found = judge(every(60, 2 * WINDOW, 0.9, own, other), ratio=0.25)
+    assert found[-1].state is LeaseState.RESIDENT
+    busy = judge(every(60, WINDOW, 0.9, ProcessUse(POD, GIB, 0.2), other), ratio=0.25)
+    assert busy[-1].state is LeaseState.BUSY
+
+
+def test_waste_counts_by_the_part_of_the_card() -> None:
+    whole, part = judge(every(60, 2 * GRACE, 0.0)), judge(every(60, 2 * GRACE, 0.0), ratio=0.5, share=0.5)
+    assert part[-1].wasted == pytest.approx(whole[-1].wasted / 4)
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(1, 600), st.one_of(st.none(), st.floats(0, 1)), st.sampled_from([(), (OWN,), (OWN, OWN)])),
+        min_size=1,
+        max_size=80,
+    )
+)
+def test_waste_never_falls_and_never_exceeds_the_time_held(
+    steps: list[tuple[float, float | None, tuple[ProcessUse, ...]]],
+) -> None:
+    now, looks = 0.0, []
+    for passed, busy, processes in steps:
+        now += passed
+        looks.append((now, busy, processes))
+    found = judge(looks)
+    wasted = [each.wasted for each in found]
+    assert wasted == sorted(wasted)
+    assert all(each.wasted <= each.held for each in found)
+    for (_, busy, _), each in zip(looks, found, strict=True):
+        if busy is not None and busy >= BUSY and each.state is not LeaseState.BUSY:
+            assert each.state in {LeaseState.NEVER_USED, LeaseState.IDLE, LeaseState.UNKNOWN}
