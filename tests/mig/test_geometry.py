@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from tessera.mig.geometry import Geometry, UnknownProfile
+from tessera.mig.geometry import Geometry, UnknownProfileError
 from tessera.mig.gpu_model import GpuModel, MigUnsupported, PlacementsUnknown
 from tessera.mig.models import MODELS, WHOLE_MODELS, model_by_product, model_by_short_name
 
@@ -16,10 +16,10 @@ def test_profiles_are_found_in_every_spelling() -> None:
 
 
 def test_a_typing_error_is_answered_with_what_exists_and_what_was_meant() -> None:
-    with pytest.raises(UnknownProfile, match=r'did you mean "3g.20gb"') as caught:
+    with pytest.raises(UnknownProfileError, match=r'did you mean "3g.20gb"') as caught:
         A100.profile("3g.20g")
     assert caught.value.known == A100.names
-    with pytest.raises(UnknownProfile):
+    with pytest.raises(UnknownProfileError):
         A100.by_resource("nvidia.com/gpu")
 
 

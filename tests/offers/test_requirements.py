@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.offers.requirements import GIB, Comparison, Requirements, is_product_name
+from tessera.offers.requirements import GIB, CapabilityBound, Requirements, is_product_name
 
 
 @pytest.mark.parametrize(
@@ -38,13 +38,13 @@ def test_a_model_is_known_by_whole_words_in_order(wanted: str, product: str, exp
     ],
 )
 def test_bounds(sign: str, expected: list[bool]) -> None:
-    bound = Comparison(sign, (8, 6))
+    bound = CapabilityBound(sign, (8, 6))
     assert [bound.admits(capability) for capability in ((8, 0), (8, 6), (10, 0))] == expected
 
 
 def test_in_words() -> None:
     asked = Requirements(
-        memory=10 * GIB, nvlink=True, capability=(Comparison(">=", (8, 0)),), products=("A100", "H100")
+        memory=10 * GIB, nvlink=True, capability=(CapabilityBound(">=", (8, 0)),), products=("A100", "H100")
     )
     assert str(asked) == "memory 10Gi, compute capability >=8.0, product A100 or H100, NVLink"
     assert str(Requirements()) == ""

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from tests.offers.offered import Placed, chosen_among, shared_card, slices, whole_card
 
 from tessera.mig.models import model_by_short_name
-from tessera.offers.requirements import GIB, Comparison, Requirements
+from tessera.offers.requirements import GIB, CapabilityBound, Requirements
 from tessera.offers.selection import (
     CardProperties,
-    NodeRestriction,
     NoOfferFits,
     Offer,
     OfferChoice,
     OfferedKind,
     OfferTable,
+    RestrictionKind,
     list_unmet,
 )
 
@@ -118,38 +118,38 @@ def test_ecc() -> None:
 
 def test_compute_capability_and_product() -> None:
     offers = (whole_card("t4", T4, 4), whole_card("a100", A100, 8), whole_card("h100", H100, 8))
-    at_least = (Comparison(">=", (8, 0)),)
+    at_least = (CapabilityBound(">=", (8, 0)),)
     assert chosen(need(capability=at_least), *offers).nodes == ("a100",)
-    assert chosen(need(capability=(*at_least, Comparison("!=", (8, 0)))), *offers).nodes == ("h100",)
+    assert chosen(need(capability=(*at_least, CapabilityBound("!=", (8, 0)))), *offers).nodes == ("h100",)
     assert chosen(need(products=("H100", "H200")), *offers).nodes == ("h100",)
     assert chosen(need(products=("H100", "A100")), *offers).nodes == ("a100",)
 
 
 def test_a_resource_that_means_one_card_everywhere_needs_no_restriction() -> None:
     choice = chosen(need(40), whole_card("one", A100, 8), whole_card("two", A100, 4))
-    assert (choice.restriction, choice.nodes) == (NodeRestriction.NOTHING, ("one", "two"))
+    assert (choice.restriction, choice.nodes) == (RestrictionKind.NOTHING, ("one", "two"))
 
 
 def test_other_cards_of_the_same_resource_are_kept_off_by_the_model() -> None:
     choice = chosen(need(40), whole_card("small", T4, 8), whole_card("one", A100, 8))
-    assert (choice.restriction, choice.products) == (NodeRestriction.PRODUCT, ("NVIDIA A100-SXM4-40GB",))
+    assert (choice.restriction, choice.products) == (RestrictionKind.PRODUCT, ("NVIDIA A100-SXM4-40GB",))
 
 
 def test_larger_cards_of_the_same_resource_are_kept_free() -> None:
     choice = chosen(need(10), whole_card("small", T4, 8), whole_card("large", H100, 8))
-    assert (choice.restriction, choice.products) == (NodeRestriction.PRODUCT, ("Tesla T4",))
+    assert (choice.restriction, choice.products) == (RestrictionKind.PRODUCT, ("Tesla T4",))
 
 
 def test_the_model_does_not_tell_apart_nodes_that_have_several() -> None:
     mixed = [whole_card("mixed", T4, 2), *slices("mixed", A100, A100_TABLE, {"1g.5gb": 7}, dynamic=False)]
     choice = chosen(need(40), *mixed, whole_card("one", A100, 8))
-    assert (choice.resource, choice.restriction, choice.nodes) == ("nvidia.com/gpu", NodeRestriction.NODES, ("one",))
+    assert (choice.resource, choice.restriction, choice.nodes) == ("nvidia.com/gpu", RestrictionKind.NODES, ("one",))
 
 
 def test_the_model_does_not_tell_apart_the_same_model_used_otherwise() -> None:
     unrenamed = shared_card("shared", A100, 8, replicas=4, resource="nvidia.com/gpu")
     choice = chosen(need(40), unrenamed, whole_card("one", A100, 8))
-    assert (choice.restriction, choice.nodes) == (NodeRestriction.NODES, ("one",))
+    assert (choice.restriction, choice.nodes) == (RestrictionKind.NODES, ("one",))
 
 
 def test_a_node_that_gives_out_good_and_bad_under_one_name_is_not_meant() -> None:
@@ -183,8 +183,11 @@ def test_a_refusal_says_what_the_cluster_has() -> None:
     ("requirements", "text"),
     [
         (need(products=("B200",)), "none has the product asked for"),
-        (need(capability=(Comparison(">=", (9, 0)),)), "none has the compute capability asked for"),
-        (need(20, capability=(Comparison("<", (8, 0)),)), "each requirement alone can be met, all together cannot"),
+        (need(capability=(CapabilityBound(">=", (9, 0)),)), "none has the compute capability asked for"),
+        (
+            need(20, capability=(CapabilityBound("<", (8, 0)),)),
+            "each requirement alone can be met, all together cannot",
+        ),
     ],
 )
 def test_a_refusal_says_what_is_missing(requirements: Requirements, text: str) -> None:

@@ -13,7 +13,7 @@ from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
 from tessera.kube.resources import CRDS, MUTATING_WEBHOOKS, NAMESPACES
 from tessera.webhook.base.options import WebhookOptions
-from tessera.webhook.main.run import Webhook
+from tessera.webhook.main.run import WebhookReplica
 from tessera_lab.apiserver.admission.webhooks.admission_webhooks import AdmissionWebhooks
 from tessera_lab.apiserver.admission.webhooks.callers import InProcessCaller
 from tessera_lab.apiserver.interfaces import UserInfo
@@ -52,11 +52,11 @@ class Lab:
         core.parts.webhooks = AdmissionWebhooks(core.store, core.registry, caller, core.new_uid)
 
     @asynccontextmanager
-    async def replica(self, seed: int = 0, **options: Any) -> AsyncIterator[Webhook]:
+    async def replica(self, seed: int = 0, **options: Any) -> AsyncIterator[WebhookReplica]:
         ready = asyncio.Event()
         chosen = WebhookOptions(**{"port": None, "health_port": None, "on_ready": ready.set, **options})
         client = Client(InProcessTransport(self.server, ADMIN), field_manager="tessera-webhook", clock=self.clock)
-        webhook = Webhook(chosen, client, self.clock, rng=random.Random(seed))
+        webhook = WebhookReplica(chosen, client, self.clock, rng=random.Random(seed))
         task = asyncio.create_task(webhook.run())
         try:
             yield webhook

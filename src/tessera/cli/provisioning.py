@@ -14,7 +14,7 @@ from tessera.cli.base.console import say, say_document, say_json
 if TYPE_CHECKING:
     from tessera.provisioning.experiments.results import Samples
     from tessera.provisioning.milestones import ProvisioningRecord, WorkloadRecord
-    from tessera.provisioning.report.summary import Summary, WorkloadSummary
+    from tessera.provisioning.report.summary import ProvisioningSummary, WorkloadSummary
 
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True)
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -117,7 +117,7 @@ def _matches(at: Mapping[Any, float], group: str, since: float | None, groups: S
 
 def _show(
     output: str,
-    found: "Sequence[Summary]",
+    found: "Sequence[ProvisioningSummary]",
     pods: "Sequence[WorkloadSummary]",
     results: "Sequence[Samples]",
     now: float,
@@ -136,7 +136,7 @@ def _show(
         say_document(_svg(found, results))
 
 
-def _svg(found: "Sequence[Summary]", results: "Sequence[Samples]") -> str:
+def _svg(found: "Sequence[ProvisioningSummary]", results: "Sequence[Samples]") -> str:
     from tessera.provisioning.report.charts import bars, draw_stacked_bars
 
     names = list(dict.fromkeys(each.experiment for each in results))

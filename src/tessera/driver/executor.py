@@ -18,7 +18,7 @@ from tessera.api.driver.nvidia_driver import OWNER_LABEL
 from tessera.driver.manifests.configs import (
     CLUSTER_PROXY,
     NO_PROXY,
-    ConfigError,
+    DriverConfigError,
     Proxy,
     needed_config_maps,
     read_proxy,
@@ -127,7 +127,7 @@ class DriverExecutor:
         try:
             if self._may_act():
                 await self._send(instruction)
-        except ConfigError as error:
+        except DriverConfigError as error:
             self._note_problem(instruction, str(error))
             return self._executor.back_off(instruction_key(instruction))
         if isinstance(instruction, CreateSet):

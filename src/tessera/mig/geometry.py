@@ -26,7 +26,7 @@ from tessera.mig.names import (
 )
 
 
-class UnknownProfile(ValueError):  # noqa: N818 - the name says what is wrong, as NVML's own words do
+class UnknownProfileError(ValueError):
     """A profile that a card does not have.
 
     Attributes:
@@ -217,21 +217,21 @@ class Geometry(msgspec.Struct, frozen=True):
         """The profile of that name, in either spelling or an alias.
 
         Raises:
-            UnknownProfile: the card has none of that name.
+            UnknownProfileError: the card has none of that name.
         """
         row = self.find(name)
         if row is None:
-            raise UnknownProfile(name, self.names, self.family)
+            raise UnknownProfileError(name, self.names, self.family)
         return row
 
     def by_resource(self, resource: str) -> Profile:
         """The profile of an extended resource, ``nvidia.com/mig-3g.20gb``.
 
         Raises:
-            UnknownProfile: not a MIG resource, or none of this card.
+            UnknownProfileError: not a MIG resource, or none of this card.
         """
         if not resource.startswith(RESOURCE_PREFIX):
-            raise UnknownProfile(resource, [row.resource for row in self.profiles], self.family)
+            raise UnknownProfileError(resource, [row.resource for row in self.profiles], self.family)
         return self.profile(resource.removeprefix(RESOURCE_PREFIX))
 
     def restrict(self, names: Iterable[str]) -> "Geometry":

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from tessera.mig.geometry import Geometry, Placement, Profile, UnknownProfile
+from tessera.mig.geometry import Geometry, Placement, Profile, UnknownProfileError
 from tessera.mig.occupancy import free_placements, free_slots, free_starts
 
 
@@ -74,7 +74,7 @@ def plan_layout(
     counts = Counter(wanted) if not isinstance(wanted, Mapping) else Counter(dict(wanted))
     try:
         named = Counter({geometry.profile(name).name: count for name, count in counts.items() if count})
-    except UnknownProfile as unknown:
+    except UnknownProfileError as unknown:
         return Infeasible("unknown profile", str(unknown), ((unknown.profile, counts[unknown.profile]),))
     if any(count < 0 for count in named.values()):
         bad = next(name for name, count in named.items() if count < 0)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from tessera.mig.geometry import Geometry, Placement, Profile, UnknownProfile
+from tessera.mig.geometry import Geometry, Placement, Profile, UnknownProfileError
 from tessera.mig.names import parse_profile_name
 
 
@@ -111,7 +111,7 @@ def find_conflict(geometry: Geometry, profile_name: str, held: Sequence[Placemen
     """
     try:
         profile = geometry.profile(profile_name)
-    except UnknownProfile as unknown:
+    except UnknownProfileError as unknown:
         return PlacementConflict(profile_name, "unknown profile", str(unknown))
     occupancy = occupancy_of(geometry, held)
     if free_starts(geometry, profile, occupancy):

@@ -30,7 +30,7 @@ OPERATORS: Mapping[str, Callable[[tuple[int, int], tuple[int, int]], bool]] = Ma
 )
 
 
-class Comparison(msgspec.Struct, frozen=True):
+class CapabilityBound(msgspec.Struct, frozen=True):
     """A bound on the compute capability: a sign of :data:`OPERATORS` and a version."""
 
     sign: str
@@ -58,7 +58,7 @@ class Requirements(msgspec.Struct, frozen=True, kw_only=True):
     memory: int = 0
     nvlink: bool = False
     ecc: bool = False
-    capability: tuple[Comparison, ...] = ()
+    capability: tuple[CapabilityBound, ...] = ()
     products: tuple[str, ...] = ()
 
     def describe(self) -> dict[str, str]:

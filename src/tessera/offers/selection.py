@@ -122,7 +122,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.resource} ({_WORDS[self.kind]} of {card.product}: {facts})"
 
 
-class NodeRestriction(Enum):
+class RestrictionKind(Enum):
     """The restriction that keeps the pod off nodes whose resource of this name does not fulfil its requirements."""
 
     NOTHING = "nothing"
@@ -143,7 +143,7 @@ class OfferChoice(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     resource: str
-    restriction: NodeRestriction
+    restriction: RestrictionKind
     products: tuple[str, ...]
     nodes: tuple[str, ...]
     reason: str
@@ -269,7 +269,7 @@ def choose_offer(
     others = _unite_nodes(same) & ~selected
     return OfferChoice(
         resource=best.resource,
-        restriction=NodeRestriction.NODES if unknown else _choose_restriction(selected, others, every),
+        restriction=RestrictionKind.NODES if unknown else _choose_restriction(selected, others, every),
         # A node with the resource on several cards, all of them sufficient, is still selected.
         products=tuple(sorted({each.offer.card.product for each in same if each.nodes & selected})),
         nodes=tuple(names(selected)),
@@ -289,9 +289,9 @@ def _unite_nodes(groups: Iterable[OfferOnNodes | CheckedOffer]) -> Nodes:
     return united
 
 
-def _choose_restriction(nodes: Nodes, others: Nodes, every: Sequence[CheckedOffer]) -> NodeRestriction:
+def _choose_restriction(nodes: Nodes, others: Nodes, every: Sequence[CheckedOffer]) -> RestrictionKind:
     if not others:
-        return NodeRestriction.NOTHING
+        return RestrictionKind.NOTHING
     products: dict[str, Nodes] = {}
     for each in every:
         products[each.offer.card.product] = products.get(each.offer.card.product, 0) | each.nodes
@@ -301,7 +301,7 @@ def _choose_restriction(nodes: Nodes, others: Nodes, every: Sequence[CheckedOffe
         with_one |= has
     uniform = not with_several & (nodes | others)
     apart = not any(has & nodes and has & others for has in products.values())
-    return NodeRestriction.PRODUCT if uniform and apart else NodeRestriction.NODES
+    return RestrictionKind.PRODUCT if uniform and apart else RestrictionKind.NODES
 
 
 def _choice_text(requirements: Requirements, best: Offer, sure: Sequence[Offer]) -> str:

@@ -20,7 +20,7 @@ CONFIDENCE = 0.95
 _ROUNDING = 1e-6
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class SampleSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A sample in five numbers, in the unit of the sample.
 
     Attributes:
@@ -40,7 +40,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     deviation: float | None
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+class SampleComparison(msgspec.Struct, frozen=True, kw_only=True):
     """Two samples compared: the second against the first.
 
     Attributes:
@@ -60,7 +60,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     effect: float | None
 
 
-def summary(values: Sequence[float]) -> Summary:
+def summary(values: Sequence[float]) -> SampleSummary:
     """Describes a sample.
 
     Raises:
@@ -70,25 +70,25 @@ def summary(values: Sequence[float]) -> Summary:
         raise ValueError("a sample of no values has no mean")
     n, mean = len(values), fmean(values)
     if n == 1:
-        return Summary(n=1, mean=mean, median=values[0], low=None, high=None, deviation=None)
+        return SampleSummary(n=1, mean=mean, median=values[0], low=None, high=None, deviation=None)
     deviation = stdev(values)
     half = student(n - 1) * deviation / math.sqrt(n)
-    return Summary(n=n, mean=mean, median=median(values), low=mean - half, high=mean + half, deviation=deviation)
+    return SampleSummary(n=n, mean=mean, median=median(values), low=mean - half, high=mean + half, deviation=deviation)
 
 
-def compare(first: Sequence[float], second: Sequence[float]) -> Comparison:
+def compare(first: Sequence[float], second: Sequence[float]) -> SampleComparison:
     """By how much the second sample is smaller than the first."""
     difference = fmean(first) - fmean(second)
     ratio = fmean(second) / fmean(first) if fmean(first) else None
     if min(len(first), len(second)) < 2:
-        return Comparison(difference=difference, low=None, high=None, ratio=ratio, effect=None)
+        return SampleComparison(difference=difference, low=None, high=None, ratio=ratio, effect=None)
     one, two = stdev(first) ** 2 / len(first), stdev(second) ** 2 / len(second)
     if not _varies(first) and not _varies(second):
-        return Comparison(difference=difference, low=None, high=None, ratio=ratio, effect=None)
+        return SampleComparison(difference=difference, low=None, high=None, ratio=ratio, effect=None)
     # Welch's degrees of freedom, rounded down, which widens the interval.
     freedom = (one + two) ** 2 / (one**2 / (len(first) - 1) + two**2 / (len(second) - 1))
     half = student(max(1, int(freedom))) * math.sqrt(one + two)
-    return Comparison(
+    return SampleComparison(
         difference=difference,
         low=difference - half,
         high=difference + half,

@@ -33,7 +33,7 @@ from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import DriverNotLoaded, NvmlError
 from tessera.replay.service import NO_RECORDS, fetch_records
 from tessera.webhook.base.options import WebhookOptions
-from tessera.webhook.main.run import Webhook
+from tessera.webhook.main.run import WebhookReplica
 from tessera_lab.apiserver.interfaces import CommandResult
 from tessera_lab.installation.image_resolver import SimulatedResolver
 from tessera_lab.kubelet.context import ContainerContext, Entrypoint, InProcessPlugins
@@ -164,7 +164,7 @@ async def _webhook(
     options = dataclasses.replace(
         options, address=context.pod.ip, port=None if socketless else options.port, health_port=None
     )
-    webhook = Webhook(options, client, context.clock, rng=rng)
+    webhook = WebhookReplica(options, client, context.clock, rng=rng)
     if socketless:
         cluster.reviewers[(options.namespace, options.service)] = webhook.review
     await webhook.run()

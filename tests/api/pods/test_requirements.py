@@ -4,7 +4,7 @@ import pytest
 
 from tessera.api.pods.requirements import RequirementError, requirements_of
 from tessera.limits.pods import REQUIRED_MEMORY
-from tessera.offers.requirements import GIB, Comparison, Requirements
+from tessera.offers.requirements import GIB, CapabilityBound, Requirements
 
 TOO_MUCH = (
     'annotation tessera.dev/gpu-memory: "{}…" is more than any GPU will have; '
@@ -27,7 +27,7 @@ def test_all_of_them() -> None:
         memory=10 * GIB,
         nvlink=True,
         ecc=True,
-        capability=(Comparison(">=", (8, 0)),),
+        capability=(CapabilityBound(">=", (8, 0)),),
         products=("A100", "H100"),
     )
 
@@ -42,13 +42,13 @@ def test_memory(text: str, amount: int) -> None:
 @pytest.mark.parametrize(
     ("text", "bounds"),
     [
-        (">=8.0", [Comparison(">=", (8, 0))]),
-        ("8.6", [Comparison("==", (8, 6))]),
-        (" >= 8.0 , < 10.0 ", [Comparison(">=", (8, 0)), Comparison("<", (10, 0))]),
-        ("!=8.9", [Comparison("!=", (8, 9))]),
+        (">=8.0", [CapabilityBound(">=", (8, 0))]),
+        ("8.6", [CapabilityBound("==", (8, 6))]),
+        (" >= 8.0 , < 10.0 ", [CapabilityBound(">=", (8, 0)), CapabilityBound("<", (10, 0))]),
+        ("!=8.9", [CapabilityBound("!=", (8, 9))]),
     ],
 )
-def test_compute_capability(text: str, bounds: list[Comparison]) -> None:
+def test_compute_capability(text: str, bounds: list[CapabilityBound]) -> None:
     assert of(compute_capability=text) == Requirements(capability=tuple(bounds))
 
 

@@ -16,7 +16,7 @@ from tessera.cli.main import main
 from tessera.clock import LoopClock
 from tessera.driver.build.builds import NAMESPACE, BuildJobs
 from tessera.driver.build.containerfiles import build_context, local_commands
-from tessera.driver.build.families import Family
+from tessera.driver.build.families import BuildFamily
 from tessera.driver.build.job import build_config_map, build_job
 from tessera.driver.build.orders import BuildOrder, make_order
 from tessera.driver.build.states import BuildRetries
@@ -59,8 +59,8 @@ def test_a_dry_run_prints_exactly_the_objects_that_would_be_made(capsys: pytest.
     assert files == {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        **build_config_map(Family.UBUNTU),
-        "metadata": {"namespace": NAMESPACE, **build_config_map(Family.UBUNTU)["metadata"]},
+        **build_config_map(BuildFamily.UBUNTU),
+        "metadata": {"namespace": NAMESPACE, **build_config_map(BuildFamily.UBUNTU)["metadata"]},
     }
     body = build_job(ORDER, 1)
     expected = {
@@ -91,7 +91,7 @@ def test_the_files_of_a_local_build_are_written_where_its_commands_look(
 ) -> None:
     folder = tmp_path / "driver-build"
     shown = told(capsys, *UBUNTU, "--local", "--files", str(folder))
-    assert {path.name: path.read_text() for path in folder.iterdir()} == build_context(Family.UBUNTU)
+    assert {path.name: path.read_text() for path in folder.iterdir()} == build_context(BuildFamily.UBUNTU)
     assert f"  {folder}\n" in shown
     done = subprocess.run(["sh", "-n"], input=shown, text=True, capture_output=True)
     assert done.returncode == 0, done.stderr

@@ -19,7 +19,7 @@ from tessera.driver.build.containerfiles import (
     containerfile,
     local_commands,
 )
-from tessera.driver.build.families import Family
+from tessera.driver.build.families import BuildFamily
 from tessera.driver.build.job import PULL_SECRET, RHSM_SECRET, SIGNING_SECRET, build_config_map, build_job, job_name
 from tessera.driver.build.orders import BuildOrder
 from tessera.driver.build.settings import BuildSettings
@@ -27,15 +27,15 @@ from tessera.driver.driver_sets import PoolKey
 from tessera.kube.resources import CONFIGMAPS, JOBS, manifest
 
 Ordered = Callable[..., BuildOrder]
-FAMILIES = pytest.mark.parametrize("family", Family)
+FAMILIES = pytest.mark.parametrize("family", BuildFamily)
 
 
-def order_of(family: Family, ordered: Ordered, rhcos: PoolKey, **rest: Any) -> BuildOrder:
-    return ordered(**rest) if family is Family.UBUNTU else ordered(rhcos, "550.54.14", **rest)
+def order_of(family: BuildFamily, ordered: Ordered, rhcos: PoolKey, **rest: Any) -> BuildOrder:
+    return ordered(**rest) if family is BuildFamily.UBUNTU else ordered(rhcos, "550.54.14", **rest)
 
 
 @FAMILIES
-def test_every_file_that_is_copied_is_in_the_folder_and_none_is_there_for_nothing(family: Family) -> None:
+def test_every_file_that_is_copied_is_in_the_folder_and_none_is_there_for_nothing(family: BuildFamily) -> None:
     copied = {
         name
         for line in re.findall(r"^COPY (?!--from)(.*)$", containerfile(family), re.MULTILINE)
@@ -46,7 +46,7 @@ def test_every_file_that_is_copied_is_in_the_folder_and_none_is_there_for_nothin
 
 @FAMILIES
 def test_every_argument_is_declared_and_what_scripts_read_reaches_them(
-    family: Family, ordered: Ordered, rhcos: PoolKey
+    family: BuildFamily, ordered: Ordered, rhcos: PoolKey
 ) -> None:
     declared = set(re.findall(r"^ARG (\w+)", containerfile(family), re.MULTILINE))
     assert build_args(order_of(family, ordered, rhcos)).keys() <= declared
@@ -60,7 +60,7 @@ def test_every_argument_is_declared_and_what_scripts_read_reaches_them(
 
 
 @FAMILIES
-def test_the_scripts_are_shell(family: Family) -> None:
+def test_the_scripts_are_shell(family: BuildFamily) -> None:
     for name, body in (build_context(family) | {"build.sh": build_file("build.sh")}).items():
         if name.endswith(".sh"):
             done = subprocess.run(["sh", "-n"], input=body, text=True, capture_output=True)
@@ -89,7 +89,7 @@ def test_rhel_s_arguments_name_the_toolkit_and_the_64k_kernel(ordered: Ordered, 
 
 @pytest.mark.parametrize("tool", ["buildah", "podman"])
 @FAMILIES
-def test_the_local_commands_do_the_same(family: Family, tool: str, ordered: Ordered, rhcos: PoolKey) -> None:
+def test_the_local_commands_do_the_same(family: BuildFamily, tool: str, ordered: Ordered, rhcos: PoolKey) -> None:
     order = order_of(family, ordered, rhcos)
     lines = [line for line in local_commands(order, tool=tool).replace("\\\n", "").splitlines() if line[0] != "#"]
     build, push = (shlex.split(line) for line in lines)
@@ -100,11 +100,11 @@ def test_the_local_commands_do_the_same(family: Family, tool: str, ordered: Orde
 
 
 def test_the_config_map_is_named_by_what_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = build_config_map(Family.UBUNTU)
+    before = build_config_map(BuildFamily.UBUNTU)
     assert before["immutable"] is True
-    assert before == build_config_map(Family.UBUNTU)
-    assert before["metadata"]["name"] != build_config_map(Family.RHEL)["metadata"]["name"]
-    assert sum(map(len, build_config_map(Family.RHEL)["data"].values())) < 512 * 1024
+    assert before == build_config_map(BuildFamily.UBUNTU)
+    assert before["metadata"]["name"] != build_config_map(BuildFamily.RHEL)["metadata"]["name"]
+    assert sum(map(len, build_config_map(BuildFamily.RHEL)["data"].values())) < 512 * 1024
 
 
 def test_the_job_goes_to_a_node_of_its_architecture_and_ends_in_bounded_time(
@@ -124,7 +124,7 @@ def test_the_job_goes_to_a_node_of_its_architecture_and_ends_in_bounded_time(
 @pytest.mark.parametrize("version", ["1.29.0", "1.31.0", "1.34.0"])
 @FAMILIES
 def test_the_api_server_s_own_schema_takes_both_objects(
-    family: Family, version: str, ordered: Ordered, rhcos: PoolKey
+    family: BuildFamily, version: str, ordered: Ordered, rhcos: PoolKey
 ) -> None:
     order = order_of(family, ordered, rhcos, settings=BuildSettings(push_secret="push-here", ca_config_map="our-ca"))
     made = manifest(JOBS.untyped(), build_job(order, 1))

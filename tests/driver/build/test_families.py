@@ -5,7 +5,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from tessera.driver.build.families import Family
+from tessera.driver.build.families import BuildFamily
 from tessera.driver.build.orders import BuildOrder, make_order
 from tessera.driver.build.settings import BuildSettings, UnbuildableError
 from tessera.driver.driver_sets import PoolKey
@@ -14,10 +14,10 @@ Ordered = Callable[..., BuildOrder]
 
 
 def test_ubuntu_takes_packages_and_rhcos_compiles_in_its_own_toolkit(ordered: Ordered, rhcos: PoolKey) -> None:
-    assert ordered().family is Family.UBUNTU
+    assert ordered().family is BuildFamily.UBUNTU
     assert (ordered().base_image, ordered().builder_image) == ("docker.io/library/ubuntu:22.04", "")
     compiled = ordered(rhcos, "550.54.14")
-    assert compiled.family is Family.RHEL
+    assert compiled.family is BuildFamily.RHEL
     assert compiled.base_image == "registry.access.redhat.com/ubi9/ubi:latest"
     assert compiled.builder_image.endswith("/openshift/driver-toolkit:415.92.202402201450-0")
 

@@ -11,7 +11,7 @@ import pytest
 from tessera.api.driver.driver_policy import DriverPolicy, ImageSource, OperandSettings
 from tessera.api.driver.node_status import DRIVER_SET_LABEL, DriverStrategy
 from tessera.driver.driver_sets import DriverSet, PoolKey, make_set
-from tessera.driver.manifests.configs import ConfigError, needed_config_maps
+from tessera.driver.manifests.configs import DriverConfigError, needed_config_maps
 from tessera.driver.manifests.driver import driver_daemonset
 from tessera.driver.manifests.names import set_of
 from tessera.driver.manifests.toolkit import CONTAINERD, CRIO, runtime_class, toolkit_daemonset
@@ -228,7 +228,7 @@ def test_each_key_of_a_config_map_is_a_file_of_its_own() -> None:
 def test_a_config_map_that_is_not_there_is_named() -> None:
     of = policy(config_maps={"kernelModuleConfig": "modules"})
     assert needed_config_maps(of, made(of)) == ["modules"]
-    with pytest.raises(ConfigError, match="ConfigMap 'modules' is not in Tessera's namespace"):
+    with pytest.raises(DriverConfigError, match="ConfigMap 'modules' is not in Tessera's namespace"):
         driver_daemonset(of, made(of), {})
 
 

@@ -11,7 +11,7 @@ import yaml
 from tests.kube.conftest import ImpatientClock
 
 from tessera.kube.transport.credentials import Credential
-from tessera.kube.transport.kubeconfig import ClusterConfig, ConfigError, load_config
+from tessera.kube.transport.kubeconfig import ClusterConfig, ClusterConfigError, load_config
 
 
 def kubeconfig(path: Path, **content: Any) -> Path:
@@ -90,9 +90,9 @@ def test_an_explicit_file_is_taken_alone(tmp_path: Path) -> None:
     simple(tmp_path)
     other = kubeconfig(tmp_path / "other", clusters=[cluster("c", "https://other")], contexts=[context("z", "c")])
     assert load(tmp_path, kubeconfig=str(other), context="z").server == "https://other"
-    with pytest.raises(ConfigError, match="context 'x' does not exist; there are: z"):
+    with pytest.raises(ClusterConfigError, match="context 'x' does not exist; there are: z"):
         load(tmp_path, kubeconfig=str(other), context="x")
-    with pytest.raises(ConfigError, match=r"kubeconfig .*nowhere: No such file"):
+    with pytest.raises(ClusterConfigError, match=r"kubeconfig .*nowhere: No such file"):
         load(tmp_path, kubeconfig=str(tmp_path / "nowhere"))
 
 
@@ -166,7 +166,7 @@ async def test_a_pod_without_a_kubeconfig_uses_its_service_account(tmp_path: Pat
 )
 def test_what_cannot_be_used_is_named(tmp_path: Path, content: dict[str, Any], error: str) -> None:
     kubeconfig(tmp_path / ".kube" / "config", **content)
-    with pytest.raises(ConfigError, match=error):
+    with pytest.raises(ClusterConfigError, match=error):
         load(tmp_path)
 
 
@@ -182,18 +182,18 @@ def test_what_cannot_be_used_is_named(tmp_path: Path, content: dict[str, Any], e
 )
 def test_users_that_cannot_be_used_are_named(tmp_path: Path, of_user: dict[str, Any], error: str) -> None:
     simple(tmp_path, **of_user)
-    with pytest.raises((ConfigError, ConnectionError), match=error):
+    with pytest.raises((ClusterConfigError, ConnectionError), match=error):
         load(tmp_path)
 
 
 def test_a_file_that_is_no_kubeconfig_is_named(tmp_path: Path) -> None:
     path = tmp_path / "bad"
     path.write_text("[1, 2")
-    with pytest.raises(ConfigError, match="is not YAML"):
+    with pytest.raises(ClusterConfigError, match="is not YAML"):
         load(tmp_path, kubeconfig=str(path))
     path.write_text("[" * 5000)
-    with pytest.raises(ConfigError, match="is not YAML"):
+    with pytest.raises(ClusterConfigError, match="is not YAML"):
         load(tmp_path, kubeconfig=str(path))
     path.write_text("[1, 2]")
-    with pytest.raises(ConfigError, match="a mapping with clusters"):
+    with pytest.raises(ClusterConfigError, match="a mapping with clusters"):
         load(tmp_path, kubeconfig=str(path))

@@ -250,7 +250,7 @@ def test_a_page_has_the_numbers_of_experiments_and_by_how_much_they_differ() -> 
 def test_scenarios_that_differ_in_two_things_are_not_compared() -> None:
     several = [Samples(experiment=AUTOSCALE, scenario=s, operator=o, samples=(1.0,)) for s in "ab" for o in "xy"]
     several.append(Samples(experiment=POLICY_RESET, scenario="a", operator="x", samples=(1.0,)))
-    assert [each.what for each in differences(several)] == [
+    assert [each.scenarios for each in differences(several)] == [
         "a (x) → a (y)",
         "a (x) → b (x)",
         "a (y) → b (y)",

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX
 from tessera.kube.quantity import parse_quantity
 from tessera.limits.pods import OWN_ANNOTATIONS, PRODUCTS, REQUIRED_MEMORY, REQUIREMENT
-from tessera.offers.requirements import OPERATORS, Comparison, Requirements
+from tessera.offers.requirements import OPERATORS, CapabilityBound, Requirements
 from tessera.text import one_line
 
 PREFIX = "tessera.dev/"
@@ -121,11 +121,11 @@ def _read_boolean(key: str, text: str) -> bool:
     return text == "true"
 
 
-def _read_capability(text: str) -> tuple[Comparison, ...]:
+def _read_capability(text: str) -> tuple[CapabilityBound, ...]:
     return tuple(_read_comparison(part.strip()) for part in text.split(","))
 
 
-def _read_comparison(part: str) -> Comparison:
+def _read_comparison(part: str) -> CapabilityBound:
     sign = next((each for each in OPERATORS if part.startswith(each)), "")
     version = _VERSION.fullmatch(part.removeprefix(sign).strip())
     if version is None:
@@ -133,7 +133,7 @@ def _read_comparison(part: str) -> Comparison:
             f'annotation {CAPABILITY}: "{one_line(part, _SHOWN)}" is no bound; write one of {" ".join(OPERATORS)} and '
             'a version, for example ">=8.0" or ">=8.0,<10.0"'
         )
-    return Comparison(sign or "==", (int(version[1]), int(version[2])))
+    return CapabilityBound(sign or "==", (int(version[1]), int(version[2])))
 
 
 def _read_products(text: str) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ def cluster_config(kubeconfig: Path | None = None, context: str | None = None) -
     Inside a pod without any of these, the pod's own service account is used.
 
     Raises:
-        ConfigError: nothing usable is configured.
+        ClusterConfigError: nothing usable is configured.
     """
     from tessera.kube.transport.kubeconfig import load_config
 

@@ -23,7 +23,7 @@ from tessera.controller.cluster.selector_index import (
     selection_keys,
 )
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.objects.pod_relations import HostPort, Labels, PodAffinityTerm, PodRelations, PodSelection
+from tessera.controller.objects.pod_relations import HostPort, Labels, PodAffinityRule, PodRelations, PodSelection
 from tessera.limits.planning import OPPOSING_TERMS, REMEMBERED_OPPOSITION, REMEMBERED_SELECTIONS
 
 #: Groups that can be passed over, or looked up, at the cost of one comparison.
@@ -93,7 +93,7 @@ class PodIndex:
         #: ``version`` when the newest group and the newest term were added.
         self._last_group = self._last_term = 0
         #: The anti-affinity terms of these pods, by both keys. No term is without pods.
-        self._holders: dict[PodAffinityTerm, TermHolders] = {}
+        self._holders: dict[PodAffinityRule, TermHolders] = {}
         self._holders_by_label: SelectorIndex[TermHolders] = SelectorIndex()
         #: Remembered answers, the last used at the end, and the sum of their sizes.
         self._selected: dict[PodSelection, SelectedPods] = {}
@@ -185,7 +185,7 @@ class PodIndex:
             self._groups_by_label.add(group, pod_keys(namespace, group.labels))
         return group
 
-    def _count_holder(self, term: PodAffinityTerm, node: NodeName, sign: int) -> None:
+    def _count_holder(self, term: PodAffinityRule, node: NodeName, sign: int) -> None:
         holders = self._holders.get(term)
         if holders is None:
             self._last_term = self.version

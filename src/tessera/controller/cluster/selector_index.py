@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 from tessera.api.names import NodeName
-from tessera.controller.objects.pod_relations import Labels, PodAffinityTerm, PodSelection
+from tessera.controller.objects.pod_relations import Labels, PodAffinityRule, PodSelection
 
 #: Values up to which a list's selector has a key for each value; a longer one is compared with its whole namespace.
 _LISTED = 16
@@ -45,7 +45,7 @@ class TermHolders:
 
     __slots__ = ("changed", "created", "nodes", "term")
 
-    def __init__(self, term: PodAffinityTerm, version: int) -> None:
+    def __init__(self, term: PodAffinityRule, version: int) -> None:
         self.term = term
         self.nodes: Counter[NodeName] = Counter()
         self.created = self.changed = version

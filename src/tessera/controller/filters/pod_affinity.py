@@ -24,7 +24,7 @@ from tessera.controller.objects.pod_relations import (
     NO_RELATIONS,
     HostPort,
     Labels,
-    PodAffinityTerm,
+    PodAffinityRule,
     PodRelations,
     TopologySpread,
 )
@@ -205,13 +205,13 @@ class PodAffinityFilter:
         if against:
             yield ~against, EXISTING_ANTI_AFFINITY
 
-    def _select(self, rule: PodAffinityTerm | TopologySpread) -> SelectedPods | None:
+    def _select(self, rule: PodAffinityRule | TopologySpread) -> SelectedPods | None:
         """Returns the pods that a rule selects; None if finding them would cost too much."""
         return self._pods.select(rule.selection, self._limit - self._pods.cost)
 
     # Affinity
 
-    def _affinity_mask(self, terms: tuple[PodAffinityTerm, ...], pod: PodInfo) -> int:
+    def _affinity_mask(self, terms: tuple[PodAffinityRule, ...], pod: PodInfo) -> int:
         """Returns the nodes whose domains have pods that all terms select.
 
         The first pod of a group, which its own terms select, may go to all nodes with the labels of the domains.
@@ -224,7 +224,7 @@ class PodAffinityFilter:
         first = all(self._pods.selects(term.selection, pod) for term in terms)
         return self._cached_mask((terms, first), version, lambda: self._affinity_nodes(terms, selected, first=first))
 
-    def _affinity_nodes(self, terms: tuple[PodAffinityTerm, ...], selected: list[SelectedPods], *, first: bool) -> int:
+    def _affinity_nodes(self, terms: tuple[PodAffinityRule, ...], selected: list[SelectedPods], *, first: bool) -> int:
         common = selected[0].all if len(selected) == 1 else self._pods.count_in_all(selected)
         allowed = -1
         for term in terms:
@@ -236,7 +236,7 @@ class PodAffinityFilter:
             allowed &= mask
         return allowed
 
-    def _anti_affinity_mask(self, term: PodAffinityTerm) -> int:
+    def _anti_affinity_mask(self, term: PodAffinityRule) -> int:
         selected = self._select(term)
         if selected is None:
             return -1

@@ -55,7 +55,7 @@ class PodSelection:
 
 
 @dataclass(frozen=True, slots=True)
-class PodAffinityTerm:
+class PodAffinityRule:
     """A required term of affinity or anti-affinity to pods."""
 
     selection: PodSelection
@@ -93,8 +93,8 @@ class PodRelations:
         spread: hard spread constraints.
     """
 
-    affinity: tuple[PodAffinityTerm, ...] = ()
-    anti_affinity: tuple[PodAffinityTerm, ...] = ()
+    affinity: tuple[PodAffinityRule, ...] = ()
+    anti_affinity: tuple[PodAffinityRule, ...] = ()
     spread: tuple[TopologySpread, ...] = ()
 
     @property
@@ -160,9 +160,9 @@ def read_claims(pod: Pod) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _terms(rule: PodAffinity | None, namespace: str) -> tuple[PodAffinityTerm, ...]:
+def _terms(rule: PodAffinity | None, namespace: str) -> tuple[PodAffinityRule, ...]:
     found = dict.fromkeys(
-        PodAffinityTerm(
+        PodAffinityRule(
             _selection(term.label_selector, namespace, term.namespaces, term.namespace_selector), term.topology_key
         )
         for term in islice(rule.required if rule is not None else (), POD_AFFINITY_TERMS)

@@ -20,7 +20,7 @@ import shlex
 from collections.abc import Mapping
 from importlib import resources
 
-from tessera.driver.build.families import Family
+from tessera.driver.build.families import BuildFamily
 from tessera.driver.build.orders import BuildOrder
 
 #: Files that are part of every image and run on nodes.
@@ -28,9 +28,9 @@ ENTRYPOINT = "nvidia-driver.sh"
 #: The script that the Job runs.
 SCRIPT = "build.sh"
 
-_PARTS: Mapping[Family, tuple[str, ...]] = {
-    Family.UBUNTU: ("install-ubuntu.sh", ENTRYPOINT),
-    Family.RHEL: ("build-kmod.sh", "install-rhel.sh", "rhsm.sh", ENTRYPOINT),
+_PARTS: Mapping[BuildFamily, tuple[str, ...]] = {
+    BuildFamily.UBUNTU: ("install-ubuntu.sh", ENTRYPOINT),
+    BuildFamily.RHEL: ("build-kmod.sh", "install-rhel.sh", "rhsm.sh", ENTRYPOINT),
 }
 
 #: Secrets of a build by their ids in the Containerfile, and the files that contain them.
@@ -42,19 +42,19 @@ def build_file(name: str) -> str:
     return resources.files(__package__).joinpath("files", name).read_text(encoding="utf-8")
 
 
-def containerfile(family: Family) -> str:
+def containerfile(family: BuildFamily) -> str:
     """The Containerfile for a family of systems."""
     return build_file(f"{family.value}.Containerfile")
 
 
-def build_context(family: Family) -> dict[str, str]:
+def build_context(family: BuildFamily) -> dict[str, str]:
     """All files that a build needs in its folder, including ``Containerfile``."""
     return {"Containerfile": containerfile(family)} | {name: build_file(name) for name in _PARTS[family]}
 
 
 def build_args(order: BuildOrder) -> dict[str, str]:
     """The build arguments of an order, in the sequence of the Containerfile."""
-    if order.family is Family.UBUNTU:
+    if order.family is BuildFamily.UBUNTU:
         args = {
             "BASE_IMAGE": order.base_image,
             "KERNEL_VERSION": order.pool.kernel,
@@ -89,7 +89,7 @@ def local_commands(order: BuildOrder, *, tool: str = "buildah", folder: str = "d
         tool: buildah or podman.
         folder: the folder with the files of :func:`build_context`.
     """
-    secrets = [f"--secret=id={name},src={name}" for name in SECRETS] if order.family is Family.RHEL else []
+    secrets = [f"--secret=id={name},src={name}" for name in SECRETS] if order.family is BuildFamily.RHEL else []
     build = [tool, "build", "--format=oci", *build_options(order), *secrets, "--tag", order.target, folder]
     lines = [_wrap_command(build), shlex.join([tool, "push", order.target])]
     if secrets:

@@ -15,7 +15,7 @@ from tessera.driver.driver_sets import PoolKey
 _TOOLKIT_STREAM = "image-registry.openshift-image-registry.svc:5000/openshift/driver-toolkit"
 
 
-class Family(Enum):
+class BuildFamily(Enum):
     """The way to build an operating system's images."""
 
     UBUNTU = "ubuntu"
@@ -24,17 +24,17 @@ class Family(Enum):
 
 #: The way to build, by ``ID`` of os-release.
 _FAMILIES = {
-    "ubuntu": Family.UBUNTU,
-    "rhel": Family.RHEL,
-    "rhcos": Family.RHEL,
-    "centos": Family.RHEL,
-    "rocky": Family.RHEL,
-    "almalinux": Family.RHEL,
-    "ol": Family.RHEL,
+    "ubuntu": BuildFamily.UBUNTU,
+    "rhel": BuildFamily.RHEL,
+    "rhcos": BuildFamily.RHEL,
+    "centos": BuildFamily.RHEL,
+    "rocky": BuildFamily.RHEL,
+    "almalinux": BuildFamily.RHEL,
+    "ol": BuildFamily.RHEL,
 }
 
 
-def family_of(pool: PoolKey) -> Family:
+def family_of(pool: PoolKey) -> BuildFamily:
     """The way to build images for a pool.
 
     Raises:
@@ -58,7 +58,7 @@ def base_image(pool: PoolKey, settings: BuildSettings) -> str:
     Raises:
         UnbuildableError: the pool and the settings do not determine it.
     """
-    if family_of(pool) is Family.UBUNTU:
+    if family_of(pool) is BuildFamily.UBUNTU:
         system, default = f"ubuntu{pool.os_version}", f"docker.io/library/ubuntu:{pool.os_version}"
     else:
         major = _rhel_major(pool)

@@ -21,7 +21,7 @@ import hashlib
 from typing import Any
 
 from tessera.driver.build.containerfiles import SCRIPT, build_context, build_file, build_options
-from tessera.driver.build.families import Family
+from tessera.driver.build.families import BuildFamily
 from tessera.driver.build.orders import BuildOrder
 
 #: Label of Jobs, their pods, and ConfigMaps of builds.
@@ -57,7 +57,7 @@ def job_name(order: BuildOrder, attempt: int) -> str:
     return f"{order.name}-{attempt}"
 
 
-def build_config_map(family: Family) -> dict[str, Any]:
+def build_config_map(family: BuildFamily) -> dict[str, Any]:
     """The ConfigMap of a family's builds."""
     data = build_context(family) | {SCRIPT: build_file(SCRIPT)}
     digest = hashlib.sha256("\0".join(f"{name}\0{data[name]}" for name in sorted(data)).encode()).hexdigest()[:10]
@@ -163,7 +163,7 @@ def _volumes(order: BuildOrder) -> list[tuple[dict[str, Any], str]]:
         found.append((_docker_config("push-auth", order.settings.push_secret, optional=False), "/auth/push"))
     if order.settings.ca_config_map:
         found.append(({"name": "certs", "configMap": {"name": order.settings.ca_config_map}}, "/certs"))
-    if order.family is Family.RHEL:
+    if order.family is BuildFamily.RHEL:
         found.append(({"name": "secrets", "projected": {"sources": _SECRETS}}, "/secrets"))
     return found
 

@@ -6,7 +6,7 @@ import msgspec
 
 from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.driver.build import families
-from tessera.driver.build.families import Family, family_of
+from tessera.driver.build.families import BuildFamily, family_of
 from tessera.driver.build.settings import (
     ARCHITECTURES,
     IMAGE,
@@ -48,7 +48,7 @@ class BuildOrder(msgspec.Struct, frozen=True, kw_only=True):
     settings: BuildSettings = BuildSettings()
 
     @property
-    def family(self) -> Family:
+    def family(self) -> BuildFamily:
         """The way to build it."""
         return family_of(self.pool)
 
@@ -126,10 +126,10 @@ def make_order(
         target=target,
         open_modules=_needs_open_module(module_type, version),
         base_image=base_image or families.base_image(pool, settings),
-        builder_image=(builder_image or families.builder_image(pool, settings)) if family is Family.RHEL else "",
+        builder_image=(builder_image or families.builder_image(pool, settings)) if family is BuildFamily.RHEL else "",
         settings=settings,
     )
-    if family is Family.RHEL and not made.exact:
+    if family is BuildFamily.RHEL and not made.exact:
         raise UnbuildableError(
             f"driver version {version!r} for {pool.text}: a branch does not name NVIDIA's .run file; "
             "give the whole version, for example 580.65.06"

@@ -66,7 +66,7 @@ class Extra(msgspec.Struct, frozen=True):
     mounts: tuple[Json, ...]
 
 
-class ConfigError(ValueError):
+class DriverConfigError(ValueError):
     """An object that the policy names cannot be mounted; the text says which and why."""
 
 
@@ -80,7 +80,7 @@ def extras(policy: DriverPolicy, made: DriverSet, keys: Keys) -> list[Extra]:
     """All volumes that the policy adds to the driver container.
 
     Raises:
-        ConfigError: the operating system has no path for one of them, or a ConfigMap does not exist.
+        DriverConfigError: the operating system has no path for one of them, or a ConfigMap does not exist.
     """
     return [
         *_keyed_extras(policy, made, keys),
@@ -99,7 +99,7 @@ def _folders(policy: DriverPolicy, made: DriverSet) -> Iterator[tuple[str, str]]
             folder = folders.get(made.pool.os_id)
             if folder is None:
                 known = ", ".join(sorted(folders))
-                raise ConfigError(
+                raise DriverConfigError(
                     f"{purpose} {name!r}: no place for it is known on {made.pool.os_id}; known are {known}"
                 )
             yield name, folder
@@ -110,7 +110,7 @@ def _folders(policy: DriverPolicy, made: DriverSet) -> Iterator[tuple[str, str]]
 def _keyed_extras(policy: DriverPolicy, made: DriverSet, keys: Keys) -> Iterator[Extra]:
     for name, folder in _folders(policy, made):
         if name not in keys:
-            raise ConfigError(f"ConfigMap {name!r} is not in Tessera's namespace; create it there")
+            raise DriverConfigError(f"ConfigMap {name!r} is not in Tessera's namespace; create it there")
         mounts = tuple(
             {"name": name, "mountPath": f"{folder}/{key}", "subPath": key, "readOnly": True}
             for key in sorted(keys[name])

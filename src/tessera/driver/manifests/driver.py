@@ -44,7 +44,7 @@ def driver_daemonset(policy: DriverPolicy, made: DriverSet, keys: Keys, proxy: P
         proxy: the cluster's proxy.
 
     Raises:
-        ConfigError: an object that the policy names cannot be mounted.
+        DriverConfigError: an object that the policy names cannot be mounted.
     """
     labels = {
         **policy.labels,
@@ -247,7 +247,7 @@ def _builds_apart(made: DriverSet) -> bool:
     return made.strategy is DriverStrategy.BUILT and bool(made.pool.ostree)
 
 
-def _mounts(mounts: list[host.Mount]) -> list[Json]:
+def _mounts(mounts: list[host.HostMount]) -> list[Json]:
     return [each.mount() for each in mounts]
 
 

@@ -12,7 +12,7 @@ from tessera.api.driver.driver_policy import DriverPolicy
 Json = dict[str, Any]
 
 
-class Mount(msgspec.Struct, frozen=True, kw_only=True):
+class HostMount(msgspec.Struct, frozen=True, kw_only=True):
     """A path of the host in a container.
 
     Attributes:
@@ -47,51 +47,51 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
 
 _CREATE, _BOTH, _FROM_HOST = "DirectoryOrCreate", "Bidirectional", "HostToContainer"
 
-RUN_NVIDIA = Mount(name="run-nvidia", path="/run/nvidia", at="/run/nvidia", type=_CREATE, propagation=_BOTH)
-HOST_ROOT = Mount(name="host-root", path="/", at="/host", propagation=_FROM_HOST, read_only=True)
-HOST_SYS = Mount(name="host-sys", path="/sys", at="/sys", type="Directory")
-OS_RELEASE = Mount(name="host-os-release", path="/etc/os-release", at="/host-etc/os-release", read_only=True)
-VAR_LOG = Mount(name="var-log", path="/var/log", at="/var/log")
-DEV_LOG = Mount(name="dev-log", path="/dev/log", at="/dev/log")
-FIRMWARE_PATH = Mount(
+RUN_NVIDIA = HostMount(name="run-nvidia", path="/run/nvidia", at="/run/nvidia", type=_CREATE, propagation=_BOTH)
+HOST_ROOT = HostMount(name="host-root", path="/", at="/host", propagation=_FROM_HOST, read_only=True)
+HOST_SYS = HostMount(name="host-sys", path="/sys", at="/sys", type="Directory")
+OS_RELEASE = HostMount(name="host-os-release", path="/etc/os-release", at="/host-etc/os-release", read_only=True)
+VAR_LOG = HostMount(name="var-log", path="/var/log", at="/var/log")
+DEV_LOG = HostMount(name="dev-log", path="/dev/log", at="/dev/log")
+FIRMWARE_PATH = HostMount(
     name="firmware-search-path",
     path="/sys/module/firmware_class/parameters/path",
     at="/sys/module/firmware_class/parameters/path",
 )
-MELLANOX = Mount(
+MELLANOX = HostMount(
     name="run-mellanox-drivers",
     path="/run/mellanox/drivers",
     at="/run/mellanox/drivers",
     type=_CREATE,
     propagation=_FROM_HOST,
 )
-MARKERS = Mount(
+MARKERS = HostMount(
     name="run-nvidia-validations", path="/run/nvidia/validations", at="/run/nvidia/validations", type=_CREATE
 )
 
 
-def _mofed_sources(policy: DriverPolicy) -> Mount:
+def _mofed_sources(policy: DriverPolicy) -> HostMount:
     path = "/usr/src" if policy.rdma_host_mofed else "/run/mellanox/drivers/usr/src"
     at = "/run/mellanox/drivers/usr/src"
-    return Mount(name="mlnx-ofed-usr-src", path=path, at=at, type=_CREATE, propagation=_FROM_HOST)
+    return HostMount(name="mlnx-ofed-usr-src", path=path, at=at, type=_CREATE, propagation=_FROM_HOST)
 
 
-def _firmware(policy: DriverPolicy) -> Mount:
-    return Mount(name="nv-firmware", path=f"{policy.driver_root}/lib/firmware", at="/lib/firmware", type=_CREATE)
+def _firmware(policy: DriverPolicy) -> HostMount:
+    return HostMount(name="nv-firmware", path=f"{policy.driver_root}/lib/firmware", at="/lib/firmware", type=_CREATE)
 
 
-def manager_mounts() -> list[Mount]:
+def manager_mounts() -> list[HostMount]:
     """Mounts of the driver manager."""
     return [RUN_NVIDIA, HOST_ROOT, HOST_SYS, MELLANOX]
 
 
-def driver_mounts(policy: DriverPolicy) -> list[Mount]:
+def driver_mounts(policy: DriverPolicy) -> list[HostMount]:
     """Mounts of the driver container."""
     folders = [
-        Mount(name=f"run-{name}", path=f"/run/{name}", at=f"/run/{name}", type=_CREATE)
+        HostMount(name=f"run-{name}", path=f"/run/{name}", at=f"/run/{name}", type=_CREATE)
         for name in ("nvidia-fabricmanager", "nvidia-topologyd")
     ]
-    devices = Mount(
+    devices = HostMount(
         name="host-sys-devices-system", path="/sys/devices/system", at="/sys/devices/system", type="Directory"
     )
     own_root = [] if policy.driver_root.startswith("/run/nvidia/") else [_own_root(policy)]
@@ -110,24 +110,24 @@ def driver_mounts(policy: DriverPolicy) -> list[Mount]:
     ]
 
 
-def _own_root(policy: DriverPolicy) -> Mount:
+def _own_root(policy: DriverPolicy) -> HostMount:
     """The folder of the host that the container sees as /run/nvidia/driver, where NVIDIA's container puts its files."""
-    return Mount(
+    return HostMount(
         name="driver-install-dir", path=policy.driver_root, at="/run/nvidia/driver", type=_CREATE, propagation=_BOTH
     )
 
 
-def build_mounts(policy: DriverPolicy) -> list[Mount]:
+def build_mounts(policy: DriverPolicy) -> list[HostMount]:
     """Mounts of the Driver Toolkit's container, which compiles on RHCOS."""
     return [VAR_LOG, _mofed_sources(policy), OS_RELEASE, FIRMWARE_PATH, _firmware(policy)]
 
 
-def peermem_mounts() -> list[Mount]:
+def peermem_mounts() -> list[HostMount]:
     """Mounts of the container that loads nvidia-peermem."""
     return [RUN_NVIDIA, VAR_LOG, DEV_LOG, MELLANOX]
 
 
-def volumes(*groups: list[Mount]) -> list[Json]:
+def volumes(*groups: list[HostMount]) -> list[Json]:
     """The pod's volumes for the mounts of all its containers, without duplicates."""
     named = {mount.name: mount.volume() for group in groups for mount in group}
     return list(named.values())

@@ -18,7 +18,7 @@ import msgspec
 from tessera.api.driver.driver_policy import DriverPolicy
 from tessera.api.driver.node_status import DRIVER_CONTAINER_READY, DRIVER_SET_LABEL, TOOLKIT_APP
 from tessera.driver.manifests.driver import image_of
-from tessera.driver.manifests.host import HOST_ROOT, MARKERS, Mount
+from tessera.driver.manifests.host import HOST_ROOT, MARKERS, HostMount
 from tessera.driver.manifests.names import (
     DRIVER_ACCOUNT,
     NAMESPACE,
@@ -80,16 +80,16 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
             found["CONTAINERD_RUNTIME_CLASS"] = RUNTIME_CLASS
         return found | {name: ",".join(map(_below_host, env[name].split(","))) for name in _SOURCES if env.get(name)}
 
-    def mounts(self) -> list[Mount]:
+    def mounts(self) -> list[HostMount]:
         """Mounts of the toolkit's container."""
         return list(self._mounts())
 
-    def _mounts(self) -> Iterator[Mount]:
-        yield Mount(name=f"{self.name}-config", path=_folder(self.config), at=_CONFIG, type=_CREATE)
+    def _mounts(self) -> Iterator[HostMount]:
+        yield HostMount(name=f"{self.name}-config", path=_folder(self.config), at=_CONFIG, type=_CREATE)
         if self.drop_in:
-            yield Mount(name=f"{self.name}-drop-in-config", path=_folder(self.drop_in), at=_DROP_IN, type=_CREATE)
+            yield HostMount(name=f"{self.name}-drop-in-config", path=_folder(self.drop_in), at=_DROP_IN, type=_CREATE)
         if self.socket:
-            yield Mount(name=f"{self.name}-socket", path=_folder(self.socket), at=_SOCKETS)
+            yield HostMount(name=f"{self.name}-socket", path=_folder(self.socket), at=_SOCKETS)
 
     def files(self) -> list[str]:
         """Paths of its settings files inside the toolkit's container."""
@@ -114,9 +114,9 @@ def nri_environment(runtime: Runtime, env: Mapping[str, str]) -> dict[str, str]:
     return {"RUNTIME": runtime.name, "ENABLE_NRI_PLUGIN": "true", "NRI_SOCKET": socket, **by_pods}
 
 
-def nri_mount(env: Mapping[str, str]) -> Mount:
+def nri_mount(env: Mapping[str, str]) -> HostMount:
     """The only mount of an NRI toolkit: a read-only host (Talos) has no folder for settings."""
-    return Mount(name="nri-socket", path=_folder(env.get("NRI_SOCKET") or _NRI_SOCKET), at=_NRI, type=_CREATE)
+    return HostMount(name="nri-socket", path=_folder(env.get("NRI_SOCKET") or _NRI_SOCKET), at=_NRI, type=_CREATE)
 
 
 def _folder(path: str) -> str:
@@ -196,7 +196,7 @@ def _wait(image: str) -> Json:
     }
 
 
-def _toolkit(policy: DriverPolicy, runtime: Runtime, mounts: list[Mount]) -> Json:
+def _toolkit(policy: DriverPolicy, runtime: Runtime, mounts: list[HostMount]) -> Json:
     return {
         "name": TOOLKIT_CONTAINER,
         "image": image_of(policy.toolkit),
@@ -237,12 +237,12 @@ def _environment(policy: DriverPolicy, runtime: Runtime) -> dict[str, str]:
     }
 
 
-def _mounts(policy: DriverPolicy, runtime: Runtime) -> list[Mount]:
+def _mounts(policy: DriverPolicy, runtime: Runtime) -> list[HostMount]:
     install = policy.toolkit.install_dir or _INSTALL
     return [
-        Mount(name="toolkit-root", path="/run/nvidia/toolkit", at="/run/nvidia/toolkit", type=_CREATE),
-        Mount(name="toolkit-install-dir", path=install, at=install, type=_CREATE),
-        Mount(
+        HostMount(name="toolkit-root", path="/run/nvidia/toolkit", at="/run/nvidia/toolkit", type=_CREATE),
+        HostMount(name="toolkit-install-dir", path=install, at=install, type=_CREATE),
+        HostMount(
             name="driver-install-dir",
             path=policy.driver_root,
             at="/driver-root",
@@ -250,6 +250,6 @@ def _mounts(policy: DriverPolicy, runtime: Runtime) -> list[Mount]:
             propagation=_FROM_HOST,
         ),
         HOST_ROOT,
-        Mount(name="cdi-root", path="/var/run/cdi", at="/var/run/cdi", type=_CREATE),
+        HostMount(name="cdi-root", path="/var/run/cdi", at="/var/run/cdi", type=_CREATE),
         *([nri_mount(policy.toolkit.env)] if policy.nri_plugin else runtime.mounts()),
     ]

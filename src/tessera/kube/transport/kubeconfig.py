@@ -30,7 +30,7 @@ from tessera.kube.transport.credentials import (
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
-class ConfigError(UserError):
+class ClusterConfigError(UserError):
     """The configuration cannot be used; the text names the file, the entry and the mistake."""
 
 
@@ -78,7 +78,7 @@ def load_config(
         service_account: the pod's identity.
 
     Raises:
-        ConfigError: nothing usable is configured.
+        ClusterConfigError: nothing usable is configured.
         CredentialError: an exec plugin cannot be used.
     """
     env = os.environ if environment is None else environment
@@ -87,7 +87,7 @@ def load_config(
     if not merged.contexts and not merged.clusters and kubeconfig is None and context is None:
         if env.get("KUBERNETES_SERVICE_HOST"):
             return in_cluster(clock=clock, environment=env, service_account=service_account)
-        raise ConfigError(
+        raise ClusterConfigError(
             f"no cluster is configured: {', '.join(map(str, paths))} does not exist or is empty, and this is no pod;"
             " set KUBECONFIG or give --kubeconfig"
         )
@@ -100,17 +100,17 @@ def in_cluster(
     """The identity of the pod that we run in; its token is read again every minute.
 
     Raises:
-        ConfigError: we are not in a pod, or it has no service account.
+        ClusterConfigError: we are not in a pod, or it has no service account.
     """
     env = os.environ if environment is None else environment
     host, port = env.get("KUBERNETES_SERVICE_HOST", ""), env.get("KUBERNETES_SERVICE_PORT", "")
     if not host or not port:
-        raise ConfigError("not in a pod: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set")
+        raise ClusterConfigError("not in a pod: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set")
     try:
         ca = (service_account / "ca.crt").read_bytes()
         namespace = (service_account / "namespace").read_text().strip()
     except OSError as error:
-        raise ConfigError(
+        raise ClusterConfigError(
             f"service account {service_account}: {error.strerror}; is automountServiceAccountToken off?"
         ) from error
     bracketed = f"[{host}]" if ":" in host else host
@@ -140,12 +140,12 @@ class _Entry(msgspec.Struct, frozen=True):
             try:
                 return base64.b64decode(data, validate=True)
             except (binascii.Error, ValueError) as error:
-                raise ConfigError(f"{self.where}: {field}-data is not base64") from error
+                raise ClusterConfigError(f"{self.where}: {field}-data is not base64") from error
         path = self.path(field)
         try:
             return path.read_bytes() if path else b""
         except OSError as error:
-            raise ConfigError(f"{self.where}: {field} {path}: {error.strerror}") from error
+            raise ClusterConfigError(f"{self.where}: {field} {path}: {error.strerror}") from error
 
 
 class _MergedConfig(msgspec.Struct):
@@ -184,13 +184,13 @@ def _read(path: Path) -> Mapping[str, Any]:
     try:
         content = yaml.safe_load(path.read_text())
     except OSError as error:
-        raise ConfigError(f"kubeconfig {path}: {error.strerror}") from error
+        raise ClusterConfigError(f"kubeconfig {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"kubeconfig {path} is not YAML: {error}") from error
+        raise ClusterConfigError(f"kubeconfig {path} is not YAML: {error}") from error
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise ConfigError(f"kubeconfig {path}: a mapping with clusters, users and contexts is expected")
+        raise ClusterConfigError(f"kubeconfig {path}: a mapping with clusters, users and contexts is expected")
     return content
 
 
@@ -209,14 +209,14 @@ def _merge_file(merged: _MergedConfig, content: Mapping[str, Any], path: Path) -
 
 def _select(merged: _MergedConfig, name: str, env: Mapping[str, str], clock: Clock) -> ClusterConfig:
     if not name:
-        raise ConfigError(f"no current context; choose one with --context: {_list_names(merged.contexts)}")
+        raise ClusterConfigError(f"no current context; choose one with --context: {_list_names(merged.contexts)}")
     context = merged.contexts.get(name)
     if context is None:
-        raise ConfigError(f"context {name!r} does not exist; there are: {_list_names(merged.contexts)}")
+        raise ClusterConfigError(f"context {name!r} does not exist; there are: {_list_names(merged.contexts)}")
     cluster = _find_referenced(context, "cluster", merged.clusters)
     server = cluster.body.get("server")
     if not server:
-        raise ConfigError(f"{cluster.where}: server is not set")
+        raise ClusterConfigError(f"{cluster.where}: server is not set")
     user = _find_referenced(context, "user", merged.users) if context.body.get("user") else None
     return ClusterConfig(
         server=server.rstrip("/"),
@@ -233,7 +233,7 @@ def _select(merged: _MergedConfig, name: str, env: Mapping[str, str], clock: Clo
 def _find_referenced(context: _Entry, field: str, known: Mapping[str, _Entry]) -> _Entry:
     name = context.body.get(field, "")
     if name not in known:
-        raise ConfigError(f"{context.where}: {field} {name!r} does not exist; there are: {_list_names(known)}")
+        raise ClusterConfigError(f"{context.where}: {field} {name!r} does not exist; there are: {_list_names(known)}")
     return known[name]
 
 
@@ -241,7 +241,9 @@ def _credentials(user: _Entry, cluster: _Entry, env: Mapping[str, str], clock: C
     body = user.body
     for field in ("auth-provider", "as"):
         if body.get(field):
-            raise ConfigError(f"{user.where}: {field!r} is not supported; use an exec plugin, a token or a certificate")
+            raise ClusterConfigError(
+                f"{user.where}: {field!r} is not supported; use an exec plugin, a token or a certificate"
+            )
     if body.get("exec"):
         return ExecCredentials(_plugin(user, cluster), environment=env, clock=clock)
     base = Credential(certificate=user.content("client-certificate"), key=user.content("client-key"))
@@ -264,7 +266,7 @@ def _plugin(user: _Entry, cluster: _Entry) -> ExecPlugin:
     body = user.body["exec"]
     command = str(body.get("command", ""))
     if not command:
-        raise ConfigError(f"{user.where}: exec.command is not set")
+        raise ClusterConfigError(f"{user.where}: exec.command is not set")
     if os.sep in command:
         command = str(user.folder / command)
     return ExecPlugin(

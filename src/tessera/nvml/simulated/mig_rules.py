@@ -4,7 +4,7 @@ Each function changes or reads one :class:`~tessera.nvml.simulated.machine_state
 driver returns. The caller has checked that the card answers and, for instances, that MIG mode is on.
 """
 
-from tessera.mig.geometry import Geometry, Profile, UnknownProfile
+from tessera.mig.geometry import Geometry, Profile, UnknownProfileError
 from tessera.mig.occupancy import find_conflict, free_starts, occupancy_of
 from tessera.nvml.attributes import MigAttributes
 from tessera.nvml.errors import InsufficientResources, InUse, InvalidArgument, NotSupported, NvmlNotFound
@@ -83,7 +83,7 @@ def create_gpu_instance(card: SimCard, profile: str, start: int) -> int:
     target = f"GPU instance {profile} at {start} of {card.uuid}"
     try:
         row = card.geometry.profile(profile)
-    except UnknownProfile as error:
+    except UnknownProfileError as error:
         raise InvalidArgument(f"{target}: {error}") from error
     if start not in row.starts:
         raise InvalidArgument(f"{target}: the profile may start at {', '.join(map(str, row.starts))}")

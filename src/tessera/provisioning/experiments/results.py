@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 
 from tessera.api.problems import FileRefused, Problem
-from tessera.provisioning.statistics import Comparison, Summary, compare, summary
+from tessera.provisioning.statistics import SampleComparison, SampleSummary, compare, summary
 
 POLICY_RESET = "policy-reset"
 AUTOSCALE = "autoscale"
@@ -45,7 +45,7 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     simulated: bool = False
 
     @property
-    def summary(self) -> Summary:
+    def summary(self) -> SampleSummary:
         """Mean, median, interval and n of the counted samples; the interval stops at 0, the shortest possible time."""
         told = summary(self.samples)
         return told if told.low is None else msgspec.structs.replace(told, low=max(0.0, told.low))
@@ -62,7 +62,7 @@ class Contrast(msgspec.Struct, frozen=True, kw_only=True):
 
     slower: str
     faster: str
-    comparison: Comparison
+    comparison: SampleComparison
 
 
 def contrast(first: Samples, second: Samples) -> Contrast:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from tessera.limits.provisioning import REPORT_BARS
 from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET, Samples, red_hats
 from tessera.provisioning.phases import ORDER
-from tessera.provisioning.report.summary import Stack, Summary, part_text
+from tessera.provisioning.report.summary import ProvisioningSummary, Stack, part_text
 from tessera.provisioning.report.svg import (
     PALETTE,
     drawing,
@@ -56,7 +56,7 @@ TITLES = {
 _OPERATORS = {"tessera": "#228833", "reference": "#4477aa"}
 
 
-def draw_stacked_bars(summaries: Sequence[Summary], width: float = WIDE) -> str:
+def draw_stacked_bars(summaries: Sequence[ProvisioningSummary], width: float = WIDE) -> str:
     """One bar for each summary, split into its phases; empty if no phase of any summary is known."""
     every = [(each, each.stack) for each in summaries if each.stack is not None]
     rows = every[:REPORT_BARS]
@@ -90,17 +90,17 @@ def draw_stacked_bars(summaries: Sequence[Summary], width: float = WIDE) -> str:
     return drawing(width, last + 20, "What the time to a GPU is made of", hatching(hatch), *drawn, *squares)
 
 
-def _phase_names(summary: Summary) -> list[str]:
+def _phase_names(summary: ProvisioningSummary) -> list[str]:
     """A name in lines, one for each property that the records are grouped by."""
     return list(summary.name.values()) or [summary.title]
 
 
-def _count(summary: Summary, stack: Stack) -> str:
+def _count(summary: ProvisioningSummary, stack: Stack) -> str:
     every = summary.simulated == summary.records
     return f"n = {stack.n}{', simulated' if every else ', partly simulated' if summary.simulated else ''}"
 
 
-def _about(rows: Sequence[tuple[Summary, Stack]], left_out: str, width: float) -> tuple[list[str], float]:
+def _about(rows: Sequence[tuple[ProvisioningSummary, Stack]], left_out: str, width: float) -> tuple[list[str], float]:
     """The caption of the drawing, and the extra height that it needs."""
     parts = " or ".join(dict.fromkeys(part_text(stack.part) for _, stack in rows))
     every = all(summary.simulated == summary.records for summary, _ in rows)
@@ -115,7 +115,7 @@ def _subtitle(content: str, width: float) -> tuple[list[str], float]:
     return drawn, 17.0 * (len(lines) - 1)
 
 
-def _bar(summary: Summary, stack: Stack, left: float, top: float, unit: float, *, hatch: str) -> list[str]:
+def _bar(summary: ProvisioningSummary, stack: Stack, left: float, top: float, unit: float, *, hatch: str) -> list[str]:
     x, middle = left, top + 17
     drawn: list[str] = []
     for line in _phase_names(summary):

@@ -11,16 +11,16 @@ import msgspec
 from tessera.limits.provisioning import REPORT_TABLES
 from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET, Samples, contrast
 from tessera.provisioning.report.charts import NARROW, PHASES, TITLES, bars, draw_stacked_bars
-from tessera.provisioning.report.summary import Numbers, Summary, WorkloadSummary
+from tessera.provisioning.report.summary import Numbers, ProvisioningSummary, WorkloadSummary
 from tessera.provisioning.report.table import NOTHING, WHERE, nodes_text, pods_text, seconds
 from tessera.text import html as escape
 
 
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
+class ScenarioDifference(msgspec.Struct, frozen=True, kw_only=True):
     """The difference of two scenarios, as texts.
 
     Attributes:
-        what: names of both.
+        scenarios: names of both.
         change: change of the mean, seconds; negative if the second is faster.
         share: the change as a share of the first.
         interval: interval of the change, at 95 % confidence.
@@ -28,7 +28,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         simulated: True if one of both is simulated.
     """
 
-    what: str
+    scenarios: str
     change: str
     share: str
     interval: str
@@ -36,7 +36,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     simulated: bool
 
 
-def differences(results: Sequence[Samples]) -> Iterator[Difference]:
+def differences(results: Sequence[Samples]) -> Iterator[ScenarioDifference]:
     """Compares each two scenarios of an experiment with the same operator, or with the same name."""
     counted = [each for each in results if each.samples]
     for place, first in enumerate(counted):
@@ -46,12 +46,12 @@ def differences(results: Sequence[Samples]) -> Iterator[Difference]:
                 yield _difference(first, second)
 
 
-def _difference(first: Samples, second: Samples) -> Difference:
+def _difference(first: Samples, second: Samples) -> ScenarioDifference:
     pair = contrast(first, second)
     found = pair.comparison
     known = found.low is not None and found.high is not None
-    return Difference(
-        what=f"{pair.slower} → {pair.faster}",
+    return ScenarioDifference(
+        scenarios=f"{pair.slower} → {pair.faster}",
         change=_format_signed(-found.difference),
         share="-" if found.ratio is None else f"{found.ratio - 1:+.0%}",
         interval=f"{_format_signed(-(found.high or 0.0))} to {_format_signed(-(found.low or 0.0))}" if known else "-",
@@ -103,7 +103,7 @@ _DIFFERENCES = ("difference", "mean", "share", "95 % interval", "Hedges' g")
 
 
 def page(
-    summaries: Sequence[Summary],
+    summaries: Sequence[ProvisioningSummary],
     results: Sequence[Samples],
     made: str,
     workloads: Sequence[WorkloadSummary] = (),
@@ -125,7 +125,10 @@ def page(
 
 
 def _body(
-    summaries: Sequence[Summary], results: Sequence[Samples], made: str, workloads: Sequence[WorkloadSummary]
+    summaries: Sequence[ProvisioningSummary],
+    results: Sequence[Samples],
+    made: str,
+    workloads: Sequence[WorkloadSummary],
 ) -> Iterator[str]:
     yield "<h1>Time to a GPU</h1>"
     yield f'<p class="note">{escape(_about(summaries, results, made, workloads))}</p>'
@@ -160,7 +163,10 @@ def _body(
 
 
 def _about(
-    summaries: Sequence[Summary], results: Sequence[Samples], made: str, workloads: Sequence[WorkloadSummary]
+    summaries: Sequence[ProvisioningSummary],
+    results: Sequence[Samples],
+    made: str,
+    workloads: Sequence[WorkloadSummary],
 ) -> str:
     kinds = [
         ("node", sum(each.records for each in summaries), sum(each.simulated for each in summaries)),
@@ -192,7 +198,7 @@ def _scenarios(results: Sequence[Samples]) -> Iterator[str]:
     found = list(differences(results))
     if found:
         rows = [
-            (_mark_simulated(each.what, each.simulated), each.change, each.share, each.interval, each.effect)
+            (_mark_simulated(each.scenarios, each.simulated), each.change, each.share, each.interval, each.effect)
             for each in found
         ]
         yield from _cells(_DIFFERENCES, rows)

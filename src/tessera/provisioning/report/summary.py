@@ -67,7 +67,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     unknown: float
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class ProvisioningSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Records that have something in common.
 
     Attributes:
@@ -105,7 +105,9 @@ def numbers(values: Sequence[float]) -> Numbers:
     return Numbers(n=len(values), mean=fmean(values), p50=p50, p90=p90, p99=p99, supported=supported)
 
 
-def summaries(records: Iterable[ProvisioningRecord], by: Sequence[By], part: Span | None = None) -> tuple[Summary, ...]:
+def summaries(
+    records: Iterable[ProvisioningRecord], by: Sequence[By], part: Span | None = None
+) -> tuple[ProvisioningSummary, ...]:
     """The records in groups, the largest first.
 
     Args:
@@ -179,10 +181,10 @@ def _group_name(record: ProvisioningRecord, by: By) -> str:
     return str(getattr(record, by.value)) or UNKNOWN
 
 
-def _summary(name: Mapping[str, str], records: Sequence[ProvisioningRecord], part: Span) -> Summary:
+def _summary(name: Mapping[str, str], records: Sequence[ProvisioningRecord], part: Span) -> ProvisioningSummary:
     whole = [each for each in records if each.lost is None]
     phases = [node_phases(each).seconds for each in whole]
-    return Summary(
+    return ProvisioningSummary(
         name=name,
         records=len(records),
         lost=len(records) - len(whole),

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from tessera.provisioning.experiments.results import Samples
-from tessera.provisioning.report.summary import Numbers, Summary, WorkloadSummary
+from tessera.provisioning.report.summary import Numbers, ProvisioningSummary, WorkloadSummary
 from tessera.text import count_noun
 
 _COLUMNS = ("n", "mean", "p50", "p90", "p99")
@@ -16,7 +16,7 @@ WHERE = (
 
 
 def lines(
-    summaries: Sequence[Summary], results: Sequence[Samples] = (), workloads: Sequence[WorkloadSummary] = ()
+    summaries: Sequence[ProvisioningSummary], results: Sequence[Samples] = (), workloads: Sequence[WorkloadSummary] = ()
 ) -> Iterator[str]:
     """The report, line by line."""
     if not summaries and not results and not workloads:
@@ -34,11 +34,11 @@ def lines(
         yield from (["", *_experiments(results)] if blocks else _experiments(results))
 
 
-def _has_inferred_phases(summary: Summary) -> bool:
+def _has_inferred_phases(summary: ProvisioningSummary) -> bool:
     return any(each.n and not each.supported for each in (*summary.phases.values(), *summary.totals.values()))
 
 
-def _block(summary: Summary) -> Iterator[str]:
+def _block(summary: ProvisioningSummary) -> Iterator[str]:
     yield f"{summary.title} ({nodes_text(summary)})"
     yield from _rows("phase", {**summary.phases, **summary.totals})
 
@@ -81,7 +81,7 @@ def _experiments(results: Sequence[Samples]) -> Iterator[str]:
         yield f"{start}{found.n:>4}{seconds(found.mean):>9}{seconds(found.median):>9}   {within}"
 
 
-def nodes_text(summary: Summary) -> str:
+def nodes_text(summary: ProvisioningSummary) -> str:
     """The number of nodes in a summary, and their properties: ``13 nodes, 1 lost …, simulated``."""
     parts = [count_noun(summary.records, "node")]
     if summary.simulated:

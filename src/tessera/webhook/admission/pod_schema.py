@@ -32,7 +32,7 @@ class Resources(_JsonObject, frozen=True):
     requests: Quantities = None
 
 
-class Container(_JsonObject, frozen=True):
+class ContainerSchema(_JsonObject, frozen=True):
     """A container or init container."""
 
     name: Text = None
@@ -62,26 +62,28 @@ class Required(_JsonObject, frozen=True):
     node_selector_terms: list[Term] | None = None
 
 
-class NodeAffinity(_JsonObject, frozen=True, rename={"required": "requiredDuringSchedulingIgnoredDuringExecution"}):
+class NodeAffinitySchema(
+    _JsonObject, frozen=True, rename={"required": "requiredDuringSchedulingIgnoredDuringExecution"}
+):
     """Node affinity."""
 
     required: Required | None = None
 
 
-class Affinity(_JsonObject, frozen=True):
+class AffinitySchema(_JsonObject, frozen=True):
     """``spec.affinity``."""
 
-    node_affinity: NodeAffinity | None = None
+    node_affinity: NodeAffinitySchema | None = None
 
 
 class Spec(_JsonObject, frozen=True):
     """``spec``."""
 
-    containers: list[Container] | None = None
-    init_containers: list[Container] | None = None
+    containers: list[ContainerSchema] | None = None
+    init_containers: list[ContainerSchema] | None = None
     node_selector: dict[str, str] | None = None
     node_name: Text = None
-    affinity: Affinity | None = None
+    affinity: AffinitySchema | None = None
     scheduling_gates: list[Named] | None = None
     tolerations: list[Any] | None = None
 

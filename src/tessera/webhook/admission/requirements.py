@@ -21,7 +21,7 @@ from tessera.api.nodes.gpu_labels import count_label
 from tessera.api.pods.requirements import CHOSEN, CHOSEN_REASON, RequirementError, requirements_of
 from tessera.api.pods.size_limits import PodSize
 from tessera.offers.requirements import Requirements
-from tessera.offers.selection import NodeRestriction, Nodes, NoOfferFits, OfferChoice, choose_offer
+from tessera.offers.selection import Nodes, NoOfferFits, OfferChoice, RestrictionKind, choose_offer
 from tessera.webhook.admission.json_patch import Operation, add_operation
 from tessera.webhook.base.budget import PodRefused, SpendTime, refuse_oversized, spend_nothing
 from tessera.webhook.nodes.capabilities import Capabilities
@@ -105,12 +105,12 @@ def _add_resource(spec: Json, annotations: Json, resource: str) -> list[Operatio
 
 def _expressions(choice: OfferChoice, nodes: Nodes, capabilities: Capabilities) -> Sequence[Json]:
     """Returns the tests of which one must hold on a pod's node; none if any node will do."""
-    if choice.restriction is NodeRestriction.NOTHING:
+    if choice.restriction is RestrictionKind.NOTHING:
         return ()
     chosen = frozenset(choice.nodes)
     selected = [node for node in capabilities.nodes(nodes) if node.name in chosen]
     keys = [count_label(product) for product in choice.products]
-    if choice.restriction is NodeRestriction.PRODUCT and all(node.labels.keys() & set(keys) for node in selected):
+    if choice.restriction is RestrictionKind.PRODUCT and all(node.labels.keys() & set(keys) for node in selected):
         return [{"key": key, "operator": "Exists"} for key in keys]
     names = sorted(node.labels.get(HOSTNAME_LABEL, node.name) for node in selected)
     return [{"key": HOSTNAME_LABEL, "operator": "In", "values": names}]

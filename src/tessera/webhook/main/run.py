@@ -42,10 +42,10 @@ async def run(options: WebhookOptions, client: Client, clock: Clock, *, rng: ran
     Raises:
         ExceptionGroup: a part failed, and only a restart of the process can repair it.
     """
-    await Webhook(options, client, clock, rng=rng or random.Random()).run()
+    await WebhookReplica(options, client, clock, rng=rng or random.Random()).run()
 
 
-class Webhook:
+class WebhookReplica:
     """One replica; a :class:`~tessera.status_pages.ProcessStatus`.
 
     :meth:`review` may be called at once; the replica learns the cluster's GPU resources while it runs.
