@@ -8,7 +8,7 @@ import yaml
 from tests.cluster.new_nodes import COSTS, GPU, K1, K2, K3, REPOSITORY, TAINT, Nodes, machine
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES
-from tessera.api.driver.node_status import BUILD_PATIENCE, DriverStrategy
+from tessera.api.driver.node_status import BUILD_TIMEOUT, DriverStrategy
 from tessera.driver.resolution import Outcome
 from tessera.kube.resources import DEPLOYMENTS, EVENTS, JOBS
 from tessera.manifests import deploy_folder
@@ -189,15 +189,15 @@ def test_after_the_longest_build_nodes_build_for_themselves_in_the_time_that_is_
         cloud = Cloud(lab.cluster, [group(K2)])
         async with cloud.running():
             name = await waits(lab, cloud)
-            await lab.until(lambda: lab.taints(name) == [], "the node has come up", seconds=BUILD_PATIENCE)
+            await lab.until(lambda: lab.taints(name) == [], "the node has come up", seconds=BUILD_TIMEOUT)
             found = lab.record(name)
             assert found is not None
             assert found.strategy == DriverStrategy.BUILT.value
-            assert BUILD_PATIENCE <= found.waited < BUILD_PATIENCE + DEADLINE
+            assert BUILD_TIMEOUT <= found.waited < BUILD_TIMEOUT + DEADLINE
             assert [each.name for each in cloud.instances("gpus")] == [name]
             assert "GpuNodeReplaced" not in await reasons(lab)
 
-    with_new_nodes(scenario, costs=CostModel(build_seconds=2 * BUILD_PATIENCE))
+    with_new_nodes(scenario, costs=CostModel(build_seconds=2 * BUILD_TIMEOUT))
 
 
 def test_while_no_registry_answers_nodes_are_told_of_in_the_end_and_never_replaced(with_new_nodes: Play) -> None:
@@ -208,7 +208,7 @@ def test_while_no_registry_answers_nodes_are_told_of_in_the_end_and_never_replac
         async with cloud.running():
             name = await waits(lab, cloud)
             assert told(lab, name) == EXTENDED
-            await lab.clock.sleep(BUILD_PATIENCE - 30)
+            await lab.clock.sleep(BUILD_TIMEOUT - 30)
             assert told(lab, name) == EXTENDED
             await lab.clock.sleep(60)
             assert told(lab, name) == "DriverNotPulled"

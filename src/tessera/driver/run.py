@@ -60,7 +60,7 @@ class DriverOptions(msgspec.Struct, frozen=True, kw_only=True):
 _log = logging.getLogger(__name__)
 
 #: Seconds to wait for a registry that does not answer, before a node gets its driver in a slower way.
-SILENCE_PATIENCE = 120.0
+LOOKUP_TIMEOUT = 120.0
 #: The pause after a round, as a share of the round's time, so that a large cluster's events do not fill a processor.
 _REST = 4.0
 _LONGEST_REST = 1.0
@@ -227,7 +227,7 @@ class Drivers:
         return StrategyInputs(
             build=self._build_requests.progress(policy, pool),
             toolkit="" if toolkit in self._pull_failures.reasons else toolkit,
-            may_wait=self._lookups.unanswered_for(image_queries(policy, pool)) < SILENCE_PATIENCE,
+            may_wait=self._lookups.unanswered_for(image_queries(policy, pool)) < LOOKUP_TIMEOUT,
         )
 
     def _look_up(self, plan: ClusterPlan, group: asyncio.TaskGroup) -> None:
@@ -256,8 +256,8 @@ class Drivers:
         for policy in self._plan.policies.values():
             for pool in {facts.pool for facts in self._cache.facts.values() if facts.pool is not None}:
                 silent = self._lookups.unanswered_for(image_queries(policy, pool))
-                if 0.0 < silent < SILENCE_PATIENCE:
-                    yield SILENCE_PATIENCE - silent
+                if 0.0 < silent < LOOKUP_TIMEOUT:
+                    yield LOOKUP_TIMEOUT - silent
 
     # Changes in the watches
 

@@ -172,7 +172,7 @@ async def _node(client: Client, clock: Clock, name: str) -> ExplanationReport:
         _list_allowed(client, PODS, fields=f"spec.nodeName={name}"),
         _list_allowed(client, EVENTS, NODE_EVENTS, fields=f"involvedObject.name={name}"),
     )
-    forbidden = {resource.plural for (_, seen), resource in ((pods, PODS), (events, EVENTS)) if not seen}
+    forbidden = {resource.plural for (_, allowed), resource in ((pods, PODS), (events, EVENTS)) if not allowed}
     # The explanation of a node does not use the controller's state.
     forbidden.add(INSTASLICES.plural)
     snapshot = Snapshot(
@@ -218,10 +218,10 @@ async def _read_cluster(client: Client, clock: Clock, namespace: str, pod: Pod |
         )
         if not allowed
     }
-    seen = pods[0] if pods[1] else (await _list_allowed(client, PODS, namespace))[0]
+    listed_pods = pods[0] if pods[1] else (await _list_allowed(client, PODS, namespace))[0]
     return Snapshot(
         now=clock.now(),
-        pods=seen if pod is None else _add_pod(seen, pod),
+        pods=listed_pods if pod is None else _add_pod(listed_pods, pod),
         nodes=nodes[0],
         instaslices=instaslices[0],
         leases=leases[0],

@@ -293,13 +293,13 @@ class LeaderElector:
         self._acknowledge(lease, sent if hold else float("-inf"))
 
     def _claim(self) -> dict[str, Any]:
-        mine = self._spec.holder_identity == self._identity
+        is_holder = self._spec.holder_identity == self._identity
         now = self._now()
-        transitions = (self._spec.lease_transitions or 0) + (0 if mine or not self._version else 1)
+        transitions = (self._spec.lease_transitions or 0) + (0 if is_holder or not self._version else 1)
         return {
             "holderIdentity": self._identity,
             "leaseDurationSeconds": self._timing.duration,
-            "acquireTime": (self._spec.acquire_time if mine else None) or now,
+            "acquireTime": (self._spec.acquire_time if is_holder else None) or now,
             "renewTime": now,
             "leaseTransitions": transitions if transitions in _TRANSITIONS else 0,
         }

@@ -95,8 +95,8 @@ def driver_status(node: Node) -> DriverStatus | None:
 
 def driver_text(node: Node) -> str:
     """A sentence with the status of a node's driver; empty if there is none."""
-    told = driver_status(node)
-    if told is None:
+    status = driver_status(node)
+    if status is None:
         return ""
-    word = "" if told.phase in {DriverPhase.STARTING, DriverPhase.PULLING} else f"{told.phase.value}: "
-    return f"{word}{told.reason}" if told.reason else told.phase.value
+    word = "" if status.phase in {DriverPhase.STARTING, DriverPhase.PULLING} else f"{status.phase.value}: "
+    return f"{word}{status.reason}" if status.reason else status.phase.value

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tessera.api.driver.driver_policy import DriverPolicy, ImageSource
-from tessera.api.driver.node_status import BUILD_PATIENCE
+from tessera.api.driver.node_status import BUILD_TIMEOUT
 from tessera.clock import LoopClock
 from tessera.driver.build.builds import BuildJobs
 from tessera.driver.build.orders import BuildOrder
@@ -71,7 +71,7 @@ def test_the_job_that_is_waited_for_is_named() -> None:
 
 
 def test_patience_with_a_build_ends() -> None:
-    late = NOW - BUILD_PATIENCE - 1
+    late = NOW - BUILD_TIMEOUT - 1
     assert stands(BuildState(phase=BuildPhase.RUNNING, since=late))[0] is Stands.OVERDUE
     assert stands(BuildState(phase=BuildPhase.NONE), wanted_since=late)[0] is Stands.OVERDUE
 
@@ -110,7 +110,7 @@ def test_patience_begins_with_the_first_who_waits_and_ends_with_the_last() -> No
             building.request([(POLICY, POOL)])
             assert building.progress(POLICY, POOL).state is Stands.RUNNING
             assert building.seconds_until_due() is not None
-            await clock.sleep(BUILD_PATIENCE / 2 + 1)
+            await clock.sleep(BUILD_TIMEOUT / 2 + 1)
         building.request([(POLICY, POOL)])
         assert building.progress(POLICY, POOL).state is Stands.OVERDUE
         building.request([])

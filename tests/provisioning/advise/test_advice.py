@@ -31,7 +31,7 @@ PRECOMPILED = GroupTimes(group="gpu", provision=around(255, 300), startup=around
 
 def test_a_short_timer_with_built_drivers_is_told_as_a_loop_before_a_node_is_lost() -> None:
     current = Timers(max_node_provision=300, unneeded=600)
-    told = findings(BUILT, advise(BUILT, labelled=True), current, labels=Labels(there=True))
+    told = findings(BUILT, advise(BUILT, labelled=True), current, labels=Labels(present=True))
     assert told[0].rank is Rank.LOOP
     assert "100% of its nodes take longer than maxNodeProvisionTime 5m" in told[0].text
     assert "no attempt ever is in time" in told[0].text
@@ -45,20 +45,20 @@ def test_with_precompiled_drivers_the_same_timer_holds() -> None:
     advice = advise(PRECOMPILED, labelled=True)
     assert all(
         each.rank not in {Rank.LOOP, Rank.TIMER_SHORT}
-        for each in findings(PRECOMPILED, advice, Timers(max_node_provision=300), labels=Labels(there=True))
+        for each in findings(PRECOMPILED, advice, Timers(max_node_provision=300), labels=Labels(present=True))
     )
 
 
 def test_a_missing_label_is_ranked_above_timers() -> None:
     told = findings(
-        BUILT, advise(BUILT, labelled=False), Timers(max_node_provision=300, unneeded=300), labels=Labels(there=False)
+        BUILT, advise(BUILT, labelled=False), Timers(max_node_provision=300, unneeded=300), labels=Labels(present=False)
     )
     assert [each.rank for each in told[:3]] == [Rank.LABEL_MISSING, Rank.LOOP, Rank.LOOP]
     assert "unneededTime 5m" in told[2].text
 
 
 def test_slices_with_the_label_are_told_first_as_never_ready() -> None:
-    labels = Labels(there=True, name="cluster-api/accelerator", value="t4", types=("a100",), sliced=True)
+    labels = Labels(present=True, name="cluster-api/accelerator", value="t4", types=("a100",), sliced=True)
     told = findings(BUILT, advise(BUILT, labelled=labels.starts), Timers(max_node_provision=300), labels=labels)
     assert told[0].rank is Rank.NEVER_READY
     assert "carry cluster-api/accelerator" in told[0].text
@@ -70,7 +70,7 @@ def test_slices_with_the_label_are_told_first_as_never_ready() -> None:
 
 @pytest.mark.parametrize("there", [False, None])
 def test_slices_are_never_advised_to_have_the_label(there: bool | None) -> None:
-    labels = Labels(there=there, sliced=True)
+    labels = Labels(present=there, sliced=True)
     told = findings(BUILT, advise(BUILT, labelled=labels.starts), DEFAULTS, labels=labels)
     assert not {Rank.LABEL_MISSING, Rank.LABEL_UNKNOWN} & {each.rank for each in told}
     (alone,) = (each for each in told if each.rank is Rank.TAINT_ALONE)
@@ -90,7 +90,7 @@ def test_openshifts_sample_of_five_minutes_fails_built_drivers_without_a_label_a
     current = Timers(unneeded=300)
 
     def short(times: GroupTimes) -> bool:
-        told = findings(times, advise(times, labelled=False), current, labels=Labels(there=False))
+        told = findings(times, advise(times, labelled=False), current, labels=Labels(present=False))
         return any("unneededTime" in each.text for each in told)
 
     assert (short(BUILT), short(PRECOMPILED)) == (True, False)
@@ -98,14 +98,14 @@ def test_openshifts_sample_of_five_minutes_fails_built_drivers_without_a_label_a
 
 def test_twenty_nodes_do_not_support_p99() -> None:
     few = GroupTimes(group="gpu", provision=around(549, 20))
-    told = findings(few, advise(few, labelled=True), Timers(), labels=Labels(there=True))
+    told = findings(few, advise(few, labelled=True), Timers(), labels=Labels(present=True))
     (too_few,) = (each for each in told if each.rank is Rank.TOO_FEW)
     assert "20 nodes" in too_few.text
     assert "needs 299" in too_few.text
     assert "bounded is p86" in too_few.text
     (one,) = (
         each
-        for each in findings(FEW, advise(FEW, labelled=True), Timers(), labels=Labels(there=True))
+        for each in findings(FEW, advise(FEW, labelled=True), Timers(), labels=Labels(present=True))
         if "request to" in each.text
     )
     assert one.text.startswith("1 node was measured from request to usable card")
@@ -118,7 +118,7 @@ def test_a_timer_far_too_long_is_said_only_where_the_sample_supports_it() -> Non
     def said(times: GroupTimes) -> bool:
         return any(
             each.rank is Rank.TIMER_LONG
-            for each in findings(times, advise(times, labelled=True), long, labels=Labels(there=True))
+            for each in findings(times, advise(times, labelled=True), long, labels=Labels(present=True))
         )
 
     assert (said(PRECOMPILED), said(few)) == (True, False)
@@ -176,7 +176,7 @@ def test_without_values_nothing_is_advised() -> None:
     nothing = GroupTimes(group="gpu")
     advice = advise(nothing, labelled=None)
     assert advice.timers == Timers()
-    told = findings(nothing, advice, DEFAULTS, labels=Labels(there=None))
+    told = findings(nothing, advice, DEFAULTS, labels=Labels(present=None))
     assert [each.rank for each in told] == [Rank.LABEL_UNKNOWN, Rank.NO_VALUES, Rank.NO_VALUES, Rank.NO_VALUES]
 
 
@@ -196,13 +196,13 @@ def test_with_the_label_an_early_removal_is_no_concern() -> None:
         BUILT,
         advise(BUILT, labelled=True),
         Timers(unneeded=30, delay_after_add=0),
-        labels=Labels(there=True),
+        labels=Labels(present=True),
     )
     assert told == ()
 
 
 def test_a_label_of_another_type_than_the_limits_is_told_after_timers() -> None:
-    labels = Labels(there=True, name="cluster-api/accelerator", value="nvidia-t4", types=("nvidia.com/gpu",))
+    labels = Labels(present=True, name="cluster-api/accelerator", value="nvidia-t4", types=("nvidia.com/gpu",))
     told = findings(BUILT, advise(BUILT, labelled=True), Timers(max_node_provision=300), labels=labels)
     assert [each.rank for each in told] == [Rank.LOOP, Rank.LABEL_UNMATCHED]
     for fact in ('the value "nvidia-t4"', "limits for nvidia.com/gpu"):
@@ -213,7 +213,7 @@ def test_a_label_of_another_type_than_the_limits_is_told_after_timers() -> None:
 
 def test_nodes_that_were_lost_make_bounds_doubtful() -> None:
     times = GroupTimes(group="gpu", provision=(250.0, 260.0), lost=(330.0, 340.0))
-    told = findings(times, advise(times, labelled=True), Timers(), labels=Labels(there=True))
+    told = findings(times, advise(times, labelled=True), Timers(), labels=Labels(present=True))
     assert told[0].rank is Rank.LOST
     for fact in ("2 nodes went away", "before the cards could be used", "after 5m40s at most"):
         assert fact in told[0].text
@@ -228,7 +228,7 @@ def test_pods_below_the_cutoff_are_named() -> None:
 
 def test_karpenter_is_told_that_it_waits_for_ever() -> None:
     told = findings(
-        PRECOMPILED, advise(PRECOMPILED, labelled=None), Timers(), labels=Labels(there=None), karpenter=True
+        PRECOMPILED, advise(PRECOMPILED, labelled=None), Timers(), labels=Labels(present=None), karpenter=True
     )
     assert [each.rank for each in told] == [Rank.NO_DEADLINE]
 

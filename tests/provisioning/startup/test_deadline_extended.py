@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.provisioning.conftest import GPU_TAINT, T0, condition, driver, make_node
 
-from tessera.api.driver.node_status import BUILD_PATIENCE, DriverPhase, DriverStrategy
+from tessera.api.driver.node_status import BUILD_TIMEOUT, DriverPhase, DriverStrategy
 from tessera.clock import rfc3339
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, ProvisioningRecord
 from tessera.provisioning.startup.deadline import (
@@ -47,10 +47,10 @@ def test_at_the_ordinary_deadline_a_node_that_waits_for_the_one_build_is_told_th
     found = late(waiting(60), 900)
     assert found.condition is not None
     assert (found.condition.status, found.condition.reason, found.condition.overdue) == ("False", EXTENDED, False)
-    latest = rfc3339(T0 + 900 + BUILD_PATIENCE)
+    latest = rfc3339(T0 + 900 + BUILD_TIMEOUT)
     assert f"the deadline is stopped, and extended to {latest} at most" in found.condition.text
     assert BUILD in found.condition.text
-    assert found.due == T0 + 900 + BUILD_PATIENCE
+    assert found.due == T0 + 900 + BUILD_TIMEOUT
     assert late(waiting(60), 1500).condition == found.condition  # so it is written once
 
 
@@ -70,7 +70,7 @@ def test_after_the_wait_what_was_left_of_the_deadline_is_left_still() -> None:
 
 def test_a_wait_without_end_extends_the_deadline_by_no_more_than_a_build_may_take() -> None:
     for record in (waiting(60), waiting(3000, waited=2000), waiting(60, waited=1e9)):
-        found = late(record, 900 + BUILD_PATIENCE)
+        found = late(record, 900 + BUILD_TIMEOUT)
         assert found.condition is not None
         assert found.condition.reason == "DriverNotPulled"
         assert BUILD in found.condition.text
@@ -102,7 +102,7 @@ def test_the_deadline_ends_between_the_ordinary_one_and_the_longest_build_after_
     assert over == sorted(over)
     for each, overdue in zip(sorted(times), over, strict=True):
         assert not (overdue and each < 900)
-        assert overdue or each < 900 + BUILD_PATIENCE
+        assert overdue or each < 900 + BUILD_TIMEOUT
 
 
 def test_what_people_have_to_act_on_is_told_at_the_ordinary_deadline_and_the_time_after_it_is_the_nodes() -> None:

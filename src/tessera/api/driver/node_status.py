@@ -18,7 +18,7 @@ ADVERTISED_CONDITION = "GpuNodeReady"
 WAITING_FOR_KUBELET = "WaitingForKubelet"
 #: Seconds for which nodes wait for the one build of their kernel's image before they build for themselves; also the
 #: longest time for which a startup deadline is suspended. NVIDIA's CI takes about 19 min for a build.
-BUILD_PATIENCE = 2400.0
+BUILD_TIMEOUT = 2400.0
 #: Label of a node: the driver set whose DaemonSet runs on it.
 DRIVER_SET_LABEL = "tessera.dev/driver-set"
 

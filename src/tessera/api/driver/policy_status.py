@@ -67,19 +67,19 @@ def summarize_nodes(
         notices: notices on its fields.
         nobody: the message if it has no nodes.
     """
-    told = tuple(notices)
+    notice_list = tuple(notices)
     waiting = {name: _waits_for(each) for name, each in sorted(nodes.items()) if each is None or not _serves(each)}
     if not nodes:
-        return PolicyStatus(state="ready", reason="NoGPUNodes", message=nobody, notices=told)
+        return PolicyStatus(state="ready", reason="NoGPUNodes", message=nobody, notices=notice_list)
     if not waiting:
         text = _all_have(len(nodes))
-        return PolicyStatus(state="ready", reason="Reconciled", message=text, notices=told)
+        return PolicyStatus(state="ready", reason="Reconciled", message=text, notices=notice_list)
     stuck = {name: text for name, text in waiting.items() if _is_stuck(nodes[name])}
     text = f"{len(waiting)} of {len(nodes)} nodes without a driver"
     if stuck:
         text = f"{text}, {len(stuck)} of them for good: {_join_within_limit(_lines(stuck.items()))}"
     return PolicyStatus(
-        state="notReady", reason="DriverNotReady", message=text, error=bool(stuck), waiting=waiting, notices=told
+        state="notReady", reason="DriverNotReady", message=text, error=bool(stuck), waiting=waiting, notices=notice_list
     )
 
 
@@ -164,8 +164,8 @@ def _with_transition_time(
     condition: dict[str, Any], old: Mapping[str, Any] | None, generation: int | None, now: str
 ) -> dict[str, Any]:
     same = old is not None and old.get("status") == condition["status"] and old.get("lastTransitionTime")
-    seen = {} if generation is None else {"observedGeneration": generation}
-    return {**condition, "lastTransitionTime": same or now, **seen}
+    observed = {} if generation is None else {"observedGeneration": generation}
+    return {**condition, "lastTransitionTime": same or now, **observed}
 
 
 # Words
@@ -189,10 +189,10 @@ def _all_have(nodes: int) -> str:
     return "the only node has its driver" if nodes == 1 else f"all {nodes} nodes have their driver"
 
 
-def _lines(told: Iterable[tuple[str, str]]) -> list[str]:
+def _lines(texts: Iterable[tuple[str, str]]) -> list[str]:
     """Returns one line for each text, with the names that it is about."""
     by_text: dict[str, list[str]] = {}
-    for name, text in told:
+    for name, text in texts:
         by_text.setdefault(text, []).append(name)
     return [f"{list_names(names, _NAMES_MOST)}: {text}" for text, names in by_text.items()]
 

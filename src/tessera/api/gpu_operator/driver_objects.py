@@ -191,12 +191,12 @@ def _default_driver(
 ) -> Manifest:
     """Returns the NVIDIADriver for all nodes; its references to ConfigMaps have other keys than a ClusterPolicy's."""
     spec = {key: value for key, value in rest.items() if key != "enabled"}
-    for there, here, key in (
+    for their_key, our_key, key in (
         ("repoConfig", "repoConfig", "configMapName"),
         ("virtualTopology", "virtualTopologyConfig", "config"),
     ):
-        if there in spec:
-            spec[here] = {"name": spec.pop(there).get(key, "")}
+        if their_key in spec:
+            spec[our_key] = {"name": spec.pop(their_key).get(key, "")}
     if "configMapName" in spec.get("licensingConfig", {}):
         licence = dict(spec["licensingConfig"])
         spec["licensingConfig"] = {"name": licence.pop("configMapName"), **licence}

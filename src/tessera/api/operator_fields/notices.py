@@ -94,9 +94,9 @@ def _components(fields: Mapping[str, Any], path: str) -> Iterator[Notice]:
 
 def _groups(fields: Mapping[str, Any], path: str) -> Iterator[Notice]:
     for keys, reason in GROUPS:
-        there = [key for key in keys if is_set(fields.get(key))]
-        if there:
-            yield Notice(path, f"no effect: {', '.join(there)}; {reason}")
+        present = [key for key in keys if is_set(fields.get(key))]
+        if present:
+            yield Notice(path, f"no effect: {', '.join(present)}; {reason}")
 
 
 def _variables(

@@ -70,8 +70,8 @@ def find_size_excess(size: PodSize) -> str:
     )
     return next(
         (
-            f"{what} {count:,} {limit.unit}, {limit} are allowed: {remedy}"
-            for what, count, limit, remedy in counts
+            f"{subject} {count:,} {limit.unit}, {limit} are allowed: {remedy}"
+            for subject, count, limit, remedy in counts
             if count > limit
         ),
         "",

@@ -157,8 +157,8 @@ def _pick_devices(
     """Returns the devices that an entry divides."""
     of_resource = [each for each in whole if each.resource == entry.name]
     if not of_resource:
-        there = ", ".join(sorted({each.resource for each in whole})) or "no resource"
-        notices.append(Notice(f"{entry.path}.name", f"nothing here is {entry.name}; this node has {there}"))
+        resources = ", ".join(sorted({each.resource for each in whole})) or "no resource"
+        notices.append(Notice(f"{entry.path}.name", f"nothing here is {entry.name}; this node has {resources}"))
         return ()
     return _select_devices(of_resource, entry.devices, entry, problems)
 
@@ -179,8 +179,8 @@ def _select_devices(
     }
     for ref in selection.refs:
         if ref.lower() not in known:
-            there = ", ".join(each.device.index for each in devices)
-            problems.append(Problem(path, f"{ref} is no device of {entry.name} here; those have the indexes {there}"))
+            indexes = ", ".join(each.device.index for each in devices)
+            problems.append(Problem(path, f"{ref} is no device of {entry.name} here; those have the indexes {indexes}"))
     return [known[ref.lower()] for ref in selection.refs if ref.lower() in known]
 
 

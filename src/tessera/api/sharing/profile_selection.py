@@ -55,9 +55,9 @@ def choose_profile(profiles: Mapping[str, str], label: str, default: str) -> Cho
     for name, reason in ((label, f"the node's label {PROFILE_LABEL}"), (default, "the cluster's default")):
         if name:
             if name not in profiles:
-                there = ", ".join(sorted(profiles)) or "none"
+                known = ", ".join(sorted(profiles)) or "none"
                 raise UnknownSharingProfile(
-                    f'{reason} names the profile "{name}", which does not exist; there are: {there}',
+                    f'{reason} names the profile "{name}", which does not exist; there are: {known}',
                     next(iter(get_close_matches(name[:63], profiles, n=1, cutoff=0.6)), ""),
                 )
             return ChosenProfile(name, profiles[name], reason)

@@ -71,7 +71,7 @@ def build_group_advice(
         current=current,
         loop=None if karpenter else provision_loop(times, current),
         advised_loop=None if karpenter else provision_loop(times, advice.timers),
-        empty_loop=None if karpenter or labels.there else empty_loop(times, current),
+        empty_loop=None if karpenter or labels.present else empty_loop(times, current),
         findings=found,
         karpenter=karpenter,
     )

@@ -138,13 +138,13 @@ def _with_never_ready(times: "tuple[GroupTimes, ...]", facts: "ClusterFacts") ->
     return (*times, *(GroupTimes(group=name) for name in facts.never_ready() if name not in measured))
 
 
-def _labels(seen: "Labels", given: bool | None) -> "Labels":
+def _labels(found: "Labels", given: bool | None) -> "Labels":
     from tessera.provisioning.advise.findings import Labels
 
-    return seen if given in (None, seen.there) else Labels(there=given, sliced=seen.sliced)
+    return found if given in (None, found.present) else Labels(present=given, sliced=found.sliced)
 
 
-def _current(seen: "Timers", given: dict[str, float | None]) -> "Timers":
+def _current(found: "Timers", given: dict[str, float | None]) -> "Timers":
     import msgspec
 
     names = {
@@ -153,4 +153,4 @@ def _current(seen: "Timers", given: dict[str, float | None]) -> "Timers":
         "unneeded_time": "unneeded",
         "delay_after_add": "delay_after_add",
     }
-    return msgspec.structs.replace(seen, **{names[name]: value for name, value in given.items() if value is not None})
+    return msgspec.structs.replace(found, **{names[name]: value for name, value in given.items() if value is not None})

@@ -74,12 +74,12 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
         else:
             return Labels(sliced=sliced)
         name, value = found or ("", "")
-        return Labels(there=found is not None, name=name, value=value, types=self.settings.gpu_types, sliced=sliced)
+        return Labels(present=found is not None, name=name, value=value, types=self.settings.gpu_types, sliced=sliced)
 
     def never_ready(self) -> tuple[str, ...]:
         """Groups whose nodes never become ready for the autoscaler; Karpenter does not use the label."""
         found = {name: self.labelled(name) for name in (*self.sliced, *self.sets) if name not in self.karpenter}
-        return tuple(sorted(name for name, each in found.items() if each.there and each.sliced))
+        return tuple(sorted(name for name, each in found.items() if each.present and each.sliced))
 
     def timers(self, group: str) -> Timers:
         """The present timers of a group: its own if it sets some, else the autoscaler's."""

@@ -114,9 +114,10 @@ def _line(each: Samples, titles: Mapping[str, str], published: Mapping[tuple[str
     summary = each.summary
     interval = "" if summary.low is None else f"{summary.low:.1f} to {summary.high:.1f}"
     row += f"{summary.mean:>8.1f}{summary.median:>8.1f}   {interval:<16}"
-    theirs = published.get((each.experiment, each.scenario))
-    if theirs is not None:
-        row += f"{theirs:.0f}" + (f" ({summary.mean / theirs - 1:+.1%})" if each.operator == "reference" else "")
+    reference_mean = published.get((each.experiment, each.scenario))
+    if reference_mean is not None:
+        row += f"{reference_mean:.0f}"
+        row += f" ({summary.mean / reference_mean - 1:+.1%})" if each.operator == "reference" else ""
     return row.rstrip()
 
 

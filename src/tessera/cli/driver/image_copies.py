@@ -46,7 +46,7 @@ class CopyOrder(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool
 
 
-async def copy_images(there: Registries, order: CopyOrder, subjects: Sequence[ImageSubject]) -> int:
+async def copy_images(registries: Registries, order: CopyOrder, subjects: Sequence[ImageSubject]) -> int:
     """Finds the images that nodes need, and copies those that the target lacks.
 
     Returns:
@@ -60,18 +60,18 @@ async def copy_images(there: Registries, order: CopyOrder, subjects: Sequence[Im
             skopeo_path()
         except CopyError as error:
             raise CommandError(f"error: {error}") from error
-    found = await find_needs(there, subjects, builder=order.builder)
+    found = await find_needs(registries, subjects, builder=order.builder)
     copies = plan_copies(found.needed, order.target, whole=order.whole)
-    done = [await _copy(there, order, each) for each in copies]
+    done = [await _copy(registries, order, each) for each in copies]
     for each in found.missing:
         say(f"no image: {each}", err=True)
     return 0 if all(done) and not found.missing else 1
 
 
-async def _copy(there: Registries, order: CopyOrder, copy: ImageCopy) -> bool:
+async def _copy(registries: Registries, order: CopyOrder, copy: ImageCopy) -> bool:
     """Copies one image. Returns True if the target has it now, or would have it without ``dry_run``."""
     try:
-        todo = required_copy(copy, await read_target_state(there.client, copy, there.keyring))
+        todo = required_copy(copy, await read_target_state(registries.client, copy, registries.keyring))
         if todo is None:
             say(f"{'# ' if order.dry_run else ''}exists already: {copy.target.text}")
         elif order.dry_run:
@@ -100,17 +100,17 @@ class ImageNeeds(msgspec.Struct, frozen=True, kw_only=True):
     missing: tuple[str, ...]
 
 
-async def find_needs(there: Registries, subjects: Sequence[ImageSubject], *, builder: bool) -> ImageNeeds:
+async def find_needs(registries: Registries, subjects: Sequence[ImageSubject], *, builder: bool) -> ImageNeeds:
     """Looks up the images that nodes need.
 
     Args:
-        there: the registries.
+        registries: the registries.
         subjects: the nodes.
         builder: look up the image that compiles drivers also if there is one with precompiled modules.
     """
     groups = [_driver_queries(each, builder=builder) for each in subjects]
     groups.extend([query] for query in dict.fromkeys(query for each in subjects for query in _operand_queries(each)))
-    answers = await asyncio.gather(*(_first(there, group) for group in groups))
+    answers = await asyncio.gather(*(_first(registries, group) for group in groups))
     needed: dict[tuple[str, str], NeededImage] = {}
     missing = []
     for found, why in answers:
@@ -137,24 +137,24 @@ def _operand_queries(subject: ImageSubject) -> Iterator[ImageQuery]:
             yield ImageQuery(source=part.source, pool=subject.pool, kind=ImageKind.VERBATIM)
 
 
-async def _first(there: Registries, queries: Sequence[ImageQuery]) -> tuple[list[NeededImage], str]:
+async def _first(registries: Registries, queries: Sequence[ImageQuery]) -> tuple[list[NeededImage], str]:
     """The best image with precompiled modules and the best that compiles, as far as the queries have both kinds."""
-    answers = dict(zip(queries, await asyncio.gather(*map(there.resolver.resolve, queries)), strict=True))
+    answers = dict(zip(queries, await asyncio.gather(*map(registries.resolver.resolve, queries)), strict=True))
     found = []
     for kinds in (_PRECOMPILED, (ImageKind.BUILDER,)):
         query = next((each for each in queries if each.kind in kinds and answers[each].outcome is Outcome.FOUND), None)
         if query is not None:
             try:
-                found.append(await _whole(there, query, answers[query]))
+                found.append(await _whole(registries, query, answers[query]))
             except RegistryError as error:
                 return found, str(error)
     return found, _why(answers)
 
 
-async def _whole(there: Registries, query: ImageQuery, answer: Resolution) -> NeededImage:
+async def _whole(registries: Registries, query: ImageQuery, answer: Resolution) -> NeededImage:
     reference = parse(answer.reference)
-    keyring = await there.secrets(query.source.pull_secrets)
-    image = await there.client.find_image(reference, query.pool.architecture, keyring)
+    keyring = await registries.secrets(query.source.pull_secrets)
+    image = await registries.client.find_image(reference, query.pool.architecture, keyring)
     return NeededImage(query=query, reference=answer.reference, found=image)
 
 

@@ -9,7 +9,7 @@ from tessera.api.driver.driver_policy import ImageSource
 from tessera.cli.base.connection import CommandError
 from tessera.cli.base.console import say, say_json
 from tessera.cli.driver.pool_images import align_columns, by_number, matching_tags, of_version, size
-from tessera.cli.driver.registry_access import Access, Registries, registries
+from tessera.cli.driver.registry_access import Access, Registries, connect_registries
 from tessera.cli.driver.subjects import pool_of
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.registry.reference import parse_repository
@@ -18,14 +18,15 @@ from tessera.driver.resolution import ImageKind, ImageQuery, Resolution
 from tessera.limits.drivers import IMAGES_LISTED
 
 
-async def tags_of(there: Registries, source: ImageSource) -> Sequence[str]:
+async def tags_of(registries: Registries, source: ImageSource) -> Sequence[str]:
     """All tags of a source's repository.
 
     Raises:
         RegistryError: the registry does not list them.
         ReferenceFormatError: the repository's name is not valid.
     """
-    return await there.client.list_tags(parse_repository(f"{source.repository}/{source.image}"), there.keyring)
+    repository = parse_repository(f"{source.repository}/{source.image}")
+    return await registries.client.list_tags(repository, registries.keyring)
 
 
 async def print_tags(
@@ -44,21 +45,21 @@ async def print_tags(
     """
     kernel, system, architecture = node
     nodes = pool_of(kernel, system, architecture) if kernel and system else None
-    async with registries(access) as there:
+    async with connect_registries(access) as registries:
         try:
-            tags = await tags_of(there, source)
+            tags = await tags_of(registries, source)
         except RegistryError as error:
             raise CommandError(f"error: {error.outcome.value}: {error}") from error
         if nodes is None:
             return _print_names(source, _filter_tags(tags, source.version, system), output)
         found = matching_tags(tags, source.version, nodes)[:IMAGES_LISTED]
-        answers = await asyncio.gather(*(_resolve_tag(there, source, nodes, tag) for tag in found))
+        answers = await asyncio.gather(*(_resolve_tag(registries, source, nodes, tag) for tag in found))
     return _print_images(source, nodes, dict(zip(found, answers, strict=True)), output)
 
 
-async def _resolve_tag(there: Registries, source: ImageSource, nodes: PoolKey, tag: str) -> Resolution:
+async def _resolve_tag(registries: Registries, source: ImageSource, nodes: PoolKey, tag: str) -> Resolution:
     exact = msgspec.structs.replace(source, version=tag)
-    return await there.resolver.resolve(ImageQuery(source=exact, pool=nodes, kind=ImageKind.VERBATIM))
+    return await registries.resolver.resolve(ImageQuery(source=exact, pool=nodes, kind=ImageKind.VERBATIM))
 
 
 def _filter_tags(tags: Sequence[str], version: str, system: str | None) -> list[str]:

@@ -16,9 +16,9 @@ from tessera.cli.driver.registry_access import (
     REPOSITORY,
     Access,
     Registries,
+    connect_registries,
     image_option,
     output_option,
-    registries,
     registry_options,
     version_option,
 )
@@ -95,8 +95,8 @@ async def _list_for_kernel(
     from tessera.cli.driver.subjects import ClusterSubjects, ImageSubject, policy_of_command_line, pool_of
 
     subject = ImageSubject(policy=policy_of_command_line(source), pool=pool_of(*node))
-    async with registries(access) as there:
-        return _print_images([await _look_up(there, subject)], ClusterSubjects(subjects=(subject,)), output)
+    async with connect_registries(access) as registries:
+        return _print_images([await _look_up(registries, subject)], ClusterSubjects(subjects=(subject,)), output)
 
 
 async def _list_for_cluster(access: Access, output: str, kubeconfig: Path | None, context: str | None) -> int:
@@ -107,42 +107,42 @@ async def _list_for_cluster(access: Access, output: str, kubeconfig: Path | None
     lab = lab_registries(kubeconfig, context)
     async with (
         connect("tessera-driver", kubeconfig, context) as client,
-        registries(access, PullSecrets(client, NAMESPACE), lab=lab) as there,
+        connect_registries(access, PullSecrets(client, NAMESPACE), lab=lab) as registries,
     ):
-        seen = await subjects_in_cluster(client, lab=lab)
-        found = await asyncio.gather(*(_look_up(there, each) for each in seen.subjects))
-    return _print_images(found, seen, output)
+        cluster = await subjects_in_cluster(client, lab=lab)
+        found = await asyncio.gather(*(_look_up(registries, each) for each in cluster.subjects))
+    return _print_images(found, cluster, output)
 
 
-async def _look_up(there: Registries, subject: "ImageSubject") -> "PoolImages":
+async def _look_up(registries: Registries, subject: "ImageSubject") -> "PoolImages":
     """The images of one pool; all names are looked up at the same time."""
     from tessera.cli.driver.image_tags import tags_of
     from tessera.cli.driver.pool_images import candidate_queries, describe_images
     from tessera.driver.registry.wire import RegistryError
 
     queries = candidate_queries(subject)
-    answers = dict(zip(queries, await asyncio.gather(*map(there.resolver.resolve, queries)), strict=True))
+    answers = dict(zip(queries, await asyncio.gather(*map(registries.resolver.resolve, queries)), strict=True))
     tags: Sequence[str] = ()
     notes = []
     if not subject.policy.source.verbatim and not subject.nodes:
         try:
-            tags = await tags_of(there, subject.policy.source)
+            tags = await tags_of(registries, subject.policy.source)
         except RegistryError as error:
             notes.append(f"The registry did not list the tags: {error}")
     return describe_images(subject, answers, tags, notes)
 
 
-def _print_images(found: Sequence["PoolImages"], seen: "ClusterSubjects", output: str) -> int:
+def _print_images(found: Sequence["PoolImages"], cluster: "ClusterSubjects", output: str) -> int:
     from tessera.cli.driver.pool_images import image_table
 
     if output == "json":
-        document = {"images": found, "others": [{"node": node, "reason": why} for node, why in seen.others]}
+        document = {"images": found, "others": [{"node": node, "reason": why} for node, why in cluster.others]}
         say_json(document)
     else:
-        for subject, each in zip(seen.subjects, found, strict=True):
+        for subject, each in zip(cluster.subjects, found, strict=True):
             source = subject.policy.source
             name = source.image if source.verbatim else f"{source.repository}/{source.image}"
-            say(*image_table(each, name), *([""] if each is not found[-1] or seen.others else []))
-        for node, why in seen.others:
+            say(*image_table(each, name), *([""] if each is not found[-1] or cluster.others else []))
+        for node, why in cluster.others:
             say(f"{node}: needs no image: {why}" if why else f"{node}: no policy selects this node")
     return 0 if all(each.image for each in found) else 1

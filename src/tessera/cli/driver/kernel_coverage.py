@@ -15,7 +15,7 @@ from tessera.cli.base.connection import connect
 from tessera.cli.base.inputs import read_text
 from tessera.cli.base.simulated_cluster import lab_registries
 from tessera.cli.driver.pool_images import align_columns
-from tessera.cli.driver.registry_access import Access, registries
+from tessera.cli.driver.registry_access import Access, connect_registries
 from tessera.cli.driver.subjects import NAMESPACE, name_file, policy_of_command_line, subjects_in_cluster
 from tessera.driver.coverage.kernel_sources import apt_kernels, parse_release, toolkit_kernel, with_large_pages
 from tessera.driver.coverage.kernels import (
@@ -196,8 +196,9 @@ async def _report(
     client: Client | None = None,
     lab: Resolver | None = None,
 ) -> CoverageReport:
-    async with registries(access, None if client is None else PullSecrets(client, NAMESPACE), lab=lab) as there:
-        rows = await asyncio.gather(*(look_up_coverage(each, there.resolver) for each in expected))
+    secrets = None if client is None else PullSecrets(client, NAMESPACE)
+    async with connect_registries(access, secrets, lab=lab) as registries:
+        rows = await asyncio.gather(*(look_up_coverage(each, registries.resolver) for each in expected))
     return CoverageReport(rows=tuple(rows), problems=problems, idle=idle)
 
 

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from tessera.cli.base.connection import cluster_options, connect, report_errors
-from tessera.cli.driver.registry_access import Access, image_option, registries, registry_options, version_option
+from tessera.cli.driver.registry_access import (
+    Access,
+    connect_registries,
+    image_option,
+    registry_options,
+    version_option,
+)
 
 if TYPE_CHECKING:
     from tessera.cli.driver.image_copies import CopyOrder
@@ -112,8 +118,8 @@ def _subjects_of_options(
 async def _copy_without_cluster(access: Access, order: "CopyOrder", subjects: Sequence["ImageSubject"]) -> int:
     from tessera.cli.driver.image_copies import copy_images
 
-    async with registries(access) as there:
-        return await copy_images(there, order, subjects)
+    async with connect_registries(access) as registries:
+        return await copy_images(registries, order, subjects)
 
 
 async def _copy_for_cluster(
@@ -125,11 +131,11 @@ async def _copy_for_cluster(
 
     async with (
         connect("tessera-driver", *where) as client,
-        registries(access, PullSecrets(client, NAMESPACE)) as there,
+        connect_registries(access, PullSecrets(client, NAMESPACE)) as registries,
     ):
         found = await subjects_in_cluster(client, coming=True)
         file, system = coming
         named = kernels_in(file, system) if file else []
         policies = {each.policy.name: each.policy for each in found.subjects}
         more = [ImageSubject(policy=policy, pool=pool) for policy in policies.values() for pool in named]
-        return await copy_images(there, order, [*found.subjects, *more])
+        return await copy_images(registries, order, [*found.subjects, *more])

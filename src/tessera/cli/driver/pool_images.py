@@ -161,8 +161,8 @@ def _rows(
         answer = answers[query]
         for each in answer.tried:
             last = each is answer.tried[-1] and answer.outcome is Outcome.FOUND
-            mine = last and not taken and bool(image) and image in (answer.pinned, answer.reference)
-            taken = taken or mine
+            is_chosen = last and not taken and bool(image) and image in (answer.pinned, answer.reference)
+            taken = taken or is_chosen
             yield Row(
                 kind=query.kind.value,
                 reference=each.reference,
@@ -170,5 +170,5 @@ def _rows(
                 why=each.text,
                 digest=answer.digest if last else "",
                 size_bytes=answer.size_bytes if last else 0,
-                taken=mine,
+                taken=is_chosen,
             )

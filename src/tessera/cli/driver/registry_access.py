@@ -95,7 +95,7 @@ def registry_options(function: Callable[..., T]) -> Callable[..., T]:
 
 
 @asynccontextmanager
-async def registries(
+async def connect_registries(
     access: Access, secrets: "PullSecrets | None" = None, *, lab: "Resolver | None" = None
 ) -> AsyncIterator[Registries]:
     """Opens the access to registries.

@@ -60,15 +60,15 @@ def take_over_fields(entries: Sequence[Entry], manager: str, api_version: str) -
         manager: our name.
         api_version: the version in which the fields are named; entries of another version stay.
     """
-    theirs = [each for each in entries if _is_of(each, _KUBECTL, api_version)]
-    if not theirs:
+    kubectl_entries = [each for each in entries if _is_of(each, _KUBECTL, api_version)]
+    if not kubectl_entries:
         return None
-    ours = [each for each in entries if _is_of(each, frozenset({(manager, "Apply")}), api_version)]
+    our_entries = [each for each in entries if _is_of(each, frozenset({(manager, "Apply")}), api_version)]
     fields: Mapping[str, Any] = {}
-    for each in (*ours, *theirs):
+    for each in (*our_entries, *kubectl_entries):
         fields = _union(fields, each.get("fieldsV1", {}))
-    mine = {**(ours or theirs)[0], "manager": manager, "operation": "Apply", "fieldsV1": fields}
-    return [*(each for each in entries if each not in ours and each not in theirs), mine]
+    merged = {**(our_entries or kubectl_entries)[0], "manager": manager, "operation": "Apply", "fieldsV1": fields}
+    return [*(each for each in entries if each not in our_entries and each not in kubectl_entries), merged]
 
 
 def _is_of(entry: Entry, owners: frozenset[tuple[str, str]], api_version: str) -> bool:
@@ -113,7 +113,7 @@ def is_ours(obj: Mapping[str, Any], manager: str) -> bool:
 FIELD_MANAGER = "tessera-install"
 
 #: Seconds that a definition may take to be served, and seconds between two requests.
-_PATIENCE = 60.0
+_SERVING_TIMEOUT = 60.0
 _PAUSE = 0.2
 
 _APPLY = "application/apply-patch+yaml"
@@ -248,14 +248,14 @@ async def _wait_until_established(client: Client, clock: Clock, name: str) -> No
     resource = resource_for(
         {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {}}
     )
-    deadline = clock.monotonic() + _PATIENCE
+    deadline = clock.monotonic() + _SERVING_TIMEOUT
     while True:
         conditions = (await client.get(resource, name)).get("status", {}).get("conditions") or ()
         if any(each["type"] == "Established" and each["status"] == "True" for each in conditions):
             return
         if clock.monotonic() >= deadline:
             reason = "; ".join(each.get("message", "") for each in conditions) or "it has no condition yet"
-            raise TimeoutError(f"the API server does not serve {name} after {_PATIENCE:.0f} seconds: {reason}")
+            raise TimeoutError(f"the API server does not serve {name} after {_SERVING_TIMEOUT:.0f} seconds: {reason}")
         await clock.sleep(_PAUSE)
 
 

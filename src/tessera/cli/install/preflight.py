@@ -80,8 +80,8 @@ async def _cluster_policies(client: Client, choices: InstallChoices) -> set[str]
     """The names of the ClusterPolicies after the installation, also in a dry run."""
     present = {each["metadata"]["name"] for each in await list_objects(client, CLUSTER_POLICIES)}
     wanted = {each["metadata"]["name"] for each in choices.drivers if each["kind"] == CLUSTER_POLICIES.kind}
-    ours = {metadata["name"] async for kind, metadata in driver_objects(client) if kind is CLUSTER_POLICIES}
-    return (present - ours) | wanted
+    applied = {metadata["name"] async for kind, metadata in driver_objects(client) if kind is CLUSTER_POLICIES}
+    return (present - applied) | wanted
 
 
 def _is_created(choices: InstallChoices, name: str) -> bool:

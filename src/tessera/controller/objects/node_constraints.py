@@ -86,9 +86,9 @@ class TolerationIndex:
     def accept(self, key: str, value: str, effect: str) -> bool:
         """True if a taint with this key, value and effect is tolerated."""
         keys = {key, ""}
-        if any((each, what) in self._exists for each in keys for what in (effect, "")):
+        if any((each, tolerated_effect) in self._exists for each in keys for tolerated_effect in (effect, "")):
             return True
-        return bool(key) and any((key, value, what) in self._equal for what in (effect, ""))
+        return bool(key) and any((key, value, tolerated_effect) in self._equal for tolerated_effect in (effect, ""))
 
 
 def admits_node(constraints: NodeConstraints, name: NodeName, labels: Mapping[str, str]) -> bool:

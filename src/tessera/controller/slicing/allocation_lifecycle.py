@@ -258,9 +258,9 @@ class AllocationLifecycle:
             return False
         if pod.ready_to_place:
             return True
-        ours = bool(pod.profiles) and not pod.finished and not pod.terminating
+        needs_slices = bool(pod.profiles) and not pod.finished and not pod.terminating
         home = self._cluster.required_node(pod)
-        return ours and home is not None and home in self._state.cards
+        return needs_slices and home is not None and home in self._state.cards
 
     def _is_withdrawn(self, pod: PodInfo) -> bool:
         """True if the slices of a pod were taken back and the scheduler has still not bound it."""

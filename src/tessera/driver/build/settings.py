@@ -24,18 +24,18 @@ class Form(msgspec.Struct, frozen=True):
     pattern: re.Pattern[str]
     advice: str
 
-    def require(self, value: str, what: str) -> None:
+    def require(self, value: str, field: str) -> None:
         """Refuses a value that does not have this form.
 
         Args:
             value: the text to check.
-            what: the name of the value, for the message.
+            field: the name of the value, for the message.
 
         Raises:
             UnbuildableError: the value does not have this form.
         """
         if not self.pattern.fullmatch(value):
-            raise UnbuildableError(f"{what} {value[:ECHOED]!r} is not of the form that it must have; {self.advice}")
+            raise UnbuildableError(f"{field} {value[:ECHOED]!r} is not of the form that it must have; {self.advice}")
 
 
 _NAME = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?")

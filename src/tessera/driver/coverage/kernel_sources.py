@@ -205,13 +205,13 @@ def _system(machine_os: str, rhel: str) -> tuple[str, str]:
     return "rhel", rhel
 
 
-def _document(data: bytes, what: str) -> dict[str, Any]:
+def _document(data: bytes, source: str) -> dict[str, Any]:
     if len(data) > RELEASE_DOCUMENT:
-        raise ValueError(f"{what}: has {len(data):,} bytes; {RELEASE_DOCUMENT} are allowed")
+        raise ValueError(f"{source}: has {len(data):,} bytes; {RELEASE_DOCUMENT} are allowed")
     try:
         return msgspec.json.decode(data, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise ValueError(f"{what}: no JSON object: {error}") from error
+        raise ValueError(f"{source}: no JSON object: {error}") from error
 
 
 def _part(value: object, *names: str) -> object:

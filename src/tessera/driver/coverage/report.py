@@ -146,10 +146,12 @@ def unlisted_groups(pools: Iterable[PoolKey], rows: Iterable[KernelCoverage]) ->
     A kernel of a version that no node runs yet, as of the next RHCOS, counts for all nodes with its operating system,
     architecture and page size.
     """
-    there = {node_kind(pool): pool for pool in pools}
+    pools_by_group = {node_kind(pool): pool for pool in pools}
     listed = {row.group: _system(row.pool) for row in rows}
-    upgraded = {kind for group, kind in listed.items() if group not in there}
-    return tuple(sorted(each for each, pool in there.items() if each not in listed and _system(pool) not in upgraded))
+    upgraded = {kind for group, kind in listed.items() if group not in pools_by_group}
+    return tuple(
+        sorted(each for each, pool in pools_by_group.items() if each not in listed and _system(pool) not in upgraded)
+    )
 
 
 def _system(pool: PoolKey) -> tuple[str, str, int]:

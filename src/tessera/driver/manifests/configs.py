@@ -149,8 +149,8 @@ def _fixed_extras(policy: DriverPolicy, keys: Keys) -> Iterator[Extra]:
         yield Extra({"name": "licensing-config", **source}, _licence(_LICENCE_FILES))
     elif name:
         source = {"configMap": {"name": name}}
-        there = {key: at for key, at in _LICENCE_FILES.items() if key in keys.get(name, ())}
-        yield Extra({"name": "licensing-config", **source}, _licence(there))
+        licence_files = {key: at for key, at in _LICENCE_FILES.items() if key in keys.get(name, ())}
+        yield Extra({"name": "licensing-config", **source}, _licence(licence_files))
     if policy.config_maps.get(TOPOLOGY):
         topology = {"name": "topology-config", "configMap": {"name": policy.config_maps[TOPOLOGY]}}
         file = "nvidia-topologyd.conf"

@@ -126,7 +126,7 @@ def _driver(policy: DriverPolicy, made: DriverSet, mounts: list[Json], proxy: Pr
 
 
 def _environment(policy: DriverPolicy, made: DriverSet, proxy: Proxy) -> list[Json]:
-    ours = [
+    defaults = [
         # If the nvidia runtime is the default one, it must leave this container alone.
         _value("NVIDIA_VISIBLE_DEVICES", "void"),
         _field("NODE_NAME", "spec.nodeName"),
@@ -136,12 +136,13 @@ def _environment(policy: DriverPolicy, made: DriverSet, proxy: Proxy) -> list[Js
         _value("KERNEL_MODULE_TYPE", policy.kernel_module_type),
     ]
     if policy.kernel_module_type == "open":
-        ours.append(_value("OPEN_KERNEL_MODULES_ENABLED", "true"))  # read by containers older than R560
+        defaults.append(_value("OPEN_KERNEL_MODULES_ENABLED", "true"))  # read by containers older than R560
     if made.strategy is DriverStrategy.BUILT and made.pool.ostree and not made.toolkit:
-        ours += [_value("RHCOS_IMAGE_MISSING", "true"), _value("RHCOS_VERSION", made.pool.ostree)]
+        defaults += [_value("RHCOS_IMAGE_MISSING", "true"), _value("RHCOS_VERSION", made.pool.ostree)]
     written = [dict(each) for each in policy.env if each.get("name") not in _OURS]
     names = {each["name"] for each in written}
-    return [*(each for each in [*ours, *_rdma(policy), *proxy.environment()] if each["name"] not in names), *written]
+    defaults += [*_rdma(policy), *proxy.environment()]
+    return [*(each for each in defaults if each["name"] not in names), *written]
 
 
 def _rdma(policy: DriverPolicy) -> list[Json]:

@@ -16,7 +16,7 @@ from tessera.driver.manifests.names import DRIVER_ACCOUNT, RUNTIME_CLASS, app_la
 Json = dict[str, Any]
 
 #: Seconds that a driver may take to start: gpu-operator's 60 s + 120 x 10 s, and more for a slow build.
-_PATIENCE = 1800
+_STARTUP_TIMEOUT = 1800
 #: Timeout of one probe, seconds: ``nvidia-smi`` is slow on many GPUs without persistence mode.
 _TIMEOUT = 60
 
@@ -56,16 +56,16 @@ def driver_startup(written: Mapping[str, int]) -> Json:
         written: fields of the policy's probe. Its total time and its timeout apply. Its period and delay do not: a
             later probe gains nothing.
     """
-    patience = _PATIENCE
+    failure_threshold = _STARTUP_TIMEOUT
     if "failureThreshold" in written or "periodSeconds" in written:
         period, failures = written.get("periodSeconds", 10), written.get("failureThreshold", 120)
-        patience = max(60, written.get("initialDelaySeconds", 0) + period * failures)
+        failure_threshold = max(60, written.get("initialDelaySeconds", 0) + period * failures)
     return {
         "exec": {"command": ["sh", "-c", _STARTED]},
         "initialDelaySeconds": 0,
         "periodSeconds": 1,
         "timeoutSeconds": written.get("timeoutSeconds", _TIMEOUT),
-        "failureThreshold": patience,
+        "failureThreshold": failure_threshold,
         "successThreshold": 1,
     }
 

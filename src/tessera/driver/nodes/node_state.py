@@ -122,8 +122,8 @@ def driver_progress(state: NodeState, current: DriverSet) -> tuple[DriverPhase, 
     if driver.progress is DriverPodProgress.PULLING:
         return DriverPhase.PULLING, ""
     if driver.progress is DriverPodProgress.STARTING:
-        what = "It is built and loaded." if current.strategy is DriverStrategy.BUILT else "It is loaded."
-        return DriverPhase.STARTING, what
+        text = "It is built and loaded." if current.strategy is DriverStrategy.BUILT else "It is loaded."
+        return DriverPhase.STARTING, text
     if state.pods.validated(current.id):
         return DriverPhase.READY, ""
     toolkit = state.pods.toolkit_of(current.id)

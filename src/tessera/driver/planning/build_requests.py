@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 
 from tessera.api.driver.driver_policy import DriverPolicy
-from tessera.api.driver.node_status import BUILD_PATIENCE
+from tessera.api.driver.node_status import BUILD_TIMEOUT
 from tessera.clock import Clock
 from tessera.driver.build.builds import BuildJobs
 from tessera.driver.build.job import job_name
@@ -92,8 +92,8 @@ def _judge_build(made: BuildOrder, found: Found, wanted_since: float, now: float
         reason = f"The build of {made.target} is done, but the registry does not show it."
         return PoolBuild(state=PoolBuildState.FAILED, reason=reason)
     since = min(wanted_since, found.since or now)
-    if now - since > BUILD_PATIENCE:
-        reason = f"The build of {made.target} takes more than {BUILD_PATIENCE / 60:.0f} min."
+    if now - since > BUILD_TIMEOUT:
+        reason = f"The build of {made.target} takes more than {BUILD_TIMEOUT / 60:.0f} min."
         return PoolBuild(state=PoolBuildState.OVERDUE, reason=reason)
     job = f", Job {NAMESPACE}/{job_name(made, found.attempts)}" if found.attempts else ""
     return PoolBuild(state=PoolBuildState.RUNNING, reason=f"Waits for the one build of {made.target}{job}.{words}")

@@ -128,8 +128,8 @@ class _ClusterPlanner:
 
     def _node_state(self, facts: DriverNodeFacts, policy: DriverPolicy | None) -> NodeState:
         pods = self._snapshot.pods.get(facts.name, NodePods())
-        ours = policy is not None and not facts.opted_out and not facts.preinstalled and not pods.foreign
-        serves = ours and pods.validated(facts.driver_set)
+        is_managed = policy is not None and not facts.opted_out and not facts.preinstalled and not pods.foreign
+        serves = is_managed and pods.validated(facts.driver_set)
         return NodeState(
             facts=facts,
             pods=pods,

@@ -105,10 +105,10 @@ def plan_node(state: NodeState, policy: DriverPolicy, result: StrategyResult) ->
     if choice.strategy is DriverStrategy.PREINSTALLED:
         phase = DriverPhase.READY if state.facts.offers_gpus else DriverPhase.WAITING
         waits = "" if state.facts.offers_gpus else " The node offers no cards yet."
-        ours = (
+        kept = (
             _keep_while_in_use(state, choice.reason) if state.serves else None
         )  # else pods use the host's driver already
-        return ours or _plan_no_set(state, DriverStrategy.PREINSTALLED, phase, choice.reason + waits)
+        return kept or _plan_no_set(state, DriverStrategy.PREINSTALLED, phase, choice.reason + waits)
     if choice.set is None:
         return _keep_without_choice(state, policy, DriverPhase.BLOCKED, choice.reason, choice)
     return _plan_target(state, policy, choice, choice.set)

@@ -110,12 +110,14 @@ class PolicySelection(msgspec.Struct, frozen=True, kw_only=True):
         return [(report, report.status or self._of_nodes(report, statuses)) for report in self.reports]
 
     def _of_nodes(self, report: PolicyReport, statuses: Mapping[str, DriverStatus | None]) -> PolicyStatus:
-        mine: Collection[str] = [name for name, each in self.nodes.items() if f"{each.kind}/{each.name}" == report.name]
+        selected: Collection[str] = [
+            name for name, each in self.nodes.items() if f"{each.kind}/{each.name}" == report.name
+        ]
         nobody = "it selects no node that has a card"
         if report.kind == CLUSTER_POLICIES.kind:  # includes nodes with an NVIDIADriver, and nodes that lack one
-            mine, nobody = {**self.nodes, **self.unassigned}, "no node has a card"
-        counted = {node: statuses.get(node) for node in mine if node not in self.opted_out}
-        if mine and not counted:
+            selected, nobody = {**self.nodes, **self.unassigned}, "no node has a card"
+        counted = {node: statuses.get(node) for node in selected if node not in self.opted_out}
+        if selected and not counted:
             nobody = "the labels of all its nodes say that their driver is left alone"
         status = summarize_nodes(counted, report.notices, nobody=nobody)
         conflict = self.assignment.conflict_of(report.obj["metadata"]["name"])

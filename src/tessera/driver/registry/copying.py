@@ -73,10 +73,10 @@ def copy_target(needed: NeededImage, repository: str) -> Reference:
         ReferenceFormatError: the repository's name is invalid.
     """
     source = parse(needed.reference)
-    there = parse_repository(f"{repository.rstrip('/')}/{source.path.rpartition('/')[2]}")
+    target = parse_repository(f"{repository.rstrip('/')}/{source.path.rpartition('/')[2]}")
     if source.digest:
-        return there.at(source.digest)
-    return msgspec.structs.replace(there, tag=_tag(needed, source))
+        return target.at(source.digest)
+    return msgspec.structs.replace(target, tag=_tag(needed, source))
 
 
 def plan_copies(needed: Iterable[NeededImage], repository: str, *, whole: bool = False) -> list[ImageCopy]:
@@ -199,8 +199,8 @@ async def read_target_state(client: RegistryClient, copy: ImageCopy, keyring: Ke
     """
     try:
         if copy.whole:
-            there = await client.find_digest(copy.target, keyring)
-            return TargetState.SAME if there == copy.digest else TargetState.OTHER
+            digest = await client.find_digest(copy.target, keyring)
+            return TargetState.SAME if digest == copy.digest else TargetState.OTHER
         found = await client.find_image(copy.target, copy.architectures[0], keyring)
     except (ImageNotFound, AccessRefused):
         # Several registries refuse to show a repository that does not exist before the first push.

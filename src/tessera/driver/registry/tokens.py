@@ -180,9 +180,9 @@ def _pull_scope(scope: str, path: str) -> str:
     """
     found = []
     for each in scope.split():
-        what, _, actions = each.rpartition(":")
+        repository, _, actions = each.rpartition(":")
         kept = [action for action in actions.split(",") if action not in ("push", "delete", "*")]
-        found.append(f"{what}:{','.join(kept) or 'pull'}")
+        found.append(f"{repository}:{','.join(kept) or 'pull'}")
     return " ".join(found) or f"repository:{path}:pull"
 
 

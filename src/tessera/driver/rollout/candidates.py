@@ -122,11 +122,11 @@ def refusal_reason(view: NodeView, policy: UpgradePolicy, *, stopped: str, faile
         failed: cause of the set's earlier failure on this node; empty if it did not fail.
     """
     desired = view.desired
-    what = "its driver can be reloaded" if desired.reload else f"driver set {desired.set} is available"
+    event = "its driver can be reloaded" if desired.reload else f"driver set {desired.set} is available"
     if view.skip_reason:
-        return f"{what}; {view.skip_reason}"
+        return f"{event}; {view.skip_reason}"
     if not policy.auto_upgrade and not view.requested:
-        return f"{what}; upgradePolicy.autoUpgrade is off"
+        return f"{event}; upgradePolicy.autoUpgrade is off"
     if stopped:
         return stopped
     if failed and not (view.requested or desired.reload):

@@ -40,7 +40,7 @@ _MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 #: minutes, in which a GPU that is still held may be released; upstream's 10 take more than half an hour.
 MOST_RESTARTS = 5
 #: Seconds that a registry may fail before a pull is given up.
-PULL_PATIENCE = 600.0
+PULL_TIMEOUT = 600.0
 
 _NEVER_PULLED = frozenset({"InvalidImageName", "ErrImageNeverPull"})
 _NOT_PULLED = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspectError"})
@@ -155,8 +155,8 @@ def _driver_fault(pod: Pod, now: float) -> str:
         crashes = pod.status.crashes(each)
         if crashes >= MOST_RESTARTS and not each.ready:
             ended = each.state.waiting.message if each.state is not None and each.state.waiting is not None else ""
-            what = f"container {each.name} ended {crashes} times. {ended}".strip()
-            return f"driver pod {pod.metadata.name}: {what}"
+            text = f"container {each.name} ended {crashes} times. {ended}".strip()
+            return f"driver pod {pod.metadata.name}: {text}"
     fault = _pull_fault(pod, now)
     return f"driver pod {pod.metadata.name}: {fault}" if fault else ""
 
@@ -167,7 +167,7 @@ def _pull_fault(pod: Pod, now: float) -> str:
         waiting = each.state.waiting if each.state is not None else None
         if waiting is None:
             continue
-        late = now - _creation_time(pod, now) >= PULL_PATIENCE
+        late = now - _creation_time(pod, now) >= PULL_TIMEOUT
         if waiting.reason in _NEVER_PULLED or (waiting.reason in _NOT_PULLED and late):
             return f"{waiting.reason}: {waiting.message}"
     return ""
@@ -195,7 +195,7 @@ def _pull_pod(pod: Pod, now: float) -> PullPod:
         set=pod.metadata.labels.get(PULL_SET_LABEL, ""),
         pull=pull,
         fault=fault,
-        until=_creation_time(pod, now) + PULL_PATIENCE,
+        until=_creation_time(pod, now) + PULL_TIMEOUT,
         terminating=pod.metadata.deletion_timestamp is not None,
     )
 

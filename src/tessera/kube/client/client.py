@@ -353,5 +353,5 @@ class Client:
         try:
             return self.codec(resource).decode_object(answer.body)
         except msgspec.DecodeError as error:
-            what = f"{resource.kind}: the server's answer does not fit {resource.type.__name__}: {error}"
-            raise BrokenAnswer(Status(code=answer.status, message=what)) from error
+            message = f"{resource.kind}: the server's answer does not fit {resource.type.__name__}: {error}"
+            raise BrokenAnswer(Status(code=answer.status, message=message)) from error

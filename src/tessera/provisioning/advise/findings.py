@@ -58,14 +58,14 @@ class Labels(msgspec.Struct, frozen=True, kw_only=True):
     """Facts about the accelerator label of a group's nodes.
 
     Attributes:
-        there: True if nodes carry it from registration on; None if not known.
+        present: True if nodes carry it from registration on; None if not known.
         name: name of the label.
         value: value of the label.
         types: GPU types for which the autoscaler has limits: ``--gpu-total``, ClusterAutoscaler ``gpus[].type``.
         sliced: True if its nodes offer slices or renamed shares, and no ``nvidia.com/gpu``.
     """
 
-    there: bool | None = None
+    present: bool | None = None
     name: str = ""
     value: str = ""
     types: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ class Labels(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def starts(self) -> bool | None:
         """True if the label shows when a node has started; None if that is not known, or the taint shows it."""
-        return None if self.sliced else self.there
+        return None if self.sliced else self.present
 
 
 def findings(
@@ -133,7 +133,7 @@ def unmanaged(nodes: Sequence[tuple[str, str]]) -> tuple[Finding, ...]:
 
 def _sliced(labels: Labels) -> Iterator[Finding]:
     taint = f"give its nodes the taint {STARTUP_TAINT}:NoSchedule from registration on, which Tessera takes off"
-    if labels.there:
+    if labels.present:
         text = (
             f"its nodes carry {labels.name or 'the accelerator label'} and offer slices or renamed shares: the "
             "autoscaler looks for nvidia.com/gpu alone, never counts them as ready, and with too many of them makes no "
@@ -156,16 +156,16 @@ def _label(labels: Labels) -> Iterator[Finding]:
         "spec.template.spec.metadata.labels, with the type that --gpu-total or ClusterAutoscaler gpus[].type names; "
         "not where it offers slices or renamed shares: there the startup taint takes its place"
     )
-    if labels.there is False:
+    if labels.present is False:
         text = (
             "the accelerator label is missing: the autoscaler takes a node without its cards for ready, makes more "
             "nodes for the same pod, and removes the first as empty"
         )
         yield Finding(rank=Rank.LABEL_MISSING, group="", text=text, remedy=remedy)
-    if labels.there is None:
+    if labels.present is None:
         text = "it is not known whether its nodes carry an accelerator label; without one no timer helps"
         yield Finding(rank=Rank.LABEL_UNKNOWN, group="", text=text, remedy=remedy)
-    if labels.there and labels.name and labels.types and labels.value not in labels.types:
+    if labels.present and labels.name and labels.types and labels.value not in labels.types:
         types = ", ".join(labels.types)
         text = (
             f'label {labels.name} has the value "{labels.value}", and the autoscaler has limits for {types}: '
@@ -191,9 +191,11 @@ def _timers(times: GroupTimes, advice: Advice, current: Timers, labelled: bool |
         named.insert(0, ("maxNodeProvisionTime", *pair))
     empty = empty_loop(times, current) if labelled is not True else None
     if empty is not None and empty.late:
-        what = f"the {span(empty.timer)} for which an empty node is kept (unneededTime {span(current.unneeded or 0)})"
-        told = _loop(empty, what, "unneededTime", better.unneeded)
-        yield told if labelled is False else msgspec.structs.replace(told, rank=Rank.TIMER_SHORT)
+        timeout = (
+            f"the {span(empty.timer)} for which an empty node is kept (unneededTime {span(current.unneeded or 0)})"
+        )
+        finding = _loop(empty, timeout, "unneededTime", better.unneeded)
+        yield finding if labelled is False else msgspec.structs.replace(finding, rank=Rank.TIMER_SHORT)
     elif labelled is not True:
         named.append(("unneededTime", current.unneeded, advice.ready, better.unneeded))
     # A short delayAfterAdd matters only together with unneededTime, and the loop of unneededTime includes it.
@@ -203,7 +205,7 @@ def _timers(times: GroupTimes, advice: Advice, current: Timers, labelled: bool |
             yield from _timer(name, now, measured, advised)
 
 
-def _loop(loop: ReplaceLoop, patience: str, name: str, better: float | None) -> Finding:
+def _loop(loop: ReplaceLoop, timeout: str, name: str, better: float | None) -> Finding:
     attempts = "no attempt ever is in time" if math.isinf(loop.attempts) else f"{loop.attempts:.1f} attempts expected"
     wasted = (
         "node time is paid for nothing without end"
@@ -211,7 +213,7 @@ def _loop(loop: ReplaceLoop, patience: str, name: str, better: float | None) -> 
         else f"{loop.wasted_node_hours:.2f} node hours paid for nothing per node"
     )
     text = (
-        f"replace loop: {loop.late:.0%} of its nodes take longer than {patience} "
+        f"replace loop: {loop.late:.0%} of its nodes take longer than {timeout} "
         f"(between {loop.late_low:.0%} and {loop.late_high:.0%} at 95 %); {attempts}, {wasted}"
     )
     remedy = f"set {name} to {span(better)}" if better is not None else ""

@@ -106,14 +106,14 @@ class PolicyReset:
 
     async def _before(self, name: str) -> dict[str, Any] | None:
         """The existing policy of this name."""
-        there = {each["metadata"]["name"]: each for each in (await self._client.list(CLUSTER_POLICIES)).items}
-        others = sorted(there.keys() - {name})
+        policies = {each["metadata"]["name"]: each for each in (await self._client.list(CLUSTER_POLICIES)).items}
+        others = sorted(policies.keys() - {name})
         if others:
             raise ValueError(
                 f"ClusterPolicy {others[0]} is there: of several the oldest counts, so {name} would change nothing; "
                 f"call the one to be tried {others[0]}, which is put back at the end, or delete {others[0]}"
             )
-        return there.get(name)
+        return policies.get(name)
 
     async def _put_back(self, before: Mapping[str, Any]) -> None:
         await self._delete(before["metadata"]["name"])

@@ -47,8 +47,8 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def summary(self) -> SampleSummary:
         """Mean, median, interval and n of the counted samples; the interval stops at 0, the shortest possible time."""
-        told = summary(self.samples)
-        return told if told.low is None else msgspec.structs.replace(told, low=max(0.0, told.low))
+        found = summary(self.samples)
+        return found if found.low is None else msgspec.structs.replace(found, low=max(0.0, found.low))
 
 
 class Contrast(msgspec.Struct, frozen=True, kw_only=True):

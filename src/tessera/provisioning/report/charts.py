@@ -161,8 +161,8 @@ def _bars(rows: Sequence[Samples], experiment: str, width: float, scale: Sequenc
     title = TITLES.get(experiment, experiment)
     kinds = {each.simulated for each in rows}
     note = ", simulated" if kinds == {True} else ", partly simulated" if True in kinds else ""
-    theirs = "; dashed: Red Hat's mean, measured by Red Hat" if any(map(red_hats, rows)) else ""
-    about, below = _subtitle(f"mean and its 95 % interval; lower is better{note}{theirs}", width)
+    reference_note = "; dashed: Red Hat's mean, measured by Red Hat" if any(map(red_hats, rows)) else ""
+    about, below = _subtitle(f"mean and its 95 % interval; lower is better{note}{reference_note}", width)
     heads = wrap(title, (width - 32) * 0.72, 3)
     top += below + 20 * (len(heads) - 1)
     bottom, step = top + room, (width - left - _RIGHT) / len(rows)
@@ -211,17 +211,17 @@ def _column(samples: Samples, middle: float, bottom: float, unit: float, step: f
             (middle - 7, low, middle + 7, low),
         ):
             drawn.append(element("line", x1=x1, y1=y1, x2=x2, y2=y2, class_="axis", stroke_width=1.5))
-    theirs = red_hats(samples)
-    if theirs is not None:
-        y, half = bottom - theirs * unit, min(step / 2 - 3, wide / 2 + 8)
-        note = element("title", f"Red Hat's mean: {seconds(theirs)}")
+    reference_mean = red_hats(samples)
+    if reference_mean is not None:
+        y, half = bottom - reference_mean * unit, min(step / 2 - 3, wide / 2 + 8)
+        note = element("title", f"Red Hat's mean: {seconds(reference_mean)}")
         dashes = {"class_": "axis", "stroke_width": 2, "stroke_dasharray": "5 3"}
         drawn.append(element("line", note, x1=middle - half, y1=y, x2=middle + half, y2=y, **dashes))
         highest = min(highest, y) if highest - 26 < y else highest
     drawn.append(text(seconds(found.mean), middle, highest - 8, anchor="middle", class_="text value"))
     names = wrap(samples.scenario, step - 12)
     lines = [f"n = {found.n}{', simulated' if samples.simulated else ''}"]
-    lines += [f"Red Hat {seconds(theirs)}"] if theirs is not None else []
+    lines += [f"Red Hat {seconds(reference_mean)}"] if reference_mean is not None else []
     for row, line in enumerate(names):
         drawn.append(text(line, middle, bottom + 20 + 17 * row, anchor="middle", whole=samples.scenario))
     last = bottom + 20 + 17 * len(names)

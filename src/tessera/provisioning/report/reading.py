@@ -104,14 +104,14 @@ def _list_entries(loaded: Any, name: str) -> list[tuple[str, str]]:
     return _lines_of(records, "record", name)
 
 
-def _lines_of(values: list[Any], what: str, name: str) -> list[tuple[str, str]]:
+def _lines_of(values: list[Any], kind: str, name: str) -> list[tuple[str, str]]:
     lines, characters = [], 0
     for number, each in enumerate(values, start=1):
         line = _line(each, name)
         characters += len(line)
         if characters > REPORT_TEXT:
             raise ValueError(f"{name}: expands to too much: {REPORT_TEXT} are allowed; give fewer records")
-        lines.append((f"{what} {number}", line))
+        lines.append((f"{kind} {number}", line))
     return lines
 
 

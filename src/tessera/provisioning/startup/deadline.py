@@ -9,7 +9,7 @@ autoscaler counts the node as coming. Rules:
   nothing can run there.
 - While the node's driver is held back by a cause that would hold back another node's too, the deadline stops. If the
   cause is a wait (the build of its kernel, an answer of a registry), the node counts as well for at most
-  :data:`BUILD_PATIENCE`. If people have to act (no image fits), the condition says so at the ordinary deadline. Such a
+  :data:`BUILD_TIMEOUT`. If people have to act (no image fits), the condition says so at the ordinary deadline. Such a
   node is not replaced in either case, and gets the rest of its time once its driver can come.
 - Only the named taint keys are touched. Startup taints of others wait for something else.
 """
@@ -19,7 +19,7 @@ from typing import Literal
 
 import msgspec
 
-from tessera.api.driver.node_status import BUILD_PATIENCE, DriverStatus
+from tessera.api.driver.node_status import BUILD_TIMEOUT, DriverStatus
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.clock import parse_rfc3339, rfc3339
 from tessera.kube.resources import Node, Taint
@@ -157,7 +157,7 @@ def judge_startup(
         )
     if record is not None and status is not None and now < later and (status.awaits_shared or not status.shared):
         # The deadline stays stopped while the wait lasts; a watch shows its end.
-        later = deadline.end(began, BUILD_PATIENCE) if status.awaits_shared else later
+        later = deadline.end(began, BUILD_TIMEOUT) if status.awaits_shared else later
         return StartupJudgement(condition=_extended_condition(node, status, record, later), due=later)
     return StartupJudgement(condition=_overdue_condition(node, record, missing, now), due=due)
 
@@ -167,7 +167,7 @@ def _stopped_seconds(record: ProvisioningRecord | None, now: float) -> float:
     if record is None or current_phase(record) is Milestone.READY:
         return 0.0
     waits = max(0.0, now - record.waits) if record.waits is not None else 0.0
-    return min(record.waited + waits, BUILD_PATIENCE)
+    return min(record.waited + waits, BUILD_TIMEOUT)
 
 
 def _extended_condition(

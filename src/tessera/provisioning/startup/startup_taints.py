@@ -210,13 +210,13 @@ class StartupController:
         elif decision.answer is ReplacementAnswer.REPLACE:
             self._due[name] = now + _AGAIN
             try:
-                what = await self._replacer.replace(node, request, now)
+                deleted = await self._replacer.replace(node, request, now)
             except Forbidden as error:
                 self._report_obstacle(node, f"the controller lacks a right that this takes ({error.message})", now)
                 return
             if record.replaced is None:
                 self._metrics.count_replaced()
-                note = f"{found.condition.text}; {what} is deleted"
+                note = f"{found.condition.text}; {deleted} is deleted"
                 self._events.record(_about(node), "GpuNodeReplaced", note, type="Warning", action="Delete")
 
     async def _missing_policy(self, node: Node, record: ProvisioningRecord, condition: ProvisionedCondition) -> str:

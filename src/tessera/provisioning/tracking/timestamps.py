@@ -134,40 +134,40 @@ class PodTimestamps(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_node(node: Node) -> NodeTimestamps:
     """Reads a Node."""
-    labels, told = node.metadata.labels, driver_status(node)
+    labels, status = node.metadata.labels, driver_status(node)
     sharing = next((each for each in node.status.conditions if each.type == SHARING_CONDITION), None)
-    preinstalled = told is not None and told.strategy is DriverStrategy.PREINSTALLED
+    preinstalled = status is not None and status.strategy is DriverStrategy.PREINSTALLED
     agent_speaks = OFFERS_ANNOTATION in node.metadata.annotations
-    managed = told is not None and not preinstalled and not _is_left_alone(told)
-    wanted = managed and told is not None and not told.leaving
+    managed = status is not None and not preinstalled and not _is_left_alone(status)
+    wanted = managed and status is not None and not status.leaving
     return NodeTimestamps(
         name=node.metadata.name,
         uid=node.metadata.uid,
         registered=parse_time(node.metadata.creation_timestamp),
         ready=true_since(node.status.conditions, "Ready"),
         gpu=_has_gpu(node, labels),
-        facts=preinstalled or (wanted and bool(told.pool))
-        if told is not None
+        facts=preinstalled or (wanted and bool(status.pool))
+        if status is not None
         else _NFD_KERNEL in labels and _has_gpu(node, labels),
         managed=managed,
         usable=offers_gpus(node) and (not agent_speaks or not missing_offer(node)),
         agent=parse_time(sharing.last_transition_time) if sharing is not None else None,
         record=record_on(node),
         group=node_group(labels, node.metadata.annotations)[:RECORD_TEXT],
-        pool=told.pool[:RECORD_TEXT] if told is not None else "",
-        strategy=told.strategy.value if told is not None else "",
-        image=told.image[:RECORD_TEXT] if told is not None else "",
-        driver_since=parse_time(told.since) if told is not None else None,
-        held_back=told is not None and told.shared,
+        pool=status.pool[:RECORD_TEXT] if status is not None else "",
+        strategy=status.strategy.value if status is not None else "",
+        image=status.image[:RECORD_TEXT] if status is not None else "",
+        driver_since=parse_time(status.since) if status is not None else None,
+        held_back=status is not None and status.shared,
         wanted=wanted,
         provider_id=node.spec.provider_id,
         simulated=node.status.node_info.container_runtime_version.startswith(SIMULATED_RUNTIME),
     )
 
 
-def _is_left_alone(told: DriverStatus) -> bool:
+def _is_left_alone(status: DriverStatus) -> bool:
     """True if people or policies exclude a node: it is blocked, has no version, and no image was looked up."""
-    return told.phase is DriverPhase.BLOCKED and not told.version and not told.rejected
+    return status.phase is DriverPhase.BLOCKED and not status.version and not status.rejected
 
 
 def _has_gpu(node: Node, labels: Mapping[str, str]) -> bool:

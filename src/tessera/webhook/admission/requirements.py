@@ -116,17 +116,17 @@ def _expressions(choice: OfferChoice, nodes: Nodes, capabilities: Capabilities) 
     return [{"key": HOSTNAME_LABEL, "operator": "In", "values": names}]
 
 
-def _add_affinity(spec: Json, ours: Sequence[Json]) -> list[Operation]:
+def _add_affinity(spec: Json, expressions: Sequence[Json]) -> list[Operation]:
     """Crosses each term of the required node affinity with each of ours, since both are alternatives."""
-    if not ours:
+    if not expressions:
         return []
     affinity = dict(spec.get("affinity") or {})
     node = dict(affinity.get("nodeAffinity") or {})
-    theirs = required_terms(spec)
-    if theirs is None:
-        terms: list[Json] = [{"matchExpressions": [expression]} for expression in ours]
+    pod_terms = required_terms(spec)
+    if pod_terms is None:
+        terms: list[Json] = [{"matchExpressions": [expression]} for expression in expressions]
     else:
-        terms = [each for term in theirs for each in _cross(term, ours)]
+        terms = [each for term in pod_terms for each in _cross(term, expressions)]
     refuse_oversized(_size(terms))
     node["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": terms}
     return [add_operation(("spec", "affinity"), {**affinity, "nodeAffinity": node})]
@@ -140,12 +140,12 @@ def _size(terms: Sequence[Json]) -> PodSize:
     )
 
 
-def _cross(term: Json, ours: Sequence[Json]) -> list[Json]:
+def _cross(term: Json, expressions: Sequence[Json]) -> list[Json]:
     """Combines a term with each of our expressions. An empty term matches no node, and must stay empty."""
     written = term.get("matchExpressions") or ()
     if not written and not term.get("matchFields"):
         return [term]
-    return [{**term, "matchExpressions": [*written, expression]} for expression in ours]
+    return [{**term, "matchExpressions": [*written, expression]} for expression in expressions]
 
 
 def _record_choice(choice: OfferChoice) -> list[Operation]:

@@ -111,7 +111,7 @@ def measured() -> GroupTimes:
 
 def test_the_loop_is_predicted_before_a_node_is_lost(measured: GroupTimes, looping: AutoscalingRun) -> None:
     short = advised.Timers(max_node_provision=300, unneeded=FIVE.unneeded, delay_after_add=FIVE.delay_after_add)
-    told = findings(measured, advise(measured, labelled=False), short, labels=Labels(there=False))
+    told = findings(measured, advise(measured, labelled=False), short, labels=Labels(present=False))
     assert [each.rank for each in told[:3]] == [Rank.LABEL_MISSING, Rank.LOOP, Rank.LOOP]
     assert any(each.rank is Rank.TOO_FEW and "cannot support p99" in each.text for each in told)
     assert looping.lost > 0

@@ -34,4 +34,4 @@ def test_records_and_labels_speak_of_the_same_group(labelled: bool) -> None:
     (provision,), (startup,), (ready,) = told.provision, told.startup, told.ready
     # Without the label it is not known before features are discovered that there is a card.
     assert 30 < ready < startup < provision < (300 if labelled else 330)
-    assert facts.labelled("gpu").there is labelled
+    assert facts.labelled("gpu").present is labelled
