@@ -50,12 +50,16 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(image: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
     """Runs a command on the image's package and the pinned libraries, not on this checkout's package."""
-    start = f"import sys; sys.path[:0] = {[str(image), str(image.parent / 'libraries')]!r}; "
-    start += "from tessera.cli.main import main; sys.exit(main())"
+    return run_code(image, "from tessera.cli.main import main; sys.exit(main())", *command)
+
+
+def run_code(image: Path, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs Python code on the image's package and the pinned libraries."""
+    start = f"import sys; sys.path[:0] = {[str(image), str(image.parent / 'libraries')]!r}; {code}"
     environment = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
     # -S: no .pth file is read, by which the virtual environment finds the checkout.
-    arguments = [sys.executable, "-I", "-S", "-c", start, *command]
-    return subprocess.run(arguments, input=POLICY, capture_output=True, text=True, env=environment, cwd=image)
+    command = [sys.executable, "-I", "-S", "-c", start, *arguments]
+    return subprocess.run(command, input=POLICY, capture_output=True, text=True, env=environment, cwd=image)
 
 
 def every_command(group: click.Group, *path: str) -> Iterator[list[str]]:
@@ -89,6 +93,20 @@ def test_an_experiment_in_the_lab_names_the_package_that_it_needs(image: Path) -
     done = run(image, ["bench", "autoscale", "--lab"])
     assert done.returncode == 1
     assert done.stderr.startswith("error: --lab needs the package tessera-lab")
+
+
+def test_every_module_of_the_product_can_be_imported_in_the_image(image: Path) -> None:
+    code = """import importlib, pkgutil, tessera
+names = [each.name for each in pkgutil.walk_packages(tessera.__path__, "tessera.")]
+for name in names:
+    if not name.endswith("__main__"):
+        importlib.import_module(name)
+print(len(names))
+"""
+    done = run_code(image, f"exec({code!r})")
+    assert done.returncode == 0, done.stderr
+    modules = [each for each in (ROOT / "src" / "tessera").rglob("*.py") if each.parent.name != "__pycache__"]
+    assert int(done.stdout) == len(modules) - 1  # tessera itself
 
 
 def test_the_image_has_nothing_of_the_lab(image: Path) -> None:

@@ -71,9 +71,12 @@ def test_a_slice_is_shown_with_its_pod_until_it_is_destroyed(play: Callable[...,
 def test_a_lost_card_is_missing_and_the_others_stay(play: Callable[..., None], rows: Read) -> None:
     async def story(scene: Scene) -> None:
         await scene.begin(agent=False)
-        exporter = start(scene).exporter
+        components = start(scene)
+        exporter = components.exporter
         await scene.joined()
         await scene.clock.sleep(2.0)
+        assert rows(components.metrics_text(), "tessera_slices")  # beside the metrics of the agent's own work
+        assert rows(components.metrics_text(), "tessera_gpu_info")
         assert len(rows(exporter.text, "tessera_gpu_power_watts")) == 2
         scene.machine.lose(scene.machine.uuids()[0])
         await scene.clock.sleep(15.0)
