@@ -69,7 +69,7 @@ def measure(topology: Topology) -> dict[str, Any]:
     times = []
     for pool, must, size in requests():
         began = time.process_time()
-        topology.preferred(pool, must, size)
+        topology.preferred_cards(pool, must, size)
         times.append((1000 * (time.process_time() - began), len(pool), size))
     times.sort()
     worst, pool_size, size = times[-1]

@@ -55,7 +55,7 @@ async def run(number: int, folder: Path) -> dict[str, float]:
     await apply_manifests(
         client, [each for each in install_manifests() if each["kind"] in {"CustomResourceDefinition", "Namespace"}]
     )
-    await client.create(NODES.untyped(), {"metadata": {"name": NODE}, "status": {"nodeInfo": {"bootID": "boot-1"}}})
+    await client.create(NODES.as_dicts(), {"metadata": {"name": NODE}, "status": {"nodeInfo": {"bootID": "boot-1"}}})
     machine = SimulatedMachine(CARDS, seed=NODE, driver=None)
     markers = MarkerFiles(folder / "validations")
     (folder / "validations").mkdir()

@@ -98,7 +98,7 @@ def _manifests(address: str, port: int) -> Iterator[dict[str, Any]]:
 
 async def remove(client: Client, manifests: Sequence[Mapping[str, Any]]) -> None:
     """Deletes what was installed, webhooks first, and the fake nodes."""
-    await _delete_all(client, NODES.untyped(), FAKE)
+    await _delete_all(client, NODES.as_dicts(), FAKE)
     for manifest in sorted(manifests, key=lambda each: "webhooks" not in each):
         metadata = manifest["metadata"]
         with suppress(NotFound):
@@ -191,7 +191,7 @@ class Burst:
         rng = random.Random("bench")
         self._pods = Informer(client, PODS, clock=clock, rng=rng, namespace=BURST)
         self._objects = Informer(client, INSTASLICES, clock=clock, rng=rng, namespace=INSTASLICE_NAMESPACE)
-        self._nodes = Informer(client, NODES.untyped(), clock=clock, rng=rng, label_selector=FAKE)
+        self._nodes = Informer(client, NODES.as_dicts(), clock=clock, rng=rng, label_selector=FAKE)
         self.watched = InformerGroup(self._pods, self._objects, self._nodes)
         self._pods.add_handler(self._pod_changed)
         self._sent: dict[str, float] = {}
@@ -283,7 +283,7 @@ class Burst:
         }
         name = f"bench-{number}"
         self._sent[name] = self._clock.monotonic()
-        await self._client.create(PODS.untyped(), {"metadata": {"name": name}, "spec": spec}, BURST)
+        await self._client.create(PODS.as_dicts(), {"metadata": {"name": name}, "spec": spec}, BURST)
 
     async def _delete(self, number: int) -> None:
         await self._client.delete(PODS, f"bench-{number}", BURST)
@@ -304,7 +304,7 @@ async def measure(given: argparse.Namespace) -> dict[str, Any]:
             client, [*manifests, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": BURST}}]
         )
         with suppress(AlreadyExists):  # a controller makes it where there is one
-            await client.create(SERVICE_ACCOUNTS.untyped(), {"metadata": {"name": "default"}}, BURST)
+            await client.create(SERVICE_ACCOUNTS.as_dicts(), {"metadata": {"name": "default"}}, BURST)
         for command, extra in _processes(given):
             config = await account_kubeconfig(client, given.kubeconfig, f"tessera-{command}", folder)
             arguments = ("-m", "tessera", command, "--kubeconfig", config, "--log-level", "warning", *extra)

@@ -168,10 +168,10 @@ async def bench_lab(cards: int) -> AsyncIterator[Bench]:
     try:
         for each in install_manifests():
             if each["kind"] in {"Namespace", "CustomResourceDefinition"}:
-                await client.apply(_KINDS[each["kind"]].untyped(), each["metadata"]["name"], each)
-        await client.create(CONFIGMAPS.untyped(), {"metadata": {"name": "profiles"}, "data": PROFILES}, NAMESPACE)
+                await client.apply(_KINDS[each["kind"]].as_dicts(), each["metadata"]["name"], each)
+        await client.create(CONFIGMAPS.as_dicts(), {"metadata": {"name": "profiles"}, "data": PROFILES}, NAMESPACE)
         layouts = {"metadata": {"name": "layouts"}, "data": {"config.yaml": LAYOUTS}}
-        await client.create(CONFIGMAPS.untyped(), layouts, NAMESPACE)
+        await client.create(CONFIGMAPS.as_dicts(), layouts, NAMESPACE)
         yield bench
     finally:
         watch.cancel()

@@ -237,7 +237,7 @@ class Bench:
                 each = waiting.pop()
                 name = each["metadata"]["name"]
                 timeline.sent[name] = self._cluster.clock.monotonic()
-                await client.create(PODS.untyped(), each, "default")
+                await client.create(PODS.as_dicts(), each, "default")
                 timeline.note("stored", name)
 
         await asyncio.gather(*(creator() for _ in range(CREATORS)))

@@ -134,7 +134,7 @@ class Scene:
     async def begin(self, *, label: str = "dynamic", agent: bool = True) -> None:
         """A node that kubelet registered, and an agent on it."""
         await self.client.create(
-            NODES.untyped(),
+            NODES.as_dicts(),
             {
                 "metadata": {"name": NODE, "labels": {"nvidia.com/mig.config": label}},
                 "status": {"nodeInfo": {"bootID": "boot-1"}},
@@ -262,7 +262,7 @@ class Scene:
                 for each in _containers(init)
             ]
         pod = {"metadata": {"name": name, "namespace": "default"}, "spec": spec}
-        self.made[name] = await self.client.create(PODS.untyped(), pod, "default")
+        self.made[name] = await self.client.create(PODS.as_dicts(), pod, "default")
 
     async def bind(self, name: str) -> None:
         """The scheduler puts the pod on the node."""

@@ -119,7 +119,7 @@ class Fleet(VirtualLab):
         made["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preferred]}}
         template = {"metadata": {"labels": labels}, "spec": made}
         item = {"metadata": {"name": name}, "spec": {"selector": {"matchLabels": labels}, "template": template}}
-        await self.client.create(REPLICASETS.untyped(), item, "default")
+        await self.client.create(REPLICASETS.as_dicts(), item, "default")
 
 
 Scenario = Callable[[Fleet], Awaitable[None]]

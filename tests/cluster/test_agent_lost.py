@@ -90,7 +90,7 @@ def test_a_bound_pod_whose_agent_dies_before_it_starts_is_made_anew_elsewhere(in
             "metadata": {"name": "late"},
             "spec": {"selector": {"matchLabels": {"app": "late"}}, "template": template},
         }
-        await lab.client.create(REPLICASETS.untyped(), body, "default")
+        await lab.client.create(REPLICASETS.as_dicts(), body, "default")
 
         def pods() -> list[Any]:
             return [pod for pod in lab.pods.cache.values() if pod.metadata.labels.get("app") == "late"]

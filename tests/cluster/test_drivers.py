@@ -349,7 +349,7 @@ def test_the_controllers_deployment_needs_no_setting_for_drivers(with_drivers: C
     """Its own image is learnt from its pod, so that validations and the toolkit's init container have one."""
 
     async def scenario(lab: Drivers) -> None:
-        deployment = await lab.client.get(DEPLOYMENTS.untyped(), "tessera-controller", "tessera-system")
+        deployment = await lab.client.get(DEPLOYMENTS.as_dicts(), "tessera-controller", "tessera-system")
         (container,) = deployment["spec"]["template"]["spec"]["containers"]
         assert not [each for each in container["args"] if "image" in each]
         await lab.policy()

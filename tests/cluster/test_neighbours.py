@@ -45,7 +45,7 @@ async def replicas(lab: Any, app: str, count: int, limits: dict[str, Any] | None
             "template": template(app, limits, **spec),
         },
     }
-    await lab.client.create(REPLICASETS.untyped(), body, "default")
+    await lab.client.create(REPLICASETS.as_dicts(), body, "default")
 
 
 def of(lab: Any, app: str) -> list[Any]:
@@ -89,7 +89,7 @@ def test_a_third_replica_waits_without_a_slice_until_a_port_is_free(in_lab: InLa
         await lab.running("third")
         body = template("late", ports=[{"containerPort": 80, "hostPort": 8080}])
         body["metadata"]["name"] = "late"
-        await lab.client.create(PODS.untyped(), body, "default")
+        await lab.client.create(PODS.as_dicts(), body, "default")
         await lab.until(lambda: lab.events_of("late", "SliceWaiting"), "it is told why it waits")
         assert "free ports" in lab.events_of("late", "SliceWaiting")[0].message
         assert lab.pod("late").metadata.uid not in {**lab.results("node-1"), **lab.results("node-2")}
@@ -137,7 +137,7 @@ def test_numbered_pods_with_claims_get_slices_where_their_volumes_are(in_lab: In
             "volumeBindingMode": "WaitForFirstConsumer",
             "parameters": {"topologyKey": HOST},
         }
-        await lab.client.create(STORAGE_CLASSES.untyped(), item)
+        await lab.client.create(STORAGE_CLASSES.as_dicts(), item)
         claim: dict[str, Any] = {"storageClassName": "local", "accessModes": ["ReadWriteOnce"]}
         claim["resources"] = {"requests": {"storage": "1Gi"}}
         spec = {
@@ -147,7 +147,7 @@ def test_numbered_pods_with_claims_get_slices_where_their_volumes_are(in_lab: In
             "template": template("set", {"nvidia.com/mig-7g.40gb": 1}),
             "volumeClaimTemplates": [{"metadata": {"name": "d"}, "spec": claim}],
         }
-        await lab.client.create(STATEFULSETS.untyped(), {"metadata": {"name": "set"}, "spec": spec}, "default")
+        await lab.client.create(STATEFULSETS.as_dicts(), {"metadata": {"name": "set"}, "spec": spec}, "default")
         assert await run(lab, "set", 2) == ["node-1", "node-2"]
         before = {pod.metadata.name: pod.spec.node_name for pod in of(lab, "set")}
         lives = {pod.metadata.uid for pod in of(lab, "set")}
@@ -167,10 +167,10 @@ def test_a_pod_waits_for_its_claim_and_says_so(in_lab: InLab) -> None:
         await lab.until(lambda: lab.events_of("p", "SliceWaiting"), "it is told why it waits")
         assert 'persistentvolumeclaim "data" not found' in lab.events_of("p", "SliceWaiting")[0].message
         item = {"metadata": {"name": "now"}, "provisioner": PROVISIONER, "volumeBindingMode": "Immediate"}
-        await lab.client.create(STORAGE_CLASSES.untyped(), item)
+        await lab.client.create(STORAGE_CLASSES.as_dicts(), item)
         spec = {"storageClassName": "now", "accessModes": ["ReadWriteOnce"]}
         body = {"metadata": {"name": "data"}, "spec": {**spec, "resources": {"requests": {"storage": "1Gi"}}}}
-        await lab.client.create(PERSISTENT_VOLUME_CLAIMS.untyped(), body, "default")
+        await lab.client.create(PERSISTENT_VOLUME_CLAIMS.as_dicts(), body, "default")
         await lab.running("p")
 
     in_lab(scenario, nodes="1xA100-40GB")
@@ -194,7 +194,7 @@ def test_a_refused_pod_is_made_anew_elsewhere(in_lab: InLab) -> None:
     async def scenario(lab: Any) -> None:
         holder = template("holder", {}, affinity=unjudged(), nodeSelector={HOST: "node-1"})
         holder["metadata"]["name"] = "holder"
-        await lab.client.create(PODS.untyped(), holder, "default")
+        await lab.client.create(PODS.as_dicts(), holder, "default")
         await lab.running("holder")
         await lab.create("filler", SLICE, nodeSelector={HOST: "node-1"})
         await lab.running("filler")
@@ -211,11 +211,11 @@ def test_the_slice_of_a_refused_pod_that_nobody_makes_anew_goes_to_the_next(in_l
     async def scenario(lab: Any) -> None:
         holder = template("holder", {}, affinity=unjudged())
         holder["metadata"]["name"] = "holder"
-        await lab.client.create(PODS.untyped(), holder, "default")
+        await lab.client.create(PODS.as_dicts(), holder, "default")
         await lab.running("holder")
         body = template("refused", {"nvidia.com/mig-7g.40gb": 1})
         body["metadata"]["name"] = "first"
-        await lab.client.create(PODS.untyped(), body, "default")
+        await lab.client.create(PODS.as_dicts(), body, "default")
         await lab.until(lambda: lab.pod("first") and not lab.pod("first").spec.scheduling_gates, "it was pinned")
         await lab.create("second", {"nvidia.com/mig-7g.40gb": 1}, terminationGracePeriodSeconds=1)
         await lab.running("second")
@@ -243,7 +243,7 @@ def test_a_pod_pushes_a_placeholder_of_the_printed_manifest_aside(
         for node in lab.cluster.nodes:
             await lab.becomes({"nvidia.com/gpu": 1}, node)
         await lab.client.create(PRIORITIES, priority_class)
-        await lab.client.create(DEPLOYMENTS.untyped(), deployment, "default")
+        await lab.client.create(DEPLOYMENTS.as_dicts(), deployment, "default")
 
         def warm() -> list[str]:
             pods = [pod for pod in lab.pods.cache.values() if pod.spec.priority_class_name == "tessera-warm"]

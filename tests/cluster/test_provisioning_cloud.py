@@ -50,11 +50,11 @@ def autoscaler(lab: Nodes, cloud: Cloud) -> ClusterAutoscaler:
 async def replacing(lab: Nodes, most: int) -> None:
     """The controller's option, and the rights that it takes."""
     await apply_manifests(lab.client, yaml.safe_load_all((deploy_folder() / "options/replace.yaml").read_text()))
-    found = await lab.client.get(DEPLOYMENTS.untyped(), "tessera-controller", "tessera-system")
+    found = await lab.client.get(DEPLOYMENTS.as_dicts(), "tessera-controller", "tessera-system")
     (container,) = found["spec"]["template"]["spec"]["containers"]
     container["args"] = [*container["args"], f"--replace-failed={most}"]
     spec = {"template": {"spec": {"containers": [container]}}}
-    await lab.client.merge_patch(DEPLOYMENTS.untyped(), "tessera-controller", {"spec": spec}, "tessera-system")
+    await lab.client.merge_patch(DEPLOYMENTS.as_dicts(), "tessera-controller", {"spec": spec}, "tessera-system")
     await lab.clock.sleep(60)
 
 

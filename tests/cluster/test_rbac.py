@@ -112,7 +112,7 @@ def used_for_drivers(folder: Path) -> set[Right]:
         await lab.policy(annotations={"tessera.dev/driver-build-repository": "registry.local/built"})
         await lab.config_map(CONFIG_MAP, {"ubuntu22.04": K2})
         await lab.served("a", "b", "c", seconds=3600)
-        made = (await lab.client.list(DAEMONSETS.untyped(), "tessera-system")).items
+        made = (await lab.client.list(DAEMONSETS.as_dicts(), "tessera-system")).items
         assert [through_the_proxy(each) for each in made].count(True) == 1
         await lab.create_owned("web", {"nvidia.com/gpu": 1}, {})
         await lab.until(lambda: lab.ready_of("web"), "the workload runs")

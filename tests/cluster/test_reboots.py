@@ -51,14 +51,14 @@ def no_reset(lab: Any, node: str = "node-1") -> Any:
 
 
 async def let_agents_reboot(lab: Any) -> None:
-    found = await lab.client.get(DAEMONSETS.untyped(), "tessera-agent", "tessera-system")
+    found = await lab.client.get(DAEMONSETS.as_dicts(), "tessera-agent", "tessera-system")
     (container,) = found["spec"]["template"]["spec"]["containers"]
     container["args"].append("--mig-reboot")
     spec = {"template": {"spec": {"containers": [container]}}}
-    await lab.client.merge_patch(DAEMONSETS.untyped(), "tessera-agent", {"spec": spec}, "tessera-system")
+    await lab.client.merge_patch(DAEMONSETS.as_dicts(), "tessera-agent", {"spec": spec}, "tessera-system")
 
     async def rolled() -> bool:
-        status = (await lab.client.get(DAEMONSETS.untyped(), "tessera-agent", "tessera-system"))["status"]
+        status = (await lab.client.get(DAEMONSETS.as_dicts(), "tessera-agent", "tessera-system"))["status"]
         return bool(status["updatedNumberScheduled"] == status["numberAvailable"] == len(lab.cluster.nodes))
 
     while not await rolled():

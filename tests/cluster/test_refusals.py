@@ -38,7 +38,7 @@ def test_a_pod_may_not_choose_its_devices_itself(in_lab: Callable[..., None]) ->
         }
         with pytest.raises(ApiError, match="NVIDIA_VISIBLE_DEVICES"):
             await lab.client.create(
-                PODS.untyped(), {"metadata": {"name": "bad"}, "spec": {"containers": [container]}}, "default"
+                PODS.as_dicts(), {"metadata": {"name": "bad"}, "spec": {"containers": [container]}}, "default"
             )
 
     in_lab(scenario, nodes="1xA100-40GB")

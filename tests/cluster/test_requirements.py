@@ -58,7 +58,7 @@ async def create(lab: Any, name: str, spec: dict[str, Any] | None = None, /, **n
     """A pod of one container that says what it needs; returns it as stored."""
     body = manifest(name, {}, **(spec or {}))
     body["metadata"]["annotations"] = {f"tessera.dev/{key.replace('_', '-')}": text for key, text in needs.items()}
-    return await lab.client.create(PODS.untyped(), body, "default")
+    return await lab.client.create(PODS.as_dicts(), body, "default")
 
 
 def chosen(lab: Any, name: str) -> tuple[str, str]:

@@ -395,18 +395,18 @@ async def _delete_agents(lab: Any) -> None:
 async def _let_agents_evict(lab: Any) -> None:
     """Adds the right and the argument of ``tessera install --mig-evict``."""
     await apply_manifests(lab.client, yaml.safe_load_all((deploy_folder() / "options/evict.yaml").read_text()))
-    found = await lab.client.get(DAEMONSETS.untyped(), "tessera-agent", "tessera-system")
+    found = await lab.client.get(DAEMONSETS.as_dicts(), "tessera-agent", "tessera-system")
     (container,) = found["spec"]["template"]["spec"]["containers"]
     container["args"].append("--mig-evict")
     spec = {"template": {"spec": {"containers": [container]}}}
-    await lab.client.merge_patch(DAEMONSETS.untyped(), "tessera-agent", {"spec": spec}, "tessera-system")
+    await lab.client.merge_patch(DAEMONSETS.as_dicts(), "tessera-agent", {"spec": spec}, "tessera-system")
     while not await _rolled_out(lab):
         await lab.clock.sleep(1.0)
 
 
 async def _rolled_out(lab: Any) -> bool:
     """True if every agent runs with the newest arguments; pods that come before may meet a node without one."""
-    found = await lab.client.get(DAEMONSETS.untyped(), "tessera-agent", "tessera-system")
+    found = await lab.client.get(DAEMONSETS.as_dicts(), "tessera-agent", "tessera-system")
     status, wanted = found["status"], len(lab.cluster.nodes)
     seen = status.get("observedGeneration") == found["metadata"]["generation"]
     return seen and (status.get("updatedNumberScheduled"), status.get("numberReady")) == (wanted, wanted)

@@ -25,10 +25,10 @@ def test_a_pod_without_slices_is_byte_for_byte_what_it_is_without_tessera(
     async def scenario(lab: Any) -> None:
         container = {"name": "c", "image": "i", "env": [{"name": "A", "value": "b"}], "resources": {"limits": limits}}
         pod = {"metadata": {"name": "plain", "labels": {"a": "b"}}, "spec": {"containers": [container]}}
-        with_admission = await lab.client.create(PODS.untyped(), pod, "default")
+        with_admission = await lab.client.create(PODS.as_dicts(), pod, "default")
         await lab.delete("plain")
         lab.cluster.server.parts.webhooks = None
-        without = await lab.client.create(PODS.untyped(), pod, "default")
+        without = await lab.client.create(PODS.as_dicts(), pod, "default")
         for each in (with_admission, without):
             for field in ("uid", "resourceVersion", "creationTimestamp", "managedFields"):
                 each["metadata"].pop(field, None)
@@ -64,10 +64,10 @@ def test_only_gate_and_quota_are_added_to_a_pod_that_asks(in_lab: Callable[..., 
         await lab.running("blocker")
         container = {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/mig-3g.20gb": "1"}}}
         pod = {"metadata": {"name": "sliced"}, "spec": {"containers": [container]}}
-        sliced = await lab.client.create(PODS.untyped(), pod, "default")
+        sliced = await lab.client.create(PODS.as_dicts(), pod, "default")
         lab.cluster.server.parts.webhooks = None
         await lab.delete("sliced")
-        plain = await lab.client.create(PODS.untyped(), pod, "default")
+        plain = await lab.client.create(PODS.as_dicts(), pod, "default")
         quota = {"instaslice.redhat.com/accelerator-memory-quota": "20Gi"}
         assert sliced["spec"].pop("schedulingGates") == [{"name": "instaslice.redhat.com/accelerator"}]
         resources = sliced["spec"]["containers"][0]["resources"]

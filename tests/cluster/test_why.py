@@ -100,8 +100,8 @@ def test_a_cordoned_node_is_named(in_lab: InLab) -> None:
 def test_a_deployment_whose_quota_is_used_up(in_lab: InLab) -> None:
     async def scenario(lab: Any) -> None:
         quota = {"metadata": {"name": "gpu"}, "spec": {"hard": {"requests.nvidia.com/mig-1g.5gb": "2"}}}
-        await lab.client.create(RESOURCE_QUOTAS.untyped(), quota, "default")
-        await lab.client.create(DEPLOYMENTS.untyped(), deployment("web", 3), "default")
+        await lab.client.create(RESOURCE_QUOTAS.as_dicts(), quota, "default")
+        await lab.client.create(DEPLOYMENTS.as_dicts(), deployment("web", 3), "default")
         running = "its pods run"
         await lab.until(lambda: sum(p.status.phase == "Running" for p in lab.pods.cache.values()) == 2, running)
         await lab.clock.sleep(1)
@@ -120,9 +120,9 @@ def test_a_deployment_and_a_job_whose_pods_would_take_gpus_past_kubernetes(in_la
         chooses = {"name": "c", "image": "e.com/a:1", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}
         web = deployment("web", 2)
         web["spec"]["template"]["spec"]["containers"] = [chooses]
-        await lab.client.create(DEPLOYMENTS.untyped(), web, "default")
+        await lab.client.create(DEPLOYMENTS.as_dicts(), web, "default")
         spec = {"template": {"spec": {"restartPolicy": "Never", "containers": [chooses]}}}
-        await lab.client.create(JOBS.untyped(), {"metadata": {"name": "train"}, "spec": spec}, "default")
+        await lab.client.create(JOBS.as_dicts(), {"metadata": {"name": "train"}, "spec": spec}, "default")
         await lab.clock.sleep(5)
         for what in ("deployment/web", "job/train"):
             found = (await why(lab, what)).answers[0]
@@ -138,7 +138,7 @@ def test_a_deployment_and_a_job_whose_pods_would_take_gpus_past_kubernetes(in_la
 def test_a_job_that_admission_refuses(in_lab: InLab) -> None:
     async def scenario(lab: Any) -> None:
         spec = {"backoffLimit": 0, "template": {"spec": {"restartPolicy": "Never", "containers": [container("1g.5g")]}}}
-        await lab.client.create(JOBS.untyped(), {"metadata": {"name": "train"}, "spec": spec}, "default")
+        await lab.client.create(JOBS.as_dicts(), {"metadata": {"name": "train"}, "spec": spec}, "default")
         await lab.clock.sleep(5)
         found = await why(lab, "job/train")
         assert [answer.case for answer in found.answers] == ["refused"]

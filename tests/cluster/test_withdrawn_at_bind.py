@@ -72,7 +72,7 @@ async def hold(lab: Any) -> None:
     """A pod whose rules, unseen by the controller, keep all pods of the app ``refused`` off the node."""
     holder = template("holder", {}, affinity=unjudged())
     holder["metadata"]["name"] = "holder"
-    await lab.client.create(PODS.untyped(), holder, "default")
+    await lab.client.create(PODS.as_dicts(), holder, "default")
     await lab.running("holder")
 
 
@@ -101,7 +101,7 @@ def test_a_pod_without_an_owner_that_is_bound_just_then(
         await hold(lab)
         body = template("refused", WHOLE)
         body["metadata"]["name"] = "first"
-        await lab.client.create(PODS.untyped(), body, "default")
+        await lab.client.create(PODS.as_dicts(), body, "default")
         await lab.until(lambda: lab.pod("first") and not lab.pod("first").spec.scheduling_gates, "it was pinned")
         if wanted:
             await lab.create("second", WHOLE)

@@ -164,7 +164,7 @@ async def test_the_path_and_the_body_must_agree(api: Api, core: str) -> None:
 
 
 async def test_our_client_sees_the_same(client: Client, namespace: str) -> None:
-    maps = CONFIGMAPS.untyped()
+    maps = CONFIGMAPS.as_dicts()
     made = await client.create(maps, configmap("a", k="v"), namespace)
     with pytest.raises(AlreadyExists, match="already exists"):
         await client.create(maps, configmap("a"), namespace)

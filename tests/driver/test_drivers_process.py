@@ -64,7 +64,7 @@ class ServerWithNodes:
         for name, kernel in KERNELS.items():
             info = {"kernelVersion": kernel, "osImage": "Ubuntu 22.04.4 LTS", "architecture": "amd64", "bootID": "b0"}
             body = {"metadata": {"name": name, "labels": {"nvidia.com/gpu.present": "true"}}}
-            await self.admin.create(NODES.untyped(), body)
+            await self.admin.create(NODES.as_dicts(), body)
             await self.admin.merge_patch(NODES, name, {"status": {"nodeInfo": info}}, subresource="status")
 
     async def define(self) -> None:

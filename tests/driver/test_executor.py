@@ -115,14 +115,14 @@ async def made_set(desk: Desk, pool: PoolKey, proxy: dict[str, Any] | None) -> d
         version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
         names = {"plural": "proxies", "singular": "proxy", "kind": "Proxy", "listKind": "ProxyList"}
         spec = {"group": "config.openshift.io", "scope": "Cluster", "names": names, "versions": [version]}
-        await desk.client.create(CRDS.untyped(), {"metadata": {"name": "proxies.config.openshift.io"}, "spec": spec})
+        await desk.client.create(CRDS.as_dicts(), {"metadata": {"name": "proxies.config.openshift.io"}, "spec": spec})
         await desk.client.create(OPENSHIFT_PROXIES, proxy)
-    await desk.client.create(NAMESPACES.untyped(), {"metadata": {"name": NAMESPACE}})
+    await desk.client.create(NAMESPACES.as_dicts(), {"metadata": {"name": NAMESPACE}})
     policy = DriverPolicy(kind="ClusterPolicy", name="p", manager=OperandSettings(enabled=False))
     driver_set = make_set(policy, pool, DriverStrategy.BUILT, "nvcr.io/nvidia/driver@sha256:" + "a" * 64)
     await desk.do(CreateSet(set=driver_set, policy=policy))
     assert desk.acting.problems == {}
-    found = await desk.client.get(DAEMONSETS.untyped(), driver_set.name, NAMESPACE)
+    found = await desk.client.get(DAEMONSETS.as_dicts(), driver_set.name, NAMESPACE)
     return found["spec"]["template"]["spec"]  # type: ignore[no-any-return]
 
 
@@ -171,7 +171,7 @@ def test_without_a_proxy_of_openshift_there_is_nothing_of_it(pool: PoolKey, prox
 def play(story: Callable[[Desk], Awaitable[None]]) -> None:
     async def main() -> None:
         desk = Desk()
-        await desk.client.create(NODES.untyped(), {"metadata": {"name": "a"}})
+        await desk.client.create(NODES.as_dicts(), {"metadata": {"name": "a"}})
         await story(desk)
 
     run_virtual(main())

@@ -149,7 +149,9 @@ def test_what_is_named_removed_lets_the_pod_run(cluster: ClusterAndPod) -> None:
         assert all(owner in found.help[0] for owner in owners)
         admits = [name for name, rules in view.slicer.planner.objections(facts).items() if not rules]
         free = sum(
-            card.table.usable(card.occupancy) for n in admits for card in view.slicer.state.inventory.fleet.cards(n)
+            card.table.usable_slots(card.occupancy)
+            for n in admits
+            for card in view.slicer.state.inventory.fleet.cards(n)
         )
         size = GEOMETRY.profile(cluster.profile).size
         assert (free >= size) == isinstance(reason, Fragmented)

@@ -36,7 +36,7 @@ async def main(server: str, identity: str) -> None:
         rng=random.Random(identity),
         timing=TIMING,
     )
-    fenced = client.fenced(lambda: elector.is_leader)
+    fenced = client.fence_writes(lambda: elector.is_leader)
 
     async def write(worker: int) -> None:
         for number in itertools.count():

@@ -46,14 +46,14 @@ class Server:
             raise ConnectionError(found)
         return found
 
-    def failed(self, instruction: str, error: RequestError) -> Hold:
+    def handle_failure(self, instruction: str, error: RequestError) -> Hold:
         del error
         hold = self.executor.back_off(instruction)
         assert hold.seconds is not None
         self.pauses.append(hold.seconds)
         return hold
 
-    def released(self, instruction: str, hold: Hold) -> None:
+    def handle_release(self, instruction: str, hold: Hold) -> None:
         assert hold is not FREE
         self.released_keys.append(instruction)
 

@@ -51,7 +51,7 @@ class ServerWithConfigMap:
 def told(story: Callable[[ServerWithConfigMap], Awaitable[None]]) -> None:
     async def play() -> None:
         lab = ServerWithConfigMap()
-        await lab.admin.create(NAMESPACES.untyped(), {"metadata": {"name": "n"}})
+        await lab.admin.create(NAMESPACES.as_dicts(), {"metadata": {"name": "n"}})
         await story(lab)
 
     run_virtual(play())

@@ -78,7 +78,7 @@ def test_no_arrangement_leaves_the_card_less_fragmented(
 def test_the_ranking_covers_what_was_seen_best_first(table: CardTable) -> None:
     for held in LAYOUTS:
         table.add_state(occupancy_of(A100, held))
-    ranking = table.ranking("3g.20gb")
+    ranking = table.rank_candidates("3g.20gb")
     assert ranking == sorted(ranking)
     rooms = {state for _, _, _, state, _ in ranking}
     assert rooms == {
@@ -93,7 +93,7 @@ def test_of_cards_that_lose_alike_the_fullest_comes_first(table: CardTable, prof
     for held in LAYOUTS:
         table.add_state(occupancy_of(A100, held))
     alike: dict[float, list[int]] = {}
-    for cost, _, _, state, _ in table.ranking(profile):
+    for cost, _, _, state, _ in table.rank_candidates(profile):
         alike.setdefault(cost, []).append((~state & A100.full).bit_count())
     assert any(len(set(free)) > 1 for free in alike.values()), "some of them lose alike and are not equally full"
     assert all(free == sorted(free) for free in alike.values())

@@ -52,7 +52,7 @@ def drain(topology: Topology, size: int) -> list[str]:
     """One request after the other until the machine is full."""
     left = set(topology.cards)
     taken = []
-    while chosen := topology.preferred(left, (), size):
+    while chosen := topology.preferred_cards(left, (), size):
         taken.append("".join(chosen))
         left -= set(chosen)
     return taken
@@ -75,7 +75,7 @@ def drain(topology: Topology, size: int) -> list[str]:
     ],
 )
 def test_a_dgx1_volta_answers_as_published(available: str, must: str, size: int, expected: str) -> None:
-    assert "".join(dgx1_volta().preferred(set(available), set(must), size)) == expected
+    assert "".join(dgx1_volta().preferred_cards(set(available), set(must), size)) == expected
 
 
 @pytest.mark.parametrize(
@@ -124,8 +124,8 @@ def test_a_link_that_only_one_end_reports_counts() -> None:
 
 def test_a_lost_card_disturbs_no_answer() -> None:
     whole = dgx1_volta()
-    assert whole.preferred(set("0123567"), (), 4) == tuple("0123")
-    assert whole.preferred({"0", "3", "GPU-new"}, {"GPU-new"}, 2) == ("0", "GPU-new")
+    assert whole.preferred_cards(set("0123567"), (), 4) == tuple("0123")
+    assert whole.preferred_cards({"0", "3", "GPU-new"}, {"GPU-new"}, 2) == ("0", "GPU-new")
 
 
 def test_a_card_stands_once() -> None:
@@ -139,8 +139,8 @@ def test_many_cards_are_answered_by_growth() -> None:
         (one, other): CardLink(nvlinks=4) for one, other in combinations(cards, 2) if int(one) // 8 == int(other) // 8
     }
     topology = Topology(cards, pairs)
-    assert topology.preferred(cards, {"17"}, 8) == tuple(cards[16:24])
-    assert len(topology.preferred(cards, (), 20)) == 20
+    assert topology.preferred_cards(cards, {"17"}, 8) == tuple(cards[16:24])
+    assert len(topology.preferred_cards(cards, (), 20)) == 20
 
 
 def divisions(cards: tuple[int, ...], size: int, rest: int) -> list[list[tuple[int, ...]]]:
@@ -178,7 +178,7 @@ def test_the_division_is_the_best_of_all(data: st.DataObject) -> None:
         if any(len(chosen) == size and must <= set(chosen) for chosen in division)
     ]
     best = max(map(worth, fitting))
-    chosen = tuple(map(int, topology.preferred(cards, {str(number) for number in must}, size)))
+    chosen = tuple(map(int, topology.preferred_cards(cards, {str(number) for number in must}, size)))
     assert must <= set(chosen)
     assert len(chosen) == size
     assert any(chosen in division for division in fitting if worth(division) == best)

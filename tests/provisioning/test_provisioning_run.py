@@ -238,7 +238,7 @@ async def with_claims(cluster: Cluster, *names: str) -> None:
             "metadata": {"name": f"claim-{name}", "finalizers": ["karpenter.sh/termination"]},
             "status": {"nodeName": name},
         }
-        await cluster.admin.create(NODECLAIMS.untyped(), claim)
+        await cluster.admin.create(NODECLAIMS.as_dicts(), claim)
         await cluster.join(name)
 
 
@@ -291,7 +291,7 @@ def test_a_node_that_nobody_made_is_deleted_itself_unless_pods_run_on_it(play: P
         await cluster.join("idle")
         await cluster.join("busy")
         spec = {"nodeName": "busy", "containers": [{"name": "c", "image": "i"}]}
-        await cluster.admin.create(PODS.untyped(), {"metadata": {"name": "web"}, "spec": spec}, SYSTEM)
+        await cluster.admin.create(PODS.as_dicts(), {"metadata": {"name": "web"}, "spec": spec}, SYSTEM)
         await cluster.clock.sleep(1200)
         assert cluster.node("idle") is None
         assert cluster.node("busy") is not None
@@ -309,7 +309,7 @@ def test_a_pod_is_tesseras_own_by_its_label_and_its_namespace(play: Play) -> Non
             await cluster.join(name)
             metadata = {"name": "pod", "labels": {"app.kubernetes.io/name": "tessera-validation"}}
             spec = {"nodeName": name, "containers": [{"name": "c", "image": "i"}]}
-            await cluster.admin.create(PODS.untyped(), {"metadata": metadata, "spec": spec}, namespace)
+            await cluster.admin.create(PODS.as_dicts(), {"metadata": metadata, "spec": spec}, namespace)
         await cluster.clock.sleep(1200)
         assert (cluster.node("validated"), cluster.node("theirs") is not None) == (None, True)
         (held,) = [each.message for each in cluster.events.cache.values() if each.reason == "GpuNodeReplacementDelayed"]
@@ -324,7 +324,7 @@ def test_a_claim_says_when_its_node_was_asked_for_also_when_karpenter_comes_late
         await cluster.admin.create(CRDS, NODECLAIM_CRD)
         launched = condition("Launched", at=cluster.clock.now() + 40)
         claim = {"metadata": {"name": "c"}, "status": {"nodeName": "gpu-1", "conditions": [launched]}}
-        await cluster.admin.create(NODECLAIMS.untyped(), claim)
+        await cluster.admin.create(NODECLAIMS.as_dicts(), claim)
         await cluster.clock.sleep(100)
         await cluster.join()
         await cluster.until(lambda: (found := cluster.record()) and M.VM in found.at, "the claim is seen")
@@ -340,7 +340,7 @@ def test_a_workload_that_waited_ends_the_way_and_has_one_of_its_own(play: Play) 
     async def scenario(cluster: Cluster) -> None:
         container = {"name": "c", "image": "i", "resources": {"limits": GPU}}
         pod = {"metadata": {"name": "job"}, "spec": {"containers": [container]}}
-        made = await cluster.admin.create(PODS.untyped(), pod, SYSTEM)
+        made = await cluster.admin.create(PODS.as_dicts(), pod, SYSTEM)
         about = {"kind": "Pod", "namespace": SYSTEM, "name": "job", "uid": made["metadata"]["uid"]}
         await tell(cluster, about, "TriggeredScaleUp")
         await cluster.clock.sleep(60)
@@ -354,7 +354,7 @@ def test_a_workload_that_waited_ends_the_way_and_has_one_of_its_own(play: Play) 
         await cluster.clock.sleep(4)
         started = {"running": {"startedAt": rfc3339(cluster.clock.now())}}
         status = {"phase": "Running", "containerStatuses": [{"name": "c", "state": started}]}
-        await cluster.admin.merge_patch(PODS.untyped(), "job", {"status": status}, SYSTEM, subresource="status")
+        await cluster.admin.merge_patch(PODS.as_dicts(), "job", {"status": status}, SYSTEM, subresource="status")
         await cluster.until(lambda: [each for each in cluster.kept() if M.WORKLOAD in each.at], "the way is over")
         (kept,) = cluster.kept()
         assert kept.at[M.WORKLOAD] - kept.at[M.REQUESTED] == pytest.approx(225, abs=1)
@@ -379,7 +379,7 @@ async def tell(cluster: Cluster, about: dict[str, str], reason: str) -> None:
         "firstTimestamp": now,
         "lastTimestamp": now,
     }
-    await cluster.admin.create(EVENTS.untyped(), body, SYSTEM)
+    await cluster.admin.create(EVENTS.as_dicts(), body, SYSTEM)
 
 
 def test_a_controller_that_is_killed_again_and_again_loses_nothing_that_it_wrote(play: Play) -> None:

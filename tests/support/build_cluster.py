@@ -27,9 +27,9 @@ def play_in_build_cluster(make_cluster: Callable[[], C], story: Callable[[C], Aw
     async def whole() -> None:
         made = make_cluster()
         async with made.cluster.running():
-            await made.client.create(NAMESPACES.untyped(), {"metadata": {"name": NAMESPACE}})
+            await made.client.create(NAMESPACES.as_dicts(), {"metadata": {"name": NAMESPACE}})
             account = {"metadata": {"name": SERVICE_ACCOUNT}}
-            await made.client.create(SERVICE_ACCOUNTS.untyped(), account, NAMESPACE)
+            await made.client.create(SERVICE_ACCOUNTS.as_dicts(), account, NAMESPACE)
             await story(made)
 
     run_virtual(whole())

@@ -74,19 +74,19 @@ class ControlPlaneLab:
     async def pod(self, name: str, *command: str, namespace: str = "default", **spec: Any) -> Object:
         container = {"name": "main", "image": "app", "command": list(command)}
         body = {"metadata": {"name": name}, "spec": {"containers": [container], **spec}}
-        return await self.api.create(PODS.untyped(), body, namespace)
+        return await self.api.create(PODS.as_dicts(), body, namespace)
 
     async def get(self, resource: Resource[Any], name: str, namespace: str | None = "default") -> Object:
-        return await self.api.get(resource.untyped(), name, namespace)
+        return await self.api.get(resource.as_dicts(), name, namespace)
 
     async def exists(self, resource: Resource[Any], name: str, namespace: str | None = "default") -> bool:
         with suppress(NotFound):
-            await self.api.get(resource.untyped(), name, namespace)
+            await self.api.get(resource.as_dicts(), name, namespace)
             return True
         return False
 
     async def all(self, resource: Resource[Any], namespace: str | None = None) -> list[Object]:
-        return list((await self.api.list(resource.untyped(), namespace)).items)
+        return list((await self.api.list(resource.as_dicts(), namespace)).items)
 
     async def phase(self, name: str) -> str:
         return str((await self.get(PODS, name))["status"]["phase"])

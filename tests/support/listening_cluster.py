@@ -78,14 +78,14 @@ class ListeningCluster:
 
     async def _node(self, name: str) -> None:
         status = {"nodeInfo": {"containerRuntimeVersion": self._runtime}, "conditions": [_READY]}
-        await self._client.create(NODES.untyped(), {"metadata": {"name": name}, "status": status})
+        await self._client.create(NODES.as_dicts(), {"metadata": {"name": name}, "status": status})
 
     async def _count(self, event: WatchEvent[dict[str, Any]]) -> None:
         """The operator: a node has a card while there is a policy that it follows."""
         gone = event.kind is EventKind.DELETED
         count = "1" if not gone and self._follows > 0 else "0"
         self._follows -= gone
-        await self._status(NODES.untyped(), "node-1", {"capacity": {"nvidia.com/gpu": count}})
+        await self._status(NODES.as_dicts(), "node-1", {"capacity": {"nvidia.com/gpu": count}})
 
     async def _serve(self, event: WatchEvent[Pod]) -> None:
         """The autoscaler, the scheduler and kubelet: one node for the pod, which runs there and then goes with it."""
@@ -96,12 +96,12 @@ class ListeningCluster:
         elif event.object.metadata.uid not in self._seen:
             self._seen.add(event.object.metadata.uid)
             condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": UNSCHEDULABLE}
-            await self._status(PODS.untyped(), name, {"conditions": [condition]}, "default")
+            await self._status(PODS.as_dicts(), name, {"conditions": [condition]}, "default")
             if self._scales:
                 await self._node(f"made-for-{name}")
                 await self._client.bind(name, "default", f"made-for-{name}")
                 running = [{"name": "workload", "state": {"running": {}}}]
-                await self._status(PODS.untyped(), name, {"containerStatuses": running, "conditions": []}, "default")
+                await self._status(PODS.as_dicts(), name, {"containerStatuses": running, "conditions": []}, "default")
 
     async def _status(self, resource: Any, name: str, status: dict[str, Any], namespace: str | None = None) -> None:
         await self._client.merge_patch(resource, name, {"status": status}, namespace, subresource="status")

@@ -42,14 +42,14 @@ class VirtualLab:
         self.events = Informer(self.client, EVENTS, clock=self.clock, rng=rng, namespace="default")
         self.slices = Informer(self.client, INSTASLICES, clock=self.clock, rng=rng, namespace=INSTASLICE_NAMESPACE)
         self.nodes = Informer(self.client, NODES, clock=self.clock, rng=rng)
-        self.hooks = Informer(self.client, MUTATING_WEBHOOKS.untyped(), clock=self.clock, rng=rng)
+        self.hooks = Informer(self.client, MUTATING_WEBHOOKS.as_dicts(), clock=self.clock, rng=rng)
         self.watched = InformerGroup(self.pods, self.slices, self.events, self.nodes, self.hooks)
 
     async def create(
         self, name: str, *containers: dict[str, int], command: str = "sleep infinity", **spec: Any
     ) -> None:
         """A pod whose containers have the given limits; ``spec`` adds to its spec."""
-        await self.client.create(PODS.untyped(), manifest(name, *containers, command=command, **spec), "default")
+        await self.client.create(PODS.as_dicts(), manifest(name, *containers, command=command, **spec), "default")
 
     async def create_owned(self, name: str, *containers: dict[str, int]) -> None:
         """A ReplicaSet of one such pod."""
@@ -57,7 +57,7 @@ class VirtualLab:
         spec = manifest(name, *containers, restartPolicy="Always")["spec"]
         template = {"metadata": {"labels": labels}, "spec": spec}
         await self.client.create(
-            REPLICASETS.untyped(),
+            REPLICASETS.as_dicts(),
             {"metadata": {"name": name}, "spec": {"selector": {"matchLabels": labels}, "template": template}},
             "default",
         )
@@ -95,7 +95,7 @@ class VirtualLab:
 
     async def config_map(self, name: str, data: dict[str, str]) -> None:
         """Puts files into a ConfigMap that the agents follow."""
-        await self.client.apply(CONFIGMAPS.untyped(), name, {"data": data}, "tessera-system")
+        await self.client.apply(CONFIGMAPS.as_dicts(), name, {"data": data}, "tessera-system")
 
     def gpus(self, node: str = "node-1") -> dict[str, int]:
         """Returns NVIDIA's resources that a node offers, those at 0 left out."""

@@ -61,7 +61,7 @@ class Cluster:
         annotations = {f"tessera.dev/{key.replace('_', '-')}": value for key, value in needs.items()}
         container = {"name": "c", "image": "i", "resources": {"limits": limits or {}}}
         body = {"metadata": {"name": name, "annotations": annotations}, "spec": {"containers": [container]}}
-        return await self._lab.client.create(PODS.untyped(), body, "default")
+        return await self._lab.client.create(PODS.as_dicts(), body, "default")
 
 
 def story(tell: Callable[[Cluster], Awaitable[None]]) -> None:

@@ -52,7 +52,7 @@ def mig(model: str, wanted: Sequence[str], output: str) -> int:
         return 1 if isinstance(plan, Infeasible) else 0
     if isinstance(plan, Infeasible):
         raise CommandError(plan.reason)
-    say(*_drawn(found.short_name, geometry, plan))
+    say(*_draw_plan(found.short_name, geometry, plan))
     return 0
 
 
@@ -78,7 +78,7 @@ def _as_json(model: str, geometry: "Geometry", plan: "tuple[Placement, ...] | In
     return {"model": model, "layout": plan, "resources": dict(resources), "stillFit": _still_fit(geometry, plan)}
 
 
-def _drawn(model: str, geometry: "Geometry", plan: "tuple[Placement, ...]") -> Iterator[str]:
+def _draw_plan(model: str, geometry: "Geometry", plan: "tuple[Placement, ...]") -> Iterator[str]:
     from tessera.cli.base.tiles import layout_row
 
     used = sum(placed.size for placed in plan)

@@ -134,7 +134,7 @@ class DriverExecutor:
             self.problems.pop(instruction.set.id, None)
         return until_observed(SEEN_SECONDS)
 
-    def failed(self, instruction: Instruction, error: RequestError) -> Hold:
+    def handle_failure(self, instruction: Instruction, error: RequestError) -> Hold:
         """Backs off, unless the object to delete is gone already."""
         key = instruction_key(instruction)
         if isinstance(error, NotFound):
@@ -146,7 +146,7 @@ class DriverExecutor:
             self._note_problem(instruction, str(error))
         return self._executor.back_off(key)
 
-    def released(self, instruction: Instruction, hold: Hold) -> None:
+    def handle_release(self, instruction: Instruction, hold: Hold) -> None:
         """Does nothing: the planner decides again."""
 
     def _note_problem(self, instruction: Instruction, text: str) -> None:
@@ -171,7 +171,7 @@ class DriverExecutor:
                 # Applied under a manager of its own: if the condition is left out, the server removes it.
                 conditions = [] if condition is None else [condition]
                 body = {"metadata": {"uid": uid}, "status": {"conditions": conditions}}
-                await self._condition_writer.apply(NODES.untyped(), node, body, subresource="status")
+                await self._condition_writer.apply(NODES.as_dicts(), node, body, subresource="status")
             case CreateValidationPod(node=node, uid=uid, set=set_, nri_plugin=nri):
                 pod = validation_pod(self._image(), node=node, node_uid=uid, driver_set=set_, nri_plugin=nri)
                 await self._create_pod(pod)
@@ -186,19 +186,19 @@ class DriverExecutor:
 
     async def _create_pod(self, pod: dict[str, object]) -> None:
         try:
-            await self._client.create(PODS.untyped(), pod, NAMESPACE)
+            await self._client.create(PODS.as_dicts(), pod, NAMESPACE)
         except AlreadyExists:
             return
         except Forbidden:
             # Without its RuntimeClass the pod cannot run; it is missing if the hosts have their own toolkit.
             if not await self._create_runtime_class():
                 raise
-            await self._client.create(PODS.untyped(), pod, NAMESPACE)
+            await self._client.create(PODS.as_dicts(), pod, NAMESPACE)
 
     async def _create_runtime_class(self) -> bool:
         """Creates the RuntimeClass; returns True if it did not exist."""
         try:
-            await self._client.create(RUNTIME_CLASSES.untyped(), runtime_class())
+            await self._client.create(RUNTIME_CLASSES.as_dicts(), runtime_class())
         except AlreadyExists:
             return False
         return True
@@ -208,7 +208,7 @@ class DriverExecutor:
         keys, proxy = await self._config_keys(instruction), await self._proxy(instruction)
         body = driver_daemonset(instruction.policy, made, keys, proxy)
         try:
-            await self._client.create(DAEMONSETS.untyped(), body, NAMESPACE)
+            await self._client.create(DAEMONSETS.as_dicts(), body, NAMESPACE)
         except AlreadyExists:
             # A DaemonSet of that name without the set's annotation: somebody removed the annotation.
             metadata = {key: body["metadata"][key] for key in ("labels", "annotations")}
@@ -225,7 +225,7 @@ class DriverExecutor:
         proxy = read_proxy(found)
         if proxy.trusted_ca:
             with contextlib.suppress(AlreadyExists):
-                await self._client.create(CONFIGMAPS.untyped(), trusted_ca(), NAMESPACE)
+                await self._client.create(CONFIGMAPS.as_dicts(), trusted_ca(), NAMESPACE)
         return proxy
 
     async def _config_keys(self, instruction: CreateSet) -> Mapping[str, tuple[str, ...]]:
@@ -254,7 +254,7 @@ class DriverExecutor:
         await self._create_runtime_class()
         if self._may_act():
             await self._condition_writer.apply(
-                DAEMONSETS.untyped(), TOOLKIT_APP, self._toolkit_body(instruction), NAMESPACE
+                DAEMONSETS.as_dicts(), TOOLKIT_APP, self._toolkit_body(instruction), NAMESPACE
             )
 
     # Administrators' objects

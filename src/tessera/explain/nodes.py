@@ -222,12 +222,12 @@ def _agent_conditions(node: Node) -> dict[str, Condition]:
 
 def _offered_resources(node: Node) -> list[str]:
     """The resources that kubelet counts, and ``slices on demand`` if the node makes some."""
-    given = [f"{name} {count}" for name, count in _allocatable(node).items()]
+    given = [f"{name} {count}" for name, count in _static_allocatable(node).items()]
     on_demand = is_on_demand(node.metadata.labels.get(MIG_CONFIG_LABEL, ""))
     return [*given, *(["slices on demand"] if on_demand else [])]
 
 
-def _allocatable(node: Node) -> dict[str, str]:
+def _static_allocatable(node: Node) -> dict[str, str]:
     """Kubelet's counts of NVIDIA's resources without the positions of slices on demand."""
     dynamic = dynamic_resources(node)
     found = node.status.allocatable.items()
@@ -272,7 +272,7 @@ def _offer_lines(node: Node) -> Iterator[str]:
         if given != str(count):
             yield f"kubelet gives {given} of the {count} {resource}; the others are unhealthy, or not free yet"
     if not offers:
-        counts = [f"{name} {count}" for name, count in _allocatable(node).items()]
+        counts = [f"{name} {count}" for name, count in _static_allocatable(node).items()]
         yield f"kubelet gives {', '.join(counts) or f'nothing of {_DOMAIN}*'}"
 
 

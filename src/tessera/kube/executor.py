@@ -78,11 +78,11 @@ class Doer(Protocol[_Given_contra]):
         """
         ...
 
-    def failed(self, instruction: _Given_contra, error: RequestError) -> Hold:
+    def handle_failure(self, instruction: _Given_contra, error: RequestError) -> Hold:
         """Handles an error of :meth:`perform`; returns the hold that follows."""
         ...
 
-    def released(self, instruction: _Given_contra, hold: Hold) -> None:
+    def handle_release(self, instruction: _Given_contra, hold: Hold) -> None:
         """Handles the end of a hold other than :data:`FREE`."""
         ...
 
@@ -182,7 +182,7 @@ class Executor(Generic[Instruction]):
             try:
                 hold = await self._doer.perform(instruction)
             except (ApiError, ConnectionError, TimeoutError) as error:
-                hold = self._doer.failed(instruction, error)
+                hold = self._doer.handle_failure(instruction, error)
         finally:
             del self._in_flight[key]
             overtaken = key in self._overtaken
@@ -190,7 +190,7 @@ class Executor(Generic[Instruction]):
         if not hold.failed:
             self._backoffs.pop(key, None)
         if hold.ends_when_observed and overtaken:
-            self._doer.released(instruction, hold)
+            self._doer.handle_release(instruction, hold)
         elif hold is not FREE:
             self._hold(key, instruction, hold)
         self._wake()
@@ -210,4 +210,4 @@ class Executor(Generic[Instruction]):
         if held.timer is not None:
             held.timer.cancel()
         if held.instruction is not None:
-            self._doer.released(held.instruction, held.hold)
+            self._doer.handle_release(held.instruction, held.hold)

@@ -84,7 +84,7 @@ class CardTable:
             self._fragmentation[occupancy] = found
         return found
 
-    def usable(self, occupancy: int) -> int:
+    def usable_slots(self, occupancy: int) -> int:
         """Free slots that some profile could still use."""
         if occupancy not in self._usable:
             self._usable[occupancy] = usable_slots(self.geometry, occupancy)
@@ -120,7 +120,7 @@ class CardTable:
             self._states.add(occupancy)
             self._rankings.clear()
 
-    def ranking(self, profile: str) -> list[Candidate]:
+    def rank_candidates(self, profile: str) -> list[Candidate]:
         """Every occupancy seen so far that has room for a profile, best first, without pending instances."""
         found = self._rankings.get(profile)
         if found is None:

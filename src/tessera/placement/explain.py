@@ -90,7 +90,7 @@ class RefusalExplainer:
         most, free, need = 0, 0, 0
         for node in nodes:
             rooms = [
-                (card.table.usable(self._occupancy(card)), card.table)
+                (card.table.usable_slots(self._occupancy(card)), card.table)
                 for card in self._fleet.cards(node)
                 if any(card.table.name_of(profile) for profile in profiles)
             ]
@@ -136,7 +136,7 @@ class RefusalExplainer:
                     if sets * len(cards) > EXPLAINED_SETS:
                         return ()
                     left = [_end_owners(table, held, ended) for table, held in cards]
-                    if sum(table.usable(occupancy) for table, occupancy, _ in left) < need:
+                    if sum(table.usable_slots(occupancy) for table, occupancy, _ in left) < need:
                         continue
                     if divide_over_cards(left, profiles, work) is not None:
                         return self._of_owners(node, ended)

@@ -193,7 +193,7 @@ class Fleet:
             name = table.name_of(profile)
             if name is not None:
                 tables[table.number] = table
-                rankings.append(table.ranking(name))
+                rankings.append(table.rank_candidates(name))
                 started = (table.candidate(*key, name) for key in self._open.get(table, ()))
                 rankings.append(sorted(one for one in started if one is not None))
         ranked: Iterable[Candidate] = merge(*rankings)

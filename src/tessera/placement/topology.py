@@ -105,7 +105,7 @@ class Topology:
         """Points of a set: the sum over its pairs."""
         return sum(self.score(one, other) for one, other in combinations(cards, 2))
 
-    def preferred(self, available: Collection[str], must: Collection[str], size: int) -> tuple[str, ...]:
+    def preferred_cards(self, available: Collection[str], must: Collection[str], size: int) -> tuple[str, ...]:
         """Returns the best ``size`` of the available cards.
 
         Args:

@@ -73,7 +73,7 @@ class HistoryStore:
         """Reads the ConfigMap; retries until the server answers. Without the right to read it starts empty."""
         self._report_faults(self.history.load(await self._map.load()))
 
-    def changed(self) -> None:
+    def request_write(self) -> None:
         """Requests a write of the history."""
         self._map.mark_changed()
 
@@ -200,7 +200,7 @@ class WorkloadRecorder:
                     record = await self._with_pull(record)
                 if self._store.history.workloads.put(record):
                     self._metrics.observe_workload(record)
-                    self._store.changed()
+                    self._store.request_write()
 
     async def _with_pull(self, record: WorkloadRecord) -> WorkloadRecord:
         fields = f"involvedObject.uid={record.uid},reason=Pulled"

@@ -211,4 +211,4 @@ class Provisioning:
             before = history.nodes.get(found.record.uid)
             if history.nodes.put(found.record):
                 self._metrics.observe_record(found.record, before)
-                self._store.changed()
+                self._store.request_write()

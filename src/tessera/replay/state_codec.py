@@ -202,7 +202,7 @@ class _Decoder:
                 return self._mapping(_MAPPINGS[kind](), value)
             case "o":
                 return self._object(self._class(data["c"], object), value)
-        return self._frozen(kind, data.get("c", ""), value)
+        return self._build_frozen(kind, data.get("c", ""), value)
 
     def _fill(self, into: Any, values: list[Any]) -> Any:
         self._seen.append(into)
@@ -231,7 +231,7 @@ class _Decoder:
             object.__setattr__(made, name, self.decode(value))
         return made
 
-    def _frozen(self, kind: str, name: str, value: Any) -> Any:
+    def _build_frozen(self, kind: str, name: str, value: Any) -> Any:
         """Reads a value that is built after its parts; no part can refer back to it."""
         number = len(self._seen)
         self._seen.append(None)

@@ -157,7 +157,7 @@ class Cloud:
         return instance
 
     async def _create_machine(self, instance: CloudInstance, group: NodeGroup) -> None:
-        await self._client.create(CAPI_MACHINES.untyped(), build_machine(instance), NAMESPACE)
+        await self._client.create(CAPI_MACHINES.as_dicts(), build_machine(instance), NAMESPACE)
         await self._waits.sleep(group.vm.draw(self._rng))
         instance = await self._advance(instance, state=InstanceState.BOOTING, vm=self._clock.now())
         await self._waits.sleep(group.join.draw(self._rng))
@@ -216,9 +216,9 @@ class Cloud:
 
     async def _install(self) -> None:
         with contextlib.suppress(AlreadyExists):
-            await self._client.create(CRDS.untyped(), machine_definition())
+            await self._client.create(CRDS.as_dicts(), machine_definition())
         with contextlib.suppress(AlreadyExists):
-            await self._client.create(NAMESPACES.untyped(), {"metadata": {"name": NAMESPACE}})
+            await self._client.create(NAMESPACES.as_dicts(), {"metadata": {"name": NAMESPACE}})
 
     def _put(self, instance: CloudInstance) -> None:
         self._instances[instance.name] = instance

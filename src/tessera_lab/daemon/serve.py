@@ -197,7 +197,7 @@ class LabProcess:
     async def _wait_until_usable(self, cluster: SimulatedCluster, clock: Clock) -> None:
         """Waits until nodes are registered; with Tessera also for the webhook and for all nodes with cards."""
         client = cluster.client("tessera-lab")
-        await client.create(STORAGE_CLASSES.untyped(), _STORAGE)
+        await client.create(STORAGE_CLASSES.as_dicts(), _STORAGE)
         rng = cluster.rng("serve")
         nodes = Informer(client, NODES, clock=clock, rng=rng)
         if not self._lab_options.installed:
@@ -209,7 +209,7 @@ class LabProcess:
             return
         await install_tessera(client)
         slices = Informer(client, INSTASLICES, clock=clock, rng=rng, namespace=INSTASLICE_NAMESPACE)
-        hooks = Informer(client, MUTATING_WEBHOOKS.untyped(), clock=clock, rng=rng)
+        hooks = Informer(client, MUTATING_WEBHOOKS.as_dicts(), clock=clock, rng=rng)
         watched = InformerGroup(nodes, slices, hooks)
         async with watched.running():
             await watched.wait_until(lambda: len(nodes.cache) == len(self._nodes), PATIENCE, "the nodes are registered")

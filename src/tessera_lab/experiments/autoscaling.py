@@ -141,7 +141,7 @@ async def _observe(
         pods.add_handler(watcher.on_pod)
         for number in range(settings.pods):
             await cluster.client.create(
-                PODS.untyped(), {"metadata": {"name": f"pod-{number + 1}"}, "spec": dict(WORKLOAD)}, "default"
+                PODS.as_dicts(), {"metadata": {"name": f"pod-{number + 1}"}, "spec": dict(WORKLOAD)}, "default"
             )
         await cluster.clock.sleep(settings.hours * 3600)
     return watcher.finish()

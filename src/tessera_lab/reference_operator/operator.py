@@ -58,13 +58,13 @@ class ReferenceOperator:
         self._draw = draw
         rng = random.Random(0)
         self._policies = Informer(client, CLUSTER_POLICIES, clock=clock, rng=rng)
-        self._nodes = Informer(client, NODES.untyped(), clock=clock, rng=rng)
+        self._nodes = Informer(client, NODES.as_dicts(), clock=clock, rng=rng)
         self._stirred = asyncio.Event()
         self._made: set[str] = set()
 
     async def run(self) -> None:
         """Reconciles until cancelled."""
-        await self._client.apply(NAMESPACES.untyped(), NAMESPACE, {})
+        await self._client.apply(NAMESPACES.as_dicts(), NAMESPACE, {})
         for informer in (self._policies, self._nodes):
             informer.add_handler(lambda _event: self._stirred.set())
         async with asyncio.TaskGroup() as group:
@@ -108,7 +108,7 @@ class ReferenceOperator:
                     await self._client.merge_patch(NODES, name, {"metadata": {"labels": {PRESENT: "true"}}})
         for each in desired:
             if each["metadata"]["name"] not in self._made:
-                await self._client.apply(DAEMONSETS.untyped(), each["metadata"]["name"], each, NAMESPACE)
+                await self._client.apply(DAEMONSETS.as_dicts(), each["metadata"]["name"], each, NAMESPACE)
         for name in sorted(self._made - names):
             with suppress(NotFound):
                 await self._client.delete(DAEMONSETS, name, NAMESPACE, propagation="Background")

@@ -149,7 +149,7 @@ class Victims:
         self._events = events
         self._clock = clock
         self._name = name
-        self._budgets = LabInformer(client, POD_DISRUPTION_BUDGETS.untyped(), clock=clock, rng=rng)
+        self._budgets = LabInformer(client, POD_DISRUPTION_BUDGETS.as_dicts(), clock=clock, rng=rng)
 
     @property
     def informers(self) -> Sequence[Informer[Object]]:
@@ -172,7 +172,7 @@ class Victims:
             "lastTransitionTime": rfc3339(self._clock.now()),
         }
         try:
-            pod = await self._client.get(PODS.untyped(), name, namespace)
+            pod = await self._client.get(PODS.as_dicts(), name, namespace)
             conditions = (pod.get("status") or {}).get("conditions") or []
             patch = {"status": {"conditions": [*conditions, condition]}}
             await self._client.merge_patch(PODS, name, patch, namespace, subresource="status", uid=victim.uid)

@@ -68,9 +68,9 @@ class Scheduler:
         self._backoffs: dict[str, Backoff] = {}
         self._writers = asyncio.Semaphore(_WRITERS)
         self._events = EventRecorder(client, component=name, clock=clock, rng=rng, capacity=10_000)
-        self._pods = LabInformer(client, PODS.untyped(), clock=clock, rng=rng)
-        self._nodes = LabInformer(client, NODES.untyped(), clock=clock, rng=rng)
-        self._namespaces = LabInformer(client, NAMESPACES.untyped(), clock=clock, rng=rng)
+        self._pods = LabInformer(client, PODS.as_dicts(), clock=clock, rng=rng)
+        self._nodes = LabInformer(client, NODES.as_dicts(), clock=clock, rng=rng)
+        self._namespaces = LabInformer(client, NAMESPACES.as_dicts(), clock=clock, rng=rng)
         self._victims = Victims(client, self._events, clock=clock, rng=rng, name=name)
         self._binder = VolumeBinder(client, self.cluster.storage, self._request_retry, clock=clock, rng=rng)
         self._pods.add_handler(self._on_pod)

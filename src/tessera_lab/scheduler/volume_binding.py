@@ -50,7 +50,7 @@ class VolumeBinder:
             (CSI_NODES, storage.csi_nodes),
         )
         self.informers: Sequence[Informer[Json]] = [
-            LabInformer(client, kind.untyped(), clock=clock, rng=rng) for kind, _ in kinds
+            LabInformer(client, kind.as_dicts(), clock=clock, rng=rng) for kind, _ in kinds
         ]
         for informer, (_, memory) in zip(self.informers, kinds, strict=True):
             informer.add_handler(self._mirror(memory))

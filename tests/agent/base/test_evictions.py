@@ -37,7 +37,7 @@ class Cluster:
     async def start(self) -> None:
         spec = {"containers": [{"name": "main", "image": "cuda"}], "nodeName": "node-1"}
         pod = {"metadata": {"name": "web", "labels": {"app": "web"}}, "spec": spec}
-        made: Any = await self.client.create(PODS.untyped(), pod, "default")
+        made: Any = await self.client.create(PODS.as_dicts(), pod, "default")
         self.uid = PodUid(made["metadata"]["uid"])
         await self.client.merge_patch(PODS, "web", {"status": {"phase": "Running"}}, "default", subresource="status")
 

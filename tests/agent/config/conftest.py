@@ -44,8 +44,8 @@ class Admin:
         return in_process_client(self.server, self.clock, name, *groups, "system:authenticated")
 
     async def begin(self, **labels: str) -> None:
-        await self.client.create(NAMESPACES.untyped(), {"metadata": {"name": NAMESPACE}})
-        await self.client.create(NODES.untyped(), {"metadata": {"name": NODE}})
+        await self.client.create(NAMESPACES.as_dicts(), {"metadata": {"name": NAMESPACE}})
+        await self.client.create(NODES.as_dicts(), {"metadata": {"name": NODE}})
         await self.label(**labels)
 
     async def label(self, **labels: str | None) -> None:
@@ -60,7 +60,7 @@ class Admin:
         if texts is None:
             await self.client.delete(CONFIGMAPS, name, NAMESPACE)
         else:
-            await self.client.apply(CONFIGMAPS.untyped(), name, {"data": dict(texts)}, NAMESPACE)
+            await self.client.apply(CONFIGMAPS.as_dicts(), name, {"data": dict(texts)}, NAMESPACE)
         await self.settle()
 
     async def grant(self, user: str) -> None:

@@ -122,7 +122,7 @@ def test_a_restarted_agent_leaves_the_node_ready_until_kubelet_counts_again(play
         assert await scene.condition() == ("True", "Advertised")
         await scene.clock.sleep(60.0)
         assert await scene.condition() == ("True", "Advertised")
-        found = [each["reason"] for each in (await scene.client.list(EVENTS.untyped())).items]
+        found = [each["reason"] for each in (await scene.client.list(EVENTS.as_dicts())).items]
         assert not {"WaitingForKubelet", "WaitingForDriver"} & set(found[found.index("Advertised") + 1 :])
 
     play(story)
@@ -347,7 +347,7 @@ def test_changes_are_events_of_the_node(play: Callable[..., None]) -> None:
         scene.validate()
         await scene.tells("Advertised")
         await scene.clock.sleep(1.0)
-        found = [each["reason"] for each in (await scene.client.list(EVENTS.untyped())).items]
+        found = [each["reason"] for each in (await scene.client.list(EVENTS.as_dicts())).items]
         assert {"WaitingForDriver", "Advertised"} <= set(found)
 
     play(story, driver=None)

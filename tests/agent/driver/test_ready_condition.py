@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 async def conditions(scene: DriverScene) -> dict[str, Any]:
-    node = await scene.client.get(NODES.untyped(), NODE)
+    node = await scene.client.get(NODES.as_dicts(), NODE)
     return {each["type"]: each for each in node["status"].get("conditions", ())}
 
 
@@ -42,7 +42,7 @@ def test_other_conditions_stay_while_there_is_no_driver(play: Callable[..., None
         assert {name: each for name, each in after.items() if name != ADVERTISED} == {
             name: each for name, each in before.items() if name != ADVERTISED
         }
-        node = await scene.client.get(NODES.untyped(), NODE)
+        node = await scene.client.get(NODES.as_dicts(), NODE)
         assert FIELD_MANAGER in {each["manager"] for each in node["metadata"]["managedFields"]}
 
     play(story, driver=None)
@@ -103,7 +103,7 @@ def test_a_node_that_is_registered_anew_is_written_at_once(play: Callable[..., N
         await scene.tells("WaitingForDriver")
         await scene.client.delete(NODES, NODE)
         await scene.clock.sleep(1.0)
-        await scene.client.create(NODES.untyped(), {"metadata": {"name": NODE}})
+        await scene.client.create(NODES.as_dicts(), {"metadata": {"name": NODE}})
         await scene.clock.sleep(1.0)
         assert await scene.condition() == ("False", "WaitingForDriver")
 

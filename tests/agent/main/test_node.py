@@ -28,7 +28,7 @@ QUOTA = "instaslice.redhat.com/accelerator-memory-quota"
 
 
 async def events(scene: Scene, reason: str) -> list[str]:
-    found = await scene.client.list(EVENTS.untyped())
+    found = await scene.client.list(EVENTS.as_dicts())
     return [each["message"] for each in found.items if each["reason"] == reason]
 
 

@@ -62,7 +62,7 @@ def test_an_impossible_layout_is_reported_and_changes_no_card(play: Callable[...
         await scene.client.merge_patch(NODES, "node-1", {"metadata": {"labels": {"nvidia.com/mig.config": "all-9g"}}})
         await scene.until(lambda: told(scene, "failed"))
         await scene.until(lambda: scene.allocatable("nvidia.com/mig-2g.10gb", 3))
-        node = await scene.client.get(NODES.untyped(), "node-1")
+        node = await scene.client.get(NODES.as_dicts(), "node-1")
         conditions = {each["type"]: each for each in node["status"]["conditions"]}
         assert conditions["GpuMigLayoutApplied"]["reason"] == "LayoutUnknown"
 

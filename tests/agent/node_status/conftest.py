@@ -127,7 +127,7 @@ class Stage:
             "metadata": {"name": NODE, "labels": {names[key]: value for key, value in labels.items()}},
             "status": {"conditions": [ready]},
         }
-        await self.admin.create(NODES.untyped(), node)
+        await self.admin.create(NODES.as_dicts(), node)
         await self.start()
 
     async def start(self, *, groups: Sequence[str] = ("system:masters",)) -> None:
@@ -177,7 +177,7 @@ class Stage:
     # What everybody can see ----------------------------------------------------------------------------------------
 
     async def node(self) -> dict[str, Any]:
-        return await self.admin.get(NODES.untyped(), NODE)
+        return await self.admin.get(NODES.as_dicts(), NODE)
 
     async def labels(self) -> Mapping[str, str]:
         labels: Mapping[str, str] = (await self.node())["metadata"].get("labels", {})

@@ -304,7 +304,7 @@ def test_a_node_that_is_registered_anew_is_written_at_once(play: Play) -> None:
         await stage.offer()
         await stage.admin.delete(NODES, "node-1")
         await stage.changed()
-        await stage.admin.create(NODES.untyped(), {"metadata": {"name": "node-1"}})
+        await stage.admin.create(NODES.as_dicts(), {"metadata": {"name": "node-1"}})
         await stage.clock.sleep(1)
         assert "nvidia.com/gpu.count" in await stage.labels()
         assert "GpuHealthy" in await stage.shown()
@@ -323,7 +323,7 @@ def test_a_deleted_node_is_not_created_by_an_agent_that_does_not_know_it(play: P
         await stage.tell(HEALTHY, APPLIED)
         await stage.clock.sleep(100)
         assert not (await stage.admin.list(NODES)).items
-        await stage.admin.create(NODES.untyped(), {"metadata": {"name": "node-1"}})
+        await stage.admin.create(NODES.as_dicts(), {"metadata": {"name": "node-1"}})
         await stage.clock.sleep(100)
         assert "nvidia.com/mig.config.state" not in await stage.labels()
         stage.behind = None

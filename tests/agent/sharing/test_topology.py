@@ -52,7 +52,7 @@ def test_a_lost_card_keeps_the_links_that_others_report() -> None:
     reports = [card(A), card(B, NvLink(BUS[A]), NvLink(BUS[A])), card(C)]
     topology = topology_of(reports, {(B, C): PcieLevel.SINGLE})
     assert topology.score(A, B) == 200
-    assert topology.preferred([B, C], (), 2) == (B, C)
+    assert topology.preferred_cards([B, C], (), 2) == (B, C)
 
 
 def test_links_and_meeting_add_up_whichever_order_they_are_told_in() -> None:

@@ -39,7 +39,7 @@ async def follow(scene: Scene, profile: str) -> None:
 
 
 async def condition(scene: Scene) -> dict[str, Any]:
-    node = await scene.client.get(NODES.untyped(), NODE)
+    node = await scene.client.get(NODES.as_dicts(), NODE)
     found = {each["type"]: each for each in node["status"].get("conditions") or ()}
     told: dict[str, Any] = found.get("GpuSharingApplied") or {}
     return told

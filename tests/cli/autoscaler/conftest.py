@@ -20,9 +20,9 @@ from tessera_lab.simulation.virtual_time import run_virtual
 SERVED = (CLUSTER_AUTOSCALERS, NODE_POOLS, *SETS)
 KINDS: dict[str, Resource[Any]] = {
     **{f"{each.api_version}/{each.kind}": each for each in SERVED},
-    "v1/Node": NODES.untyped(),
-    "v1/Pod": PODS.untyped(),
-    "apps/v1/Deployment": DEPLOYMENTS.untyped(),
+    "v1/Node": NODES.as_dicts(),
+    "v1/Pod": PODS.as_dicts(),
+    "apps/v1/Deployment": DEPLOYMENTS.as_dicts(),
     "scheduling.k8s.io/v1/PriorityClass": Resource(
         "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False, dict[str, Any]
     ),
@@ -62,8 +62,8 @@ def looked() -> Look:
             transport = InProcessTransport(ApiServer(clock), UserInfo(name="a", groups=("system:masters",)))
             client = Client(transport, field_manager="test", clock=clock)
             for each in SERVED if served else ():
-                await client.create(CRDS.untyped(), definition(each))
-            await client.create(NAMESPACES.untyped(), {"metadata": {"name": "machines"}})
+                await client.create(CRDS.as_dicts(), definition(each))
+            await client.create(NAMESPACES.as_dicts(), {"metadata": {"name": "machines"}})
             for made in objects:
                 kind = KINDS[f"{made['apiVersion']}/{made['kind']}"]
                 await client.create(kind, made, "machines" if kind.namespaced else None)

@@ -10,7 +10,7 @@ import yaml
 
 from tessera.cli.autoscaler.advice_text import advice_lines
 from tessera.cli.main import main
-from tessera.provisioning.advise.findings import unmanaged
+from tessera.provisioning.advise.findings import unmanaged_node_findings
 from tessera.provisioning.history import encode_record
 from tessera.provisioning.milestones import Milestone, ProvisioningRecord
 
@@ -189,7 +189,7 @@ def test_a_bad_file_is_refused(text: str, says: str, tmp_path: Path, capsys: Tol
 
 
 def test_what_stops_the_whole_cluster_is_told_where_nothing_was_measured() -> None:
-    told = list(advice_lines([], unmanaged([("n1", "accelerator")])))
+    told = list(advice_lines([], unmanaged_node_findings([("n1", "accelerator")])))
     assert told[0] == "all node groups"
     assert told[1].startswith("  1. n1: of no autoscaled node group, with accelerator")
 

@@ -114,9 +114,9 @@ def test_a_group_is_labelled_if_all_of_its_nodes_are(looked: Look) -> None:
         node("c", "half"),
     )
     known = {"name": "cluster-api/accelerator", "value": "nvidia-t4", "types": ("nvidia.com/gpu",)}
-    assert facts.labelled("whole") == Labels(present=True, **known)  # type: ignore[arg-type]
-    assert facts.labelled("half") == Labels(present=False, types=("nvidia.com/gpu",))
-    assert facts.labelled("gone") == Labels()
+    assert facts.label_facts("whole") == Labels(present=True, **known)  # type: ignore[arg-type]
+    assert facts.label_facts("half") == Labels(present=False, types=("nvidia.com/gpu",))
+    assert facts.label_facts("gone") == Labels()
 
 
 @pytest.mark.parametrize(
@@ -144,14 +144,14 @@ def test_a_group_is_labelled_if_all_of_its_nodes_are(looked: Look) -> None:
 def test_only_the_providers_own_label_counts(looked: Look, provider: str, label: str, there: bool) -> None:
     made = node("a", "gpu", **{label: "t4"})
     _, facts = looked({**made, "spec": {"providerID": provider}})
-    assert facts.labelled("gpu").present is there
+    assert facts.label_facts("gpu").present is there
 
 
 def test_a_node_of_a_machine_needs_the_label_of_cluster_api_wherever_it_runs(looked: Look) -> None:
     made = node("a", "gpu", **{"k8s.amazonaws.com/accelerator": "t4"})
     made["metadata"]["annotations"]["machine.openshift.io/machine"] = "ns/gpu-abcde"
     _, facts = looked({**made, "spec": {"providerID": "aws:///x"}})
-    assert facts.labelled("gpu").present is False
+    assert facts.label_facts("gpu").present is False
 
 
 @pytest.mark.parametrize("labels", [{}, {"cluster-api/accelerator": "nvidia-t4"}])
@@ -161,7 +161,7 @@ def test_openshifts_template_decides_before_nodes_that_somebody_labelled_later(
     made = machine_set("machine.openshift.io", "gpu")
     made["spec"] = {"template": {"spec": {"metadata": {"labels": labels}}}}
     _, facts = looked(made, node("a", "gpu", **{"cluster-api__accelerator": "nvidia-t4"}))
-    assert facts.labelled("gpu").present is bool(labels)
+    assert facts.label_facts("gpu").present is bool(labels)
 
 
 def test_karpenters_groups_are_known_with_and_without_nodes(looked: Look) -> None:
@@ -224,9 +224,9 @@ def test_groups_whose_nodes_offer_slices_or_renamed_shares_are_known(looked: Loo
     )
     assert facts.sliced == {"mixed", "renamed", "coming", "tainted", "k"}
     assert facts.never_ready() == ("coming", "mixed", "renamed")
-    assert facts.labelled("mixed").sliced
-    assert facts.labelled("tainted") == Labels(present=False, sliced=True)
-    assert not facts.labelled("whole").sliced
+    assert facts.label_facts("mixed").sliced
+    assert facts.label_facts("tainted") == Labels(present=False, sliced=True)
+    assert not facts.label_facts("whole").sliced
 
 
 def test_openshifts_template_tells_before_there_is_a_node(looked: Look) -> None:

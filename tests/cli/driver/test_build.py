@@ -215,7 +215,7 @@ def test_a_failure_is_told_once_and_not_tried_again_unasked() -> None:
 def test_a_server_that_refuses_is_told() -> None:
     async def story(lab: ClusterWithCommand) -> None:
         quota = {"metadata": {"name": "none"}, "spec": {"hard": {"count/jobs.batch": "0"}}}
-        await lab.client.create(RESOURCE_QUOTAS.untyped(), quota, NAMESPACE)
+        await lab.client.create(RESOURCE_QUOTAS.as_dicts(), quota, NAMESPACE)
         await lab.clock.sleep(5)
         with pytest.raises(CommandError, match=r"cannot be made: .*exceeded quota"):
             await lab.build()

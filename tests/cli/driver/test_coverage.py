@@ -172,10 +172,12 @@ async def cluster(host: str) -> Client:
     client = Client(InProcessTransport(ApiServer(clock), admin), field_manager="test", clock=clock)
     for each in install_manifests():
         if each["kind"] == "CustomResourceDefinition":
-            await client.create(CRDS.untyped(), each)
-    await client.create(NAMESPACES.untyped(), {"metadata": {"name": NAMESPACE}})
+            await client.create(CRDS.as_dicts(), each)
+    await client.create(NAMESPACES.as_dicts(), {"metadata": {"name": NAMESPACE}})
     for name in ("a", "b"):
-        await client.create(NODES.untyped(), {"metadata": {"name": name, "labels": {"nvidia.com/gpu.present": "true"}}})
+        await client.create(
+            NODES.as_dicts(), {"metadata": {"name": name, "labels": {"nvidia.com/gpu.present": "true"}}}
+        )
         info = {"kernelVersion": K, "osImage": "Ubuntu 22.04.4 LTS", "architecture": "amd64"}
         await client.merge_patch(NODES, name, {"status": {"nodeInfo": info}}, subresource="status")
     driver: dict[str, Any] = {
@@ -202,7 +204,7 @@ async def test_a_cluster_s_policy_says_which_image_is_wanted(cluster: Client) ->
 
 async def test_what_the_cluster_lists_counts_too(cluster: Client) -> None:
     data = {"ubuntu22.04": f"{K}\n", "rocky9.4": "5.14.0-427.40.1.el9_4.x86_64\n"}
-    await cluster.create(CONFIGMAPS.untyped(), {"metadata": {"name": CONFIG_MAP}, "data": data}, NAMESPACE)
+    await cluster.create(CONFIGMAPS.as_dicts(), {"metadata": {"name": CONFIG_MAP}, "data": data}, NAMESPACE)
     report = await report_for_cluster(cluster, PLAIN, [])
     assert report.gates == {"ubuntu22.04 amd64": True, "rocky9.4 amd64": False}  # its nodes may be scaled to zero
     assert report.complete
@@ -222,7 +224,7 @@ async def test_nodes_for_which_no_kernel_is_listed_are_told_of(cluster: Client) 
 
 async def test_a_line_of_the_list_that_is_none_is_not_knowing(cluster: Client) -> None:
     data = {"ubuntu22.04": f"{K}\nlatest\n"}
-    await cluster.create(CONFIGMAPS.untyped(), {"metadata": {"name": CONFIG_MAP}, "data": data}, NAMESPACE)
+    await cluster.create(CONFIGMAPS.as_dicts(), {"metadata": {"name": CONFIG_MAP}, "data": data}, NAMESPACE)
     report = await report_for_cluster(cluster, PLAIN, [])
     assert (report.open, report.complete) == (True, False)
     assert describe_unknown(report, cluster=True).startswith("warning: some lines of the lists cannot be read")

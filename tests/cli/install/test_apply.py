@@ -45,11 +45,11 @@ def results(done: Sequence[AppliedObject]) -> Counter[str]:
 
 
 async def namespace(client: Client, name: str) -> None:
-    await client.create(NAMESPACES.untyped(), {"metadata": {"name": name}})
+    await client.create(NAMESPACES.as_dicts(), {"metadata": {"name": name}})
 
 
 async def agent(place: Any) -> Any:
-    found = await place.client().get(DAEMONSETS.untyped(), "tessera-agent", "tessera-system")
+    found = await place.client().get(DAEMONSETS.as_dicts(), "tessera-agent", "tessera-system")
     (container,) = found["spec"]["template"]["spec"]["containers"]
     return container
 
@@ -143,8 +143,8 @@ def test_addresses_of_api_servers_are_told_in_a_trial_and_go_with_their_option(p
 
 async def trusted(place: Any) -> list[str]:
     """The certificates that there are, and the hash of those that the controller was started with."""
-    maps = (await place.client().list(CONFIGMAPS.untyped(), namespace="tessera-system")).items
-    found = await place.client().get(DEPLOYMENTS.untyped(), "tessera-controller", "tessera-system")
+    maps = (await place.client().list(CONFIGMAPS.as_dicts(), namespace="tessera-system")).items
+    found = await place.client().get(DEPLOYMENTS.as_dicts(), "tessera-controller", "tessera-system")
     hashes = found["spec"]["template"]["metadata"].get("annotations", {})
     stored = [each["data"]["ca.crt"] for each in maps if each["metadata"]["name"] == "tessera-registry-ca"]
     return [*stored, *hashes.values()]
@@ -190,7 +190,7 @@ def test_a_config_map_of_that_name_that_somebody_else_made_stays(place: Any) -> 
     async def scenario() -> None:
         await install(place)
         theirs = {"metadata": {"name": "tessera-registry-ca"}, "data": {"ca.crt": "theirs"}}
-        await place.client("kubectl-create").create(CONFIGMAPS.untyped(), theirs, "tessera-system")
+        await place.client("kubectl-create").create(CONFIGMAPS.as_dicts(), theirs, "tessera-system")
         assert results(await install(place)) == {"unchanged": len(objects())}
         assert await trusted(place) == ["theirs"]
 
@@ -265,7 +265,7 @@ def test_a_definition_that_the_server_has_only_just_taken_is_waited_for(place: A
     async def scenario() -> None:
         client = place.client()
         await install(place)
-        definitions, name = CRDS.untyped(), "clusterpolicies.nvidia.com"
+        definitions, name = CRDS.as_dicts(), "clusterpolicies.nvidia.com"
         served = (await client.get(definitions, name))["status"]
 
         async def told(status: Any) -> None:
@@ -312,7 +312,7 @@ def test_config_maps_that_are_still_to_come_are_told(place: Any) -> None:
     async def scenario() -> None:
         client = place.client()
         await namespace(client, "gpu")
-        await client.create(CONFIGMAPS.untyped(), {"metadata": {"name": "profiles"}}, "gpu")
+        await client.create(CONFIGMAPS.as_dicts(), {"metadata": {"name": "profiles"}}, "gpu")
         (told,) = [each async for each in warnings(client, choices(ARTICLE, namespace="gpu"))]
         assert told.startswith("ConfigMap gpu/layouts does not exist; until it does, only the generated")
 
@@ -328,7 +328,7 @@ def test_nvidias_own_programs_on_the_cluster_are_told(place: Any, image: str, wo
         await namespace(client, "gpu-operator")
         pod = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": image}]}}
         item = {"metadata": {"name": "a"}, "spec": {"selector": {"matchLabels": labels}, "template": pod}}
-        await client.create(DAEMONSETS.untyped(), item, "gpu-operator")
+        await client.create(DAEMONSETS.as_dicts(), item, "gpu-operator")
         told = [each async for each in warnings(client, InstallChoices())]
         assert len(told) == bool(words)
         assert all(words in each and "gpu-operator/a" in each for each in told)

@@ -157,7 +157,7 @@ def test_definitions_that_somebody_else_made_are_left_alone_whatever_is_asked(pl
     async def scenario() -> None:
         helm = place.client("helm")
         for plural in ("clusterpolicies", "nvidiadrivers"):
-            await helm.create(CRDS.untyped(), without_label(plural))
+            await helm.create(CRDS.as_dicts(), without_label(plural))
         done = about(await install(place, NAMED, drivers))
         for plural in ("clusterpolicies", "nvidiadrivers"):
             assert done[f"customresourcedefinition.apiextensions.k8s.io/{plural}.nvidia.com"] == "left"
@@ -170,7 +170,7 @@ def test_tesseras_own_definitions_are_kept_up_to_date(place: Any) -> None:
     async def scenario() -> None:
         await install(place)
         patch = {"spec": {"names": {"categories": ["x"]}}}
-        await place.client("somebody").merge_patch(CRDS.untyped(), "nvidiadrivers.nvidia.com", patch)
+        await place.client("somebody").merge_patch(CRDS.as_dicts(), "nvidiadrivers.nvidia.com", patch)
         done = about(await install(place))
         assert done["customresourcedefinition.apiextensions.k8s.io/nvidiadrivers.nvidia.com"] != "left"
 

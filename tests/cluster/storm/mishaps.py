@@ -197,7 +197,7 @@ async def config_map(s: Scene) -> None:
     keys = [key for each in seen.items if each.metadata.name == name for key in each.data]
     data = {s.rng.choice(sorted(keys)) if keys else "key": value}
     what = f"ConfigMap {name} is overwritten: {value[:40]!r} ({len(value)} characters)"
-    await s.ask(what, s.client.apply(CONFIGMAPS.untyped(), name, {"data": data}, NAMESPACE))
+    await s.ask(what, s.client.apply(CONFIGMAPS.as_dicts(), name, {"data": data}, NAMESPACE))
 
 
 async def daemonset(s: Scene) -> None:
@@ -244,7 +244,7 @@ async def tenant(s: Scene) -> None:
     container = {"name": "c", "image": "busybox", "command": ["sleep", "infinity"]}
     spec = {"nodeName": node, "containers": [container], "tolerations": [{"operator": "Exists"}]}
     body = {"metadata": {"name": name, "labels": labels}, "spec": spec}
-    if await s.ask(f"a tenant's pod on {node} has labels {labels}", s.client.create(PODS.untyped(), body, "default")):
+    if await s.ask(f"a tenant's pod on {node} has labels {labels}", s.client.create(PODS.as_dicts(), body, "default")):
         s.tenants.append(name)
 
 

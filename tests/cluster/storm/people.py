@@ -210,7 +210,7 @@ async def next_kernels(s: Scene) -> None:
     """A person lists kernels that are to come, some of which nobody has an image for."""
     kernels = s.rng.sample(["5.15.0-69-generic", "5.15.0-99-generic", "6.8.0-46-generic", "no kernel"], 2)
     data = {s.rng.choice(["ubuntu22.04", "ubuntu24.04", "windows"]): "\n".join(kernels)}
-    body = s.client.apply(CONFIGMAPS.untyped(), "driver-next-kernels", {"data": data}, "tessera-system")
+    body = s.client.apply(CONFIGMAPS.as_dicts(), "driver-next-kernels", {"data": data}, "tessera-system")
     await s.ask(f"kernels that are to come: {data}", body)
 
 

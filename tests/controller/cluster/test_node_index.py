@@ -90,7 +90,7 @@ def test_it_agrees_with_the_filters_after_every_change(changes: list[Any], asked
             nodes.pop(change, None)
             index.remove(change)
         for constraints in asked:
-            selected, open_to = index.selected(constraints), index.open_to(constraints)
+            selected, open_to = index.selected_nodes(constraints), index.open_to(constraints)
             assert index.names(selected) == {
                 name for name, node in nodes.items() if admits_node(constraints, name, node.labels)
             }
@@ -115,7 +115,7 @@ def test_what_constraints_cost_does_not_grow_with_the_nodes() -> None:
     costs = set()
     for count in (10, 1000):
         index = cluster(count)
-        assert index.selected(many_terms("a", 500)) == 0
+        assert index.selected_nodes(many_terms("a", 500)) == 0
         costs.add(index.cost)
     assert len(costs) == 1
 
@@ -137,7 +137,7 @@ def test_what_was_answered_costs_nothing_until_a_label_that_it_asks_for_changes(
     assert index.cost == first
     index.put(NodeInfo(name=NodeName("n1"), hostname="n1", labels={**labels, "zone": "7-7"}, taints=taints))
     assert index.names(index.open_to(asked[7])) == frozenset()
-    assert index.names(index.selected(asked[7])) == {"n1"}
+    assert index.names(index.selected_nodes(asked[7])) == {"n1"}
     assert index.cost > first
 
 

@@ -62,7 +62,7 @@ class Desk:
 
     def __init__(self, cluster: SlicerCluster, wire: Wire, *, leads: bool = True) -> None:
         clock, rng = LoopClock(0), random.Random(0)
-        client = Client(wire, field_manager="test", clock=clock).fenced(lambda: leads)
+        client = Client(wire, field_manager="test", clock=clock).fence_writes(lambda: leads)
         self.woken: list[float] = []
         self.executor = SliceExecutor(
             client,

@@ -218,7 +218,7 @@ def test_a_build_that_nobody_wants_any_more_is_not_tried_again(play: Play, order
 def test_a_server_that_refuses_is_told_and_asked_again(play: Play, ordered: Ordered) -> None:
     async def story(lab: ClusterWithoutNodes) -> None:
         quota = {"metadata": {"name": "none"}, "spec": {"hard": {"count/jobs.batch": "0"}}}
-        await lab.client.create(RESOURCE_QUOTAS.untyped(), quota, NAMESPACE)
+        await lab.client.create(RESOURCE_QUOTAS.as_dicts(), quota, NAMESPACE)
         await lab.clock.sleep(5)
         async with lab.builds() as builds:
             builds.set_orders([ordered()])

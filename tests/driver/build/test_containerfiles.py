@@ -127,11 +127,11 @@ def test_the_api_server_s_own_schema_takes_both_objects(
     family: BuildFamily, version: str, ordered: Ordered, rhcos: PoolKey
 ) -> None:
     order = order_of(family, ordered, rhcos, settings=BuildSettings(push_secret="push-here", ca_config_map="our-ca"))
-    made = manifest(JOBS.untyped(), build_job(order, 1))
+    made = manifest(JOBS.as_dicts(), build_job(order, 1))
     if version == "1.29.0":  # which reads the annotation instead, and drops what it does not know
         del made["spec"]["template"]["spec"]["containers"][0]["securityContext"]["appArmorProfile"]
     validate(made, version)
-    validate(manifest(CONFIGMAPS.untyped(), build_config_map(family)), version)
+    validate(manifest(CONFIGMAPS.as_dicts(), build_config_map(family)), version)
 
 
 def test_the_pod_is_not_root_and_has_no_credentials_of_the_cluster(ordered: Ordered) -> None:

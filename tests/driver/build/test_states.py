@@ -22,14 +22,14 @@ DIGEST = "sha256:" + "a" * 64
 
 
 def seen_job(order: BuildOrder, number: int = 1, **status: Any) -> Job:
-    body = manifest(JOBS.untyped(), build_job(order, number)) | {"status": status}
+    body = manifest(JOBS.as_dicts(), build_job(order, number)) | {"status": status}
     body["metadata"] |= {"uid": f"job-{number}", "creationTimestamp": rfc3339(NOW - 60)}
     return msgspec.convert(body, Job)
 
 
 def seen_pod(**status: Any) -> Pod:
     body = {"metadata": {"name": "tessera-build-x-1-abcde", "creationTimestamp": rfc3339(NOW - 50)}, "status": status}
-    return msgspec.convert(manifest(PODS.untyped(), body), Pod)
+    return msgspec.convert(manifest(PODS.as_dicts(), body), Pod)
 
 
 def ended(code: int, message: str = "", reason: str = "Error") -> Pod:

@@ -91,7 +91,7 @@ class ClusterWithRegistry:
 
     async def announce(self, **systems: str) -> None:
         data = {name.replace("_", "."): text for name, text in systems.items()}
-        await self.client.apply(CONFIGMAPS.untyped(), CONFIG_MAP, {"data": data}, NAMESPACE)
+        await self.client.apply(CONFIGMAPS.as_dicts(), CONFIG_MAP, {"data": data}, NAMESPACE)
 
     async def until(self, found: Callable[[], Any], seconds: float = 60.0) -> float:
         """Looks every simulated second; returns how many it took."""

@@ -52,7 +52,7 @@ async def client() -> Client:
     server = ApiServer(clock, seed=0)
     admin = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
     made = Client(InProcessTransport(server, admin), field_manager="test", clock=clock)
-    await made.create(NAMESPACES.untyped(), {"metadata": {"name": NAMESPACE}})
+    await made.create(NAMESPACES.as_dicts(), {"metadata": {"name": NAMESPACE}})
     return made
 
 
@@ -84,7 +84,7 @@ async def test_an_outage_that_meets_a_fresh_controller_takes_nothing_away(
 async def test_content_that_cannot_be_read_is_passed_over_and_replaced(
     repository: ImageRepository, client: Client
 ) -> None:
-    await client.create(CONFIGMAPS.untyped(), {"metadata": {"name": CONFIG_MAP}, "data": {KEY: "[{"}}, NAMESPACE)
+    await client.create(CONFIGMAPS.as_dicts(), {"metadata": {"name": CONFIG_MAP}, "data": {KEY: "[{"}}, NAMESPACE)
     clock = Prompt()
     async with memory(client, clock) as made:
         assert (await made.resolve(repository.query(POOL))).outcome is Outcome.FOUND

@@ -64,15 +64,15 @@ class Desk:
             "metadata": {"name": name, "labels": {"app": name}},
             "spec": {"nodeName": "n1", "containers": [{"name": "c", "image": "busybox"}], **spec},
         }
-        return (await self.client.create(PODS.untyped(), item, "default"))["metadata"]["uid"]  # type: ignore[no-any-return]
+        return (await self.client.create(PODS.as_dicts(), item, "default"))["metadata"]["uid"]  # type: ignore[no-any-return]
 
 
 @pytest.fixture
 async def desk() -> AsyncIterator[Desk]:
     made = Desk()
-    await made.client.create(NAMESPACES.untyped(), {"metadata": {"name": "tessera-system"}})
+    await made.client.create(NAMESPACES.as_dicts(), {"metadata": {"name": "tessera-system"}})
     labels = {DRIVER_SET_LABEL: OLD}
-    await made.client.create(NODES.untyped(), {"metadata": {"name": "n1", "labels": labels}})
+    await made.client.create(NODES.as_dicts(), {"metadata": {"name": "n1", "labels": labels}})
     yield made
     await made.client.close()
 
@@ -149,7 +149,7 @@ async def test_an_image_is_brought_once_by_a_pod_that_fits_everywhere_and_goes_w
     wish = PullImage(node="n1", node_uid=node.metadata.uid, set=NEW, image="r/driver@sha256:1", secrets=("key",))
     assert await desk.hands.execute(wish) is InstructionOutcome.DONE
     assert await desk.hands.execute(wish) is InstructionOutcome.REFUSED
-    found = await desk.client.get(PODS.untyped(), pull_name("n1", NEW), "tessera-system")
+    found = await desk.client.get(PODS.as_dicts(), pull_name("n1", NEW), "tessera-system")
     spec = found["spec"]
     assert (spec["nodeName"], spec["imagePullSecrets"]) == ("n1", [{"name": "key"}])
     assert "resources" not in spec["containers"][0] or not spec["containers"][0]["resources"]

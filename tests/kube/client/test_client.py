@@ -43,7 +43,7 @@ async def test_get_decodes_to_the_type_and_says_who_asks(server: ScriptedServer,
 
 async def test_get_of_an_untyped_resource_gives_every_field(server: ScriptedServer, client: Client) -> None:
     server.answers({**DONE, "anything": {"deep": [1]}})
-    assert (await client.get(NODES.untyped(), "x"))["anything"] == {"deep": [1]}
+    assert (await client.get(NODES.as_dicts(), "x"))["anything"] == {"deep": [1]}
 
 
 async def test_get_of_metadata_only(server: ScriptedServer, client: Client) -> None:

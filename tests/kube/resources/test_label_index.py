@@ -39,10 +39,10 @@ def test_index_and_requirement_agree_after_every_change(
         elif before is not None:
             index.remove(before, 1 << number)
         expected = sum(1 << each for each, has in nodes.items() if test.matches(has))
-        assert index.matching(test.key, test.operator, test.values) == expected
+        assert index.nodes_matching(test.key, test.operator, test.values) == expected
 
 
 def test_an_unknown_operator_matches_no_node() -> None:
     index = LabelIndex()
     index.add({"a": "x"}, 1)
-    assert index.matching("a", "Resembles", ("x",)) == 0
+    assert index.nodes_matching("a", "Resembles", ("x",)) == 0

@@ -40,7 +40,7 @@ def test_what_is_sent_again_after_a_429_asks_again() -> None:
     async def main() -> None:
         server = Server(refusal(429, "TooManyRequests", **{"retry-after": "20"}))
         clock = LoopClock(EPOCH)
-        client = Client(server, field_manager="x", clock=clock).fenced(lambda: clock.monotonic() < 1010)
+        client = Client(server, field_manager="x", clock=clock).fence_writes(lambda: clock.monotonic() < 1010)
         with pytest.raises(ConnectionError, match="does not lead any more; nothing was sent"):
             await client.merge_patch(NODES, "n", {"metadata": {"labels": {"a": "b"}}})
         assert server.asked == ["PATCH"]
@@ -52,7 +52,7 @@ def test_events_end_with_the_leadership_too() -> None:
     async def main() -> None:
         server, leads = Server(), True
         clock = LoopClock(EPOCH)
-        client = Client(server, field_manager="x", clock=clock).fenced(lambda: leads)
+        client = Client(server, field_manager="x", clock=clock).fence_writes(lambda: leads)
         events = EventRecorder(client.with_field_manager("y"), component="x", clock=clock, rng=random.Random(1))
         events.record(make_reference(NODES, "n"), "Reason", "note")
         leads = False
@@ -67,7 +67,7 @@ def test_events_end_with_the_leadership_too() -> None:
 def test_who_leads_writes_and_who_does_not_still_reads() -> None:
     async def main() -> None:
         server, leads = Server(), True
-        client = Client(server, field_manager="x", clock=LoopClock(EPOCH)).fenced(lambda: leads)
+        client = Client(server, field_manager="x", clock=LoopClock(EPOCH)).fence_writes(lambda: leads)
         await client.create(CONFIGMAPS, {}, "n")
         await client.delete(CONFIGMAPS, "c", "n")
         leads = False

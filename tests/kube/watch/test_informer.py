@@ -40,7 +40,7 @@ async def test_untyped_resources_are_mirrored_too(
     server: ScriptedServer, client: Client, clock: ImpatientClock
 ) -> None:
     server.lists(pod("a", 1)).streams({"type": "MODIFIED", "object": pod("a", 101, other=[1, 2])})
-    informer = Informer(client, PODS.untyped(), clock=clock, rng=random.Random(1))
+    informer = Informer(client, PODS.as_dicts(), clock=clock, rng=random.Random(1))
     task = asyncio.create_task(informer.run())
     async with asyncio.timeout(60):
         await server.exhausted.wait()

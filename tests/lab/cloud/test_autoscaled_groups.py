@@ -56,7 +56,7 @@ def test_an_autoscaler_with_nothing_to_do_makes_no_time_leap() -> None:
             await cluster.clock.sleep(305)
             waits.append(cluster.pending)
             pod = {"metadata": {"name": "a"}, "spec": {"containers": [_container("1k")]}}
-            await api.create(PODS.untyped(), pod, "default")
+            await api.create(PODS.as_dicts(), pod, "default")
             await cluster.clock.sleep(15)
             waits.append(cluster.pending)
             await cluster.clock.sleep(300)  # no machine of the group is large enough, so nothing comes of it

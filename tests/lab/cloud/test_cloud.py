@@ -42,11 +42,11 @@ def play(story: Story, *groups: NodeGroup) -> None:
 
 
 async def nodes(api: Client) -> list[str]:
-    return [each["metadata"]["name"] for each in (await api.list(NODES.untyped())).items]
+    return [each["metadata"]["name"] for each in (await api.list(NODES.as_dicts())).items]
 
 
 async def machine(api: Client, name: str) -> dict[str, Any]:
-    return await api.get(CAPI_MACHINES.untyped(), name, NAMESPACE)
+    return await api.get(CAPI_MACHINES.as_dicts(), name, NAMESPACE)
 
 
 def test_a_machine_is_requested_there_and_joined() -> None:
@@ -63,7 +63,7 @@ def test_a_machine_is_requested_there_and_joined() -> None:
         found = read_machine(await api.get(CAPI_MACHINES, asked.name, NAMESPACE), CAPI_MACHINES)
         assert (found.requested, found.vm_created, found.node) == (START, START + 90, asked.name)
         assert found.group.endswith("gpu")
-        node = await api.get(NODES.untyped(), asked.name)
+        node = await api.get(NODES.as_dicts(), asked.name)
         assert parse_rfc3339(node["metadata"]["creationTimestamp"]) == START + 150
         assert node["spec"]["providerID"] == asked.provider_id == found.provider_id
         assert node["metadata"]["labels"]["cluster-api/accelerator"] == "nvidia-t4"

@@ -39,7 +39,7 @@ def play(story: Story, nodes: str = "0", **options: Any) -> None:
 
 
 async def node(api: Client, name: str) -> dict[str, Any]:
-    return await api.get(NODES.untyped(), name)
+    return await api.get(NODES.as_dicts(), name)
 
 
 def ready(found: dict[str, Any]) -> tuple[str, list[str]]:
@@ -56,7 +56,7 @@ def daemonset(name: str, **spec: Any) -> dict[str, Any]:
 
 
 async def phases(api: Client) -> dict[str, str]:
-    pods = (await api.list(PODS.untyped(), "default")).items
+    pods = (await api.list(PODS.as_dicts(), "default")).items
     return {each["metadata"]["labels"]["app"]: each["status"]["phase"] for each in pods}
 
 
@@ -85,7 +85,7 @@ def test_a_node_is_removed_with_its_object_and_then_its_pods(tmp_path: Path) -> 
     async def story(cluster: SimulatedCluster, api: Client) -> None:
         made = cluster.add_node(T4)
         await api.create(
-            DAEMONSETS.untyped(), daemonset("d", nodeSelector={"kubernetes.io/hostname": "late"}), "default"
+            DAEMONSETS.as_dicts(), daemonset("d", nodeSelector={"kubernetes.io/hostname": "late"}), "default"
         )
         await cluster.clock.sleep(1)
         assert await phases(api) == {"d": "Running"}
@@ -130,9 +130,9 @@ def test_what_cannot_be_added_or_removed_is_refused() -> None:
 def test_without_a_network_a_node_is_not_ready_and_runs_host_network_only() -> None:
     async def story(cluster: SimulatedCluster, api: Client) -> None:
         everywhere = [{"operator": "Exists"}]
-        await api.create(DAEMONSETS.untyped(), daemonset("host", hostNetwork=True, tolerations=everywhere), "default")
-        await api.create(DAEMONSETS.untyped(), daemonset("plain", tolerations=everywhere), "default")
-        await api.create(DAEMONSETS.untyped(), daemonset("picky"), "default")
+        await api.create(DAEMONSETS.as_dicts(), daemonset("host", hostNetwork=True, tolerations=everywhere), "default")
+        await api.create(DAEMONSETS.as_dicts(), daemonset("plain", tolerations=everywhere), "default")
+        await api.create(DAEMONSETS.as_dicts(), daemonset("picky"), "default")
         await cluster.clock.sleep(20)
         assert ready(await node(api, "node-1")) == ("False", ["node.kubernetes.io/not-ready"])
         assert await phases(api) == {"host": "Running", "plain": "Pending"}
@@ -149,7 +149,7 @@ def test_the_condition_says_when_the_node_became_ready_and_others_stay() -> None
         mine = {"type": "GpuDriverReady", "status": "False", "lastTransitionTime": "2027-01-15T08:00:00Z"}
         made = await node(api, "node-1")
         patch = {"status": {"conditions": [*made["status"]["conditions"], mine]}}
-        await api.merge_patch(NODES.untyped(), "node-1", patch, subresource="status")
+        await api.merge_patch(NODES.as_dicts(), "node-1", patch, subresource="status")
         await cluster.clock.sleep(30)
         conditions = {each["type"]: each for each in (await node(api, "node-1"))["status"]["conditions"]}
         assert conditions["GpuDriverReady"]["status"] == "False"

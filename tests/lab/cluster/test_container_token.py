@@ -13,7 +13,7 @@ HOUR = 3600.0
 
 async def _token(lab: ControlPlaneLab) -> ContainerToken:
     """A token for a container of a pod that exists; tokens live for an hour."""
-    await lab.api.create(SERVICE_ACCOUNTS.untyped(), {"metadata": {"name": "robot"}}, "default")
+    await lab.api.create(SERVICE_ACCOUNTS.as_dicts(), {"metadata": {"name": "robot"}}, "default")
     pod = await lab.pod("p", "sleep", "infinity", serviceAccountName="robot")
     context = ContainerContext(
         argv=("tessera", "agent"),

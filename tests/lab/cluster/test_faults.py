@@ -125,34 +125,34 @@ def workload(name: str, made: Obj | None = None, **spec: Any) -> Obj:
 
 
 async def furnish(api: Client) -> None:
-    await api.create(SECRETS.untyped(), {"metadata": {"name": "s"}, "data": {"t": "YQ=="}}, "default")
-    await api.create(CONFIGMAPS.untyped(), {"metadata": {"name": "m"}, "data": {"k": "v"}}, "default")
+    await api.create(SECRETS.as_dicts(), {"metadata": {"name": "s"}, "data": {"t": "YQ=="}}, "default")
+    await api.create(CONFIGMAPS.as_dicts(), {"metadata": {"name": "m"}, "data": {"k": "v"}}, "default")
     helper = {"name": "i", "image": "helper", "command": ["true"]}
     sidecar = {"name": "x", "image": "helper", "command": ["sleep", "infinity"], "restartPolicy": "Always"}
     inits = template("web", initContainers=[helper, sidecar])
-    await api.create(DEPLOYMENTS.untyped(), workload("web", inits, replicas=2), "default")
-    await api.create(DAEMONSETS.untyped(), workload("each"), "default")
-    await api.create(STATEFULSETS.untyped(), workload("set", replicas=2, serviceName="set"), "default")
+    await api.create(DEPLOYMENTS.as_dicts(), workload("web", inits, replicas=2), "default")
+    await api.create(DAEMONSETS.as_dicts(), workload("each"), "default")
+    await api.create(STATEFULSETS.as_dicts(), workload("set", replicas=2, serviceName="set"), "default")
     service = {"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]}}
-    await api.create(SERVICES.untyped(), service, "default")
+    await api.create(SERVICES.as_dicts(), service, "default")
 
 
 async def stir(api: Client, cluster: SimulatedCluster) -> None:
     """Something of everything that happens in a cluster."""
     job = template("job", restartPolicy="Never")
     job["spec"]["containers"][0]["command"] = ["sleep", "5"]
-    await api.create(JOBS.untyped(), {"metadata": {"name": "job"}, "spec": {"template": job}}, "default")
+    await api.create(JOBS.as_dicts(), {"metadata": {"name": "job"}, "spec": {"template": job}}, "default")
     device = template("device", nodeSelector={"kubernetes.io/hostname": list(cluster.nodes)[-1]})
     device["spec"]["containers"][0]["resources"] = {"limits": {RESOURCE: "1"}}
-    await api.create(DEPLOYMENTS.untyped(), workload("device", device), "default")
+    await api.create(DEPLOYMENTS.as_dicts(), workload("device", device), "default")
     for name in ("web", "set"):
         resource = DEPLOYMENTS if name == "web" else STATEFULSETS
-        await api.merge_patch(resource.untyped(), name, {"spec": {"replicas": 3}}, "default")
-    pods = (await api.list(PODS.untyped(), "default")).items
+        await api.merge_patch(resource.as_dicts(), name, {"spec": {"replicas": 3}}, "default")
+    pods = (await api.list(PODS.as_dicts(), "default")).items
     for pod in pods[:2]:
         await api.delete(PODS, pod["metadata"]["name"], "default")
     first = next(iter(cluster.nodes))
-    await api.merge_patch(NODES.untyped(), first, {"metadata": {"labels": {"a": "b"}}})
+    await api.merge_patch(NODES.as_dicts(), first, {"metadata": {"labels": {"a": "b"}}})
     with suppress(Thrown):
         await cluster.nodes[first].restart_kubelet(1.0)
     await cluster.clock.sleep(20)
@@ -169,7 +169,7 @@ async def mended(api: Client, cluster: SimulatedCluster) -> None:
     """
     for index, name in enumerate(cluster.nodes):
         late = workload(f"late-{index}", template(f"late-{index}", nodeSelector={"kubernetes.io/hostname": name}))
-        await api.create(DEPLOYMENTS.untyped(), late, "default")
+        await api.create(DEPLOYMENTS.as_dicts(), late, "default")
     wrong = ["nothing was looked at"]
     end = cluster.clock.monotonic() + MENDED
     while wrong:
@@ -186,12 +186,12 @@ async def faults(api: Client, nodes: int) -> AsyncIterator[str]:
         (DAEMONSETS, "numberReady", {"each": nodes}),
         (JOBS, "succeeded", {"job": 1}),
     ):
-        for item in (await api.list(resource.untyped(), "default")).items:
+        for item in (await api.list(resource.as_dicts(), "default")).items:
             found = (item.get("status") or {}).get(field, 0)
             name = item["metadata"]["name"]
             if found != wanted[name]:
                 yield f"{name}: {field} {found}, wanted {wanted[name]}"
-    for pod in (await api.list(PODS.untyped(), "default")).items:
+    for pod in (await api.list(PODS.as_dicts(), "default")).items:
         statuses = (pod.get("status") or {}).get("containerStatuses") or ()
         if pod["metadata"]["labels"]["app"] != "job" and not all("running" in each["state"] for each in statuses):
             yield f"pod {pod['metadata']['name']}: {statuses}"

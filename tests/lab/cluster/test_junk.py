@@ -221,10 +221,10 @@ def lives(batch: list[tuple[str, Any]]) -> None:
             assert cluster.server.panics == 0, batch
             for name in cluster.nodes:
                 spec = {"containers": [{"name": "c", "image": "a"}], "nodeSelector": {"kubernetes.io/hostname": name}}
-                await api.create(PODS.untyped(), {"metadata": {"name": f"late-{name}"}, "spec": spec}, "default")
+                await api.create(PODS.as_dicts(), {"metadata": {"name": f"late-{name}"}, "spec": spec}, "default")
             await cluster.clock.sleep(60)
             for name in cluster.nodes:
-                pod = await api.get(PODS.untyped(), f"late-{name}", "default")
+                pod = await api.get(PODS.as_dicts(), f"late-{name}", "default")
                 assert pod["status"].get("phase") in {"Running", "Succeeded"}, (batch, pod["status"])
 
     run_virtual(story())

@@ -19,13 +19,13 @@ PRIORITIES: Resource[dict[str, Any]] = Resource(
 async def node(lab: ControlPlaneLab, name: str, **allocatable: str) -> None:
     amounts = {"cpu": "4", "memory": "8Gi", "pods": "10"} | allocatable
     body = {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}}
-    await lab.api.create(NODES.untyped(), body)
+    await lab.api.create(NODES.as_dicts(), body)
     await resize(lab, name, **amounts)
 
 
 async def resize(lab: ControlPlaneLab, name: str, **amounts: str) -> None:
     status = {"status": {"capacity": amounts, "allocatable": amounts}}
-    await lab.api.merge_patch(NODES.untyped(), name, status, subresource="status")
+    await lab.api.merge_patch(NODES.as_dicts(), name, status, subresource="status")
 
 
 def scheduled(pod: dict[str, Any]) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def test_a_gated_pod_waits_and_says_so_and_goes_when_ungated(in_lab: InLab) -> N
         waiting = await lab.get(PODS, "p")
         assert "nodeName" not in waiting["spec"]
         assert scheduled(waiting)["reason"] == "SchedulingGated"
-        await lab.api.merge_patch(PODS.untyped(), "p", {"spec": {"schedulingGates": []}}, "default")
+        await lab.api.merge_patch(PODS.as_dicts(), "p", {"spec": {"schedulingGates": []}}, "default")
         await lab.clock.sleep(1)
         assert (await lab.get(PODS, "p"))["spec"]["nodeName"] == "n1"
 

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from tessera.api.problems import FileRefused
 from tessera.provisioning.advise import emit
-from tessera.provisioning.advise.findings import Labels, Rank, expendable, findings, span, unmanaged
+from tessera.provisioning.advise.findings import (
+    Labels,
+    Rank,
+    expendable_pod_findings,
+    findings,
+    span,
+    unmanaged_node_findings,
+)
 from tessera.provisioning.advise.loop import empty_loop, replace_loop
 from tessera.provisioning.advise.samples import GroupTimes, from_file, from_records
 from tessera.provisioning.advise.timers import DEFAULTS, LOST, TOO_FEW, Timers, advise
@@ -78,8 +85,8 @@ def test_slices_are_never_advised_to_have_the_label(there: bool | None) -> None:
 
 
 def test_nodes_of_no_group_that_can_stop_all_scale_up_are_named() -> None:
-    assert unmanaged(()) == ()
-    (told,) = unmanaged([(f"n{number}", "accelerator") for number in range(5)])
+    assert unmanaged_node_findings(()) == ()
+    (told,) = unmanaged_node_findings([(f"n{number}", "accelerator") for number in range(5)])
     for fact in ("n0, n1, n2 and 2 more", "no autoscaled node group", "with accelerator and without"):
         assert fact in told.text
     assert "#10301" in told.text
@@ -220,10 +227,10 @@ def test_nodes_that_were_lost_make_bounds_doubtful() -> None:
 
 
 def test_pods_below_the_cutoff_are_named() -> None:
-    (told,) = expendable(["a/w-1", "a/w-2", "a/w-3", "a/w-4"], -10)
+    (told,) = expendable_pod_findings(["a/w-1", "a/w-2", "a/w-3", "a/w-4"], -10)
     for fact in ("a/w-1, a/w-2, a/w-3 and 1 more", "no node is ever made", "priority is below"):
         assert fact in told.text
-    assert expendable([], -10) == ()
+    assert expendable_pod_findings([], -10) == ()
 
 
 def test_karpenter_is_told_that_it_waits_for_ever() -> None:

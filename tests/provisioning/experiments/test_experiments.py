@@ -58,7 +58,7 @@ def test_a_node_that_is_not_there_is_refused() -> None:
 
 def test_nothing_is_done_under_pods_that_use_cards() -> None:
     async def story(cluster: SimulatedCluster) -> None:
-        await cluster.client("user").create(PODS.untyped(), pod(**{"nvidia.com/gpu": "1"}), "default")
+        await cluster.client("user").create(PODS.as_dicts(), pod(**{"nvidia.com/gpu": "1"}), "default")
         await cluster.client("user").create(CLUSTER_POLICIES, POLICY)
         with pytest.raises(ValueError, match="default/user"):
             await reset(cluster).run(POLICY, 1)
@@ -141,14 +141,14 @@ def test_a_pod_that_is_seen_to_run_before_its_node_is_seen_to_be_ready_took_no_t
         name = "tessera-bench"
 
         async def provide() -> None:
-            await user.create(NODES.untyped(), {"metadata": {"name": "late"}})
+            await user.create(NODES.as_dicts(), {"metadata": {"name": "late"}})
             await cluster.clock.sleep(5)
             await user.bind(name, "default", "late")
             running = {"status": {"containerStatuses": [{"name": "c", "state": {"running": {}}}]}}
-            await user.merge_patch(PODS.untyped(), name, running, "default", subresource="status")
+            await user.merge_patch(PODS.as_dicts(), name, running, "default", subresource="status")
             await cluster.clock.sleep(5)
             ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
-            await user.merge_patch(NODES.untyped(), "late", ready, subresource="status")
+            await user.merge_patch(NODES.as_dicts(), "late", ready, subresource="status")
             await cluster.clock.sleep(5)
             await user.delete(NODES, "late")
 

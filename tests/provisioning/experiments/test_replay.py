@@ -147,7 +147,7 @@ class Cluster:
                 await self._create(write.name)
             case kind:
                 namespace = "default" if kind == "pod" else None
-                resource: Resource[Any] = (PODS if kind == "pod" else NODES).untyped()
+                resource: Resource[Any] = (PODS if kind == "pod" else NODES).as_dicts()
                 status = {"status": write.status}
                 await self.client.merge_patch(resource, write.name, status, namespace, subresource="status")
 
@@ -155,7 +155,7 @@ class Cluster:
         return any(each.metadata.name == name for each in (await self.client.list(NODES)).items)
 
     async def _create(self, name: str) -> None:
-        await self.client.create(NODES.untyped(), {"metadata": {"name": name}, "status": {"conditions": [NOT_READY]}})
+        await self.client.create(NODES.as_dicts(), {"metadata": {"name": name}, "status": {"conditions": [NOT_READY]}})
 
 
 def _beginning(

@@ -194,7 +194,7 @@ def preferred_entries(
         free = list(request.available)
     try:
         if all(map(_whole, offered.devices)):
-            chosen = topology.preferred(free, request.must_include, request.size)
+            chosen = topology.preferred_cards(free, request.must_include, request.size)
         else:
             chosen = prefer_shares(offered.devices, free, request.must_include, request.size, policy)
     except NotEnoughShares:

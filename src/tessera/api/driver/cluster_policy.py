@@ -80,7 +80,7 @@ class _ClusterPolicyReader:
         self.driver, self.toolkit, self.pods, self.paths = (fields.get(part, {}) for part in PARTS)
         self.cdi = fields.get("cdi", {})
         self.gds, self.gdrcopy = (fields.get(part, {}).get("enabled") is True for part in ("gds", "gdrcopy"))
-        self.enabled = self._written("driver").get("enabled") is not False
+        self.enabled = self._part_of("driver").get("enabled") is not False
         self.by_objects = self.enabled and self.driver.get("useNvidiaDriverCRD", False)
 
     def on(self, start: DriverPolicy) -> DriverPolicy:
@@ -101,7 +101,7 @@ class _ClusterPolicyReader:
             start, upgrade=upgrade, **apply_annotations(self.reading, {**found, **self._driver()}, self.marks)
         )
 
-    def _written(self, part: str) -> Mapping[str, Any]:
+    def _part_of(self, part: str) -> Mapping[str, Any]:
         value = self.raw.get(part)
         return value if isinstance(value, Mapping) else {}
 
@@ -112,7 +112,7 @@ class _ClusterPolicyReader:
         if precompiled:
             judge_precompiled(reading, source, at, gds=self.gds, gdrcopy=self.gdrcopy)
         rdma = driver.get("rdma", {})
-        written = self._written("driver")
+        written = self._part_of("driver")
         return {
             "use_precompiled": precompiled,
             "kernel_module_type": reading.found.choice(
@@ -174,7 +174,7 @@ class _ClusterPolicyReader:
 
     def _toolkit(self) -> OperandSettings:
         source = chart.TOOLKIT_SOURCE
-        found = read_operand(self.reading, self.toolkit, self._written("toolkit"), "spec.toolkit", otherwise=source)
+        found = read_operand(self.reading, self.toolkit, self._part_of("toolkit"), "spec.toolkit", otherwise=source)
         if found.enabled and found.env.get(VARIABLE_COUNTS, "").lower() == "true":
             text = (
                 "then NVIDIA_VISIBLE_DEVICES of images and ConfigMaps, which admission cannot see, gives any container "

@@ -84,7 +84,7 @@ def _where(reading: FieldReader, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _what(reading: FieldReader, fields: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
     reading.without_effect(_if_on(fields), "spec", UNFOLLOWED)
-    source = read_driver_source(reading, _undefaulted(fields), "spec")
+    source = read_driver_source(reading, _drop_default_image(fields), "spec")
     precompiled = fields.get("usePrecompiled", False)
     if precompiled:
         gds, gdrcopy = (fields.get(part, {}).get("enabled") is True for part in ("gds", "gdrcopy"))
@@ -118,7 +118,7 @@ def _what(reading: FieldReader, fields: Mapping[str, Any], raw: Mapping[str, Any
     }
 
 
-def _undefaulted(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+def _drop_default_image(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the fields without the default image that NVIDIA's CRD writes.
 
     That image has registry, path and name in one, without a tag: alone it names nothing; with a version it names the

@@ -184,7 +184,7 @@ class _SettingsReader:
         ids = plugin_env.get("DEVICE_ID_STRATEGY")
         settings = OperatorSettings(
             mig_strategy=self._mig_strategy(plugin_env.get("MIG_STRATEGY")),
-            sharing=self._sharing(),
+            sharing=self._sharing_config(),
             layouts=self._layouts(),
             mig_reboot=self._truth(mig_env.get("WITH_REBOOT", ""), "migManager.env.WITH_REBOOT"),
             device_list_strategies=None if not lists else self._list_strategies(lists),
@@ -243,7 +243,7 @@ class _SettingsReader:
         self._note("mig.strategy", f"not set, which is {self.strategy.value} as with NVIDIA's operator")
         return self.strategy
 
-    def _sharing(self) -> NamedConfig:
+    def _sharing_config(self) -> NamedConfig:
         config = self._config("devicePlugin", parse_profile)
         if config.default and not config.name:
             self._note("devicePlugin.config.default", "no effect: devicePlugin.config.name names no ConfigMap")

@@ -228,13 +228,13 @@ def _block(found: ProblemCollector, value: Any, kind: SharingKind, rules: Sharin
     resources = [
         shared
         for item, at in found.items(fields.get("resources"), f"{path}.resources")
-        if (shared := _shared(found, item, at, rename=rename)) is not None
+        if (shared := _parse_shared_resource(found, item, at, rename=rename)) is not None
     ]
     one_per_request = rules.one_per_request if one is None else one
     return SharedBlock(kind=kind, one_per_request=one_per_request, resources=tuple(resources))
 
 
-def _shared(found: ProblemCollector, item: Any, path: str, *, rename: bool) -> SharedResource | None:
+def _parse_shared_resource(found: ProblemCollector, item: Any, path: str, *, rename: bool) -> SharedResource | None:
     fields = _present(found.mapping(item, path, ("name", "rename", "devices", "replicas")))
     before = len(found.problems)
     if "name" not in fields:

@@ -107,11 +107,11 @@ def _describe_measurements(advice: Advice) -> Iterator[str]:
     )
     for name, bound in named:
         yield f"  {name:<34}" + (
-            _bound(bound) if bound is not None else f"{0:>5}{'unknown':>9}{'unknown':>9}   unknown"
+            _bound_text(bound) if bound is not None else f"{0:>5}{'unknown':>9}{'unknown':>9}   unknown"
         )
 
 
-def _bound(bound: Bound) -> str:
+def _bound_text(bound: Bound) -> str:
     share = f"p{bound.share * 100:.0f}"
     least = "" if bound.supported else " (too few for p99)"
     return f"{bound.n:>5}{span(bound.median):>9}{span(bound.p99):>9}   {span(bound.seconds)}, {share}{least}"
@@ -123,7 +123,7 @@ def _timers(each: GroupAdvice) -> Iterator[str]:
     for field, name in {"unneeded": "consolidateAfter"}.items() if each.karpenter else TIMERS.items():
         now, then = getattr(each.current, field), getattr(each.advice.timers, field)
         why = f"   {reasons[field]}" if field in reasons else ""
-        yield f"  {name:<34}{_known(now):>14}{_known(then):>9}{why}"
+        yield f"  {name:<34}{_time_text(now):>14}{_time_text(then):>9}{why}"
 
 
 def unshortened_timers(each: GroupAdvice) -> Iterator[tuple[str, str]]:
@@ -139,7 +139,7 @@ def unshortened_timers(each: GroupAdvice) -> Iterator[tuple[str, str]]:
             yield field, f"{how} {span(then)}: {why}"
 
 
-def _known(seconds: float | None) -> str:
+def _time_text(seconds: float | None) -> str:
     return "unknown" if seconds is None else span(seconds)
 
 

@@ -78,10 +78,13 @@ def command(
       tessera autoscaler advise -o capi
     """
     from tessera.cli.autoscaler.advice_text import advice_lines
-    from tessera.provisioning.advise.findings import expendable, unmanaged
+    from tessera.provisioning.advise.findings import expendable_pod_findings, unmanaged_node_findings
 
     times, facts = times_and_facts(samples, kubeconfig, context)
-    cluster = (*unmanaged(facts.unmanaged), *expendable(facts.expendable, facts.settings.cutoff))
+    cluster = (
+        *unmanaged_node_findings(facts.unmanaged),
+        *expendable_pod_findings(facts.expendable, facts.settings.cutoff),
+    )
     if output in {"table", "json"}:
         times = _with_never_ready(times, facts)
     if groups:
@@ -118,7 +121,7 @@ def _advise_group(
     from tessera.provisioning.advise.findings import findings
     from tessera.provisioning.advise.timers import DEFAULTS, Timers, advise
 
-    labels = _labels(facts.labelled(times.group), labelled)
+    labels = _labels(facts.label_facts(times.group), labelled)
     current = _current(facts.timers(times.group), given)
     advice = advise(
         times,

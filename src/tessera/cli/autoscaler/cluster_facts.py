@@ -63,7 +63,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     sliced: frozenset[str] = frozenset()
     unmanaged: tuple[tuple[str, str], ...] = ()
 
-    def labelled(self, group: str) -> Labels:
+    def label_facts(self, group: str) -> Labels:
         """The accelerator label of a group. A template is preferred to nodes, which may have got the label later."""
         own, sliced = self.sets.get(group), group in self.sliced
         if own is not None and own.labels is not None:
@@ -78,7 +78,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     def never_ready(self) -> tuple[str, ...]:
         """Groups whose nodes never become ready for the autoscaler; Karpenter does not use the label."""
-        found = {name: self.labelled(name) for name in (*self.sliced, *self.sets) if name not in self.karpenter}
+        found = {name: self.label_facts(name) for name in (*self.sliced, *self.sets) if name not in self.karpenter}
         return tuple(sorted(name for name, each in found.items() if each.present and each.sliced))
 
     def timers(self, group: str) -> Timers:
@@ -118,7 +118,7 @@ async def read_cluster(client: Client) -> tuple[tuple[GroupTimes, ...], ClusterF
         unmanaged=find_unmanaged_nodes(nodes, sets),
         sets=sets,
         karpenter=dict.fromkeys(used) | pools,
-        expendable=_expendable((await client.list(PODS)).items, settings.cutoff),
+        expendable=_expendable_pods((await client.list(PODS)).items, settings.cutoff),
     )
 
 
@@ -139,7 +139,7 @@ async def _settings(client: Client) -> Settings:
         return from_openshift(found)
     except ApiError:
         pass
-    for deployment in await _list_optional(client, DEPLOYMENTS.untyped()):
+    for deployment in await _list_optional(client, DEPLOYMENTS.as_dicts()):
         if "cluster-autoscaler" in str(deployment["metadata"]["name"]):
             return from_deployment(deployment)
     return Settings()
@@ -162,7 +162,7 @@ def _consolidate_after(pool: Mapping[str, Any]) -> float | None:
         return None
 
 
-def _expendable(pods: Iterable[Pod], cutoff: int) -> tuple[str, ...]:
+def _expendable_pods(pods: Iterable[Pod], cutoff: int) -> tuple[str, ...]:
     return tuple(
         sorted(
             f"{pod.metadata.namespace}/{pod.metadata.name}"

@@ -50,12 +50,12 @@ def _read(file: Path) -> "tuple[GroupTimes, ...]":
     from tessera.api.problems import FileRefused
     from tessera.cli.autoscaler.measured_times import read_times
     from tessera.cli.base.inputs import display_name, read_text
-    from tessera.provisioning.advise.samples import refused
+    from tessera.provisioning.advise.samples import refusal_lines
 
     try:
         return read_times(read_text(file), display_name(file))
     except FileRefused as error:
-        first, *mistakes = refused(display_name(file), error)
+        first, *mistakes = refusal_lines(display_name(file), error)
         raise CommandError(f"error: {first}", *mistakes) from error
 
 

@@ -13,7 +13,7 @@ from tessera.provisioning.advise.warm import CUTOFF
 
 CLUSTER_AUTOSCALERS = Resource(
     "autoscaling.openshift.io", "v1", "clusterautoscalers", "ClusterAutoscaler", False, dict[str, Any]
-).untyped()
+).as_dicts()
 
 _FLAGS = {
     "max-node-provision-time": "max_node_provision",

@@ -51,12 +51,12 @@ class LazyCommands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names in the order of the overview: the product's, then those that other packages add."""
         del ctx
-        return [*self._table, *self._added()]
+        return [*self._table, *self._added_commands()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command itself, from the module's ``command``."""
         del ctx
-        found = self._table.get(cmd_name) or self._added().get(cmd_name)
+        found = self._table.get(cmd_name) or self._added_commands().get(cmd_name)
         if found is None:
             return None
         command: click.Command = importlib.import_module(found[0]).command
@@ -76,12 +76,12 @@ class LazyCommands(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the overview without importing any command."""
         del ctx
-        for title, table in (("Commands", self._table), ("Commands of the lab (simulated)", self._added())):
+        for title, table in (("Commands", self._table), ("Commands of the lab (simulated)", self._added_commands())):
             if table:
                 with formatter.section(title):
                     formatter.write_dl([(name, summary) for name, (_, summary) in table.items()])
 
-    def _added(self) -> Table:
+    def _added_commands(self) -> Table:
         return {} if self._group is None else added_commands(self._group)
 
     def _advice(self, name: str, known: list[str]) -> str:

@@ -178,8 +178,8 @@ def _manifests_to_run(order: "BuildOrder", tool: str) -> str:
         ),
     )
     objects = [
-        manifest(CONFIGMAPS.untyped(), build_config_map(order.family)),
-        manifest(JOBS.untyped(), build_job(order, 1)),
+        manifest(CONFIGMAPS.as_dicts(), build_config_map(order.family)),
+        manifest(JOBS.as_dicts(), build_job(order, 1)),
     ]
     for each in objects:
         each["metadata"] = {"namespace": NAMESPACE, **each["metadata"]}

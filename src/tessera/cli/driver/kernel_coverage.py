@@ -184,7 +184,7 @@ async def announce_kernels(client: Client, kernels: Sequence[NextKernel]) -> Non
     try:
         await client.merge_patch(CONFIGMAPS, CONFIG_MAP, {"data": changed}, NAMESPACE)
     except NotFound:
-        await client.create(CONFIGMAPS.untyped(), {"metadata": {"name": CONFIG_MAP}, "data": changed}, NAMESPACE)
+        await client.create(CONFIGMAPS.as_dicts(), {"metadata": {"name": CONFIG_MAP}, "data": changed}, NAMESPACE)
 
 
 async def _report(

@@ -156,7 +156,7 @@ async def apply_all(
         yield await _apply(client, each, dry=dry, over=drivers is True)
         if each["kind"] == "CustomResourceDefinition" and not dry:
             await _wait_until_established(client, clock, each["metadata"]["name"])
-    async for resource, metadata in _left_over(client, objects):
+    async for resource, metadata in _unlisted_objects(client, objects):
         yield await _delete(client, resource, metadata, dry=dry)
     wanted = {(each["kind"], each["metadata"]["name"]) for each in objects if _is_about_drivers(each)}
     if wanted or drivers is False:
@@ -259,7 +259,7 @@ async def _wait_until_established(client: Client, clock: Clock, name: str) -> No
         await clock.sleep(_PAUSE)
 
 
-async def _left_over(
+async def _unlisted_objects(
     client: Client, objects: Sequence[Manifest]
 ) -> AsyncIterator[tuple[Resource[dict[str, Any]], Mapping[str, Any]]]:
     wanted = {(each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in objects}
@@ -282,9 +282,9 @@ async def _left_over(
                 yield resource, metadata
     if ("ConfigMap", SYSTEM_NAMESPACE, CONFIG_MAP) in wanted or any(map(builds_mount_it, objects)):
         return
-    authorities = await get_object(client, CONFIGMAPS.untyped(), CONFIG_MAP, SYSTEM_NAMESPACE)
+    authorities = await get_object(client, CONFIGMAPS.as_dicts(), CONFIG_MAP, SYSTEM_NAMESPACE)
     if authorities and is_ours(authorities, FIELD_MANAGER):
-        yield CONFIGMAPS.untyped(), authorities["metadata"]
+        yield CONFIGMAPS.as_dicts(), authorities["metadata"]
 
 
 async def get_object(

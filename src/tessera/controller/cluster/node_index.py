@@ -128,9 +128,9 @@ class NodeIndex:
 
     def open_to(self, constraints: NodeConstraints) -> int:
         """Returns the nodes that a pod may be pinned to: ready, open for slices, selected, no untolerated taint."""
-        return self._offering & self.selected(constraints) & self._untainted(constraints)
+        return self._offering & self.selected_nodes(constraints) & self.tolerated_nodes(constraints)
 
-    def selected(self, constraints: NodeConstraints) -> int:
+    def selected_nodes(self, constraints: NodeConstraints) -> int:
         """Returns the nodes that selector and affinity admit."""
         known = self._selected.pop(constraints, None)
         if known is None or self._is_stale(known[0], constraints):
@@ -147,11 +147,8 @@ class NodeIndex:
         node = self._nodes.get(name)
         return node.labels.get(key) if node is not None else None
 
-    def untainted(self, constraints: NodeConstraints) -> int:
+    def tolerated_nodes(self, constraints: NodeConstraints) -> int:
         """Returns the nodes that have no untolerated taint."""
-        return self._untainted(constraints)
-
-    def _untainted(self, constraints: NodeConstraints) -> int:
         known = self._accepted.pop(constraints, None)
         if known is None or known[0] < self._others_changed:
             accepts = TolerationIndex(constraints.tolerations).accept
@@ -198,7 +195,7 @@ class NodeIndex:
 
     def _label_nodes(self, test: NodeSelectorRequirement) -> int:
         self.cost += 1 + len(test.values)
-        return self._labels.matching(test.key, test.operator, test.values)
+        return self._labels.nodes_matching(test.key, test.operator, test.values)
 
     def _field_nodes(self, test: NodeSelectorRequirement) -> int:
         self.cost += 1 + len(test.values)

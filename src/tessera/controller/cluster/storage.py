@@ -82,7 +82,7 @@ class Storage:
         """True if a claim is bound permanently to its volume."""
         return bool(claim.spec.volume_name) and BIND_COMPLETED in claim.metadata.annotations
 
-    def attached(self, key: str) -> tuple[str, str] | None:
+    def attached_volume(self, key: str) -> tuple[str, str] | None:
         """Returns driver and identity of the volume that a claim attaches; None if no CSI driver serves it."""
         claim = self.claims.get(key)
         if claim is None:

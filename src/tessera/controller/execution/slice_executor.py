@@ -122,7 +122,7 @@ class SliceExecutor:
             self._slicer.handle(WriteDone(write))
         return hold_for(pause)
 
-    def failed(self, write: Write, error: RequestError) -> Hold:
+    def handle_failure(self, write: Write, error: RequestError) -> Hold:
         """Reports a refused write to the slicer; returns the pause before the next try."""
         kind = type(write).__name__
         final = isinstance(error, NotFound | BadRequest | Forbidden | Invalid)
@@ -151,7 +151,7 @@ class SliceExecutor:
         _log.info("%s %s: %s; again in %.1f s", kind, write.key[1], error, hold.seconds)
         return hold
 
-    def released(self, write: Write, hold: Hold) -> None:
+    def handle_release(self, write: Write, hold: Hold) -> None:
         """Tells the slicer that the pause after a write is over."""
         if hold.failed:
             self._slicer.handle(RetryDue(write))

@@ -290,9 +290,9 @@ class PodAffinityFilter:
         for each in pod.relations.spread:
             mask &= self._nodes_with_label(each.key)
         if rule.honors_affinity:
-            mask &= self._nodes.selected(pod.constraints)
+            mask &= self._nodes.selected_nodes(pod.constraints)
         if rule.honors_taints:
-            mask &= self._nodes.untainted(pod.constraints)
+            mask &= self._nodes.tolerated_nodes(pod.constraints)
         return mask
 
     def _domain_count(self, key: str, counted: int) -> int:

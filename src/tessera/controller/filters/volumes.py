@@ -153,13 +153,13 @@ class VolumeFilter:
             ]
             none = [NodeSelectorRequirement(key=key, operator="DoesNotExist") for key in ZONES]
             terms = tuple(NodeSelectorTerm(match_expressions=tuple(each)) for each in (tests, none))
-            yield self._nodes.selected(NodeConstraints(terms=terms)), NO_ZONE
+            yield self._nodes.selected_nodes(NodeConstraints(terms=terms)), NO_ZONE
 
     def _reachable_nodes(self, volume: PersistentVolume) -> int:
         affinity = volume.spec.node_affinity
         if affinity is None or affinity.required is None:
             return -1
-        return self._nodes.selected(NodeConstraints(terms=affinity.required.node_selector_terms))
+        return self._nodes.selected_nodes(NodeConstraints(terms=affinity.required.node_selector_terms))
 
     def _provisionable_nodes(self, claim: PersistentVolumeClaim) -> int | None:
         """Returns the nodes for which the class can provision a volume; None if an administrator makes the volumes."""
@@ -180,7 +180,7 @@ class VolumeFilter:
             )
             for term in item.allowed_topologies
         )
-        return self._nodes.selected(NodeConstraints(terms=terms))
+        return self._nodes.selected_nodes(NodeConstraints(terms=terms))
 
     def _volumes_for(self, claim: PersistentVolumeClaim) -> tuple[int, ...]:
         """Returns the nodes that reach each free volume for a claim. Equal claims share the answer."""
@@ -226,10 +226,10 @@ class VolumeFilter:
         found = self._storage.csi_nodes.get(node)
         drivers = found.spec.drivers if found is not None else ()
         limits = {each.name: each.allocatable.count for each in drivers if each.allocatable is not None}
-        new = {each for key in keys if (each := self._storage.attached(key)) and limits.get(each[0]) is not None}
+        new = {each for key in keys if (each := self._storage.attached_volume(key)) and limits.get(each[0]) is not None}
         if not new:
             return False
-        held = {each for key in self._pods.claims.get(node, ()) if (each := self._storage.attached(key))}
+        held = {each for key in self._pods.claims.get(node, ()) if (each := self._storage.attached_volume(key))}
         for driver in {each[0] for each in new - held}:
             limit = limits[driver]
             if limit is not None and sum(each[0] == driver for each in held | new) > limit:

@@ -96,7 +96,7 @@ class LeaderSession:
         metrics: ControllerMetrics,
         resolver: Resolver,
     ) -> None:
-        client, clock, rng = runtime.client.fenced(runtime.may_act), runtime.clock, runtime.rng
+        client, clock, rng = runtime.client.fence_writes(runtime.may_act), runtime.clock, runtime.rng
         runtime = replace(runtime, client=client)
         self._clock = clock
         self._metrics = metrics

@@ -83,7 +83,7 @@ class Planner:
             )
             self._state.serving_nodes[pod.profiles] = (self._mask_of(made), self._mask_of(fixed))
         made_on, fixed_on = self._state.serving_nodes[pod.profiles]
-        selected = self._cluster.index.selected(pod.constraints)
+        selected = self._cluster.index.selected_nodes(pod.constraints)
         return not selected & made_on and bool(selected & fixed_on)
 
     def _mask_of(self, nodes: Iterable[NodeName]) -> int:

@@ -172,7 +172,7 @@ class BuildJobs:
 
     async def _create_files(self, order: BuildOrder) -> None:
         try:
-            await self._client.create(CONFIGMAPS.untyped(), build_config_map(order.family), NAMESPACE)
+            await self._client.create(CONFIGMAPS.as_dicts(), build_config_map(order.family), NAMESPACE)
         except AlreadyExists:
             return
 

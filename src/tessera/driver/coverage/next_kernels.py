@@ -207,7 +207,7 @@ class NextKernels:
             return row
         order = self._order_for(each)
         if order is None:
-            return msgspec.structs.replace(row, reason=f"{row.reason}; {self._unbuildable(each)}")
+            return msgspec.structs.replace(row, reason=f"{row.reason}; {self._build_obstacle(each)}")
         state = self._builds.state(order)
         detail = f"; {state.text}" if state.text else ""
         phase = {
@@ -218,7 +218,7 @@ class NextKernels:
         }[state.phase]
         return msgspec.structs.replace(row, reason=f"{row.reason}; {phase}")
 
-    def _unbuildable(self, each: ExpectedKernel) -> str:
+    def _build_obstacle(self, each: ExpectedKernel) -> str:
         if not each.policy.use_precompiled:
             return "nodes build for themselves, and there is no image to build with"
         if not each.policy.build_repository:

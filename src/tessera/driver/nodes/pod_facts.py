@@ -160,7 +160,7 @@ def read_node_pods(pods: Iterable[Pod]) -> NodePods:
 
 def _driver_pod(pod: Pod) -> DriverPod:
     ready = pod.status.is_ready and pod.metadata.deletion_timestamp is None
-    unpullable = tuple(_unpullable(pod))
+    unpullable = tuple(_pull_failures(pod))
     started = any(each.name == DRIVER_CONTAINER and _has_begun(each) for each in pod.status.container_statuses)
     if ready:
         progress = DriverPodProgress.READY
@@ -239,7 +239,7 @@ def _has_begun(status: ContainerStatus) -> bool:
     return status.restart_count > 0 or (state is not None and (state.running or state.terminated) is not None)
 
 
-def _unpullable(pod: Pod) -> Iterator[tuple[str, str]]:
+def _pull_failures(pod: Pod) -> Iterator[tuple[str, str]]:
     images = {each.name: each.image for each in (*pod.spec.init_containers, *pod.spec.containers)}
     for each in pod.status.containers:
         waiting = each.state.waiting if each.state is not None else None
@@ -248,7 +248,7 @@ def _unpullable(pod: Pod) -> Iterator[tuple[str, str]]:
 
 
 def _fault(pod: Pod) -> str:
-    for image, text in _unpullable(pod):
+    for image, text in _pull_failures(pod):
         return f"pod {pod.metadata.name} cannot pull {image}: {text}"
     for each in pod.status.containers:
         waiting = each.state.waiting if each.state is not None else None

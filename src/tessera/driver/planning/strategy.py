@@ -140,7 +140,7 @@ def _options(policy: DriverPolicy, pool: PoolKey) -> list[_Option]:
             _Option(strategy, ImageQuery(source=source, pool=pool, kind=ImageKind.VERBATIM))
             for strategy, source in sources
         ]
-    ready, built = list(_precompiled_options(policy, pool)), list(_built(policy, pool))
+    ready, built = list(_precompiled_options(policy, pool)), list(_build_options(policy, pool))
     return ready + built if policy.use_precompiled else built + ready
 
 
@@ -157,7 +157,7 @@ def _precompiled_options(policy: DriverPolicy, pool: PoolKey) -> Iterator[_Optio
             yield _Option(DriverStrategy.MIRROR, ImageQuery(source=source, pool=pool, kind=kind))
 
 
-def _built(policy: DriverPolicy, pool: PoolKey) -> Iterator[_Option]:
+def _build_options(policy: DriverPolicy, pool: PoolKey) -> Iterator[_Option]:
     for source in (policy.source, *list_mirror_sources(policy.source, policy.mirrors)):
         yield _Option(DriverStrategy.BUILT, ImageQuery(source=source, pool=pool, kind=ImageKind.BUILDER))
 
@@ -191,9 +191,13 @@ class _StrategySearch:
         ready = [step for step in steps if step.strategy is not DriverStrategy.BUILT]
         built = [step for step in steps if step.strategy is DriverStrategy.BUILT]
         if not self._policy.use_precompiled:
-            return self._try(built) or self._try(ready) or self._blocked()
+            return self._try(built) or self._try(ready) or self._blocked_result()
         return (
-            self._try(ready) or self._wait_for_answer() or self._wait_for_build() or self._try(built) or self._blocked()
+            self._try(ready)
+            or self._wait_for_answer()
+            or self._wait_for_build()
+            or self._try(built)
+            or self._blocked_result()
         )
 
     def _try(self, steps: Sequence[_Option]) -> StrategyResult | None:
@@ -258,7 +262,7 @@ class _StrategySearch:
             waiting=f"Waits for a registry: {self._silent[0]}", build_wanted=self._build_wanted, registry_silent=True
         )
 
-    def _blocked(self) -> StrategyResult:
+    def _blocked_result(self) -> StrategyResult:
         if self._silent:
             return StrategyResult(
                 waiting=f"Waits for a registry: {self._silent[0]}",

@@ -193,7 +193,7 @@ class RolloutExecutor:
 
     async def _pull(self, instruction: PullImage) -> InstructionOutcome:
         try:
-            await self._client.create(PODS.untyped(), pull_pod(instruction), self._namespace)
+            await self._client.create(PODS.as_dicts(), pull_pod(instruction), self._namespace)
         except AlreadyExists:
             return InstructionOutcome.REFUSED  # Tessera's own pod, not seen yet, or an earlier one about to go
         return InstructionOutcome.DONE

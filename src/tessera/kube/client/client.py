@@ -76,7 +76,7 @@ class Client:
         """Returns a client on the same connections with another field manager. Closing one of the two closes both."""
         return Client(self._transport, field_manager=field_manager, clock=self._clock, component=self._field_manager)
 
-    def fenced(self, may_act: Callable[[], bool]) -> "Client":
+    def fence_writes(self, may_act: Callable[[], bool]) -> "Client":
         """Returns a client on the same connections that sends a write only if ``may_act()``, called just before."""
         fence = FencedTransport(self._transport, may_act)
         return Client(fence, field_manager=self._field_manager, clock=self._clock)

@@ -77,11 +77,11 @@ class LabelIndex:
         """Returns the nodes of each value of a label."""
         return self._values.get(key, _NO_VALUES)
 
-    def having(self, key: str) -> NodeMask:
+    def nodes_with_key(self, key: str) -> NodeMask:
         """Returns the nodes that have the label."""
         return self._having.get(key, 0)
 
-    def matching(self, key: str, operator: str, values: Collection[str]) -> NodeMask:
+    def nodes_matching(self, key: str, operator: str, values: Collection[str]) -> NodeMask:
         """Returns the nodes for which a test of node affinity holds; none for an unknown operator.
 
         ``NotIn`` also holds if the label is missing; ``Gt`` and ``Lt`` compare integers.
@@ -92,9 +92,9 @@ class LabelIndex:
             case "NotIn":
                 return self._every & ~union(map(self.values(key).get, values))
             case "Exists":
-                return self.having(key)
+                return self.nodes_with_key(key)
             case "DoesNotExist":
-                return self._every & ~self.having(key)
+                return self._every & ~self.nodes_with_key(key)
             case "Gt" | "Lt":
                 return self._compare(key, operator, parse_integer(next(iter(values), None)))
             case _:

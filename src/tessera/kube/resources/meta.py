@@ -137,7 +137,7 @@ class Resource(Generic[T]):
             parts.append(subresource)
         return "/".join(parts)
 
-    def untyped(self) -> "Resource[dict[str, Any]]":
+    def as_dicts(self) -> "Resource[dict[str, Any]]":
         """The same resource with its objects as plain dicts, for code that needs every field."""
         kind = cast("type[dict[str, Any]]", dict)
         return Resource(self.group, self.version, self.plural, self.kind, self.namespaced, kind)

@@ -47,8 +47,8 @@ def openshift(timers: Timers, *, scale_down: bool = True) -> dict[str, Any]:
         timers: its timers.
         scale_down: True if nodes are removed at all; the object must say this beside the timers.
     """
-    spec: dict[str, Any] = _written(maxNodeProvisionTime=timers.max_node_provision)
-    down = _written(unneededTime=timers.unneeded, delayAfterAdd=timers.delay_after_add)
+    spec: dict[str, Any] = _format_times(maxNodeProvisionTime=timers.max_node_provision)
+    down = _format_times(unneededTime=timers.unneeded, delayAfterAdd=timers.delay_after_add)
     if down:
         spec["scaleDown"] = {"enabled": scale_down, **down}
     return {
@@ -69,7 +69,7 @@ def capi(advice: Advice, group: str = CAPI_GROUP) -> dict[str, str]:
     timers = advice.timers
     return {
         group + CAPI_OPTIONS + name: text
-        for name, text in _written(
+        for name, text in _format_times(
             maxnodeprovisiontime=timers.max_node_provision,
             maxnodestartuptime=timers.max_node_startup,
             scaledownunneededtime=timers.unneeded,
@@ -105,5 +105,5 @@ def karpenter(advice: Advice, taint: str) -> dict[str, Any]:
     }
 
 
-def _written(**values: float | None) -> dict[str, str]:
+def _format_times(**values: float | None) -> dict[str, str]:
     return {name: span(value) for name, value in values.items() if value is not None}

@@ -90,11 +90,11 @@ def findings(
         karpenter: True if Karpenter makes the nodes; it needs no label, and has other timers.
     """
     found = [*_karpenter()] if karpenter else [*_label(labels), *_timers(times, advice, current, labels.starts)]
-    found += [*_lost(times), *_sizes(advice)]
+    found += [*_lost_node_findings(times), *_sizes(advice)]
     return tuple(sorted(msgspec.structs.replace(each, group=times.group) for each in found))
 
 
-def expendable(pods: Sequence[str], cutoff: int) -> tuple[Finding, ...]:
+def expendable_pod_findings(pods: Sequence[str], cutoff: int) -> tuple[Finding, ...]:
     """Findings about pods that request GPUs and are below the autoscaler's priority cutoff.
 
     Args:
@@ -109,7 +109,7 @@ def expendable(pods: Sequence[str], cutoff: int) -> tuple[Finding, ...]:
     return (Finding(rank=Rank.EXPENDABLE, group="", text=text, remedy=remedy),)
 
 
-def unmanaged(nodes: Sequence[tuple[str, str]]) -> tuple[Finding, ...]:
+def unmanaged_node_findings(nodes: Sequence[tuple[str, str]]) -> tuple[Finding, ...]:
     """Findings about nodes outside autoscaled groups that carry an accelerator label and offer no GPU.
 
     Args:
@@ -131,7 +131,7 @@ def unmanaged(nodes: Sequence[tuple[str, str]]) -> tuple[Finding, ...]:
     return (Finding(rank=Rank.NEVER_READY, group="", text=text, remedy=remedy),)
 
 
-def _sliced(labels: Labels) -> Iterator[Finding]:
+def _label_of_slices_findings(labels: Labels) -> Iterator[Finding]:
     taint = f"give its nodes the taint {STARTUP_TAINT}:NoSchedule from registration on, which Tessera takes off"
     if labels.present:
         text = (
@@ -149,7 +149,7 @@ def _sliced(labels: Labels) -> Iterator[Finding]:
 
 def _label(labels: Labels) -> Iterator[Finding]:
     if labels.sliced:
-        yield from _sliced(labels)
+        yield from _label_of_slices_findings(labels)
         return
     remedy = (
         "put the provider's label on the nodes from registration on, e.g. cluster-api/accelerator in the MachineSet's "
@@ -233,7 +233,7 @@ def _long(now: float | None, measured: Bound | None, better: float | None) -> bo
     return now is not None and better is not None and now > 2 * better and measured is not None and measured.supported
 
 
-def _lost(times: GroupTimes) -> Iterator[Finding]:
+def _lost_node_findings(times: GroupTimes) -> Iterator[Finding]:
     if not times.lost:
         return
     text = (

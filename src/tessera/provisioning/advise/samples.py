@@ -66,7 +66,7 @@ def from_records(records: Iterable[ProvisioningRecord]) -> tuple[GroupTimes, ...
         if record.lost is not None and began is not None and record.lost >= began:
             row["lost"] = record.lost - began
         rows.append(row)
-    return _grouped(rows)
+    return _group_rows(rows)
 
 
 def from_file(text: str) -> tuple[GroupTimes, ...]:
@@ -80,7 +80,7 @@ def from_file(text: str) -> tuple[GroupTimes, ...]:
     if not found.problems and not rows:
         found.add("", f"has no rows; write one row a node with group and any of {', '.join(DURATIONS)}, in seconds")
     found.raise_problems()
-    return _grouped(rows)
+    return _group_rows(rows)
 
 
 def _rows(found: ProblemCollector, text: str) -> Iterable[tuple[str, Any]]:
@@ -132,7 +132,7 @@ def _seconds(found: ProblemCollector, value: Any, at: str) -> float:
     return seconds
 
 
-def _grouped(rows: Sequence[Mapping[str, Any]]) -> tuple[GroupTimes, ...]:
+def _group_rows(rows: Sequence[Mapping[str, Any]]) -> tuple[GroupTimes, ...]:
     made = []
     for group in sorted({row["group"] for row in rows}):
         own = [row for row in rows if row["group"] == group]
@@ -142,6 +142,6 @@ def _grouped(rows: Sequence[Mapping[str, Any]]) -> tuple[GroupTimes, ...]:
     return tuple(made)
 
 
-def refused(name: str, error: FileRefused) -> tuple[str, ...]:
+def refusal_lines(name: str, error: FileRefused) -> tuple[str, ...]:
     """The lines that a user reads about a refused file."""
     return (f"{name} has mistakes:", *(f"  {problem}" for problem in error.problems[:20]))

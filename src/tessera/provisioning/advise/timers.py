@@ -163,7 +163,7 @@ def _no_shorter(seconds: float | None, floor: float | None) -> tuple[float | Non
 
 
 def _timer(measured: Bound | None, added: float) -> float | None:
-    return None if measured is None else _rounded(measured.seconds * MARGIN + added)
+    return None if measured is None else _round_up(measured.seconds * MARGIN + added)
 
 
 def _idle(measured: Bound | None) -> float | None:
@@ -172,10 +172,10 @@ def _idle(measured: Bound | None) -> float | None:
     Then the cost is at most twice that of a decision with knowledge of the future (the ski rental argument). Labelled
     nodes do not count as empty before their GPUs are usable, so there is no other bound.
     """
-    return None if measured is None else _rounded(measured.median)
+    return None if measured is None else _round_up(measured.median)
 
 
-def _rounded(seconds: float) -> float:
+def _round_up(seconds: float) -> float:
     return math.ceil(seconds / STEP) * STEP
 
 

@@ -100,7 +100,7 @@ class Autoscale:
     async def _once(self, workload: Mapping[str, Any]) -> float:
         before = set(self._nodes.cache.keys())
         pod = {"metadata": {"name": NAME}, "spec": dict(workload)}
-        await self._client.create(PODS.untyped(), pod, self._namespace)
+        await self._client.create(PODS.as_dicts(), pod, self._namespace)
         try:
             await self._until(self._runs, f"pod {self._namespace}/{NAME} runs")
             now = self._clock.monotonic()

@@ -137,11 +137,11 @@ def _body(
     for experiment in dict.fromkeys((POLICY_RESET, AUTOSCALE, *(each.experiment for each in results))):
         own = [each for each in results if each.experiment == experiment]
         drawn = bars(own, experiment)
-        yield from _drawn(drawn, bars(own, experiment, NARROW))
+        yield from _drawing_in_two_widths(drawn, bars(own, experiment, NARROW))
         if own and not drawn:
             yield f"<h2>{escape(TITLES.get(experiment, experiment))}</h2>"
         yield from _scenarios(own) if own else ()
-    yield from _drawn(draw_stacked_bars(summaries), draw_stacked_bars(summaries, NARROW))
+    yield from _drawing_in_two_widths(draw_stacked_bars(summaries), draw_stacked_bars(summaries, NARROW))
     for place, each in enumerate(summaries[:REPORT_TABLES]):
         title = f"{escape(each.title)} ({escape(nodes_text(each))})"
         folded = place >= _OPEN
@@ -185,7 +185,7 @@ def _plural(name: str) -> str:
     return f"{first}s {rest}".rstrip()
 
 
-def _drawn(wide: str, narrow: str) -> Iterator[str]:
+def _drawing_in_two_widths(wide: str, narrow: str) -> Iterator[str]:
     """A drawing in two widths; the page shows the one that fits the screen."""
     if wide:
         yield f'<figure class="scroll wide">{wide}</figure>'

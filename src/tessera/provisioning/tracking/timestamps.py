@@ -200,10 +200,10 @@ def read_pod(pod: Pod) -> PodTimestamps | None:
         created=parse_time(pod.metadata.creation_timestamp),
         unschedulable=parse_time(scheduled.last_transition_time) if scheduled is not None and waits else None,
         bound=true_since(pod.status.conditions, "PodScheduled"),
-        started=_started(pod, role),
+        started=_started_at(pod, role),
         done=_finished_at(pod),
         image=_image(pod)[:RECORD_TEXT],
-        precompiled=_precompiled(pod) if role is PodRole.DRIVER else None,
+        precompiled=_is_precompiled(pod) if role is PodRole.DRIVER else None,
     )
 
 
@@ -237,7 +237,7 @@ def requests_gpus(pod: Pod) -> bool:
     )
 
 
-def _precompiled(pod: Pod) -> bool | None:
+def _is_precompiled(pod: Pod) -> bool | None:
     text = pod.metadata.labels.get("nvidia.com/precompiled")
     return None if text is None else text == "true"
 
@@ -252,7 +252,7 @@ def _image(pod: Pod) -> str:
     return next((each.image for each in pod.spec.containers if each.name == _main(pod)), "")
 
 
-def _started(pod: Pod, role: PodRole) -> float | None:
+def _started_at(pod: Pod, role: PodRole) -> float | None:
     """Start of a workload's first container; for other pods, of their main container."""
     every = [each for each in pod.status.container_statuses if role is PodRole.WORKLOAD or each.name == _main(pod)]
     states = [each.state for each in every if each.state is not None]

@@ -129,7 +129,7 @@ class Capabilities:
     @property
     def every(self) -> Nodes:
         """Returns all nodes."""
-        return self.fields.having(NODE_NAME)
+        return self.fields.nodes_with_key(NODE_NAME)
 
     def selected_by(self, spec: Mapping[str, Any], spend: SpendTime = spend_nothing) -> Nodes:
         """Returns the nodes that a pod's node selector and required node affinity admit; ``spend`` counts the work."""

@@ -30,14 +30,14 @@ class AffinityTerm(msgspec.Struct, frozen=True):
     labels: tuple[Requirement, ...] | None
     fields: tuple[Requirement, ...] | None
 
-    def matching(self, nodes: Nodes, labels: LabelIndex, fields: LabelIndex) -> Nodes:
+    def select_nodes(self, nodes: Nodes, labels: LabelIndex, fields: LabelIndex) -> Nodes:
         """Returns those of the nodes for which the term holds."""
         if self.labels is None or self.fields is None or not (self.labels or self.fields):
             return 0
         for test in self.labels:
-            nodes &= labels.matching(test.key, test.operator, test.values)
+            nodes &= labels.nodes_matching(test.key, test.operator, test.values)
         for test in self.fields:
-            nodes &= fields.matching(test.key, test.operator, test.values)
+            nodes &= fields.nodes_matching(test.key, test.operator, test.values)
         return nodes
 
     def on_demand_layouts(self, selected: str | None) -> frozenset[str]:
@@ -87,15 +87,15 @@ class NodeRestriction(msgspec.Struct, frozen=True):
     ) -> Nodes:
         """Returns those of the nodes that the restriction admits; calls ``spend`` before each alternative."""
         if self.node:
-            nodes &= fields.matching(NODE_NAME, "In", (self.node,))
+            nodes &= fields.nodes_matching(NODE_NAME, "In", (self.node,))
         for key, value in self.selector.items():
-            nodes &= labels.matching(key, "In", (value,))
+            nodes &= labels.nodes_matching(key, "In", (value,))
         if self.terms is None:
             return nodes
         found = 0
         for term in self.terms:
             spend()
-            found |= term.matching(nodes, labels, fields)
+            found |= term.select_nodes(nodes, labels, fields)
         return found
 
     @property

@@ -107,7 +107,9 @@ class SimulatedNode:
             running_pods=self._running_pods,
         )
         self._events = EventRecorder(client, component="kubelet", instance=name, clock=clock, rng=rng)
-        self._nodes = LabInformer(client, NODES.untyped(), clock=clock, rng=rng, field_selector=f"metadata.name={name}")
+        self._nodes = LabInformer(
+            client, NODES.as_dicts(), clock=clock, rng=rng, field_selector=f"metadata.name={name}"
+        )
         self._object = NodeObject(
             name,
             client=client,
@@ -214,7 +216,7 @@ class SimulatedNode:
     async def _kubelet(self) -> None:
         """One run of kubelet; pods that ran before it go on running."""
         follower = LabInformer(
-            self._client, PODS.untyped(), clock=self._clock, rng=self._rng, field_selector=f"spec.nodeName={self.name}"
+            self._client, PODS.as_dicts(), clock=self._clock, rng=self._rng, field_selector=f"spec.nodeName={self.name}"
         )
         follower.add_handler(self.pods.follow)
         if not self._registered:
@@ -318,7 +320,7 @@ class SimulatedNode:
         """See :meth:`.WorkerNode.read_data`."""
         resource = CONFIGMAPS if plural == "configmaps" else SECRETS
         try:
-            found = await self._client.get(resource.untyped(), name, namespace)
+            found = await self._client.get(resource.as_dicts(), name, namespace)
         except NotFound:
             return None
         return found.get("data") or {}

@@ -141,7 +141,7 @@ class NodeObject:
 
     async def _recover(self) -> None:
         try:
-            node = await self._client.get(NODES.untyped(), self._name)
+            node = await self._client.get(NODES.as_dicts(), self._name)
         except NotFound:
             await self.register()
             return
@@ -170,12 +170,12 @@ class NodeObject:
 
     async def _make(self, node: dict[str, Any], labels: Mapping[str, str]) -> None:
         try:
-            created = await self._client.create(NODES.untyped(), node)
+            created = await self._client.create(NODES.as_dicts(), node)
             if not (created.get("status") or {}).get("conditions"):
                 await self._patch(node["status"])
         except AlreadyExists:
-            old = await self._client.get(NODES.untyped(), self._name)
-            await self._client.merge_patch(NODES.untyped(), self._name, {"metadata": {"labels": dict(labels)}})
+            old = await self._client.get(NODES.as_dicts(), self._name)
+            await self._client.merge_patch(NODES.as_dicts(), self._name, {"metadata": {"labels": dict(labels)}})
             stale = dict.fromkeys(_extended(old), "0")
             status = self._status(None)
             status["capacity"] |= stale
@@ -277,7 +277,7 @@ class NodeObject:
         ]
 
     async def _patch(self, status: Json) -> None:
-        await self._client.merge_patch(NODES.untyped(), self._name, {"status": status}, subresource="status")
+        await self._client.merge_patch(NODES.as_dicts(), self._name, {"status": status}, subresource="status")
 
     async def _patch_conditions(self) -> None:
         """Writes kubelet's own conditions beside those of others, as kubelet does: by a strategic merge patch."""
@@ -296,10 +296,10 @@ class NodeObject:
         now = rfc3339_micro(self._clock.now())
         spec = {"holderIdentity": self._name, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": now}
         try:
-            await self._client.merge_patch(LEASES.untyped(), self._name, {"spec": spec}, LEASE_NAMESPACE)
+            await self._client.merge_patch(LEASES.as_dicts(), self._name, {"spec": spec}, LEASE_NAMESPACE)
         except NotFound:
             lease = {"metadata": {"name": self._name, "namespace": LEASE_NAMESPACE}, "spec": spec}
-            await self._client.create(LEASES.untyped(), lease, LEASE_NAMESPACE)
+            await self._client.create(LEASES.as_dicts(), lease, LEASE_NAMESPACE)
 
     async def _retry(self, write: Callable[[], Any]) -> None:
         """Repeats a write until the API server accepts it."""

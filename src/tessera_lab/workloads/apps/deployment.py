@@ -126,7 +126,7 @@ class DeploymentController:
             },
         }
         try:
-            created = await self._client.create(REPLICASETS.untyped(), body, metadata["namespace"])
+            created = await self._client.create(REPLICASETS.as_dicts(), body, metadata["namespace"])
         except AlreadyExists:
             return await self._existing(deployment, body["metadata"]["name"], collisions)
         await self._set_revision(deployment, number)
@@ -135,7 +135,7 @@ class DeploymentController:
         return created
 
     async def _existing(self, deployment: Json, name: str, collisions: int) -> Json | None:
-        found = await self._client.get(REPLICASETS.untyped(), name, deployment["metadata"]["namespace"])
+        found = await self._client.get(REPLICASETS.as_dicts(), name, deployment["metadata"]["namespace"])
         if controlled_by(found, deployment["metadata"]["uid"]) and rollout.same_template(
             deployment["spec"]["template"], found
         ):
@@ -158,7 +158,7 @@ class DeploymentController:
             metadata = deployment["metadata"]
             patch = {"metadata": {"annotations": {rollout.REVISION: str(number)}}}
             await self._client.merge_patch(
-                DEPLOYMENTS.untyped(), metadata["name"], patch, metadata["namespace"], uid=metadata["uid"]
+                DEPLOYMENTS.as_dicts(), metadata["name"], patch, metadata["namespace"], uid=metadata["uid"]
             )
 
     async def _scale(self, deployment: Json, replicaset: Json, size: int) -> Json:
@@ -172,7 +172,7 @@ class DeploymentController:
     async def _patch(self, replicaset: Json, patch: Mapping[str, Any]) -> Json:
         metadata = replicaset["metadata"]
         return await self._client.merge_patch(
-            REPLICASETS.untyped(), metadata["name"], patch, metadata["namespace"], uid=metadata["uid"]
+            REPLICASETS.as_dicts(), metadata["name"], patch, metadata["namespace"], uid=metadata["uid"]
         )
 
     async def _forget(self, deployment: Json, new: Json, old: Sequence[Json]) -> None:

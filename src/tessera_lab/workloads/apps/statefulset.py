@@ -111,7 +111,7 @@ class StatefulSetController:
             for claim in (claim for number in numbers for claim in new_claims(owner, number)):
                 with suppress(AlreadyExists):  # the claim of an earlier pod with this number
                     namespace = owner["metadata"]["namespace"]
-                    await self._mirrors.client.create(PERSISTENT_VOLUME_CLAIMS.untyped(), claim, namespace)
+                    await self._mirrors.client.create(PERSISTENT_VOLUME_CLAIMS.as_dicts(), claim, namespace)
             await self._pods.create(key, owner, lambda index: new_pod(owner, numbers[index]), len(numbers))
         except AlreadyExists as error:
             raise ApiError(error.status) from error  # a pod of another owner has the name: again after a pause

@@ -88,13 +88,13 @@ class ObjectMirrors:
         self.namespaces = self._mirror(NAMESPACES)
         self.service_accounts = self._mirror(SERVICE_ACCOUNTS)
         self.config_maps = self._mirror(CONFIGMAPS)
-        self.node_leases = LabInformer(client, LEASES.untyped(), clock=clock, rng=rng, namespace="kube-node-lease")
+        self.node_leases = LabInformer(client, LEASES.as_dicts(), clock=clock, rng=rng, namespace="kube-node-lease")
         self.claims = self._mirror(PERSISTENT_VOLUME_CLAIMS)
         self.volumes = self._mirror(PERSISTENT_VOLUMES)
         self.storage_classes = self._mirror(STORAGE_CLASSES)
 
     def _mirror(self, resource: Resource[Any], indexes: Mapping[str, Any] | None = None) -> Informer[dict[str, Any]]:
-        return LabInformer(self.client, resource.untyped(), clock=self.clock, rng=self.rng, indexes=indexes)
+        return LabInformer(self.client, resource.as_dicts(), clock=self.clock, rng=self.rng, indexes=indexes)
 
     @property
     def all(self) -> tuple[Informer[dict[str, Any]], ...]:
@@ -130,7 +130,7 @@ class ObjectMirrors:
         metadata = item["metadata"]
         with suppress(NotFound, Conflict):  # deleted meanwhile, and another may be there under its name
             await self.client.merge_patch(
-                resource.untyped(),
+                resource.as_dicts(),
                 metadata["name"],
                 {"status": changed},
                 metadata.get("namespace"),

@@ -83,7 +83,7 @@ class OwnershipClaims:
     def __init__(self, client: Client, owner: Resource[Any], owned: Resource[Any]) -> None:
         self._client = client
         self._owner = owner
-        self._owned = owned.untyped()
+        self._owned = owned.as_dicts()
 
     async def claim(self, owner: Json, mine: Iterable[Json], orphans: Iterable[Json]) -> list[Json]:
         """Adopts and releases objects, and returns those that ``owner`` then controls.

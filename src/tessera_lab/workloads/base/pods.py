@@ -130,7 +130,7 @@ class PodMaker:
 
     async def _create_one(self, key: str, owner: Json, pod: Mapping[str, Any]) -> ApiError | None:
         try:
-            created = await self._mirrors.client.create(PODS.untyped(), pod, owner["metadata"]["namespace"])
+            created = await self._mirrors.client.create(PODS.as_dicts(), pod, owner["metadata"]["namespace"])
         except ApiError as error:
             self._expectations.created(key)
             terminating = isinstance(error, Forbidden) and any(

@@ -53,12 +53,12 @@ class NamespaceContents:
         client = self._mirrors.client
         try:
             if f"{name}/default" not in self._mirrors.service_accounts.cache:
-                await client.create(SERVICE_ACCOUNTS.untyped(), {"metadata": {"name": "default"}}, name)
+                await client.create(SERVICE_ACCOUNTS.as_dicts(), {"metadata": {"name": "default"}}, name)
             if f"{name}/{ROOT_CA}" not in self._mirrors.config_maps.cache:
                 note = "Contains a CA bundle that can be used to verify the kube-apiserver."
                 metadata = {"name": ROOT_CA, "annotations": {"kubernetes.io/description": note}}
                 body = {"metadata": metadata, "data": {"ca.crt": self._ca}}
-                await client.create(CONFIGMAPS.untyped(), body, name)
+                await client.create(CONFIGMAPS.as_dicts(), body, name)
         except AlreadyExists:
             self._queue.add_after(name, 1.0)
         except (NotFound, Forbidden):

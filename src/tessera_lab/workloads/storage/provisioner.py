@@ -92,7 +92,7 @@ class Provisioner:
             spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": [{"matchExpressions": [test]}]}}
         body = {"metadata": {"name": name, "annotations": {PROVISIONED_BY: PROVISIONER}}, "spec": spec}
         try:
-            await self._mirrors.client.create(PERSISTENT_VOLUMES.untyped(), body)
+            await self._mirrors.client.create(PERSISTENT_VOLUMES.as_dicts(), body)
         except AlreadyExists:
             return
         note = f"Successfully provisioned volume {name}"
@@ -150,4 +150,4 @@ class EphemeralClaims:
             metadata["ownerReferences"] = [owner_reference(PODS, pod)]
             body = {"metadata": metadata, "spec": template["spec"]}
             with suppress(AlreadyExists):
-                await self._mirrors.client.create(PERSISTENT_VOLUME_CLAIMS.untyped(), body, meta["namespace"])
+                await self._mirrors.client.create(PERSISTENT_VOLUME_CLAIMS.as_dicts(), body, meta["namespace"])

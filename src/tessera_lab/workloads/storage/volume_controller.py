@@ -120,7 +120,7 @@ class VolumeController:
         await self._mirrors.write_status(PERSISTENT_VOLUMES, volume, {"phase": "Bound"})
         patch = {"metadata": {"annotations": {BIND_COMPLETED: "yes"}}, "spec": {"volumeName": name}}
         await client.merge_patch(
-            PERSISTENT_VOLUME_CLAIMS.untyped(), meta["name"], patch, meta["namespace"], uid=meta["uid"]
+            PERSISTENT_VOLUME_CLAIMS.as_dicts(), meta["name"], patch, meta["namespace"], uid=meta["uid"]
         )
         spec = volume["spec"]
         status = {"phase": "Bound", "accessModes": spec["accessModes"], "capacity": spec["capacity"]}
@@ -157,6 +157,6 @@ class VolumeController:
             return
         patch = {"metadata": {"finalizers": remaining}}
         try:
-            await self._mirrors.client.merge_patch(resource.untyped(), meta["name"], patch, meta.get("namespace"))
+            await self._mirrors.client.merge_patch(resource.as_dicts(), meta["name"], patch, meta.get("namespace"))
         except NotFound:
             return

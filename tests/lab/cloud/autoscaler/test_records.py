@@ -24,7 +24,7 @@ def test_records_and_labels_speak_of_the_same_group(labelled: bool) -> None:
         ):
             await world.client.create(CLUSTER_POLICIES, PUBLIC.policy())
             await world.clock.sleep(60)
-            await world.client.create(PODS.untyped(), {"metadata": {"name": "a"}, "spec": dict(WORKLOAD)}, "default")
+            await world.client.create(PODS.as_dicts(), {"metadata": {"name": "a"}, "spec": dict(WORKLOAD)}, "default")
             await world.clock.sleep(600)
             return await read_cluster(world.client)
 
@@ -34,4 +34,4 @@ def test_records_and_labels_speak_of_the_same_group(labelled: bool) -> None:
     (provision,), (startup,), (ready,) = told.provision, told.startup, told.ready
     # Without the label it is not known before features are discovered that there is a card.
     assert 30 < ready < startup < provision < (300 if labelled else 330)
-    assert facts.labelled("gpu").present is labelled
+    assert facts.label_facts("gpu").present is labelled

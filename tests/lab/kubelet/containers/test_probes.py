@@ -33,7 +33,7 @@ async def start(lab: ControlPlaneLab, program: ImageProgram, **container: Any) -
             "containers": [{"name": "main", "image": "app", **container}],
         },
     }
-    await lab.api.create(PODS.untyped(), body, "default")
+    await lab.api.create(PODS.as_dicts(), body, "default")
     await lab.clock.sleep(SOON)
     return node
 

@@ -20,7 +20,7 @@ def asks(number: int, name: str = "c", *command: str) -> dict[str, Any]:
 
 async def bound(lab: ControlPlaneLab, name: str, *containers: dict[str, Any], **spec: Any) -> None:
     spec = {"containers": list(containers), "nodeName": "n1", **spec}
-    await lab.api.create(PODS.untyped(), {"metadata": {"name": name}, "spec": spec}, "default")
+    await lab.api.create(PODS.as_dicts(), {"metadata": {"name": name}, "spec": spec}, "default")
     await lab.clock.sleep(0.1)
 
 

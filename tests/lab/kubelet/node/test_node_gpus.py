@@ -41,7 +41,7 @@ def test_a_slice_in_use_cannot_be_destroyed_and_is_free_after_the_container(
         limits = {"limits": {RESOURCE: "1"}}
         container = {"name": "c", "image": "app", "command": ["sleep", "60"], "resources": limits}
         spec = {"nodeName": "n1", "containers": [container], "restartPolicy": "Never"}
-        await lab.api.create(PODS.untyped(), {"metadata": {"name": "p"}, "spec": spec}, "default")
+        await lab.api.create(PODS.as_dicts(), {"metadata": {"name": "p"}, "spec": spec}, "default")
         await lab.clock.sleep(1)
         waiting = (await lab.get(PODS, "p"))["status"]["containerStatuses"][0]["state"]["waiting"]
         assert waiting["reason"] == "CreateContainerError"
@@ -80,7 +80,7 @@ def test_a_container_with_a_card_holds_the_driver(in_lab: InLab, slices: Callabl
         container = {"name": "c", "image": "app", "command": ["sleep", "60"], "resources": limits}
         for name in ("without", "with"):
             spec = {"nodeName": "n1", "containers": [container], "restartPolicy": "Never"}
-            await lab.api.create(PODS.untyped(), {"metadata": {"name": name}, "spec": spec}, "default")
+            await lab.api.create(PODS.as_dicts(), {"metadata": {"name": name}, "spec": spec}, "default")
             await lab.clock.sleep(1)
             machine.load_driver("595.58.03")
         assert await lab.phase("without") == "Failed"

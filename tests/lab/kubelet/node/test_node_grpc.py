@@ -33,18 +33,18 @@ async def test_a_plugin_joins_over_unix_sockets_and_survives_a_restart_of_kubele
     client = Client(InProcessTransport(server, user), field_manager="n1", clock=clock)
 
     async def allocatable() -> str | None:
-        node = await client.get(NODES.untyped(), "n1")
+        node = await client.get(NODES.as_dicts(), "n1")
         found: str | None = node["status"]["allocatable"].get(RESOURCE)
         return found
 
     async def running(name: str) -> bool:
-        pod = await client.get(PODS.untyped(), name, "default")
+        pod = await client.get(PODS.as_dicts(), name, "default")
         return bool(pod["status"]["phase"] == "Running")
 
     async def create(name: str) -> None:
         container = {"name": "c", "image": "app", "resources": {"limits": {RESOURCE: "1"}}}
         body = {"metadata": {"name": name}, "spec": {"nodeName": "n1", "containers": [container]}}
-        await client.create(PODS.untyped(), body, "default")
+        await client.create(PODS.as_dicts(), body, "default")
 
     with TemporaryDirectory(prefix="k") as folder:
         directories = NodeDirectories.under(Path(folder))

@@ -17,7 +17,7 @@ def container(name: str, *command: str, **more: Any) -> dict[str, Any]:
 
 async def bound(lab: ControlPlaneLab, name: str, *containers: dict[str, Any], **spec: Any) -> None:
     spec = {"containers": list(containers), "nodeName": "n1", **spec}
-    await lab.api.create(PODS.untyped(), {"metadata": {"name": name}, "spec": spec}, "default")
+    await lab.api.create(PODS.as_dicts(), {"metadata": {"name": name}, "spec": spec}, "default")
 
 
 async def state(lab: ControlPlaneLab, name: str) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def test_a_pod_that_ignores_sigterm_uses_its_grace(in_lab: InLab) -> None:
                 "containers": [container("c", "sleep", "infinity")],
             },
         }
-        await lab.api.create(PODS.untyped(), body, "default")
+        await lab.api.create(PODS.as_dicts(), body, "default")
         await lab.clock.sleep(1)
         await lab.api.delete(PODS, "p", "default")
         await lab.clock.sleep(19)
@@ -183,7 +183,7 @@ def test_capacity_that_others_patch_in_is_kept_and_made_allocatable(in_lab: InLa
     async def story(lab: ControlPlaneLab) -> None:
         await lab.start_nodes("n1")
         patch = {"status": {"capacity": {"example.com/memory": "160Gi"}}}
-        await lab.api.merge_patch(NODES.untyped(), "n1", patch, subresource="status")
+        await lab.api.merge_patch(NODES.as_dicts(), "n1", patch, subresource="status")
         await lab.clock.sleep(0.1)
         status = (await lab.get(NODES, "n1", None))["status"]
         assert status["capacity"]["example.com/memory"] == "160Gi"
@@ -204,7 +204,7 @@ def test_tesseras_own_containers_run_for_real(in_lab: InLab) -> None:
 
     async def story(lab: ControlPlaneLab) -> None:
         (node,) = await lab.start_nodes("n1", entrypoint=entrypoint, plugins=InProcessPlugins())
-        await lab.api.create(SERVICE_ACCOUNTS.untyped(), {"metadata": {"name": "agent"}}, "default")
+        await lab.api.create(SERVICE_ACCOUNTS.as_dicts(), {"metadata": {"name": "agent"}}, "default")
         env = [{"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]
         command = ("tessera", "agent", "--node=$(NODE)")
         await bound(lab, "p", container("c", *command, env=env), serviceAccountName="agent", restartPolicy="OnFailure")

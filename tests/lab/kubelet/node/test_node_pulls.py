@@ -24,7 +24,7 @@ def world(**images: float) -> ImageCatalogue:
 async def pod(lab: ControlPlaneLab, name: str, image: str, **spec: Any) -> None:
     container = {"name": "main", "image": image, "command": ["sleep", "infinity"], **spec}
     body = {"metadata": {"name": name}, "spec": {"containers": [container], "nodeName": "n1"}}
-    await lab.api.create(PODS.untyped(), body, "default")
+    await lab.api.create(PODS.as_dicts(), body, "default")
 
 
 async def state(lab: ControlPlaneLab, name: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ async def bound(lab: ControlPlaneLab, name: str, *command: str, number: int = 0,
     limits = {"limits": {RESOURCE: str(number)}} if number else {}
     container = {"name": "c", "image": "app", "command": [*command], "resources": limits}
     body = {"metadata": {"name": name}, "spec": {"containers": [container], "nodeName": "n1", **spec}}
-    await lab.api.create(PODS.untyped(), body, "default")
+    await lab.api.create(PODS.as_dicts(), body, "default")
     await lab.clock.sleep(0.1)
 
 
@@ -49,7 +49,7 @@ def test_a_pod_is_the_same_with_its_containers_started_again(in_lab: InLab) -> N
         assert (status["restartCount"], status["ready"]) == (1, True)
         ended = status["lastState"]["terminated"]
         assert (ended["exitCode"], ended["reason"]) == (255, "Unknown")
-        events = [each["reason"] for each in (await lab.api.list(EVENTS.untyped(), "default")).items]
+        events = [each["reason"] for each in (await lab.api.list(EVENTS.as_dicts(), "default")).items]
         assert "SandboxChanged" in events
 
     in_lab(story)
@@ -93,7 +93,7 @@ def test_every_boot_has_an_id_of_its_own_and_is_told(in_lab: InLab) -> None:
             ids.append((await lab.get(NODES, "n1", None))["status"]["nodeInfo"]["bootID"])
             await rebooted(lab, node)
         assert len(set(ids)) == 3
-        told = [each for each in (await lab.api.list(EVENTS.untyped())).items if each["reason"] == "Rebooted"]
+        told = [each for each in (await lab.api.list(EVENTS.as_dicts())).items if each["reason"] == "Rebooted"]
         assert any(ids[1] in each["message"] for each in told)
 
     in_lab(story)
@@ -102,11 +102,11 @@ def test_every_boot_has_an_id_of_its_own_and_is_told(in_lab: InLab) -> None:
 def test_conditions_labels_and_capacity_of_others_stay(in_lab: InLab) -> None:
     async def story(lab: ControlPlaneLab) -> None:
         (node,) = await lab.start_nodes("n1", labels={"layout": "first"})
-        await lab.api.merge_patch(NODES.untyped(), "n1", {"metadata": {"labels": {"layout": "second"}}})
+        await lab.api.merge_patch(NODES.as_dicts(), "n1", {"metadata": {"labels": {"layout": "second"}}})
         own = {"type": "GpuHealthy", "status": "True", "reason": "Healthy", "message": ""}
         kubelets = (await lab.get(NODES, "n1", None))["status"]["conditions"]
         status = {"conditions": [*kubelets, own], "capacity": {"example.com/quota": "7"}}
-        await lab.api.merge_patch(NODES.untyped(), "n1", {"status": status}, subresource="status")
+        await lab.api.merge_patch(NODES.as_dicts(), "n1", {"status": status}, subresource="status")
         await lab.clock.sleep(0.1)
         await rebooted(lab, node)
         after = await lab.get(NODES, "n1", None)

@@ -30,7 +30,7 @@ async def up(lab: ControlPlaneLab, *zones: str) -> None:
 
 async def storage_class(lab: ControlPlaneLab, name: str, mode: str, **more: Any) -> None:
     body = {"metadata": {"name": name}, "provisioner": PROVISIONER, "volumeBindingMode": mode, **more}
-    await lab.api.create(STORAGE_CLASSES.untyped(), body)
+    await lab.api.create(STORAGE_CLASSES.as_dicts(), body)
 
 
 def claim_spec(kind: str, mode: str = "ReadWriteOnce") -> dict[str, Any]:
@@ -38,7 +38,7 @@ def claim_spec(kind: str, mode: str = "ReadWriteOnce") -> dict[str, Any]:
 
 
 async def claim(lab: ControlPlaneLab, name: str, kind: str, mode: str = "ReadWriteOnce") -> None:
-    await lab.api.create(CLAIMS.untyped(), {"metadata": {"name": name}, "spec": claim_spec(kind, mode)}, "default")
+    await lab.api.create(CLAIMS.as_dicts(), {"metadata": {"name": name}, "spec": claim_spec(kind, mode)}, "default")
 
 
 async def volume(lab: ControlPlaneLab, name: str, host: str, kind: str = "local") -> None:
@@ -50,7 +50,7 @@ async def volume(lab: ControlPlaneLab, name: str, host: str, kind: str = "local"
         "local": {"path": "/disk"},
         "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [test]}]}},
     }
-    await lab.api.create(PERSISTENT_VOLUMES.untyped(), {"metadata": {"name": name}, "spec": spec})
+    await lab.api.create(PERSISTENT_VOLUMES.as_dicts(), {"metadata": {"name": name}, "spec": spec})
 
 
 async def user(lab: ControlPlaneLab, name: str, of: str, **spec: Any) -> None:
@@ -146,7 +146,7 @@ def test_a_driver_attaches_so_many_volumes_to_a_node(in_lab: InLab) -> None:
     async def story(lab: ControlPlaneLab) -> None:
         await up(lab, "a")
         driver = {"name": PROVISIONER, "nodeID": "n1", "allocatable": {"count": 1}}
-        await lab.api.create(CSI_NODES.untyped(), {"metadata": {"name": "n1"}, "spec": {"drivers": [driver]}})
+        await lab.api.create(CSI_NODES.as_dicts(), {"metadata": {"name": "n1"}, "spec": {"drivers": [driver]}})
         await storage_class(lab, "now", "Immediate")
         for name in ("c", "d"):
             await claim(lab, name, "now")
@@ -210,7 +210,7 @@ def test_a_stateful_set_keeps_its_volumes_and_comes_back_to_them(in_lab: InLab) 
             "podManagementPolicy": "Parallel",
             "volumeClaimTemplates": [{"metadata": {"name": "d"}, "spec": claim_spec("later")}],
         }
-        await lab.api.create(STATEFULSETS.untyped(), {"metadata": {"name": "s"}, "spec": spec}, "default")
+        await lab.api.create(STATEFULSETS.as_dicts(), {"metadata": {"name": "s"}, "spec": spec}, "default")
         await lab.clock.sleep(10)
         assert sorted(each["metadata"]["name"] for each in await lab.all(CLAIMS)) == ["d-s-0", "d-s-1"]
         before = [await home(lab, name) for name in ("s-0", "s-1")]

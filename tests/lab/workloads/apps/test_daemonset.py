@@ -15,7 +15,7 @@ async def up(lab: ControlPlaneLab, body: dict[str, Any], *nodes: str) -> None:
     lab.start_workloads()
     lab.start_scheduler()
     await lab.start_nodes(*nodes)
-    await lab.api.create(DAEMONSETS.untyped(), body, "default")
+    await lab.api.create(DAEMONSETS.as_dicts(), body, "default")
     await lab.clock.sleep(1)
 
 
@@ -24,7 +24,7 @@ async def where(lab: ControlPlaneLab) -> list[str]:
 
 
 async def label(lab: ControlPlaneLab, node: str, **labels: str | None) -> None:
-    await lab.api.merge_patch(NODES.untyped(), node, {"metadata": {"labels": labels}})
+    await lab.api.merge_patch(NODES.as_dicts(), node, {"metadata": {"labels": labels}})
     await lab.clock.sleep(1)
 
 
@@ -60,8 +60,8 @@ def test_a_cordoned_node_keeps_and_gets_its_pod(in_lab: InLab, workload: Make) -
         lab.start_workloads()
         lab.start_scheduler()
         await lab.start_nodes("n1")
-        await lab.api.merge_patch(NODES.untyped(), "n1", {"spec": {"unschedulable": True}})
-        await lab.api.create(DAEMONSETS.untyped(), workload("d"), "default")
+        await lab.api.merge_patch(NODES.as_dicts(), "n1", {"spec": {"unschedulable": True}})
+        await lab.api.create(DAEMONSETS.as_dicts(), workload("d"), "default")
         await lab.clock.sleep(1)
         assert await where(lab) == ["n1"]
 
@@ -74,7 +74,7 @@ def test_a_tainted_node_is_left_out(in_lab: InLab, workload: Make) -> None:
         lab.start_scheduler()
         await lab.start_nodes("n1", taints=({"key": "k", "effect": "NoSchedule"},))
         await lab.start_nodes("n2")
-        await lab.api.create(DAEMONSETS.untyped(), workload("d"), "default")
+        await lab.api.create(DAEMONSETS.as_dicts(), workload("d"), "default")
         await lab.clock.sleep(1)
         assert await where(lab) == ["n2"]
 
@@ -99,7 +99,7 @@ def test_an_update_goes_node_by_node(in_lab: InLab, workload: Make) -> None:
         await up(lab, workload("d"), "n1", "n2", "n3")
         container = {"name": "c", "image": "new", "command": ["sleep", "infinity"]}
         patch = {"spec": {"template": {"spec": {"containers": [container]}}}}
-        await lab.api.merge_patch(DAEMONSETS.untyped(), "d", patch, "default")
+        await lab.api.merge_patch(DAEMONSETS.as_dicts(), "d", patch, "default")
         await lab.clock.sleep(5)
         assert [pod["spec"]["containers"][0]["image"] for pod in await lab.all(PODS)] == ["new"] * 3
         assert (await lab.get(DAEMONSETS, "d"))["status"]["updatedNumberScheduled"] == 3
@@ -113,7 +113,7 @@ def test_a_failed_pod_is_replaced(in_lab: InLab, workload: Make) -> None:
         (pod,) = await lab.all(PODS)
         name = pod["metadata"]["name"]
         patch = {"status": {"phase": "Failed"}}
-        await lab.api.merge_patch(PODS.untyped(), name, patch, "default", subresource="status")
+        await lab.api.merge_patch(PODS.as_dicts(), name, patch, "default", subresource="status")
         await lab.clock.sleep(1)
         assert not await lab.exists(PODS, name)
         assert await where(lab) == ["n1"]

@@ -15,14 +15,14 @@ async def up(lab: ControlPlaneLab, body: dict[str, Any], **options: Any) -> None
     lab.start_workloads()
     lab.start_scheduler()
     await lab.start_nodes("n1", "n2", **options)
-    await lab.api.create(DEPLOYMENTS.untyped(), body, "default")
+    await lab.api.create(DEPLOYMENTS.as_dicts(), body, "default")
     await lab.clock.sleep(1)
 
 
 async def change_image(lab: ControlPlaneLab, image: str) -> None:
     container = {"name": "c", "image": image, "command": ["sleep", "infinity"]}
     patch = {"spec": {"template": {"spec": {"containers": [container]}}}}
-    await lab.api.merge_patch(DEPLOYMENTS.untyped(), "d", patch, "default")
+    await lab.api.merge_patch(DEPLOYMENTS.as_dicts(), "d", patch, "default")
 
 
 async def conditions(lab: ControlPlaneLab) -> dict[str, tuple[str, str]]:
@@ -109,11 +109,11 @@ def test_recreate_ends_all_old_pods_first(in_lab: InLab, workload: Make) -> None
 def test_a_paused_deployment_rolls_nothing_out(in_lab: InLab, workload: Make) -> None:
     async def story(lab: ControlPlaneLab) -> None:
         await up(lab, workload("d", replicas=1))
-        await lab.api.merge_patch(DEPLOYMENTS.untyped(), "d", {"spec": {"paused": True}}, "default")
+        await lab.api.merge_patch(DEPLOYMENTS.as_dicts(), "d", {"spec": {"paused": True}}, "default")
         await change_image(lab, "new")
         await lab.clock.sleep(5)
         assert await images(lab) == ["app"]
-        await lab.api.merge_patch(DEPLOYMENTS.untyped(), "d", {"spec": {"paused": None}}, "default")
+        await lab.api.merge_patch(DEPLOYMENTS.as_dicts(), "d", {"spec": {"paused": None}}, "default")
         await lab.clock.sleep(5)
         assert await images(lab) == ["new"]
 

@@ -16,7 +16,7 @@ async def run(lab: ControlPlaneLab, name: str, template: dict[str, Any], **spec:
     lab.start_scheduler()
     await lab.start_nodes("n1")
     await lab.api.create(
-        JOBS.untyped(), {"metadata": {"name": name}, "spec": {"template": template, **spec}}, "default"
+        JOBS.as_dicts(), {"metadata": {"name": name}, "spec": {"template": template, **spec}}, "default"
     )
     await lab.clock.sleep(0.5)
 
@@ -83,7 +83,7 @@ def test_a_suspended_job_waits(in_lab: InLab, template: Make) -> None:
     async def story(lab: ControlPlaneLab) -> None:
         await run(lab, "j", template("true", restartPolicy="Never"), suspend=True)
         assert await lab.all(PODS) == []
-        await lab.api.merge_patch(JOBS.untyped(), "j", {"spec": {"suspend": False}}, "default")
+        await lab.api.merge_patch(JOBS.as_dicts(), "j", {"spec": {"suspend": False}}, "default")
         await lab.clock.sleep(0.5)
         assert await ended(lab, "j") == ("Complete", "CompletionsReached")
 

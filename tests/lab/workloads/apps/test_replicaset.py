@@ -12,7 +12,7 @@ Make = Callable[..., dict[str, Any]]
 
 
 async def create(lab: ControlPlaneLab, body: dict[str, Any]) -> None:
-    await lab.api.create(REPLICASETS.untyped(), body, "default")
+    await lab.api.create(REPLICASETS.as_dicts(), body, "default")
     await lab.clock.sleep(0.1)
 
 
@@ -68,14 +68,14 @@ def test_a_matching_orphan_is_adopted_and_one_that_stops_matching_is_released(in
         lab.start_workloads()
         orphan = {"metadata": {"name": "orphan", "labels": {"app": "r"}}, **workload("r")["spec"]["template"]}
         orphan["metadata"] = {"name": "orphan", "labels": {"app": "r"}}
-        await lab.api.create(PODS.untyped(), orphan, "default")
+        await lab.api.create(PODS.as_dicts(), orphan, "default")
         await lab.clock.sleep(0.1)
         await create(lab, workload("r", replicas=2))
         adopted = await lab.get(PODS, "orphan")
         assert adopted["metadata"]["ownerReferences"][0]["name"] == "r"
         assert len(await lab.all(PODS)) == 2
         patch = {"metadata": {"labels": {"app": "other"}}}
-        await lab.api.merge_patch(PODS.untyped(), "orphan", patch, "default")
+        await lab.api.merge_patch(PODS.as_dicts(), "orphan", patch, "default")
         await lab.clock.sleep(0.1)
         assert not (await lab.get(PODS, "orphan"))["metadata"].get("ownerReferences")
         assert len(await lab.all(PODS)) == 3
@@ -100,7 +100,7 @@ def test_a_refused_pod_is_told_once_and_tried_again_after_growing_pauses(in_lab:
     async def story(lab: ControlPlaneLab) -> None:
         lab.start_workloads()
         quota = {"metadata": {"name": "few"}, "spec": {"hard": {"pods": "1"}}}
-        await lab.api.create(RESOURCE_QUOTAS.untyped(), quota, "default")
+        await lab.api.create(RESOURCE_QUOTAS.as_dicts(), quota, "default")
         await create(lab, workload("r", replicas=3))
         await lab.clock.sleep(60)
         assert len(await lab.all(PODS)) == 1

@@ -15,7 +15,7 @@ async def up(lab: ControlPlaneLab, body: dict[str, Any]) -> None:
     lab.start_workloads()
     lab.start_scheduler()
     await lab.start_nodes("n1", pull_seconds=5)
-    await lab.api.create(STATEFULSETS.untyped(), body, "default")
+    await lab.api.create(STATEFULSETS.as_dicts(), body, "default")
     await lab.clock.sleep(1)
 
 
@@ -77,7 +77,7 @@ def test_an_update_stops_at_the_partition(in_lab: InLab, workload: Make) -> None
         await lab.clock.sleep(10)
         container = {"name": "c", "image": "new", "command": ["sleep", "infinity"]}
         patch = {"spec": {"template": {"spec": {"containers": [container]}}}}
-        await lab.api.merge_patch(STATEFULSETS.untyped(), "s", patch, "default")
+        await lab.api.merge_patch(STATEFULSETS.as_dicts(), "s", patch, "default")
         await lab.clock.sleep(20)
         pods = {pod["metadata"]["name"]: pod["spec"]["containers"][0]["image"] for pod in await lab.all(PODS)}
         assert pods == {"s-0": "app", "s-1": "new", "s-2": "new"}

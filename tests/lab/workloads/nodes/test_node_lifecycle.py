@@ -38,7 +38,7 @@ def test_a_pod_stays_as_long_as_it_tolerates(tolerations: list[Any], seconds: fl
 
 
 async def state(api: Client, name: str) -> tuple[str, set[tuple[str, str]]]:
-    node = await api.get(NODES.untyped(), name)
+    node = await api.get(NODES.as_dicts(), name)
     ready = next(each["status"] for each in node["status"]["conditions"] if each["type"] == "Ready")
     return ready, {(each["key"], each["effect"]) for each in node["spec"].get("taints") or ()}
 
@@ -53,7 +53,7 @@ def test_a_node_that_is_down_is_unknown_until_it_is_back() -> None:
             template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "a"}]}}
             spec = {"replicas": 4, "selector": {"matchLabels": labels}, "template": template}
             await cluster.clock.sleep(1)
-            await api.create(DEPLOYMENTS.untyped(), {"metadata": {"name": "a"}, "spec": spec}, "default")
+            await api.create(DEPLOYMENTS.as_dicts(), {"metadata": {"name": "a"}, "spec": spec}, "default")
             await cluster.clock.sleep(30)
             assert await state(api, "node-1") == ("True", set())
             cluster.nodes["node-1"].reboot()
@@ -63,13 +63,13 @@ def test_a_node_that_is_down_is_unknown_until_it_is_back() -> None:
             await cluster.clock.sleep(310)
             running = [
                 each["spec"]["nodeName"]
-                for each in (await api.list(PODS.untyped(), "default")).items
+                for each in (await api.list(PODS.as_dicts(), "default")).items
                 if not each["metadata"].get("deletionTimestamp")
             ]
             assert running == ["node-2"] * 4
             await cluster.clock.sleep(300)
             assert await state(api, "node-1") == ("True", set())
-            assert len((await api.list(PODS.untyped(), "default")).items) == 4
+            assert len((await api.list(PODS.as_dicts(), "default")).items) == 4
 
     run_virtual(story())
 

@@ -22,7 +22,7 @@ async def config(lab: ControlPlaneLab, name: str, *owners: dict[str, Any], **met
         for owner in owners
     ]
     body = {"metadata": {"name": name, "ownerReferences": references, **metadata}}
-    made: dict[str, Any] = await lab.api.create(CONFIGMAPS.untyped(), body, "default")
+    made: dict[str, Any] = await lab.api.create(CONFIGMAPS.as_dicts(), body, "default")
     await lab.clock.sleep(0.1)
     return made
 
@@ -105,7 +105,7 @@ def test_an_owner_of_the_same_name_but_another_life_does_not_count(in_lab: InLab
 def test_pods_of_a_node_that_is_gone_are_ended(in_lab: InLab) -> None:
     async def story(lab: ControlPlaneLab) -> None:
         lab.start_workloads()
-        await lab.api.create(NODES.untyped(), {"metadata": {"name": "n1"}})
+        await lab.api.create(NODES.as_dicts(), {"metadata": {"name": "n1"}})
         await lab.pod("p", nodeName="n1")
         await lab.clock.sleep(1)
         await lab.api.delete(NODES, "n1")

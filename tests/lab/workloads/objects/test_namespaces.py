@@ -37,7 +37,7 @@ async def team(lab: ControlPlaneLab) -> None:
     lab.start_workloads()
     lab.start_scheduler()
     await lab.start_nodes("n1")
-    await lab.api.create(NAMESPACES.untyped(), {"metadata": {"name": "team"}})
+    await lab.api.create(NAMESPACES.as_dicts(), {"metadata": {"name": "team"}})
     await lab.clock.sleep(0.5)
 
 
@@ -56,7 +56,7 @@ def test_a_namespace_is_furnished_and_again_when_something_is_lost(in_lab: InLab
 def test_a_deleted_namespace_is_emptied_and_goes(in_lab: InLab, workload: Make) -> None:
     async def story(lab: ControlPlaneLab) -> None:
         await team(lab)
-        await lab.api.create(DEPLOYMENTS.untyped(), workload("d", replicas=2), "team")
+        await lab.api.create(DEPLOYMENTS.as_dicts(), workload("d", replicas=2), "team")
         await lab.clock.sleep(1)
         assert len(await lab.all(PODS, "team")) == 2
         await lab.api.delete(NAMESPACES, "team")
@@ -72,7 +72,7 @@ def test_custom_objects_go_too_also_of_kinds_that_came_later(in_lab: InLab) -> N
     async def story(lab: ControlPlaneLab) -> None:
         await team(lab)
         await lab.clock.sleep(1)
-        await lab.api.create(CRDS.untyped(), WIDGETS)
+        await lab.api.create(CRDS.as_dicts(), WIDGETS)
         await lab.clock.sleep(1)
         path = "/apis/example.com/v1/namespaces/team/widgets"
         body = {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}}
@@ -90,10 +90,10 @@ def test_a_service_leads_to_its_ready_pods(in_lab: InLab, workload: Make) -> Non
         await team(lab)
         body = workload("web", replicas=2)
         body["spec"]["template"]["spec"]["containers"][0]["ports"] = [{"name": "https", "containerPort": 8443}]
-        await lab.api.create(DEPLOYMENTS.untyped(), body, "team")
+        await lab.api.create(DEPLOYMENTS.as_dicts(), body, "team")
         ports = [{"port": 443, "targetPort": "https"}]
         service = {"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": ports}}
-        await lab.api.create(SERVICES.untyped(), service, "team")
+        await lab.api.create(SERVICES.as_dicts(), service, "team")
         await lab.clock.sleep(1)
         (subset,) = (await lab.get(ENDPOINTS, "web", "team"))["subsets"]
         assert [port["port"] for port in subset["ports"]] == [8443]
