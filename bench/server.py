@@ -56,7 +56,7 @@ from tessera_lab.installation.install import apply_manifests
 MIX = {"1g.5gb": 0.20, "1g.10gb": 0.10, "2g.10gb": 0.30, "3g.20gb": 0.30, "4g.20gb": 0.10}
 #: How many creations are under way at once, as a workload controller's burst would have.
 CREATORS = 20
-PATIENCE = 600.0
+TIMEOUT = 600.0
 SYSTEM, SCHEDULER, BURST = "tessera-system", "tessera-bench", "tessera-bench"
 #: Keeps the cluster's own pods away from the fake nodes, and the benchmark's pods on them.
 FAKE = "bench.tessera.dev/fake"
@@ -212,7 +212,7 @@ class Burst:
             ready = [each for each in self._nodes.cache.values() if wanted <= each["status"]["allocatable"].keys()]
             return len(ready) == nodes and len(self._objects.cache) == nodes
 
-        await self.watched.wait_until(joined, PATIENCE, f"{nodes} fake nodes offer slices")
+        await self.watched.wait_until(joined, TIMEOUT, f"{nodes} fake nodes offer slices")
 
     async def run(self, limits: Sequence[Mapping[str, int]], settle: float) -> dict[str, float]:
         """One burst; ``limits`` are those of each pod.
@@ -230,11 +230,11 @@ class Burst:
         began = self._clock.monotonic()
         await self._each(len(limits), lambda n: self._create(n, limits[n]))
         running = self._reached["running"]
-        await self.watched.wait_until(lambda: len(running) == len(limits), PATIENCE, f"{len(limits)} pods run")
+        await self.watched.wait_until(lambda: len(running) == len(limits), TIMEOUT, f"{len(limits)} pods run")
         took = self._clock.monotonic() - began
         ran, _ = await self._server.read()
         await self._each(len(limits), self._delete)
-        await self.watched.wait_until(self._empty, PATIENCE, "all pods are gone and their slices given back")
+        await self.watched.wait_until(self._empty, TIMEOUT, "all pods are gone and their slices given back")
         after, last = await self._server.read()
         whole = self._clock.monotonic() - began
         count = len(limits)

@@ -44,7 +44,7 @@ NODE = "node-1"
 NAMESPACE = "kube-system"
 PROFILE, LAYOUT = "nvidia.com/device-plugin.config", "nvidia.com/mig.config"
 #: Seconds after which a change counts as lost.
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 #: What an agent needs of deploy/ when it runs beside the cluster.
 _KINDS: Mapping[str, Resource[Any]] = {"Namespace": NAMESPACES, "CustomResourceDefinition": CRDS}
@@ -127,7 +127,7 @@ class Bench:
         waiter = asyncio.Event()
         self._waiters.add(waiter)
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 while {name: count for name, count in self._allocatable.items() if count} != dict(wanted):
                     waiter.clear()
                     await waiter.wait()

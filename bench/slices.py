@@ -56,7 +56,7 @@ from tessera_lab.installation.install import TesseraCommands, build_entrypoint, 
 MIX = {"1g.5gb": 0.20, "1g.10gb": 0.10, "2g.10gb": 0.30, "3g.20gb": 0.30, "4g.20gb": 0.10}
 #: How many creations are under way at once, as a workload controller's burst would have.
 CREATORS = 20
-PATIENCE = 600.0
+TIMEOUT = 600.0
 #: Where the nodes' files lie, if it is there: a hundred nodes would share this machine's one disk.
 MEMORY = Path("/dev/shm")
 #: Seconds without a call about pods, slices or events after which the cluster counts as quiet.
@@ -212,7 +212,7 @@ class Bench:
 
     async def until(self, found: Callable[[], bool], what: str) -> None:
         """Waits for a state of the mirrors."""
-        await self._watched.wait_until(found, PATIENCE, what)
+        await self._watched.wait_until(found, TIMEOUT, what)
 
     async def burst(self, pods: Sequence[dict[str, Any]]) -> dict[str, float]:
         """Creates the pods as fast as the API server takes them; all figures once they run and all is quiet."""

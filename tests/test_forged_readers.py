@@ -126,7 +126,7 @@ class Readers:
 
     def provisioning(self) -> None:
         tracker = Tracker()
-        patience = StartupDeadline(seconds=900.0, began=NOW - 100, grace=60.0)
+        deadline = StartupDeadline(seconds=900.0, began=NOW - 100, grace=60.0)
         for pod in self.pods:
             found = read_pod(pod)
             if found is not None:
@@ -134,7 +134,7 @@ class Readers:
         for node in self.nodes:
             tracker.observe_node(read_node(node), NOW, live=self.forger.chance.random() < 0.5)
             record = tracker.records.get(node.metadata.name)
-            judge_startup(node, record, keys=("k",), deadline=patience, now=NOW)
+            judge_startup(node, record, keys=("k",), deadline=deadline, now=NOW)
         tracker.pop_saves()
 
     def agent(self) -> None:

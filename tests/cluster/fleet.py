@@ -30,7 +30,7 @@ KERNEL, SECOND_KERNEL = "5.15.0-69-generic", "6.8.0-31-generic"
 COSTS = CostModel()
 OLD, NEW, BAD = "525.60.13", "525.125.06", "525.125.07"
 #: Simulated seconds for a whole fleet.
-PATIENCE = 14_400.0
+TIMEOUT = 14_400.0
 
 
 def image(version: str, kernel: str = KERNEL) -> str:
@@ -106,7 +106,7 @@ class Fleet(VirtualLab):
         return all(self.gpus(name) == {"nvidia.com/gpu": count} for name in self.cluster.nodes)
 
     async def reach(self, found: Callable[[], Any], what: str) -> None:
-        await self.until(found, what, PATIENCE)
+        await self.until(found, what, TIMEOUT)
 
     async def workload(self, name: str, node: str, **spec: Any) -> None:
         """A pod with a card on a node, which comes again elsewhere when it is evicted."""

@@ -22,7 +22,7 @@ from tessera.kube.resources.meta import Resource
 CARD = {"nvidia.com/gpu": 1}
 BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True, dict[str, Any])
 #: Simulated seconds in which a node is emptied and has its driver again.
-PATIENCE = 3600.0
+TIMEOUT = 3600.0
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ async def lose_driver_pod(lab: Drivers) -> None:
 
 
 async def all_is_back(lab: Drivers) -> None:
-    await lab.until(lambda: lab.serves("a") and lab.ready_of("train"), "node and workload are back", PATIENCE)
+    await lab.until(lambda: lab.serves("a") and lab.ready_of("train"), "node and workload are back", TIMEOUT)
 
 
 def told(lab: Drivers) -> DriverStatus:
@@ -104,7 +104,7 @@ def test_without_auto_upgrade_nobody_is_evicted_until_a_person_asks_for_it(with_
     async def scenario(lab: Drivers) -> None:
         await lab.policy(upgradePolicy={"autoUpgrade": False})
         await lose_driver_pod(lab)
-        await lab.until(lambda: "upgradePolicy.autoUpgrade is off" in told(lab).reason, "the node says why", PATIENCE)
+        await lab.until(lambda: "upgradePolicy.autoUpgrade is off" in told(lab).reason, "the node says why", TIMEOUT)
         await lab.clock.sleep(3600)
         assert told(lab).phase is DriverPhase.FAILED
         assert "cannot unload the driver before while pods use the cards" in told(lab).reason
@@ -123,14 +123,14 @@ def test_pods_that_cannot_be_evicted_are_asked_once_and_the_driver_comes_when_th
         await lab.policy(upgradePolicy={"autoUpgrade": True, "podDeletion": {"timeoutSeconds": 60}})
         await keep_workload(lab)
         await lose_driver_pod(lab)
-        await lab.until(lambda: state(lab) == "upgrade-failed", "it was tried", PATIENCE)
+        await lab.until(lambda: state(lab) == "upgrade-failed", "it was tried", TIMEOUT)
         await lab.clock.sleep(3600)
         assert (state(lab), evicted(lab)) == ("upgrade-failed", [])
         assert not seen(lab).spec.unschedulable
         assert "disruption budget" in told(lab).reason
         assert await failures(lab) == {}  # the driver set is as good as before
         await lab.delete_owned("train")
-        await lab.until(lambda: lab.serves("a") and state(lab) == "upgrade-done", "the node serves", PATIENCE)
+        await lab.until(lambda: lab.serves("a") and state(lab) == "upgrade-done", "the node serves", TIMEOUT)
 
     with_drivers(scenario)
 
@@ -144,7 +144,7 @@ def test_pods_that_could_not_leave_say_nothing_against_the_next_driver_which_com
         await keep_workload(lab)
         await run_workload(lab)
         await lab.policy(version=NEWER, upgradePolicy=upgrade)
-        await lab.until(lambda: state(lab) == "upgrade-failed", "it was tried", PATIENCE)
+        await lab.until(lambda: state(lab) == "upgrade-failed", "it was tried", TIMEOUT)
         await lab.served("a")
         lab.cluster.add_node(node("b"))
         await lab.served("b")
@@ -154,7 +154,7 @@ def test_pods_that_could_not_leave_say_nothing_against_the_next_driver_which_com
         assert await failures(lab) == {}
         assert (state(lab), evicted(lab)) == ("upgrade-failed", [])
         await lab.delete_owned("train")
-        await lab.until(lambda: told(lab).version == NEWER and lab.serves("a"), "it came", PATIENCE)
+        await lab.until(lambda: told(lab).version == NEWER and lab.serves("a"), "it came", TIMEOUT)
 
     with_drivers(scenario)
 
@@ -182,12 +182,10 @@ def test_boots_are_no_crashes_of_a_driver(with_drivers: Callable[..., None]) -> 
         )  # the image is on the node, and nowhere else any more
         await lab.create_owned("train", CARD)
         for _ in range(5):
-            await lab.until(lambda: lab.ready_of("train"), "the workload runs", PATIENCE)
+            await lab.until(lambda: lab.ready_of("train"), "the workload runs", TIMEOUT)
             lab.cluster.nodes["a"].reboot()
             await lab.until(lambda: not lab.gpus("a"), "the node is down")
-            await lab.until(
-                lambda: lab.serves("a") or told(lab).phase is DriverPhase.FAILED, "it is up again", PATIENCE
-            )
+            await lab.until(lambda: lab.serves("a") or told(lab).phase is DriverPhase.FAILED, "it is up again", TIMEOUT)
             assert (told(lab).phase, told(lab).set) == (DriverPhase.READY, before.set)
         assert evicted(lab) == []
 

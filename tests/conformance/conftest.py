@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.support.conformance_api import PATIENCE, Api, Kubectl
+from tests.support.conformance_api import TIMEOUT, Api, Kubectl
 
 from tessera.clock import SystemClock
 from tessera.kube import event_recorder
@@ -51,10 +51,10 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     thread = threading.Thread(target=loop.run_until_complete, args=(_lab(usable, ended),), daemon=True)
     log.addFilter(is_other_thread)
     thread.start()
-    assert ready.wait(PATIENCE)
+    assert ready.wait(TIMEOUT)
     yield path
     loop.call_soon_threadsafe(ended.set)
-    thread.join(PATIENCE)
+    thread.join(TIMEOUT)
     loop.close()
     log.removeFilter(is_other_thread)
 

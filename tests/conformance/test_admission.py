@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.support.conformance_api import MERGE, PATIENCE, Answer, Api, configmap
+from tests.support.conformance_api import MERGE, TIMEOUT, Answer, Api, configmap
 
 MUTATING = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 VALIDATING = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
@@ -39,7 +39,7 @@ def marked(name: str, **labels: str) -> Any:
 
 async def refusal(api: Api, core: str, sent: Any) -> Answer:
     """The refusal of a create; a configuration needs a moment until it counts."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while True:
             answer = await api("POST", f"{core}/configmaps", sent)
             if answer.status >= 400:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.support.conformance_api import APPLY, CRDS, MERGE, PATIENCE, Answer, Api, Obj, causes, gated_pod, limited
+from tests.support.conformance_api import APPLY, CRDS, MERGE, TIMEOUT, Answer, Api, Obj, causes, gated_pod, limited
 
 from tessera.api.names import INSTASLICE_NAMESPACE, QUOTA_RESOURCE, resource_of
 
@@ -119,7 +119,7 @@ async def test_the_webhook_is_asked_about_no_other_pods(
 
     async def refusal(pod: Obj) -> Answer:
         """A configuration needs a moment until it counts."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while True:
                 answer = await created(pod)
                 if answer.status >= 300:

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from tests.support.conformance_api import MERGE, PATIENCE, Api, causes, configmap, gated_pod, limited
+from tests.support.conformance_api import MERGE, TIMEOUT, Api, causes, configmap, gated_pod, limited
 
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Conflict
@@ -192,7 +192,7 @@ async def test_quota_is_given_back(api: Api, core: str) -> None:
     assert (await api("POST", f"{core}/pods", gated_pod("b"))).status == 403
     (await api("DELETE", f"{core}/pods/a")).ok()
     await api.until(f"{core}/resourcequotas/q", lambda answer: answer.body["status"]["used"] == {"pods": "0"})
-    async with asyncio.timeout(PATIENCE):  # who admits may see it a moment later
+    async with asyncio.timeout(TIMEOUT):  # who admits may see it a moment later
         while (await api("POST", f"{core}/pods", gated_pod("b"))).status != 201:
             pass
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.support.conformance_api import MERGE, PATIENCE, Answer, Api, causes, configmap
+from tests.support.conformance_api import MERGE, TIMEOUT, Answer, Api, causes, configmap
 
 GROUP = "/apis/admissionregistration.k8s.io/v1"
 POLICIES, BINDINGS = f"{GROUP}/validatingadmissionpolicies", f"{GROUP}/validatingadmissionpolicybindings"
@@ -46,7 +46,7 @@ def enforced(api: Api, core: str, namespace: str, unique: str, cleanup: Callable
         probe = {"expression": "object == null || object.metadata.name != 'probe'", "message": "in force"}
         (await api("POST", POLICIES, policy(unique, *validations, probe, **spec))).ok()
         (await api("POST", BINDINGS, bind(unique, namespace, *actions, **(binding or {})))).ok()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while not _heeded(await api("POST", f"{core}/configmaps?dryRun=All", configmap("probe"))):
                 pass
 

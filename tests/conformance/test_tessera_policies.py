@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from tests.support.conformance_api import APPLY, CRDS, MERGE, PATIENCE, STRATEGIC, Answer, Api
+from tests.support.conformance_api import APPLY, CRDS, MERGE, STRATEGIC, TIMEOUT, Answer, Api
 
 from tessera.api.names import QUOTA_RESOURCE
 
@@ -109,7 +109,7 @@ async def two_nodes(
         unbound=await token("tessera-agent"),
     )
     for who in (found.agent, found.driver):
-        async with asyncio.timeout(PATIENCE):  # rights and policies need a moment until they count
+        async with asyncio.timeout(TIMEOUT):  # rights and policies need a moment until they count
             probe = {"metadata": {"labels": {"x": "y"}}}
             while "denied request" not in str(
                 (await who("PATCH", f"{found.node(found.other)}?dryRun=All", probe, content=MERGE)).body
@@ -341,7 +341,7 @@ async def judged(api: Api, core: str, namespace: str, unique: str, cleanup: Call
     async def ask(pod: Any) -> Answer:
         return await api("POST", f"{core}/pods?dryRun=All", pod)
 
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while (await ask(pod_with(env=[VISIBLE]))).status < 400:
             pass
     return ask
@@ -401,6 +401,6 @@ async def test_a_mebibyte_of_environment_is_no_way_past_the_policy(judged: Any) 
 async def test_a_namespace_is_left_out_by_its_label(api: Api, judged: Any, namespace: str) -> None:
     label = {"metadata": {"labels": {"tessera.dev/device-access": "allowed"}}}
     (await api("PATCH", f"/api/v1/namespaces/{namespace}", label, content=MERGE)).ok()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while (await judged(pod_with(env=[VISIBLE]))).status >= 400:
             pass

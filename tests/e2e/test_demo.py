@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.support.running_lab import PATIENCE
+from tests.support.running_lab import TIMEOUT
 
 
 def demo(temporary: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -63,7 +63,7 @@ def test_an_interrupted_demo_leaves_nothing_either(temporary: Path) -> None:
         command, env={**os.environ, "TMPDIR": str(temporary)}, stdout=subprocess.PIPE, text=True, bufsize=1
     ) as run:
         assert run.stdout is not None
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while len(processes_below(temporary)) < 1 and time.monotonic() < deadline:
             os.sched_yield()
         run.send_signal(signal.SIGINT)

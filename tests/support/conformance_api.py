@@ -15,7 +15,7 @@ from tessera.kube.transport.http import HttpTransport
 from tessera.kube.transport.interface import Request, Response
 
 #: Seconds in which a controller of a real cluster does its part.
-PATIENCE = 180.0
+TIMEOUT = 180.0
 MERGE, JSON_PATCH = "application/merge-patch+json", "application/json-patch+json"
 STRATEGIC, APPLY = "application/strategic-merge-patch+json", "application/apply-patch+yaml"
 
@@ -64,7 +64,7 @@ class Api:
 
     async def until(self, path: str, found: Callable[[Answer], bool]) -> Answer:
         """The first answer of a GET that satisfies; controllers need a moment."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while True:
                 answer = await self("GET", path)
                 if found(answer):
@@ -105,7 +105,7 @@ class Watch:
         Raises:
             StopAsyncIteration: the server ended the watch.
         """
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while b"\n" not in self._rest:
                 self._rest += await anext(self._chunks)
         line, _, self._rest = self._rest.partition(b"\n")
@@ -135,7 +135,7 @@ class Kubectl:
         text = None if manifest is None else json.dumps(manifest)
         command = ["kubectl", "-n", self._namespace, *arguments]
         done = await asyncio.to_thread(
-            subprocess.run, command, input=text, env=self._env, capture_output=True, text=True, timeout=PATIENCE
+            subprocess.run, command, input=text, env=self._env, capture_output=True, text=True, timeout=TIMEOUT
         )
         assert (done.returncode != 0) is fails, f"kubectl {' '.join(arguments)}: {done.stdout}{done.stderr}"
         return str(done.stderr if fails else done.stdout)
@@ -173,7 +173,7 @@ async def limited(api: Api, core: str, hard: Obj) -> None:
     later = {"metadata": {"name": "later"}, "spec": {"hard": {"count/services": "0"}}}
     (await api("POST", quotas, later)).ok()
     service = {"metadata": {"name": "probe"}, "spec": {"ports": [{"port": 80}]}}
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while (await api("POST", f"{core}/services?dryRun=All", service)).status != 403:
             pass
     (await api("DELETE", f"{quotas}/later")).ok()

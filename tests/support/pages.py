@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 #: Seconds that a look at the cluster may take until it shows what the page does, on a loaded machine.
-PATIENCE = 180.0
+TIMEOUT = 180.0
 #: First and longest seconds between two looks. They leave the core to the lab, and let virtual time leap.
 PAUSES = 0.1, 1.0
 #: Commands that only look; `get` of one field prints no end of line.
@@ -77,7 +77,7 @@ class Page:
         """
         shell = Shell(lab_folder)
         for command, shown in self.steps():
-            deadline, pause = time.monotonic() + PATIENCE, PAUSES[0]
+            deadline, pause = time.monotonic() + TIMEOUT, PAUSES[0]
             status, printed = self._typed(shell, command)
             while not shows(shown, printed) and _LOOKS.match(command) and time.monotonic() < deadline:
                 time.sleep(pause)
@@ -137,6 +137,6 @@ class Shell:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
         )
         return done.returncode, done.stdout

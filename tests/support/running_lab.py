@@ -13,7 +13,7 @@ from tests.support.command_line import run_tessera
 from tessera_lab.daemon.lab_folder import LabState
 
 #: Seconds that anything in the lab may take on a loaded machine of two cores.
-PATIENCE = 180.0
+TIMEOUT = 180.0
 
 #: First and longest seconds between two looks. They leave the core to the lab, and let virtual time leap.
 PAUSES = 0.05, 0.5
@@ -32,7 +32,7 @@ class RunningLab:
     def run(self, *command: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
         """Runs any program as this lab's user would."""
         return subprocess.run(
-            command, input=text, env=self.env, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE
+            command, input=text, env=self.env, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT
         )
 
     def kubectl(self, *arguments: str, manifest: Any = None, fails: bool = False) -> str:
@@ -47,7 +47,7 @@ class RunningLab:
 
     def run_tessera(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Runs the command line as this lab's user would."""
-        return run_tessera(*arguments, env=self.env, cwd=ROOT, timeout=PATIENCE)
+        return run_tessera(*arguments, env=self.env, cwd=ROOT, timeout=TIMEOUT)
 
     def tessera(self, *arguments: str, fails: bool = False) -> str:
         """Runs the command line and returns what it printed."""
@@ -57,13 +57,13 @@ class RunningLab:
 
     def eventually(self, found: Callable[[], Any]) -> Any:
         """The first true answer of ``found``; kubectl has no event for everything that a user looks at."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         pause = PAUSES[0]
         while True:
             answer = found()
             if answer:
                 return answer
-            assert time.monotonic() < deadline, f"not within {PATIENCE} seconds: {found}"
+            assert time.monotonic() < deadline, f"not within {TIMEOUT} seconds: {found}"
             time.sleep(pause)
             pause = min(2 * pause, PAUSES[1])
 

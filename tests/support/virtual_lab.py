@@ -27,7 +27,7 @@ COMMANDS = TesseraCommands(
 #: Runs Tessera's own containers, as its command line does.
 ENTRYPOINT = build_entrypoint(COMMANDS)
 #: Simulated seconds that anything may take; an hour of them costs milliseconds.
-PATIENCE = 600.0
+TIMEOUT = 600.0
 
 
 class VirtualLab:
@@ -153,7 +153,7 @@ class VirtualLab:
         pod = self.pod(name)
         return pod.status.phase if pod is not None else ""
 
-    async def until(self, found: Callable[[], Any], what: str, seconds: float = PATIENCE) -> None:
+    async def until(self, found: Callable[[], Any], what: str, seconds: float = TIMEOUT) -> None:
         """Waits for a state of pods, events and Instaslice objects."""
         await self.watched.wait_until(lambda: found() or None, seconds, what)
 

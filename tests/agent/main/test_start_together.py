@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from tests.agent.conftest import Scene
 
-#: Kubelet's patience with PreStartContainer, seconds.
-PATIENCE = 30.0
+#: Kubelet's timeout of PreStartContainer, seconds.
+TIMEOUT = 30.0
 
 
 def test_a_foreign_instance_without_a_compute_instance_is_not_touched(play: Callable[..., None]) -> None:
@@ -73,7 +73,7 @@ def test_a_kubelet_that_is_restarted_while_an_init_container_runs_starts_all_wit
     play(story)
 
 
-def test_fifty_six_pods_of_a_rebooted_node_start_within_kubelets_patience(play: Callable[..., None]) -> None:
+def test_fifty_six_pods_of_a_rebooted_node_start_within_kubelets_timeout(play: Callable[..., None]) -> None:
     """Eight cards are cut side by side; pods without an owner come back under their UIDs and find their slices."""
     places = [("1g.5gb", card, start) for card in range(8) for start in range(7)]
     seconds: list[float] = []
@@ -106,4 +106,4 @@ def test_fifty_six_pods_of_a_rebooted_node_start_within_kubelets_patience(play: 
 
     slow = {"create_gpu_instance": 2.0, "create_compute_instance": 1.0}
     play(story, cards="8xA100-40GB", latencies=slow)
-    assert max(seconds) < PATIENCE
+    assert max(seconds) < TIMEOUT

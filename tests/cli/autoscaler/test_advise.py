@@ -97,7 +97,7 @@ def test_what_is_piped_into_a_cluster_is_told_of_on_standard_error(form: str, on
     assert ("these timers apply to all node groups" in told.err) is (form != "capi")
 
 
-def test_karpenters_policy_and_unknown_patience_are_left_as_they_are(one: str, rows: str, capsys: Told) -> None:
+def test_karpenters_policy_and_unknown_timeouts_are_left_as_they_are(one: str, rows: str, capsys: Told) -> None:
     assert main(["autoscaler", "advise", "--samples", one, "-o", "karpenter"]) == 0
     told = capsys.readouterr()
     assert set(yaml.safe_load(told.out)["spec"]) == {"template"}

@@ -18,7 +18,7 @@ POLICY = ["--policy", "examples/drivers/cluster-policy.yaml"]
 RESET = ["bench", "policy-reset", "--node", "node-1", *POLICY, "--yes", "--repeat", "2"]
 AUTOSCALE = ["bench", "autoscale", "--name", "theirs", "--repeat", "2"]
 #: No answer of the server takes as long. Where nothing more will come, the test's time leaps.
-PATIENCE = ["--timeout", "55s"]
+TIMEOUT = ["--timeout", "55s"]
 LISTS = "waits until node node-1 lists nvidia.com/gpu"
 
 
@@ -49,12 +49,12 @@ def test_the_first_sample_need_not_have_pulled_anything(serving: Serving, capsys
     assert "  the first sample may pull images that later ones find on the node; it is shown" in capsys.readouterr().out
 
 
-def test_where_no_node_comes_the_scheduler_is_heard_and_patience_ends(
+def test_where_no_node_comes_the_scheduler_is_quoted_and_the_wait_times_out(
     serving: Serving, leaping: Leaping, capsys: Told
 ) -> None:
     """The scheduler may speak before the wait begins or after."""
     told = leaping("no node fits")
-    assert main([*AUTOSCALE, *PATIENCE, "--kubeconfig", serving(scales=False)]) == 1
+    assert main([*AUTOSCALE, *TIMEOUT, "--kubeconfig", serving(scales=False)]) == 1
     first, second, *_, failed = told.getvalue().splitlines()
     waits = "theirs: waits until pod default/tessera-bench runs"
     assert {first, second} == {waits, f"theirs: no node fits: {UNSCHEDULABLE}"}
@@ -78,7 +78,7 @@ def test_a_first_sample_after_which_nothing_came_is_kept(
 ) -> None:
     leaping(LISTS, times=2)
     file = tmp_path / "results.json"
-    run = [*RESET, *PATIENCE, "--json", str(file)]
+    run = [*RESET, *TIMEOUT, "--json", str(file)]
     assert main([*run, "--kubeconfig", serving(follows=1)]) == 1
     (written,) = json.loads(file.read_bytes())["results"]
     assert (written["first"] >= 0, written["samples"]) == (True, [])
@@ -99,7 +99,7 @@ def test_why_an_experiment_failed_is_said_last_also_where_its_samples_cannot_be_
     serving: Serving, leaping: Leaping, capsys: Told
 ) -> None:
     told = leaping(LISTS, times=2)
-    run = [*RESET, *PATIENCE, "--json", "/dev/full"]
+    run = [*RESET, *TIMEOUT, "--json", "/dev/full"]
     assert main([*run, "--kubeconfig", serving(follows=1)]) == 1
     out = capsys.readouterr().out
     assert json.loads(out[out.index("{") :])["results"][0]["first"] >= 0

@@ -17,8 +17,8 @@ def node(name: str, pool: PoolKey | None = POOL, **said: str) -> DriverNodeFacts
 
 
 def use(*nodes: DriverNodeFacts, policy: DriverPolicy = POLICY) -> KernelsInUse:
-    governance = PolicySelection(cluster=policy, nodes={each.name: policy for each in nodes})
-    return kernels_in_use(governance, {each.name: each for each in nodes})
+    selection = PolicySelection(cluster=policy, nodes={each.name: policy for each in nodes})
+    return kernels_in_use(selection, {each.name: each for each in nodes})
 
 
 def test_a_pool_counts_once_under_a_policy() -> None:

@@ -257,7 +257,7 @@ async def test_a_mirror_answers_for_itself(repository: ImageRepository, resolver
     repository.images = {tag("ubuntu22.04", kernel=UBUNTU.kernel): ("amd64",)}
     with silent() as other:
         source = ImageSource(repository=f"{other}/nvidia", image="driver", version="580.65.06")
-        async with resolving(ManualClock(), patience=0.1) as hasty:
+        async with resolving(ManualClock(), seconds=0.1) as hasty:
             query = ImageQuery(source=source, pool=UBUNTU, kind=ImageKind.PRECOMPILED)
             assert (await hasty.resolve(query)).outcome is Outcome.UNREACHABLE
             (mirror,) = list_mirror_sources(source, [f"{repository.host}/copies"])
@@ -338,7 +338,7 @@ async def test_four_ways_to_fail_are_four_outcomes(basic: str) -> None:
 
     async with (
         resolving(ManualClock(), secrets_of(basic)) as resolver,
-        resolving(ManualClock(), patience=0.1) as stranger,
+        resolving(ManualClock(), seconds=0.1) as stranger,
     ):
         assert (await resolver.resolve(branch)).outcome is Outcome.FOUND
         assert (await resolver.resolve(exact)).outcome is Outcome.NOT_FOUND

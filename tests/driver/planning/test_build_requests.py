@@ -70,7 +70,7 @@ def test_the_job_that_is_waited_for_is_named() -> None:
     assert "Job" not in stands(BuildState(phase=BuildPhase.NONE))[1]
 
 
-def test_patience_with_a_build_ends() -> None:
+def test_the_wait_for_a_build_ends() -> None:
     late = NOW - BUILD_TIMEOUT - 1
     assert stands(BuildState(phase=BuildPhase.RUNNING, since=late))[0] is Stands.OVERDUE
     assert stands(BuildState(phase=BuildPhase.NONE), wanted_since=late)[0] is Stands.OVERDUE
@@ -98,7 +98,7 @@ def test_what_cannot_be_built_is_a_failure_with_its_reason_and_no_order() -> Non
     assert "flatcar" in view.reason
 
 
-def test_patience_begins_with_the_first_who_waits_and_ends_with_the_last() -> None:
+def test_the_timeout_begins_with_the_first_node_that_waits_and_ends_with_the_last() -> None:
     async def story() -> None:
         clock = LoopClock(NOW)
         client = Client(InProcessTransport(ApiServer(clock), ADMIN), field_manager="t", clock=clock)

@@ -94,14 +94,14 @@ class Cluster:
     def decide(self) -> list[Instruction]:
         """Rounds of decisions until nothing more has to be asked."""
         while True:
-            governance = PolicySelection()
+            selection = PolicySelection()
             if self.managed:
-                governance = PolicySelection(cluster=self.policy, nodes=dict.fromkeys(self.nodes, self.policy))
+                selection = PolicySelection(cluster=self.policy, nodes=dict.fromkeys(self.nodes, self.policy))
             self.decision = plan_cluster(
                 ClusterSnapshot(
                     nodes=self.nodes,
                     pods=self.pods,
-                    selection=governance,
+                    selection=selection,
                     sets=self.sets,
                     answers=self.asked,
                     unpullable=self.unpullable,

@@ -114,7 +114,7 @@ def test_a_registry_that_does_not_answer_is_waited_for() -> None:
     assert "unreachable" in verdict.waiting
 
 
-def test_patience_with_a_silent_registry_ends() -> None:
+def test_the_wait_for_a_silent_registry_ends() -> None:
     registries = Registries().says(Outcome.UNREACHABLE, EXACT).has(BUILDER)
     assert chosen(choose_strategy(NODE, policy(), registries, StrategyInputs(may_wait=False))) is DriverStrategy.BUILT
 

@@ -74,9 +74,9 @@ def test_a_cluster_without_the_kinds_is_read_and_leaves_everything_as_it_is_unti
             await lab.define()
             await lab.clock.sleep(60)
             await lab.write()
-            governance = policies.select_policy(NODES)
-            assert not governance.frozen
-            assert set(governance.nodes) == {"a"}
+            selection = policies.select_policy(NODES)
+            assert not selection.frozen
+            assert set(selection.nodes) == {"a"}
             assert lab.stirred == ["policy/ClusterPolicy/p"]
 
     play(story)

@@ -79,7 +79,7 @@ def tls(stored: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tupl
 
 @pytest.fixture
 async def client() -> AsyncIterator[RegistryClient]:
-    """Plain HTTP everywhere, and half a second of patience."""
+    """Plain HTTP everywhere, and a timeout of half a second."""
     made = RegistryClient(RegistryHttp(Trust(plain=("*",)), total=5.0, environment={}), SystemClock())
     yield made
     await made.close()

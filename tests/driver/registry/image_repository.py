@@ -82,9 +82,9 @@ class ImageRepository:
 
 @asynccontextmanager
 async def resolving(
-    clock: ManualClock, secrets: Secrets = no_secrets, patience: float = 5.0
+    clock: ManualClock, secrets: Secrets = no_secrets, seconds: float = 5.0
 ) -> AsyncIterator[RegistryResolver]:
-    client = RegistryClient(RegistryHttp(Trust(plain=("*",)), total=patience, environment={}), clock)
+    client = RegistryClient(RegistryHttp(Trust(plain=("*",)), total=seconds, environment={}), clock)
     made = RegistryResolver(clock, client=client, secrets=secrets, rng=random.Random(7))
     try:
         yield made

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import msgspec
 
 #: Seconds that a program may take to start or end on a loaded machine.
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 OCI = "application/vnd.oci.image."
 
@@ -93,7 +93,7 @@ class Registry(msgspec.Struct, frozen=True):
                 ],
                 check=True,
                 capture_output=True,
-                timeout=PATIENCE,
+                timeout=TIMEOUT,
             )
 
 
@@ -132,7 +132,7 @@ def registry(storage: Path, **settings: Any) -> Iterator[Registry]:
     finally:
         process.terminate()
         try:
-            process.wait(PATIENCE)
+            process.wait(TIMEOUT)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

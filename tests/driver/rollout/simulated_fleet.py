@@ -41,7 +41,7 @@ from tessera.kube.resources.meta import Uid
 from tessera.kube.resources.pods import ContainerState, ContainerStateTerminated, ContainerStateWaiting
 
 #: What becomes of a driver set: it works, its container ends again and again, its image is nowhere, nothing proves it.
-GOOD, CRASHES, NO_IMAGE, UNPROVEN = "good", "crashes", "no image", "unproven"
+GOOD, CRASHES, NO_IMAGE, NOT_VALIDATED = "good", "crashes", "no image", "not validated"
 
 #: The set that fits nodes which booted into another kernel.
 OTHER_KERNEL = "ffffffffff"
@@ -263,7 +263,7 @@ class SimulatedFleet:
     def validator(self, node: SimNode) -> None:
         """Proves a driver that runs."""
         for driver in node.drivers:
-            proves = driver.phase == "ready" and not driver.terminating and self.sets[driver.set] != UNPROVEN
+            proves = driver.phase == "ready" and not driver.terminating and self.sets[driver.set] != NOT_VALIDATED
             if node.ready and proves and driver.set == node.set:
                 node.validated = driver.uid
 

@@ -89,9 +89,9 @@ def test_the_canary_begins_when_its_image_is_there_and_the_others_wait_until_it_
 
 def test_a_node_that_came_up_with_the_set_is_proof_enough() -> None:
     assert moved(decided([works(), *fresh(2)]), UpgradeState.CORDON) == ["n0"]
-    unproven = replaced(works(), validated=False)
+    not_validated = replaced(works(), validated=False)
     parallel = UpgradePolicy(max_parallel=5, max_unavailable=5)
-    assert moved(decided([unproven, *fresh(3)], parallel), UpgradeState.CORDON) == ["n0"]
+    assert moved(decided([not_validated, *fresh(3)], parallel), UpgradeState.CORDON) == ["n0"]
 
 
 def test_requested_nodes_go_first_then_idle_ones_then_those_with_the_fewest_pods() -> None:
@@ -341,7 +341,7 @@ def test_a_pod_without_cards_that_no_drain_could_take_is_in_nobodys_way() -> Non
     assert moved(decided([view], UpgradePolicy(drain=DrainSettings(enable=True))), UpgradeState.CORDON) == ["n1"]
 
 
-def test_a_pull_in_trouble_is_looked_at_again_when_patience_ends() -> None:
+def test_a_failing_pull_is_looked_at_again_at_its_timeout() -> None:
     (pod,) = pulled(PullProgress.PULLING)
     view = node(pulls=(msgspec.structs.replace(pod, until=NOW + 600),))
     assert decided([view]).until == NOW + 600

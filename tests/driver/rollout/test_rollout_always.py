@@ -17,8 +17,8 @@ from tests.driver.rollout.simulated_fleet import (
     CRASHES,
     GOOD,
     NO_IMAGE,
+    NOT_VALIDATED,
     OTHER_KERNEL,
-    UNPROVEN,
     SimNode,
     SimulatedFleet,
 )
@@ -34,7 +34,7 @@ from tessera.kube.resources import Node, Pod
 from tessera.replay.service import Recorders
 
 FIRST, SECOND, CRASHING, MISSING, UNSURE = "aaaaaaaaaa", "bbbbbbbbbb", "cccccccccc", "dddddddddd", "eeeeeeeeee"
-SETS = {FIRST: GOOD, SECOND: GOOD, CRASHING: CRASHES, MISSING: NO_IMAGE, UNSURE: UNPROVEN, OTHER_KERNEL: GOOD}
+SETS = {FIRST: GOOD, SECOND: GOOD, CRASHING: CRASHES, MISSING: NO_IMAGE, UNSURE: NOT_VALIDATED, OTHER_KERNEL: GOOD}
 
 
 class Controller:

@@ -19,7 +19,7 @@ M = Milestone
 READY = condition("Ready")
 SHARED = condition("GpuSharingApplied")
 LAYOUT = condition("GpuMigLayoutApplied")
-PATIENCE = StartupDeadline(seconds=900, began=T0 - 86400, grace=60)
+DEADLINE = StartupDeadline(seconds=900, began=T0 - 86400, grace=60)
 KEYS = (STARTUP_TAINT,)
 SLICE = msgspec.structs.replace(
     WHOLE, resource="nvidia.com/mig-1g.5gb", kind=OfferKind.SLICE, profile="1g.5gb", count=7
@@ -49,7 +49,7 @@ def with_(**at: float) -> ProvisioningRecord:
 
 def test_a_node_that_offers_what_it_should_is_freed() -> None:
     assert missing_offer(node()) == ""
-    found = judge_startup(node(), with_(allocatable=130), keys=KEYS, deadline=PATIENCE, now=T0 + 132)
+    found = judge_startup(node(), with_(allocatable=130), keys=KEYS, deadline=DEADLINE, now=T0 + 132)
     assert found.remove_taints
     assert found.condition is not None
     assert found.condition.status == "True"
@@ -98,7 +98,7 @@ def test_what_is_missing_keeps_the_taint(unlike: dict[str, Any], facts: tuple[st
     missing = missing_offer(node(**unlike))
     for fact in facts:
         assert fact in missing
-    found = judge_startup(node(**unlike), RECORD, keys=KEYS, deadline=PATIENCE, now=T0 + 30)
+    found = judge_startup(node(**unlike), RECORD, keys=KEYS, deadline=DEADLINE, now=T0 + 30)
     assert (found.remove_taints, found.condition, found.due) == (False, None, T0 + 900)
 
 
@@ -122,7 +122,7 @@ def test_startup_taints_of_others_are_theirs() -> None:
     both = node(taints=(f"{PREFIXES[0]}network", STARTUP_TAINT))
     assert [each.key for each in startup_taints(both, KEYS)] == [STARTUP_TAINT]
     others = node(taints=(f"{PREFIXES[0]}network",))
-    assert not judge_startup(others, with_(allocatable=1), keys=KEYS, deadline=PATIENCE, now=T0).remove_taints
+    assert not judge_startup(others, with_(allocatable=1), keys=KEYS, deadline=DEADLINE, now=T0).remove_taints
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_at_the_deadline_the_blocking_phase_is_named(
     at: dict[str, float], more: dict[str, Any], reason: str, facts: tuple[str, ...]
 ) -> None:
     late = make_node(taints=KEYS, **{"conditions": (READY,), **more})
-    found = judge_startup(late, with_(**at), keys=KEYS, deadline=PATIENCE, now=T0 + 900)
+    found = judge_startup(late, with_(**at), keys=KEYS, deadline=DEADLINE, now=T0 + 900)
     assert found.condition is not None
     assert (found.condition.status, found.condition.reason) == ("False", reason)
     for fact in facts:
@@ -160,7 +160,7 @@ def test_at_the_deadline_the_blocking_phase_is_named(
 
 def test_a_node_that_is_not_ready_is_told_so_first() -> None:
     record = ProvisioningRecord(node="gpu-1", uid="node-uid", at={M.REGISTERED: T0, M.PULLED: T0 + 5})
-    found = judge_startup(make_node(), record, keys=KEYS, deadline=PATIENCE, now=T0 + 900)
+    found = judge_startup(make_node(), record, keys=KEYS, deadline=DEADLINE, now=T0 + 900)
     assert found.condition is not None
     assert found.condition.reason == "NodeNotReady"
 
@@ -175,7 +175,7 @@ def test_a_controller_that_starts_after_the_deadline_looks_first() -> None:
 def test_a_node_that_comes_up_after_all_is_told_so_and_freed() -> None:
     overdue = condition(PROVISIONED_CONDITION, "False", reason="DriverNotReady")
     found = judge_startup(
-        node(conditions=(READY, SHARED, overdue)), with_(allocatable=1000), keys=KEYS, deadline=PATIENCE, now=T0 + 1000
+        node(conditions=(READY, SHARED, overdue)), with_(allocatable=1000), keys=KEYS, deadline=DEADLINE, now=T0 + 1000
     )
     assert found.remove_taints
     assert found.condition is not None
@@ -185,13 +185,13 @@ def test_a_node_that_comes_up_after_all_is_told_so_and_freed() -> None:
 def test_nothing_is_said_of_a_node_that_lives_on() -> None:
     told = condition(PROVISIONED_CONDITION, "True", reason="Provisioned")
     sick = node(taints=(), conditions=(READY, SHARED, told), allocatable={"nvidia.com/gpu": "0"})
-    found = judge_startup(sick, with_(allocatable=130), keys=KEYS, deadline=PATIENCE, now=T0 + 99999)
+    found = judge_startup(sick, with_(allocatable=130), keys=KEYS, deadline=DEADLINE, now=T0 + 99999)
     assert (found.remove_taints, found.condition, found.due) == (False, None, None)
 
 
 def test_where_others_give_cards_out_nothing_more_is_expected() -> None:
     foreign = node(annotations={}, conditions=(READY,), taints=())
-    found = judge_startup(foreign, with_(allocatable=130), keys=KEYS, deadline=PATIENCE, now=T0 + 99999)
+    found = judge_startup(foreign, with_(allocatable=130), keys=KEYS, deadline=DEADLINE, now=T0 + 99999)
     assert found.condition is not None
     assert found.condition.provisioned
 
@@ -230,7 +230,7 @@ def test_no_taint_goes_before_all_that_is_offered_is_given(
         allocatable=given_out,
         taints=KEYS if tainted else (),
     )
-    found = judge_startup(some, RECORD, keys=KEYS, deadline=PATIENCE, now=T0 + now)
+    found = judge_startup(some, RECORD, keys=KEYS, deadline=DEADLINE, now=T0 + now)
     whole = (
         (ready, sharing) == ("True", "True")
         and layout in {"True", ""}

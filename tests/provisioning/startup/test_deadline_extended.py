@@ -22,7 +22,7 @@ from tessera.provisioning.startup.replacement_policy import has_no_driver_status
 
 M = Milestone
 READY = condition("Ready")
-PATIENCE = StartupDeadline(seconds=900, began=T0 - 86400, grace=60)
+DEADLINE = StartupDeadline(seconds=900, began=T0 - 86400, grace=60)
 KEYS = (GPU_TAINT,)
 RECORD = ProvisioningRecord(node="gpu-1", uid="node-uid", at={M.REGISTERED: T0, M.READY: T0 + 10, M.LABELLED: T0})
 
@@ -35,7 +35,7 @@ WAITING = make_node(
 
 
 def late(record: ProvisioningRecord, seconds: float, node: Any = WAITING) -> StartupJudgement:
-    return judge_startup(node, record, keys=KEYS, deadline=PATIENCE, now=T0 + seconds)
+    return judge_startup(node, record, keys=KEYS, deadline=DEADLINE, now=T0 + seconds)
 
 
 def waiting(since: float, waited: float = 0.0) -> ProvisioningRecord:
@@ -139,7 +139,7 @@ def test_one_of_which_it_was_said_that_it_is_overdue_is_told_that_it_is_not_any_
     assert found.condition.reason == EXTENDED
     for fact in (f"driver was requested only at {rfc3339(T0 + 5000)}", f"deadline is extended to {rfc3339(T0 + 5900)}"):
         assert fact in found.condition.text
-    assert shared_cause(some, LATE, overdue("DriverNotPulled"), deadline=PATIENCE, now=T0 + 5100)
+    assert shared_cause(some, LATE, overdue("DriverNotPulled"), deadline=DEADLINE, now=T0 + 5100)
 
 
 def test_what_is_said_of_one_that_stood_there_before_counts_from_when_its_driver_was_asked_for() -> None:
@@ -181,7 +181,7 @@ def test_another_node_would_help_where_the_driver_is_kept_by_something_of_this_o
     some = make_node(annotations=said)
 
     def why(reason: str) -> str:
-        return shared_cause(some, RECORD, overdue(reason), deadline=PATIENCE, now=T0 + 5000)
+        return shared_cause(some, RECORD, overdue(reason), deadline=DEADLINE, now=T0 + 5000)
 
     assert (why("DriverNotPulled") == "") == helps
     assert why("NodeNotReady") == ""
@@ -196,6 +196,6 @@ def test_a_node_that_was_kept_back_for_long_has_its_time_before_another_takes_it
         found = late(record, seconds, pulling)
         assert found.condition is not None
         assert found.condition.overdue  # that has been said for long
-        text = shared_cause(pulling, record, found.condition, deadline=PATIENCE, now=T0 + seconds)
+        text = shared_cause(pulling, record, found.condition, deadline=DEADLINE, now=T0 + seconds)
         assert bool(text) == kept
         assert not kept or f"it has until {rfc3339(T0 + 8100)}" in text

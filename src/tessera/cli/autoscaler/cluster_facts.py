@@ -36,7 +36,7 @@ from tessera.provisioning.advise.timers import Timers
 from tessera.provisioning.history import ProvisioningHistory
 from tessera.provisioning.milestones import ProvisioningRecord
 from tessera.provisioning.recording import RECORDS_NAME
-from tessera.provisioning.tracking.timestamps import KARPENTER_LABEL, node_group
+from tessera.provisioning.tracking.timestamps import KARPENTER_LABEL, has_gpu_limits, node_group
 
 NODE_POOLS = Resource("karpenter.sh", "v1", "nodepools", "NodePool", False, dict[str, Any])
 
@@ -167,13 +167,9 @@ def _expendable_pods(pods: Iterable[Pod], cutoff: int) -> tuple[str, ...]:
         sorted(
             f"{pod.metadata.namespace}/{pod.metadata.name}"
             for pod in pods
-            if not pod.spec.node_name and (pod.spec.priority or 0) < cutoff and _requests_cards(pod)
+            if not pod.spec.node_name and (pod.spec.priority or 0) < cutoff and has_gpu_limits(pod)
         )
     )
-
-
-def _requests_cards(pod: Pod) -> bool:
-    return any(name.startswith("nvidia.com/") for each in pod.spec.containers for name in each.resources.limits)
 
 
 #: Annotations of nodes that Cluster API or OpenShift made; their autoscaler is Cluster API's.

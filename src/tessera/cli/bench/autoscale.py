@@ -111,16 +111,12 @@ async def _live(run: AutoscaleRun, target: ClusterTarget, results: "list[Samples
     """Measures, and adds the scenario to ``results``; if it fails, with the samples measured before."""
     import random
 
-    from tessera.cli.bench.results import progress_printer
+    from tessera.cli.bench.results import progress_printer, sample_collector
     from tessera.clock import SystemClock
     from tessera.provisioning.experiments.autoscale import Autoscale
     from tessera.provisioning.experiments.results import AUTOSCALE, Samples
 
     tell, samples = progress_printer(run.scenario), list[float]()
-
-    def each(seconds: float) -> None:
-        samples.append(seconds)
-        tell(f"{seconds:.1f} s")
 
     async with connect_measurable(target, AUTOSCALE) as client:
         experiment = Autoscale(
@@ -132,7 +128,7 @@ async def _live(run: AutoscaleRun, target: ClusterTarget, results: "list[Samples
             report=tell,
         )
         try:
-            await experiment.run(run.spec, run.repeats, each=each)
+            await experiment.run(run.spec, run.repeats, each=sample_collector(samples, tell))
         finally:
             simulated = experiment.simulated
             results.append(

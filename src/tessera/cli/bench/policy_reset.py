@@ -1,7 +1,7 @@
 """``tessera bench policy-reset``: the time from applying a ClusterPolicy until a node lists its cards."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -129,7 +129,7 @@ async def _live(run: PolicyRun, target: ClusterTarget, results: "list[Samples]")
     """Measures, and adds every scenario to ``results``; one that fails with the samples measured before."""
     import random
 
-    from tessera.cli.bench.results import progress_printer
+    from tessera.cli.bench.results import progress_printer, sample_collector
     from tessera.clock import SystemClock
     from tessera.provisioning.experiments.policyreset import PolicyReset
     from tessera.provisioning.experiments.results import POLICY_RESET, Samples
@@ -147,12 +147,8 @@ async def _live(run: PolicyRun, target: ClusterTarget, results: "list[Samples]")
                 report=tell,
             )
 
-            def each(seconds: float, tell: Callable[[str], None] = tell, samples: list[float] = samples) -> None:
-                samples.append(seconds)
-                tell(f"{seconds:.1f} s")
-
             try:
-                await experiment.run(policy, run.repeats, each=each)
+                await experiment.run(policy, run.repeats, each=sample_collector(samples, tell))
             finally:
                 results.append(
                     Samples(

@@ -26,6 +26,16 @@ def progress_printer(scenario: str) -> Callable[[str], None]:
     return lambda text: say(f"{scenario}: {text}", err=True)
 
 
+def sample_collector(samples: list[float], report: Callable[[str], None]) -> Callable[[float], None]:
+    """A function that adds a measured time to ``samples`` and reports it."""
+
+    def add(seconds: float) -> None:
+        samples.append(seconds)
+        report(f"{seconds:.1f} s")
+
+    return add
+
+
 @contextmanager
 def collect_results(file: Path | None) -> Iterator[list[Samples]]:
     """Prints the results of a live cluster and writes them to a file, also if the block fails.

@@ -28,6 +28,7 @@ from tessera.controller.objects.pod_relations import (
     PodRelations,
     TopologySpread,
 )
+from tessera.kube.resources.label_index import union
 from tessera.limits.planning import NEIGHBOUR_STEPS
 from tessera.placement.step_budget import StepBudget
 
@@ -279,9 +280,9 @@ class PodAffinityFilter:
         total = self._domain_count(rule.key, counted)
         empty = total < rule.domains or len(sums) < total
         most = rule.skew - own + (0 if empty else min(sums.values(), default=0))
-        full = _union(domains[value] for value, count in sums.items() if count > most)
+        full = union(domains[value] for value, count in sums.items() if count > most)
         if rule.honors_affinity and rule.domains > 1:
-            full |= _union(self._nodes.mask_of(node) for node, count in pods.items() if count + own > rule.skew)
+            full |= union(self._nodes.mask_of(node) for node, count in pods.items() if count + own > rule.skew)
         return self._nodes_with_label(rule.key) & ~full
 
     def _counted_nodes(self, rule: TopologySpread, pod: PodInfo) -> int:
@@ -312,17 +313,17 @@ class PodAffinityFilter:
         self._pods.cost += len(nodes)
         domains = self._nodes.domains(key)
         values = {self._nodes.label(node, key) for node in nodes}
-        return _union(domains[value] for value in values if value is not None)
+        return union(domains[value] for value in values if value is not None)
 
     def _nodes_with_label(self, key: str) -> int:
         """Returns the nodes with a label of this key."""
 
-        def union() -> int:
+        def compute() -> int:
             domains = self._nodes.domains(key)
             self._pods.cost += len(domains)
-            return _union(domains.values())
+            return union(domains.values())
 
-        return self._cached_mask(key, 0, union)
+        return self._cached_mask(key, 0, compute)
 
     def _cached_mask(self, key: Hashable, version: int, compute: Callable[[], int]) -> int:
         """Returns the mask of a key; computes it again when the version of its inputs has changed."""
@@ -330,10 +331,3 @@ class PodAffinityFilter:
         if known is None or known[0] != version:
             known = self._masks[key] = (version, compute())
         return known[1]
-
-
-def _union(masks: Iterable[int]) -> int:
-    union = 0
-    for mask in masks:
-        union |= mask
-    return union

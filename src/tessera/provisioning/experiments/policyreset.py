@@ -22,7 +22,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kube.watch.informer import Informer, InformerGroup
-from tessera.provisioning.tracking.timestamps import read_node
+from tessera.provisioning.tracking.timestamps import has_gpu_limits, read_node
 
 #: Timeout of one step, seconds; kubelet forgets the devices of a missing plugin after 5 minutes.
 STEP_TIMEOUT = 3600.0
@@ -127,7 +127,7 @@ class PolicyReset:
         using = sorted(
             f"{pod.metadata.namespace}/{pod.metadata.name}"
             for pod in self._pods.cache.values()
-            if pod.status.phase not in {"Succeeded", "Failed"} and _uses_cards(pod)
+            if pod.status.phase not in {"Succeeded", "Failed"} and has_gpu_limits(pod)
         )
         if using:
             raise ValueError(
@@ -153,10 +153,6 @@ class PolicyReset:
     async def _until(self, found: Callable[[], bool], what: str) -> None:
         self._report(f"waits until {what}")
         await self._watched.wait_until(found, self._step_timeout, what)
-
-
-def _uses_cards(pod: Pod) -> bool:
-    return any(name.startswith("nvidia.com/") for each in pod.spec.containers for name in each.resources.limits)
 
 
 def _fresh(policy: Mapping[str, Any]) -> dict[str, Any]:

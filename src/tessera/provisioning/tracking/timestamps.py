@@ -226,6 +226,11 @@ def _upstream(pod: Pod) -> PodRole | None:
     return _UPSTREAM.get(labels.get("app", ""))
 
 
+def has_gpu_limits(pod: Pod) -> bool:
+    """True if one of its app containers has a limit of GPUs, slices or shares."""
+    return any(name.startswith("nvidia.com/") for each in pod.spec.containers for name in each.resources.limits)
+
+
 def requests_gpus(pod: Pod) -> bool:
     """True if any of its containers requests GPUs, slices or shares."""
     containers = (*pod.spec.containers, *pod.spec.init_containers)
