@@ -8,7 +8,8 @@ whole nodes stay free for requests of several slices.
 The fleet is a cache of hardware and API objects. It does not know pods, time, or which demands a node admits.
 """
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
 from typing import TypeVar
 
@@ -179,6 +180,20 @@ class Fleet:
     def tables(self) -> tuple[CardTable, ...]:
         """The geometries present."""
         return tuple(self._groups)
+
+    def histogram(self) -> dict[Geometry, Counter[int]]:
+        """Number of cards by geometry and occupancy."""
+        found: dict[Geometry, Counter[int]] = {}
+        for table, groups in self._groups.items():
+            counts = found.setdefault(table.geometry, Counter())
+            for (occupancy, _pending), alike in groups.items():
+                counts[occupancy] += sum(len(cards) for cards in alike.nodes())
+        return found
+
+    def fragmentation(self, geometry: Geometry, states: Mapping[int, int]) -> float:
+        """Mean share of slots that are free but that a random request could not use, for cards of these states."""
+        table = self._tables[geometry]
+        return sum(table.fragmentation(each) * count for each, count in states.items()) / sum(states.values())
 
     def candidates(self, profile: str, *, spread: bool = False) -> Iterator[AlikeCards]:
         """Groups of alike cards that have room for one more instance of a profile.

@@ -27,7 +27,6 @@ class ControllerMetrics:
         self.provisioning = ProvisioningMetrics(self.registry)
         self.rollout = RolloutMetrics(self.registry)
         self.coverage = CoverageMetrics(self.registry)
-        self._waiting = Gauge("tessera_pods_waiting", "Pods that wait for a slice.", registry=self.registry)
         self._promises = Gauge("tessera_slices_promised", "Slices promised to pods, by pod.", registry=self.registry)
         self._leading = Gauge("tessera_leading", "1 while this replica decides.", registry=self.registry)
         self._decisions = Counter("tessera_decisions", "Pods given slices.", registry=self.registry)
@@ -44,9 +43,8 @@ class ControllerMetrics:
             "tessera_api_write_failures", "Writes that failed.", ["kind", "error"], registry=self.registry
         )
 
-    def watch(self, waiting: Callable[[], float], promises: Callable[[], float]) -> None:
-        """Shows the numbers of waiting pods and of promises from now on."""
-        self._waiting.set_function(waiting)
+    def watch(self, promises: Callable[[], float]) -> None:
+        """Shows the number of promises from now on."""
         self._promises.set_function(promises)
 
     def set_leading(self, leads: bool) -> None:

@@ -11,6 +11,7 @@ from tessera.clock import Clock
 from tessera.controller.base.metrics import ControllerMetrics
 from tessera.controller.base.options import ControllerOptions
 from tessera.controller.leadership.leader_session import LeaderSession
+from tessera.controller.main.fleet_metrics import FleetCollector
 from tessera.controller.slicing.slicer import Slicer
 from tessera.driver.images.resolver import PersistentResolver, RegistryResolver
 from tessera.driver.registry.client import RegistryClient
@@ -72,11 +73,8 @@ class Controller:
         self._resolver = resolver
         self._rng = rng
         self._unready_reason = "the election has not begun"
-        self.metrics.watch(self._count_waiting, self._count_promised)
-
-    def _count_waiting(self) -> int:
-        """The pods that wait for a slice; 0 while another replica leads."""
-        return len(self.slicer.state.waiting) if self.slicer else 0
+        self.metrics.watch(self._count_promised)
+        self.metrics.registry.register(FleetCollector(lambda: self.slicer, clock))
 
     def _count_promised(self) -> int:
         """The slices that are promised; 0 while another replica leads."""
