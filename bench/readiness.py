@@ -67,7 +67,7 @@ async def run(number: int, folder: Path) -> dict[str, float]:
 
     async def registered(resource_name: str, options: PluginOptions, client: PluginClient) -> None:
         times.setdefault(ROWS[1], clock.monotonic())
-        await manager.registered(resource_name, options, client)
+        await manager.add_plugin(resource_name, options, client)
 
     options = AgentOptions(
         node_name=NODE, cdi_dir=folder / "cdi", state_dir=folder / "state", markers_dir=folder / "validations"

@@ -141,7 +141,7 @@ class Scene:
             },
         )
         await self.client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
-        self.bus.start(self.kubelet.registered, self.kubelet)
+        self.bus.start(self.kubelet.add_plugin, self.kubelet)
         if agent:
             self.start_agent()
 

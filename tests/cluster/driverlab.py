@@ -17,7 +17,7 @@ from tessera.driver.nodes.node_status import read_status
 from tessera.kube.resources import DAEMONSETS, JOBS, PODS, DaemonSet, Job, Pod
 from tessera.kube.watch.informer import Informer
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
-from tessera_lab.cluster.options import NodeSpec
+from tessera_lab.cluster.options import LabNodeSpec
 from tessera_lab.drivers.driver_catalogue import build_catalogue, builder_image, driver_image
 from tessera_lab.installation.install import build_entrypoint, install_tessera
 from tessera_lab.kubelet.context import Entrypoint
@@ -47,8 +47,8 @@ def builder(version: str = VERSION, system: str = "ubuntu22.04") -> dict[str, An
     return {f"{REPOSITORY}:{version}-{system}": builder_image(version, COSTS)}
 
 
-def node(name: str, kernel: str = K1, os_image: str = JAMMY, architecture: str = "amd64") -> NodeSpec:
-    return NodeSpec(name=name, cards=("T4",), kernel=kernel, os_image=os_image, architecture=architecture)
+def node(name: str, kernel: str = K1, os_image: str = JAMMY, architecture: str = "amd64") -> LabNodeSpec:
+    return LabNodeSpec(name=name, cards=("T4",), kernel=kernel, os_image=os_image, architecture=architecture)
 
 
 class Drivers(VirtualLab):
@@ -120,7 +120,7 @@ Scenario = Callable[[Drivers], Awaitable[None]]
 def play(
     folder: Path,
     scenario: Scenario,
-    nodes: Sequence[NodeSpec],
+    nodes: Sequence[LabNodeSpec],
     images: Mapping[str, SimulatedImage],
     *,
     registries: type[ImageCatalogue] = ImageCatalogue,

@@ -17,7 +17,7 @@ from tessera.provisioning.history import RECORDS_KEY, decode_record
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, Milestone, ProvisioningRecord
 from tessera.provisioning.options import STARTUP_TAINT
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
-from tessera_lab.cluster.options import NodeSpec
+from tessera_lab.cluster.options import LabNodeSpec
 from tessera_lab.drivers.driver_catalogue import build_catalogue, builder_image, driver_image
 from tessera_lab.installation.install import build_entrypoint, install_tessera
 from tessera_lab.kubelet.images.catalogue import ImageCatalogue
@@ -33,8 +33,8 @@ TAINT = ({"key": STARTUP_TAINT, "effect": "NoSchedule"},)
 GROUP = {"eks.amazonaws.com/nodegroup": "gpus"}
 
 
-def machine(name: str, kernel: str = K1, cards: str = "T4") -> NodeSpec:
-    return NodeSpec(name=name, cards=(cards,), kernel=kernel, os_image="Ubuntu 22.04.4 LTS", architecture="amd64")
+def machine(name: str, kernel: str = K1, cards: str = "T4") -> LabNodeSpec:
+    return LabNodeSpec(name=name, cards=(cards,), kernel=kernel, os_image="Ubuntu 22.04.4 LTS", architecture="amd64")
 
 
 class Nodes(VirtualLab):
@@ -101,7 +101,7 @@ def play(folder: Path, scenario: Scenario, *, drivers: bool = True, costs: CostM
         registries = build_catalogue(costs, images)
         given: dict[str, Any] = {"catalogue": registries, "drivers": True} if drivers else {}
         cluster = SimulatedCluster(
-            [NodeSpec(name="plain", cards=())],
+            [LabNodeSpec(name="plain", cards=())],
             clock=LoopClock(1_800_000_000),
             options=ClusterOptions(cdi=cdi, mig_config="", **given, **options),
             entrypoint=build_entrypoint(COMMANDS),

@@ -36,7 +36,7 @@ def test_the_image_is_there_before_a_node_with_the_kernel_is(with_drivers: Calla
         await comes_to(lab, f"0/1 covered. ubuntu22.04 {K2} amd64: ", 60)
         await lab.until(lambda: len(lab.jobs.cache) == 1, "its build is under way", 60)
         await comes_to(lab, "1/1 covered", COSTS.build_seconds + 300)
-        assert lab.catalogue.named(BUILT) is not None
+        assert lab.catalogue.find_image(BUILT) is not None
         lab.cluster.add_node(node("b", K2))
         await lab.served("b", strategy=DriverStrategy.MIRROR, seconds=COSTS.compile_seconds)
         assert len(lab.jobs.cache) == 1

@@ -12,7 +12,7 @@ from tessera_lab.kubelet.devices.device_manager import DeviceManager
 async def serve_kubelet(kubelet: DeviceManager, folder: Path) -> AsyncIterator[None]:
     """Serves the sockets of a kubelet, ``kubelet.sock`` and ``pods.sock``, until the block ends."""
     async with (
-        RegistrationServer(folder, kubelet.registered),
+        RegistrationServer(folder, kubelet.add_plugin),
         PodResourcesServer(folder / "pods.sock", kubelet),
     ):
         yield

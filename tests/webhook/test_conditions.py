@@ -26,7 +26,7 @@ QUOTA = "instaslice.redhat.com/accelerator-memory-quota"
 def asked(pod: dict[str, Any]) -> set[str]:
     """The webhooks that a pod is sent to; fails if a condition has no value."""
     scope = {"object": pod, "oldObject": None, "request": {"operation": "CREATE"}}
-    held = {name: [condition.holds(scope) for condition in conditions] for name, conditions in CONDITIONS.items()}
+    held = {name: [condition.is_true(scope) for condition in conditions] for name, conditions in CONDITIONS.items()}
     return {name for name, conditions in held.items() if all(conditions)}
 
 

@@ -11,12 +11,12 @@ import msgspec
 from tessera_lab.apiserver.interfaces import StatusCause
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value as Kubernetes prints it in an error: strings quoted, the rest as JSON."""
     return msgspec.json.encode(value).decode()
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """A string as Go's ``%q`` prints it."""
     return msgspec.json.encode(text).decode()
 
@@ -26,41 +26,45 @@ def child(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def required(field: str, reason: str = "") -> StatusCause:
+def required_cause(field: str, reason: str = "") -> StatusCause:
     """The field is missing or empty."""
     return StatusCause(
         field=field, reason="FieldValueRequired", message="Required value" + (f": {reason}" if reason else "")
     )
 
 
-def invalid(field: str, value: Any, reason: str) -> StatusCause:
+def invalid_cause(field: str, value: Any, reason: str) -> StatusCause:
     """The value breaks a rule."""
-    return StatusCause(field=field, reason="FieldValueInvalid", message=f"Invalid value: {shown(value)}: {reason}")
+    return StatusCause(
+        field=field, reason="FieldValueInvalid", message=f"Invalid value: {format_value(value)}: {reason}"
+    )
 
 
-def wrong_type(field: str, kind: str, reason: str) -> StatusCause:
+def wrong_type_cause(field: str, kind: str, reason: str) -> StatusCause:
     """The value has another type; ``kind`` names the type it has."""
-    return StatusCause(field=field, reason="FieldValueTypeInvalid", message=f"Invalid value: {shown(kind)}: {reason}")
+    return StatusCause(
+        field=field, reason="FieldValueTypeInvalid", message=f"Invalid value: {format_value(kind)}: {reason}"
+    )
 
 
-def unsupported(field: str, value: Any, supported: Iterable[str]) -> StatusCause:
+def unsupported_cause(field: str, value: Any, supported: Iterable[str]) -> StatusCause:
     """The value is not in the list of supported values."""
-    listed = ", ".join(quoted(each) for each in supported)
-    text = f"Unsupported value: {shown(value)}" + (f": supported values: {listed}" if listed else "")
+    listed = ", ".join(quote(each) for each in supported)
+    text = f"Unsupported value: {format_value(value)}" + (f": supported values: {listed}" if listed else "")
     return StatusCause(field=field, reason="FieldValueNotSupported", message=text)
 
 
-def duplicate(field: str, value: Any) -> StatusCause:
+def duplicate_cause(field: str, value: Any) -> StatusCause:
     """The value must be unique, and appears twice."""
-    return StatusCause(field=field, reason="FieldValueDuplicate", message=f"Duplicate value: {shown(value)}")
+    return StatusCause(field=field, reason="FieldValueDuplicate", message=f"Duplicate value: {format_value(value)}")
 
 
-def forbidden(field: str, reason: str) -> StatusCause:
+def forbidden_cause(field: str, reason: str) -> StatusCause:
     """The field may not be set."""
     return StatusCause(field=field, reason="FieldValueForbidden", message=f"Forbidden: {reason}")
 
 
-def too_long(field: str, limit: int) -> StatusCause:
+def too_long_cause(field: str, limit: int) -> StatusCause:
     """The string has more than ``limit`` characters."""
     unit = "byte" if limit == 1 else "bytes"
     return StatusCause(
@@ -68,7 +72,7 @@ def too_long(field: str, limit: int) -> StatusCause:
     )
 
 
-def too_many(field: str, count: int, limit: int) -> StatusCause:
+def too_many_cause(field: str, count: int, limit: int) -> StatusCause:
     """The list or map has more than ``limit`` entries."""
     unit = "item" if limit == 1 else "items"
     return StatusCause(

@@ -117,7 +117,7 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
         return GroupResource(self.group, self.plural)
 
     @property
-    def qualified(self) -> str:
+    def qualified_name(self) -> str:
         """The resource as error texts name it: ``pods``, ``deployments.apps``."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
@@ -151,7 +151,7 @@ class ResourceRegistry:
         """The type, or None."""
         return self._types.get((group, version, plural))
 
-    def stored(self, storage: GroupResource) -> ResourceType | None:
+    def find_stored(self, storage: GroupResource) -> ResourceType | None:
         """Returns the first added of the types that share a storage; None if there is none."""
         return next((t for t in self if t.storage == storage), None)
 

@@ -78,31 +78,31 @@ def _cause(cause: StatusCause) -> dict[str, str]:
     return {key: value for key, value in shown.items() if value}
 
 
-def qualified(group: str, resource: str) -> str:
+def qualified_name(group: str, resource: str) -> str:
     """A resource as texts name it: ``pods``, ``deployments.apps``."""
     return f"{resource}.{group}" if group else resource
 
 
-def not_found(group: str, resource: str, name: str) -> StatusError:
+def not_found_error(group: str, resource: str, name: str) -> StatusError:
     """404: no such object."""
-    text = f'{qualified(group, resource)} "{name}" not found'
+    text = f'{qualified_name(group, resource)} "{name}" not found'
     return StatusError(404, "NotFound", text, subject=StatusSubject(group, resource, name))
 
 
-def no_such_path() -> StatusError:
+def no_such_path_error() -> StatusError:
     """404: the server serves nothing at the path."""
     return StatusError(404, "NotFound", "the server could not find the requested resource")
 
 
-def already_exists(group: str, resource: str, name: str) -> StatusError:
+def already_exists_error(group: str, resource: str, name: str) -> StatusError:
     """409: create of a name that already exists."""
-    text = f'{qualified(group, resource)} "{name}" already exists'
+    text = f'{qualified_name(group, resource)} "{name}" already exists'
     return StatusError(409, "AlreadyExists", text, subject=StatusSubject(group, resource, name))
 
 
-def conflict(group: str, resource: str, name: str, reason: str) -> StatusError:
+def conflict_error(group: str, resource: str, name: str, reason: str) -> StatusError:
     """409: the write conflicts with the stored object."""
-    text = f'Operation cannot be fulfilled on {qualified(group, resource)} "{name}": {reason}'
+    text = f'Operation cannot be fulfilled on {qualified_name(group, resource)} "{name}": {reason}'
     return StatusError(409, "Conflict", text, subject=StatusSubject(group, resource, name))
 
 
@@ -110,7 +110,7 @@ def conflict(group: str, resource: str, name: str, reason: str) -> StatusError:
 MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
 
 
-def invalid(group: str, kind: str, name: str, causes: Sequence[StatusCause]) -> StatusError:
+def invalid_error(group: str, kind: str, name: str, causes: Sequence[StatusCause]) -> StatusError:
     """422: the object is not valid."""
     each = [f"{c.field}: {c.message}" if c.field else c.message for c in causes]
     summary = each[0] if len(each) == 1 else "[" + ", ".join(each) + "]"
@@ -119,25 +119,25 @@ def invalid(group: str, kind: str, name: str, causes: Sequence[StatusCause]) -> 
     return StatusError(422, "Invalid", text, subject=StatusSubject(group, kind, name), causes=causes)
 
 
-def bad_request(reason: str) -> StatusError:
+def bad_request_error(reason: str) -> StatusError:
     """400."""
     return StatusError(400, "BadRequest", reason)
 
 
-def forbidden(group: str, resource: str, name: str, reason: str) -> StatusError:
+def forbidden_error(group: str, resource: str, name: str, reason: str) -> StatusError:
     """403: refused by authorization or admission."""
-    text = f"{qualified(group, resource)} is forbidden: {reason}"
+    text = f"{qualified_name(group, resource)} is forbidden: {reason}"
     if name:
-        text = f'{qualified(group, resource)} "{name}" is forbidden: {reason}'
+        text = f'{qualified_name(group, resource)} "{name}" is forbidden: {reason}'
     return StatusError(403, "Forbidden", text, subject=StatusSubject(group, resource, name))
 
 
-def expired(reason: str) -> StatusError:
+def expired_error(reason: str) -> StatusError:
     """410: a version or continue token older than the history kept."""
     return StatusError(410, "Expired", reason)
 
 
-def method_not_allowed(group: str, resource: str, verb: str) -> StatusError:
+def method_not_allowed_error(group: str, resource: str, verb: str) -> StatusError:
     """405: the resource has no such verb."""
     del verb
     return StatusError(
@@ -148,28 +148,28 @@ def method_not_allowed(group: str, resource: str, verb: str) -> StatusError:
     )
 
 
-def unsupported_media(accepted: Sequence[str]) -> StatusError:
+def unsupported_media_error(accepted: Sequence[str]) -> StatusError:
     """415: the body's Content-Type is not known here."""
     text = "the body of the request was in an unknown format - accepted media types include: " + ", ".join(accepted)
     return StatusError(415, "UnsupportedMediaType", text)
 
 
-def not_acceptable(accepted: Sequence[str]) -> StatusError:
+def not_acceptable_error(accepted: Sequence[str]) -> StatusError:
     """406: no representation that the client accepts."""
     text = "only the following media types are accepted: " + ", ".join(accepted)
     return StatusError(406, "NotAcceptable", text)
 
 
-def not_implemented(what: str) -> StatusError:
+def not_implemented_error(feature: str) -> StatusError:
     """501: Kubernetes has the feature, this server does not."""
-    return StatusError(501, "NotImplemented", f"{what} is not implemented by this API server")
+    return StatusError(501, "NotImplemented", f"{feature} is not implemented by this API server")
 
 
-def unauthorized() -> StatusError:
+def unauthorized_error() -> StatusError:
     """401."""
     return StatusError(401, "Unauthorized", "Unauthorized")
 
 
-def too_many_requests(reason: str, *, retry_after: int, causes: Iterable[StatusCause] = ()) -> StatusError:
+def too_many_requests_error(reason: str, *, retry_after: int, causes: Iterable[StatusCause] = ()) -> StatusError:
     """429 with Retry-After in seconds."""
     return StatusError(429, "TooManyRequests", reason, retry_after=retry_after, causes=causes)

@@ -36,7 +36,7 @@ PROFILE = "3g.20gb"
 #: Latencies of the simulation, seconds; they show that pull and slicing overlap.
 PULL, SLICE = 1.0, 0.4
 #: Seconds; longer than any step takes on a slow machine, so a longer step has failed.
-PATIENCE = 60.0
+STEP_TIMEOUT = 60.0
 
 DEPLOYMENT = {
     "metadata": {"name": "vllm", "namespace": "default", "labels": {"app": "vllm"}},
@@ -104,7 +104,7 @@ class PodTimeline:
             if result.allocation_status.allocation_status_daemonset == "created":
                 self.record("slice")
 
-    def between(self, first: str, last: str) -> float:
+    def seconds_between(self, first: str, last: str) -> float:
         """Seconds from one moment to another."""
         return self.times[last] - self.times[first]
 
@@ -173,7 +173,9 @@ async def _play(lab: lab_folder.LabState, progress: Progress, clock: Clock, *, k
         watched = InformerGroup(nodes, pods, slices)
         async with watched.running():
             with progress.step(f"waiting for the slices of {NODE}", f"{NODE} offers {resource_of(PROFILE)}"):
-                await watched.wait_until(lambda: _offered(nodes), PATIENCE, f"{NODE} offers {resource_of(PROFILE)}")
+                await watched.wait_until(
+                    lambda: _are_offered(nodes), STEP_TIMEOUT, f"{NODE} offers {resource_of(PROFILE)}"
+                )
             await _run(client, watched, timeline, slices, progress)
             _show(lab, slices, progress)
             if not keep:
@@ -181,7 +183,7 @@ async def _play(lab: lab_folder.LabState, progress: Progress, clock: Clock, *, k
                 _show(lab, slices, progress)
 
 
-def _offered(nodes: Informer[Node]) -> bool:
+def _are_offered(nodes: Informer[Node]) -> bool:
     node = nodes.cache.get(NODE)
     return node is not None and node.status.allocatable.get(resource_of(PROFILE), "0") != "0"
 
@@ -192,20 +194,25 @@ async def _run(
     """Creates the Deployment and shows the progress until its pod runs on its slice."""
     with progress.step("creating deployment/vllm", f"deployment/vllm asks for {resource_of(PROFILE)}: 1"):
         await client.create(DEPLOYMENTS, DEPLOYMENT, "default")
-        await watched.wait_until(lambda: "created" in timeline.times, PATIENCE, "the pod is created")
+        await watched.wait_until(lambda: "created" in timeline.times, STEP_TIMEOUT, "the pod is created")
     with progress.step("waiting for the pod to run on its slice", "the pod runs on its slice"):
         done = {"running", "slice"}
-        await watched.wait_until(lambda: done <= timeline.times.keys() and _settled(slices), PATIENCE, "the pod runs")
-    progress.finish("  held by its gate, then promised a place and ungated", timeline.between("created", "ungated"))
+        await watched.wait_until(
+            lambda: done <= timeline.times.keys() and _are_settled(slices), STEP_TIMEOUT, "the pod runs"
+        )
     progress.finish(
-        f"  from there: slice made on the card (simulated: {SLICE} s)", timeline.between("ungated", "slice")
+        "  held by its gate, then promised a place and ungated", timeline.seconds_between("created", "ungated")
     )
     progress.finish(
-        f"  from there: image pulled meanwhile (simulated: {PULL} s), runs", timeline.between("ungated", "running")
+        f"  from there: slice made on the card (simulated: {SLICE} s)", timeline.seconds_between("ungated", "slice")
+    )
+    progress.finish(
+        f"  from there: image pulled meanwhile (simulated: {PULL} s), runs",
+        timeline.seconds_between("ungated", "running"),
     )
 
 
-def _settled(slices: Informer[Instaslice]) -> bool:
+def _are_settled(slices: Informer[Instaslice]) -> bool:
     node = slices.cache.get(f"{INSTASLICE_NAMESPACE}/{NODE}")
     states = [] if node is None else [each.allocation_status for each in node.status.pod_allocation_results.values()]
     return bool(states) and all(
@@ -220,9 +227,9 @@ async def _delete(
     """Deletes the Deployment and waits until pod and slice are gone."""
     with progress.step("deleting deployment/vllm", "deployment/vllm deleted, its pod is gone"):
         await client.delete(DEPLOYMENTS, "vllm", "default", propagation="Background")
-        await watched.wait_until(lambda: not list(pods.cache.values()), PATIENCE, "the pod is gone")
+        await watched.wait_until(lambda: not list(pods.cache.values()), STEP_TIMEOUT, "the pod is gone")
     with progress.step("waiting for the slice to go", "the slice is gone, the card is whole again"):
-        await watched.wait_until(lambda: _empty(slices), PATIENCE, "the slice is gone")
+        await watched.wait_until(lambda: _empty(slices), STEP_TIMEOUT, "the slice is gone")
 
 
 def _empty(slices: Informer[Instaslice]) -> bool:

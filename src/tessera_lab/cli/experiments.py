@@ -58,16 +58,16 @@ def _measure(experiment: str, repeats: int, seed: int) -> Callable[[str, str, Re
 
 
 def _print_result(scenario: str) -> Callable[[str], None]:
-    return lambda what: say(f"{scenario}: {what} ...", err=True)
+    return lambda step: say(f"{scenario}: {step} ...", err=True)
 
 
 def format_attribution(attribution: Attribution) -> Iterator[str]:
     """The seconds that each wait adds to the difference between two means."""
     yield f"  {attribution.reference.scenario}: where {attribution.total_saving:.1f} s come from (simulated)"
     for each in attribution.savings:
-        yield f"    {round(each.seconds, 1) + 0.0:>7.1f} s  {each.what}"  # no minus before a zero
+        yield f"    {round(each.seconds, 1) + 0.0:>7.1f} s  {each.wait}"  # no minus before a zero
     yield f"    {attribution.total_saving:>7.1f} s  together"
-    if any(round(each.seconds, 1) < 0 for each in attribution.savings if each.what not in {UNEXPLAINED, PERIOD}):
+    if any(round(each.seconds, 1) < 0 for each in attribution.savings if each.wait not in {UNEXPLAINED, PERIOD}):
         yield "  below 0: without that wait, a periodic check came later by chance; more samples reduce this"
 
 

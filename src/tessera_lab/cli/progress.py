@@ -21,7 +21,7 @@ WIDTH = 66
 _FRAMES, _REDRAW_SECONDS = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", 0.1
 
 
-class Step(msgspec.Struct, frozen=True):
+class TimedStep(msgspec.Struct, frozen=True):
     """One finished step and how long it took, seconds."""
 
     text: str
@@ -33,7 +33,7 @@ class Progress:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self.steps: list[Step] = []
+        self.steps: list[TimedStep] = []
         self.live = shows_colours()
 
     @contextmanager
@@ -44,20 +44,20 @@ class Progress:
             with self._spinner(doing):
                 yield
         except BaseException:
-            say_coloured(f"  {self._painted('✗', 31)} {doing}")
+            say_coloured(f"  {self._paint('✗', 31)} {doing}")
             raise
         self.finish(done, self._clock.monotonic() - started)
 
     def finish(self, done: str, seconds: float) -> None:
         """Writes one finished step."""
-        self.steps.append(Step(done, seconds))
-        say_coloured(f"  {self._painted('✓', 32)} {done:<{WIDTH}} {seconds:6.2f} s")
+        self.steps.append(TimedStep(done, seconds))
+        say_coloured(f"  {self._paint('✓', 32)} {done:<{WIDTH}} {seconds:6.2f} s")
 
     def command(self, line: str) -> None:
         """Writes a command line as a user would type it; its output follows."""
-        say_coloured("", self._painted(f"$ {line}", 1))
+        say_coloured("", self._paint(f"$ {line}", 1))
 
-    def _painted(self, text: str, code: int) -> str:
+    def _paint(self, text: str, code: int) -> str:
         """The text in ANSI's rendition ``code``, on a terminal."""
         return f"\x1b[{code}m{text}\x1b[0m" if self.live else text
 

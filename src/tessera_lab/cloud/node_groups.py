@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from tessera.clock import rfc3339
-from tessera_lab.cluster.options import NodeSpec
+from tessera_lab.cluster.options import LabNodeSpec
 from tessera_lab.simulation.cost_model import draw_log_normal
 
 
@@ -48,7 +48,7 @@ class NodeGroup(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    template: NodeSpec
+    template: LabNodeSpec
     minimum: int = 0
     maximum: int = 10
     labels: Mapping[str, str] = {}

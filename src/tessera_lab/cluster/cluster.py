@@ -33,7 +33,7 @@ from tessera_lab.apiserver.interfaces import CommandResult, GroupResource, Objec
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.cluster.node_maker import NodeMaker
-from tessera_lab.cluster.options import ClusterOptions, NodeSpec, cards_file, node_folders
+from tessera_lab.cluster.options import ClusterOptions, LabNodeSpec, cards_file, node_folders
 from tessera_lab.kubelet.context import ContainerContext, Entrypoint
 from tessera_lab.kubelet.node.node import SimulatedNode
 from tessera_lab.scheduler.scheduler import Scheduler
@@ -122,7 +122,7 @@ class SimulatedCluster:
 
     def __init__(
         self,
-        nodes: Sequence[NodeSpec],
+        nodes: Sequence[LabNodeSpec],
         *,
         clock: Clock,
         options: ClusterOptions | None = None,
@@ -195,9 +195,9 @@ class SimulatedCluster:
         return Client(self.connect(credentials), field_manager=component, clock=self.clock)
 
     @property
-    def pending(self) -> int:
+    def pending_waits(self) -> int:
         """Number of present simulated waits that end by themselves."""
-        return self.hardware_clock.pending + sum(node.pending for node in self.nodes.values())
+        return self.hardware_clock.pending + sum(node.pending_waits for node in self.nodes.values())
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -218,7 +218,7 @@ class SimulatedCluster:
 
     def add_node(
         self,
-        spec: NodeSpec,
+        spec: LabNodeSpec,
         *,
         labels: Mapping[str, str] | None = None,
         taints: Sequence[Mapping[str, Any]] = (),

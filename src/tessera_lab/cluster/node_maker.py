@@ -19,7 +19,7 @@ from tessera.kube.resources import NODES
 from tessera.nvml.simulated.machine_state import DRIVER_VERSION
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.apiserver.interfaces import UserInfo
-from tessera_lab.cluster.options import ClusterOptions, NodeSpec, cards_file, node_folders
+from tessera_lab.cluster.options import ClusterOptions, LabNodeSpec, cards_file, node_folders
 from tessera_lab.kubelet.containers.launcher import NodeSoftware
 from tessera_lab.kubelet.context import Entrypoint, GrpcPlugins, InProcessPlugins, KubeletOptions, NodeDirectories
 from tessera_lab.kubelet.node.node import SimulatedNode
@@ -108,7 +108,7 @@ class NodeMaker:
         self._entrypoint = entrypoint
         self._numbers = itertools.count(1)
 
-    def make_node(self, spec: NodeSpec, *, labels: Mapping[str, str] | None = None, **given: Any) -> SimulatedNode:
+    def make_node(self, spec: LabNodeSpec, *, labels: Mapping[str, str] | None = None, **given: Any) -> SimulatedNode:
         """Makes a node that does not run yet; ``given`` goes to its :class:`KubeletOptions`."""
         options, number = self._options, next(self._numbers)
         groups = ("system:masters", "system:nodes", "system:authenticated")
@@ -141,14 +141,14 @@ class NodeMaker:
             node.set_boot_task(self._discovery(options.nfd_seconds))
         return node
 
-    def _labels(self, spec: NodeSpec) -> dict[str, str]:
+    def _labels(self, spec: LabNodeSpec) -> dict[str, str]:
         if not spec.cards:
             return {}
         layout = {MIG_CONFIG_LABEL: self._options.mig_config} if self._options.mig_config else {}
         # With feature discovery, nobody knows before it that the node has cards.
         return layout if self._options.nfd_seconds is not None else layout | {"nvidia.com/gpu.present": "true"}
 
-    def _machine(self, spec: NodeSpec) -> SimulatedMachine | None:
+    def _machine(self, spec: LabNodeSpec) -> SimulatedMachine | None:
         if not spec.cards:
             return None
         latencies = dict.fromkeys(_SLICE_CALLS, self._options.slice_seconds / 2)

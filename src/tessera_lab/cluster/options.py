@@ -85,7 +85,7 @@ def parse_system(system: str, kernel: str) -> OperatingSystem:
 _NODES = re.compile(r"(?:(?P<times>\d+)\*)?(?P<cards>[^@]+)(?:@(?P<system>[^@:]+)(?::(?P<kernel>[^@:]+))?)?")
 
 
-class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
+class LabNodeSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One simulated node.
 
     Attributes:
@@ -108,13 +108,13 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
         return ",".join(self.cards)
 
 
-def parse_nodes(text: str) -> list[NodeSpec]:
+def parse_nodes(text: str) -> list[LabNodeSpec]:
     """Returns the nodes of a specification, named ``node-1``, ``node-2`` and so on.
 
     Raises:
         ValueError: a part has the wrong form, an unknown model or too many cards; the text says which.
     """
-    nodes: list[NodeSpec] = []
+    nodes: list[LabNodeSpec] = []
     for part in text.split(","):
         match = _NODES.fullmatch(part.strip())
         if match is None:
@@ -125,7 +125,7 @@ def parse_nodes(text: str) -> list[NodeSpec]:
         cards, system = _parse_cards(match["cards"].strip()), parse_system(match["system"] or "", match["kernel"] or "")
         for _ in range(min(int(match["times"] or 1), LAB_NODES + 1)):
             name = f"node-{len(nodes) + 1}"
-            nodes.append(NodeSpec(name=name, cards=cards, kernel=system.kernel, os_image=system.os_image))
+            nodes.append(LabNodeSpec(name=name, cards=cards, kernel=system.kernel, os_image=system.os_image))
         if len(nodes) > LAB_NODES:
             raise ValueError(f"nodes {text[:ECHOED]!r}: too many nodes: {LAB_NODES} are simulated")
     if not nodes:

@@ -22,7 +22,7 @@ import msgspec
 from tessera.errors import UserError
 
 #: Seconds within which a lab must have started, or ended.
-PATIENCE = 60.0
+PROCESS_TIMEOUT = 60.0
 
 #: The longest name of a socket below a lab's folder; Linux allows 107 bytes in all.
 _LONGEST_SOCKET = len("/n/gpugroup-abcde/dp/tessera-mig-1g.24gb.me.all-00.sock")
@@ -213,7 +213,7 @@ def _defer_interrupt() -> Iterator[None]:
 def _wait_until_ready(reader: int) -> bool:
     """True if the word ``ready`` came before the lab ended and before the timeout."""
     try:
-        readable, _, _ = select.select([reader], [], [], PATIENCE)
+        readable, _, _ = select.select([reader], [], [], PROCESS_TIMEOUT)
         return bool(readable) and os.read(reader, 5) == b"ready"
     finally:
         os.close(reader)
@@ -250,9 +250,9 @@ def _end_process(pid: int) -> None:
         return
     try:
         signal.pidfd_send_signal(handle, signal.SIGTERM)
-        ended, _, _ = select.select([handle], [], [], PATIENCE)
+        ended, _, _ = select.select([handle], [], [], PROCESS_TIMEOUT)
         if not ended:
-            raise LabError(f"the lab (process {pid}) did not end within {PATIENCE:.0f} seconds; kill it")
+            raise LabError(f"the lab (process {pid}) did not end within {PROCESS_TIMEOUT:.0f} seconds; kill it")
         with contextlib.suppress(ChildProcessError):  # only its parent process can, and must, collect it
             os.waitpid(pid, os.WNOHANG)
     finally:

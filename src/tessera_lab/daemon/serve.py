@@ -80,7 +80,7 @@ def reserve_address_block() -> Iterator[str]:
 LEASE_SECONDS = 10.0
 
 #: Seconds for Tessera to start on all nodes; then the lab counts as failed.
-PATIENCE = 55.0
+START_TIMEOUT = 55.0
 
 #: The default class of volumes, as kind, k3s and the clouds have one: claims without a class are served.
 _STORAGE = {
@@ -139,7 +139,9 @@ class LabProcess:
     def loop(self) -> asyncio.AbstractEventLoop:
         """Makes the event loop: real time on uvloop, or virtual time that skips only simulated waits."""
         if self._lab_options.virtual_time:
-            return VirtualTimeLoop(may_leap=lambda: bool(self._is_usable and self._cluster and self._cluster.pending))
+            return VirtualTimeLoop(
+                may_leap=lambda: bool(self._is_usable and self._cluster and self._cluster.pending_waits)
+            )
         return uvloop.new_event_loop()
 
     async def run(self) -> None:
@@ -204,7 +206,7 @@ class LabProcess:
             watched = InformerGroup(nodes)
             async with watched.running():
                 await watched.wait_until(
-                    lambda: len(nodes.cache) == len(self._nodes), PATIENCE, "the nodes are registered"
+                    lambda: len(nodes.cache) == len(self._nodes), START_TIMEOUT, "the nodes are registered"
                 )
             return
         await install_tessera(client)
@@ -212,12 +214,14 @@ class LabProcess:
         hooks = Informer(client, MUTATING_WEBHOOKS.as_dicts(), clock=clock, rng=rng)
         watched = InformerGroup(nodes, slices, hooks)
         async with watched.running():
-            await watched.wait_until(lambda: len(nodes.cache) == len(self._nodes), PATIENCE, "the nodes are registered")
-            await watched.wait_until(lambda: _are_webhooks_trusted(hooks), PATIENCE, "the webhook is trusted")
+            await watched.wait_until(
+                lambda: len(nodes.cache) == len(self._nodes), START_TIMEOUT, "the nodes are registered"
+            )
+            await watched.wait_until(lambda: _are_webhooks_trusted(hooks), START_TIMEOUT, "the webhook is trusted")
             if self._lab_options.drivers:  # no card is served before an administrator requests drivers
                 return
             await watched.wait_until(
-                lambda: self._are_nodes_served(nodes, slices), PATIENCE, "every node with cards is served"
+                lambda: self._are_nodes_served(nodes, slices), START_TIMEOUT, "every node with cards is served"
             )
 
     def _are_nodes_served(self, nodes: Informer[Node], slices: Informer[Instaslice]) -> bool:
@@ -293,11 +297,11 @@ def kubeconfig(url: str, authority: CertificateAuthority) -> str:
     """A kubeconfig for the lab's administrator, with a client certificate."""
     pair = authority.issue_client_certificate(ADMIN.name, ADMIN.groups[:1])
 
-    def encoded(content: bytes) -> str:
+    def encode(content: bytes) -> str:
         return base64.b64encode(content).decode()
 
-    cluster = {"server": url, "certificate-authority-data": encoded(authority.certificate)}
-    user = {"client-certificate-data": encoded(pair.certificate), "client-key-data": encoded(pair.key)}
+    cluster = {"server": url, "certificate-authority-data": encode(authority.certificate)}
+    user = {"client-certificate-data": encode(pair.certificate), "client-key-data": encode(pair.key)}
     return yaml.safe_dump(
         {
             "apiVersion": "v1",

@@ -220,6 +220,6 @@ def _refuse_build(catalogue: ImageCatalogue, target: str, architecture: str) -> 
 
 def _architectures(catalogue: ImageCatalogue, target: str, architecture: str, *, shared: bool) -> tuple[str, ...]:
     """Returns the architectures of a pushed tag; a tag shared by several architectures keeps the others."""
-    before = catalogue.named(target)
+    before = catalogue.find_image(target)
     others = before.architectures if shared and before is not None else ()
     return tuple(dict.fromkeys((*others, architecture)))

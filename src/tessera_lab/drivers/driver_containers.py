@@ -183,8 +183,8 @@ async def _run_driver(
         if machine.loaded_driver is not None:
             await context.clock.sleep(draw(costs.unload_seconds))
             machine.unload_driver()
-        for what, seconds in steps.items():
-            context.log(f"simulated: {what}, {seconds:.1f} s")
+        for step, seconds in steps.items():
+            context.log(f"simulated: {step}, {seconds:.1f} s")
             await context.clock.sleep(seconds)
         if fails:
             context.log(f"simulated: {fails}")
@@ -194,11 +194,11 @@ async def _run_driver(
     context.log(f"simulated: driver {version} is loaded on kernel {context.host.kernel}")
     if context.host.markers is None:
         context.ready()
-        return await _until_stopped(context, None, costs, draw)
+        return await _wait_and_unload(context, None, costs, draw)
     markers = MarkerFiles(context.host.markers)
-    context.when_started(lambda: _report_ready(context, markers))
+    context.set_startup_hook(lambda: _report_ready(context, markers))
     context.ready()
-    return await _until_stopped(context, markers, costs, draw)
+    return await _wait_and_unload(context, markers, costs, draw)
 
 
 def _report_ready(context: ProgramContext, markers: MarkerFiles) -> None:
@@ -208,7 +208,7 @@ def _report_ready(context: ProgramContext, markers: MarkerFiles) -> None:
         context.log(f"simulated: {error}")
 
 
-async def _until_stopped(context: ProgramContext, markers: MarkerFiles | None, costs: CostModel, draw: Draw) -> int:
+async def _wait_and_unload(context: ProgramContext, markers: MarkerFiles | None, costs: CostModel, draw: Draw) -> int:
     assert context.host.machine is not None
     try:
         await asyncio.Event().wait()

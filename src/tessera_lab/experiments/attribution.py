@@ -25,11 +25,11 @@ class WaitSaving(msgspec.Struct, frozen=True, kw_only=True):
     """One step.
 
     Attributes:
-        what: the wait that was removed, or the overlap that was added.
+        wait: the wait that was removed, or the overlap that was added.
         seconds: how much the mean went down by it; negative if it went up.
     """
 
-    what: str
+    wait: str
     seconds: float
 
 
@@ -66,22 +66,22 @@ def attribute(
         report: called with the name of the next measurement.
     """
 
-    def mean(order: str, waits: ReferenceWaits, what: str) -> float:
-        report(what)
+    def mean(order: str, waits: ReferenceWaits, step: str) -> float:
+        report(step)
         return measure(order, waits).summary.mean
 
     report("the reference operator")
     reference = measure(UPSTREAM, REFERENCE)
     began = before = mean(UPSTREAM, PUBLISHED_AT_ONCE, "the reference operator, published at once")
     savings = []
-    for what, waits in remove_wait(new_node=reference.experiment == AUTOSCALE, built=built):
-        after = mean(UPSTREAM, waits, f"without {what}")
-        savings.append(WaitSaving(what=what, seconds=before - after))
+    for wait, waits in remove_wait(new_node=reference.experiment == AUTOSCALE, built=built):
+        after = mean(UPSTREAM, waits, f"without {wait}")
+        savings.append(WaitSaving(wait=wait, seconds=before - after))
         before = after
     after = mean(OURS, PUBLISHED_AT_ONCE, "Tessera, published at once")
-    savings.append(WaitSaving(what=UNEXPLAINED, seconds=before - after))
+    savings.append(WaitSaving(wait=UNEXPLAINED, seconds=before - after))
     report("Tessera")
     ours = measure(OURS, REFERENCE)
     rounding = (reference.summary.mean - ours.summary.mean) - (began - after)
-    savings.append(WaitSaving(what=PERIOD, seconds=rounding))
+    savings.append(WaitSaving(wait=PERIOD, seconds=rounding))
     return Attribution(reference=reference, ours=ours, savings=tuple(savings))

@@ -172,9 +172,9 @@ class _TimelineRecorder:
             self._record_step(name, "usable", "offers its card")
 
     def _record_step(self, name: str, step: str, text: str) -> None:
-        seen = self._steps.setdefault(name, {})
-        if step not in seen:
-            seen[step] = self._now()
+        times = self._steps.setdefault(name, {})
+        if step not in times:
+            times[step] = self._now()
             if step != "registered":
                 self._moments.append(TimelineEntry(at=self._now(), kind="node", text=f"{name} {text}"))
 
@@ -190,28 +190,28 @@ class _TimelineRecorder:
 
     def finish(self) -> AutoscalingRun:
         """Returns the whole result."""
-        deeds = [(at - self._began, deed) for at, deed in self._scaler.actions]
+        actions = [(at - self._began, action) for at, action in self._scaler.actions]
         moments = [
             TimelineEntry(
                 at=at,
-                kind=_KINDS[deed.kind],
-                text=f"{deed.node}: {deed.why}"
-                if deed.node
-                else f"+{deed.count}: {deed.why}"
-                if deed.count
-                else deed.why,
+                kind=_KINDS[action.kind],
+                text=f"{action.node}: {action.why}"
+                if action.node
+                else f"+{action.count}: {action.why}"
+                if action.count
+                else action.why,
             )
-            for at, deed in deeds
+            for at, action in actions
         ]
-        removed = [deed.node for _, deed in deeds if deed.kind is ActionKind.REMOVE]
+        removed = [action.node for _, action in actions if action.kind is ActionKind.REMOVE]
         lost = [name for name in removed if "usable" not in self._steps.get(name, {})]
         return AutoscalingRun(
             moments=tuple(sorted(moments + self._moments, key=lambda each: each.at)),
             ran=tuple(sorted(self._ran.values())),
-            made=sum(deed.count for _, deed in deeds if deed.kind is ActionKind.INCREASE),
+            made=sum(action.count for _, action in actions if action.kind is ActionKind.INCREASE),
             lost=len(lost),
             idle=len(removed) - len(lost),
-            timed_out=sum(deed.kind is ActionKind.TIMED_OUT for _, deed in deeds),
+            timed_out=sum(action.kind is ActionKind.TIMED_OUT for _, action in actions),
             node_hours=self._scaler.cloud.machine_seconds() / 3600,
             times=self._times(),
         )
@@ -219,12 +219,12 @@ class _TimelineRecorder:
     def _times(self) -> GroupTimes:
         """Durations of the nodes whose cards became usable; a removed node has no time of request any more."""
         cloud = self._scaler.cloud
-        usable = {name: seen for name, seen in self._steps.items() if "usable" in seen}
+        usable = {name: times for name, times in self._steps.items() if "usable" in times}
         requested = {each.name: each.requested - self._began for each in cloud.instances()}
         return GroupTimes(
             group=next(iter(cloud.groups)),
-            provision=tuple(seen["usable"] - requested[name] for name, seen in usable.items() if name in requested),
-            startup=tuple(seen["usable"] - seen["registered"] for seen in usable.values()),
-            ready=tuple(seen["usable"] - seen["ready"] for seen in usable.values()),
+            provision=tuple(times["usable"] - requested[name] for name, times in usable.items() if name in requested),
+            startup=tuple(times["usable"] - times["registered"] for times in usable.values()),
+            ready=tuple(times["usable"] - times["ready"] for times in usable.values()),
             simulated=True,
         )

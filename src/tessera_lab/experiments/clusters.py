@@ -22,7 +22,7 @@ from tessera_lab.cloud.cloud import Cloud
 from tessera_lab.cloud.node_groups import NodeGroup, RandomDelay
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.node_maker import feature_labels
-from tessera_lab.cluster.options import NodeSpec
+from tessera_lab.cluster.options import LabNodeSpec
 from tessera_lab.drivers.driver_catalogue import build_catalogue, builder_image, driver_image
 from tessera_lab.drivers.driver_containers import Draw, driver_toolkit, run_until_stopped
 from tessera_lab.experiments.scenarios import (
@@ -81,7 +81,7 @@ class ExperimentCluster:
         spread = self._costs.spread
         group = NodeGroup(
             name="gpu",
-            template=NodeSpec(name="gpu", cards=(MODEL,)),
+            template=LabNodeSpec(name="gpu", cards=(MODEL,)),
             maximum=maximum,
             labels=({GPU_LABEL: "nvidia-t4"} if labelled else {}) | self._early_labels(),
             taints=({"key": STARTUP_TAINT, "effect": "NoSchedule"},) if tainted else (),
@@ -171,7 +171,7 @@ def _cluster(
     waits: ReferenceWaits = REFERENCE,
     make: MakeEntrypoint | None = None,
 ) -> SimulatedCluster:
-    nodes = [NodeSpec(name="node-1", cards=(MODEL,) if cards else ())]
+    nodes = [LabNodeSpec(name="node-1", cards=(MODEL,) if cards else ())]
     return SimulatedCluster(
         nodes,
         clock=LoopClock(EPOCH),

@@ -55,7 +55,7 @@ def policy_reset(
         costs: how long things take; the declared ones if None.
         waits: of the reference.
         seed: of chance.
-        each: told each sample.
+        each: called with each sample.
     """
 
     async def play() -> list[float]:

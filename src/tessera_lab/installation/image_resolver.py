@@ -60,7 +60,7 @@ class SimulatedResolver:
             outcome = self._query(name.reference, query.pool.architecture)
             tried.append(TriedReference(reference=name.reference, outcome=outcome, text=_TEXTS[outcome]))
             if outcome is Outcome.FOUND:
-                image = self._catalogue.named(name.reference)
+                image = self._catalogue.find_image(name.reference)
                 return Resolution(
                     outcome=outcome,
                     reference=name.reference,
@@ -74,7 +74,7 @@ class SimulatedResolver:
 
     def _query(self, reference: str, architecture: str) -> Outcome:
         outcome = self._catalogue.answer(reference, architecture)
-        named = self._catalogue.named(reference) is not None
+        named = self._catalogue.find_image(reference) is not None
         return Outcome.NOT_FOUND if outcome is Outcome.FOUND and not named else outcome
 
 

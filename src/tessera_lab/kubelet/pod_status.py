@@ -96,7 +96,7 @@ class ContainerRecord:
         return str(self.spec["name"])
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         """True if the next container may start: an init container has succeeded, or a sidecar runs."""
         if self.role is ContainerRole.SIDECAR:
             return isinstance(self.state, Running) and self.started
@@ -174,7 +174,7 @@ def _conditions(
     pod: Json, containers: Sequence[ContainerRecord], now_phase: str, *, now: float, sandbox: bool
 ) -> list[dict[str, Any]]:
     inits = [each for each in containers if each.role is not ContainerRole.APP]
-    unfinished = [each.name for each in inits if not each.done]
+    unfinished = [each.name for each in inits if not each.is_done]
     unready = [each.name for each in containers if each.role is not ContainerRole.INIT and not _ready(each)]
     if now_phase == "Succeeded":
         initialized, ready = ("True", "PodCompleted", ""), ("False", "PodCompleted", "")
@@ -237,7 +237,7 @@ def _container_status(container: ContainerRecord) -> dict[str, Any]:
         "state": _state(container.state),
         "lastState": _state(container.last) if container.last else {},
         # An ordinary init container is ready once it has ended well, not while it runs (kubelet's prober_manager).
-        "ready": container.done if container.role is ContainerRole.INIT else _ready(container),
+        "ready": container.is_done if container.role is ContainerRole.INIT else _ready(container),
         "restartCount": container.restarts,
         "started": running and container.started,
     }

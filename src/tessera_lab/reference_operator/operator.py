@@ -59,26 +59,26 @@ class ReferenceOperator:
         rng = random.Random(0)
         self._policies = Informer(client, CLUSTER_POLICIES, clock=clock, rng=rng)
         self._nodes = Informer(client, NODES.as_dicts(), clock=clock, rng=rng)
-        self._stirred = asyncio.Event()
+        self._input_changed = asyncio.Event()
         self._made: set[str] = set()
 
     async def run(self) -> None:
         """Reconciles until cancelled."""
         await self._client.apply(NAMESPACES.as_dicts(), NAMESPACE, {})
         for informer in (self._policies, self._nodes):
-            informer.add_handler(lambda _event: self._stirred.set())
+            informer.add_handler(lambda _event: self._input_changed.set())
         async with asyncio.TaskGroup() as group:
             group.create_task(self._policies.run())
             group.create_task(self._nodes.run())
             await self._policies.wait_synced()
             await self._nodes.wait_synced()
-            seen: Any = None
+            last: Any = None
             while True:
-                await self._stirred.wait()
-                self._stirred.clear()
+                await self._input_changed.wait()
+                self._input_changed.clear()
                 found = self._desired_objects()
-                if found != seen:
-                    seen = found
+                if found != last:
+                    last = found
                     await self._reconcile(*found)
 
     def _desired_objects(self) -> tuple[DriverPolicy | None, tuple[tuple[str, str, str, bool], ...]]:

@@ -14,14 +14,14 @@ import msgspec
 
 from tessera_lab.scheduler.filters.node_placement import (
     NodeRejection,
+    find_untolerated,
     pinned_names,
     preferred_weight,
     selector_matches,
-    untolerated,
 )
 from tessera_lab.scheduler.filters.topology import affinity_filter, spread_filter
 from tessera_lab.scheduler.filters.volumes import VolumePlan, volume_filter
-from tessera_lab.scheduler.state.node_cache import HOSTNAME, CachedNode, NodeCache, PodInfo
+from tessera_lab.scheduler.state.node_cache import HOSTNAME, CachedNode, CachedPod, NodeCache
 
 Json = Mapping[str, Any]
 
@@ -34,7 +34,7 @@ CORDONED = NodeRejection("node(s) were unschedulable", final=True)
 NO_PORTS = NodeRejection("node(s) didn't have free ports for the requested pod ports")
 
 
-class Placement(msgspec.Struct, frozen=True):
+class NodeChoice(msgspec.Struct, frozen=True):
     """Binds the pod to ``node``, after its claims are bound as in ``volumes``."""
 
     node: str
@@ -58,7 +58,7 @@ class Unschedulable(msgspec.Struct, frozen=True):
 class PodFilters:
     """The rules of one decision, compiled for one pod."""
 
-    def __init__(self, pod: PodInfo, cluster: NodeCache) -> None:
+    def __init__(self, pod: CachedPod, cluster: NodeCache) -> None:
         self._pod = pod
         self._volumes = volume_filter(pod, cluster)
         volumes = self._volumes.judge if self._volumes is not None else None
@@ -84,7 +84,7 @@ class PodFilters:
         return found
 
 
-def decide(pod: PodInfo, cluster: NodeCache) -> Placement | Unschedulable:
+def decide(pod: CachedPod, cluster: NodeCache) -> NodeChoice | Unschedulable:
     """Chooses a node for one pod, or returns why none can take it."""
     total = len(cluster.nodes)
     if not total:
@@ -96,9 +96,9 @@ def decide(pod: PodInfo, cluster: NodeCache) -> Placement | Unschedulable:
     fitting: list[CachedNode] = []
     curable: list[str] = []
     counts: dict[str, int] = {}
-    seen = 0
+    examined = 0
     for node in nodes:
-        seen += 1
+        examined += 1
         found = filters.rejections(node)
         for each in found:
             counts[each.reason] = counts.get(each.reason, 0) + 1
@@ -108,23 +108,23 @@ def decide(pod: PodInfo, cluster: NodeCache) -> Placement | Unschedulable:
             curable.append(node.name)
     if fitting:
         best = max(fitting, key=lambda node: _score(pod, node)) if len(fitting) > 1 else fitting[0]
-        return Placement(best.name, filters.plan(best))
-    if total > seen:
-        counts[skipped.reason] = counts.get(skipped.reason, 0) + total - seen
+        return NodeChoice(best.name, filters.plan(best))
+    if total > examined:
+        counts[skipped.reason] = counts.get(skipped.reason, 0) + total - examined
     return Unschedulable(_message(total, counts), tuple(curable), total)
 
 
-def collect_rejections(pod: PodInfo, node: CachedNode, nominated: Iterable[PodInfo] = ()) -> list[NodeRejection]:
+def collect_rejections(pod: CachedPod, node: CachedNode, nominated: Iterable[CachedPod] = ()) -> list[NodeRejection]:
     """Returns why the node cannot take the pod, by the filters that need only the node; empty if it can.
 
     ``nominated`` are pods for which preemption made room on the node: those of at least the same priority count as
     placed.
     """
     spec = pod.spec
-    if node.unschedulable and untolerated([UNSCHEDULABLE_TAINT], spec.get("tolerations") or ()) is not None:
+    if node.unschedulable and find_untolerated([UNSCHEDULABLE_TAINT], spec.get("tolerations") or ()) is not None:
         return [CORDONED]
     if node.taints:
-        taint = untolerated(node.taints, spec.get("tolerations") or ())
+        taint = find_untolerated(node.taints, spec.get("tolerations") or ())
         if taint is not None:
             text = f"node(s) had untolerated taint {{{taint.get('key', '')}: {taint.get('value') or ''}}}"
             return [NodeRejection(text, final=True)]
@@ -136,7 +136,7 @@ def collect_rejections(pod: PodInfo, node: CachedNode, nominated: Iterable[PodIn
     try:
         if node.ports_in_use(pod.ports):
             return [NO_PORTS]
-        return [_missing_resources(name, value, node) for name, value in node.lacking(pod.requests)]
+        return [_missing_resources(name, value, node) for name, value in node.lacking_resources(pod.requests)]
     finally:
         for each in coming:
             node.free(each.uid)
@@ -158,9 +158,9 @@ def _candidates(spec: Json, cluster: NodeCache) -> tuple[Iterable[CachedNode], N
     return cluster.nodes.values(), NOT_MATCHED
 
 
-def _score(pod: PodInfo, node: CachedNode) -> tuple[int, int, float, str]:
+def _score(pod: CachedPod, node: CachedNode) -> tuple[int, int, float, str]:
     spec = pod.spec
-    disliked = node.taints and untolerated(node.taints, spec.get("tolerations") or (), ("PreferNoSchedule",))
+    disliked = node.taints and find_untolerated(node.taints, spec.get("tolerations") or (), ("PreferNoSchedule",))
     free = 0.0
     for name in ("cpu", "memory"):
         total = node.allocatable.get(name, 0)
@@ -168,10 +168,10 @@ def _score(pod: PodInfo, node: CachedNode) -> tuple[int, int, float, str]:
             free += (total - node.used.get(name, 0) - pod.requests.get(name, 0)) / total
     # Pods without requests would all go to one node, so the number of pods breaks the tie.
     free -= node.used.get("pods", 0) / max(1, node.allocatable.get("pods", 1))
-    return preferred_weight(spec, node.labels, node.name), 0 if disliked else 1, free, _descending(node.name)
+    return preferred_weight(spec, node.labels, node.name), 0 if disliked else 1, free, _descending_key(node.name)
 
 
-def _descending(name: str) -> str:
+def _descending_key(name: str) -> str:
     """A key under which the alphabetically first name is the greatest."""
     return "".join(chr(0x10FFFF - ord(letter)) for letter in name)
 

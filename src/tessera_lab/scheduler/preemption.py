@@ -24,7 +24,7 @@ from tessera.kube.resources.meta import split_key
 from tessera.kube.watch.informer import Informer
 from tessera_lab.apiserver.pods.binding_and_eviction import label_selector_matches
 from tessera_lab.scheduler.decision import PodFilters, Unschedulable
-from tessera_lab.scheduler.state.node_cache import CachedNode, NodeCache, PodInfo
+from tessera_lab.scheduler.state.node_cache import CachedNode, CachedPod, NodeCache
 from tessera_lab.simulation.supervision import LabInformer
 
 Json = Mapping[str, Any]
@@ -37,7 +37,7 @@ class Preemption(msgspec.Struct, frozen=True):
     """The pods of one node to end for another pod."""
 
     node: str
-    victims: tuple[PodInfo, ...]
+    victims: tuple[CachedPod, ...]
     violations: int
 
     @property
@@ -49,7 +49,7 @@ class Preemption(msgspec.Struct, frozen=True):
         return (self.violations, highest, total, len(self.victims), -youngest, self.node)
 
 
-def preempt(pod: PodInfo, cluster: NodeCache, refused: Unschedulable, budgets: Sequence[Json]) -> Preemption | str:
+def preempt(pod: CachedPod, cluster: NodeCache, refused: Unschedulable, budgets: Sequence[Json]) -> Preemption | str:
     """Returns the pods to end for the pod, or the text that says why ending pods does not help.
 
     Args:
@@ -79,11 +79,11 @@ def preempt(pod: PodInfo, cluster: NodeCache, refused: Unschedulable, budgets: S
     return f"preemption: 0/{refused.total} nodes are available: {', '.join(sorted(counts))}."
 
 
-def _on_node(pod: PodInfo, cluster: NodeCache, node: CachedNode, budgets: Sequence[Json]) -> Preemption | None:
+def _on_node(pod: CachedPod, cluster: NodeCache, node: CachedNode, budgets: Sequence[Json]) -> Preemption | None:
     lower = [each for each in node.pods.values() if each.priority < pod.priority]
     if not lower:
         return None
-    taken: dict[str, PodInfo] = {}
+    taken: dict[str, CachedPod] = {}
     try:
         for each in lower:
             cluster.remove_pod(each.uid)
@@ -91,7 +91,7 @@ def _on_node(pod: PodInfo, cluster: NodeCache, node: CachedNode, budgets: Sequen
         if PodFilters(pod, cluster).rejections(node):
             return None
         violating, rest = _by_budget(sorted(lower, key=lambda each: (-each.priority, each.created)), budgets)
-        victims: list[PodInfo] = []
+        victims: list[CachedPod] = []
         violations = 0
         for each in (*violating, *rest):
             cluster.place(each, node.name)
@@ -107,11 +107,11 @@ def _on_node(pod: PodInfo, cluster: NodeCache, node: CachedNode, budgets: Sequen
             cluster.place(each, node.name)
 
 
-def _by_budget(pods: Iterable[PodInfo], budgets: Sequence[Json]) -> tuple[list[PodInfo], list[PodInfo]]:
+def _by_budget(pods: Iterable[CachedPod], budgets: Sequence[Json]) -> tuple[list[CachedPod], list[CachedPod]]:
     """Splits pods into those whose end, one after the other, would violate a disruption budget, and the others."""
     allowed = [int((each.get("status") or {}).get("disruptionsAllowed") or 0) for each in budgets]
-    violating: list[PodInfo] = []
-    rest: list[PodInfo] = []
+    violating: list[CachedPod] = []
+    rest: list[CachedPod] = []
     for pod in pods:
         violates = False
         for index, budget in enumerate(budgets):
@@ -161,7 +161,7 @@ class Victims:
         """PodDisruptionBudgets of the whole cluster."""
         return list(self._budgets.cache.values())
 
-    async def end(self, victim: PodInfo, preemptor: PodInfo, node: str) -> None:
+    async def end(self, victim: CachedPod, preemptor: CachedPod, node: str) -> None:
         """Ends one pod. If that fails, the preemptor's next decision tries again."""
         namespace, name = split_key(victim.key)
         condition = {

@@ -6,7 +6,7 @@ changes, a pod leaves, the pod itself changes. Time alone retries nothing. No I/
 
 import heapq
 
-from tessera_lab.scheduler.state.node_cache import PodInfo
+from tessera_lab.scheduler.state.node_cache import CachedPod
 
 
 class SchedulingQueue:
@@ -14,8 +14,8 @@ class SchedulingQueue:
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, float, str, str]] = []
-        self._active: dict[str, PodInfo] = {}
-        self._aside: dict[str, PodInfo] = {}
+        self._active: dict[str, CachedPod] = {}
+        self._aside: dict[str, CachedPod] = {}
 
     def __len__(self) -> int:
         """Number of pods that wait for a decision."""
@@ -26,13 +26,13 @@ class SchedulingQueue:
         """Number of pods that wait for a change of the cluster."""
         return len(self._aside)
 
-    def add(self, pod: PodInfo) -> None:
+    def add(self, pod: CachedPod) -> None:
         """Queues the pod, in its present form, for a decision."""
         self._aside.pop(pod.uid, None)
         self._active[pod.uid] = pod
         heapq.heappush(self._heap, (-pod.priority, pod.created, pod.key, pod.uid))
 
-    def put_back(self, pod: PodInfo) -> None:
+    def put_back(self, pod: CachedPod) -> None:
         """Sets aside a pod that no node can take now."""
         self._aside[pod.uid] = pod
 
@@ -46,7 +46,7 @@ class SchedulingQueue:
         for pod in list(self._aside.values()):
             self.add(pod)
 
-    def pop(self) -> PodInfo | None:
+    def pop(self) -> CachedPod | None:
         """Removes and returns the next pod to decide, or None."""
         while self._heap:
             uid = heapq.heappop(self._heap)[3]

@@ -21,10 +21,10 @@ from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import NAMESPACES, NODES, PODS
 from tessera.kube.resources.meta import key_of, split_key, uid_of
 from tessera.kube.watch.informer import EventKind, WatchEvent
-from tessera_lab.scheduler.decision import Placement, Unschedulable, decide
+from tessera_lab.scheduler.decision import NodeChoice, Unschedulable, decide
 from tessera_lab.scheduler.preemption import Preemption, Victims, preempt
 from tessera_lab.scheduler.queue import SchedulingQueue
-from tessera_lab.scheduler.state.node_cache import NodeCache, PodInfo, build_pod_info
+from tessera_lab.scheduler.state.node_cache import CachedPod, NodeCache, build_pod_info
 from tessera_lab.scheduler.volume_binding import VolumeBinder
 from tessera_lab.simulation.supervision import LabInformer, describe_error
 
@@ -131,8 +131,8 @@ class Scheduler:
             self._on_waiting(event)
 
     def _on_placed(self, pod: Json) -> None:
-        """A pod has its node; later its labels may change, and it may be told to go."""
-        known = self.cluster.placed(uid_of(pod))
+        """A pod has its node; later its labels may change, and it may be deleted."""
+        known = self.cluster.find_placed(uid_of(pod))
         metadata = pod["metadata"]
         facts = (metadata.get("labels") or {}, bool(metadata.get("deletionTimestamp")))
         if known is None or (known.labels, known.terminating) != facts:
@@ -181,14 +181,14 @@ class Scheduler:
                 group.create_task(self._write_condition(pod, "SchedulerError", describe_error(error)))
                 continue
             match answer:
-                case Placement():
+                case NodeChoice():
                     self.cluster.place(pod, answer.node)
                     group.create_task(self._bind(pod, answer))
                 case Unschedulable():
                     self._queue.put_back(pod)
                     self._refuse(pod, answer, group)
 
-    def _refuse(self, pod: PodInfo, answer: Unschedulable, group: asyncio.TaskGroup) -> None:
+    def _refuse(self, pod: CachedPod, answer: Unschedulable, group: asyncio.TaskGroup) -> None:
         """No node can take the pod; perhaps one can once less important pods have ended."""
         budgets = self._victims.budgets
         found = preempt(pod, self.cluster, answer, budgets) if answer.total else ""
@@ -204,7 +204,7 @@ class Scheduler:
 
     # Writes out
 
-    async def _bind(self, pod: PodInfo, placed: Placement) -> None:
+    async def _bind(self, pod: CachedPod, placed: NodeChoice) -> None:
         namespace, name = split_key(pod.key)
         node = placed.node
         try:
@@ -223,30 +223,30 @@ class Scheduler:
             about = make_reference(PODS, name, namespace, pod.uid)
             self._events.record(about, "Scheduled", f"Successfully assigned {pod.key} to {node}", action="Binding")
 
-    def _take_back(self, pod: PodInfo) -> None:
+    def _take_back(self, pod: CachedPod) -> None:
         current = self._pods.cache.get(pod.key)
         if current is None or uid_of(current) != pod.uid or not current["spec"].get("nodeName"):
             self.cluster.remove_pod(pod.uid)
             self._request_retry()
 
-    def _retry_later(self, pod: PodInfo) -> None:
+    def _retry_later(self, pod: CachedPod) -> None:
         current = self._pods.cache.get(pod.key)
         if current is not None and uid_of(current) == pod.uid and not current["spec"].get("nodeName"):
             self._queue.add(_needs(current))
             self._wake.set()
 
-    def _record_event(self, pod: PodInfo, message: str) -> None:
+    def _record_event(self, pod: CachedPod, message: str) -> None:
         namespace, name = split_key(pod.key)
         about = make_reference(PODS, name, namespace, pod.uid)
         self._events.record(about, "FailedScheduling", message, type="Warning", action="Scheduling")
 
-    async def _write_condition(self, pod: PodInfo, reason: str, message: str, nominated: str = "") -> None:
+    async def _write_condition(self, pod: CachedPod, reason: str, message: str, nominated: str = "") -> None:
         """Writes the condition PodScheduled=False and the nominated node, if the pod does not say so already."""
         current = self._pods.cache.get(pod.key)
         if current is None or uid_of(current) != pod.uid:
             return
         status = current.get("status") or {}
-        changed = not_scheduled(status.get("conditions") or [], reason, message, self._clock.now())
+        changed = not_scheduled_conditions(status.get("conditions") or [], reason, message, self._clock.now())
         patch: Json = {"status": {} if changed is None else {"conditions": changed}}
         if nominated and status.get("nominatedNodeName") != nominated:
             patch["status"]["nominatedNodeName"] = nominated
@@ -260,7 +260,7 @@ class Scheduler:
             return  # the pod is gone, or its next decision writes the condition
 
 
-def not_scheduled(conditions: list[Json], reason: str, message: str, now: float) -> list[Json] | None:
+def not_scheduled_conditions(conditions: list[Json], reason: str, message: str, now: float) -> list[Json] | None:
     """The conditions with PodScheduled=False for this reason; None if they say so already."""
     before = next((each for each in conditions if each["type"] == "PodScheduled"), None)
     same = before is not None and before["status"] == "False"
@@ -278,7 +278,7 @@ def not_scheduled(conditions: list[Json], reason: str, message: str, now: float)
     return [each for each in conditions if each["type"] != "PodScheduled"] + [condition]
 
 
-def _needs(pod: Mapping[str, Any]) -> PodInfo:
+def _needs(pod: Mapping[str, Any]) -> CachedPod:
     metadata = pod["metadata"]
     created = metadata.get("creationTimestamp")
     return build_pod_info(

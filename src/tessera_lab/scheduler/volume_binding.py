@@ -14,14 +14,14 @@ from tessera.kube.client.client import Client
 from tessera.kube.resources import CSI_NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES
 from tessera.kube.resources.meta import Resource, key_of, split_key
 from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
-from tessera_lab.scheduler.decision import Placement
+from tessera_lab.scheduler.decision import NodeChoice
 from tessera_lab.scheduler.state.storage_cache import SELECTED_NODE, StorageCache
 from tessera_lab.simulation.supervision import LabInformer
 
 Json = dict[str, Any]
 
 #: Seconds that binding may take (``bindTimeoutSeconds``); then the scheduler decides the pod again.
-PATIENCE = 600.0
+BIND_TIMEOUT = 600.0
 
 
 class VolumeBinder:
@@ -66,7 +66,7 @@ class VolumeBinder:
 
         return handle
 
-    async def bind(self, placed: Placement) -> None:
+    async def bind(self, placed: NodeChoice) -> None:
         """Returns once all claims of a decision are bound.
 
         Raises:
@@ -86,7 +86,7 @@ class VolumeBinder:
         desired = (*plan.bind, *plan.make)
         if not desired:
             return
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(BIND_TIMEOUT):
             while not all(self._is_bound(claim) for claim in desired):
                 self._bound.clear()
                 await self._bound.wait()

@@ -142,11 +142,11 @@ class _Leaping:
         if ready or timeout == 0:
             return ready
         if timeout is None:
-            raise Deadlock(self._waiting())
+            raise Deadlock(self._deadlock_text())
         self.now += timeout
         return []
 
-    def _waiting(self) -> str:
+    def _deadlock_text(self) -> str:
         tasks = sorted(str(task.get_coro()) for task in asyncio.all_tasks(self._loop) if not task.done())
         names = "; ".join(name.removeprefix("<coroutine object ").split(" at 0x")[0] for name in tasks)
         return f"deadlock at {self.now:.6f} s of virtual time: nothing is ready and no timer is set. Waiting: {names}"

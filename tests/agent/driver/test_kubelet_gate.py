@@ -104,7 +104,7 @@ def test_lists_pass_and_their_plugin_knows_when_they_are_taken() -> None:
     async def story() -> None:
         bus = InProcessKubelet()
         node = Node(bus, LoopClock(0.0))
-        bus.start(node.manager.registered, node.manager)
+        bus.start(node.manager.add_plugin, node.manager)
         assert node.advertising.is_accepted
         node.start()
         await node.counts(2)
@@ -139,7 +139,7 @@ def test_a_closed_gate_lists_and_allocates_nothing_whatever_its_plugin_lists() -
     async def story() -> None:
         bus = InProcessKubelet()
         node = Node(bus, LoopClock(0.0))
-        bus.start(node.manager.registered, node.manager)
+        bus.start(node.manager.add_plugin, node.manager)
         node.start()
         await node.counts(2)
         await node.advertising.close()
@@ -162,7 +162,7 @@ async def test_over_kubelet_s_own_sockets_the_capacity_is_zero_at_once(sockets: 
     clock = SystemClock()
     node = Node(GrpcKubelet(sockets, sockets / "pods.sock", clock=clock), clock)
     async with contextlib.AsyncExitStack() as stack:
-        await stack.enter_async_context(RegistrationServer(sockets, node.manager.registered))
+        await stack.enter_async_context(RegistrationServer(sockets, node.manager.add_plugin))
         node.start()
         await node.counts(2)
         began = clock.monotonic()

@@ -62,7 +62,7 @@ def test_a_kubelet_that_is_restarted_while_an_init_container_runs_starts_all_wit
         before = await scene.start("web", "setup")
         scene.bus.stop()
         await scene.kubelet.restart()
-        scene.bus.start(scene.kubelet.registered, scene.kubelet)
+        scene.bus.start(scene.kubelet.add_plugin, scene.kubelet)
         await scene.until(functools.partial(scene.allocatable, "nvidia.com/mig-1g.5gb", 7))
         assert await scene.start("web", "setup") == before
         both = await scene.start("web", "main")

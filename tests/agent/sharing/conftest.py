@@ -218,7 +218,7 @@ class Scene:
             self.follow(profile)
         await self.stocktaker.refresh()
         self.health.react(CardsListed(frozenset(map(str, self.machine.uuids()))), self.clock.monotonic())
-        self.bus.start(self.kubelet.registered, self.kubelet)
+        self.bus.start(self.kubelet.add_plugin, self.kubelet)
         self.start()
 
     def start(self) -> None:

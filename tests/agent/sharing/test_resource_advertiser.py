@@ -428,7 +428,7 @@ def test_after_a_restart_of_kubelet_all_is_back_within_two_seconds(play: Callabl
             scene.bus.stop()
             await scene.kubelet.restart()
             assert not any(scene.allocatable.values())
-            scene.bus.start(scene.kubelet.registered, scene.kubelet)
+            scene.bus.start(scene.kubelet.add_plugin, scene.kubelet)
             began = scene.clock.monotonic()
             await scene.offers(gpu_shared=16)
             assert scene.clock.monotonic() - began < 2.0
@@ -464,7 +464,7 @@ def test_nothing_is_offered_before_kubelet_says_who_holds_what(play: Callable[..
         problem = scene.advertiser.problem
         assert problem is not None
         assert problem.reason == "KubeletNotResponding"
-        scene.bus.start(scene.kubelet.registered, scene.kubelet)
+        scene.bus.start(scene.kubelet.add_plugin, scene.kubelet)
         await scene.offers(gpu_shared=16)
         assert scene.advertiser.problem is None
 
@@ -520,7 +520,7 @@ def test_a_resource_that_kubelet_refuses_is_told_and_offered_again(play: Callabl
         async def registered(resource_name: str, options: PluginOptions, client: PluginClient) -> None:
             if refuses and resource_name == SHARED:
                 raise RegistrationError("no such luck")
-            await scene.kubelet.registered(resource_name, options, client)
+            await scene.kubelet.add_plugin(resource_name, options, client)
 
         await scene.begin(WHOLE)
         await scene.offers(gpu=4)

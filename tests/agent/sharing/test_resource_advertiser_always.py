@@ -60,7 +60,7 @@ def test_no_card_is_given_out_in_two_forms(play_anew: Callable[..., None], steps
             elif step == "restart kubelet":
                 scene.bus.stop()
                 await scene.kubelet.restart()
-                scene.bus.start(scene.kubelet.registered, scene.kubelet)
+                scene.bus.start(scene.kubelet.add_plugin, scene.kubelet)
             elif step == "restart agent":
                 await scene.restart_advertiser()
             elif step == "wait":

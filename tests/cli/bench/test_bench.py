@@ -52,7 +52,7 @@ def one(operator: str, *samples: float, first: float | None = None) -> Samples:
 
 def attributed(**seconds: float) -> list[str]:
     savings = tuple(
-        WaitSaving(what={"rest": UNEXPLAINED, "period": PERIOD}.get(name, name), seconds=each)
+        WaitSaving(wait={"rest": UNEXPLAINED, "period": PERIOD}.get(name, name), seconds=each)
         for name, each in seconds.items()
     )
     told = Attribution(reference=one("reference", 300), ours=one("tessera", 290), savings=savings)

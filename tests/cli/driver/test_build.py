@@ -172,7 +172,7 @@ class ClusterWithCommand:
 def test_a_build_is_followed_to_its_push(capsys: pytest.CaptureFixture[str]) -> None:
     async def story(lab: ClusterWithCommand) -> None:
         await lab.build()
-        assert lab.catalogue.named(ORDER.target) is not None
+        assert lab.catalogue.find_image(ORDER.target) is not None
         assert await lab.jobs() == [f"{ORDER.name}-1"]
 
     play_in_build_cluster(ClusterWithCommand, story)

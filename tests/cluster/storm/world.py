@@ -11,7 +11,7 @@ from tests.cluster.driverlab import BEGAN, COSTS, NEWER, VERSION, builder, node,
 
 from tessera.clock import LoopClock
 from tessera.driver.resolution import Outcome
-from tessera_lab.cluster.options import NodeSpec
+from tessera_lab.cluster.options import LabNodeSpec
 from tessera_lab.drivers.driver_catalogue import INTERNAL_REGISTRY
 from tessera_lab.drivers.driver_containers import driver_toolkit
 from tessera_lab.kubelet.images.catalogue import ImageCatalogue, SimulatedImage
@@ -92,12 +92,12 @@ class Machines:
         self._made = 0
         self._systems: dict[str, str] = {}
 
-    def draw(self) -> NodeSpec:
+    def draw(self) -> LabNodeSpec:
         """A machine with a name of its own."""
         self._made += 1
         return self.again(f"n{self._made}")
 
-    def again(self, name: str) -> NodeSpec:
+    def again(self, name: str) -> LabNodeSpec:
         """Another machine with a name that was there before."""
         kind = self._systems[name] = self._rng.choice(_DRAWN)
         system = SYSTEMS[kind]
@@ -128,7 +128,7 @@ class Registries(ImageCatalogue):
         """See :meth:`.Catalogue.answer`; of what nobody named, that it is not there is remembered."""
         outcome = super().answer(reference, architecture)
         if "@" not in reference:
-            known = outcome if outcome is not Outcome.FOUND or self.named(reference) else Outcome.NOT_FOUND
+            known = outcome if outcome is not Outcome.FOUND or self.find_image(reference) else Outcome.NOT_FOUND
             answers = self._said.setdefault((reference, architecture), [])
             answers.append(Answer(self._clock.now(), known, self.digest(reference)))
         return outcome

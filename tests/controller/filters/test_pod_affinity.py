@@ -18,8 +18,8 @@ from tessera.kube.resources import Node, Pod
 from tessera.placement.step_budget import StepBudget
 from tessera_lab.scheduler.decision import collect_rejections
 from tessera_lab.scheduler.filters.topology import affinity_filter, spread_filter
+from tessera_lab.scheduler.state.node_cache import CachedPod as ScheduledPodInfo
 from tessera_lab.scheduler.state.node_cache import NodeCache, build_pod_info
-from tessera_lab.scheduler.state.node_cache import PodInfo as ScheduledPodInfo
 
 ZONE, HOST = "zone", "kubernetes.io/hostname"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

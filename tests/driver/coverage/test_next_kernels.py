@@ -159,7 +159,7 @@ def test_the_gate_opens_at_once_when_the_build_is_pushed(play: Play) -> None:
     async def story(lab: ClusterWithRegistry) -> None:
         async with lab.following() as gate:
             await lab.announce(ubuntu22_04=K1)
-            await lab.until(lambda: lab.catalogue.named(BUILT.format(K1)) is not None, COSTS.build_seconds + 300)
+            await lab.until(lambda: lab.catalogue.find_image(BUILT.format(K1)) is not None, COSTS.build_seconds + 300)
             assert await lab.until(lambda: gate.report.open) <= 5
 
     play(story)

@@ -54,13 +54,13 @@ def test_an_autoscaler_with_nothing_to_do_makes_no_time_leap() -> None:
         ):
             api = cluster.client("test")
             await cluster.clock.sleep(305)
-            waits.append(cluster.pending)
+            waits.append(cluster.pending_waits)
             pod = {"metadata": {"name": "a"}, "spec": {"containers": [_container("1k")]}}
             await api.create(PODS.as_dicts(), pod, "default")
             await cluster.clock.sleep(15)
-            waits.append(cluster.pending)
+            waits.append(cluster.pending_waits)
             await cluster.clock.sleep(300)  # no machine of the group is large enough, so nothing comes of it
-            waits.append(cluster.pending)
+            waits.append(cluster.pending_waits)
             return [each.metadata.name for each in (await api.list(NODES)).items], waits
 
     nodes, waits = run_virtual(main())

@@ -13,13 +13,13 @@ from tessera.provisioning.tracking.machines import read_machine
 from tessera_lab.cloud.cloud import Cloud
 from tessera_lab.cloud.node_groups import NAMESPACE, InstanceState, NodeGroup, RandomDelay
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
-from tessera_lab.cluster.options import NodeSpec
+from tessera_lab.cluster.options import LabNodeSpec
 from tessera_lab.simulation.virtual_time import run_virtual
 
 START = 1_800_000_000
 GPU = NodeGroup(
     name="gpu",
-    template=NodeSpec(name="", cards=("T4",)),
+    template=LabNodeSpec(name="", cards=("T4",)),
     maximum=3,
     labels={"cluster-api/accelerator": "nvidia-t4"},
     vm=RandomDelay(mean=90),
@@ -97,7 +97,7 @@ def test_the_minimum_is_there_from_the_start_and_stays() -> None:
         with pytest.raises(ValueError, match="has its minimum of 1 machines"):
             await cloud.delete(name)
 
-    play(story, NodeGroup(name="cpu", template=NodeSpec(name="", cards=()), minimum=1))
+    play(story, NodeGroup(name="cpu", template=LabNodeSpec(name="", cards=()), minimum=1))
 
 
 @pytest.mark.parametrize("after", [1.0, 100.0, 200.0])
@@ -162,7 +162,7 @@ def test_whoever_listens_hears_each_step() -> None:
 
 
 def test_times_are_drawn_anew_for_each_machine_and_the_same_in_each_run() -> None:
-    group = NodeGroup(name="gpu", template=NodeSpec(name="", cards=()), vm=RandomDelay(mean=90, spread=0.2))
+    group = NodeGroup(name="gpu", template=LabNodeSpec(name="", cards=()), vm=RandomDelay(mean=90, spread=0.2))
 
     def once() -> list[float]:
         took: list[float] = []

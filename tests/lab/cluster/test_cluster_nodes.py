@@ -14,12 +14,12 @@ from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import DAEMONSETS, NODES, PODS
 from tessera.nvml.simulated.machine_state import DRIVER_VERSION
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
-from tessera_lab.cluster.options import NodeSpec, parse_nodes
+from tessera_lab.cluster.options import LabNodeSpec, parse_nodes
 from tessera_lab.simulation.virtual_time import run_virtual
 
 RHCOS = "Red Hat Enterprise Linux CoreOS 413.92.202402131523-0 (Plow)"
 KERNEL = "5.14.0-284.54.1.el9_2.x86_64"
-T4 = NodeSpec(name="late", cards=("T4",), kernel=KERNEL, os_image=RHCOS)
+T4 = LabNodeSpec(name="late", cards=("T4",), kernel=KERNEL, os_image=RHCOS)
 
 Story = Callable[[SimulatedCluster, Client], Awaitable[None]]
 
@@ -118,7 +118,7 @@ def test_a_name_comes_back_as_another_node() -> None:
 def test_what_cannot_be_added_or_removed_is_refused() -> None:
     async def story(cluster: SimulatedCluster, _api: Client) -> None:
         with pytest.raises(ValueError, match="node node-1: there is one of that name"):
-            cluster.add_node(NodeSpec(name="node-1", cards=()))
+            cluster.add_node(LabNodeSpec(name="node-1", cards=()))
         with pytest.raises(ValueError, match="no node 'x'; there are node-1"):
             await cluster.remove_node("x")
 

@@ -23,7 +23,7 @@ DRIVER = "quay.io/x/driver:525-5.14-rhcos4.13"
 )
 def test_each_part_has_an_image_with_a_program(reference: str, architectures: list[str]) -> None:
     world = build_catalogue(COSTS, {DRIVER: driver_image("525.125.06", COSTS)})
-    image = world.named(reference)
+    image = world.find_image(reference)
     assert image is not None
     assert image.program is not None
     answers = [each for each in ("amd64", "arm64") if world.answer(reference, each) is Outcome.FOUND]

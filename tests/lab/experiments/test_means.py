@@ -83,7 +83,7 @@ def test_the_reference_comes_to_red_hats_mean_and_every_second_saved_is_a_waits_
         each_way = (bounds | NEW_NODES).items()
         bounds = {what: (least - ORDER_OF_PULLS, most + ORDER_OF_PULLS) for what, (least, most) in each_way}
     bounds |= ALWAYS
-    found = {each.what: each.seconds for each in told.savings}
+    found = {each.wait: each.seconds for each in told.savings}
     assert found.keys() == bounds.keys()
     outside = {what: seconds for what, seconds in found.items() if not _within(seconds, *bounds[what])}
     assert outside == {}

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from tests.support.cost import count_calls
 
-from tessera_lab.scheduler.decision import Placement, Unschedulable, decide
-from tessera_lab.scheduler.state.node_cache import NodeCache, PodInfo, build_pod_info
+from tessera_lab.scheduler.decision import NodeChoice, Unschedulable, decide
+from tessera_lab.scheduler.state.node_cache import CachedPod, NodeCache, build_pod_info
 
 
 def cluster(**nodes: dict[str, Any]) -> NodeCache:
@@ -18,12 +18,12 @@ def cluster(**nodes: dict[str, Any]) -> NodeCache:
     return made
 
 
-def pod(name: str = "p", requests: dict[str, str] | None = None, **spec: Any) -> PodInfo:
+def pod(name: str = "p", requests: dict[str, str] | None = None, **spec: Any) -> CachedPod:
     container = {"name": "c", "resources": {"requests": requests or {}}, "ports": spec.pop("ports", [])}
     return build_pod_info(f"default/{name}", f"uid-{name}", 0.0, {"containers": [container], **spec})
 
 
-def why(answer: Placement | Unschedulable) -> str:
+def why(answer: NodeChoice | Unschedulable) -> str:
     assert isinstance(answer, Unschedulable)
     return answer.reasons
 
@@ -66,7 +66,7 @@ def test_each_rule_has_its_words(node: dict[str, Any], asked: dict[str, Any], re
 
 def test_a_cordoned_node_takes_a_pod_that_tolerates_it() -> None:
     toleration = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"}
-    assert decide(pod(tolerations=[toleration]), cluster(n1={"spec": {"unschedulable": True}})) == Placement("n1")
+    assert decide(pod(tolerations=[toleration]), cluster(n1={"spec": {"unschedulable": True}})) == NodeChoice("n1")
 
 
 def test_a_pod_pinned_by_name_says_why_the_others_were_not_looked_at() -> None:
@@ -79,9 +79,9 @@ def test_a_pod_pinned_by_name_says_why_the_others_were_not_looked_at() -> None:
 def test_the_emptier_node_wins_and_equals_go_by_name() -> None:
     made = cluster(n1={}, n2={})
     first = pod("a", {"cpu": "1"})
-    assert decide(first, made) == Placement("n1")
+    assert decide(first, made) == NodeChoice("n1")
     made.place(first, "n1")
-    assert decide(pod("b", {"cpu": "1"}), made) == Placement("n2")
+    assert decide(pod("b", {"cpu": "1"}), made) == NodeChoice("n2")
 
 
 def test_preferred_affinity_beats_emptiness() -> None:
@@ -89,13 +89,13 @@ def test_preferred_affinity_beats_emptiness() -> None:
     made.place(pod("a", {"cpu": "3"}), "n2")
     term = {"matchExpressions": [{"key": "fast", "operator": "Exists"}]}
     rule = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": term}]}
-    assert decide(pod("b", {"cpu": "1"}, affinity={"nodeAffinity": rule}), made) == Placement("n2")
+    assert decide(pod("b", {"cpu": "1"}, affinity={"nodeAffinity": rule}), made) == NodeChoice("n2")
 
 
 def test_a_node_that_is_only_disliked_is_taken_last() -> None:
     taint = {"key": "old", "effect": "PreferNoSchedule"}
-    assert decide(pod(), cluster(n1={"spec": {"taints": [taint]}}, n2={})) == Placement("n2")
-    assert decide(pod(), cluster(n1={"spec": {"taints": [taint]}})) == Placement("n1")
+    assert decide(pod(), cluster(n1={"spec": {"taints": [taint]}}, n2={})) == NodeChoice("n2")
+    assert decide(pod(), cluster(n1={"spec": {"taints": [taint]}})) == NodeChoice("n1")
 
 
 def test_host_ports_are_taken_once_per_node() -> None:
@@ -110,7 +110,7 @@ def test_freed_resources_can_be_given_again() -> None:
     made.place(pod("a", {"cpu": "4"}), "n1")
     assert isinstance(decide(pod("b", {"cpu": "4"}), made), Unschedulable)
     made.remove_pod("uid-a")
-    assert decide(pod("b", {"cpu": "4"}), made) == Placement("n1")
+    assert decide(pod("b", {"cpu": "4"}), made) == NodeChoice("n1")
 
 
 def test_a_pod_placed_before_its_node_is_known_counts_when_the_node_comes() -> None:
@@ -126,7 +126,7 @@ def test_a_pinned_pod_costs_the_same_at_any_number_of_nodes() -> None:
     for nodes in (1000, 2000):
         made = cluster(**{f"n{number}": {} for number in range(nodes)})
         calls, answers = count_calls(lambda: [decide(each, made) for each in pinned])  # noqa: B023 - runs at once
-        assert answers == [Placement(f"n{number}") for number in range(1000)]
+        assert answers == [NodeChoice(f"n{number}") for number in range(1000)]
         costs.append(calls)
     assert costs[0] == costs[1] < 150 * len(pinned)
 
@@ -138,7 +138,7 @@ def test_a_thousand_pods_over_a_hundred_nodes_take_little_cpu() -> None:
         for number in numbers:
             each = pod(f"p{number}", {"cpu": "500m"})
             answer = decide(each, made)
-            assert isinstance(answer, Placement)
+            assert isinstance(answer, NodeChoice)
             made.place(each, answer.node)
 
     place(range(900))

@@ -4,7 +4,7 @@ from typing import Any
 
 from tessera_lab.scheduler.decision import Unschedulable, decide
 from tessera_lab.scheduler.preemption import Preemption, preempt
-from tessera_lab.scheduler.state.node_cache import NodeCache, PodInfo, build_pod_info
+from tessera_lab.scheduler.state.node_cache import CachedPod, NodeCache, build_pod_info
 
 
 def cluster(*names: str) -> NodeCache:
@@ -14,12 +14,12 @@ def cluster(*names: str) -> NodeCache:
     return made
 
 
-def pod(name: str, cpu: str, priority: int = 0, created: float = 0.0, **labels: str) -> PodInfo:
+def pod(name: str, cpu: str, priority: int = 0, created: float = 0.0, **labels: str) -> CachedPod:
     spec: dict[str, Any] = {"containers": [{"resources": {"requests": {"cpu": cpu}}}], "priority": priority}
     return build_pod_info(f"default/{name}", name, created, spec, labels)
 
 
-def chosen(one: PodInfo, made: NodeCache, *budgets: dict[str, Any]) -> tuple[str, list[str]]:
+def chosen(one: CachedPod, made: NodeCache, *budgets: dict[str, Any]) -> tuple[str, list[str]]:
     refused = decide(one, made)
     assert isinstance(refused, Unschedulable)
     found = preempt(one, made, refused, budgets)

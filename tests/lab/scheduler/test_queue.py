@@ -1,10 +1,10 @@
 """The order of decisions."""
 
 from tessera_lab.scheduler.queue import SchedulingQueue
-from tessera_lab.scheduler.state.node_cache import PodInfo, build_pod_info
+from tessera_lab.scheduler.state.node_cache import CachedPod, build_pod_info
 
 
-def pod(name: str, priority: int = 0, created: float = 0.0) -> PodInfo:
+def pod(name: str, priority: int = 0, created: float = 0.0) -> CachedPod:
     return build_pod_info(f"default/{name}", name, created, {"priority": priority})
 
 

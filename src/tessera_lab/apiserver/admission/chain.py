@@ -9,7 +9,7 @@ from typing import Protocol
 
 from tessera_lab.apiserver.interfaces import AdmissionRequest, AdmissionResult, QuotaUpdate, StatusCause
 from tessera_lab.apiserver.request.server_state import NAMESPACES, ServerState
-from tessera_lab.apiserver.status import StatusError, forbidden, not_found
+from tessera_lab.apiserver.status import StatusError, forbidden_error, not_found_error
 
 
 class AdmissionPlugin(Protocol):
@@ -71,15 +71,15 @@ def namespace_lifecycle(request: AdmissionRequest, core: ServerState) -> None:
         return
     namespace = core.store.get(NAMESPACES, "", attributes.namespace)
     if namespace is None:
-        raise not_found("", "namespaces", attributes.namespace)
+        raise not_found_error("", "namespaces", attributes.namespace)
     if namespace["metadata"].get("deletionTimestamp"):
         name = attributes.name or (request.obj or {}).get("metadata", {}).get("name", "")
-        raise _terminating(attributes.group, attributes.resource, name, attributes.namespace)
+        raise _terminating_error(attributes.group, attributes.resource, name, attributes.namespace)
 
 
-def _terminating(group: str, resource: str, name: str, namespace: str) -> StatusError:
+def _terminating_error(group: str, resource: str, name: str, namespace: str) -> StatusError:
     reason = f"unable to create new content in namespace {namespace} because it is being terminated"
-    error = forbidden(group, resource, name, reason)
+    error = forbidden_error(group, resource, name, reason)
     cause = StatusCause(
         reason="NamespaceTerminating", message=f"namespace {namespace} is being terminated", field="metadata.namespace"
     )

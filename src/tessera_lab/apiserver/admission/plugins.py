@@ -10,7 +10,7 @@ from typing import Any
 from tessera_lab.apiserver.admission.chain import AdmissionPlugin, namespace_lifecycle
 from tessera_lab.apiserver.interfaces import AdmissionRequest, GroupResource, Obj
 from tessera_lab.apiserver.request.server_state import ServerState
-from tessera_lab.apiserver.status import forbidden
+from tessera_lab.apiserver.status import forbidden_error
 
 CLASSES = GroupResource("scheduling.k8s.io", "priorityclasses")
 STORAGE_CLASSES = GroupResource("storage.k8s.io", "storageclasses")
@@ -35,7 +35,7 @@ def _new_pod(request: AdmissionRequest) -> Obj | None:
 
 def _refuse(request: AdmissionRequest, reason: str) -> Exception:
     attributes = request.attributes
-    return forbidden(attributes.group, attributes.resource, attributes.name, reason)
+    return forbidden_error(attributes.group, attributes.resource, attributes.name, reason)
 
 
 def service_account(request: AdmissionRequest, core: ServerState) -> None:

@@ -16,7 +16,7 @@ import msgspec
 from tessera.clock import rfc3339
 from tessera_lab.apiserver.interfaces import GroupResource, Obj, UserInfo
 from tessera_lab.apiserver.request.server_state import ServerState
-from tessera_lab.apiserver.status import not_found
+from tessera_lab.apiserver.status import not_found_error
 
 SERVICE_ACCOUNTS = GroupResource("", "serviceaccounts")
 AUTHENTICATED, UNAUTHENTICATED = "system:authenticated", "system:unauthenticated"
@@ -117,7 +117,7 @@ class TokenAuthenticator:
         """
         account = self._core.store.get(SERVICE_ACCOUNTS, namespace, name)
         if account is None:
-            raise not_found("", "serviceaccounts", name)
+            raise not_found_error("", "serviceaccounts", name)
         now = int(self._core.clock.now())
         bound = BoundObject(pod["metadata"]["name"], pod["metadata"]["uid"]) if pod else None
         claims = _Claims(

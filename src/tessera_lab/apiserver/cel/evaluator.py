@@ -31,7 +31,7 @@ from tessera_lab.apiserver.cel.functions import (
 from tessera_lab.apiserver.cel.syntax import (
     Call,
     CelError,
-    Expression,
+    CelExpression,
     Identifier,
     Index,
     ListLiteral,
@@ -52,7 +52,7 @@ MACROS = frozenset({"all", "exists", "exists_one", "filter", "map"})
 class Program:
     """A checked expression."""
 
-    def __init__(self, text: str, tree: Expression) -> None:
+    def __init__(self, text: str, tree: CelExpression) -> None:
         self.text = text
         self._tree = tree
 
@@ -64,7 +64,7 @@ class Program:
         """
         return _evaluate(self._tree, variables)
 
-    def holds(self, variables: Scope) -> bool:
+    def is_true(self, variables: Scope) -> bool:
         """Returns the value of a condition.
 
         Raises:
@@ -108,7 +108,7 @@ class _Names(msgspec.Struct, frozen=True):
 # -- checks ---------------------------------------------------------------------------------------------------------
 
 
-def _check(node: Expression, names: _Names) -> None:
+def _check(node: CelExpression, names: _Names) -> None:
     match node:
         case Identifier(name=name, at=at):
             if name not in names.known:
@@ -166,7 +166,7 @@ def _check_macro(call: Call, names: _Names) -> None:
 # -- values ---------------------------------------------------------------------------------------------------------
 
 
-def _evaluate(node: Expression, scope: Scope) -> Any:
+def _evaluate(node: CelExpression, scope: Scope) -> Any:
     match node:
         case Literal(value=value):
             return value
@@ -263,7 +263,7 @@ def _evaluate_operator(parts: Sequence[Callable[[], Any]], *, decisive: bool) ->
     return not decisive
 
 
-def _has(args: Sequence[Expression], scope: Scope) -> bool:
+def _has(args: Sequence[CelExpression], scope: Scope) -> bool:
     select = args[0]
     assert isinstance(select, Select)
     target = _evaluate(select.target, scope)
@@ -272,16 +272,16 @@ def _has(args: Sequence[Expression], scope: Scope) -> bool:
     return isinstance(target, dict) and target.get(select.field) is not None
 
 
-def _evaluate_ternary(args: Sequence[Expression], scope: Scope) -> Any:
+def _evaluate_ternary(args: Sequence[CelExpression], scope: Scope) -> Any:
     return _evaluate(args[1] if boolean(_evaluate(args[0], scope)) else args[2], scope)
 
 
-def _evaluate_and_or(*, decisive: bool) -> Callable[[Sequence[Expression], Scope], bool]:
+def _evaluate_and_or(*, decisive: bool) -> Callable[[Sequence[CelExpression], Scope], bool]:
     return lambda args, scope: _evaluate_operator([partial(_evaluate, each, scope) for each in args], decisive=decisive)
 
 
 #: Macros: they evaluate their arguments themselves. Allowed numbers of arguments; function of argument trees and scope.
-SPECIAL: Mapping[str, tuple[Sequence[int], Callable[[Sequence[Expression], Scope], Any]]] = {
+SPECIAL: Mapping[str, tuple[Sequence[int], Callable[[Sequence[CelExpression], Scope], Any]]] = {
     "has": ((1,), _has),
     "?:": ((3,), _evaluate_ternary),
     "&&": ((2,), _evaluate_and_or(decisive=False)),

@@ -69,7 +69,7 @@ def _compare(sign: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
     return compare
 
 
-def _bounded(value: Any) -> Any:
+def _check_bounds(value: Any) -> Any:
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise EvaluationError("integer overflow")
     return value
@@ -79,7 +79,7 @@ def _arithmetic(sign: str, compute: Callable[[Any, Any], Any]) -> Callable[[Any,
     def calculate(one: Any, other: Any) -> Any:
         if not (_numeric(one) and type(one) is type(other)):
             raise EvaluationError(f"no such overload: {type_name(one)} {sign} {type_name(other)}")
-        return _bounded(compute(one, other))
+        return _check_bounds(compute(one, other))
 
     return calculate
 
@@ -111,7 +111,7 @@ def _modulo(one: Any, other: Any) -> Any:
 def _negate(value: Any) -> Any:
     if not _numeric(value):
         raise EvaluationError(f"no such overload: -{type_name(value)}")
-    return _bounded(-value)
+    return _check_bounds(-value)
 
 
 def _contains(element: Any, container: Any) -> bool:
@@ -131,13 +131,13 @@ def _size(value: Any) -> int:
 def _sum(value: Any) -> Any:
     if not isinstance(value, list) or not all(map(_numeric, value)):
         raise EvaluationError(f"no such overload: sum() of {type_name(value)}")
-    return _bounded(sum(value))
+    return _check_bounds(sum(value))
 
 
 def _text(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps a function whose first arguments are strings; integers may follow."""
 
-    def checked(target: Any, *args: Any) -> Any:
+    def call_checked(target: Any, *args: Any) -> Any:
         if not isinstance(target, str) or any(isinstance(each, (list, dict, float, type(None))) for each in args):
             raise EvaluationError(f"no such overload: a string is expected, not {type_name(target)}")
         try:
@@ -145,7 +145,7 @@ def _text(function: Callable[..., Any]) -> Callable[..., Any]:
         except TypeError:
             raise EvaluationError("no such overload: a string is expected") from None
 
-    return checked
+    return call_checked
 
 
 def _matches(text: str, pattern: str) -> bool:
@@ -180,7 +180,7 @@ def _to_int(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise EvaluationError(f"no such overload: int({type_name(value)})")
     try:
-        return int(_bounded(int(value)))
+        return int(_check_bounds(int(value)))
     except (ValueError, OverflowError):
         raise EvaluationError(f"type conversion error: {value!r} is no integer") from None
 

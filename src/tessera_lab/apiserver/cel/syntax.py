@@ -12,58 +12,58 @@ from typing import Any
 import msgspec
 
 
-class Expression(msgspec.Struct, frozen=True):
+class CelExpression(msgspec.Struct, frozen=True):
     """One node; ``at`` is its offset in the text."""
 
     at: int
 
 
-class Literal(Expression, frozen=True):
+class Literal(CelExpression, frozen=True):
     """A constant."""
 
     value: Any
 
 
-class Identifier(Expression, frozen=True):
+class Identifier(CelExpression, frozen=True):
     """A variable."""
 
     name: str
 
 
-class Select(Expression, frozen=True):
+class Select(CelExpression, frozen=True):
     """``target.field``; ``optional`` for ``target.?field``."""
 
-    target: Expression
+    target: CelExpression
     field: str
     optional: bool = False
 
 
-class Index(Expression, frozen=True):
+class Index(CelExpression, frozen=True):
     """``target[key]``; ``optional`` for ``target[?key]``."""
 
-    target: Expression
-    key: Expression
+    target: CelExpression
+    key: CelExpression
     optional: bool = False
 
 
-class Call(Expression, frozen=True):
+class Call(CelExpression, frozen=True):
     """``name(args)`` or ``target.name(args)``; an operator is a call whose name is its sign."""
 
     name: str
-    target: Expression | None
-    args: tuple[Expression, ...]
+    target: CelExpression | None
+    args: tuple[CelExpression, ...]
 
 
-class ListLiteral(Expression, frozen=True):
+class ListLiteral(CelExpression, frozen=True):
     """``[a, b]``."""
 
-    items: tuple[Expression, ...]
+    items: tuple[CelExpression, ...]
 
 
-class MapLiteral(Expression, frozen=True):
+class MapLiteral(CelExpression, frozen=True):
     """``{k: v}``."""
 
-    entries: tuple[tuple[Expression, Expression], ...]
+    entries: tuple[tuple[CelExpression, CelExpression], ...]
 
 
 class CelError(ValueError):
@@ -146,7 +146,7 @@ def _string(text: str) -> str:
 
 
 @lru_cache(maxsize=1024)
-def parse(text: str) -> Expression:
+def parse(text: str) -> CelExpression:
     """Parses an expression. Results are cached, as all labs in a process compile the same policies.
 
     Raises:
@@ -171,7 +171,7 @@ class _Parser:
         if token.kind != "end":
             raise CelError(f"syntax error at {token.at}: unexpected {token.text!r}")
 
-    def expression(self) -> Expression:
+    def expression(self) -> CelExpression:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise CelError(f"the expression is nested deeper than {MAX_DEPTH}")
@@ -184,12 +184,12 @@ class _Parser:
         self._depth -= 1
         return condition
 
-    def _relation(self) -> Expression:
+    def _relation(self) -> CelExpression:
         return self._binary(
             _RELATIONS, lambda: self._binary(("+", "-"), lambda: self._binary(("*", "/", "%"), self._unary))
         )
 
-    def _binary(self, signs: tuple[str, ...], operand: Callable[[], Expression]) -> Expression:
+    def _binary(self, signs: tuple[str, ...], operand: Callable[[], CelExpression]) -> CelExpression:
         remaining = operand()
         length = 0
         while self._peek().text in signs and self._peek().kind in ("sign", "name"):
@@ -203,7 +203,7 @@ class _Parser:
         if length > MAX_CHAIN:
             raise CelError(f"more than {MAX_CHAIN} operators or selections in a row")
 
-    def _unary(self) -> Expression:
+    def _unary(self) -> CelExpression:
         signs: list[_Token] = []
         while self._peek().kind == "sign" and self._peek().text in ("!", "-"):
             signs.append(self._advance())
@@ -213,7 +213,7 @@ class _Parser:
             found = Call(token.at, f"{token.text}_", None, (found,))
         return found
 
-    def _member(self) -> Expression:
+    def _member(self) -> CelExpression:
         found = self._primary()
         length = 0
         while True:
@@ -229,7 +229,7 @@ class _Parser:
             else:
                 return found
 
-    def _field(self, target: Expression, *, optional: bool) -> Expression:
+    def _field(self, target: CelExpression, *, optional: bool) -> CelExpression:
         token = self._advance()
         if token.kind != "name":
             raise CelError(f"syntax error at {token.at}: a field name is expected, not {token.text!r}")
@@ -237,7 +237,7 @@ class _Parser:
             return Call(token.at, token.text, target, self._args(")"))
         return Select(token.at, target, token.text, optional)
 
-    def _primary(self) -> Expression:
+    def _primary(self) -> CelExpression:
         token = self._advance()
         match token.kind:
             case "int":
@@ -247,7 +247,7 @@ class _Parser:
             case "text":
                 return Literal(token.at, _string(token.text))
             case "name":
-                return self._named(token)
+                return self._parse_name(token)
         if token.text == "(":
             inner = self.expression()
             self._expect(")")
@@ -259,7 +259,7 @@ class _Parser:
         shown = repr(token.text) if token.text else "the end"
         raise CelError(f"syntax error at {token.at}: an expression is expected, not {shown}")
 
-    def _named(self, token: _Token) -> Expression:
+    def _parse_name(self, token: _Token) -> CelExpression:
         if token.text in _CONSTANTS:
             return Literal(token.at, _CONSTANTS[token.text])
         if token.text in _RESERVED or token.text == "in":
@@ -268,8 +268,8 @@ class _Parser:
             return Call(token.at, token.text, None, self._args(")"))
         return Identifier(token.at, token.text)
 
-    def _args(self, closing: str) -> tuple[Expression, ...]:
-        found: list[Expression] = []
+    def _args(self, closing: str) -> tuple[CelExpression, ...]:
+        found: list[CelExpression] = []
         while not self._take(closing):
             if found:
                 self._expect(",")
@@ -278,8 +278,8 @@ class _Parser:
             found.append(self.expression())
         return tuple(found)
 
-    def _map(self, at: int) -> Expression:
-        entries: list[tuple[Expression, Expression]] = []
+    def _map(self, at: int) -> CelExpression:
+        entries: list[tuple[CelExpression, CelExpression]] = []
         while not self._take("}"):
             if entries:
                 self._expect(",")

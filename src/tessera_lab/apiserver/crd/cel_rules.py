@@ -16,7 +16,7 @@ from tessera_lab.apiserver.cel.evaluator import CelError, EvaluationError, Progr
 from tessera_lab.apiserver.crd.value_validation import NO_FIELD
 from tessera_lab.apiserver.field_errors import child
 from tessera_lab.apiserver.interfaces import StatusCause
-from tessera_lab.apiserver.status import not_implemented
+from tessera_lab.apiserver.status import not_implemented_error
 
 Schema = Mapping[str, Any]
 Rule = Mapping[str, Any]
@@ -36,7 +36,7 @@ BLOCKING = frozenset(
         "FieldValueTypeInvalid",
     }
 )
-NOT_HELD = field_errors.invalid(
+NOT_HELD = field_errors.invalid_cause(
     NO_FIELD,
     None,
     "some validation rules were not checked because the object was invalid; correct the existing errors to complete"
@@ -65,7 +65,7 @@ def check_cel_rules(schema: Schema, path: str, uncorrelatable: str = "") -> Iter
         where = f"{path}.{RULES}[{index}]"
         for name in UNKNOWN:
             if rule.get(name):
-                raise not_implemented(f"{where}.{name}")
+                raise not_implemented_error(f"{where}.{name}")
         yield from _check_message(rule, where)
         yield from _check_expression(rule, where, uncorrelatable)
 
@@ -79,35 +79,35 @@ def path_below_list(schema: Schema, path: str, uncorrelatable: str) -> str:
     if schema.get(LIST_TYPE) != "map":
         return path
     if any(_is_transition(text) for text in _rule_expressions(schema["items"])):
-        raise not_implemented(f"{path}.items.{RULES} (oldSelf in a list of type map)")
+        raise not_implemented_error(f"{path}.items.{RULES} (oldSelf in a list of type map)")
     return uncorrelatable
 
 
 def _check_message(rule: Rule, where: str) -> Iterator[StatusCause]:
     message = rule.get("message", "")
     if message and not message.strip():
-        yield field_errors.invalid(f"{where}.message", message, "must be non-empty if specified")
+        yield field_errors.invalid_cause(f"{where}.message", message, "must be non-empty if specified")
     elif "\n" in message:
-        yield field_errors.invalid(f"{where}.message", message, "must not contain line breaks")
+        yield field_errors.invalid_cause(f"{where}.message", message, "must not contain line breaks")
     elif not message and "\n" in rule.get("rule", ""):
-        yield field_errors.required(f"{where}.message", "message must be specified if rule contains line breaks")
+        yield field_errors.required_cause(f"{where}.message", "message must be specified if rule contains line breaks")
     if rule.get("reason", REASONS[0]) not in REASONS:
-        yield field_errors.unsupported(f"{where}.reason", rule["reason"], REASONS)
+        yield field_errors.unsupported_cause(f"{where}.reason", rule["reason"], REASONS)
 
 
 def _check_expression(rule: Rule, where: str, uncorrelatable: str) -> Iterator[StatusCause]:
     text = rule.get("rule", "").strip()
     if not text:
-        yield field_errors.required(f"{where}.rule", "rule is not specified")
+        yield field_errors.required_cause(f"{where}.rule", "rule is not specified")
         return
     try:
         compile_expression(text, VARIABLES)
     except CelError as error:
-        yield field_errors.invalid(f"{where}.rule", text, f"compilation failed: {error}")
+        yield field_errors.invalid_cause(f"{where}.rule", text, f"compilation failed: {error}")
         return
     if uncorrelatable and _is_transition(text):
         reason = f"oldSelf cannot be used on the uncorrelatable portion of the schema within {uncorrelatable}"
-        yield field_errors.invalid(f"{where}.rule", text, reason)
+        yield field_errors.invalid_cause(f"{where}.rule", text, reason)
 
 
 def _is_transition(text: str) -> bool:
@@ -181,10 +181,10 @@ class CelRules:
         if transition and (old is _ABSENT or old is None):
             return
         try:
-            retained = program.holds({"self": value, "oldSelf": old})
+            retained = program.is_true({"self": value, "oldSelf": old})
         except EvaluationError as error:
             reason = f"{error} evaluating rule: {rule.get('message') or rule['rule']}"
-            yield field_errors.invalid(path or NO_FIELD, schema.get("type"), reason)
+            yield field_errors.invalid_cause(path or NO_FIELD, schema.get("type"), reason)
             return
         if not retained:
             yield _rule_cause(rule, value, path or NO_FIELD)
@@ -194,11 +194,11 @@ def _rule_cause(rule: Rule, value: Any, path: str) -> StatusCause:
     text = rule.get("message", "").strip() or f"failed rule: {rule['rule'].strip()}"
     match rule.get("reason", "FieldValueInvalid"):
         case "FieldValueRequired":
-            return field_errors.required(path, text)
+            return field_errors.required_cause(path, text)
         case "FieldValueForbidden":
-            return field_errors.forbidden(path, text)
+            return field_errors.forbidden_cause(path, text)
         case "FieldValueDuplicate":
-            return field_errors.duplicate(path, value)
+            return field_errors.duplicate_cause(path, value)
     if isinstance(value, (dict, list)):
         return StatusCause(field=path, reason="FieldValueInvalid", message=f"Invalid value: {text}")
-    return field_errors.invalid(path, value, text)
+    return field_errors.invalid_cause(path, value, text)

@@ -53,7 +53,7 @@ def check_structural(schema: Schema, path: str) -> Iterator[StatusCause]:
     """
     yield from _check_node(schema, path, "root")
     if schema.get("nullable"):
-        yield field_errors.forbidden(f"{path}.nullable", "nullable cannot be true at the root")
+        yield field_errors.forbidden_cause(f"{path}.nullable", "nullable cannot be true at the root")
 
 
 def _check_node(schema: Schema, path: str, level: str, uncorrelatable: str = "") -> Iterator[StatusCause]:
@@ -70,11 +70,11 @@ def _check_node(schema: Schema, path: str, level: str, uncorrelatable: str = "")
 def _check_children(schema: Schema, path: str, level: str, uncorrelatable: str) -> Iterator[StatusCause]:
     items, extra = schema.get("items"), schema.get("additionalProperties")
     if isinstance(items, Sequence):
-        yield field_errors.forbidden(f"{path}.items", "items must be a schema object and not an array")
+        yield field_errors.forbidden_cause(f"{path}.items", "items must be a schema object and not an array")
     elif isinstance(items, Mapping):
         yield from _check_node(items, f"{path}.items", "item", path_below_list(schema, path, uncorrelatable))
     if extra is not None and level == "root":
-        yield field_errors.forbidden(f"{path}.additionalProperties", "must not be used at the root")
+        yield field_errors.forbidden_cause(f"{path}.additionalProperties", "must not be used at the root")
     if isinstance(extra, Mapping):
         yield from _check_node(extra, f"{path}.additionalProperties", "field", uncorrelatable)
     for name, below in schema.get("properties", {}).items():
@@ -85,44 +85,44 @@ def _check_children(schema: Schema, path: str, level: str, uncorrelatable: str) 
 def _check_keywords(schema: Schema, path: str) -> Iterator[StatusCause]:
     for name in UNSUPPORTED:
         if name in schema:
-            yield field_errors.forbidden(f"{path}.{name}", f"{name} is not supported")
+            yield field_errors.forbidden_cause(f"{path}.{name}", f"{name} is not supported")
     if schema.get("uniqueItems"):
         reason = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic"
-        yield field_errors.forbidden(f"{path}.uniqueItems", reason)
+        yield field_errors.forbidden_cause(f"{path}.uniqueItems", reason)
     if schema.get("properties") and schema.get("additionalProperties") not in (None, True):
-        yield field_errors.forbidden(
+        yield field_errors.forbidden_cause(
             f"{path}.additionalProperties", "additionalProperties and properties are mutual exclusive"
         )
     if schema.get(KEEP) is False:
-        yield field_errors.invalid(f"{path}.{KEEP}", False, "must be true or undefined")
+        yield field_errors.invalid_cause(f"{path}.{KEEP}", False, "must be true or undefined")
     problem = describe_pattern_error(schema.get("pattern", ""))
     if problem:
         reason = f"must be a valid regular expression, but isn't: {problem}"
-        yield field_errors.invalid(f"{path}.pattern", schema["pattern"], reason)
+        yield field_errors.invalid_cause(f"{path}.pattern", schema["pattern"], reason)
 
 
 def _check_type(schema: Schema, path: str, level: str) -> Iterator[StatusCause]:
     kind = schema.get("type", "")
     where = f"{path}.type"
     if kind == "null":
-        yield field_errors.forbidden(where, "type cannot be set to null, use nullable as an alternative")
+        yield field_errors.forbidden_cause(where, "type cannot be set to null, use nullable as an alternative")
     elif kind and kind not in TYPES:
-        yield field_errors.unsupported(where, kind, TYPES)
+        yield field_errors.unsupported_cause(where, kind, TYPES)
     if schema.get(EMBEDDED) and kind != "object":
         reason = f"must be object if {EMBEDDED} is true"
-        yield field_errors.invalid(where, kind, reason) if kind else field_errors.required(where, reason)
+        yield field_errors.invalid_cause(where, kind, reason) if kind else field_errors.required_cause(where, reason)
     elif not kind and not schema.get(INT_OR_STRING) and not schema.get(KEEP):
-        yield field_errors.required(where, NO_TYPE[level])
+        yield field_errors.required_cause(where, NO_TYPE[level])
     if level == "root" and kind and kind != "object":
-        yield field_errors.invalid(where, kind, "must be object at the root")
+        yield field_errors.invalid_cause(where, kind, "must be object at the root")
     if kind == "array" and "items" not in schema:
-        yield field_errors.required(f"{path}.items", "must be specified")
+        yield field_errors.required_cause(f"{path}.items", "must be specified")
     for other in (KEEP, EMBEDDED):
         if schema.get(INT_OR_STRING) and schema.get(other):
-            yield field_errors.invalid(f"{path}.{other}", True, f"must be false if {INT_OR_STRING} is true")
+            yield field_errors.invalid_cause(f"{path}.{other}", True, f"must be false if {INT_OR_STRING} is true")
     if schema.get(EMBEDDED) and not schema.get(KEEP) and not schema.get("properties"):
         reason = f"must not be empty if {EMBEDDED} is true without {KEEP}"
-        yield field_errors.required(f"{path}.properties", reason)
+        yield field_errors.required_cause(f"{path}.properties", reason)
 
 
 def _check_list_keywords(schema: Schema, path: str) -> Iterator[StatusCause]:
@@ -135,21 +135,21 @@ def _check_list_keywords(schema: Schema, path: str) -> Iterator[StatusCause]:
         if schema.get("type") != kind:
             reason, have = f"must be {kind} if {key} is specified", schema.get("type", "")
             yield (
-                field_errors.invalid(f"{path}.type", have, reason)
+                field_errors.invalid_cause(f"{path}.type", have, reason)
                 if have
-                else field_errors.required(f"{path}.type", reason)
+                else field_errors.required_cause(f"{path}.type", reason)
             )
         if schema[key] not in known:
-            yield field_errors.unsupported(f"{path}.{key}", schema[key], known)
+            yield field_errors.unsupported_cause(f"{path}.{key}", schema[key], known)
     keys, items = schema.get(MAP_KEYS, []), schema.get("items")
     if keys and schema.get(LIST_TYPE) != "map":
         reason, have = f"must be map if {MAP_KEYS} is non-empty", schema.get(LIST_TYPE)
         where = f"{path}.{LIST_TYPE}"
-        yield field_errors.invalid(where, have, reason) if have else field_errors.required(where, reason)
+        yield field_errors.invalid_cause(where, have, reason) if have else field_errors.required_cause(where, reason)
     if schema.get(LIST_TYPE) in ("set", "map") and isinstance(items, Mapping):
         if items.get("nullable"):
             reason = f"cannot be nullable when {LIST_TYPE} is {schema[LIST_TYPE]}"
-            yield field_errors.forbidden(f"{path}.items.nullable", reason)
+            yield field_errors.forbidden_cause(f"{path}.items.nullable", reason)
         yield from _check_set(items, path) if schema[LIST_TYPE] == "set" else _check_map(keys, items, path)
 
 
@@ -158,32 +158,34 @@ def _check_set(items: Schema, path: str) -> Iterator[StatusCause]:
         implied = "atomic" if kind == "array" else None
         if items.get("type") == kind and items.get(key, implied) != "atomic":
             reason = f"must be atomic as item of a list with {LIST_TYPE}=set"
-            yield field_errors.invalid(f"{path}.items.{key}", items.get(key), reason)
+            yield field_errors.invalid_cause(f"{path}.items.{key}", items.get(key), reason)
 
 
 def _check_map(keys: Sequence[str], items: Schema, path: str) -> Iterator[StatusCause]:
     if not keys:
-        yield field_errors.required(f"{path}.{MAP_KEYS}", f"must not be empty if {LIST_TYPE} is map")
+        yield field_errors.required_cause(f"{path}.{MAP_KEYS}", f"must not be empty if {LIST_TYPE} is map")
     if items.get("type") != "object":
         reason = f"must be object if parent array's {LIST_TYPE} is map"
-        yield field_errors.invalid(f"{path}.items.type", items.get("type", ""), reason)
+        yield field_errors.invalid_cause(f"{path}.items.type", items.get("type", ""), reason)
         return
     if len(set(keys)) != len(keys):
-        yield field_errors.invalid(f"{path}.{MAP_KEYS}", list(keys), "must not contain duplicate entries")
+        yield field_errors.invalid_cause(f"{path}.{MAP_KEYS}", list(keys), "must not contain duplicate entries")
     for key in keys:
         prop = items.get("properties", {}).get(key)
         where = f"{path}.items.properties[{key}]"
         if prop is None:
-            yield field_errors.invalid(f"{path}.{MAP_KEYS}", list(keys), "entries must all be names of item properties")
+            yield field_errors.invalid_cause(
+                f"{path}.{MAP_KEYS}", list(keys), "entries must all be names of item properties"
+            )
             continue
         if prop.get("type") in ("array", "object"):
             reason = f"must be a scalar type if parent array's {LIST_TYPE} is map"
-            yield field_errors.invalid(f"{where}.type", items["type"], reason)
+            yield field_errors.invalid_cause(f"{where}.type", items["type"], reason)
         if key not in items.get("required", ()) and "default" not in prop:
             reason = f"this property is in {MAP_KEYS}, so it must have a default or be a required property"
-            yield field_errors.required(f"{where}.default", reason)
+            yield field_errors.required_cause(f"{where}.default", reason)
         if prop.get("nullable"):
-            yield field_errors.forbidden(
+            yield field_errors.forbidden_cause(
                 f"{where}.nullable", f"this property is in {MAP_KEYS}, so it cannot be nullable"
             )
 
@@ -195,17 +197,17 @@ def _check_metadata(schema: Schema, path: str, level: str) -> Iterator[StatusCau
     for name in ("apiVersion", "kind"):
         kind = properties.get(name, {}).get("type", "")
         if name in properties and kind != "string":
-            yield field_errors.invalid(f"{path}.properties[{name}].type", kind, "must be string")
+            yield field_errors.invalid_cause(f"{path}.properties[{name}].type", kind, "must be string")
     metadata = properties.get("metadata")
     if metadata is None:
         return
     where = f"{path}.properties[metadata]"
     if metadata.get("type") != "object":
-        yield field_errors.invalid(f"{where}.type", metadata.get("type", ""), "must be object")
+        yield field_errors.invalid_cause(f"{where}.type", metadata.get("type", ""), "must be object")
     named = set(metadata.get("properties", {})) <= {"name", "generateName"}
     if level == "root" and not (named and set(metadata) <= {"type", "properties", "description"}):
         reason = "must not specify anything other than name and generateName, but metadata is implicitly specified"
-        yield field_errors.forbidden(where, reason)
+        yield field_errors.forbidden_cause(where, reason)
 
 
 def _check_default(schema: Schema, path: str) -> Iterator[StatusCause]:
@@ -229,19 +231,21 @@ def _check_junctors(schema: Schema, structure: Schema, path: str) -> Iterator[St
 def _check_nested(schema: Schema, structure: Schema, path: str, place: str) -> Iterator[StatusCause]:
     for name, reason in NESTED_FORBIDDEN.items():
         if schema.get(name):
-            yield field_errors.forbidden(f"{path}.{name}", reason)
+            yield field_errors.forbidden_cause(f"{path}.{name}", reason)
     for name, below in schema.get("properties", {}).items():
         if name == "metadata":
-            yield field_errors.forbidden(f"{path}.properties[metadata]", "must not be specified in a nested context")
+            yield field_errors.forbidden_cause(
+                f"{path}.properties[metadata]", "must not be specified in a nested context"
+            )
         found = structure.get("properties", {}).get(name)
         if found is None:
             reason = f"because it is defined in {path}.properties[{name}]"
-            yield field_errors.required(f"{place}.properties[{name}]", reason)
+            yield field_errors.required_cause(f"{place}.properties[{name}]", reason)
         else:
             yield from _check_nested(below, found, f"{path}.properties[{name}]", f"{place}.properties[{name}]")
     if "items" in schema:
         if "items" not in structure:
-            yield field_errors.required(f"{place}.items", f"because it is defined in {path}.items")
+            yield field_errors.required_cause(f"{place}.items", f"because it is defined in {path}.items")
         else:
             yield from _check_nested(schema["items"], structure["items"], f"{path}.items", f"{place}.items")
     yield from _check_junctors(schema, structure, path)

@@ -74,14 +74,14 @@ def _check_type(value: Any, schema: Schema, path: str) -> StatusCause | None:
         return None
     if have in desired or (have == "integer" and "number" in desired):
         return None
-    text = f"{_message_prefix(path)} must be of type {','.join(map(str, desired))}: {field_errors.quoted(have)}"
-    return field_errors.wrong_type(path or NO_FIELD, have, text)
+    text = f"{_message_prefix(path)} must be of type {','.join(map(str, desired))}: {field_errors.quote(have)}"
+    return field_errors.wrong_type_cause(path or NO_FIELD, have, text)
 
 
 def _check_enum_and_format(value: Any, schema: Schema, path: str) -> Iterator[StatusCause]:
     if "enum" in schema and not any(json_type(value) == json_type(each) and value == each for each in schema["enum"]):
-        options = [each if isinstance(each, str) else field_errors.shown(each) for each in schema["enum"]]
-        yield field_errors.unsupported(path, value, options)
+        options = [each if isinstance(each, str) else field_errors.format_value(each) for each in schema["enum"]]
+        yield field_errors.unsupported_cause(path, value, options)
     if isinstance(value, str):
         yield from _check_string(value, schema, path)
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -90,18 +90,18 @@ def _check_enum_and_format(value: Any, schema: Schema, path: str) -> Iterator[St
 
 def _check_string(value: str, schema: Schema, path: str) -> Iterator[StatusCause]:
     if len(value) > schema.get("maxLength", len(value)):
-        yield field_errors.too_long(path, schema["maxLength"])
+        yield field_errors.too_long_cause(path, schema["maxLength"])
     if len(value) < schema.get("minLength", 0):
-        yield field_errors.invalid(
+        yield field_errors.invalid_cause(
             path, value, f"{_message_prefix(path)} should be at least {schema['minLength']} chars long"
         )
     pattern = schema.get("pattern")
     if pattern and not go_pattern(pattern).search(value):
-        yield field_errors.invalid(path, value, f"{_message_prefix(path)} should match '{pattern}'")
+        yield field_errors.invalid_cause(path, value, f"{_message_prefix(path)} should match '{pattern}'")
     kind = schema.get("format", "")
     if kind in FORMATS and not matches_format(kind, value):
-        yield field_errors.wrong_type(
-            path, value, f"{_message_prefix(path)} must be of type {kind}: {field_errors.quoted(value)}"
+        yield field_errors.wrong_type_cause(
+            path, value, f"{_message_prefix(path)} must be of type {kind}: {field_errors.quote(value)}"
         )
 
 
@@ -110,27 +110,27 @@ def _check_number(value: float, schema: Schema, path: str) -> Iterator[StatusCau
     if schema.get("type") == "integer" and limit and not -limit <= value < limit:
         shown = f"format {schema['format']}" if "format" in schema else "(default format)"
         text = f"Checked value must be of type integer {'with ' if 'format' in schema else ''}{shown} in {path}"
-        yield field_errors.invalid(NO_FIELD, "", text)
+        yield field_errors.invalid_cause(NO_FIELD, "", text)
     high, low, step = (schema.get(each) for each in ("maximum", "minimum", "multipleOf"))
     if high is not None and (value > high or (schema.get("exclusiveMaximum") and value == high)):
         rule = "less than" if schema.get("exclusiveMaximum") else "less than or equal to"
-        yield field_errors.invalid(path, value, f"{_message_prefix(path)} should be {rule} {format_number(high)}")
+        yield field_errors.invalid_cause(path, value, f"{_message_prefix(path)} should be {rule} {format_number(high)}")
     if low is not None and (value < low or (schema.get("exclusiveMinimum") and value == low)):
         rule = "greater than" if schema.get("exclusiveMinimum") else "greater than or equal to"
-        yield field_errors.invalid(path, value, f"{_message_prefix(path)} should be {rule} {format_number(low)}")
+        yield field_errors.invalid_cause(path, value, f"{_message_prefix(path)} should be {rule} {format_number(low)}")
     if step and abs(value / step - round(value / step)) > 1e-9:
-        yield field_errors.invalid(
+        yield field_errors.invalid_cause(
             path, value, f"{_message_prefix(path)} should be a multiple of {format_number(step)}"
         )
 
 
 def _check_object(value: Mapping[str, Any], schema: Schema, path: str) -> Iterator[StatusCause]:
     if len(value) < schema.get("minProperties", 0):
-        yield field_errors.invalid(
+        yield field_errors.invalid_cause(
             path, value, f"{_message_prefix(path)} should have at least {schema['minProperties']} properties"
         )
     if len(value) > schema.get("maxProperties", len(value)):
-        yield field_errors.too_many(path, len(value), schema["maxProperties"])
+        yield field_errors.too_many_cause(path, len(value), schema["maxProperties"])
     properties, extra = schema.get("properties", {}), schema.get("additionalProperties")
     for name, below in value.items():
         following = properties.get(name, extra)
@@ -138,19 +138,21 @@ def _check_object(value: Mapping[str, Any], schema: Schema, path: str) -> Iterat
             yield from validate_value(below, following, child(path, name))
     for name in schema.get("required", ()):
         if name not in value:
-            yield field_errors.required(child(path, name))
+            yield field_errors.required_cause(child(path, name))
 
 
 def _check_array(value: Sequence[Any], schema: Schema, path: str) -> Iterator[StatusCause]:
     if len(value) < schema.get("minItems", 0):
-        yield field_errors.invalid(
+        yield field_errors.invalid_cause(
             path, len(value), f"{_message_prefix(path)} should have at least {schema['minItems']} items"
         )
     if len(value) > schema.get("maxItems", len(value)):
-        yield field_errors.too_many(path, len(value), schema["maxItems"])
+        yield field_errors.too_many_cause(path, len(value), schema["maxItems"])
     kind = schema.get("x-kubernetes-list-type")
     if kind == "set":
-        yield from (field_errors.duplicate(f"{path}[{index}]", value[index]) for index in _duplicate_indexes(value))
+        yield from (
+            field_errors.duplicate_cause(f"{path}[{index}]", value[index]) for index in _duplicate_indexes(value)
+        )
     elif kind == "map":
         yield from _duplicate_keys(value, schema["x-kubernetes-list-map-keys"], path)
     if "items" in schema:
@@ -162,7 +164,7 @@ def _duplicate_indexes(values: Sequence[Any]) -> Iterator[int]:
     """Yields the indices of values that appeared before."""
     seen: dict[str, int] = {}
     for index, value in enumerate(values):
-        key = field_errors.shown(value)
+        key = field_errors.format_value(value)
         seen[key] = seen.get(key, 0) + 1
         if seen[key] == 2:
             yield index
@@ -173,28 +175,30 @@ def _duplicate_keys(value: Sequence[Any], keys: Sequence[str], path: str) -> Ite
         return
     identities = [{key: each[key] for key in keys if key in each} if each else {} for each in value]
     yield from (
-        field_errors.duplicate(f"{path}[{index}]", identities[index]) for index in _duplicate_indexes(identities)
+        field_errors.duplicate_cause(f"{path}[{index}]", identities[index]) for index in _duplicate_indexes(identities)
     )
 
 
 def _check_junctors(value: Any, schema: Schema, path: str) -> Iterator[StatusCause]:
     for each in schema.get("allOf", ()):
         yield from validate_value(value, each, path)
-    shown = field_errors.quoted(path)
+    shown = field_errors.quote(path)
     if "anyOf" in schema and not schema.get("x-kubernetes-int-or-string"):
         tries = [list(validate_value(value, each, path)) for each in schema["anyOf"]]
         if all(tries):
-            yield field_errors.invalid(NO_FIELD, "", f"{shown} must validate at least one schema (anyOf)")
+            yield field_errors.invalid_cause(NO_FIELD, "", f"{shown} must validate at least one schema (anyOf)")
             yield from min(tries, key=len)
     if "oneOf" in schema:
         tries = [list(validate_value(value, each, path)) for each in schema["oneOf"]]
         fitting = sum(1 for each in tries if not each)
         if fitting != 1:
             found = f"Found {fitting} valid alternatives" if fitting else "Found none valid"
-            yield field_errors.invalid(NO_FIELD, "", f"{shown} must validate one and only one schema (oneOf). {found}")
+            yield field_errors.invalid_cause(
+                NO_FIELD, "", f"{shown} must validate one and only one schema (oneOf). {found}"
+            )
             yield from () if fitting else min(tries, key=len)
     if "not" in schema and not list(validate_value(value, schema["not"], path)):
-        yield field_errors.invalid(NO_FIELD, "", f"{shown} must not validate the schema (not)")
+        yield field_errors.invalid_cause(NO_FIELD, "", f"{shown} must not validate the schema (not)")
 
 
 def describe_pattern_error(pattern: str) -> str:

@@ -71,7 +71,7 @@ class DiscoveryDocuments:
                 "kind": "APIGroupDiscoveryList",
                 "apiVersion": f"apidiscovery.k8s.io/{version}",
                 "metadata": {},
-                "items": [self._aggregated(group) for group in groups],
+                "items": [self._aggregated_group(group) for group in groups],
             }
         match path.strip("/").split("/"):
             case ["version"]:
@@ -102,14 +102,14 @@ class DiscoveryDocuments:
         versions = [{"groupVersion": f"{group}/{each}", "version": each} for each in self._versions(group)]
         return {"name": group, "versions": versions, "preferredVersion": versions[0]}
 
-    def _aggregated(self, group: str) -> Obj:
+    def _aggregated_group(self, group: str) -> Obj:
         return {
             "metadata": {"name": group, "creationTimestamp": None} if group else {"creationTimestamp": None},
             "versions": [
                 {
                     "version": version,
                     "freshness": "Current",
-                    "resources": [_discovered(each) for each in self._of(group, version)],
+                    "resources": [_aggregated_resource(each) for each in self._of(group, version)],
                 }
                 for version in self._versions(group)
             ],
@@ -122,7 +122,7 @@ class DiscoveryDocuments:
     def _resources(self, group: str, version: str) -> Obj | None:
         if not self._registry.has_group_version(group, version):
             return None
-        listed = [entry for each in self._of(group, version) for entry in _listed(each)]
+        listed = [entry for each in self._of(group, version) for entry in _list_resources(each)]
         shown = f"{group}/{version}" if group else version
         return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": shown, "resources": listed}
 
@@ -160,7 +160,7 @@ def _kind(each: ResourceType, sub: Subresource | None = None) -> Obj:
     return {"group": "", "version": "", "kind": each.kind}
 
 
-def _discovered(each: ResourceType) -> Obj:
+def _aggregated_resource(each: ResourceType) -> Obj:
     """``APIResourceDiscovery``."""
     subresources = [
         {"subresource": sub.name, "responseKind": _kind(each, sub), "verbs": sorted(sub.verbs)}
@@ -182,7 +182,7 @@ def _names(each: ResourceType) -> dict[str, Sequence[str]]:
     return {name: value for name, value in found.items() if value}
 
 
-def _listed(each: ResourceType) -> Iterator[Obj]:
+def _list_resources(each: ResourceType) -> Iterator[Obj]:
     """``APIResource`` of the resource and of each subresource."""
     yield {
         "name": each.plural,

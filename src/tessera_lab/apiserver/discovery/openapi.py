@@ -139,10 +139,10 @@ def _add(names: Iterable[str], schemas: Obj) -> None:
     while waiting:
         name = waiting.pop()
         if name not in schemas:
-            schemas[name] = _SPECIAL.get(name) or _published(schema_library().definitions[name], waiting)
+            schemas[name] = _SPECIAL.get(name) or _to_openapi(schema_library().definitions[name], waiting)
 
 
-def _published(schema: Mapping[str, Any], used: list[str]) -> Obj:
+def _to_openapi(schema: Mapping[str, Any], used: list[str]) -> Obj:
     """Returns a definition as OpenAPI v3, and appends the names that it refers to to ``used``."""
     created: Obj = {}
     for key, value in schema.items():
@@ -150,9 +150,9 @@ def _published(schema: Mapping[str, Any], used: list[str]) -> Obj:
             case "$ref":
                 used.append(value)
             case "properties":
-                created[key] = {name: _published(child, used) for name, child in value.items()}
+                created[key] = {name: _to_openapi(child, used) for name, child in value.items()}
             case "items" | "additionalProperties":
-                created[key] = _published(value, used)
+                created[key] = _to_openapi(value, used)
             case _:
                 created[key] = value
     if "$ref" not in schema:
@@ -245,11 +245,11 @@ def _schema_v2(schema: Mapping[str, Any]) -> Obj:
 def encode_document(created: Obj) -> bytes:
     """The document as protobuf."""
     info = _text(1, created["info"]["title"]) + _text(2, created["info"]["version"])
-    definitions = b"".join(_message(1, _named(name, each)) for name, each in created["definitions"].items())
+    definitions = b"".join(_message(1, _encode_named(name, each)) for name, each in created["definitions"].items())
     return _text(1, created["swagger"]) + _message(2, info) + _message(8, b"") + _message(9, definitions)
 
 
-def _encoded(schema: Obj) -> bytes:
+def _encode(schema: Obj) -> bytes:
     parts = [
         _text(_REF, schema.get("$ref", "")),
         _text(_FORMAT, schema.get("format", "")),
@@ -257,13 +257,13 @@ def _encoded(schema: Obj) -> bytes:
         *(_text(_REQUIRED, each) for each in schema.get("required", ())),
     ]
     if "additionalProperties" in schema:
-        parts.append(_message(_ADDITIONAL, _message(1, _encoded(schema["additionalProperties"]))))
+        parts.append(_message(_ADDITIONAL, _message(1, _encode(schema["additionalProperties"]))))
     if "type" in schema:
         parts.append(_message(_TYPE, _text(1, schema["type"])))
     if "items" in schema:
-        parts.append(_message(_ITEMS, _message(1, _encoded(schema["items"]))))
+        parts.append(_message(_ITEMS, _message(1, _encode(schema["items"]))))
     if "properties" in schema:
-        properties = b"".join(_message(1, _named(name, each)) for name, each in schema["properties"].items())
+        properties = b"".join(_message(1, _encode_named(name, each)) for name, each in schema["properties"].items())
         parts.append(_message(_PROPERTIES, properties))
     if GVK in schema:
         value = _text(2, msgspec.json.encode(schema[GVK]).decode())  # JSON is YAML
@@ -271,8 +271,8 @@ def _encoded(schema: Obj) -> bytes:
     return b"".join(parts)
 
 
-def _named(name: str, schema: Obj) -> bytes:
-    return _text(1, name) + _message(2, _encoded(schema))
+def _encode_named(name: str, schema: Obj) -> bytes:
+    return _text(1, name) + _message(2, _encode(schema))
 
 
 def _text(number: int, text: str) -> bytes:

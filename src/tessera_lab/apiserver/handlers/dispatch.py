@@ -24,15 +24,15 @@ from tessera_lab.apiserver.interfaces import CommandResult, GroupResource, Obj, 
 from tessera_lab.apiserver.patch.json_patch import APPLY, JSON_PATCH, MERGE, STRATEGIC, json_patch, merge_patch
 from tessera_lab.apiserver.patch.strategic_merge import strategic_merge
 from tessera_lab.apiserver.request.negotiation import YAML, parse_accept
-from tessera_lab.apiserver.request.routing import Query, Route
+from tessera_lab.apiserver.request.routing import QueryParameters, Route
 from tessera_lab.apiserver.request.server_state import ResourceRequest, ServerState
 from tessera_lab.apiserver.status import (
-    bad_request,
-    invalid,
-    method_not_allowed,
-    no_such_path,
-    not_implemented,
-    unsupported_media,
+    bad_request_error,
+    invalid_error,
+    method_not_allowed_error,
+    no_such_path_error,
+    not_implemented_error,
+    unsupported_media_error,
 )
 from tessera_lab.apiserver.storage.store import StoredObject, deep_copy
 from tessera_lab.apiserver.storage.watch import Watcher
@@ -66,7 +66,7 @@ class RequestDispatcher:
         self._reviews = ReviewHandler(core, identities)
         self._subresources = SubresourceHandler(core, self._reading, writing, identities)
 
-    def parse_options(self, request: Request, query: Query, found: Route) -> Mapping[str, Any]:
+    def parse_options(self, request: Request, query: QueryParameters, found: Route) -> Mapping[str, Any]:
         """Returns the verb's options.
 
         Raises:
@@ -85,20 +85,20 @@ class RequestDispatcher:
         """
         found, resource = request.route, request.resource
         if found.parts and found.subresource != "proxy":
-            raise no_such_path()
+            raise no_such_path_error()
         if found.subresource:
             subresource = resource.subresources.get(found.subresource)
             if subresource is None and (resource.group_resource, found.subresource) in _NOT_PLAYED:
-                raise not_implemented(f"the {found.subresource} subresource of {resource.plural}")
+                raise not_implemented_error(f"the {found.subresource} subresource of {resource.plural}")
             if subresource is None:
-                raise no_such_path()
+                raise no_such_path_error()
             allowed = found.verb in subresource.verbs
         else:
             allowed = found.verb in resource.verbs and (found.verb in _ON_COLLECTIONS) != bool(found.name)
         if resource.namespaced and not found.namespace and found.verb not in {"list", "watch"}:
             allowed = False
         if not allowed:
-            raise method_not_allowed(resource.group, resource.plural, found.verb)
+            raise method_not_allowed_error(resource.group, resource.plural, found.verb)
 
     async def answer(self, request: ResourceRequest) -> Response | OpenWatch | CommandResult:
         """Serves the request.
@@ -154,7 +154,7 @@ class RequestDispatcher:
         if request.options.get("force") is not None:
             text = "Forbidden: may not be specified for non-apply patch"
             cause = StatusCause(field="force", reason="FieldValueForbidden", message=text)
-            raise invalid("meta.k8s.io", "PatchOptions", "", [cause])
+            raise invalid_error("meta.k8s.io", "PatchOptions", "", [cause])
         return self._object_response(request, await self._writing.update(request, self._patch_function(request)))
 
     def _patch_function(self, request: ResourceRequest) -> Transform:
@@ -169,7 +169,7 @@ class RequestDispatcher:
         if media == JSON_PATCH:
             patch = parse_json(request.request.body)
             return lambda old: json_patch(old, patch)
-        raise unsupported_media((JSON_PATCH, MERGE, APPLY) if custom else (JSON_PATCH, MERGE, STRATEGIC, APPLY))
+        raise unsupported_media_error((JSON_PATCH, MERGE, APPLY) if custom else (JSON_PATCH, MERGE, STRATEGIC, APPLY))
 
     def _object_response(self, request: ResourceRequest, stored: StoredObject, code: int = 200) -> Response:
         return _ok_response(request, self._reading.form(request).one(stored), code)
@@ -204,7 +204,7 @@ def _configuration(request: ResourceRequest) -> Obj:
     body = request.request.body
     value = parse_json(body) if body[:1] == b"{" else parse_yaml(body)
     if not isinstance(value, dict):
-        raise bad_request("error decoding YAML: the body is not an object")
+        raise bad_request_error("error decoding YAML: the body is not an object")
     return value
 
 

@@ -15,7 +15,7 @@ from tessera_lab.apiserver.interfaces import StatusCause
 from tessera_lab.apiserver.request.negotiation import AcceptedFormat, ResponseForm, parse_accept
 from tessera_lab.apiserver.request.server_state import ResourceRequest, ServerState
 from tessera_lab.apiserver.resource_types import ResourceType
-from tessera_lab.apiserver.status import StatusError, bad_request, expired, invalid, not_found
+from tessera_lab.apiserver.status import StatusError, bad_request_error, expired_error, invalid_error, not_found_error
 from tessera_lab.apiserver.storage.selectors import ObjectSelection, parse_fields, parse_labels
 from tessera_lab.apiserver.storage.store import StoredObject, TooOld
 from tessera_lab.apiserver.storage.watch import Watcher
@@ -24,7 +24,7 @@ from tessera_lab.apiserver.storage.watch import Watcher
 MIN_LIFETIME = 1800.0
 
 
-class ListPage(msgspec.Struct, frozen=True):
+class ContinueToken(msgspec.Struct, frozen=True):
     """A continue token: the version of the state to read, and the key (namespace, name) of the last object sent."""
 
     rv: int
@@ -35,16 +35,16 @@ class ListPage(msgspec.Struct, frozen=True):
         return base64.urlsafe_b64encode(msgspec.json.encode(self)).decode()
 
 
-def read_token(token: str) -> ListPage:
+def read_token(token: str) -> ContinueToken:
     """Decodes a continue token.
 
     Raises:
         StatusError: 400, the text is no token.
     """
     try:
-        return msgspec.json.decode(base64.urlsafe_b64decode(token), type=ListPage)
+        return msgspec.json.decode(base64.urlsafe_b64decode(token), type=ContinueToken)
     except (ValueError, msgspec.MsgspecError):
-        raise bad_request("continue key is not valid: it was not issued by this server") from None
+        raise bad_request_error("continue key is not valid: it was not issued by this server") from None
 
 
 def parse_selection(request: ResourceRequest) -> ObjectSelection:
@@ -74,7 +74,7 @@ class ReadHandler:
         """
         found = self._core.store.find(request.resource.storage, request.namespace, request.route.name)
         if found is None:
-            raise not_found(request.resource.group, request.resource.plural, request.route.name)
+            raise not_found_error(request.resource.group, request.resource.plural, request.route.name)
         return found
 
     def form(self, request: ResourceRequest) -> ResponseForm:
@@ -121,7 +121,7 @@ class ReadHandler:
             chosen = [stored for stored in chosen if _key(stored) > page.start]
         meta: dict[str, Any] = {"resourceVersion": str(rv)}
         if limit and len(chosen) > limit:
-            meta["continue"] = ListPage(rv, _key(chosen[limit - 1])).token()
+            meta["continue"] = ContinueToken(rv, _key(chosen[limit - 1])).token()
             if not narrow:
                 meta["remainingItemCount"] = len(chosen) - limit
             chosen = chosen[:limit]
@@ -131,7 +131,7 @@ class ReadHandler:
         """The past version that a list asks for, None for the present."""
         text, match = request.query.text("resourceVersion"), request.query.text("resourceVersionMatch")
         if request.query.text("continue") and text not in {"", "0"}:
-            raise bad_request("specifying resource version is not allowed when using continue")
+            raise bad_request_error("specifying resource version is not allowed when using continue")
         if match and not text:
             raise _match_refused(
                 request.resource, "resourceVersionMatch is forbidden unless resourceVersion is provided"
@@ -141,7 +141,7 @@ class ReadHandler:
         try:
             rv = version_number(text)
         except ValueError as error:
-            raise bad_request(f"invalid resource version: {error}") from None
+            raise bad_request_error(f"invalid resource version: {error}") from None
         if rv > self._core.store.rv:
             raise _too_large(rv, self._core.store.rv)
         if match == "Exact":
@@ -154,8 +154,8 @@ class ReadHandler:
 
     def _too_old(self, error: TooOld, *, continued: bool) -> StatusError:
         if not continued:
-            return expired(str(error))
-        return expired(
+            return expired_error(str(error))
+        return expired_error(
             "The provided continue parameter is too old to display a consistent list result. You can start a new list "
             "without the continue parameter."
         )
@@ -182,7 +182,7 @@ class ReadHandler:
                 for change in self._core.store.since(request.resource.storage, rv):
                     watcher.offer(change)
             except TooOld as error:
-                watcher.push(msgspec.json.encode({"type": "ERROR", "object": expired(str(error)).status}) + b"\n")
+                watcher.push(msgspec.json.encode({"type": "ERROR", "object": expired_error(str(error)).status}) + b"\n")
                 watcher.end()
                 return watcher
         hub.add(watcher)
@@ -234,7 +234,7 @@ def _key(stored: StoredObject) -> tuple[str, str]:
 def _match_refused(resource: ResourceType, reason: str) -> StatusError:
     cause = StatusCause(field="resourceVersionMatch", reason="FieldValueForbidden", message=f"Forbidden: {reason}")
     del resource
-    return invalid("meta.k8s.io", "ListOptions", "", [cause])
+    return invalid_error("meta.k8s.io", "ListOptions", "", [cause])
 
 
 def _too_large(requested: int, current: int) -> StatusError:

@@ -12,9 +12,9 @@ import yaml
 
 from tessera.kube.transport.interface import Request
 from tessera_lab.apiserver.interfaces import BodyDecoder, Obj, StatusCause
-from tessera_lab.apiserver.request.routing import Query
+from tessera_lab.apiserver.request.routing import QueryParameters
 from tessera_lab.apiserver.resource_types import ResourceType
-from tessera_lab.apiserver.status import StatusError, bad_request, invalid, unsupported_media
+from tessera_lab.apiserver.status import StatusError, bad_request_error, invalid_error, unsupported_media_error
 from tessera_lab.limits import LAB_NESTING, LAB_VALUES
 
 PROTOBUF = "application/vnd.kubernetes.protobuf"
@@ -41,10 +41,10 @@ def read_body(request: Request, protobuf: BodyDecoder | None) -> Obj:
         except (ValueError, struct.error, RecursionError) as error:
             raise StatusError(415, "UnsupportedMediaType", str(error)) from None
     if media not in READABLE or media == PROTOBUF:
-        raise unsupported_media(READABLE if protobuf else READABLE[:2])
+        raise unsupported_media_error(READABLE if protobuf else READABLE[:2])
     value = parse_json(request.body) if media == "application/json" else parse_yaml(request.body)
     if not isinstance(value, dict):
-        raise bad_request("couldn't get version/kind; json parse error: the body is not an object")
+        raise bad_request_error("couldn't get version/kind; json parse error: the body is not an object")
     return value
 
 
@@ -57,11 +57,11 @@ def parse_json(body: bytes) -> Any:
     try:
         value = msgspec.json.decode(body)
     except RecursionError:
-        raise bad_request(_TOO_DEEP) from None
+        raise bad_request_error(_TOO_DEEP) from None
     except msgspec.DecodeError as error:
-        raise bad_request(f"couldn't get version/kind; json parse error: {error}") from None
+        raise bad_request_error(f"couldn't get version/kind; json parse error: {error}") from None
     if body.count(b"{") + body.count(b"[") > LAB_NESTING:
-        _unfolded(value)
+        _check_extent(value)
     return value
 
 
@@ -74,14 +74,14 @@ def parse_yaml(body: bytes) -> Any:
     try:
         value = yaml.safe_load(body)
     except RecursionError:
-        raise bad_request(_TOO_DEEP) from None
+        raise bad_request_error(_TOO_DEEP) from None
     except (yaml.YAMLError, ValueError) as error:
-        raise bad_request(f"error converting YAML to JSON: {error}") from None
-    _unfolded(value)
+        raise bad_request_error(f"error converting YAML to JSON: {error}") from None
+    _check_extent(value)
     return value
 
 
-def _unfolded(value: Any) -> None:
+def _check_extent(value: Any) -> None:
     """Walks a value to check that the rest of the server can walk it quickly.
 
     Raises:
@@ -92,9 +92,9 @@ def _unfolded(value: Any) -> None:
         each, depth = waiting.pop()
         seen += 1
         if depth > LAB_NESTING:
-            raise bad_request(_TOO_DEEP)
+            raise bad_request_error(_TOO_DEEP)
         if seen > LAB_VALUES:
-            raise bad_request("error converting YAML to JSON: yaml: document contains excessive aliasing")
+            raise bad_request_error("error converting YAML to JSON: yaml: document contains excessive aliasing")
         if isinstance(each, dict):
             waiting += [(below, depth + 1) for below in each.values()]
         elif isinstance(each, list):
@@ -109,11 +109,11 @@ def check_type(obj: Obj, version: str, kind: str) -> None:
     """
     got_version, got_kind = obj.get("apiVersion") or version, obj.get("kind") or kind
     if got_version != version:
-        raise bad_request(
+        raise bad_request_error(
             f"the API version in the data ({got_version}) does not match the expected API version ({version})"
         )
     if got_kind != kind:
-        raise bad_request(f"the kind in the data ({got_kind}) does not match the expected kind ({kind})")
+        raise bad_request_error(f"the kind in the data ({got_kind}) does not match the expected kind ({kind})")
     obj["apiVersion"], obj["kind"] = version, kind
 
 
@@ -125,22 +125,24 @@ def check_place(obj: Obj, resource: ResourceType, namespace: str, name: str) -> 
     """
     meta = obj.setdefault("metadata", {})
     if not isinstance(meta, dict):
-        raise bad_request(f"{resource.kind}.metadata: expected an object")
+        raise bad_request_error(f"{resource.kind}.metadata: expected an object")
     if not resource.namespaced:
         if meta.get("namespace"):
-            raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+            raise bad_request_error(
+                "the namespace of the provided object does not match the namespace sent on the request"
+            )
         meta.pop("namespace", None)
     elif meta.get("namespace") not in {None, "", namespace}:
-        raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+        raise bad_request_error("the namespace of the provided object does not match the namespace sent on the request")
     else:
         meta["namespace"] = namespace
     if name and meta.get("name") not in {None, "", name}:
-        raise bad_request(f"the name of the object ({meta['name']}) does not match the name on the URL ({name})")
+        raise bad_request_error(f"the name of the object ({meta['name']}) does not match the name on the URL ({name})")
     if name:
         meta["name"] = name
 
 
-def write_options(query: Query, kind: str) -> Mapping[str, Any]:
+def write_options(query: QueryParameters, kind: str) -> Mapping[str, Any]:
     """Reads CreateOptions, UpdateOptions or PatchOptions from the query.
 
     Raises:
@@ -160,7 +162,7 @@ def write_options(query: Query, kind: str) -> Mapping[str, Any]:
     return options
 
 
-def delete_options(request: Request, query: Query, protobuf: BodyDecoder | None) -> Mapping[str, Any]:
+def delete_options(request: Request, query: QueryParameters, protobuf: BodyDecoder | None) -> Mapping[str, Any]:
     """Reads DeleteOptions from the body, or from the query if there is no body.
 
     Raises:
@@ -189,4 +191,6 @@ def _check_among(kind: str, field: str, value: str, allowed: tuple[str, ...]) ->
         return
     shown = ", ".join(f'"{each}"' for each in allowed)
     text = f'Unsupported value: "{value}": supported values: {shown}'
-    raise invalid("meta.k8s.io", kind, "", [StatusCause(field=field, reason="FieldValueNotSupported", message=text)])
+    raise invalid_error(
+        "meta.k8s.io", kind, "", [StatusCause(field=field, reason="FieldValueNotSupported", message=text)]
+    )

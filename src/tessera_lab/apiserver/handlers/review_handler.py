@@ -10,7 +10,7 @@ from typing import Any
 from tessera_lab.apiserver.authz.identity import ISSUER, TokenAuthenticator, encode_user
 from tessera_lab.apiserver.interfaces import Attributes, AuthorizationDecision, Authorizer, Obj, UserInfo
 from tessera_lab.apiserver.request.server_state import ServerState
-from tessera_lab.apiserver.status import bad_request
+from tessera_lab.apiserver.status import bad_request_error
 
 _ACCESS = frozenset({"selfsubjectaccessreviews", "subjectaccessreviews", "localsubjectaccessreviews"})
 _PLURALS = _ACCESS | {"selfsubjectrulesreviews", "selfsubjectreviews", "tokenreviews"}
@@ -85,7 +85,7 @@ def review_access(spec: Mapping[str, Any], user: UserInfo, authorizer: Authorize
     """
     resource, path = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
     if (resource is None) == (path is None):
-        raise bad_request(
+        raise bad_request_error(
             "spec.resourceAttributes and spec.nonResourceAttributes: exactly one of them must be specified"
         )
     if path is not None:

@@ -24,7 +24,7 @@ from tessera_lab.apiserver.pods.binding_and_eviction import (
 )
 from tessera_lab.apiserver.request.server_state import ResourceRequest, ServerState
 from tessera_lab.apiserver.resource_types import ScalePaths
-from tessera_lab.apiserver.status import StatusError, bad_request, invalid, not_implemented
+from tessera_lab.apiserver.status import StatusError, bad_request_error, invalid_error, not_implemented_error
 from tessera_lab.apiserver.storage.store import StoredObject, deep_copy
 
 BUDGETS = GroupResource("policy", "poddisruptionbudgets")
@@ -65,7 +65,7 @@ class SubresourceHandler:
             case "token":
                 return 201, self._token(request)
             case _:
-                raise not_implemented(f"the {request.route.subresource} subresource of {request.resource.plural}")
+                raise not_implemented_error(f"the {request.route.subresource} subresource of {request.resource.plural}")
 
     async def _scale(self, request: ResourceRequest, patch: Transform | None) -> Obj:
         paths = request.resource.scale
@@ -129,12 +129,12 @@ class SubresourceHandler:
         if life < SHORTEST_LIFE:
             text = f"Invalid value: {life}: may not specify a duration less than 10 minutes"
             cause = StatusCause(field="spec.expirationSeconds", reason="FieldValueInvalid", message=text)
-            raise invalid("authentication.k8s.io", "TokenRequest", "", [cause])
+            raise invalid_error("authentication.k8s.io", "TokenRequest", "", [cause])
         bound_to = spec.get("boundObjectRef") or {}
         pod = None
         if bound_to:
             if bound_to.get("kind") != "Pod":
-                raise not_implemented(f"a token bound to a {bound_to.get('kind')}")
+                raise not_implemented_error(f"a token bound to a {bound_to.get('kind')}")
             pods = self._core.registry.get("", "v1", "pods")
             assert pods is not None
             route = msgspec.structs.replace(request.route, name=bound_to.get("name", ""))
@@ -167,16 +167,14 @@ def read_pod_logs(request: ResourceRequest, pod: Mapping[str, Any], logs: Logs |
         StatusError: 400 in Kubernetes' words, or 501.
     """
     if logs is None:
-        raise not_implemented("the log subresource of pods")
+        raise not_implemented_error("the log subresource of pods")
     _check_options(request)
     container = _container(request.query.text("container"), pod)
     try:
         lines = list(logs(request.namespace, request.route.name, container))
     except LookupError:
-        reason = (
-            f'container "{container}" in pod "{request.route.name}" is waiting to start: {_waiting(pod, container)}'
-        )
-        raise bad_request(reason) from None
+        waits = f'container "{container}" in pod "{request.route.name}" is waiting to start'
+        raise bad_request_error(f"{waits}: {_waiting_reason(pod, container)}") from None
     tail = request.query.number("tailLines")
     if tail is not None:
         lines = lines[len(lines) - tail :] if tail < len(lines) else lines
@@ -195,16 +193,16 @@ async def run_in_container(request: ResourceRequest, pod: Mapping[str, Any], run
     """
     command = [value for key, value in request.request.query if key == "command"]
     if not command:
-        raise bad_request("you must specify at least 1 container, command, and one of stdin, stdout, stderr")
+        raise bad_request_error("you must specify at least 1 container, command, and one of stdin, stdout, stderr")
     container = _container(request.query.text("container"), pod)
     if request.request.headers.get("upgrade", "").lower() != "websocket":
-        raise bad_request("Upgrade request required")
+        raise bad_request_error("Upgrade request required")
     if run is None:
-        raise not_implemented("the exec subresource of pods")
+        raise not_implemented_error("the exec subresource of pods")
     try:
         return await run(request.namespace, request.route.name, container, command)
     except LookupError:
-        raise bad_request(f"container not found ({container!r})") from None
+        raise bad_request_error(f"container not found ({container!r})") from None
     except NotImplementedError as error:
         return CommandResult(CANNOT_RUN, message=f"{error} is not implemented by this API server")
 
@@ -212,11 +210,11 @@ async def run_in_container(request: ResourceRequest, pod: Mapping[str, Any], run
 def _check_options(request: ResourceRequest) -> None:
     for name in _NOT_PLAYED:
         if request.query.text(name) not in {"", "false"}:
-            raise not_implemented(f"{name} of the log subresource of pods")
+            raise not_implemented_error(f"{name} of the log subresource of pods")
     if request.query.flag("follow"):
-        raise not_implemented("following a log")
+        raise not_implemented_error("following a log")
     if request.query.flag("previous"):
-        raise not_implemented("the log of a previous container")
+        raise not_implemented_error("the log of a previous container")
 
 
 def _container(requested: str, pod: Mapping[str, Any]) -> str:
@@ -226,15 +224,17 @@ def _container(requested: str, pod: Mapping[str, Any]) -> str:
     name = pod["metadata"]["name"]
     if requested:
         if requested not in names:
-            raise bad_request(f"container {requested} is not valid for pod {name}")
+            raise bad_request_error(f"container {requested} is not valid for pod {name}")
         return requested
     if len(apps) > 1:
-        raise bad_request(f"a container name must be specified for pod {name}, choose one of: [{' '.join(names)}]")
+        raise bad_request_error(
+            f"a container name must be specified for pod {name}, choose one of: [{' '.join(names)}]"
+        )
     first: str = apps[0]
     return first
 
 
-def _waiting(pod: Mapping[str, Any], container: str) -> str:
+def _waiting_reason(pod: Mapping[str, Any], container: str) -> str:
     status = pod.get("status") or {}
     for each in status.get("containerStatuses") or ():
         if each["name"] == container:
@@ -281,7 +281,7 @@ def apply_scale(obj: Obj, scale: Read, paths: ScalePaths) -> Obj:
     if replicas < 0:
         text = f"Invalid value: {replicas}: must be greater than or equal to 0"
         cause = StatusCause(field="spec.replicas", reason="FieldValueInvalid", message=text)
-        raise invalid("autoscaling", "Scale", obj["metadata"]["name"], [cause])
+        raise invalid_error("autoscaling", "Scale", obj["metadata"]["name"], [cause])
     *parents, last = paths.replicas.strip(".").split(".")
     place = obj
     for step in parents:

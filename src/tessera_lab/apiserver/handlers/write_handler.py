@@ -35,11 +35,11 @@ from tessera_lab.apiserver.request.server_state import ResourceRequest, ServerSt
 from tessera_lab.apiserver.status import (
     MODIFIED,
     StatusError,
-    already_exists,
-    bad_request,
-    conflict,
-    invalid,
-    not_found,
+    already_exists_error,
+    bad_request_error,
+    conflict_error,
+    invalid_error,
+    not_found_error,
 )
 from tessera_lab.apiserver.storage.store import Stale, Store, StoredObject, deep_copy
 from tessera_lab.apiserver.validation.object_validation import (
@@ -92,7 +92,7 @@ class WriteHandler:
 
     def _name_taken_error(self, request: ResourceRequest, obj: Obj) -> StatusError:
         name = obj["metadata"].get("name") or obj["metadata"].get("generateName", "")
-        return already_exists(request.resource.group, request.resource.plural, name)
+        return already_exists_error(request.resource.group, request.resource.plural, name)
 
     async def _create_once(self, request: ResourceRequest, obj: Obj, *, by_apply: bool) -> StoredObject:
         strategy = find_strategy(request.resource)
@@ -145,12 +145,12 @@ class WriteHandler:
         for _ in range(RETRIES):
             found = self._core.store.find(request.resource.storage, request.namespace, request.route.name)
             if found is None:
-                raise not_found(request.resource.group, request.resource.plural, request.route.name)
+                raise not_found_error(request.resource.group, request.resource.plural, request.route.name)
             try:
                 return await self._update_once(request, found, transform, put=put, by_apply=by_apply)
             except Stale:
                 continue
-        raise conflict(request.resource.group, request.resource.plural, request.route.name, MODIFIED)
+        raise conflict_error(request.resource.group, request.resource.plural, request.route.name, MODIFIED)
 
     async def _update_once(
         self, request: ResourceRequest, found: StoredObject, transform: Transform, *, put: bool, by_apply: bool
@@ -192,11 +192,11 @@ class WriteHandler:
         """
         if not request.options.get("fieldManager"):
             cause = StatusCause(field="fieldManager", reason="FieldValueRequired", message=_MANAGER_REQUIRED)
-            raise invalid("meta.k8s.io", "PatchOptions", "", [cause])
+            raise invalid_error("meta.k8s.io", "PatchOptions", "", [cause])
         check_type(config, request.resource.api_version, request.resource.kind)
         check_place(config, request.resource, request.namespace, request.route.name)
         if config["metadata"].get("managedFields"):
-            raise bad_request("metadata.managedFields must be nil")
+            raise bad_request_error("metadata.managedFields must be nil")
         if request.resource.schema is not None:
             report_unknown_fields(request, request.resource.schema.unknown_fields(config))
             request.resource.schema.prune(config)
@@ -217,7 +217,7 @@ class WriteHandler:
         uid = config["metadata"].get("uid")
         if uid:
             reason = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
-            raise conflict(request.resource.group, request.resource.plural, request.route.name, reason)
+            raise conflict_error(request.resource.group, request.resource.plural, request.route.name, reason)
         start: Obj = {
             "metadata": {key: config["metadata"][key] for key in ("name", "namespace") if key in config["metadata"]}
         }
@@ -242,7 +242,7 @@ class WriteHandler:
         for _ in range(RETRIES):
             found = self._core.store.find(request.resource.storage, request.namespace, name)
             if found is None:
-                raise not_found(request.resource.group, request.resource.plural, name)
+                raise not_found_error(request.resource.group, request.resource.plural, name)
             check_deletion(request, found.obj, name)
             old = self._core.to_served_form(request.resource, found)
             admission = self._admission_request(request, "DELETE", None, old, name=name)
@@ -262,7 +262,7 @@ class WriteHandler:
                 return self._core.store.put(request.resource.storage, deletion.state, found), False
             except Stale:
                 continue
-        raise conflict(request.resource.group, request.resource.plural, name, MODIFIED)
+        raise conflict_error(request.resource.group, request.resource.plural, name, MODIFIED)
 
     async def admit_subresource(self, request: ResourceRequest, kind: str, obj: Obj) -> None:
         """Runs admission for a subresource whose body is an object of its own, for example an Eviction.

@@ -14,7 +14,7 @@ from tessera_lab.apiserver.interfaces import GroupResource, Obj, StatusCause
 from tessera_lab.apiserver.kinds.metadata import restore_immutable_metadata
 from tessera_lab.apiserver.request.server_state import ResourceRequest
 from tessera_lab.apiserver.resource_types import ResourceType
-from tessera_lab.apiserver.status import MODIFIED, StatusError, conflict, invalid
+from tessera_lab.apiserver.status import MODIFIED, StatusError, conflict_error, invalid_error
 from tessera_lab.apiserver.storage.store import deep_copy
 from tessera_lab.apiserver.validation.strategies import find_strategy
 
@@ -42,7 +42,7 @@ def check_state(request: ResourceRequest, obj: Read, old: Read, *, put: bool) ->
         if put and not find_strategy(request.resource).unconditional:
             raise _conflict_error(request, "resourceVersion", "Invalid value: 0x0: must be specified for an update")
     elif version != was["resourceVersion"]:
-        raise conflict(request.resource.group, request.resource.plural, request.route.name, MODIFIED)
+        raise conflict_error(request.resource.group, request.resource.plural, request.route.name, MODIFIED)
     if other_life and not _takes_status_only(request):
         raise _conflict_error(request, "uid", f'Invalid value: "{meta["uid"]}": field is immutable')
 
@@ -64,7 +64,7 @@ def check_deletion(request: ResourceRequest, stored: Read, name: str) -> None:
                 f"the {shown} in the precondition ({desired[key]}) does not match the {shown} in record ({is_now}). "
                 f"The object might have been {guess}"
             )
-            raise conflict(request.resource.group, request.resource.kind, name, reason)
+            raise conflict_error(request.resource.group, request.resource.kind, name, reason)
 
 
 def select_applied_fields(request: ResourceRequest, config: Obj) -> Obj:
@@ -103,12 +103,12 @@ def starts_without_status(resource: ResourceType) -> bool:
 
 def _is_other_uid(request: ResourceRequest, desired: str, is_now: str) -> StatusError:
     reason = f"Precondition failed: UID in precondition: {desired}, UID in object meta: {is_now}"
-    return conflict(request.resource.group, request.resource.plural, request.route.name, reason)
+    return conflict_error(request.resource.group, request.resource.plural, request.route.name, reason)
 
 
 def _conflict_error(request: ResourceRequest, field: str, text: str) -> StatusError:
     cause = StatusCause(field=f"metadata.{field}", reason="FieldValueInvalid", message=text)
-    return invalid(request.resource.group, request.resource.kind, request.route.name, [cause])
+    return invalid_error(request.resource.group, request.resource.kind, request.route.name, [cause])
 
 
 def _takes_status_only(request: ResourceRequest) -> bool:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tessera_lab.apiserver.field_errors import forbidden, invalid, required, too_long
+from tessera_lab.apiserver.field_errors import forbidden_cause, invalid_cause, required_cause, too_long_cause
 from tessera_lab.apiserver.interfaces import StatusCause
 
 Read = Mapping[str, Any]
@@ -41,11 +41,11 @@ def _config_map(obj: Read) -> Iterator[StatusCause]:
     for key in texts:
         yield from _key("data", key)
         if key in binary:
-            yield invalid(f"data[{key}]", key, "duplicate of key present in binaryData")
+            yield invalid_cause(f"data[{key}]", key, "duplicate of key present in binaryData")
     for key in binary:
         yield from _key("binaryData", key)
-    if sum(len(each.encode()) for each in texts.values()) + _decoded(binary) > MAX_DATA:
-        yield too_long("[]", MAX_DATA)
+    if sum(len(each.encode()) for each in texts.values()) + _decoded_size(binary) > MAX_DATA:
+        yield too_long_cause("[]", MAX_DATA)
 
 
 def validate_secret(obj: Read) -> Sequence[StatusCause]:
@@ -57,24 +57,24 @@ def _secret(obj: Read) -> Iterator[StatusCause]:
     data = obj.get("data") or {}
     for key in data:
         yield from _key("data", key)
-    if _decoded(data) > MAX_DATA:
-        yield too_long("data", MAX_DATA)
+    if _decoded_size(data) > MAX_DATA:
+        yield too_long_cause("data", MAX_DATA)
     kind = obj.get("type")
     for key in _TYPES.get(kind or "", ()):
         if key not in data:
-            yield required(f"data[{key}]")
+            yield required_cause(f"data[{key}]")
     if kind == "kubernetes.io/basic-auth" and not data.keys() & {"username", "password"}:
-        yield required("data[username]")
-        yield required("data[password]")
+        yield required_cause("data[username]")
+        yield required_cause("data[password]")
     if kind == "kubernetes.io/service-account-token" and not (obj["metadata"].get("annotations") or {}).get(_ACCOUNT):
-        yield required(f"metadata.annotations[{_ACCOUNT}]")
+        yield required_cause(f"metadata.annotations[{_ACCOUNT}]")
 
 
 def validate_secret_update(obj: Read, old: Read) -> Sequence[StatusCause]:
     """Refuses a change of a Secret's type, and any change of an immutable Secret."""
     found = list(validate_data_update(obj, old))
     if obj.get("type") != old.get("type"):
-        found.append(invalid("type", obj.get("type"), "field is immutable"))
+        found.append(invalid_cause("type", obj.get("type"), "field is immutable"))
     return found
 
 
@@ -83,21 +83,21 @@ def validate_data_update(obj: Read, old: Read) -> Sequence[StatusCause]:
     if not old.get("immutable"):
         return ()
     same = all(obj.get(key) == old.get(key) for key in ("data", "binaryData", "immutable"))
-    return () if same else [forbidden("data", "field is immutable when `immutable` is set")]
+    return () if same else [forbidden_cause("data", "field is immutable when `immutable` is set")]
 
 
 def _key(field: str, key: str) -> Iterator[StatusCause]:
     place = f"{field}[{key}]"
     if len(key) > _LONGEST_KEY:
-        yield invalid(place, key, f"must be no more than {_LONGEST_KEY} characters")
+        yield invalid_cause(place, key, f"must be no more than {_LONGEST_KEY} characters")
     if not _KEY.fullmatch(key):
-        yield invalid(place, key, _KEY_RULE)
+        yield invalid_cause(place, key, _KEY_RULE)
     if key in {".", ".."}:
-        yield invalid(place, key, f"must not be '{key}'")
+        yield invalid_cause(place, key, f"must not be '{key}'")
     elif key.startswith(".."):
-        yield invalid(place, key, "must not start with '..'")
+        yield invalid_cause(place, key, "must not start with '..'")
 
 
-def _decoded(values: Mapping[str, str]) -> int:
+def _decoded_size(values: Mapping[str, str]) -> int:
     """Counts the bytes that base64 texts encode."""
     return sum(3 * len(each) // 4 - each[-2:].count("=") for each in values.values())

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from tessera.clock import parse_rfc3339, rfc3339
-from tessera_lab.apiserver.field_errors import too_long
+from tessera_lab.apiserver.field_errors import too_long_cause
 from tessera_lab.apiserver.interfaces import Obj, StatusCause
 
 #: Letters of generated names (``k8s.io/apimachinery/pkg/util/rand``: no vowels, nothing easily confused).
@@ -116,7 +116,7 @@ def validate_metadata(obj: Mapping[str, Any], name_rule: str) -> Sequence[Status
     for key in annotations:
         causes += _key_causes(key.lower(), "metadata.annotations")
     if sum(len(key.encode()) + len(str(value).encode()) for key, value in annotations.items()) > MAX_ANNOTATIONS:
-        causes.append(too_long("metadata.annotations", MAX_ANNOTATIONS))
+        causes.append(too_long_cause("metadata.annotations", MAX_ANNOTATIONS))
     for index, owner in enumerate(meta.get("ownerReferences") or ()):
         for field in ("apiVersion", "kind", "name", "uid"):
             if not owner.get(field):

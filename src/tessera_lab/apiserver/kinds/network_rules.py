@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tessera_lab.apiserver import field_errors
-from tessera_lab.apiserver.field_errors import forbidden, invalid
+from tessera_lab.apiserver.field_errors import forbidden_cause, invalid_cause
 from tessera_lab.apiserver.interfaces import Obj, StatusCause
 
 Read = Mapping[str, Any]
@@ -41,30 +41,30 @@ def _spec(spec: Read) -> Iterator[StatusCause]:
                 yield from _peer(peer, f"{path}.{peers}[{number}]")
     types = spec.get("policyTypes") or ()
     if len(types) > len(_TYPES):
-        yield invalid("spec.policyTypes", types, "may not specify more than two policyTypes")
+        yield invalid_cause("spec.policyTypes", types, "may not specify more than two policyTypes")
         return
     for index, each in enumerate(types):
         if each not in _TYPES:
-            yield field_errors.unsupported(f"spec.policyTypes[{index}]", each, _TYPES)
+            yield field_errors.unsupported_cause(f"spec.policyTypes[{index}]", each, _TYPES)
 
 
 def _port(port: Read, path: str) -> Iterator[StatusCause]:
     first, last = port.get("port"), port.get("endPort")
     if isinstance(first, str):
         if last is not None:
-            yield invalid(f"{path}.endPort", last, "may not be specified when `port` is non-numeric")
-        yield from (invalid(f"{path}.port", first, reason) for reason in _name_flaws(first))
+            yield invalid_cause(f"{path}.endPort", last, "may not be specified when `port` is non-numeric")
+        yield from (invalid_cause(f"{path}.port", first, reason) for reason in _name_flaws(first))
         return
     if first is None:
         if last is not None:
-            yield invalid(f"{path}.endPort", last, "may not be specified when `port` is not specified")
+            yield invalid_cause(f"{path}.endPort", last, "may not be specified when `port` is not specified")
         return
     if not 0 < first < 65536:
-        yield invalid(f"{path}.port", first, _PORT_RULE)
+        yield invalid_cause(f"{path}.port", first, _PORT_RULE)
     if last is not None and last < first:
-        yield invalid(f"{path}.endPort", last, "must be greater than or equal to `port`")
+        yield invalid_cause(f"{path}.endPort", last, "must be greater than or equal to `port`")
     if last is not None and not 0 < last < 65536:
-        yield invalid(f"{path}.endPort", last, _PORT_RULE)
+        yield invalid_cause(f"{path}.endPort", last, _PORT_RULE)
 
 
 def _name_flaws(name: str) -> Iterator[str]:
@@ -86,26 +86,26 @@ def _peer(peer: Read, path: str) -> Iterator[StatusCause]:
     if "ipBlock" in named:
         yield from _block(peer["ipBlock"], f"{path}.ipBlock")
     if not named:
-        yield field_errors.required(path, "must specify a peer")
+        yield field_errors.required_cause(path, "must specify a peer")
     elif len(named) > 1 and "ipBlock" in named:
-        yield forbidden(path, "may not specify both ipBlock and another peer")
+        yield forbidden_cause(path, "may not specify both ipBlock and another peer")
 
 
 def _block(block: Read, path: str) -> Iterator[StatusCause]:
     text = block.get("cidr") or ""
     if not text:
-        yield field_errors.required(f"{path}.cidr")
+        yield field_errors.required_cause(f"{path}.cidr")
         return
     whole = _network(text)
     if whole is None:
-        yield invalid(f"{path}.cidr", text, _CIDR_RULE)
+        yield invalid_cause(f"{path}.cidr", text, _CIDR_RULE)
         return
     for index, each in enumerate(block.get("except") or ()):
         part = _network(each)
         if part is None:
-            yield invalid(f"{path}.except[{index}]", each, _CIDR_RULE)
+            yield invalid_cause(f"{path}.except[{index}]", each, _CIDR_RULE)
         elif not _within(part, whole):
-            yield invalid(f"{path}.except[{index}]", each, "must be a strict subset of `cidr`")
+            yield invalid_cause(f"{path}.except[{index}]", each, "must be a strict subset of `cidr`")
 
 
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network

@@ -5,7 +5,7 @@ from typing import Any
 
 from tessera.kube.quantity import parse_quantity
 from tessera_lab.apiserver import field_errors
-from tessera_lab.apiserver.field_errors import forbidden, invalid
+from tessera_lab.apiserver.field_errors import forbidden_cause, invalid_cause
 from tessera_lab.apiserver.interfaces import Obj, StatusCause
 from tessera_lab.apiserver.pods.defaults import canonicalize_quantities
 
@@ -68,9 +68,9 @@ def validate_claim_spec(spec: Read, path: str) -> Iterator[StatusCause]:
     yield from _modes(spec, path, "at least 1 access mode is required")
     amount = ((spec.get("resources") or {}).get("requests") or {}).get("storage")
     if amount is None:
-        yield field_errors.required(f"{path}.resources[storage]")
+        yield field_errors.required_cause(f"{path}.resources[storage]")
     elif _positive(amount) is False:
-        yield invalid(f"{path}.resources[storage]", str(amount), "must be greater than zero")
+        yield invalid_cause(f"{path}.resources[storage]", str(amount), "must be greater than zero")
 
 
 def validate_claim_update(claim: Read, old: Read) -> Sequence[StatusCause]:
@@ -82,7 +82,7 @@ def validate_claim_update(claim: Read, old: Read) -> Sequence[StatusCause]:
     if was.get("storageClassName") is None:  # the claim may get a default class later
         new.pop("storageClassName", None)
         was.pop("storageClassName", None)
-    return () if new == was else [forbidden("spec", _CLAIM_RULE)]
+    return () if new == was else [forbidden_cause("spec", _CLAIM_RULE)]
 
 
 def _without_size(spec: Read) -> Obj:
@@ -99,16 +99,16 @@ def _volume(spec: Read) -> Iterator[StatusCause]:
     yield from _modes(spec, "spec", "")
     capacity = spec.get("capacity") or {}
     if not capacity:
-        yield field_errors.required("spec.capacity")
+        yield field_errors.required_cause("spec.capacity")
     elif set(capacity) != {"storage"}:
-        yield field_errors.unsupported("spec.capacity", capacity, ["storage"])
+        yield field_errors.unsupported_cause("spec.capacity", capacity, ["storage"])
     sources = sorted(key for key, value in spec.items() if key not in _NOT_A_SOURCE and value is not None)
     if not sources:
-        yield field_errors.required("spec", "must specify a volume type")
+        yield field_errors.required_cause("spec", "must specify a volume type")
     for extra in sources[1:]:
-        yield forbidden(f"spec.{extra}", "may not specify more than 1 volume type")
+        yield forbidden_cause(f"spec.{extra}", "may not specify more than 1 volume type")
     if sources == ["local"] and not (spec.get("nodeAffinity") or {}).get("required"):
-        yield field_errors.required("spec.nodeAffinity", "Local volume requires node affinity")
+        yield field_errors.required_cause("spec.nodeAffinity", "Local volume requires node affinity")
 
 
 def validate_volume_update(volume: Read, old: Read) -> Sequence[StatusCause]:
@@ -119,18 +119,20 @@ def validate_volume_update(volume: Read, old: Read) -> Sequence[StatusCause]:
         if volume["spec"].get(key) != old["spec"].get(key)
     ]
     if changed:
-        return [forbidden("spec.persistentvolumesource", "spec.persistentvolumesource is immutable after creation")]
+        return [
+            forbidden_cause("spec.persistentvolumesource", "spec.persistentvolumesource is immutable after creation")
+        ]
     was, new = old["spec"].get("nodeAffinity"), volume["spec"].get("nodeAffinity")
     return () if was is None or was == new else [_immutable("spec.nodeAffinity", new)]
 
 
 def validate_storage_class(item: Read) -> Sequence[StatusCause]:
     """Returns the errors of a StorageClass."""
-    found = [] if item.get("provisioner") else [field_errors.required("provisioner")]
+    found = [] if item.get("provisioner") else [field_errors.required_cause("provisioner")]
     for index, term in enumerate(item.get("allowedTopologies") or ()):
         for number, test in enumerate(term.get("matchLabelExpressions") or ()):
             path = f"allowedTopologies[{index}].matchLabelExpressions[{number}]"
-            found += [field_errors.required(f"{path}.{key}") for key in ("key", "values") if not test.get(key)]
+            found += [field_errors.required_cause(f"{path}.{key}") for key in ("key", "values") if not test.get(key)]
     return found
 
 
@@ -143,10 +145,10 @@ def validate_storage_class_update(item: Read, old: Read) -> Sequence[StatusCause
 def _modes(spec: Read, path: str, reason: str) -> Iterator[StatusCause]:
     modes = spec.get("accessModes") or ()
     if not modes:
-        yield field_errors.required(f"{path}.accessModes", reason)
+        yield field_errors.required_cause(f"{path}.accessModes", reason)
     for index, mode in enumerate(modes):
         if mode not in _MODES:
-            yield field_errors.unsupported(f"{path}.accessModes[{index}]", mode, _MODES)
+            yield field_errors.unsupported_cause(f"{path}.accessModes[{index}]", mode, _MODES)
 
 
 def _positive(amount: Any) -> bool | None:
@@ -158,4 +160,4 @@ def _positive(amount: Any) -> bool | None:
 
 
 def _immutable(field: str, value: Any) -> StatusCause:
-    return invalid(field, value, "field is immutable")
+    return invalid_cause(field, value, "field is immutable")

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tessera_lab.apiserver import field_errors
-from tessera_lab.apiserver.field_errors import forbidden, invalid
+from tessera_lab.apiserver.field_errors import forbidden_cause, invalid_cause
 from tessera_lab.apiserver.interfaces import StatusCause
 from tessera_lab.apiserver.pods.binding_and_eviction import label_selector_matches
 from tessera_lab.apiserver.pods.rules import validate_pod_spec
@@ -38,13 +38,13 @@ def _workload(spec: Read) -> Iterator[StatusCause]:
     template = spec.get("template") or {}
     labels = (template.get("metadata") or {}).get("labels") or {}
     if not selector.get("matchLabels") and not selector.get("matchExpressions"):
-        yield invalid("spec.selector", selector, "empty selector is invalid for deployment")
+        yield invalid_cause("spec.selector", selector, "empty selector is invalid for deployment")
     elif not label_selector_matches(selector, labels):
-        yield invalid("spec.template.metadata.labels", labels, "`selector` does not match template `labels`")
+        yield invalid_cause("spec.template.metadata.labels", labels, "`selector` does not match template `labels`")
     yield from _not_negative(spec, "replicas", "minReadySeconds", "revisionHistoryLimit")
     policy = (template.get("spec") or {}).get("restartPolicy", "Always")
     if policy != "Always":
-        yield field_errors.unsupported("spec.template.spec.restartPolicy", policy, ["Always"])
+        yield field_errors.unsupported_cause("spec.template.spec.restartPolicy", policy, ["Always"])
     yield from validate_pod_spec(_with_claims(template.get("spec") or {}, spec), "spec.template.spec")
 
 
@@ -61,20 +61,20 @@ def _not_negative(spec: Read, *names: str) -> Iterator[StatusCause]:
     for name in names:
         value = spec.get(name)
         if isinstance(value, int) and value < 0:
-            yield invalid(f"spec.{name}", value, "must be greater than or equal to 0")
+            yield invalid_cause(f"spec.{name}", value, "must be greater than or equal to 0")
 
 
 def validate_selector_update(obj: Read, old: Read) -> Sequence[StatusCause]:
     """Refuses a change of a workload's selector."""
     new, was = obj["spec"].get("selector"), old["spec"].get("selector")
-    return () if new == was else [invalid("spec.selector", new, "field is immutable")]
+    return () if new == was else [invalid_cause("spec.selector", new, "field is immutable")]
 
 
 def validate_stateful_set_update(obj: Read, old: Read) -> Sequence[StatusCause]:
     """Refuses changes of a StatefulSet's immutable fields."""
     new = {key: value for key, value in obj["spec"].items() if key not in _STATEFUL}
     was = {key: value for key, value in old["spec"].items() if key not in _STATEFUL}
-    return () if new == was else [forbidden("spec", _STATEFUL_RULE)]
+    return () if new == was else [forbidden_cause("spec", _STATEFUL_RULE)]
 
 
 def validate_job(obj: Read) -> Sequence[StatusCause]:
@@ -85,9 +85,9 @@ def validate_job(obj: Read) -> Sequence[StatusCause]:
     if template.get("restartPolicy") not in {"OnFailure", "Never"}:
         field = "spec.template.spec.restartPolicy"
         if template.get("restartPolicy") == "Always":
-            found.append(field_errors.unsupported(field, "Always", ["OnFailure", "Never"]))
+            found.append(field_errors.unsupported_cause(field, "Always", ["OnFailure", "Never"]))
         else:
-            found.append(field_errors.required(field, 'valid values: "OnFailure", "Never"'))
+            found.append(field_errors.required_cause(field, 'valid values: "OnFailure", "Never"'))
     return [*found, *validate_pod_spec(template, "spec.template.spec")]
 
 
@@ -95,22 +95,24 @@ def validate_job_update(obj: Read, old: Read) -> Sequence[StatusCause]:
     """Refuses changes of a job's template and selector, and of its completions unless the job is indexed."""
     new, was = obj["spec"], old["spec"]
     changed = [key for key in ("selector", "template", "completionMode") if new.get(key) != was.get(key)]
-    found = [invalid(f"spec.{key}", new.get(key), "field is immutable") for key in changed]
+    found = [invalid_cause(f"spec.{key}", new.get(key), "field is immutable") for key in changed]
     indexed = obj["spec"].get("completionMode") == "Indexed"
     if obj["spec"].get("completions") != old["spec"].get("completions") and not indexed:
-        found.append(invalid("spec.completions", obj["spec"].get("completions"), "field is immutable"))
+        found.append(invalid_cause("spec.completions", obj["spec"].get("completions"), "field is immutable"))
     return found
 
 
 def validate_priority_class_update(obj: Read, old: Read) -> Sequence[StatusCause]:
     """Refuses a change of a priority class's value."""
-    found = [] if obj.get("value") == old.get("value") else [forbidden("value", "may not be changed in an update.")]
+    found = (
+        [] if obj.get("value") == old.get("value") else [forbidden_cause("value", "may not be changed in an update.")]
+    )
     if obj.get("preemptionPolicy") != old.get("preemptionPolicy"):
-        found.append(forbidden("preemptionPolicy", "field is immutable"))
+        found.append(forbidden_cause("preemptionPolicy", "field is immutable"))
     return found
 
 
 def validate_role_binding_update(obj: Read, old: Read) -> Sequence[StatusCause]:
     """Refuses a change of a binding's role."""
     same = obj.get("roleRef") == old.get("roleRef")
-    return () if same else [invalid("roleRef", obj.get("roleRef"), "cannot change roleRef")]
+    return () if same else [invalid_cause("roleRef", obj.get("roleRef"), "cannot change roleRef")]

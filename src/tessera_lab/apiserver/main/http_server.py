@@ -20,7 +20,7 @@ from tessera_lab.apiserver.authz.certificates import CertificateAuthority, Certi
 from tessera_lab.apiserver.authz.identity import ANONYMOUS, AUTHENTICATED, certificate_user
 from tessera_lab.apiserver.interfaces import Attributes, CommandResult, UserInfo
 from tessera_lab.apiserver.main.server import ApiServer, WatchResponse, error_response
-from tessera_lab.apiserver.status import StatusError, forbidden, unauthorized
+from tessera_lab.apiserver.status import StatusError, forbidden_error, unauthorized_error
 
 #: Largest body, bytes (kube-apiserver: 3 MiB).
 MAX_BODY = 3 * 2**20
@@ -104,7 +104,7 @@ class HttpServer:
                 reason = (
                     f'User "{user.name}" cannot impersonate resource "{resource}" in API group "" at the cluster scope'
                 )
-                raise forbidden("", resource, name, reason)
+                raise forbidden_error("", resource, name, reason)
         return UserInfo(name=desired, groups=(*groups, AUTHENTICATED))
 
     def _credential(self, raw: web.BaseRequest) -> UserInfo:
@@ -112,13 +112,13 @@ class HttpServer:
         if kind.lower() == "bearer":
             user = self.server.identities.authenticate(token.strip())
             if user is None:
-                raise unauthorized()
+                raise unauthorized_error()
             return user
         certificate = raw.transport.get_extra_info("peercert") if raw.transport else None
         if certificate:
             return _subject(certificate)
         if self.server.parts.authorizer is None:
-            raise unauthorized()
+            raise unauthorized_error()
         return ANONYMOUS
 
 

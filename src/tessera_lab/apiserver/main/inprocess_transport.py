@@ -46,7 +46,7 @@ class InProcessTransport:
         """
         answer = await self._handle(request)
         if isinstance(answer, Response):
-            yield _Whole(answer)
+            yield _WholeAnswer(answer)
             return
         self._open.add(answer)
         try:
@@ -85,7 +85,7 @@ class _Open:
         return b"".join([chunk async for chunk in self.chunks()])
 
 
-class _Whole:
+class _WholeAnswer:
     """A plain answer read as a stream."""
 
     def __init__(self, answer: Response) -> None:

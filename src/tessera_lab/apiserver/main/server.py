@@ -29,11 +29,11 @@ from tessera_lab.apiserver.handlers.dispatch import OpenWatch, RequestDispatcher
 from tessera_lab.apiserver.handlers.write_handler import WriteHandler
 from tessera_lab.apiserver.interfaces import Attributes, CommandResult, Obj, UserInfo
 from tessera_lab.apiserver.main.wiring import build_builtin_types, create_initial_objects
-from tessera_lab.apiserver.request.routing import Query, Route, route
+from tessera_lab.apiserver.request.routing import QueryParameters, Route, route
 from tessera_lab.apiserver.request.server_state import ResourceRequest, ServerParts, ServerState
 from tessera_lab.apiserver.resource_types import ResourceRegistry
 from tessera_lab.apiserver.schemas import protobuf
-from tessera_lab.apiserver.status import StatusError, forbidden, no_such_path, qualified
+from tessera_lab.apiserver.status import StatusError, forbidden_error, no_such_path_error, qualified_name
 from tessera_lab.apiserver.storage.store import HISTORY, Store
 from tessera_lab.apiserver.storage.watch import Watcher
 
@@ -123,7 +123,7 @@ class ApiServer:
 
     async def handle(self, request: Request, user: UserInfo) -> Response | WatchResponse | CommandResult:
         """Answers one request; never raises: an invalid request or an error of the server gets an error answer."""
-        query = Query(request)
+        query = QueryParameters(request)
         warnings: list[str] = []
         found: Route | None = None
         answer: Response | WatchResponse | CommandResult
@@ -140,7 +140,7 @@ class ApiServer:
         return _add_warnings(answer, warnings) if warnings and isinstance(answer, Response) else answer
 
     async def _answer(
-        self, request: Request, query: Query, found: Route | None, user: UserInfo, warnings: list[str]
+        self, request: Request, query: QueryParameters, found: Route | None, user: UserInfo, warnings: list[str]
     ) -> Response | WatchResponse | CommandResult:
         if found is None:
             return self._document(request, user)
@@ -148,7 +148,7 @@ class ApiServer:
         namespaced = resource is None or resource.namespaced or found.resource == "namespaces"
         self._authorize(found, query, user, namespaced=namespaced)
         if resource is None:
-            raise no_such_path()
+            raise no_such_path_error()
         resource_request = ResourceRequest(
             request=request,
             query=query,
@@ -162,7 +162,7 @@ class ApiServer:
         answer = await self._dispatch.answer(resource_request)
         return WatchResponse(answer.watcher, answer.close) if isinstance(answer, OpenWatch) else answer
 
-    def _authorize(self, found: Route, query: Query, user: UserInfo, *, namespaced: bool) -> None:
+    def _authorize(self, found: Route, query: QueryParameters, user: UserInfo, *, namespaced: bool) -> None:
         authorizer = self.core.parts.authorizer
         if authorizer is None:
             return
@@ -182,7 +182,7 @@ class ApiServer:
         )
         decision = authorizer.authorize(attributes)
         if not decision.allowed:
-            raise _not_allowed(attributes, decision.reason)
+            raise _not_allowed_error(attributes, decision.reason)
 
     def _document(self, request: Request, user: UserInfo) -> Response:
         """Answers a path that names no resource: health, version, discovery, OpenAPI."""
@@ -213,15 +213,15 @@ class ApiServer:
                 return _document(document)
         found = parts.discovery.answer(path, request.headers.get("accept", "")) if parts.discovery else None
         if found is None:
-            raise no_such_path()
+            raise no_such_path_error()
         return _document(found[1], found[0])
 
-    def _note(self, request: Request, query: Query, found: Route | None, user: UserInfo, code: int) -> None:
+    def _note(self, request: Request, query: QueryParameters, found: Route | None, user: UserInfo, code: int) -> None:
         entry = AuditEntry(
             at=self.core.clock.now(),
             user=user.name,
             verb=found.verb if found else request.method.lower(),
-            resource=qualified(found.group, found.resource) if found else "",
+            resource=qualified_name(found.group, found.resource) if found else "",
             subresource=found.subresource if found else "",
             namespace=found.namespace if found else "",
             name=found.name if found else "",
@@ -232,12 +232,12 @@ class ApiServer:
         self.core.audit.record(entry)
 
 
-def _not_allowed(attributes: Attributes, reason: str) -> StatusError:
+def _not_allowed_error(attributes: Attributes, reason: str) -> StatusError:
     resource = attributes.resource + (f"/{attributes.subresource}" if attributes.subresource else "")
     scope = f' in the namespace "{attributes.namespace}"' if attributes.namespace else " at the cluster scope"
     verb = f'cannot {attributes.verb} resource "{resource}" in API group "{attributes.group}"'
     message = f'User "{attributes.user.name}" {verb}{scope}' + (f": {reason}" if reason else "")
-    return forbidden(
+    return forbidden_error(
         attributes.group, attributes.resource, attributes.name, message + (f": {reason}" if reason else "")
     )
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tessera_lab.apiserver.interfaces import Obj
-from tessera_lab.apiserver.status import StatusError, bad_request
+from tessera_lab.apiserver.status import StatusError, bad_request_error
 from tessera_lab.apiserver.storage.store import deep_copy
 
 MERGE = "application/merge-patch+json"
@@ -42,14 +42,14 @@ def json_patch(target: Obj, operations: Any) -> Obj:
         StatusError: 400, the patch is malformed; 413, too many operations; 422, an operation does not fit.
     """
     if not isinstance(operations, Sequence) or isinstance(operations, str):
-        raise bad_request("json: cannot unmarshal the patch into a list of operations")
+        raise bad_request_error("json: cannot unmarshal the patch into a list of operations")
     if len(operations) > MAX_OPERATIONS:
         text = f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(operations)}"
         raise StatusError(413, "RequestEntityTooLarge", text)
     document: dict[str, Any] = {"": deep_copy(target)}
     for operation in operations:
         if not isinstance(operation, Mapping) or not isinstance(operation.get("path"), str):
-            raise bad_request("a JSON patch operation is an object with op and path")
+            raise bad_request_error("a JSON patch operation is an object with op and path")
         _apply_operation(document, operation)
     result = document[""]
     if not isinstance(result, dict):
@@ -79,18 +79,18 @@ def _apply_operation(document: dict[str, Any], operation: Mapping[str, Any]) -> 
         case "copy":
             _add(document, path, deep_copy(_find(document, _parse_pointer(operation.get("from", "")))))
         case other:
-            raise bad_request(f'Unexpected kind of JSON patch operation: "{other}"')
+            raise bad_request_error(f'Unexpected kind of JSON patch operation: "{other}"')
 
 
 def _operand(operation: Mapping[str, Any]) -> Any:
     if "value" not in operation:
-        raise bad_request(f"JSON patch operation {operation.get('op')} {operation['path']} has no value")
+        raise bad_request_error(f"JSON patch operation {operation.get('op')} {operation['path']} has no value")
     return operation["value"]
 
 
 def _parse_pointer(pointer: str) -> list[str]:
     if pointer and not pointer.startswith("/"):
-        raise bad_request(f'JSON pointer "{pointer}" does not start with "/"')
+        raise bad_request_error(f'JSON pointer "{pointer}" does not start with "/"')
     return [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")]
 
 

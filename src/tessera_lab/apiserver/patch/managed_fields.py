@@ -134,18 +134,18 @@ def update_managed_fields(
         _set_entries(obj, before)
         return
     after: list[Obj] = []
-    mine: Fields | None = None
+    own: Fields | None = None
     for each in before:
         fields = each.get("fieldsV1")
         if not fields:
             continue
         if _is_update_by(each, writer):
-            mine = fields
+            own = fields
             continue
         remaining = remove_from_stored(fields, changed, removed)
         if remaining:
             after.append(each if remaining is fields else {**each, "fieldsV1": remaining})
-    owned = add_to_stored(remove_from_stored(mine, removed) or {}, changed) if mine else compact(changed)
+    owned = add_to_stored(remove_from_stored(own, removed) or {}, changed) if own else compact(changed)
     if owned:
         after.append(_encode(writer, now, owned))
     if after:

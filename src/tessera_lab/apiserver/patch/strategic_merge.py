@@ -11,7 +11,7 @@ from typing import Any
 from tessera_lab.apiserver.interfaces import Obj
 from tessera_lab.apiserver.patch.field_sets import child_topology
 from tessera_lab.apiserver.resource_types import MergeTopology
-from tessera_lab.apiserver.status import bad_request
+from tessera_lab.apiserver.status import bad_request_error
 from tessera_lab.apiserver.storage.store import deep_copy
 
 _PATCH, _RETAIN = "$patch", "$retainKeys"
@@ -26,7 +26,7 @@ def strategic_merge(original: Obj, patch: Any, topology: MergeTopology) -> Obj:
         StatusError: 400, the patch is malformed.
     """
     if not isinstance(patch, Mapping):
-        raise bad_request("a strategic merge patch is an object")
+        raise bad_request_error("a strategic merge patch is an object")
     return _merge(original, patch, topology)
 
 
@@ -40,7 +40,7 @@ def _merge(original: Mapping[str, Any], patch: Mapping[str, Any], node: MergeTop
         case None | "merge":
             pass
         case other:
-            raise bad_request(f'unrecognized type of patch directive "{other}"')
+            raise bad_request_error(f'unrecognized type of patch directive "{other}"')
     merged = dict(original)
     if _RETAIN in patch:
         merged = {key: value for key, value in merged.items() if key in patch[_RETAIN]}
@@ -83,7 +83,7 @@ def _merge_keyed(live: Sequence[Any], patch: Sequence[Any], node: MergeTopology)
     merged = list(live)
     for each in patch:
         if not isinstance(each, Mapping) or key not in each:
-            raise bad_request(f"map: {each} does not contain declared merge key: {key}")
+            raise bad_request_error(f"map: {each} does not contain declared merge key: {key}")
         at = next((index for index, item in enumerate(merged) if item.get(key) == each[key]), None)
         if each.get(_PATCH) == "delete":
             merged = [item for item in merged if item.get(key) != each[key]]

@@ -9,7 +9,13 @@ from typing import Any
 import msgspec
 
 from tessera_lab.apiserver.interfaces import Obj, StatusCause
-from tessera_lab.apiserver.status import StatusError, bad_request, conflict, invalid, too_many_requests
+from tessera_lab.apiserver.status import (
+    StatusError,
+    bad_request_error,
+    conflict_error,
+    invalid_error,
+    too_many_requests_error,
+)
 
 Read = Mapping[str, Any]
 
@@ -24,11 +30,11 @@ def bind_pod(pod: Obj, binding: Read, now: str) -> Obj:
     node = target.get("name") or ""
     if target.get("kind") not in {None, "", "Node"}:
         text = f'Unsupported value: "{target["kind"]}": supported values: "Node", "<empty>"'
-        raise invalid(
+        raise invalid_error(
             "", "Binding", name, [StatusCause(field="target.kind", reason="FieldValueNotSupported", message=text)]
         )
     if not node:
-        raise invalid(
+        raise invalid_error(
             "",
             "Binding",
             name,
@@ -49,7 +55,7 @@ def _check_bindable(pod: Read, binding: Read, name: str) -> None:
     reason = ""
     if uid and uid != pod["metadata"]["uid"]:
         met = f"UID in precondition: {uid}, UID in object meta: {pod['metadata']['uid']}"
-        raise conflict("", "pods", name, f"Precondition failed: {met}")
+        raise conflict_error("", "pods", name, f"Precondition failed: {met}")
     if pod["metadata"].get("deletionTimestamp"):
         reason = f"pod {name} is being deleted, cannot be assigned to a host"
     elif pod["spec"].get("nodeName"):
@@ -57,7 +63,7 @@ def _check_bindable(pod: Read, binding: Read, name: str) -> None:
     elif pod["spec"].get("schedulingGates"):
         reason = f"pod {name} has non-empty .spec.schedulingGates"
     if reason:
-        raise conflict("", "pods/binding", name, reason)
+        raise conflict_error("", "pods/binding", name, reason)
 
 
 def set_condition(pod: Obj, condition: Obj) -> None:
@@ -117,13 +123,13 @@ def check_budgets(pod: Read, budgets: list[DisruptionBudget]) -> DisruptionBudge
     refusal = "Cannot evict pod as it would violate the pod's disruption budget."
     if not budget.processed:
         text = f"The disruption budget {budget.name} is still being processed by the server."
-        raise too_many_requests(
+        raise too_many_requests_error(
             refusal, retry_after=10, causes=[StatusCause(field="", reason="DisruptionBudget", message=text)]
         )
     if budget.allowed <= 0:
         needs = f"needs {budget.desired} healthy pods and has {budget.current} currently"
         text = f"The disruption budget {budget.name} {needs}"
-        raise too_many_requests(
+        raise too_many_requests_error(
             refusal, retry_after=0, causes=[StatusCause(field="", reason="DisruptionBudget", message=text)]
         )
     return budget
@@ -137,7 +143,7 @@ def parse_delete_options(eviction: Read, name: str) -> Read:
     """
     given = (eviction.get("metadata") or {}).get("name")
     if given not in {None, "", name}:
-        raise bad_request("name in URL does not match name in Eviction object")
+        raise bad_request_error("name in URL does not match name in Eviction object")
     options: Read = eviction.get("deleteOptions") or {}
     return options
 

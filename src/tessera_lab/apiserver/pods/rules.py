@@ -10,7 +10,7 @@ from typing import Any
 
 from tessera.kube.quantity import parse_quantity
 from tessera_lab.apiserver import field_errors
-from tessera_lab.apiserver.field_errors import forbidden, invalid
+from tessera_lab.apiserver.field_errors import forbidden_cause, invalid_cause
 from tessera_lab.apiserver.interfaces import StatusCause
 
 Read = Mapping[str, Any]
@@ -34,7 +34,7 @@ def validate_pod(pod: Read) -> Sequence[StatusCause]:
 def validate_pod_spec(spec: Read, path: str) -> Iterator[StatusCause]:
     """Yields the errors of a pod's spec, in a pod or a template."""
     if not spec.get("containers"):
-        yield field_errors.required(f"{path}.containers")
+        yield field_errors.required_cause(f"{path}.containers")
     volumes = {each.get("name") for each in spec.get("volumes") or ()}
     seen: set[str] = set()
     for key in ("initContainers", "containers", "ephemeralContainers"):
@@ -43,7 +43,7 @@ def validate_pod_spec(spec: Read, path: str) -> Iterator[StatusCause]:
             yield from _container(each, place, volumes)
             name = each.get("name", "")
             if name in seen:
-                yield field_errors.duplicate(f"{place}.name", name)
+                yield field_errors.duplicate_cause(f"{place}.name", name)
             seen.add(name)
     yield from _duplicates(spec.get("volumes") or (), f"{path}.volumes")
     yield from _gates(spec.get("schedulingGates") or (), f"{path}.schedulingGates")
@@ -51,12 +51,12 @@ def validate_pod_spec(spec: Read, path: str) -> Iterator[StatusCause]:
         yield from _toleration(each, f"{path}.tolerations[{index}]")
     for key in ("terminationGracePeriodSeconds",):
         if (spec.get(key) or 0) < 0:
-            yield invalid(f"{path}.{key}", spec[key], "must be greater than or equal to 0")
+            yield invalid_cause(f"{path}.{key}", spec[key], "must be greater than or equal to 0")
     deadline = spec.get("activeDeadlineSeconds")
     if deadline is not None and not 1 <= deadline <= 2**31 - 1:
-        yield invalid(f"{path}.activeDeadlineSeconds", deadline, "must be between 1 and 2147483647, inclusive")
+        yield invalid_cause(f"{path}.activeDeadlineSeconds", deadline, "must be between 1 and 2147483647, inclusive")
     if spec.get("nodeName") and spec.get("schedulingGates"):
-        yield forbidden(f"{path}.nodeName", "cannot be set until all schedulingGates have been cleared")
+        yield forbidden_cause(f"{path}.nodeName", "cannot be set until all schedulingGates have been cleared")
 
 
 def _duplicates(items: Sequence[Read], path: str) -> Iterator[StatusCause]:
@@ -64,28 +64,30 @@ def _duplicates(items: Sequence[Read], path: str) -> Iterator[StatusCause]:
     for index, each in enumerate(items):
         name = each.get("name", "")
         if name in seen:
-            yield field_errors.duplicate(f"{path}[{index}].name", name)
+            yield field_errors.duplicate_cause(f"{path}[{index}].name", name)
         elif name and not _LABEL.fullmatch(name):
-            yield invalid(f"{path}[{index}].name", name, _LABEL_RULE)
+            yield invalid_cause(f"{path}[{index}].name", name, _LABEL_RULE)
         seen.add(name)
 
 
 def _container(container: Read, path: str, volumes: set[Any]) -> Iterator[StatusCause]:
     name = container.get("name") or ""
     if name and not _LABEL.fullmatch(name):
-        yield invalid(f"{path}.name", name, _LABEL_RULE)
+        yield invalid_cause(f"{path}.name", name, _LABEL_RULE)
     if not container.get("image"):
-        yield field_errors.required(f"{path}.image")
+        yield field_errors.required_cause(f"{path}.image")
     for index, each in enumerate(container.get("volumeMounts") or ()):
         if each.get("name") not in volumes:
             field = f"{path}.volumeMounts[{index}].name"
             yield StatusCause(
-                field=field, reason="FieldValueNotFound", message=f"Not found: {field_errors.shown(each.get('name'))}"
+                field=field,
+                reason="FieldValueNotFound",
+                message=f"Not found: {field_errors.format_value(each.get('name'))}",
             )
     for index, each in enumerate(container.get("ports") or ()):
         port = each.get("containerPort")
         if isinstance(port, int) and not 0 < port < 65536:
-            yield invalid(f"{path}.ports[{index}].containerPort", port, "must be between 1 and 65535, inclusive")
+            yield invalid_cause(f"{path}.ports[{index}].containerPort", port, "must be between 1 and 65535, inclusive")
     yield from validate_resources(container.get("resources") or {}, f"{path}.resources")
 
 
@@ -99,31 +101,31 @@ def validate_resources(resources: Read, path: str) -> Iterator[StatusCause]:
         limit = limits.get(name)
         if limit is not None and not overcommits(name) and parse_quantity(str(limit)) != parse_quantity(str(amount)):
             text = f"must be equal to {name} limit of {limit}"
-            yield invalid(f"{path}.requests", str(amount), text)
+            yield invalid_cause(f"{path}.requests", str(amount), text)
         elif limit is not None and overcommits(name) and parse_quantity(str(amount)) > parse_quantity(str(limit)):
             text = f"must be less than or equal to {name} limit of {limit}"
-            yield invalid(f"{path}.requests", str(amount), text)
+            yield invalid_cause(f"{path}.requests", str(amount), text)
         elif limit is None and not overcommits(name):
-            yield field_errors.required(f"{path}.limits", "Limit must be set for non overcommitable resources")
+            yield field_errors.required_cause(f"{path}.limits", "Limit must be set for non overcommitable resources")
 
 
 def _amount(name: str, amount: Any, path: str) -> Iterator[StatusCause]:
     prefix, _, short = name.rpartition("/")
     if not _QUALIFIED.fullmatch(short) or len(short) > 63:
-        yield invalid(path, name, "must be a qualified resource name")
+        yield invalid_cause(path, name, "must be a qualified resource name")
     elif not prefix and name not in _STANDARD and not name.startswith("hugepages-"):
-        yield invalid(path, name, "must be a standard resource type or fully qualified")
-        yield invalid(path, name, "must be a standard resource for containers")
+        yield invalid_cause(path, name, "must be a standard resource type or fully qualified")
+        yield invalid_cause(path, name, "must be a standard resource for containers")
     field = f"{path}[{name}]"
     try:
         value = parse_quantity(str(amount))
     except ValueError as error:
-        yield invalid(field, amount, str(error))
+        yield invalid_cause(field, amount, str(error))
         return
     if value < 0:
-        yield invalid(field, str(amount), "must be greater than or equal to 0")
+        yield invalid_cause(field, str(amount), "must be greater than or equal to 0")
     elif prefix and value != int(value):
-        yield invalid(field, str(amount), "must be an integer")
+        yield invalid_cause(field, str(amount), "must be an integer")
 
 
 def overcommits(name: str) -> bool:
@@ -140,7 +142,7 @@ def _gates(gates: Sequence[Read], path: str) -> Iterator[StatusCause]:
         name = each.get("name", "")
         prefix, slash, short = name.rpartition("/")
         if not _QUALIFIED.fullmatch(short) or (slash and not prefix):
-            yield invalid(
+            yield invalid_cause(
                 f"{path}[{index}].name",
                 name,
                 "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
@@ -148,19 +150,19 @@ def _gates(gates: Sequence[Read], path: str) -> Iterator[StatusCause]:
                 "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')",
             )
         if name in seen:
-            yield field_errors.duplicate(f"{path}[{index}]", name)
+            yield field_errors.duplicate_cause(f"{path}[{index}]", name)
         seen.add(name)
 
 
 def _toleration(toleration: Read, path: str) -> Iterator[StatusCause]:
     operator = toleration.get("operator") or "Equal"
     if operator not in _OPERATORS:
-        yield field_errors.unsupported(f"{path}.operator", operator, _OPERATORS)
+        yield field_errors.unsupported_cause(f"{path}.operator", operator, _OPERATORS)
     if operator == "Exists" and toleration.get("value"):
-        yield invalid(f"{path}.operator", toleration["value"], "value must be empty when `operator` is 'Exists'")
+        yield invalid_cause(f"{path}.operator", toleration["value"], "value must be empty when `operator` is 'Exists'")
     if not toleration.get("key") and operator != "Exists":
         text = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'
-        yield invalid(f"{path}.operator", operator, text)
+        yield invalid_cause(f"{path}.operator", operator, text)
     if toleration.get("tolerationSeconds") is not None and toleration.get("effect") != "NoExecute":
         text = "effect must be 'NoExecute' when `tolerationSeconds` is set"
-        yield invalid(f"{path}.effect", toleration.get("effect", ""), text)
+        yield invalid_cause(f"{path}.effect", toleration.get("effect", ""), text)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from tessera_lab.apiserver.field_errors import forbidden, invalid
+from tessera_lab.apiserver.field_errors import forbidden_cause, invalid_cause
 from tessera_lab.apiserver.interfaces import Obj, StatusCause
 from tessera_lab.apiserver.storage.store import deep_copy
 
@@ -42,13 +42,13 @@ def validate_pod_update(pod: Read, old: Read) -> Sequence[StatusCause]:
         return ()
     differing = sorted(key for key in remaining.keys() | was.keys() if remaining.get(key) != was.get(key))
     shown = {key: [was.get(key), remaining.get(key)] for key in differing}
-    return [forbidden("spec", _FROZEN + msgspec.json.encode(shown).decode())]
+    return [forbidden_cause("spec", _FROZEN + msgspec.json.encode(shown).decode())]
 
 
 def _counts(new: Read, was: Read) -> Iterator[StatusCause]:
     for key in ("containers", "initContainers"):
         if len(new.get(key) or ()) != len(was.get(key) or ()):
-            yield forbidden(f"spec.{key}", "pod updates may not add or remove containers")
+            yield forbidden_cause(f"spec.{key}", "pod updates may not add or remove containers")
 
 
 def _deadline(new: Read, was: Read) -> Iterator[StatusCause]:
@@ -56,9 +56,11 @@ def _deadline(new: Read, was: Read) -> Iterator[StatusCause]:
     if before is None or before == after:
         return
     if after is None:
-        yield invalid("spec.activeDeadlineSeconds", None, "must not update from a positive integer to nil value")
+        yield invalid_cause("spec.activeDeadlineSeconds", None, "must not update from a positive integer to nil value")
     elif after > before:
-        yield invalid("spec.activeDeadlineSeconds", after, f"must be less than or equal to previous value: {before}")
+        yield invalid_cause(
+            "spec.activeDeadlineSeconds", after, f"must be less than or equal to previous value: {before}"
+        )
 
 
 def _tolerations(new: Read, was: Read) -> Iterator[StatusCause]:
@@ -67,7 +69,7 @@ def _tolerations(new: Read, was: Read) -> Iterator[StatusCause]:
     for each in was.get("tolerations") or ():
         if _timeless(each) not in present:
             text = "existing toleration can not be modified except its tolerationSeconds"
-            yield forbidden("spec.tolerations", text)
+            yield forbidden_cause("spec.tolerations", text)
             return
 
 
@@ -82,13 +84,13 @@ def _gates(new: Read, was: Read) -> Iterator[StatusCause]:
     for each in new.get("schedulingGates") or ():
         if each.get("name") not in before:
             text = f"only deletion is allowed, but found new scheduling gate '{each.get('name')}'"
-            yield forbidden("spec.schedulingGates", text)
+            yield forbidden_cause("spec.schedulingGates", text)
 
 
 def _selector(new: Read, was: Read) -> Iterator[StatusCause]:
     before, after = was.get("nodeSelector") or {}, new.get("nodeSelector") or {}
     if any(after.get(key) != value for key, value in before.items()):
-        yield invalid(
+        yield invalid_cause(
             "spec.nodeSelector", after, "only additions to spec.nodeSelector are allowed (no mutations or deletions)"
         )
 
@@ -99,15 +101,15 @@ def _affinity(new: Read, was: Read) -> Iterator[StatusCause]:
     if before is None:
         return
     if after is None:
-        yield invalid(path, None, _NO_MUTATION)
+        yield invalid_cause(path, None, _NO_MUTATION)
     elif len(before) != len(after):
-        yield invalid(f"{path}.nodeSelectorTerms", after, _TERMS)
+        yield invalid_cause(f"{path}.nodeSelectorTerms", after, _TERMS)
     else:
         for index, (then, now) in enumerate(zip(before, after, strict=True)):
             for key in ("matchExpressions", "matchFields"):
                 rules = now.get(key) or []
                 if (then.get(key) or []) != rules[: len(then.get(key) or [])]:
-                    yield invalid(f"{path}.nodeSelectorTerms[{index}]", now, _NO_MUTATION)
+                    yield invalid_cause(f"{path}.nodeSelectorTerms[{index}]", now, _NO_MUTATION)
 
 
 def _terms(spec: Read) -> Sequence[Read] | None:

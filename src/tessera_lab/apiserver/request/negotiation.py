@@ -10,7 +10,7 @@ import msgspec
 
 from tessera_lab.apiserver.interfaces import Obj
 from tessera_lab.apiserver.resource_types import ResourceType
-from tessera_lab.apiserver.status import not_acceptable
+from tessera_lab.apiserver.status import not_acceptable_error
 from tessera_lab.apiserver.storage.store import StoredObject
 
 JSON = "application/json"
@@ -50,7 +50,7 @@ def parse_accept(header: str) -> AcceptedFormat:
             return AcceptedFormat(media=media)
         if params.get("g") == "meta.k8s.io" and params.get("v") == "v1" and kind in _AS:
             return AcceptedFormat(media=media, as_kind=kind)
-    raise not_acceptable(ACCEPTED)
+    raise not_acceptable_error(ACCEPTED)
 
 
 _AS = frozenset({"Table", "PartialObjectMetadata", "PartialObjectMetadataList"})
@@ -148,10 +148,10 @@ class ResponseForm:
             "apiVersion": "meta.k8s.io/v1",
             "metadata": meta,
             "columnDefinitions": headers,
-            "rows": [self._row(columns.cells(self._shown(each), now), each) for each in stored],
+            "rows": [self._row(columns.cells(self._convert(each), now), each) for each in stored],
         }
 
-    def _shown(self, stored: StoredObject) -> Mapping[str, Any]:
+    def _convert(self, stored: StoredObject) -> Mapping[str, Any]:
         same = stored.obj.get("apiVersion") == self._resource.api_version
         return stored.obj if same else to_version(self._resource, stored.obj)
 
@@ -159,5 +159,5 @@ class ResponseForm:
         if self._include == "None":
             return {"cells": cells}
         if self._include == "Object":
-            return {"cells": cells, "object": self._shown(stored)}
+            return {"cells": cells, "object": self._convert(stored)}
         return {"cells": cells, "object": partial_metadata(stored.obj)}

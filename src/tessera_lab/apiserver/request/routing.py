@@ -8,14 +8,14 @@ from urllib.parse import unquote
 import msgspec
 
 from tessera.kube.transport.interface import Request
-from tessera_lab.apiserver.status import bad_request, no_such_path
+from tessera_lab.apiserver.status import bad_request_error, no_such_path_error
 
 #: Subresources of a namespace; any other word after a namespace's name is a resource inside it.
 _NAMESPACE_SUBRESOURCES = frozenset({"status", "finalize"})
 _VERBS = {"POST": "create", "GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
-class Query:
+class QueryParameters:
     """The query's parameters; of repeated ones the first counts."""
 
     def __init__(self, request: Request) -> None:
@@ -41,7 +41,7 @@ class Query:
         try:
             return int(text) if text else None
         except ValueError:
-            raise bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax') from None
+            raise bad_request_error(f'strconv.ParseInt: parsing "{text}": invalid syntax') from None
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +62,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[str, ...] = ()
 
 
-def route(request: Request, query: Query) -> Route | None:
+def route(request: Request, query: QueryParameters) -> Route | None:
     """Parses a request for a resource; None if the path names no resource (discovery, ``/version``).
 
     Raises:
@@ -80,7 +80,7 @@ def route(request: Request, query: Query) -> Route | None:
             return None
 
 
-def _resource(method: str, group: str, version: str, rest: list[str], query: Query) -> Route:
+def _resource(method: str, group: str, version: str, rest: list[str], query: QueryParameters) -> Route:
     namespace = ""
     if rest[0] == "namespaces":
         if len(rest) == 1 or len(rest) == 2 or (len(rest) == 3 and rest[2] in _NAMESPACE_SUBRESOURCES):
@@ -88,7 +88,7 @@ def _resource(method: str, group: str, version: str, rest: list[str], query: Que
         else:
             namespace, rest = rest[1], rest[2:]
     if any(part == "" for part in rest):
-        raise no_such_path()
+        raise no_such_path_error()
     resource, name, subresource, *parts = (*rest, "", "", "")[: max(3, len(rest))]
     return Route(
         verb=_verb(method, name, query),
@@ -102,7 +102,7 @@ def _resource(method: str, group: str, version: str, rest: list[str], query: Que
     )
 
 
-def _verb(method: str, name: str, query: Query) -> str:
+def _verb(method: str, name: str, query: QueryParameters) -> str:
     verb = _VERBS.get(method, "")
     if verb == "get" and not name:
         return "watch" if query.flag("watch") else "list"

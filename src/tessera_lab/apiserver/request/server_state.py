@@ -26,7 +26,7 @@ from tessera_lab.apiserver.interfaces import (
     Webhooks,
 )
 from tessera_lab.apiserver.request.negotiation import encode_in_version
-from tessera_lab.apiserver.request.routing import Query, Route
+from tessera_lab.apiserver.request.routing import QueryParameters, Route
 from tessera_lab.apiserver.resource_types import ResourceRegistry, ResourceType
 from tessera_lab.apiserver.storage.store import Store, StoredObject
 from tessera_lab.apiserver.storage.watch import WatchHubs
@@ -71,7 +71,7 @@ class ServerState:
 
     def to_stored_form(self, resource: ResourceType, obj: Obj) -> Obj:
         """Converts an object to its stored form: the version that was first registered for its storage."""
-        home = self.registry.stored(resource.storage) or resource
+        home = self.registry.find_stored(resource.storage) or resource
         return {**resource.to_storage(obj), "apiVersion": home.api_version, "kind": home.kind}
 
     def to_served_form(self, resource: ResourceType, stored: StoredObject) -> Obj:
@@ -89,7 +89,7 @@ class ResourceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     request: Request
-    query: Query
+    query: QueryParameters
     route: Route
     resource: ResourceType
     user: UserInfo

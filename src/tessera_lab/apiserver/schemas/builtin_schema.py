@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from tessera_lab.apiserver.field_errors import child, required, unsupported
+from tessera_lab.apiserver.field_errors import child, required_cause, unsupported_cause
 from tessera_lab.apiserver.interfaces import Obj, StatusCause
 from tessera_lab.apiserver.schemas import Definition, SchemaLibrary, schema_library
 from tessera_lab.apiserver.schemas.compiled_schema import QUANTITY, CompiledSchemas, is_blank, is_time
 from tessera_lab.apiserver.schemas.formats import describe_base64_error
-from tessera_lab.apiserver.status import bad_request
+from tessera_lab.apiserver.status import bad_request_error
 
 #: Definitions, by the last part of their name, whose required fields the server's validation checks.
 ENFORCED = frozenset(
@@ -139,7 +139,7 @@ class BuiltinSchema:
         problem = _type_problem(value, node)
         if problem:
             place = f"Go struct field {struct}.{path}" if path else "Go value"
-            raise bad_request(
+            raise bad_request_error(
                 f'{self._kind} in version "{self._version}" cannot be handled as a {self._kind}: '
                 + problem.replace("@", f"{place}", 1)
             )
@@ -156,7 +156,7 @@ class BuiltinSchema:
     def _validate_value(self, value: Any, schema: Definition, path: str) -> Iterator[StatusCause]:
         node = self._library.resolve(schema)
         if isinstance(value, dict):
-            yield from self._missing(value, schema, node, path)
+            yield from self._missing_fields(value, schema, node, path)
             properties, extra = node.get("properties", {}), node.get("additionalProperties")
             for name, below in value.items():
                 following = properties.get(name, extra)
@@ -166,22 +166,22 @@ class BuiltinSchema:
             for index, each in enumerate(value):
                 yield from self._validate_value(each, node["items"], f"{path}[{index}]")
         elif "enum" in schema and value != "" and value not in schema["enum"]:
-            yield unsupported(path, value, sorted(schema["enum"]))
+            yield unsupported_cause(path, value, sorted(schema["enum"]))
 
-    def _missing(
+    def _missing_fields(
         self, value: Mapping[str, Any], schema: Definition, node: Definition, path: str
     ) -> Iterator[StatusCause]:
-        for name in _required(schema, node):
+        for name in _required_fields(schema, node):
             if is_blank(value.get(name)):
-                yield required(child(path, name))
+                yield required_cause(child(path, name))
 
 
 @cache
 def _shapes() -> CompiledSchemas:
-    return CompiledSchemas(schema_library(), _required)
+    return CompiledSchemas(schema_library(), _required_fields)
 
 
-def _required(schema: Definition, node: Definition) -> tuple[str, ...]:
+def _required_fields(schema: Definition, node: Definition) -> tuple[str, ...]:
     kind = schema.get("$ref", "").rpartition(".")[2]
     if kind not in ENFORCED:
         return ()

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from tessera_lab.apiserver.resource_types import ResourceType
-from tessera_lab.apiserver.status import bad_request
+from tessera_lab.apiserver.status import bad_request_error
 
 _KEY = r"[A-Za-z0-9](?:[-A-Za-z0-9_./]*[A-Za-z0-9])?"
 _VALUE = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?"
@@ -41,9 +41,9 @@ class LabelRule(msgspec.Struct, frozen=True):
             case "!":
                 return value is None
             case _:
-                return self._ordered(value)
+                return self._compare(value)
 
-    def _ordered(self, value: str | None) -> bool:
+    def _compare(self, value: str | None) -> bool:
         try:
             number = int(value or "")
         except ValueError:
@@ -83,7 +83,7 @@ class ObjectSelection(msgspec.Struct, frozen=True):
         labels = meta.get("labels") or {}
         return all(rule.matches(labels) for rule in self.labels)
 
-    def pinned(self, path: str) -> str | None:
+    def only_value(self, path: str) -> str | None:
         """The only value that the field may have; None if it may have several."""
         return next((r.value for r in self.fields if r.path == path and not r.negated), None)
 
@@ -126,7 +126,9 @@ def _label_rule(part: str) -> LabelRule:
         return LabelRule(found[1], found[2], frozenset({found[3]}))
     if found := _EXISTS.match(part):
         return LabelRule(found[2], "!" if found[1] else "exists")
-    raise bad_request(f'unable to parse requirement: found "{part.strip()}", expected a label selector requirement')
+    raise bad_request_error(
+        f'unable to parse requirement: found "{part.strip()}", expected a label selector requirement'
+    )
 
 
 def parse_fields(text: str, resource: ResourceType) -> tuple[FieldRule, ...]:
@@ -139,11 +141,11 @@ def parse_fields(text: str, resource: ResourceType) -> tuple[FieldRule, ...]:
     known = {"metadata.name", "metadata.namespace", *resource.field_labels}
     for rule in rules:
         if rule.path not in known:
-            raise bad_request(_unsupported(resource, rule.path))
+            raise bad_request_error(_unsupported_text(resource, rule.path))
     return rules
 
 
-def _unsupported(resource: ResourceType, path: str) -> str:
+def _unsupported_text(resource: ResourceType, path: str) -> str:
     named = {"pods": "pod", "nodes": "node", "events": "event"}.get(resource.plural)
     if (named and resource.group == "") or resource.served_crd:
         return f"field label not supported: {path}"
@@ -159,4 +161,4 @@ def _field_rule(part: str, text: str) -> FieldRule:
         if operator in part:
             path, _, value = part.partition(operator)
             return FieldRule(path.strip(), re.sub(r"\\([,=\\])", r"\1", value), operator == "!=")
-    raise bad_request(f"invalid selector: '{text}'; can't understand '{part}'")
+    raise bad_request_error(f"invalid selector: '{text}'; can't understand '{part}'")

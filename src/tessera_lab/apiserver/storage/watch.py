@@ -44,10 +44,10 @@ def edge(change: Change, selection: ObjectSelection) -> tuple[str, StoredObject]
         return None
     if change.kind == "DELETED":
         return "DELETED", change.new
-    return "DELETED", _aged(change)
+    return "DELETED", _last_version(change)
 
 
-def _aged(change: Change) -> StoredObject:
+def _last_version(change: Change) -> StoredObject:
     assert change.old is not None
     last = {**change.old.obj, "metadata": {**change.old.obj["metadata"], "resourceVersion": str(change.rv)}}
     return StoredObject(deep_copy(last), change.rv)
@@ -102,7 +102,7 @@ class Watcher:
     def push(self, frame: bytes) -> None:
         """Queues an encoded event."""
         self._pending.append(frame)
-        self._ring()
+        self._wake()
         if len(self._pending) > BACKLOG:
             self._pending.clear()
             self.end()
@@ -117,13 +117,13 @@ class Watcher:
     def end(self) -> None:
         """Ends the watch once the reader has read all queued events."""
         self._ended = True
-        self._ring()
+        self._wake()
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yields the stream's bytes until the watch ends; each chunk has all waiting events. To be read once."""
         loop = asyncio.get_running_loop()
         last = loop.time() + self._lifetime
-        timer = loop.call_at(min(loop.time() + BOOKMARK_PERIOD, last), self._ring, True)
+        timer = loop.call_at(min(loop.time() + BOOKMARK_PERIOD, last), self._wake, True)
         try:
             while True:
                 if self._pending:
@@ -136,7 +136,7 @@ class Watcher:
                     self._due = False
                     if loop.time() >= last - TICK:
                         return
-                    timer = loop.call_at(min(loop.time() + BOOKMARK_PERIOD, last), self._ring, True)
+                    timer = loop.call_at(min(loop.time() + BOOKMARK_PERIOD, last), self._wake, True)
                     if self._bookmark:
                         yield self._bookmark(self._version(), False)
                 else:
@@ -145,7 +145,7 @@ class Watcher:
         finally:
             timer.cancel()
 
-    def _ring(self, due: bool = False) -> None:
+    def _wake(self, due: bool = False) -> None:
         """Wakes the reader; ``due`` if a timer fired."""
         self._due = self._due or due
         if self._waiter is not None and not self._waiter.done():
@@ -191,10 +191,10 @@ class WatchHub:
 
 
 def _pin(selection: ObjectSelection) -> Hashable:
-    node = selection.pinned("spec.nodeName")
+    node = selection.only_value("spec.nodeName")
     if node is not None:
         return ("node", node)
-    name = selection.pinned("metadata.name")
+    name = selection.only_value("metadata.name")
     if name is not None:
         return ("name", name)
     return ("namespace", selection.namespace) if selection.namespace is not None else None

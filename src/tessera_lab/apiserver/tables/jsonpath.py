@@ -26,22 +26,22 @@ class Wildcard(msgspec.Struct, frozen=True):
     """All elements of a list, or values of a map."""
 
 
-class Slice(msgspec.Struct, frozen=True):
+class ListSlice(msgspec.Struct, frozen=True):
     """Some elements of a list; one index is a slice of length one."""
 
     start: int | None
     stop: int | None
 
 
-class Filter(msgspec.Struct, frozen=True):
+class ListFilter(msgspec.Struct, frozen=True):
     """Elements for which the value at a path satisfies a comparison; an empty ``op`` tests for existence."""
 
-    path: tuple["Step", ...]
+    path: tuple["PathStep", ...]
     op: str
     value: Any
 
 
-Step = Field | Wildcard | Slice | Filter
+PathStep = Field | Wildcard | ListSlice | ListFilter
 
 _TOKEN = re.compile(
     r"""\.(?P<every>\*)
@@ -64,14 +64,14 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def parse_path(path: str) -> tuple[Step, ...]:
+def parse_path(path: str) -> tuple[PathStep, ...]:
     """The steps of a path; braces around it are allowed.
 
     Raises:
         ValueError: the path is not valid or not supported; the text says from which position on.
     """
     text = path[1:-1] if path.startswith("{") and path.endswith("}") else path
-    steps: list[Step] = []
+    steps: list[PathStep] = []
     at = 0
     if text == ".":
         return ()
@@ -84,7 +84,7 @@ def parse_path(path: str) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def _step(found: re.Match[str]) -> Step:
+def _step(found: re.Match[str]) -> PathStep:
     part = found.groupdict()
     if part["every"] or part["all"]:
         return Wildcard()
@@ -95,10 +95,10 @@ def _step(found: re.Match[str]) -> Step:
             return Field(part[name])
     if part["index"] is not None:
         index = int(part["index"])
-        return Slice(index, index + 1 if index != -1 else None)
+        return ListSlice(index, index + 1 if index != -1 else None)
     if part["start"] is not None:
-        return Slice(int(part["start"]) if part["start"] else None, int(part["stop"]) if part["stop"] else None)
-    return Filter(parse_path(part["inner"] or ""), part["op"] or "", _literal(part["value"]))
+        return ListSlice(int(part["start"]) if part["start"] else None, int(part["stop"]) if part["stop"] else None)
+    return ListFilter(parse_path(part["inner"] or ""), part["op"] or "", _literal(part["value"]))
 
 
 def _literal(text: str | None) -> Any:
@@ -117,7 +117,7 @@ def _literal(text: str | None) -> Any:
         ) from None
 
 
-def find_values(steps: Sequence[Step], value: Any) -> list[Any]:
+def find_values(steps: Sequence[PathStep], value: Any) -> list[Any]:
     """Returns all values at the path, in order; a missing field gives no value."""
     values = [value]
     for step in steps:
@@ -125,20 +125,20 @@ def find_values(steps: Sequence[Step], value: Any) -> list[Any]:
     return values
 
 
-def _follow(step: Step, value: Any) -> Iterator[Any]:
+def _follow(step: PathStep, value: Any) -> Iterator[Any]:
     match step:
         case Field(name=name):
             if isinstance(value, dict) and name in value:
                 yield value[name]
         case Wildcard():
             yield from value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-        case Slice(start=start, stop=stop):
+        case ListSlice(start=start, stop=stop):
             yield from value[start:stop] if isinstance(value, list) else ()
-        case Filter():
-            yield from (each for each in (value if isinstance(value, list) else ()) if _holds(step, each))
+        case ListFilter():
+            yield from (each for each in (value if isinstance(value, list) else ()) if _is_met(step, each))
 
 
-def _holds(step: Filter, value: Any) -> bool:
+def _is_met(step: ListFilter, value: Any) -> bool:
     found = find_values(step.path, value)
     if not found or not step.op:
         return bool(found)

@@ -13,7 +13,7 @@ def _lease(obj: Part, now: float) -> Sequence[Any]:
     return [name_of(obj), (obj.get("spec") or {}).get("holderIdentity") or "", age_of(obj, now)]
 
 
-def _created(obj: Part, now: float) -> Sequence[Any]:
+def _creation(obj: Part, now: float) -> Sequence[Any]:
     del now
     return [name_of(obj), obj["metadata"].get("creationTimestamp") or "<unknown>"]
 
@@ -21,14 +21,21 @@ def _created(obj: Part, now: float) -> Sequence[Any]:
 def _binding(obj: Part, now: float) -> Sequence[Any]:
     role, subjects = obj.get("roleRef") or {}, obj.get("subjects") or ()
 
-    def named(kind: str) -> str:
+    def list_subjects(kind: str) -> str:
         found = [each for each in subjects if each.get("kind") == kind]
         if kind == "ServiceAccount":
             return ", ".join(f"{each.get('namespace', '')}/{each.get('name')}" for each in found)
         return ", ".join(str(each.get("name")) for each in found)
 
     shown = f"{role.get('kind')}/{role.get('name')}"
-    return [name_of(obj), shown, age_of(obj, now), named("User"), named("Group"), named("ServiceAccount")]
+    return [
+        name_of(obj),
+        shown,
+        age_of(obj, now),
+        list_subjects("User"),
+        list_subjects("Group"),
+        list_subjects("ServiceAccount"),
+    ]
 
 
 def _webhooks(obj: Part, now: float) -> Sequence[Any]:
@@ -147,7 +154,7 @@ _ATTRIBUTES = "VolumeAttributesClass"
 _RBAC, _ADMISSION = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
 _BINDING = (("Name", "Role", "Age", "+Users", "+Groups", "+ServiceAccounts"), _binding)
 _WEBHOOKS = (("Name", "Webhooks:integer", "Age"), _webhooks)
-_NAME_CREATED = (("Name", "Created At"), _created)
+_NAME_CREATED = (("Name", "Created At"), _creation)
 
 COLUMNS: Mapping[tuple[str, str], tuple[tuple[str, ...], Any]] = {
     ("", "PersistentVolumeClaim"): (

@@ -55,7 +55,7 @@ def summarize_pod(pod: Part, now: float) -> PodSummary:
         reason = "SchedulingGated"
     started, running = _Count(), _Count()
     initializing = _init_reason(status, sidecars, len(init), started)
-    if initializing and not _initialized(status):
+    if initializing and not _is_initialized(status):
         reason, count = initializing, started
     else:
         count = running
@@ -80,7 +80,7 @@ def _has(status: Part, kind: str) -> bool:
     return any(each.get("type") == kind and each.get("status") == "True" for each in _conditions(status))
 
 
-def _initialized(status: Part) -> bool:
+def _is_initialized(status: Part) -> bool:
     return _has(status, "Initialized")
 
 
@@ -96,14 +96,14 @@ def _init_reason(status: Part, sidecars: set[Any], total: int, count: _Count) ->
             count.ready += bool(each.get("ready"))
             continue
         if ended is not None:
-            return "Init:" + _ending(ended)
+            return "Init:" + _describe_end(ended)
         if waiting.get("reason") and waiting["reason"] != "PodInitializing":
             return f"Init:{waiting['reason']}"
         return f"Init:{index}/{total}"
     return ""
 
 
-def _ending(ended: Part) -> str:
+def _describe_end(ended: Part) -> str:
     if ended.get("reason"):
         return str(ended["reason"])
     return f"Signal:{ended['signal']}" if ended.get("signal") else f"ExitCode:{ended.get('exitCode', 0)}"
@@ -118,7 +118,7 @@ def _main_reason(status: Part, reason: str, count: _Count) -> str:
         if (state.get("waiting") or {}).get("reason"):
             reason = state["waiting"]["reason"]
         elif state.get("terminated") is not None:
-            reason = _ending(state["terminated"])
+            reason = _describe_end(state["terminated"])
         elif each.get("ready") and state.get("running") is not None:
             any_running = True
             count.ready += 1

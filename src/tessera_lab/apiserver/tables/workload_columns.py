@@ -35,7 +35,7 @@ def _numbers(obj: Part, *names: str) -> list[int]:
     return [status.get(name) or 0 for name in names]
 
 
-def _desired(obj: Part) -> int:
+def _desired_count(obj: Part) -> int:
     desired = (obj.get("spec") or {}).get("replicas")
     return 1 if desired is None else int(desired)
 
@@ -43,17 +43,17 @@ def _desired(obj: Part) -> int:
 def _deployment(obj: Part, now: float) -> Sequence[Any]:
     ready, updated, available = _numbers(obj, "readyReplicas", "updatedReplicas", "availableReplicas")
     wide = (*_pods(obj), selector((obj.get("spec") or {}).get("selector")))
-    return [name_of(obj), f"{ready}/{_desired(obj)}", updated, available, age_of(obj, now), *wide]
+    return [name_of(obj), f"{ready}/{_desired_count(obj)}", updated, available, age_of(obj, now), *wide]
 
 
 def _replica_set(obj: Part, now: float) -> Sequence[Any]:
     wide = (*_pods(obj), selector((obj.get("spec") or {}).get("selector")))
-    return [name_of(obj), _desired(obj), *_numbers(obj, "replicas", "readyReplicas"), age_of(obj, now), *wide]
+    return [name_of(obj), _desired_count(obj), *_numbers(obj, "replicas", "readyReplicas"), age_of(obj, now), *wide]
 
 
 def _stateful_set(obj: Part, now: float) -> Sequence[Any]:
     (ready,) = _numbers(obj, "readyReplicas")
-    return [name_of(obj), f"{ready}/{_desired(obj)}", age_of(obj, now), *_pods(obj)]
+    return [name_of(obj), f"{ready}/{_desired_count(obj)}", age_of(obj, now), *_pods(obj)]
 
 
 def _daemon_set(obj: Part, now: float) -> Sequence[Any]:

@@ -12,7 +12,7 @@ from tessera_lab.apiserver.interfaces import Obj, StatusCause
 from tessera_lab.apiserver.kinds.metadata import validate_metadata, validate_new_finalizers
 from tessera_lab.apiserver.request.server_state import ResourceRequest
 from tessera_lab.apiserver.schemas.builtin_schema import BuiltinSchema
-from tessera_lab.apiserver.status import bad_request, invalid
+from tessera_lab.apiserver.status import bad_request_error, invalid_error
 from tessera_lab.apiserver.validation.strategies import find_name_rule, find_strategy
 
 Read = Mapping[str, Any]
@@ -107,7 +107,7 @@ def report_unknown_fields(request: ResourceRequest, unknown: Sequence[str]) -> N
     found = [f'unknown field "{path}"' for path in unknown]
     if desired == "Strict":
         kind = request.resource.kind
-        raise bad_request(
+        raise bad_request_error(
             f'{kind} in version "{request.resource.version}" cannot be handled as a {kind}: '
             f"strict decoding error: {', '.join(found)}"
         )
@@ -155,4 +155,4 @@ def raise_invalid(request: ResourceRequest, obj: Obj, causes: Sequence[StatusCau
     if causes:
         meta = obj["metadata"]
         name = meta.get("name") or meta.get("generateName", "")
-        raise invalid(request.resource.group, request.resource.kind, name, causes)
+        raise invalid_error(request.resource.group, request.resource.kind, name, causes)

@@ -40,7 +40,7 @@ from tessera_lab.apiserver.resource_types import ResourceType
 Read = Mapping[str, Any]
 
 
-def _nothing(obj: Obj) -> None:
+def _change_nothing(obj: Obj) -> None:
     del obj
 
 
@@ -72,14 +72,14 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
         returns_deleted: an immediate delete answers with the object, not with a Status.
     """
 
-    default: Callable[[Obj], None] = _nothing
-    default_status: Callable[[Obj], None] = _nothing
-    prepare_create: Callable[[Obj], None] = _nothing
+    default: Callable[[Obj], None] = _change_nothing
+    default_status: Callable[[Obj], None] = _change_nothing
+    prepare_create: Callable[[Obj], None] = _change_nothing
     prepare_update: Callable[[Obj, Read], None] = _no_update
     validate: Callable[[Read], Sequence[StatusCause]] = _no_cause
     validate_update: Callable[[Read, Read], Sequence[StatusCause]] = _no_update_cause
     validate_status: Callable[[Read, Read], Sequence[StatusCause]] = _no_update_cause
-    prepare_delete: Callable[[Obj], None] = _nothing
+    prepare_delete: Callable[[Obj], None] = _change_nothing
     unconditional: bool = True
     returns_deleted: bool = False
 

@@ -15,8 +15,8 @@ from tessera_lab.cloud.autoscaler.rules import (
     AutoscalerMemory,
     AutoscalerSnapshot,
     AutoscalerTimers,
+    GroupNode,
     GroupView,
-    NodeView,
     PendingView,
     ScalingAction,
     awaits_time,
@@ -41,11 +41,11 @@ class ClusterAutoscaler:
         clock: the time; waits are counted while an action is due, so that virtual time jumps from scan to scan.
         cloud: the cloud with the groups.
         timers: its flags.
-        told: called with each action and its time, seconds since 1970.
+        on_action: called with each action and its time, seconds since 1970.
 
     Attributes:
         cloud: whose groups it scales.
-        deeds: its actions so far, each with its time.
+        actions: its actions so far, each with its time.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ClusterAutoscaler:
         cloud: Cloud,
         timers: AutoscalerTimers,
         *,
-        on_action: Callable[[float, ScalingAction], None] = lambda _now, _deed: None,
+        on_action: Callable[[float, ScalingAction], None] = lambda _now, _action: None,
     ) -> None:
         self._client = client
         self._clock = clock
@@ -79,8 +79,8 @@ class ClusterAutoscaler:
                 await informer.wait_synced()
             while True:
                 world = self.snapshot()
-                for deed in scan(world, self._memory, self._timers):
-                    await self._execute(deed)
+                for action in scan(world, self._memory, self._timers):
+                    await self._execute(action)
                 pause = self._clock.sleep if awaits_time(world, self._memory, self._timers) else self._clock.rest
                 await pause(self._timers.scan)
 
@@ -102,7 +102,7 @@ class ClusterAutoscaler:
             unregistered={each.name: each.requested for each in self.cloud.instances(name) if each.state in waiting},
         )
 
-    def _node_view(self, node: Node, pods: list[Pod]) -> NodeView | None:
+    def _node_view(self, node: Node, pods: list[Pod]) -> GroupNode | None:
         instance = self.cloud.instance(node.metadata.name)
         if instance is None or instance.state is not InstanceState.JOINED:
             return None
@@ -110,7 +110,7 @@ class ClusterAutoscaler:
         cards = _card_count(node.status.allocatable)
         ready = any(each.type == "Ready" and each.status == "True" for each in node.status.conditions)
         starting = any(taint.key.startswith(_STARTUP) for taint in node.spec.taints)
-        return NodeView(
+        return GroupNode(
             name=node.metadata.name,
             group=instance.group,
             created=parse_rfc3339(node.metadata.creation_timestamp or ""),
@@ -121,22 +121,22 @@ class ClusterAutoscaler:
             empty=all(any(owner.kind == "DaemonSet" for owner in pod.metadata.owner_references) for pod in own),
         )
 
-    async def _execute(self, deed: ScalingAction) -> None:
+    async def _execute(self, action: ScalingAction) -> None:
         now = self._clock.now()
-        self.actions.append((now, deed))
-        self._on_action(now, deed)
-        match deed.kind:
+        self.actions.append((now, action))
+        self._on_action(now, action)
+        match action.kind:
             case ActionKind.INCREASE:
-                self.cloud.increase(deed.group, deed.count)
+                self.cloud.increase(action.group, action.count)
                 for pod in self._pods.cache.values():
                     if _is_unschedulable(pod):
                         reference = make_reference(PODS, pod.metadata.name, pod.metadata.namespace, pod.metadata.uid)
-                        text = f"pod triggered scale-up: [{{{deed.group} +{deed.count}}}]"
+                        text = f"pod triggered scale-up: [{{{action.group} +{action.count}}}]"
                         self._events.record(reference, "TriggeredScaleUp", text)
             case ActionKind.REMOVE:
-                instance = self.cloud.instance(deed.node)
+                instance = self.cloud.instance(action.node)
                 if instance is not None and instance.state is not InstanceState.DELETING:
-                    await self.cloud.delete(deed.node)
+                    await self.cloud.delete(action.node)
             case ActionKind.TIMED_OUT:
                 pass  # only the callback gets it; a group has no object for an event
 

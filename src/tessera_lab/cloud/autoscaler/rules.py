@@ -55,7 +55,7 @@ class AutoscalerTimers(msgspec.Struct, frozen=True, kw_only=True):
     cutoff: int = -10
 
 
-class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+class GroupNode(msgspec.Struct, frozen=True, kw_only=True):
     """A registered node of a group.
 
     Attributes:
@@ -100,7 +100,7 @@ class AutoscalerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     now: float
     groups: Sequence[GroupView]
-    nodes: Sequence[NodeView]
+    nodes: Sequence[GroupNode]
     pending: Sequence[PendingView]
 
 
@@ -148,7 +148,7 @@ class AutoscalerMemory:
 def scan(snapshot: AutoscalerSnapshot, memory: AutoscalerMemory, timers: AutoscalerTimers) -> list[ScalingAction]:
     """Runs one scan and updates ``memory``."""
     spare = {view.group.name: view.target - view.group.minimum for view in snapshot.groups}
-    actions = [deed for each in snapshot.groups for deed in _remove_late_machines(each, snapshot, timers, spare)]
+    actions = [action for each in snapshot.groups for action in _remove_late_machines(each, snapshot, timers, spare)]
     for each in snapshot.groups:
         actions += _end_request(each, snapshot, memory, timers)
     more = _scale_up(snapshot, memory, timers)
@@ -164,12 +164,12 @@ def awaits_time(snapshot: AutoscalerSnapshot, memory: AutoscalerMemory, timers: 
     return young or bool(memory.requests) or any(node.name in idle and node.group in spare for node in snapshot.nodes)
 
 
-def is_started(node: NodeView) -> bool:
+def is_started(node: GroupNode) -> bool:
     """True if the autoscaler counts a node as ready: with the label only once the node offers a card."""
     return node.ready and not (node.labelled and node.cards == 0)
 
 
-def is_starting(node: NodeView, now: float, timers: AutoscalerTimers) -> bool:
+def is_starting(node: GroupNode, now: float, timers: AutoscalerTimers) -> bool:
     """True if a node is starting and its time to start is not over."""
     return not is_started(node) and now - node.created < timers.max_node_startup
 
@@ -293,14 +293,14 @@ def _scale_down(
         if reason and spare.get(node.group, 0) > 0:
             spare[node.group] -= 1
             actions.append(ScalingAction(kind=ActionKind.REMOVE, group=node.group, node=node.name, why=reason))
-    there = {node.name for node in snapshot.nodes}
+    registered = {node.name for node in snapshot.nodes}
     for remembered in (memory.unneeded, memory.unready):
-        for name in set(remembered) - there:
+        for name in set(remembered) - registered:
             del remembered[name]
     return actions
 
 
-def _removal_reason(node: NodeView, now: float, memory: AutoscalerMemory, timers: AutoscalerTimers) -> str:
+def _removal_reason(node: GroupNode, now: float, memory: AutoscalerMemory, timers: AutoscalerTimers) -> str:
     """Returns why a node may be removed now; empty if it may not."""
     safe = is_starting(node, now, timers) and _is_counted_on(node.group, now, memory)
     since, other, limit, reason = (

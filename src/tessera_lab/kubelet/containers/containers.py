@@ -17,7 +17,7 @@ from tessera.clock import Clock
 from tessera.kubelet.interfaces import ContainerAllocateResponse, PluginError
 from tessera.nvml.errors import NvmlError
 from tessera_lab.kubelet.containers.cdi import CdiError
-from tessera_lab.kubelet.containers.environment import ConfigError, command_line
+from tessera_lab.kubelet.containers.environment import ContainerConfigError, command_line
 from tessera_lab.kubelet.containers.image_pulling import ImagePuller, format_pull_duration
 from tessera_lab.kubelet.containers.probes import ProgramRun
 from tessera_lab.kubelet.containers.runtime import ContainerRuntime, CreatedContainer
@@ -74,7 +74,7 @@ class PodHost(Protocol):
         """Records an event about the pod."""
         ...
 
-    def status_changed(self) -> None:
+    def note_status_change(self) -> None:
         """A record changed: the pod's status must be written."""
         ...
 
@@ -120,7 +120,7 @@ class PodContainers:
                 for record in self._records:
                     if record.role is ContainerRole.INIT:
                         await self._run_repeatedly(record)
-                        if not record.done:
+                        if not record.is_done:
                             return
                     elif record.role is ContainerRole.SIDECAR:
                         started = asyncio.Event()
@@ -150,7 +150,7 @@ class PodContainers:
         for record in self._records:
             if isinstance(record.state, Running):
                 self._end(record, exit_code)
-        self._host.status_changed()
+        self._host.note_status_change()
 
     # One container
 
@@ -173,7 +173,7 @@ class PodContainers:
                 record.log.append(f"simulated: the process died of an error of the lab: {describe_error(error)}")
                 exit_code = DIED_EXIT
             self._end(record, exit_code)
-            self._host.status_changed()
+            self._host.note_status_change()
             if not self._restarts(record, exit_code):
                 return
             await self._back_off(record, backoff.next_delay(self._clock.monotonic() - began))
@@ -213,8 +213,8 @@ class PodContainers:
             record.log += self._runtime.log_head(created)
             program = self._host.start_program(record, created)
             if program is not None:
-                return await self._programmed(record, program)
-            task = asyncio.create_task(self._simulated(record, created))
+                return await self._run_program(record, program)
+            task = asyncio.create_task(self._run_simulated(record, created))
         try:
             return await task
         except asyncio.CancelledError:
@@ -222,7 +222,7 @@ class PodContainers:
             await asyncio.wait([task])
             raise
 
-    async def _programmed(self, record: ContainerRecord, program: ProgramRun) -> int:
+    async def _run_program(self, record: ContainerRecord, program: ProgramRun) -> int:
         self._programs.add(program)
         try:
             code = await program.run()
@@ -232,7 +232,7 @@ class PodContainers:
         finally:
             self._programs.discard(program)
 
-    async def _simulated(self, record: ContainerRecord, created: CreatedContainer) -> int:
+    async def _run_simulated(self, record: ContainerRecord, created: CreatedContainer) -> int:
         try:
             return await self._runtime.run(created, record.log.append)
         except (NvmlError, MemoryError) as error:
@@ -257,14 +257,14 @@ class PodContainers:
         try:
             env = await self._host.environment(record.spec)
             await self._host.pre_start(record.name)
-        except (ConfigError, PluginError) as error:
-            self._failed(record, "CreateContainerConfigError", str(error))
+        except (ContainerConfigError, PluginError) as error:
+            self._fail(record, "CreateContainerConfigError", str(error))
             return None
         except Exception as error:
             if is_being_cancelled():
                 raise
             _log.exception("environment of container %s", record.name)
-            self._failed(record, "CreateContainerConfigError", describe_error(error))
+            self._fail(record, "CreateContainerConfigError", describe_error(error))
             return None
         try:
             created = self._runtime.create(
@@ -275,13 +275,13 @@ class PodContainers:
             )
         except CdiError as error:
             container_id = f"{self._rng.getrandbits(256):064x}"
-            self._failed(record, "CreateContainerError", f'failed to generate container "{container_id}" spec: {error}')
+            self._fail(record, "CreateContainerError", f'failed to generate container "{container_id}" spec: {error}')
             return None
         except Exception as error:
             if is_being_cancelled():
                 raise
             _log.exception("making container %s", record.name)
-            self._failed(record, "CreateContainerError", describe_error(error))
+            self._fail(record, "CreateContainerError", describe_error(error))
             return None
         self._host.record_event("Created", f"Created container: {record.name}")
         record.container_id = f"{SIMULATED_RUNTIME}{self._rng.getrandbits(256):064x}"
@@ -292,10 +292,10 @@ class PodContainers:
             record.last = record.state
         record.state = Running(self._clock.now())
         self._host.record_event("Started", f"Started container {record.name}")
-        self._host.status_changed()
+        self._host.note_status_change()
         return created
 
-    def _failed(self, record: ContainerRecord, reason: str, message: str) -> None:
+    def _fail(self, record: ContainerRecord, reason: str, message: str) -> None:
         self._wait(record, reason, message)
         self._host.record_event("Failed", f"Error: {message}", type="Warning")
 
@@ -304,7 +304,7 @@ class PodContainers:
             record.last = record.state
         if record.state != Waiting(reason, message):
             record.state = Waiting(reason, message)
-            self._host.status_changed()
+            self._host.note_status_change()
 
     def _end(self, record: ContainerRecord, exit_code: int) -> None:
         state = record.state

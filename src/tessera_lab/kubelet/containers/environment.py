@@ -20,7 +20,7 @@ _VARIABLE = re.compile(r"\$(\$|\(([^()]*)\))")
 _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
 
 
-class ConfigError(Exception):
+class ContainerConfigError(Exception):
     """The container cannot be configured (``CreateContainerConfigError``); the text is kubelet's."""
 
 
@@ -62,7 +62,7 @@ class PodFieldValues:
             "status.hostIPs": self.host_ip,
         }
         if path not in values:
-            raise ConfigError(f"unsupported fieldPath: {path}")
+            raise ContainerConfigError(f"unsupported fieldPath: {path}")
         return str(values[path])
 
     def resource(self, reference: Json, container: Json) -> str:
@@ -77,7 +77,7 @@ class PodFieldValues:
         text = str((limits if kind == "limits" else requests).get(name) or self.allocatable.get(name, "0"))
         divisor = str(reference.get("divisor") or "1")
         if kind not in {"limits", "requests"}:
-            raise ConfigError(f"unsupported container resource : {reference['resource']}")
+            raise ContainerConfigError(f"unsupported container resource : {reference['resource']}")
         thousandths = milli_value(divisor) or 1000
         return (
             str(-(-milli_value(text) // thousandths))
@@ -120,12 +120,12 @@ def command_line(container: Json, env: Mapping[str, str]) -> tuple[str, ...]:
 def expand(text: str, env: Mapping[str, str]) -> str:
     """Replaces ``$(VAR)`` if VAR is known, and ``$$`` by a dollar sign."""
 
-    def replaced(match: re.Match[str]) -> str:
+    def replace(match: re.Match[str]) -> str:
         if match[1] == "$":
             return "$"
         return env.get(match[2], match[0])
 
-    return _VARIABLE.sub(replaced, text)
+    return _VARIABLE.sub(replace, text)
 
 
 async def _env_from(source: Json, namespace: str, data: DataSource) -> dict[str, str]:
@@ -156,7 +156,9 @@ async def _key(origin: Json, namespace: str, data: DataSource) -> str | None:
         return found[reference["key"]]
     if reference.get("optional"):
         return None
-    raise ConfigError(f"couldn't find key {reference['key']} in {_KINDS[plural]} {namespace}/{reference['name']}")
+    raise ContainerConfigError(
+        f"couldn't find key {reference['key']} in {_KINDS[plural]} {namespace}/{reference['name']}"
+    )
 
 
 _KINDS = {"configmaps": "ConfigMap", "secrets": "Secret"}
@@ -168,7 +170,7 @@ async def _object(plural: str, reference: Json, namespace: str, data: DataSource
     if found is None:
         if reference.get("optional"):
             return None
-        raise ConfigError(f'{plural[:-1]} "{name}" not found')
+        raise ContainerConfigError(f'{plural[:-1]} "{name}" not found')
     if plural == "secrets":
         return {key: base64.b64decode(value).decode(errors="replace") for key, value in found.items()}
     return found

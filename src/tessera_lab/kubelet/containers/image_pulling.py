@@ -52,7 +52,7 @@ class ImagePuller:
         try:
             pull = await self._images.pull(image)
         except PullError as error:
-            self._failed(record, image, str(error))
+            self._fail(record, image, str(error))
             return False
         if pull.size_bytes is None:
             took = format_pull_duration(pull.waited)
@@ -72,7 +72,7 @@ class ImagePuller:
             self._teller.record_event("Failed", "Error: ImagePullBackOff", type="Warning")
             await self._clock.sleep(CREATE_RETRY)
 
-    def _failed(self, record: ContainerRecord, image: str, message: str) -> None:
+    def _fail(self, record: ContainerRecord, image: str, message: str) -> None:
         self._backoffs.setdefault(record.name, PullBackoff()).record_failure(self._clock.monotonic(), message)
         self._teller.record_event("Failed", f'Failed to pull image "{image}": {message}', type="Warning")
         self._wait(record, "ErrImagePull", message)

@@ -85,7 +85,7 @@ class DeviceLedger:
         self._healthy[resource] = {device.id: None for device in devices if device.healthy}
         self._unhealthy[resource] = {device.id for device in devices if not device.healthy}
 
-    def plugin_ended(self, resource: str) -> None:
+    def note_plugin_end(self, resource: str) -> None:
         """All devices of the resource become unhealthy."""
         if resource in self._healthy:
             self._unhealthy[resource] |= set(self._healthy[resource])

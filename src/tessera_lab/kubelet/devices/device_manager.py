@@ -82,7 +82,7 @@ class DeviceManager:
 
     # Plugins
 
-    async def registered(self, resource_name: str, options: PluginOptions, client: PluginClient) -> None:
+    async def add_plugin(self, resource_name: str, options: PluginOptions, client: PluginClient) -> None:
         """A plugin registered; see :class:`tessera_lab.kubelet.device_plugins.plugin_client.Registered`.
 
         Raises:
@@ -139,7 +139,7 @@ class DeviceManager:
             await self._after_the_end(resource)
 
     async def _after_the_end(self, resource: str) -> None:
-        self.ledger.plugin_ended(resource)
+        self.ledger.note_plugin_end(resource)
         self._on_change()
         await self._clock.sleep(STOP_GRACE)
         if resource not in self._endpoints:

@@ -60,7 +60,7 @@ class PluginEndpoints:
         """Starts to accept registrations and to answer pod-resources."""
         match self._plugins:
             case InProcessPlugins():
-                self._plugins.bus.start(devices.registered, devices)
+                self._plugins.bus.start(devices.add_plugin, devices)
             case GrpcPlugins():
                 from tessera_lab.kubelet.device_plugins.grpc_servers import (
                     PodResourcesServer,
@@ -71,7 +71,7 @@ class PluginEndpoints:
                 self._stack = AsyncExitStack()
                 socket = directories.pod_resources / "kubelet.sock"
                 await self._stack.enter_async_context(PodResourcesServer(socket, devices))
-                await self._stack.enter_async_context(RegistrationServer(directories.plugins, devices.registered))
+                await self._stack.enter_async_context(RegistrationServer(directories.plugins, devices.add_plugin))
 
     async def shut(self) -> None:
         """Stops serving; does nothing if it is not open."""

@@ -95,7 +95,7 @@ class ImageCatalogue:
 
     def find(self, reference: str) -> SimulatedImage | None:
         """Returns the image that a pull of the reference gets; None if there is none."""
-        found = self.named(reference)
+        found = self.find_image(reference)
         if found is not None:
             return found
         repository = repository_of(reference)
@@ -103,7 +103,7 @@ class ImageCatalogue:
         known = any(fnmatchcase(repository, repository_of(each)) for each in tagged)
         return None if known else self._unnamed
 
-    def named(self, reference: str) -> SimulatedImage | None:
+    def find_image(self, reference: str) -> SimulatedImage | None:
         """Returns the image of a reference, if it or its repository is named."""
         repository = repository_of(reference)
         if "@" in reference:

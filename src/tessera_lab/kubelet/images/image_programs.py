@@ -71,7 +71,7 @@ class ProgramContext:
         host: its node.
         clock: simulated time; a lab on virtual time may skip sleeps on it.
         log: adds a line to the container's log.
-        health: see :meth:`ready` and :meth:`when_started`.
+        health: see :meth:`ready` and :meth:`set_startup_hook`.
     """
 
     argv: tuple[str, ...]
@@ -87,7 +87,7 @@ class ProgramContext:
         """Sets the result of later probes of the container."""
         self.health.set(ok)
 
-    def when_started(self, hook: Callable[[], None]) -> None:
+    def set_startup_hook(self, hook: Callable[[], None]) -> None:
         """Sets the action of the container's startup probe at its first success, such as writing a marker."""
         self.health.on_started = hook
 

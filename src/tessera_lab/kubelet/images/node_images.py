@@ -101,7 +101,7 @@ class NodeImages:
         running = self._pulls.get(image)
         if running is None:
             running = self._pulls[image] = asyncio.create_task(self._fetch(image))
-            running.add_done_callback(lambda task: self._done(image, task))
+            running.add_done_callback(lambda task: self._finish_pull(image, task))
         pull = await asyncio.shield(running)
         return msgspec.structs.replace(pull, waited=self._clock.monotonic() - began)
 
@@ -110,7 +110,7 @@ class NodeImages:
         for task in list(self._pulls.values()):
             task.cancel()
 
-    def _done(self, image: str, task: asyncio.Task[ImagePull]) -> None:
+    def _finish_pull(self, image: str, task: asyncio.Task[ImagePull]) -> None:
         if self._pulls.get(image) is task:
             del self._pulls[image]
         if not task.cancelled():

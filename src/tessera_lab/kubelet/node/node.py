@@ -27,11 +27,11 @@ from tessera_lab.kubelet.devices.device_ledger import PodUid
 from tessera_lab.kubelet.devices.device_manager import DeviceManager
 from tessera_lab.kubelet.devices.plugin_endpoints import PluginEndpoints
 from tessera_lab.kubelet.images.node_images import NodeImages
-from tessera_lab.kubelet.node.node_object import NodeObject
+from tessera_lab.kubelet.node.node_object import KubeletNodeObject
 from tessera_lab.kubelet.pods.admission import AdmissionRejection, check_admission
-from tessera_lab.kubelet.pods.node_pods import NodePods
+from tessera_lab.kubelet.pods.node_pods import PodWorkers
 from tessera_lab.kubelet.pods.node_services import NodeNetwork, NodeServices
-from tessera_lab.scheduler.state.node_cache import PodInfo
+from tessera_lab.scheduler.state.node_cache import CachedPod
 from tessera_lab.scheduler.state.pod_requests import parse_amounts
 from tessera_lab.simulation.supervision import LabInformer, supervise
 from tessera_lab.simulation.virtual_time import CountedClock
@@ -103,14 +103,14 @@ class SimulatedNode:
         self.devices = DeviceManager(
             clock=clock,
             checkpoint=self._endpoints.checkpoint(),
-            on_change=self._changed,
+            on_change=self._on_change,
             running_pods=self._running_pods,
         )
         self._events = EventRecorder(client, component="kubelet", instance=name, clock=clock, rng=rng)
         self._nodes = LabInformer(
             client, NODES.as_dicts(), clock=clock, rng=rng, field_selector=f"metadata.name={name}"
         )
-        self._object = NodeObject(
+        self._object = KubeletNodeObject(
             name,
             client=client,
             clock=clock,
@@ -146,7 +146,7 @@ class SimulatedNode:
             network=NodeNetwork(self.options.address, self.options.pod_network),
             node=self,
         )
-        self.pods = NodePods(name, services)
+        self.pods = PodWorkers(name, services)
 
     # For tests and the lab
 
@@ -156,7 +156,7 @@ class SimulatedNode:
         return self._endpoints.markers()
 
     @property
-    def pending(self) -> int:
+    def pending_waits(self) -> int:
         """Number of present simulated waits that end by themselves: image pulls, programs with an end, a boot."""
         return self.waits.pending + (self._booting or self._reboot_requested.is_set())
 
@@ -298,7 +298,7 @@ class SimulatedNode:
 
     # For the pods' workers (tessera_lab.kubelet.pods.node_services.WorkerNode)
 
-    def admit_pod(self, pod: PodInfo) -> AdmissionRejection | None:
+    def admit_pod(self, pod: CachedPod) -> AdmissionRejection | None:
         """See :meth:`.WorkerNode.admit_pod`."""
         node = self._nodes.cache.get(self.name) or {}
         return check_admission(
@@ -341,11 +341,11 @@ class SimulatedNode:
 
     # Small parts
 
-    def _changed(self) -> None:
+    def _on_change(self) -> None:
         self._object.notify()
 
     def _running_pods(self) -> Sequence[tuple[Json, PodUid]]:
-        return self.pods.running()
+        return self.pods.running_pods()
 
     def _new_boot_id(self) -> str:
         return str(UUID(int=self._rng.getrandbits(128), version=4))

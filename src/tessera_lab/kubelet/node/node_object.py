@@ -55,7 +55,7 @@ class DescribedNode(Protocol):
         ...
 
 
-class NodeObject:
+class KubeletNodeObject:
     """One node's object in the API.
 
     Args:
@@ -176,7 +176,7 @@ class NodeObject:
         except AlreadyExists:
             old = await self._client.get(NODES.as_dicts(), self._name)
             await self._client.merge_patch(NODES.as_dicts(), self._name, {"metadata": {"labels": dict(labels)}})
-            stale = dict.fromkeys(_extended(old), "0")
+            stale = dict.fromkeys(_extended_resources(old), "0")
             status = self._status(None)
             status["capacity"] |= stale
             status["allocatable"] |= stale
@@ -245,7 +245,7 @@ class NodeObject:
         own, usable = self._node.device_counts()
         removed = self._seen - own.keys()
         self._seen |= own.keys()
-        published = _extended(node)
+        published = _extended_resources(node)
         self._seen -= {name for name in removed if published.get(name) == "0"}
         capacity |= {name: value for name, value in published.items() if name not in own}
         capacity |= dict.fromkeys(removed, "0")
@@ -312,7 +312,7 @@ class NodeObject:
                 return
 
 
-def _extended(node: Json | None) -> dict[str, str]:
+def _extended_resources(node: Json | None) -> dict[str, str]:
     """The extended resources in the object's capacity."""
     capacity = ((node or {}).get("status") or {}).get("capacity") or {}
     return {name: value for name, value in capacity.items() if is_extended_resource_name(name)}

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from tessera_lab.scheduler.filters.node_placement import selector_matches, untolerated
-from tessera_lab.scheduler.state.node_cache import PodInfo
+from tessera_lab.scheduler.filters.node_placement import find_untolerated, selector_matches
+from tessera_lab.scheduler.state.node_cache import CachedPod
 from tessera_lab.scheduler.state.pod_requests import Amounts
 
 Json = Mapping[str, Any]
@@ -25,13 +25,13 @@ class AdmissionRejection(msgspec.Struct, frozen=True):
 
 
 def check_admission(
-    pod: PodInfo,
+    pod: CachedPod,
     *,
     name: str,
     labels: Mapping[str, str],
     taints: Iterable[Json],
     allocatable: Amounts,
-    others: Iterable[PodInfo],
+    others: Iterable[CachedPod],
 ) -> AdmissionRejection | None:
     """Returns why the node refuses the pod, or None.
 
@@ -43,7 +43,7 @@ def check_admission(
         allocatable: the node's allocatable resources, in the scheduler's units.
         others: the pods that the node runs.
     """
-    taint = untolerated(list(taints), pod.spec.get("tolerations") or (), ("NoExecute",))
+    taint = find_untolerated(list(taints), pod.spec.get("tolerations") or (), ("NoExecute",))
     if taint is not None:
         text = f"node(s) had untolerated taint {{{taint.get('key', '')}: {taint.get('value') or ''}}}"
         return AdmissionRejection("TaintToleration", f"Predicate TaintToleration failed: {text}")
@@ -57,7 +57,7 @@ def check_admission(
     return _resources(pod, allocatable, running)
 
 
-def _resources(pod: PodInfo, allocatable: Amounts, others: list[PodInfo]) -> AdmissionRejection | None:
+def _resources(pod: CachedPod, allocatable: Amounts, others: list[CachedPod]) -> AdmissionRejection | None:
     for resource, requested in pod.requests.items():
         if resource not in allocatable:
             continue

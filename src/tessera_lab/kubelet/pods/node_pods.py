@@ -16,7 +16,7 @@ from tessera_lab.kubelet.devices.device_ledger import PodUid
 from tessera_lab.kubelet.pod_status import ContainerRecord
 from tessera_lab.kubelet.pods.node_services import NodeServices
 from tessera_lab.kubelet.pods.pod_worker import PodWorker
-from tessera_lab.scheduler.state.node_cache import PodInfo
+from tessera_lab.scheduler.state.node_cache import CachedPod
 from tessera_lab.simulation.supervision import CREATE_RETRY, collect_result, describe_error
 
 Json = Mapping[str, Any]
@@ -24,7 +24,7 @@ Json = Mapping[str, Any]
 _log = logging.getLogger(__name__)
 
 
-class NodePods:
+class PodWorkers:
     """Workers of one node's pods.
 
     Args:
@@ -65,10 +65,10 @@ class NodePods:
         """
         self._before.clear()
         for uid in self._workers.keys() - set(known):
-            self._workers[uid].object_deleted()
+            self._workers[uid].note_object_deleted()
         return self._workers.keys()
 
-    def list_other_pods(self, uid: str) -> list[PodInfo]:
+    def list_other_pods(self, uid: str) -> list[CachedPod]:
         """Returns resources and ports of the other active pods of the node."""
         return [worker.needs for other, worker in self._workers.items() if worker.active and other != uid]
 
@@ -79,7 +79,7 @@ class NodePods:
         worker = self._workers.get(uid)
         if event.kind is EventKind.DELETED:
             if worker is not None:
-                worker.object_deleted()
+                worker.note_object_deleted()
         elif worker is not None:
             worker.update(pod)
         elif self._tasks is not None:
@@ -123,7 +123,7 @@ class NodePods:
         """
         return tuple(self._record(namespace, pod, container).log)
 
-    def running(self) -> Sequence[tuple[Json, PodUid]]:
+    def running_pods(self) -> Sequence[tuple[Json, PodUid]]:
         """The active pods, each with its UID."""
         return [(worker.pod, PodUid(uid)) for uid, worker in self._workers.items() if worker.active]
 

@@ -12,7 +12,7 @@ from tessera.kube.event_recorder import EventRecorder
 from tessera_lab.kubelet.containers.launcher import Launcher
 from tessera_lab.kubelet.devices.device_manager import DeviceManager
 from tessera_lab.kubelet.pods.admission import AdmissionRejection
-from tessera_lab.scheduler.state.node_cache import PodInfo
+from tessera_lab.scheduler.state.node_cache import CachedPod
 
 
 class NodeNetwork:
@@ -51,7 +51,7 @@ class WorkerNode(Protocol):
 
     admission: asyncio.Lock
 
-    def admit_pod(self, pod: PodInfo) -> AdmissionRejection | None:
+    def admit_pod(self, pod: CachedPod) -> AdmissionRejection | None:
         """Checks the node's rules, devices excepted; None admits the pod."""
         ...
 

@@ -95,7 +95,7 @@ class PodWorker:
         if pod["metadata"].get("deletionTimestamp"):
             self._deleted.set()
 
-    def object_deleted(self) -> None:
+    def note_object_deleted(self) -> None:
         """The API object is gone: stops at once and writes no status.
 
         Kubelet counts only pods that the API server has when it admits others (``GetActivePods`` in ``pkg/kubelet``).
@@ -156,7 +156,7 @@ class PodWorker:
         life = asyncio.create_task(self._run_containers(containers))
         stop = asyncio.create_task(self._deleted.wait())
         try:
-            self.status_changed()
+            self.note_status_change()
             await asyncio.wait([life, stop], return_when=asyncio.FIRST_COMPLETED)
             if not life.done():
                 await self._stop(containers, life)
@@ -273,7 +273,7 @@ class PodWorker:
             health=context.health,
             clock=context.clock,
             pod_began=self._started_monotonic,
-            changed=self.status_changed,
+            changed=self.note_status_change,
             record_failure=lambda text: self.record_event("Unhealthy", text, type="Warning"),
         )
         return ProgramRun(program, context, probing)
@@ -288,7 +288,7 @@ class PodWorker:
         """Records an event about the pod."""
         self._services.events.record(self._reference, reason, note, type=type)
 
-    def status_changed(self) -> None:
+    def note_status_change(self) -> None:
         """Wakes the writer of the status."""
         self._status_due.set()
 

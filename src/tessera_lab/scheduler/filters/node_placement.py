@@ -71,8 +71,8 @@ def term_matches(term: Json, labels: Mapping[str, str], name: str) -> bool:
     fields = term.get("matchFields") or ()
     if not expressions and not fields:
         return False
-    return all(_holds(item, labels) for item in expressions) and all(
-        _holds(item, {"metadata.name": name}) for item in fields
+    return all(_is_met(item, labels) for item in expressions) and all(
+        _is_met(item, {"metadata.name": name}) for item in fields
     )
 
 
@@ -82,7 +82,7 @@ def _node_affinity(spec: Json) -> Json:
     return node
 
 
-def _holds(requirement: Json, labels: Mapping[str, str]) -> bool:
+def _is_met(requirement: Json, labels: Mapping[str, str]) -> bool:
     value = labels.get(requirement.get("key", ""))
     values = requirement.get("values") or ()
     match requirement.get("operator"):
@@ -127,7 +127,7 @@ def tolerates(toleration: Json, taint: Json) -> bool:
     return bool(toleration.get("key")) and (toleration.get("value") or "") == (taint.get("value") or "")
 
 
-def untolerated(
+def find_untolerated(
     taints: Sequence[Json], tolerations: Sequence[Json], effects: Collection[str] = SCHEDULING_EFFECTS
 ) -> Json | None:
     """The first taint with one of ``effects`` that no toleration covers, or None."""

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from tessera_lab.apiserver.pods.binding_and_eviction import label_selector_matches
-from tessera_lab.scheduler.filters.node_placement import NodeRejection, selector_matches, untolerated
-from tessera_lab.scheduler.state.node_cache import CachedNode, NodeCache, PodInfo
+from tessera_lab.scheduler.filters.node_placement import NodeRejection, find_untolerated, selector_matches
+from tessera_lab.scheduler.state.node_cache import CachedNode, CachedPod, NodeCache
 
 Json = Mapping[str, Any]
 #: A topology key and a node's value for it.
@@ -23,7 +23,7 @@ ANTI_AFFINITY = NodeRejection("node(s) didn't match pod anti-affinity rules")
 EXISTING_ANTI_AFFINITY = NodeRejection("node(s) didn't satisfy existing pods anti-affinity rules")
 
 
-def affinity_filter(pod: PodInfo, cluster: NodeCache) -> Callable[[CachedNode], NodeRejection | None] | None:
+def affinity_filter(pod: CachedPod, cluster: NodeCache) -> Callable[[CachedNode], NodeRejection | None] | None:
     """Returns the filter of nodes for a pod; None if no rule of this pod or of another concerns it."""
     affinity_terms, anti_affinity_terms = required_terms(pod, "podAffinity"), required_terms(pod, "podAntiAffinity")
     if not affinity_terms and not anti_affinity_terms and not cluster.holders_of_anti_affinity:
@@ -54,7 +54,7 @@ def affinity_filter(pod: PodInfo, cluster: NodeCache) -> Callable[[CachedNode], 
     return judge
 
 
-def _violates_anti_affinity(pod: PodInfo, cluster: NodeCache) -> Counter[Domain]:
+def _violates_anti_affinity(pod: CachedPod, cluster: NodeCache) -> Counter[Domain]:
     """Returns the domains that the anti-affinity of placed pods forbids to this pod."""
     found: Counter[Domain] = Counter()
     for node, other in _matching_pods(cluster, cluster.holders_of_anti_affinity):
@@ -63,13 +63,13 @@ def _violates_anti_affinity(pod: PodInfo, cluster: NodeCache) -> Counter[Domain]
     return found
 
 
-def required_terms(pod: PodInfo, kind: str) -> Sequence[Json]:
+def required_terms(pod: CachedPod, kind: str) -> Sequence[Json]:
     """The required terms of ``podAffinity`` or ``podAntiAffinity``."""
     affinity = pod.spec.get("affinity") or {}
     return (affinity.get(kind) or {}).get("requiredDuringSchedulingIgnoredDuringExecution") or ()
 
 
-def term_matches(term: Json, owner: PodInfo, other: PodInfo, cluster: NodeCache) -> bool:
+def term_matches(term: Json, owner: CachedPod, other: CachedPod, cluster: NodeCache) -> bool:
     """True if a term of ``owner`` is about the pod ``other``."""
     names, selector = term.get("namespaces") or (), term.get("namespaceSelector")
     if not names and selector is None:
@@ -79,7 +79,7 @@ def term_matches(term: Json, owner: PodInfo, other: PodInfo, cluster: NodeCache)
     return in_namespace and label_selector_matches(term.get("labelSelector"), other.labels)
 
 
-def _matching_pods(cluster: NodeCache, only: Mapping[str, str] | None = None) -> Iterator[tuple[CachedNode, PodInfo]]:
+def _matching_pods(cluster: NodeCache, only: Mapping[str, str] | None = None) -> Iterator[tuple[CachedNode, CachedPod]]:
     """Pods and their nodes: all, or those of the given UIDs and node names."""
     if only is None:
         for node in cluster.nodes.values():
@@ -111,7 +111,7 @@ class _Constraint(msgspec.Struct):
     least: int
 
 
-def spread_filter(pod: PodInfo, cluster: NodeCache) -> Callable[[CachedNode], NodeRejection | None] | None:
+def spread_filter(pod: CachedPod, cluster: NodeCache) -> Callable[[CachedNode], NodeRejection | None] | None:
     """Returns the filter of nodes for a pod; None if it has no hard constraint."""
     rules = [
         rule for rule in pod.spec.get("topologySpreadConstraints") or () if rule["whenUnsatisfiable"] == "DoNotSchedule"
@@ -120,7 +120,9 @@ def spread_filter(pod: PodInfo, cluster: NodeCache) -> Callable[[CachedNode], No
         return None
     keys = [rule["topologyKey"] for rule in rules]
     counted = [node for node in cluster.nodes.values() if all(key in node.labels for key in keys)]
-    constraints = [_constraint(rule, pod, [node for node in counted if _included(rule, pod, node)]) for rule in rules]
+    constraints = [
+        _constraint(rule, pod, [node for node in counted if _is_included(rule, pod, node)]) for rule in rules
+    ]
 
     def judge(node: CachedNode) -> NodeRejection | None:
         for each in constraints:
@@ -134,7 +136,7 @@ def spread_filter(pod: PodInfo, cluster: NodeCache) -> Callable[[CachedNode], No
     return judge
 
 
-def _constraint(rule: Json, pod: PodInfo, nodes: list[CachedNode]) -> _Constraint:
+def _constraint(rule: Json, pod: CachedPod, nodes: list[CachedNode]) -> _Constraint:
     selector = _selector(rule, pod)
     counts: dict[str, int] = {}
     for node in nodes:
@@ -145,13 +147,13 @@ def _constraint(rule: Json, pod: PodInfo, nodes: list[CachedNode]) -> _Constrain
     return _Constraint(key=rule["topologyKey"], max_skew=rule["maxSkew"], own=own, counts=counts, least=least)
 
 
-def _counts(other: PodInfo, pod: PodInfo, selector: Json | None) -> bool:
+def _counts(other: CachedPod, pod: CachedPod, selector: Json | None) -> bool:
     if other.terminating or not selector:  # an empty selector counts nothing, as in kube-scheduler
         return False
     return other.namespace == pod.namespace and label_selector_matches(selector, other.labels)
 
 
-def _selector(rule: Json, pod: PodInfo) -> Json | None:
+def _selector(rule: Json, pod: CachedPod) -> Json | None:
     """Returns the label selector; adds the label keys if the API server has not written them into it."""
     keys = [key for key in rule.get("matchLabelKeys") or () if key in pod.labels]
     if not keys:
@@ -161,9 +163,9 @@ def _selector(rule: Json, pod: PodInfo) -> Json | None:
     return {**selector, "matchExpressions": [*(selector.get("matchExpressions") or ()), *tests]}
 
 
-def _included(rule: Json, pod: PodInfo, node: CachedNode) -> bool:
+def _is_included(rule: Json, pod: CachedPod, node: CachedNode) -> bool:
     """True if a node's domain and pods count: by default if the pod's selector and affinity admit it."""
     if rule.get("nodeAffinityPolicy") != "Ignore" and not selector_matches(pod.spec, node.labels, node.name):
         return False
     honors_taints = rule.get("nodeTaintsPolicy") == "Honor"
-    return not honors_taints or untolerated(node.taints, pod.spec.get("tolerations") or ()) is None
+    return not honors_taints or find_untolerated(node.taints, pod.spec.get("tolerations") or ()) is None

@@ -12,7 +12,7 @@ import msgspec
 from tessera.kube.quantity import parse_quantity
 from tessera_lab.apiserver.pods.binding_and_eviction import label_selector_matches
 from tessera_lab.scheduler.filters.node_placement import NodeRejection, term_matches
-from tessera_lab.scheduler.state.node_cache import CachedNode, NodeCache, PodInfo
+from tessera_lab.scheduler.state.node_cache import CachedNode, CachedPod, NodeCache
 from tessera_lab.scheduler.state.storage_cache import (
     NO_PROVISIONER,
     SELECTED_NODE,
@@ -53,7 +53,7 @@ class VolumePlan(msgspec.Struct, frozen=True):
     make: tuple[str, ...] = ()
 
 
-class VolumeFilter(msgspec.Struct, frozen=True):
+class ClaimFilter(msgspec.Struct, frozen=True):
     """The filter of nodes by a pod's claims.
 
     Attributes:
@@ -67,7 +67,7 @@ class VolumeFilter(msgspec.Struct, frozen=True):
     plan: Callable[[CachedNode], VolumePlan]
 
 
-def volume_filter(pod: PodInfo, cluster: NodeCache) -> VolumeFilter | None:
+def volume_filter(pod: CachedPod, cluster: NodeCache) -> ClaimFilter | None:
     """Returns the filter of nodes for a pod; None if it uses no claims."""
     storage = cluster.storage
     desired = dict(claims_of(pod.namespace, pod.key.partition("/")[2], pod.spec))
@@ -94,7 +94,7 @@ def volume_filter(pod: PodInfo, cluster: NodeCache) -> VolumeFilter | None:
             return NO_VOLUMES
         return None if all(volume is not None and _in_zone(volume, node) for volume in volumes) else NO_ZONE
 
-    return VolumeFilter(reason, judge, lambda node: _plan(loose, node, storage) or VolumePlan())
+    return ClaimFilter(reason, judge, lambda node: _plan(loose, node, storage) or VolumePlan())
 
 
 def _unusable(storage: StorageCache, key: str, *, ephemeral: bool) -> str:
@@ -188,7 +188,7 @@ def _name(volume: Json) -> str:
     return str(volume["metadata"]["name"])
 
 
-def _exclusive_conflict(claims: Iterable[Json], pod: PodInfo, cluster: NodeCache) -> bool:
+def _exclusive_conflict(claims: Iterable[Json], pod: CachedPod, cluster: NodeCache) -> bool:
     """True if another pod uses a claim that only one pod may use."""
     names = {each["metadata"]["name"] for each in claims if each["spec"].get("accessModes") == ["ReadWriteOncePod"]}
     keys = {f"{pod.namespace}/{name}" for name in names}
@@ -200,7 +200,7 @@ def _exclusive_conflict(claims: Iterable[Json], pod: PodInfo, cluster: NodeCache
     )
 
 
-def _own_claims(pod: PodInfo) -> str:
+def _own_claims(pod: CachedPod) -> str:
     return pod.key.partition("/")[2]
 
 

@@ -24,7 +24,7 @@ Json = Mapping[str, Any]
 HOSTNAME = "kubernetes.io/hostname"
 
 
-class PodInfo(msgspec.Struct, frozen=True, kw_only=True):
+class CachedPod(msgspec.Struct, frozen=True, kw_only=True):
     """A pod, compiled once for many comparisons.
 
     Attributes:
@@ -69,9 +69,9 @@ def build_pod_info(
     labels: Mapping[str, str] | None = None,
     *,
     terminating: bool = False,
-) -> PodInfo:
+) -> CachedPod:
     """Compiles a pod's spec."""
-    return PodInfo(
+    return CachedPod(
         key=key,
         uid=uid,
         labels=labels or {},
@@ -96,9 +96,9 @@ class CachedNode:
         self.unschedulable = False
         self.allocatable: Amounts = {}
         self.used: Amounts = {}
-        self.pods: dict[str, PodInfo] = {}
+        self.pods: dict[str, CachedPod] = {}
 
-    def lacking(self, requests: Amounts) -> list[tuple[str, int]]:
+    def lacking_resources(self, requests: Amounts) -> list[tuple[str, int]]:
         """The requests of which too little is free, in the pod's order."""
         used, allocatable = self.used, self.allocatable
         return [each for each in requests.items() if each[1] > allocatable.get(each[0], 0) - used.get(each[0], 0)]
@@ -107,13 +107,13 @@ class CachedNode:
         """True if another pod of the node holds one of the host ports."""
         return bool(ports) and any(ports_conflict(ports, pod.ports) for pod in self.pods.values())
 
-    def hold(self, pod: PodInfo) -> None:
+    def hold(self, pod: CachedPod) -> None:
         """Counts a pod."""
         self.pods[pod.uid] = pod
         for name, value in pod.requests.items():
             self.used[name] = self.used.get(name, 0) + value
 
-    def free(self, uid: str) -> PodInfo | None:
+    def free(self, uid: str) -> CachedPod | None:
         """Counts a pod no more, and returns it."""
         pod = self.pods.pop(uid, None)
         if pod is not None:
@@ -138,12 +138,12 @@ class NodeCache:
         self.namespaces: dict[str, Mapping[str, str]] = {}
         self.storage = StorageCache()
         self.holders_of_anti_affinity: dict[str, str] = {}
-        self.nominated: dict[str, dict[str, PodInfo]] = {}
+        self.nominated: dict[str, dict[str, CachedPod]] = {}
         self._nominations: dict[str, str] = {}
         self._priorities: Counter[int] = Counter()
         self._by_hostname: dict[str, set[str]] = {}
-        self._placed: dict[str, tuple[str, PodInfo]] = {}
-        self._waiting_for_node: dict[str, dict[str, PodInfo]] = {}
+        self._placed: dict[str, tuple[str, CachedPod]] = {}
+        self._waiting_for_node: dict[str, dict[str, CachedPod]] = {}
 
     def set_node(self, name: str, labels: Mapping[str, str], spec: Json, allocatable: Mapping[str, str]) -> bool:
         """Adds or updates a node. Returns whether anything that decides about pods has changed."""
@@ -173,7 +173,7 @@ class NodeCache:
             if node.pods:
                 self._waiting_for_node[name] = dict(node.pods)
 
-    def place(self, pod: PodInfo, node_name: str) -> None:
+    def place(self, pod: CachedPod, node_name: str) -> None:
         """Counts a pod on a node, in its present form."""
         self.remove_pod(pod.uid)
         self._placed[pod.uid] = (node_name, pod)
@@ -201,7 +201,7 @@ class NodeCache:
             node.free(uid)
         return True
 
-    def nominate(self, uid: str, room: tuple[PodInfo, str] | None) -> None:
+    def nominate(self, uid: str, room: tuple[CachedPod, str] | None) -> None:
         """Notes that room is made for a pod on a node; None takes that back."""
         before = self._nominations.pop(uid, None)
         if before is not None:
@@ -220,7 +220,7 @@ class NodeCache:
         """True if a placed pod is less important."""
         return any(count and each < priority for each, count in self._priorities.items())
 
-    def placed(self, uid: str) -> PodInfo | None:
+    def find_placed(self, uid: str) -> CachedPod | None:
         """A pod that counts on a node, as it was counted."""
         found = self._placed.get(uid)
         return found[1] if found is not None else None

@@ -11,7 +11,7 @@ from typing import Any
 
 from tessera.kube.resources import DAEMONSETS, PODS
 from tessera.kube.resources.meta import key_of
-from tessera_lab.scheduler.filters.node_placement import pinned_names, selector_matches, untolerated
+from tessera_lab.scheduler.filters.node_placement import find_untolerated, pinned_names, selector_matches
 from tessera_lab.workloads.apps.rollout import owner_hash
 from tessera_lab.workloads.base.mirrors import ORPHANS, OWNER, ObjectMirrors
 from tessera_lab.workloads.base.ownership import (
@@ -93,7 +93,7 @@ class DaemonSetController:
         superfluous = [
             pod
             for name, pods in by_node.items()
-            for pod in (pods[1:] if name in desired else self._unwanted(name, pods))
+            for pod in (pods[1:] if name in desired else self._unwanted_pods(name, pods))
             if not is_being_deleted(pod)
         ]
         failed = [pod for name in desired for pod in by_node.get(name, ())[:1] if phase(pod) == "Failed"]
@@ -110,7 +110,7 @@ class DaemonSetController:
         await self._pods.delete(key, owner, victims)
         await self._pods.create(key, owner, lambda index: new_pod(owner, missing[index]), len(missing))
 
-    def _unwanted(self, name: str, pods: Sequence[Json]) -> Sequence[Json]:
+    def _unwanted_pods(self, name: str, pods: Sequence[Json]) -> Sequence[Json]:
         """Returns pods on a node that no longer admits them; a taint that only forbids scheduling lets them run."""
         node = self._mirrors.nodes.cache.get(name)
         if node is None:
@@ -180,11 +180,11 @@ def new_pod(owner: Json, node: str) -> dict[str, Any]:
     extra = {HASH_LABEL: owner_hash(owner), GENERATION_LABEL: str(owner["metadata"].get("generation", 1))}
     pod: dict[str, Any] = from_template(template, owner, DAEMONSETS, extra)
     pod["metadata"]["generateName"] = owner["metadata"]["name"] + "-"
-    pod["spec"]["affinity"] = pinned(pod["spec"].get("affinity") or {}, node)
+    pod["spec"]["affinity"] = pin_affinity(pod["spec"].get("affinity") or {}, node)
     return pod
 
 
-def pinned(affinity: Json, node: str) -> dict[str, Any]:
+def pin_affinity(affinity: Json, node: str) -> dict[str, Any]:
     """The affinity with every required term replaced by this node (``ReplaceDaemonSetPodNodeNameNodeAffinity``)."""
     term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
@@ -194,16 +194,16 @@ def pinned(affinity: Json, node: str) -> dict[str, Any]:
 def should_run(spec: Json, node: Json) -> bool:
     """True if a new pod of this template belongs on the node."""
     taints = (node.get("spec") or {}).get("taints") or ()
-    return _selected(spec, node) and untolerated(taints, spec.get("tolerations") or ()) is None
+    return _is_selected(spec, node) and find_untolerated(taints, spec.get("tolerations") or ()) is None
 
 
 def may_stay(spec: Json, node: Json) -> bool:
     """True if a pod that is on the node may go on running there."""
     taints = (node.get("spec") or {}).get("taints") or ()
-    return _selected(spec, node) and untolerated(taints, spec.get("tolerations") or (), ("NoExecute",)) is None
+    return _is_selected(spec, node) and find_untolerated(taints, spec.get("tolerations") or (), ("NoExecute",)) is None
 
 
-def _selected(spec: Json, node: Json) -> bool:
+def _is_selected(spec: Json, node: Json) -> bool:
     fixed = spec.get("nodeName")
     name = node["metadata"]["name"]
     return (not fixed or fixed == name) and selector_matches(spec, labels_of(node), name)

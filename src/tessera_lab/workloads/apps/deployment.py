@@ -73,7 +73,7 @@ class DeploymentController:
                 await self._scale(deployment, new, rollout.replicas(deployment))
             return new
         recreate = (deployment["spec"].get("strategy") or {}).get("type") == "Recreate"
-        if recreate and await self._emptied(deployment, old):
+        if recreate and await self._scale_to_zero(deployment, old):
             return new
         if new is None:
             new = await self._create(deployment, old)
@@ -90,7 +90,7 @@ class DeploymentController:
         await self._forget(deployment, new, old)
         return new
 
-    async def _emptied(self, deployment: Json, old: Sequence[Json]) -> bool:
+    async def _scale_to_zero(self, deployment: Json, old: Sequence[Json]) -> bool:
         """Scales the old ReplicaSets to 0; True while any of their pods exists."""
         for each in old:
             await self._scale(deployment, each, 0)
@@ -128,13 +128,13 @@ class DeploymentController:
         try:
             created = await self._client.create(REPLICASETS.as_dicts(), body, metadata["namespace"])
         except AlreadyExists:
-            return await self._existing(deployment, body["metadata"]["name"], collisions)
+            return await self._find_existing(deployment, body["metadata"]["name"], collisions)
         await self._set_revision(deployment, number)
         if size:
             self._record_scaling(deployment, created, 0, size)
         return created
 
-    async def _existing(self, deployment: Json, name: str, collisions: int) -> Json | None:
+    async def _find_existing(self, deployment: Json, name: str, collisions: int) -> Json | None:
         found = await self._client.get(REPLICASETS.as_dicts(), name, deployment["metadata"]["namespace"])
         if controlled_by(found, deployment["metadata"]["uid"]) and rollout.same_template(
             deployment["spec"]["template"], found
@@ -199,7 +199,7 @@ class DeploymentController:
         counts["unavailableReplicas"] = max(0, rollout.replicas(deployment) - counts["availableReplicas"])
         old = deployment.get("status") or {}
         status = {name: value for name, value in counts.items() if value or old.get(name)}
-        progressing, again = _progressing(deployment, new, everything, counts, now)
+        progressing, again = _progressing_condition(deployment, new, everything, counts, now)
         conditions = [_available(deployment, counts, now), *([progressing] if progressing else ())]
         kinds = {each["type"] for each in conditions}
         foreign = [each for each in old.get("conditions") or () if each["type"] not in kinds]
@@ -219,7 +219,7 @@ def _available(deployment: Json, counts: Mapping[str, int], now: float) -> dict[
     return _condition(deployment, "Available", ("False", "MinimumReplicasUnavailable"), text, now)
 
 
-def _progressing(
+def _progressing_condition(
     deployment: Json, new: Json | None, everything: Sequence[Json], counts: Mapping[str, int], now: float
 ) -> tuple[dict[str, Any] | None, float | None]:
     """Returns the condition, and the seconds until the deadline must be checked again."""

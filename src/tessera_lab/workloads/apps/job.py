@@ -53,7 +53,7 @@ class JobController:
         if job is None:
             self._expectations.forget(key)
             return None
-        if finished(job) is not None:
+        if finished_condition(job) is not None:
             return await self._expire(job)
         cache = self._mirrors.pods.cache
         orphans = cache.by_index(ORPHANS, job["metadata"]["namespace"])
@@ -68,7 +68,7 @@ class JobController:
 
     def _outcome(self, job: Json, pods: Sequence[Json]) -> tuple[str, str, str] | None:
         """Returns condition, reason and message with which the Job ends; None while it runs."""
-        missing = not_implemented(job)
+        missing = find_unimplemented_field(job)
         if missing:
             return "Failed", "NotImplemented", f"{missing} is not implemented by the lab"
         failed = sum(phase(pod) == "Failed" for pod in pods) + _restarts(job, pods)
@@ -120,7 +120,7 @@ class JobController:
         ending = verdict is not None and not active
         conditions = [each for each in old.get("conditions") or () if each["type"] != "Suspended"]
         if suspended or condition(job, "Suspended") is not None:
-            conditions.append(_suspended(job, now, suspended=suspended))
+            conditions.append(_suspended_condition(job, now, suspended=suspended))
         if ending and verdict is not None:
             conditions.append(_condition(verdict[0], "True", verdict[1], verdict[2], now))
             status["active"] = 0
@@ -142,7 +142,7 @@ class JobController:
 
     async def _expire(self, job: Json) -> float | None:
         """Deletes a finished Job after ``ttlSecondsAfterFinished``."""
-        ttl, end = job["spec"].get("ttlSecondsAfterFinished"), finished(job)
+        ttl, end = job["spec"].get("ttlSecondsAfterFinished"), finished_condition(job)
         if ttl is None or end is None or is_being_deleted(job):
             return None
         remaining = parse_rfc3339(end["lastTransitionTime"]) + int(ttl) - self._mirrors.clock.now()
@@ -158,7 +158,7 @@ class JobController:
         return None
 
 
-def finished(job: Json) -> Json | None:
+def finished_condition(job: Json) -> Json | None:
     """Returns the condition with which the Job ended; None while it runs."""
     for kind in ("Complete", "Failed"):
         found = condition(job, kind)
@@ -167,7 +167,7 @@ def finished(job: Json) -> Json | None:
     return None
 
 
-def not_implemented(job: Json) -> str | None:
+def find_unimplemented_field(job: Json) -> str | None:
     """Returns the field that this controller does not implement, if the Job uses one."""
     if job["spec"].get("completionMode") == "Indexed":
         return "spec.completionMode: Indexed"
@@ -239,7 +239,7 @@ def _remaining_deadline(job: Json, now: float) -> float | None:
     return parse_rfc3339(start) + int(seconds) - now
 
 
-def _suspended(job: Json, now: str, *, suspended: bool) -> Json:
+def _suspended_condition(job: Json, now: str, *, suspended: bool) -> Json:
     before = condition(job, "Suspended")
     if before is not None and (before["status"] == "True") == suspended:
         return before

@@ -77,7 +77,7 @@ class ReplicaSetController:
         waits = [available_in(pod, owner["spec"].get("minReadySeconds") or 0, now) for pod in active]
         status = {
             "replicas": len(active),
-            "fullyLabeledReplicas": sum(_fully_labelled(owner, pod) for pod in active),
+            "fullyLabeledReplicas": sum(_has_all_labels(owner, pod) for pod in active),
             "readyReplicas": sum(map(is_ready, active)),
             "availableReplicas": waits.count(0.0),
             "observedGeneration": owner["metadata"].get("generation", 0),
@@ -102,7 +102,7 @@ def _replicas(owner: Json) -> int:
     return 1 if replicas is None else int(replicas)
 
 
-def _fully_labelled(owner: Json, pod: Json) -> bool:
+def _has_all_labels(owner: Json, pod: Json) -> bool:
     desired = (owner["spec"]["template"].get("metadata") or {}).get("labels") or {}
     labels = labels_of(pod)
     return all(labels.get(name) == value for name, value in desired.items())

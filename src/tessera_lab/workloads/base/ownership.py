@@ -85,19 +85,19 @@ class OwnershipClaims:
         self._owner = owner
         self._owned = owned.as_dicts()
 
-    async def claim(self, owner: Json, mine: Iterable[Json], orphans: Iterable[Json]) -> list[Json]:
+    async def claim(self, owner: Json, owned: Iterable[Json], orphans: Iterable[Json]) -> list[Json]:
         """Adopts and releases objects, and returns those that ``owner`` then controls.
 
         Args:
             owner: the controller.
-            mine: the objects that it controls now.
+            owned: the objects that it controls now.
             orphans: objects of its namespace that nobody controls.
         """
         if is_being_deleted(owner):
-            return list(mine)
+            return list(owned)
         selector = selector_of(owner)
         retained: list[Json] = []
-        for item in mine:
+        for item in owned:
             if selector.matches(labels_of(item)) or is_being_deleted(item):
                 retained.append(item)
             else:
@@ -176,9 +176,9 @@ def queue_controller(
 def _note_expectation(expectations: Expectations, key: str, event: WatchEvent[dict[str, Any]]) -> None:
     uid = event.object["metadata"]["uid"]
     if event.kind is EventKind.ADDED:
-        expectations.created(key)
+        expectations.note_created(key)
     if event.kind is EventKind.DELETED or is_being_deleted(event.object):
-        expectations.deleted(key, uid)
+        expectations.note_deleted(key, uid)
 
 
 def _might_adopt(item: Json, owners: Informer[dict[str, Any]]) -> list[str]:

@@ -124,7 +124,7 @@ class PodMaker:
             done += size
             rejections = [each for each in answers if each is not None]
             if rejections:
-                self._expectations.created(key, number - done)
+                self._expectations.note_created(key, number - done)
                 raise rejections[0]
             batch *= 2
 
@@ -132,7 +132,7 @@ class PodMaker:
         try:
             created = await self._mirrors.client.create(PODS.as_dicts(), pod, owner["metadata"]["namespace"])
         except ApiError as error:
-            self._expectations.created(key)
+            self._expectations.note_created(key)
             terminating = isinstance(error, Forbidden) and any(
                 each.reason == "NamespaceTerminating" for each in error.causes
             )
@@ -140,7 +140,7 @@ class PodMaker:
                 self._record_event(owner, "FailedCreate", f"Error creating: {error.message}", warning=True)
             return error
         except (ConnectionError, TimeoutError):
-            self._expectations.created(key)
+            self._expectations.note_created(key)
             raise
         self._record_event(owner, "SuccessfulCreate", f"Created pod: {created['metadata']['name']}")
         return None
@@ -154,9 +154,9 @@ class PodMaker:
         try:
             await self._mirrors.client.delete(PODS, metadata["name"], metadata["namespace"], uid=metadata["uid"])
         except NotFound:
-            self._expectations.deleted(key, metadata["uid"])
+            self._expectations.note_deleted(key, metadata["uid"])
         except ApiError as error:
-            self._expectations.deleted(key, metadata["uid"])
+            self._expectations.note_deleted(key, metadata["uid"])
             self._record_event(owner, "FailedDelete", f"Error deleting: {error.message}", warning=True)
             raise
         else:

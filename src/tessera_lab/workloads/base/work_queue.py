@@ -72,7 +72,7 @@ class WorkQueue(Generic[K]):
         return not (self._waiting or self._active)
 
     @property
-    def delayed(self) -> int:
+    def delayed_keys(self) -> int:
         """Keys that wait for their timer."""
         return len(self._timers)
 
@@ -92,7 +92,7 @@ class WorkQueue(Generic[K]):
             if timer.when() <= loop.time() + seconds:
                 return
             timer.cancel()
-        self._timers[key] = loop.call_later(seconds, self._ring, key)
+        self._timers[key] = loop.call_later(seconds, self._add_delayed, key)
 
     async def run(self) -> None:
         """Works until cancelled; keys being worked on are then cancelled too."""
@@ -105,7 +105,7 @@ class WorkQueue(Generic[K]):
                 timer.cancel()
             self._timers.clear()
 
-    def _ring(self, key: K) -> None:
+    def _add_delayed(self, key: K) -> None:
         del self._timers[key]
         self.add(key)
 
@@ -180,13 +180,13 @@ class Expectations:
         self._expected[key] = _Expected(creations, set(deletions), self._clock.monotonic())
         asyncio.get_running_loop().call_later(GIVE_UP_AFTER, self._look_again, key)
 
-    def created(self, key: str, number: int = 1) -> None:
+    def note_created(self, key: str, number: int = 1) -> None:
         """Counts creations that were seen, or failed."""
         expected = self._expected.get(key)
         if expected is not None:
             expected.creations -= number
 
-    def deleted(self, key: str, uid: str) -> None:
+    def note_deleted(self, key: str, uid: str) -> None:
         """Removes the expected deletion of a UID: the object is gone, is being deleted, or could not be deleted."""
         expected = self._expected.get(key)
         if expected is not None:

@@ -24,7 +24,7 @@ from tessera.kube.resources import NODES, PODS
 from tessera.kube.resources.meta import key_of
 from tessera.kube.watch.informer import EventKind
 from tessera_lab.kubelet.node.node_object import NOT_READY_TAINT
-from tessera_lab.scheduler.filters.node_placement import untolerated
+from tessera_lab.scheduler.filters.node_placement import find_untolerated
 from tessera_lab.workloads.base.mirrors import NODE, ObjectMirrors
 from tessera_lab.workloads.base.ownership import Json, is_being_deleted
 from tessera_lab.workloads.base.pods import phase
@@ -169,7 +169,7 @@ class NodeLifecycle:
 def seconds_tolerated(pod: Json) -> float | None:
     """Seconds that a pod stays on an unreachable node; None for ever."""
     tolerations = pod["spec"].get("tolerations") or ()
-    matching = [each for each in tolerations if untolerated([_NO_EXECUTE], [each]) is None]
+    matching = [each for each in tolerations if find_untolerated([_NO_EXECUTE], [each]) is None]
     if not matching:
         return 0.0
     bounds = [float(each["tolerationSeconds"]) for each in matching if each.get("tolerationSeconds") is not None]

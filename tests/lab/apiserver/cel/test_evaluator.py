@@ -96,9 +96,9 @@ def test_values(text: str, wanted: Any) -> None:
 def test_our_condition_is_false_for_other_pods() -> None:
     program = compile_expression(OURS, NAMES)
     plain = {"spec": {"containers": [{"name": "x"}, {"name": "y", "resources": {"limits": {"cpu": "1"}}}]}}
-    assert program.holds({"object": plain, "oldObject": None, "request": {}}) is False
+    assert program.is_true({"object": plain, "oldObject": None, "request": {}}) is False
     init = {"spec": {"containers": [], "initContainers": [{"resources": {"requests": {"nvidia.com/mig-1g.5gb": 1}}}]}}
-    assert program.holds({"object": init, "oldObject": None, "request": {}}) is True
+    assert program.is_true({"object": init, "oldObject": None, "request": {}}) is True
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_errors_of_evaluation(text: str, why: str) -> None:
 
 def test_a_condition_must_be_a_boolean() -> None:
     with pytest.raises(EvaluationError, match="a condition must be bool"):
-        compile_expression("1", NAMES).holds(SCOPE)
+        compile_expression("1", NAMES).is_true(SCOPE)
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ async def test_only_the_watchers_that_may_want_an_event_are_asked(
             await stack.enter_async_context(api.watch(f"/api/v1/pods?fieldSelector=spec.nodeName=n{number}"))
         for watchers in hub._by_key.values():
             for watcher in watchers:
-                node = watcher.selection.pinned("spec.nodeName")
+                node = watcher.selection.only_value("spec.nodeName")
                 monkeypatch.setattr(watcher, "offer", lambda change, node=node: asked.append(node))
         await api("POST", PODS, make_pod("a", nodeName="n7"))
     assert asked == ["n7"]

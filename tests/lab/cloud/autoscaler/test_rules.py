@@ -13,8 +13,8 @@ from tessera_lab.cloud.autoscaler.rules import (
     AutoscalerMemory,
     AutoscalerSnapshot,
     AutoscalerTimers,
+    GroupNode,
     GroupView,
-    NodeView,
     PendingView,
     ScalingAction,
     count_upcoming,
@@ -22,17 +22,17 @@ from tessera_lab.cloud.autoscaler.rules import (
     scan,
 )
 from tessera_lab.cloud.node_groups import NodeGroup
-from tessera_lab.cluster.options import NodeSpec
+from tessera_lab.cluster.options import LabNodeSpec
 
-GROUP = NodeGroup(name="gpu", template=NodeSpec(name="", cards=("T4",)), maximum=3)
+GROUP = NodeGroup(name="gpu", template=LabNodeSpec(name="", cards=("T4",)), maximum=3)
 TIMERS = AutoscalerTimers()
-NEW = NodeView(name="n1", group="gpu", created=0, ready=True, labelled=True, cards=0, free=0, empty=True)
+NEW = GroupNode(name="n1", group="gpu", created=0, ready=True, labelled=True, cards=0, free=0, empty=True)
 PENDING = PendingView(created=0, cards=1)
 
 
 def world(
     now: float,
-    *nodes: NodeView,
+    *nodes: GroupNode,
     target: int | None = None,
     pending: Sequence[PendingView] = (),
     unregistered: dict[str, float] | None = None,
@@ -177,7 +177,7 @@ class SimulatedCloud:
         self.machines: dict[str, tuple[float, float, float]] = {
             f"first-{n}": (0.0, 0.0, 0.0) for n in range(group.minimum)
         }
-        self.removed: list[tuple[float, NodeView | None]] = []
+        self.removed: list[tuple[float, GroupNode | None]] = []
         self.now = 0.0
 
     def view(self, pods: int) -> AutoscalerSnapshot:
@@ -189,7 +189,7 @@ class SimulatedCloud:
                 used = min(cards, waiting)
                 waiting -= used
                 nodes.append(
-                    NodeView(
+                    GroupNode(
                         name=name,
                         group="gpu",
                         created=joined,
@@ -252,7 +252,7 @@ def test_whatever_happens_bounds_hold_and_nothing_goes_too_early(
         if node is not None:
             assert node.empty
         if node is not None and labelled and not node.cards:
-            assert at - node.created >= timers.max_node_startup  # the patience for unready nodes is longer than that
+            assert at - node.created >= timers.max_node_startup  # the timeout of unready nodes is longer than that
 
 
 def _backoffs(story: SimulatedCloud) -> list[tuple[float, float]]:

@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from tessera_lab.kubelet.containers.environment import ConfigError, PodFieldValues, command_line, environment, expand
+from tessera_lab.kubelet.containers.environment import (
+    ContainerConfigError,
+    PodFieldValues,
+    command_line,
+    environment,
+    expand,
+)
 
 POD = {
     "metadata": {"name": "p", "namespace": "ns", "uid": "u", "labels": {"app": "x"}},
@@ -82,7 +88,7 @@ def test_limits_of_the_container_or_of_the_node() -> None:
     ],
 )
 def test_what_is_missing_is_named(source: dict[str, Any], text: str) -> None:
-    with pytest.raises(ConfigError, match=text):
+    with pytest.raises(ContainerConfigError, match=text):
         resolve({"env": [{"name": "X", "valueFrom": source}]})
 
 

@@ -50,7 +50,7 @@ async def flags(lab: ControlPlaneLab) -> tuple[bool, bool]:
 def healthy_after(seconds: float, *, done: Callable[[], None] = lambda: None) -> ImageProgram:
     async def run(context: ProgramContext) -> int:
         await context.clock.sleep(seconds)
-        context.when_started(done)
+        context.set_startup_hook(done)
         context.ready()
         await asyncio.Event().wait()
         return 0

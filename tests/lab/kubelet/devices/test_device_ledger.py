@@ -95,7 +95,7 @@ def test_devices_pass_from_init_containers_to_app_containers_but_not_from_sideca
 
 def test_an_ended_plugin_leaves_capacity_and_takes_allocatable() -> None:
     made = ledger("a", "b")
-    made.plugin_ended(MIG)
+    made.note_plugin_end(MIG)
     assert made.counts() == ({MIG: 2}, {MIG: 0})
     made.forget(MIG)
     assert made.counts() == ({}, {})

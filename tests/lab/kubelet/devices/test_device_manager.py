@@ -55,11 +55,11 @@ async def test_a_running_allocate_is_answered_although_the_plugin_registers_agai
         clock=SystemClock(), checkpoint=MemoryCheckpoint(), on_change=listed.set, running_pods=lambda: ()
     )
     older, newer = Client(), Client()
-    await manager.registered(RESOURCE, PluginOptions(), older)
+    await manager.add_plugin(RESOURCE, PluginOptions(), older)
     await listed.wait()
     call = asyncio.create_task(manager.allocate(POD, POD["metadata"]["uid"]))
     await older.asked.wait()
-    await manager.registered(RESOURCE, PluginOptions(), newer)
+    await manager.add_plugin(RESOURCE, PluginOptions(), newer)
     older.answered.set()
     await call
     assert manager.allocations(POD["metadata"]["uid"], "c0")[0].envs == {"FROM": "older"}

@@ -19,7 +19,7 @@ def test_a_repository_named_with_tags_has_these_tags_only() -> None:
 def test_what_nobody_named_is_there_as_well() -> None:
     assert ImageCatalogue({DRIVER: BIG}).find("busybox") == SimulatedImage()
     assert ImageCatalogue({DRIVER: BIG}, unnamed=None).find("busybox") is None
-    assert ImageCatalogue({DRIVER: BIG}).named("busybox") is None
+    assert ImageCatalogue({DRIVER: BIG}).find_image("busybox") is None
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_a_container_that_sleeps_ends_in_its_time(in_lab: InLab) -> None:
         await bound(lab, "p", container("c", "sleep", "20"), restartPolicy="Never")
         await lab.clock.sleep(1)
         assert await lab.phase("p") == "Pending"
-        assert node.pending == 1
+        assert node.pending_waits == 1
         await lab.clock.sleep(10)
         assert await lab.phase("p") == "Running"
         await lab.clock.sleep(14.5)
@@ -51,7 +51,7 @@ def test_a_container_that_sleeps_ends_in_its_time(in_lab: InLab) -> None:
         assert (await state(lab, "p"))["state"]["terminated"]["exitCode"] == 0
         reasons = [reason for reason, _ in await lab.notes("p")]
         assert reasons == ["Pulling", "Pulled", "Created", "Started"]
-        assert node.pending == 0
+        assert node.pending_waits == 0
 
     in_lab(story)
 

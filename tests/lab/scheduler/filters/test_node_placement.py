@@ -4,7 +4,12 @@ from typing import Any
 
 import pytest
 
-from tessera_lab.scheduler.filters.node_placement import pinned_names, preferred_weight, selector_matches, untolerated
+from tessera_lab.scheduler.filters.node_placement import (
+    find_untolerated,
+    pinned_names,
+    preferred_weight,
+    selector_matches,
+)
 
 LABELS = {"zone": "a", "gpus": "8"}
 
@@ -106,8 +111,8 @@ TAINT = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
     ],
 )
 def test_tolerations(toleration: dict[str, str], tolerated: bool) -> None:
-    assert (untolerated([TAINT], [toleration]) is None) is tolerated
+    assert (find_untolerated([TAINT], [toleration]) is None) is tolerated
 
 
 def test_prefer_no_schedule_keeps_nobody_away() -> None:
-    assert untolerated([TAINT | {"effect": "PreferNoSchedule"}], []) is None
+    assert find_untolerated([TAINT | {"effect": "PreferNoSchedule"}], []) is None

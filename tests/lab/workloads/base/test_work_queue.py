@@ -146,8 +146,8 @@ def test_of_several_timers_of_a_key_the_earliest_counts_and_a_stop_clears_them()
         await asyncio.sleep(30)
         assert [round(at) for at in times] == [5]
         work.add_after("a", 100)
-        assert work.delayed == 1
+        assert work.delayed_keys == 1
         await cancelled(task)
-        assert work.delayed == 0
+        assert work.delayed_keys == 0
 
     run_virtual(main())

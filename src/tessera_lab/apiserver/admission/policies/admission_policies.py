@@ -25,7 +25,7 @@ from tessera_lab.apiserver.audit import AuditLog
 from tessera_lab.apiserver.cel.evaluator import EvaluationError, Program, compile_expression
 from tessera_lab.apiserver.interfaces import AdmissionRequest, GroupResource, Obj, ObjectReader
 from tessera_lab.apiserver.resource_types import ResourceRegistry
-from tessera_lab.apiserver.status import StatusError, forbidden
+from tessera_lab.apiserver.status import StatusError, forbidden_error
 
 Part = Mapping[str, Any]
 
@@ -145,7 +145,7 @@ class AdmissionPolicies:
         errors: list[str] = []
         for condition in spec.get("matchConditions") or ():
             try:
-                if not self._program(condition["expression"], None).holds(scope):
+                if not self._program(condition["expression"], None).is_true(scope):
                     return []
             except EvaluationError as error:
                 errors.append(f"expression '{condition['expression']}' resulted in error: {error}")
@@ -156,7 +156,7 @@ class AdmissionPolicies:
         found: list[ValidationFailure] = []
         for index, validation in enumerate(spec.get("validations") or ()):
             try:
-                if not self._program(validation["expression"], names).holds(full):
+                if not self._program(validation["expression"], names).is_true(full):
                     reason = validation.get("reason") or "Invalid"
                     found.append(ValidationFailure(index, self._message(validation, names, full), reason))
             except EvaluationError as error:
@@ -223,7 +223,7 @@ def _hook(resources: Part, rules: str) -> dict[str, Any]:
 
 def _refusal(request: AdmissionRequest, text: str, reason: str) -> StatusError:
     attributes = request.attributes
-    error = forbidden(attributes.group, attributes.resource, attributes.name, text)
+    error = forbidden_error(attributes.group, attributes.resource, attributes.name, text)
     error.status["reason"] = reason
     error.status["code"] = error.code = CODES[reason]
     error.status["details"]["causes"] = [{"message": text}]

@@ -48,26 +48,26 @@ def declared_variables(variables: frozenset[str]) -> Mapping[str, frozenset[str]
 
 def _check_policy(spec: Part) -> Iterator[StatusCause]:
     if spec.get("paramKind") is not None:
-        yield field_errors.forbidden("spec.paramKind", f"{_ABSENT} parameters")
+        yield field_errors.forbidden_cause("spec.paramKind", f"{_ABSENT} parameters")
     if spec.get("auditAnnotations"):
-        yield field_errors.forbidden("spec.auditAnnotations", f"{_ABSENT} audit annotations")
+        yield field_errors.forbidden_cause("spec.auditAnnotations", f"{_ABSENT} audit annotations")
     constraints = spec.get("matchConstraints")
     if constraints is None:
-        yield field_errors.required("spec.matchConstraints")
+        yield field_errors.required_cause("spec.matchConstraints")
     else:
         yield from _check_match(constraints, "spec.matchConstraints")
         if not constraints.get("resourceRules"):
-            yield field_errors.required("spec.matchConstraints.resourceRules")
+            yield field_errors.required_cause("spec.matchConstraints.resourceRules")
     yield from validate_match_conditions(spec.get("matchConditions") or (), "spec.matchConditions", CONDITION_VARIABLES)
     names: set[str] = set()
     for index, variable in enumerate(spec.get("variables") or ()):
         place, name = f"spec.variables[{index}]", variable.get("name", "")
         if not _IDENTIFIER.fullmatch(name):
-            yield field_errors.invalid(f"{place}.name", name, "name is not a valid CEL identifier")
+            yield field_errors.invalid_cause(f"{place}.name", name, "name is not a valid CEL identifier")
         yield from _check_expression(variable.get("expression", ""), f"{place}.expression", frozenset(names))
         names.add(name)
     if not spec.get("validations"):
-        yield field_errors.required(
+        yield field_errors.required_cause(
             "spec.validations", "validations or auditAnnotations must contain at least one item"
         )
     for index, validation in enumerate(spec.get("validations") or ()):
@@ -78,19 +78,19 @@ def _check_validation(validation: Part, place: str, names: frozenset[str]) -> It
     yield from _check_expression(validation.get("expression", ""), f"{place}.expression", names)
     message = validation.get("message") or ""
     if re.search(r"[\n\r]", message.strip()):
-        yield field_errors.invalid(f"{place}.message", message, "message must not contain line breaks")
+        yield field_errors.invalid_cause(f"{place}.message", message, "message must not contain line breaks")
     if validation.get("messageExpression") is not None:
         yield from _check_expression(validation["messageExpression"], f"{place}.messageExpression", names)
 
 
 def _check_expression(text: str, place: str, names: frozenset[str]) -> Iterator[StatusCause]:
     if not text.strip():
-        yield field_errors.required(place, "expression is not specified")
+        yield field_errors.required_cause(place, "expression is not specified")
         return
     try:
         compile_expression(text, VARIABLES, declared_variables(names))
     except CelError as error:
-        yield field_errors.invalid(place, text, f"compilation failed: {error}")
+        yield field_errors.invalid_cause(place, text, f"compilation failed: {error}")
 
 
 def _check_match(resources: Part, place: str) -> Iterator[StatusCause]:
@@ -101,21 +101,21 @@ def _check_match(resources: Part, place: str) -> Iterator[StatusCause]:
 
 def _check_binding(spec: Part) -> Iterator[StatusCause]:
     if not spec.get("policyName"):
-        yield field_errors.required("spec.policyName")
+        yield field_errors.required_cause("spec.policyName")
     if spec.get("paramRef") is not None:
-        yield field_errors.forbidden("spec.paramRef", f"{_ABSENT} parameters")
+        yield field_errors.forbidden_cause("spec.paramRef", f"{_ABSENT} parameters")
     yield from _check_match(spec.get("matchResources") or {}, "spec.matchResouces")  # kube-apiserver's spelling
     actions = spec.get("validationActions") or ()
     for index, action in enumerate(actions):
         if action not in ACTIONS:
-            yield field_errors.unsupported(f"spec.validationActions[{index}]", action, ACTIONS)
+            yield field_errors.unsupported_cause(f"spec.validationActions[{index}]", action, ACTIONS)
         if action in actions[:index]:
-            yield field_errors.duplicate(f"spec.validationActions[{index}]", action)
+            yield field_errors.duplicate_cause(f"spec.validationActions[{index}]", action)
     if {"Deny", "Warn"} <= set(actions):
         reason = (
             "must not contain both Deny and Warn (repeating the same validation failure information in the API "
             "response and headers serves no purpose)"
         )
-        yield field_errors.invalid("spec.validationActions", actions, reason)
+        yield field_errors.invalid_cause("spec.validationActions", actions, reason)
     if not actions:
-        yield field_errors.required("spec.validationActions", "at least one validation action is required")
+        yield field_errors.required_cause("spec.validationActions", "at least one validation action is required")

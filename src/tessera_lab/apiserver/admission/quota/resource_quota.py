@@ -21,7 +21,7 @@ from tessera_lab.apiserver.admission.quota.usage import (
     requests_of,
 )
 from tessera_lab.apiserver.interfaces import AdmissionRequest, GroupResource, ObjectReader, QuotaUpdate
-from tessera_lab.apiserver.status import forbidden
+from tessera_lab.apiserver.status import forbidden_error
 from tessera_lab.apiserver.storage.store import Change, Store, deep_copy
 
 Part = Mapping[str, Any]
@@ -51,7 +51,7 @@ class QuotaAdmission:
             reason = quota_exceeded_error(quota, resource, request.obj, request.old)
             if reason:
                 name = request.obj["metadata"].get("name") or attributes.name
-                raise forbidden(attributes.group, attributes.resource, name, reason)
+                raise forbidden_error(attributes.group, attributes.resource, name, reason)
         return ()
 
 
@@ -152,11 +152,11 @@ class QuotaTracker:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._followed: set[GroupResource] = set()
-        store.listen(QUOTAS, self._quota_changed)
+        store.listen(QUOTAS, self._on_quota_change)
         for stored in store.select(QUOTAS, None):
             self._recount(stored.obj["metadata"].get("namespace") or "", stored.obj["metadata"]["name"])
 
-    def _quota_changed(self, change: Change) -> None:
+    def _on_quota_change(self, change: Change) -> None:
         quota, old = change.new.obj, change.old
         if change.kind == "DELETED" or (old is not None and old.obj.get("spec") == quota.get("spec")):
             return
@@ -177,9 +177,9 @@ class QuotaTracker:
     def _follow(self, resource: GroupResource) -> None:
         if resource not in self._followed:
             self._followed.add(resource)
-            self._store.listen(resource, lambda change: self._object_changed(resource, change))
+            self._store.listen(resource, lambda change: self._on_object_change(resource, change))
 
-    def _object_changed(self, resource: GroupResource, change: Change) -> None:
+    def _on_object_change(self, resource: GroupResource, change: Change) -> None:
         namespace = change.new.obj["metadata"].get("namespace") or ""
         for quota in list(self._store.list(QUOTAS, namespace)) if namespace else ():
             used = (quota.get("status") or {}).get("used")

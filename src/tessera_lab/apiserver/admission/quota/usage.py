@@ -92,20 +92,20 @@ def _limits_of(container: Part) -> Mapping[str, str]:
 
 
 def _total(spec: Part, of: Callable[[Part], Mapping[str, str]]) -> Usage:
-    running = _sum_amounts(_parsed(of(each)) for each in spec.get("containers") or ())
+    running = _sum_amounts(_parse(of(each)) for each in spec.get("containers") or ())
     sidecars: Usage = {}
     peak: Usage = {}
     for each in spec.get("initContainers") or ():
-        own = _parsed(of(each))
+        own = _parse(of(each))
         if each.get("restartPolicy") == "Always":
             running, sidecars = _sum_amounts([running, own]), _sum_amounts([sidecars, own])
             peak = _max_amounts(peak, sidecars)
         else:
             peak = _max_amounts(peak, _sum_amounts([own, sidecars]))
-    return _sum_amounts([_max_amounts(running, peak), _parsed(spec.get("overhead") or {})])
+    return _sum_amounts([_max_amounts(running, peak), _parse(spec.get("overhead") or {})])
 
 
-def _parsed(quantities: Mapping[str, Any]) -> Usage:
+def _parse(quantities: Mapping[str, Any]) -> Usage:
     return {name: parse_quantity(str(value)) for name, value in quantities.items()}
 
 

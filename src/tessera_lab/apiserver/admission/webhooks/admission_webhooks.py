@@ -23,7 +23,7 @@ from tessera_lab.apiserver.admission.webhooks.admission_review import (
     internal_error,
     parse_response,
 )
-from tessera_lab.apiserver.admission.webhooks.callers import CallFailed, WebhookCaller
+from tessera_lab.apiserver.admission.webhooks.callers import WebhookCaller, WebhookCallFailed
 from tessera_lab.apiserver.admission.webhooks.configuration_rules import FIELDS, VARIABLES
 from tessera_lab.apiserver.admission.webhooks.matching import (
     ADMISSION,
@@ -35,7 +35,7 @@ from tessera_lab.apiserver.admission.webhooks.matching import (
 from tessera_lab.apiserver.cel.evaluator import Program, compile_expression
 from tessera_lab.apiserver.interfaces import AdmissionRequest, AdmissionResult, GroupResource, Obj, ObjectReader
 from tessera_lab.apiserver.resource_types import ResourceRegistry, ResourceType
-from tessera_lab.apiserver.status import StatusError, bad_request
+from tessera_lab.apiserver.status import StatusError, bad_request_error
 
 MUTATING = GroupResource(ADMISSION, "mutatingwebhookconfigurations")
 VALIDATING = GroupResource(ADMISSION, "validatingwebhookconfigurations")
@@ -164,13 +164,13 @@ class AdmissionWebhooks:
         """
         hook = found.hook
         if request.dry_run and hook.get("sideEffects") not in ("None", "NoneOnDryRun"):
-            raise bad_request(f'admission webhook "{hook["name"]}" does not support dry run')
+            raise bad_request_error(f'admission webhook "{hook["name"]}" does not support dry run')
         try:
             answer = await self._caller.call(
                 hook["clientConfig"], encode_review(review), hook.get("timeoutSeconds", 10)
             )
             return parse_response(answer, review["uid"], mutating=mutating)
-        except CallFailed as error:
+        except WebhookCallFailed as error:
             reason = f"failed to call webhook: {error}"
         except BadResponse as error:
             reason = f"received invalid webhook response: {error}"

@@ -22,7 +22,7 @@ Resolver = Callable[[str, str, int], "tuple[str, int] | None"]
 Reviewer = Callable[[bytes], "bytes | Awaitable[bytes]"]
 
 
-class CallFailed(Exception):  # noqa: N818 - a condition that the failure policy decides on
+class WebhookCallFailed(Exception):  # noqa: N818 - a condition that the failure policy decides on
     """The webhook gave no usable answer; the text gives the reason in the words of Go's HTTP client."""
 
 
@@ -53,18 +53,22 @@ class InProcessCaller:
         """Calls the registered function."""
         service = client_config.get("service")
         if service is None:
-            raise CallFailed(f"Post {client_config.get('url')!r}: URLs are out of reach of a server without sockets")
+            raise WebhookCallFailed(
+                f"Post {client_config.get('url')!r}: URLs are out of reach of a server without sockets"
+            )
         reviewer = self._reviewers.get((service["namespace"], service["name"]))
         if reviewer is None:
-            raise CallFailed(f'service "{service["name"]}" not found')
+            raise WebhookCallFailed(f'service "{service["name"]}" not found')
         try:
             async with asyncio.timeout(seconds):
                 answer = reviewer(review)
                 return await answer if isawaitable(answer) else answer
         except TimeoutError:
-            raise CallFailed(f'Post "{_describe_target(client_config, seconds)}": context deadline exceeded') from None
+            raise WebhookCallFailed(
+                f'Post "{_describe_target(client_config, seconds)}": context deadline exceeded'
+            ) from None
         except ValueError as error:
-            raise CallFailed(f"the webhook could not read the review: {error}") from None
+            raise WebhookCallFailed(f"the webhook could not read the review: {error}") from None
 
 
 class HttpCaller:
@@ -97,16 +101,16 @@ class HttpCaller:
             ):
                 body = await answer.read()
         except TimeoutError:
-            raise CallFailed(f'Post "{shown}": context deadline exceeded') from None
+            raise WebhookCallFailed(f'Post "{shown}": context deadline exceeded') from None
         except aiohttp.ClientConnectorCertificateError as error:
-            raise CallFailed(
+            raise WebhookCallFailed(
                 f'Post "{shown}": tls: failed to verify certificate: {_certificate_error(error)}'
             ) from None
         except (aiohttp.ClientError, OSError) as error:
-            raise CallFailed(f'Post "{shown}": {error}') from None
+            raise WebhookCallFailed(f'Post "{shown}": {error}') from None
         if answer.status != 200:
             text = body[:200].decode("utf-8", "replace").strip()
-            raise CallFailed(f'Post "{shown}": the webhook answered {answer.status}: {text}')
+            raise WebhookCallFailed(f'Post "{shown}": the webhook answered {answer.status}: {text}')
         return body
 
     async def close(self) -> None:
@@ -123,7 +127,7 @@ class HttpCaller:
         name, namespace, port = service["name"], service["namespace"], service.get("port", 443)
         found = self._resolve(namespace, name, port)
         if found is None:
-            raise CallFailed(f'service "{name}" not found')
+            raise WebhookCallFailed(f'service "{name}" not found')
         host, actual = found
         shown = f"[{host}]" if ":" in host else host
         path = service.get("path") or "/"
@@ -142,7 +146,7 @@ def _build_ssl_context(bundle: str) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cadata=base64.b64decode(bundle, validate=True).decode("ascii"))
     except (binascii.Error, UnicodeDecodeError, ssl.SSLError):
-        raise CallFailed("unable to load root certificates: unable to parse bytes as PEM block") from None
+        raise WebhookCallFailed("unable to load root certificates: unable to parse bytes as PEM block") from None
 
 
 def _certificate_error(error: "aiohttp.ClientConnectorCertificateError") -> str:

@@ -52,7 +52,7 @@ def validate_webhooks(configuration: Part) -> Sequence[StatusCause]:
         found += _check_hook(hook, place)
         name = hook.get("name", "")
         if name in names:
-            found.append(field_errors.duplicate(f"{place}.name", name))
+            found.append(field_errors.duplicate_cause(f"{place}.name", name))
         names.add(name)
     return found
 
@@ -62,19 +62,19 @@ def _check_hook(hook: Part, place: str) -> Iterator[StatusCause]:
     if name:
         segments = name.split(".")
         if len(segments) < 3 or not all(_SEGMENT.fullmatch(each) for each in segments):
-            yield field_errors.invalid(
+            yield field_errors.invalid_cause(
                 f"{place}.name", name, "should be a domain with at least three segments separated by dots"
             )
     versions = hook.get("admissionReviewVersions") or []
     if versions and not set(versions) & set(REVIEW_VERSIONS):
         reason = f"must include at least one of {', '.join(REVIEW_VERSIONS)}"
-        yield field_errors.invalid(f"{place}.admissionReviewVersions", versions, reason)
+        yield field_errors.invalid_cause(f"{place}.admissionReviewVersions", versions, reason)
     elif versions and "v1" not in versions:
         reason = "this API server sends AdmissionReview v1 only"
-        yield field_errors.invalid(f"{place}.admissionReviewVersions", versions, reason)
+        yield field_errors.invalid_cause(f"{place}.admissionReviewVersions", versions, reason)
     timeout = hook.get("timeoutSeconds", 10)
     if not 1 <= timeout <= 30:
-        yield field_errors.invalid(
+        yield field_errors.invalid_cause(
             f"{place}.timeoutSeconds", timeout, "the timeout value must be between 1 and 30 seconds"
         )
     yield from _check_client_config(hook.get("clientConfig") or {}, f"{place}.clientConfig")
@@ -86,46 +86,46 @@ def _check_hook(hook: Part, place: str) -> Iterator[StatusCause]:
 def _check_client_config(config: Part, place: str) -> Iterator[StatusCause]:
     url, service = config.get("url"), config.get("service")
     if (url is None) == (service is None):
-        yield field_errors.required(place, "exactly one of url or service is required")
+        yield field_errors.required_cause(place, "exactly one of url or service is required")
     elif url is not None:
         yield from _check_url(url, f"{place}.url")
     elif service is not None:
         for name in ("name", "namespace"):
             if not service.get(name):
-                yield field_errors.required(f"{place}.service.{name}")
+                yield field_errors.required_cause(f"{place}.service.{name}")
         port = service.get("port", 443)
         if not 1 <= port <= 65535:
             reason = "port is not valid: must be between 1 and 65535, inclusive"
-            yield field_errors.invalid(f"{place}.service.port", port, reason)
+            yield field_errors.invalid_cause(f"{place}.service.port", port, reason)
         path = service.get("path") or "/"
         if not path.startswith("/"):
-            yield field_errors.invalid(f"{place}.service.path", path, "must start with a '/'")
+            yield field_errors.invalid_cause(f"{place}.service.path", path, "must start with a '/'")
 
 
 def _check_url(url: str, place: str) -> Iterator[StatusCause]:
     parts = urlsplit(url)
     if parts.scheme != "https":
-        yield field_errors.invalid(place, parts.scheme, f"'https' is the only allowed URL scheme{_FORM}")
+        yield field_errors.invalid_cause(place, parts.scheme, f"'https' is the only allowed URL scheme{_FORM}")
     if not parts.netloc:
-        yield field_errors.invalid(place, parts.netloc, f"host must be specified{_FORM}")
+        yield field_errors.invalid_cause(place, parts.netloc, f"host must be specified{_FORM}")
     if parts.username:
-        yield field_errors.invalid(place, parts.username, "user information is not permitted in the URL")
+        yield field_errors.invalid_cause(place, parts.username, "user information is not permitted in the URL")
     if parts.fragment:
-        yield field_errors.invalid(place, parts.fragment, "fragments are not permitted in the URL")
+        yield field_errors.invalid_cause(place, parts.fragment, "fragments are not permitted in the URL")
     if parts.query:
-        yield field_errors.invalid(place, parts.query, "query parameters are not permitted in the URL")
+        yield field_errors.invalid_cause(place, parts.query, "query parameters are not permitted in the URL")
 
 
 def validate_rule(rule: Part, place: str) -> Iterator[StatusCause]:
     """Yields the errors of one rule of operations and resources."""
     for name in ("operations", "apiGroups", "apiVersions", "resources"):
         if not rule.get(name):
-            yield field_errors.required(f"{place}.{name}")
+            yield field_errors.required_cause(f"{place}.{name}")
     for index, operation in enumerate(rule.get("operations") or ()):
         if operation not in OPERATIONS:
-            yield field_errors.unsupported(f"{place}.operations[{index}]", operation, OPERATIONS)
+            yield field_errors.unsupported_cause(f"{place}.operations[{index}]", operation, OPERATIONS)
     if rule.get("scope", "*") not in ("*", "Cluster", "Namespaced"):
-        yield field_errors.unsupported(f"{place}.scope", rule["scope"], ("*", "Cluster", "Namespaced"))
+        yield field_errors.unsupported_cause(f"{place}.scope", rule["scope"], ("*", "Cluster", "Namespaced"))
 
 
 def validate_match_conditions(
@@ -133,16 +133,16 @@ def validate_match_conditions(
 ) -> Iterator[StatusCause]:
     """Yields the errors of match conditions that may use these variables."""
     if len(conditions) > MAX_CONDITIONS:
-        yield field_errors.too_many(place, len(conditions), MAX_CONDITIONS)
+        yield field_errors.too_many_cause(place, len(conditions), MAX_CONDITIONS)
     names: set[str] = set()
     for index, condition in enumerate(conditions):
         name, expression = condition.get("name", ""), condition.get("expression", "")
         if name in names:
-            yield field_errors.duplicate(f"{place}[{index}].name", name)
+            yield field_errors.duplicate_cause(f"{place}[{index}].name", name)
         names.add(name)
         if not expression.strip():
             continue
         try:
             compile_expression(expression, variables, FIELDS)
         except CelError as error:
-            yield field_errors.invalid(f"{place}[{index}].expression", expression, f"compilation failed: {error}")
+            yield field_errors.invalid_cause(f"{place}[{index}].expression", expression, f"compilation failed: {error}")

@@ -14,7 +14,7 @@ from tessera.kube.resources.selectors import Selector, parse_operator
 from tessera_lab.apiserver.cel.evaluator import EvaluationError, Program
 from tessera_lab.apiserver.interfaces import AdmissionRequest, Attributes, GroupResource, Obj, ObjectReader
 from tessera_lab.apiserver.resource_types import ResourceRegistry, ResourceType
-from tessera_lab.apiserver.status import StatusError, forbidden
+from tessera_lab.apiserver.status import StatusError, forbidden_error
 
 Part = Mapping[str, Any]
 
@@ -152,7 +152,7 @@ def match_conditions_hold(hook: Part, programs: Sequence[Program], review: Obj, 
     errors: list[str] = []
     for program in programs:
         try:
-            if not program.holds(scope):
+            if not program.is_true(scope):
                 return False
         except EvaluationError as error:
             errors.append(f"expression '{program.text}' resulted in error: {error}")
@@ -163,4 +163,4 @@ def match_conditions_hold(hook: Part, programs: Sequence[Program], review: Obj, 
 
 def _evaluation_error(attributes: Attributes, errors: Sequence[str]) -> StatusError:
     reason = errors[0] if len(errors) == 1 else "[" + ", ".join(errors) + "]"
-    return forbidden(attributes.group, attributes.resource, attributes.name, reason)
+    return forbidden_error(attributes.group, attributes.resource, attributes.name, reason)
