@@ -87,7 +87,7 @@ def _run(command: list[str]) -> tuple[float, float]:
 
 
 def _modules(arguments: list[str]) -> tuple[int | None, int | None]:
-    """How many modules a command line of ours imports, and how many of them are ours."""
+    """The number of modules that a command line of ours imports, and the number of ours among them."""
     if arguments[:2] != ["-m", "tessera"]:
         return None, None
     code = _COUNT.format(arguments=arguments[2:])

@@ -1,4 +1,4 @@
-"""How long one step of the controller's decision takes when tenants make it as dear as they can.
+"""Measures one step of the controller's decision when tenants make it as expensive as they can.
 
     python bench/decide.py                         1,000 nodes, two or three minutes
     python bench/decide.py --nodes 5000 --json decide.json

@@ -1,4 +1,4 @@
-"""What pods with slices cost a real API server: a burst on fake nodes, against any kubeconfig.
+"""Measures the load of pods with slices on a real API server: a burst on fake nodes, with any kubeconfig.
 
     python bench/server.py --kubeconfig ~/.kube/config             200 pods on 100 fake nodes of 8 simulated A100
     python bench/server.py --kubeconfig FILE --pods 1000 --json server.json
@@ -157,7 +157,7 @@ async def account_kubeconfig(client: Client, kubeconfig: str, account: str, fold
 
 
 class Server:
-    """What the API server says of itself at ``/metrics``."""
+    """Reads the API server's own ``/metrics``."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -74,7 +74,7 @@ CALLERS = {
 
 
 class Timeline:
-    """When each pod reached each step, in seconds of the clock; pods by name, of one namespace."""
+    """The time at which each pod of one namespace reached each step, by pod name, in seconds of the clock."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -119,7 +119,7 @@ class Timeline:
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What a process has used: CPU seconds so far, and MiB resident now."""
+    """A process's use of resources: CPU seconds so far, and MiB resident now."""
 
     cpu: float
     rss: float

@@ -1,4 +1,4 @@
-"""How fast a watch of pods is decoded and handled, and what a cached pod costs in memory.
+"""Measures the speed of a watch of pods, decoded and handled, and the memory of a cached pod.
 
 Run ``python bench/watch.py [--json FILE]``. A stand-in for the API server runs in a process of its own and sends pods
 of 9.27 KB, managedFields included, in chunked frames of 32 KB as fast as they are taken. Each way to read them runs in

@@ -25,7 +25,7 @@ users: [{{name: u, user: {{token: t}}}}]
 
 
 class Objects:
-    """What the server has: objects by plural name.
+    """The objects of a server, by plural name.
 
     Attributes:
         found: the objects.

@@ -1,4 +1,4 @@
-"""What strangers do to the command line: wrong arguments, no rights, no cluster, odd terminals, closed pipes."""
+"""The command line in bad conditions: wrong arguments, no rights, no cluster, odd terminals, closed pipes."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""What the cluster's own controllers do for the API: garbage, namespaces, scale."""
+"""The cluster's own controllers: garbage collection, namespaces, scale."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the server fills in, and what it leaves as its author wrote it.
+"""Defaults that the server fills in, and fields that it leaves as their author wrote them.
 
 The rules are those of ``pkg/apis/*/v1/defaults.go``. Pods and pod templates differ: what a pod alone gets would be a
 field of the template that nobody wrote, and the next ``kubectl apply`` would trip over it.

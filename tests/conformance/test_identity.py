@@ -1,4 +1,4 @@
-"""Who may do what: service accounts, roles, reviews."""
+"""Authentication and authorization: service accounts, roles, reviews."""
 
 from typing import Any
 

@@ -77,7 +77,7 @@ def own(document: Obj, namespace: str, unique: str) -> tuple[str, Obj]:
 
 
 def settled(answer: Answer) -> Obj:
-    """What was applied, without what the cluster's controllers add meanwhile."""
+    """The applied object, without the fields that the cluster's controllers add meanwhile."""
     obj: Obj = dict(answer.ok())
     meta = dict(obj["metadata"])
     mine = [each for each in meta.pop("managedFields", []) if each["manager"] == "installer"]

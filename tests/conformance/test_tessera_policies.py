@@ -237,7 +237,7 @@ async def test_an_agent_has_one_instaslice(api: Api, two_nodes: TwoNodes) -> Non
 async def test_every_expression_fits_the_kinds_that_it_is_for(
     api: Api, unique: str, cleanup: Callable[[str], None]
 ) -> None:
-    """Where the server has the controller that checks types; the lab has none."""
+    """Runs only on a server whose controller checks types of expressions; the lab has no such controller."""
     for file in ("agent", "driver", "pods"):
         policy = next(yaml.safe_load_all((DEPLOY / "policies" / f"{file}.yaml").read_text()))
         policy["metadata"]["name"] = name = f"{unique}-{file}"

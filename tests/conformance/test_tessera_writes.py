@@ -1,4 +1,4 @@
-"""What Tessera's processes write, by their own code, against any server."""
+"""Tessera's own code writes its objects to any server."""
 
 import random
 from collections.abc import Callable

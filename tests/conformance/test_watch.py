@@ -12,7 +12,7 @@ async def labelled(api: Api, core: str, name: str, **labels: str) -> Any:
 
 
 async def version(api: Api, core: str) -> str:
-    """Where a watch begins that misses nothing from now on."""
+    """The resource version from which a watch misses no later change."""
     found = (await api("GET", f"{core}/configmaps")).ok()
     return str(found["metadata"]["resourceVersion"])
 

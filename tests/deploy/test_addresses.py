@@ -56,7 +56,7 @@ async def test_every_address_of_the_machine_answers(serve: Serve) -> None:
 
 
 async def status(session: aiohttp.ClientSession, url: str) -> int:
-    """What a server answers that begins to listen about now."""
+    """The status of the answer of a server that begins to listen about now."""
     async with asyncio.timeout(60):
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Which pods ``deploy/policies/pods.yaml`` refuses: those that use GPUs without a request, and no others."""
+"""``deploy/policies/pods.yaml`` refuses pods that use GPUs without a request, and no other pods."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -56,7 +56,7 @@ def judged(
     subresource: str = "",
     namespace: str = "team",
 ) -> str:
-    """Why the pod is refused; empty if it is not."""
+    """The reason for which the policy refuses the pod; empty if it admits the pod."""
     asked = Attributes(
         user=UserInfo(name="tenant"),
         verb="update" if old else "create",

@@ -1,4 +1,4 @@
-"""What ``tessera install`` applies is valid on every supported Kubernetes, and grants what its options need."""
+"""Objects of ``tessera install`` are valid on each supported Kubernetes, and grant the rights that its options need."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What is applied is valid on every supported Kubernetes and consistent in itself."""
+"""The objects of deploy/ are valid on every supported Kubernetes, and consistent with each other."""
 
 from collections import Counter
 

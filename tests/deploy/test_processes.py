@@ -39,7 +39,7 @@ class Process(msgspec.Struct, frozen=True):
 
     @property
     def http_port(self) -> int:
-        """Where it serves health."""
+        """The port on which the process serves its health."""
         name = "health_port" if isinstance(self.options, WebhookOptions) else "http_port"
         return int(getattr(self.options, name))
 

@@ -76,7 +76,7 @@ def constant(name: str) -> object:
 
 
 def subresources(value: ast.expr) -> list[str]:
-    """What an argument may be: a text, or a choice between texts and None."""
+    """The possible values of an argument, which is a text, or a choice between texts and None."""
     if isinstance(value, ast.IfExp):
         return subresources(value.body) + subresources(value.orelse)
     below = ast.literal_eval(value)

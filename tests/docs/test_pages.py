@@ -1,4 +1,4 @@
-"""What the pages say of the program is what the program has: links, options, metrics, conditions."""
+"""The pages name links, options, metrics and conditions that exist."""
 
 import re
 from pathlib import Path

@@ -24,7 +24,7 @@ def lab_folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def lab_arguments() -> list[str]:
-    """What the module's lab is started with; a module may say otherwise."""
+    """The arguments with which the module's lab starts; a module may override them."""
     return ["--nodes", "4xA100-40GB"]
 
 

@@ -1,4 +1,4 @@
-"""What a newcomer does with the demo's output: types what it suggests, or stops reading it."""
+"""A newcomer types the commands that the demo's output suggests, or stops reading the output."""
 
 import os
 import re

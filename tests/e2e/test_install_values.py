@@ -186,7 +186,7 @@ def replicas(name: str, count: int, resource: str) -> dict[str, Any]:
 
 
 def allocatable(cluster: Any, node: str) -> dict[str, str]:
-    """What a node gives of NVIDIA's resources, without those that it gives nothing of."""
+    """A node's allocatable NVIDIA resources, without those at 0."""
     found = cluster.get("node", node)["status"]["allocatable"]
     return {name: count for name, count in found.items() if name.startswith("nvidia.com/") and count != "0"}
 

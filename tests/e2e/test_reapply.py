@@ -18,7 +18,7 @@ def test_the_webhook_stays_trusted(cluster: Any, way: tuple[str, ...]) -> None:
 
 
 def bundle(cluster: Any) -> str:
-    """What the API server trusts the webhook by, the same in all of its entries."""
+    """The CA bundle by which the API server trusts the webhook; all entries have the same."""
     webhooks = cluster.get("mutatingwebhookconfiguration", "tessera-webhook")["webhooks"]
     (found,) = {webhook["clientConfig"].get("caBundle", "") for webhook in webhooks}
     return str(found)

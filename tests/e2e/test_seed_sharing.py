@@ -31,7 +31,7 @@ def cluster(cluster: Any) -> Any:
 
 
 def gpus(cluster: Any, node: str) -> dict[str, int]:
-    """What a node offers of NVIDIA's resources; one that is at 0 is gone as far as pods are concerned."""
+    """A node's allocatable NVIDIA resources; a resource at 0 counts as absent, as pods cannot use it."""
     told = cluster.get("node", node)["status"]["allocatable"]
     return {name: int(text) for name, text in told.items() if name.startswith("nvidia.com/") and text != "0"}
 

@@ -33,7 +33,7 @@ def test_hours_of_simulated_waiting_pass_at_once(cluster: Any) -> None:
 
 
 def test_an_idle_lab_rests(cluster: Any) -> None:
-    """What the lab still had to do may use the processor for some seconds."""
+    """The lab may use the processor for some seconds to finish earlier work."""
     pid = cluster.state.pid
 
     def rests() -> bool:

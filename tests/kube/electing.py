@@ -51,7 +51,7 @@ class LeaseServer:
 
 
 def _broken(spec: dict[str, Any]) -> str:
-    """What kube-apiserver refuses in a Lease (k8s.io/kubernetes pkg/apis/coordination/validation; int32 fields)."""
+    """The reason for which kube-apiserver refuses a Lease (pkg/apis/coordination/validation; int32 fields), or ""."""
     if not 0 < spec.get("leaseDurationSeconds", 1) < 2**31:
         return "spec.leaseDurationSeconds: must be greater than 0"
     if not 0 <= spec.get("leaseTransitions", 0) < 2**31:

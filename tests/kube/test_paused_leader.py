@@ -30,7 +30,7 @@ CONFIG_MAPS, LEASES = GroupResource("", "configmaps"), GroupResource("coordinati
 
 
 class Watching:
-    """Who wrote, who holds the Lease, and writes of those who do not."""
+    """Records each writer, the holder of the Lease, and writes by processes that do not hold it."""
 
     def __init__(self, server: ApiServer) -> None:
         self.holder, self.since = "", 0.0

@@ -1,4 +1,4 @@
-"""Who asks at once shares an answer that began after they asked."""
+"""Concurrent callers share one answer, whose work began after they called."""
 
 import asyncio
 

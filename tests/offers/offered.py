@@ -26,7 +26,7 @@ class Placed(NamedTuple):
 
 
 def chosen_among(requirements: Requirements, placed: Iterable[Placed]) -> OfferChoice | NoOfferFits:
-    """What is chosen where the nodes have these offers."""
+    """The choice for these requirements in a cluster whose nodes have these offers."""
     listed = list(placed)
     nodes = sorted({each.node for each in listed})
     table = OfferTable()

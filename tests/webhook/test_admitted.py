@@ -37,7 +37,7 @@ SHARE = msgspec.structs.replace(
 
 
 class Cluster:
-    """What a test does with nodes and pods, and the pods that the webhook was asked about."""
+    """Creates nodes and pods, and records the pods that the webhook reviewed."""
 
     def __init__(self, lab: Lab, asked: list[str]) -> None:
         self._lab = lab

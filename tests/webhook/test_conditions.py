@@ -1,4 +1,4 @@
-"""Which pods are sent to the webhook: the conditions of deploy/admission.yaml, and that no others are ever sent."""
+"""The API server sends the webhook exactly the pods that the conditions of deploy/admission.yaml select."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which ClusterPolicy counts, and which NVIDIADriver is for which node."""
+"""Selection of the ClusterPolicy in effect, and of the NVIDIADriver of each node."""
 
 from collections.abc import Mapping
 from typing import Any

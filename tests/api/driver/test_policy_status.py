@@ -1,4 +1,4 @@
-"""What a ClusterPolicy and an NVIDIADriver tell in their status."""
+"""The status of a ClusterPolicy and of an NVIDIADriver."""
 
 from typing import Any
 

@@ -250,7 +250,7 @@ def test_keys_beside_those_that_count_are_reported_by_reason() -> None:
 
 
 def places(shape: Shape, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Where a mapping of known keys stands."""
+    """The path of each mapping of known keys."""
     if isinstance(shape, Leaf):
         return
     yield path

@@ -14,7 +14,7 @@ def kind(name: str) -> LayoutCardModel:
 
 
 def counts(name: str, *models: str) -> dict[int, dict[str, int]]:
-    """What a layout wants, by index, of a node with one card of each model."""
+    """The layout's number of instances by profile and card index, for a node with one card of each model."""
     kinds = [kind(model) for model in models]
     cards = [
         MigCard(uuid=f"GPU-{n}", index=n, product=models[n], pci_device_id=each.pci_device_id)

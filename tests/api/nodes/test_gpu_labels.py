@@ -1,4 +1,4 @@
-"""Which labels of others say that a node has GPUs."""
+"""Labels that other programs set, and that show that a node has GPUs."""
 
 import pytest
 import yaml

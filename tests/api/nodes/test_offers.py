@@ -1,4 +1,4 @@
-"""What a node says about its cards, in an annotation that is bounded and always the same for the same offers."""
+"""The annotation with a node's offers: it is bounded, and equal offers give equal text."""
 
 import re
 from contextlib import suppress

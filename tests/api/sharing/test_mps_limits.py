@@ -1,4 +1,4 @@
-"""How many clients MPS serves on a card, and what each gets."""
+"""The number of MPS clients of a card, and the limits of each client."""
 
 import pytest
 

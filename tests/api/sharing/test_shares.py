@@ -30,7 +30,7 @@ def slices(*on_card: int) -> list[AdvertisedDevice]:
 
 
 def spread(chosen: tuple[str, ...]) -> list[int]:
-    """How many come from each card, most first."""
+    """The number of chosen devices of each card, largest first."""
     return sorted(Counter(map(device_of, chosen)).values(), reverse=True)
 
 

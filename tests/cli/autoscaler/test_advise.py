@@ -29,7 +29,7 @@ def rows(tmp_path: Path) -> str:
 
 
 def advised(*arguments: str, told: Told) -> str:
-    """What the command prints."""
+    """Runs the command; returns its output."""
     assert main(["autoscaler", "advise", *arguments]) == 0
     return told.readouterr().out
 

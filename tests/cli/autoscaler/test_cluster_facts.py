@@ -1,4 +1,4 @@
-"""What objects of a cluster say of its autoscaler."""
+"""Facts about a cluster's autoscaler, read from the cluster's objects."""
 
 from typing import Any
 

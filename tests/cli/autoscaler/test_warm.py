@@ -13,7 +13,7 @@ RATES = ["--pods-per-hour", "6", "--time-to-gpu", "9m", "--node-price", "0.5"]
 
 
 def warm(*arguments: str, told: Told) -> str:
-    """What the command prints."""
+    """Runs the command; returns its output."""
     assert main(["autoscaler", "warm", *RATES, *arguments]) == 0
     return told.readouterr().out
 

@@ -1,4 +1,4 @@
-"""What an administrator says about builds of driver images reaches the controller, by hand or by an installation."""
+"""An administrator's options for driver image builds reach the controller, by hand or by an installation."""
 
 from typing import Any
 
@@ -72,7 +72,7 @@ def test_builds_of_a_disconnected_site_ask_for_nothing_from_elsewhere(pool: Pool
 
 
 def _values(found: Any) -> str:
-    """What the container runs and is given; labels and tolerations have names of other people's domains, too."""
+    """The container's image, arguments and environment; labels and tolerations may name domains of others."""
     (container,) = found["spec"]["template"]["spec"]["containers"]
     return yaml.safe_dump([container["image"], container["args"], container["env"]])
 

@@ -1,4 +1,4 @@
-"""What an administrator says of registries and new nodes reaches the controller, by hand or by an installation."""
+"""An administrator's options for registries and new nodes reach the controller, by hand or by an installation."""
 
 import subprocess
 import sys

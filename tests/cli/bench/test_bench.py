@@ -82,7 +82,7 @@ def test_no_interval_of_durations_begins_below_zero() -> None:
 
 
 def test_the_same_seed_gives_the_same_samples_in_every_process(tmp_path: Path) -> None:
-    """What is drawn must not depend on the order of sets, which is another one in each process."""
+    """Random samples must not depend on the order of sets, which differs between processes."""
     files = []
     for order in ("0", "2"):
         files.append(tmp_path / f"{order}.json")

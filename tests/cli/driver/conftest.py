@@ -42,7 +42,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def origin(filled: Path) -> Iterator[str]:
-    """Where images are published."""
+    """The host of the registry to which images are published."""
     with registry(filled) as running:
         yield running.host
 

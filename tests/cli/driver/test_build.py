@@ -159,7 +159,7 @@ class ClusterWithCommand:
         self.client = self.cluster.client("test")
 
     async def build(self, wanted: BuildOrder = ORDER, *, wait: bool = True) -> None:
-        """What the command does once it has a client."""
+        """Follows a build, as the command does once it has a client."""
         client = self.cluster.client("tessera-driver")
         runtime = KubeRuntime(client=client, clock=self.clock, rng=random.Random(0))
         builds = BuildJobs(runtime, retries=BuildRetries(pause=0.0, attempts=9999))

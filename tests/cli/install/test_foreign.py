@@ -41,7 +41,7 @@ def about(done: Sequence[AppliedObject], part: str = "nvidia.com") -> dict[str, 
 
 
 async def told(place: Any, *which: Any) -> list[str]:
-    """What is warned of, but for ConfigMaps that are not there."""
+    """The warnings, without those about ConfigMaps that do not exist."""
     found = [each async for each in warnings(place.client(), choices(*which))]
     return [each for each in found if not each.startswith("ConfigMap")]
 

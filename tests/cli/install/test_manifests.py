@@ -1,4 +1,4 @@
-"""Which objects an installation is made of: those of deploy/, and what choices change of them."""
+"""The objects of an installation: those of deploy/, changed by the installation's options."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -38,7 +38,7 @@ def container(objects: Sequence[Manifest]) -> Manifest:
 
 
 def options(objects: Sequence[Manifest]) -> Any:
-    """What the agent makes of its arguments."""
+    """The agent's options, parsed from the arguments and environment of its container."""
     found = container(objects)
     env = {each["name"]: each["value"] for each in found["env"] if "value" in each}
     return parse_options(found["args"], {"NODE_NAME": "node-1", **env})
@@ -222,7 +222,7 @@ def test_the_controller_reads_the_pull_secrets_that_are_named_and_no_others() ->
 
 
 def reviewers(objects: Sequence[Manifest]) -> list[Any]:
-    """Who may connect to each port of the webhook."""
+    """The sources that the NetworkPolicy admits to each port of the webhook."""
     (policy,) = named(objects, "NetworkPolicy", "tessera-webhook")
     return [(rule["ports"][0]["port"], rule.get("from")) for rule in policy["spec"]["ingress"]]
 

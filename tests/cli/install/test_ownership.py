@@ -1,4 +1,4 @@
-"""Whose fields are whose after kubectl's have become the installer's."""
+"""The owner of each field after the installer took over kubectl's fields."""
 
 from typing import Any
 

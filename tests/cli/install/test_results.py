@@ -1,4 +1,4 @@
-"""What an installation says: of each object, of all together, and where to look next."""
+"""The output of an installation: a line for each object, a summary, and the next command to use."""
 
 import pytest
 

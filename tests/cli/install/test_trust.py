@@ -1,4 +1,4 @@
-"""How the authorities of registries come into the controller's pod, and what other ones change."""
+"""The registries' certificate authorities in the controller's pod, and the effect of a change of them."""
 
 import copy
 from pathlib import PurePath

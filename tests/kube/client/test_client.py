@@ -1,4 +1,4 @@
-"""What the client sends, verb by verb, over real HTTP, and what it makes of the answers."""
+"""The client's requests over real HTTP, verb by verb, and its reading of the answers."""
 
 import pytest
 from tests.kube.conftest import ImpatientClock, ScriptedServer, names, pod

@@ -10,7 +10,7 @@ Told = pytest.CaptureFixture[str]
 
 
 def simulated(*arguments: str, told: Told) -> str:
-    """What the command prints."""
+    """Runs the command; returns its output."""
     assert main(["autoscaler", "simulate", "--hours", "0.3", *arguments]) == 0
     return told.readouterr().out
 

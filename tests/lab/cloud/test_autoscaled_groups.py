@@ -1,4 +1,4 @@
-"""What ``--group`` says, and a standing lab's groups on virtual time."""
+"""The option ``--group``, and the groups of a running lab on virtual time."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a world of an experiment leaves behind."""
+"""The cluster of an experiment leaves no task, file or thread behind."""
 
 import tempfile
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What docs/drivers.md printed once of the experiments is what they print, and a run takes as little as it says.
+"""The experiments print the output that docs/drivers.md shows, in the time that it names.
 
 Long: thirty repetitions of everything.
 """

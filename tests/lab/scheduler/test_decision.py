@@ -1,4 +1,4 @@
-"""Where a pod goes, or why it goes nowhere."""
+"""The scheduler's choice of a node for a pod, or its reasons against every node."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Whose end makes room, and on which node."""
+"""The choice of a node and of the pods that preemption evicts there."""
 
 from typing import Any
 

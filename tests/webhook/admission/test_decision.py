@@ -1,4 +1,4 @@
-"""What becomes of pods in a cluster that has cards of every kind, and that a second look changes nothing."""
+"""Admission of pods in a cluster with cards of every kind; a second review changes nothing."""
 
 from typing import Any
 

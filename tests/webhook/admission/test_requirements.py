@@ -1,4 +1,4 @@
-"""What a pod with requirements is given, and what its author reads when there is nothing for it."""
+"""The resource that a pod with requirements gets, and the refusal that its author reads if no GPU fits."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What one pod may cost admission: however it is made, its review ends soon, and says what was too much."""
+"""The review of any pod is cheap; a pod that would cost too much is refused, and the refusal names the limit."""
 
 from itertools import count
 from typing import Any

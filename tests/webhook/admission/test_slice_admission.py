@@ -1,4 +1,4 @@
-"""What happens to a pod on its way in."""
+"""Admission changes pods that ask for slices."""
 
 import base64
 from collections.abc import Sequence
@@ -74,7 +74,7 @@ def test_every_container_is_charged_for_its_own_slices() -> None:
 
 
 def counted_by_kubernetes(spec: dict[str, Any]) -> int:
-    """What a ResourceQuota charges for a pod, in Gi (k8s.io/component-helpers/resource, PodRequests)."""
+    """The amount that a ResourceQuota charges for a pod, in Gi (k8s.io/component-helpers/resource, PodRequests)."""
 
     def own(container: dict[str, Any]) -> int:
         amounts: dict[str, str] = (container.get("resources") or {}).get("requests") or {}

@@ -1,4 +1,4 @@
-"""What admission knows of the nodes with GPUs, from what they say and from what they show."""
+"""Admission's view of nodes with GPUs, from their annotations, labels and allocatable resources."""
 
 import logging
 from typing import Any

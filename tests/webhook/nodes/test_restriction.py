@@ -1,4 +1,4 @@
-"""Which nodes a pod's node selector and required node affinity leave, and its node's name."""
+"""The nodes that a pod's node selector, required node affinity and node name admit."""
 
 from typing import Any
 

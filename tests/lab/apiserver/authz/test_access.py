@@ -1,4 +1,4 @@
-"""Who asks and what they may: tokens, reviews, RBAC refusals, the audit log."""
+"""Identity and rights of clients: tokens, reviews, RBAC refusals, the audit log."""
 
 from typing import Any
 

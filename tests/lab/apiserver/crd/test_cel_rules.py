@@ -40,7 +40,7 @@ SPEC = node(
 
 
 def refused(spec: Any, old: Any = None, *, schema: Mapping[str, Any] = SPEC) -> list[str]:
-    """What is wrong with a spec, new or in the place of another."""
+    """The errors of a spec that is created, or that replaces ``old``."""
     shape = StructuralSchema({"type": "object", "properties": {"spec": schema}})
     found = shape.validate({"spec": spec}, None if old is None else {"spec": old})
     return [f"{cause.field}: {cause.message}" for cause in found]

@@ -1,4 +1,4 @@
-"""Which CustomResourceDefinitions may be created, and why not."""
+"""The server creates valid CustomResourceDefinitions, and refuses others with a reason."""
 
 from typing import Any
 

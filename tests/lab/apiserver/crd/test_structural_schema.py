@@ -1,4 +1,4 @@
-"""What a CRD's schema does to custom resources, in Kubernetes' words."""
+"""A CRD's schema prunes, defaults and refuses custom resources, with Kubernetes' messages."""
 
 from typing import Any
 

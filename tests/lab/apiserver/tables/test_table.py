@@ -1,4 +1,4 @@
-"""What kubectl get shows: pod status, columns of built-in kinds, columns that a CRD defines."""
+"""The columns of ``kubectl get``: pod status, columns of built-in kinds, columns that a CRD defines."""
 
 from typing import Any
 

@@ -103,7 +103,7 @@ def test_with_tesseras_order_of_steps_the_same_timers_hold() -> None:
 
 @pytest.fixture(scope="module")
 def measured() -> GroupTimes:
-    """What nodes with built drivers take when nothing disturbs them."""
+    """The times of nodes with built drivers when nothing disturbs them."""
     return simulate_autoscaling(
         AutoscalingSettings(scenario=BUILT, timers=AutoscalerTimers(), pods=4, hours=ENOUGH), ENTRYPOINT
     ).times

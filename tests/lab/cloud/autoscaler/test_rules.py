@@ -1,4 +1,4 @@
-"""What the simulated cluster autoscaler decides in one scan, as tables; and what holds whatever happens."""
+"""Decisions of the simulated cluster autoscaler in one scan, as tables; and invariants under random events."""
 
 from collections.abc import Sequence
 
@@ -38,7 +38,7 @@ def world(
     unregistered: dict[str, float] | None = None,
     group: NodeGroup = GROUP,
 ) -> AutoscalerSnapshot:
-    """What a scan sees of one group."""
+    """The input of a scan, with one node group."""
     asked = unregistered or {}
     view = GroupView(group=group, target=len(nodes) + len(asked) if target is None else target, unregistered=asked)
     return AutoscalerSnapshot(now=now, groups=[view], nodes=nodes, pending=pending)
@@ -181,7 +181,7 @@ class SimulatedCloud:
         self.now = 0.0
 
     def view(self, pods: int) -> AutoscalerSnapshot:
-        """What the autoscaler sees; pods take the cards that are there."""
+        """The input of a scan; waiting pods take the cards that are usable."""
         nodes, waiting = [], pods
         for name, (_, joined, usable) in self.machines.items():
             if self.now >= joined:

@@ -1,4 +1,4 @@
-"""What a simulated command does."""
+"""Simulated commands: their output, duration and exit code."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What kubelet checks before it takes a plugin, and what it does to its folder."""
+"""Kubelet's checks before it accepts a plugin, and its changes to the plugins' folder."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the device manager remembers over a restart."""
+"""The state that the device manager keeps over a restart."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which device belongs to which container."""
+"""The assignment of devices to containers."""
 
 from collections.abc import Sequence
 from typing import Any

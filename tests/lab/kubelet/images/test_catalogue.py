@@ -1,4 +1,4 @@
-"""What registries of a simulated world hold, and what they answer."""
+"""The images of simulated registries, and the registries' answers."""
 
 import pytest
 

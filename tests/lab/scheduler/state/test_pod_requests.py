@@ -1,4 +1,4 @@
-"""How much of a node a pod needs."""
+"""The resources of a node that a pod needs."""
 
 from typing import Any
 

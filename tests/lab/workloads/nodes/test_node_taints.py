@@ -1,4 +1,4 @@
-"""Which taint the control plane gives a node for what the node says of itself."""
+"""The control plane taints a node by the conditions that the node reports."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What goes with its owner, what stays, and what nobody ends."""
+"""The garbage collector deletes objects with their owner, keeps others, and never ends some."""
 
 from collections.abc import Callable
 from typing import Any

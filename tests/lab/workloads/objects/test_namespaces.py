@@ -1,4 +1,4 @@
-"""What comes with a namespace, what goes with it, and where Services lead."""
+"""Objects that a namespace creates, objects that its deletion removes, and endpoints of Services."""
 
 from collections.abc import Callable
 from typing import Any

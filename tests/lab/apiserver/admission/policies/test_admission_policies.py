@@ -1,4 +1,4 @@
-"""What this server adds to, or leaves out of, validating admission policies; the rest is in tests/conformance."""
+"""Differences of this server in validating admission policies; the rest is in tests/conformance."""
 
 import json
 from typing import Any

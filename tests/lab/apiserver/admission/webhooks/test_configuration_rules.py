@@ -1,4 +1,4 @@
-"""Which webhook configurations may be stored."""
+"""Rules for webhook configurations that the server stores."""
 
 import base64
 from typing import Any
