@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # What the tests run beside Python; unpacked into .venv where this machine has none.
-TOOLS := kubectl docker-registry skopeo
+TOOLS := kubectl docker-registry skopeo prometheus promtool
 # The tests start some hundred processes: each finds its modules compiled.
 unexport PYTHONDONTWRITEBYTECODE
 

@@ -1,0 +1,29 @@
+"""All generated files by their path below ``deploy/monitoring/``."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from monitoring.manifests import RUNBOOKS, pod_monitors, prometheus, prometheus_rule, rules, to_yaml
+
+#: Where the files lie in a checkout; they ship with the manifests.
+FOLDER = Path(__file__).parents[1] / "deploy" / "monitoring"
+
+
+def generate(runbooks: str = RUNBOOKS) -> Mapping[str, str]:
+    """Returns the text of each file.
+
+    Args:
+        runbooks: URL of the folder with the pages of alerts.
+    """
+    kustomization = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": ["prometheus-rule.yaml", "pod-monitors.yaml"],
+    }
+    return {
+        "prometheus/kustomization.yaml": to_yaml(kustomization),
+        "prometheus/prometheus-rule.yaml": to_yaml(prometheus_rule(runbooks)),
+        "prometheus/pod-monitors.yaml": to_yaml(*pod_monitors()),
+        "prometheus/rules.yaml": to_yaml(rules(runbooks)),
+        "prometheus/prometheus.yaml": to_yaml(prometheus()),
+    }

@@ -1,0 +1,109 @@
+"""The rules as files for Prometheus and its operator, and how Prometheus finds Tessera's pods."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from monitoring.alerts import ALERTS
+from monitoring.recordings import RECORDINGS
+
+NAMESPACE = "tessera-system"
+#: Component -> the port's name, of the pods that show metrics.
+COMPONENTS = ("tessera-agent", "tessera-controller", "tessera-webhook")
+#: Where the pages of the alerts are found, unless another place is given.
+RUNBOOKS = "https://tessera.dev/docs/runbooks"
+_HEADER = "# Written by `python -m monitoring`; change the source in monitoring/ instead.\n"
+
+Document = Mapping[str, Any]
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as they are."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def to_yaml(*documents: Document) -> str:
+    """Returns the documents as one text, always the same."""
+    return _HEADER + yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=10_000)
+
+
+def rules(runbooks: str = RUNBOOKS) -> Document:
+    """Returns a file of rules for Prometheus."""
+    groups = [
+        {"name": name, "rules": [{"record": each.name, "expr": each.expr} for each in recordings]}
+        for name, recordings in RECORDINGS.items()
+    ]
+    alerts = [each.rule(runbooks) for each in ALERTS]
+    return {"groups": [*groups, {"name": "tessera-alerts", "rules": alerts}]}
+
+
+def prometheus_rule(runbooks: str = RUNBOOKS) -> Document:
+    """Returns the rules for the Prometheus operator."""
+    return {**_head("monitoring.coreos.com/v1", "PrometheusRule", "tessera"), "spec": rules(runbooks)}
+
+
+def pod_monitors() -> list[Document]:
+    """Returns the scrape of each component for the Prometheus operator.
+
+    Series keep their own labels ``namespace``, ``pod`` and ``container``, which name the holder of a card. So the
+    target has none of these labels; it has the node's name.
+    """
+    return [
+        {
+            **_head("monitoring.coreos.com/v1", "PodMonitor", component),
+            "spec": {
+                "selector": {"matchLabels": {"app.kubernetes.io/name": component}},
+                "podMetricsEndpoints": [
+                    {
+                        "port": "http",
+                        "honorLabels": True,
+                        "relabelings": [
+                            {"targetLabel": "job", "replacement": component},
+                            {"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "node"},
+                            {"action": "labeldrop", "regex": "namespace|pod|container"},
+                        ],
+                    }
+                ],
+            },
+        }
+        for component in COMPONENTS
+    ]
+
+
+def prometheus() -> Document:
+    """Returns a configuration for a Prometheus without operator, in the cluster."""
+    discovery = {"role": "pod", "namespaces": {"names": [NAMESPACE]}}
+    label = "__meta_kubernetes_pod_label_app_kubernetes_io_name"
+    return {
+        "rule_files": ["rules.yaml"],
+        "scrape_configs": [
+            {
+                "job_name": component,
+                "honor_labels": True,
+                "kubernetes_sd_configs": [discovery],
+                "relabel_configs": [
+                    {"source_labels": [label], "regex": component, "action": "keep"},
+                    {"source_labels": ["__meta_kubernetes_pod_container_port_name"], "regex": "http", "action": "keep"},
+                    {"source_labels": ["__meta_kubernetes_pod_node_name"], "target_label": "node"},
+                ],
+            }
+            for component in COMPONENTS
+        ],
+    }
+
+
+def _head(version: str, kind: str, name: str) -> dict[str, Any]:
+    labels = {"app.kubernetes.io/name": name, "app.kubernetes.io/part-of": "tessera"}
+    return {
+        "apiVersion": version,
+        "kind": kind,
+        "metadata": {"name": name, "namespace": NAMESPACE, "labels": labels},
+    }

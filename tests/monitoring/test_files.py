@@ -1,0 +1,77 @@
+"""The files of deploy/monitoring are what the source generates, and fit the pods of deploy/."""
+
+import subprocess
+from typing import Any
+
+import pytest
+import yaml
+from monitoring.files import FOLDER, generate
+from monitoring.manifests import COMPONENTS, NAMESPACE, pod_monitors, prometheus, prometheus_rule, rules
+from tests.monitoring.conftest import Promtool
+
+from tessera.manifests import install_manifests
+
+FILES = generate()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_is_what_the_source_generates(name: str) -> None:
+    assert (FOLDER / name).read_text(encoding="utf-8") == FILES[name], "run: python -m monitoring"
+
+
+def test_there_is_no_other_file() -> None:
+    assert {path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*") if path.is_file()} == set(FILES)
+
+
+def test_the_text_is_always_the_same() -> None:
+    assert generate() == FILES
+
+
+def test_promtool_finds_no_mistake_in_the_rules(promtool: Promtool) -> None:
+    promtool.run("check", "rules", "--lint=all", "--lint-fatal", str(FOLDER / "prometheus" / "rules.yaml"))
+
+
+def test_the_operator_gets_the_same_rules() -> None:
+    text = (FOLDER / "prometheus" / "rules.yaml").read_text(encoding="utf-8")
+    assert yaml.safe_load(text) == rules() == prometheus_rule()["spec"]
+
+
+def test_pages_of_alerts_can_lie_elsewhere() -> None:
+    urls = [
+        rule["annotations"]["runbook_url"]
+        for group in rules("https://wiki.example/tessera")["groups"]
+        for rule in group["rules"]
+        if "alert" in rule
+    ]
+    assert urls
+    assert all(url.startswith("https://wiki.example/tessera/Tessera") for url in urls)
+
+
+def pods() -> dict[str, Any]:
+    """The pod templates of the installation by name."""
+    workloads = [each for each in install_manifests() if "template" in each.get("spec", {})]
+    return {each["metadata"]["name"]: each for each in workloads}
+
+
+@pytest.mark.parametrize("monitor", pod_monitors(), ids=lambda monitor: monitor["metadata"]["name"])
+def test_a_pod_monitor_selects_pods_of_the_installation_and_their_port(monitor: dict[str, Any]) -> None:
+    workload = pods()[monitor["metadata"]["name"]]
+    assert workload["metadata"]["namespace"] == monitor["metadata"]["namespace"] == NAMESPACE
+    template = workload["spec"]["template"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    ports = [port["name"] for each in template["spec"]["containers"] for port in each["ports"]]
+    assert [each["port"] for each in monitor["spec"]["podMetricsEndpoints"]] == ["http"]
+    assert "http" in ports
+
+
+def test_each_component_is_scraped_with_and_without_the_operator() -> None:
+    assert set(COMPONENTS) == set(pods())
+    assert [each["metadata"]["name"] for each in pod_monitors()] == list(COMPONENTS)
+    assert [each["job_name"] for each in prometheus()["scrape_configs"]] == list(COMPONENTS)
+
+
+def test_kubectl_renders_rules_and_monitors() -> None:
+    command = ["kubectl", "kustomize", str(FOLDER / "prometheus")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    kinds = [each["kind"] for each in yaml.safe_load_all(done.stdout)]
+    assert sorted(kinds) == ["PodMonitor", "PodMonitor", "PodMonitor", "PrometheusRule"]
