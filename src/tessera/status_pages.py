@@ -1,4 +1,4 @@
-"""The HTTP pages of every process: ``/metrics``, ``/healthz`` and ``/readyz``.
+"""The HTTP pages of every process: ``/metrics``, ``/healthz`` and ``/readyz``, and pages of JSON of its own.
 
 Controller and agent serve them with :func:`serve_status`. The webhook serves the same pages from a second thread
 (:mod:`tessera.webhook.serving.server`), so that they answer during a review. The server of ``prometheus_client`` has
@@ -6,7 +6,7 @@ no probes.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -14,7 +14,12 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 #: Receives (address, port) of a server once it listens.
 OnListening = Callable[[str, int], None]
 
-TEXT = "text/plain"
+#: Makes the text of a process's own pages of JSON, by path.
+JsonDocuments = Mapping[str, Callable[[], bytes]]
+
+NO_DOCUMENTS: JsonDocuments = {}
+TEXT, JSON = "text/plain", "application/json"
+_PATHS = ("/healthz", "/metrics", "/readyz")
 
 
 class ProcessStatus(Protocol):
@@ -45,8 +50,10 @@ def unavailable(reason: str) -> Page:
     return Page(503, TEXT, f"{reason}\n".encode())
 
 
-def status_page(path: str, process: ProcessStatus) -> Page:
+def status_page(path: str, process: ProcessStatus, documents: JsonDocuments = NO_DOCUMENTS) -> Page:
     """Returns the page of a path. ``/healthz`` answers 200 as long as the process runs."""
+    if path in documents:
+        return Page(200, JSON, documents[path]())
     match path:
         case "/metrics":
             return Page(200, CONTENT_TYPE_LATEST, process.metrics_text())
@@ -56,11 +63,16 @@ def status_page(path: str, process: ProcessStatus) -> Page:
             reason = process.unready_reason()
             return unavailable(reason) if reason else _OK
         case _:
-            return Page(404, TEXT, b"there are /healthz, /readyz and /metrics\n")
+            return Page(404, TEXT, b"there are " + ", ".join(sorted((*documents, *_PATHS))).encode() + b"\n")
 
 
 async def serve_status(
-    process: ProcessStatus, port: int, *, address: str | None = None, on_listening: OnListening | None = None
+    process: ProcessStatus,
+    port: int,
+    *,
+    address: str | None = None,
+    on_listening: OnListening | None = None,
+    documents: JsonDocuments = NO_DOCUMENTS,
 ) -> None:
     """Serves the pages until cancelled.
 
@@ -69,6 +81,7 @@ async def serve_status(
         port: TCP port; 0 picks a free one.
         address: address to listen on; None for all, IPv6 too.
         on_listening: called once the port is open.
+        documents: further pages of JSON, by path.
 
     Raises:
         OSError: the port is taken.
@@ -76,7 +89,7 @@ async def serve_status(
     from aiohttp import web
 
     async def answer(request: web.Request) -> web.Response:
-        page = status_page(request.path, process)
+        page = status_page(request.path, process, documents)
         return web.Response(status=page.status, body=page.body, headers={"content-type": page.content_type})
 
     app = web.Application()

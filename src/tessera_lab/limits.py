@@ -32,3 +32,9 @@ LAB_QUESTION = Limit(
     "a request to a lab's control socket",
     "the names of an image's pull secrets fit",
 )
+POD_PAGE = Limit(
+    32 * 2**20,
+    "bytes",
+    "a page of a pod that the API server's proxy passes on",
+    "the metrics of a node with 64 cards have 4 MiB",
+)

@@ -47,6 +47,8 @@ class Objects:
         if plural in self.refused:
             text = f'{plural} is forbidden: User "jane" cannot list resource "{plural}" in API group "" at the cluster'
             return 403, _failure(403, "Forbidden", text)
+        if "proxy" in parts:
+            return 200, self.found["usage"][0]
         if plural not in self.found:
             return 404, _failure(404, "NotFound", "the server could not find the requested resource")
         every = [each for each in self.found[plural] if namespace in ("", each["metadata"].get("namespace", ""))]
@@ -224,6 +226,10 @@ def objects() -> dict[str, list[Obj]]:
         "jobs": [{"metadata": meta("train"), "spec": {"parallelism": 2}, "status": {"conditions": [
             {"type": "Suspended", "status": "False", "reason": "r", "message": "m"}]}}],
         "statefulsets": [],
+        "usage": [{"node": "n2", "driver": "580", "cards": [{"uuid": "GPU-1", "model": "NVIDIA A100",
+            "absent": {"power": "not_supported"}, "throttled": ["sw_power_cap"], "values": {"temperature": 40}}],
+            "leases": [{"namespace": "team", "pod": "a", "uid": "uid-a", "container": "main", "device": "GPU-1",
+            "kind": "whole", "share": 1, "state": "idle", "evidence": "no process for 31 min"}]}],
         "daemonsets": [{"metadata": meta("rival"), "spec": {"template": {"spec": {"containers": [
             {"name": "plugin", "image": "nvcr.io/nvidia/k8s-device-plugin:v1"}]}}}}],
         "configmaps": [{"metadata": {"name": "provisioning-records", "namespace": "tessera-system"}, "data": {

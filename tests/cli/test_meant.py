@@ -24,7 +24,7 @@ def server(tmp_path: Path) -> Iterator[tuple[Objects, list[str]]]:
     [
         (["wy", "a"], "there is no command 'wy'; did you mean 'why'? see 'tessera --help'"),
         (["driver", "statsu"], "there is no command 'statsu'; did you mean 'status'? see 'tessera driver --help'"),
-        (["zzz"], "there is no command 'zzz'; the commands are map, why, plan"),
+        (["zzz"], "there is no command 'zzz'; the commands are map, why, top"),
     ],
 )
 def test_a_mistyped_command(command: list[str], said: str, capsys: Told) -> None:

@@ -145,7 +145,7 @@ _PASSED_ON = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
     help="Folder on the host for pipes and logs of the MPS daemons.",
 )
 @click.option("--mps-mount", type=_FOLDER, help="Path of --mps-root in this container.  [default: the same path]")
-@click.option("--http-port", type=click.IntRange(0, 65535), help="Serve /metrics, /healthz and /readyz here.")
+@click.option("--http-port", type=click.IntRange(0, 65535), help="Serve /metrics, /usage, /healthz and /readyz here.")
 @click.option(
     "--metric-names",
     type=click.Choice(["dcgm-4.8", "dcgm-4.9", "both"]),

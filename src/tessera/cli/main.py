@@ -17,6 +17,8 @@ from tessera.cli.base.console import print_error, say, tolerate_any_encoding
 COMMANDS: Table = {
     "map": ("tessera.cli.map", "Show each card's slices, the pods that have them, and the free slots."),
     "why": ("tessera.cli.why", "Explain why a pod waits or why a node's cards are not as configured."),
+    "top": ("tessera.cli.top", "Show live what cards and pods do: load, memory, power."),
+    "idle": ("tessera.cli.idle", "List cards and slices that pods hold and do not use."),
     "plan": ("tessera.cli.plan", "Compute a MIG layout for a card model, without a cluster."),
     "config": (
         "tessera.cli.config.command",

@@ -8,6 +8,7 @@ and the nodes that they refuse, how full the cards are, and the pods that are se
 from collections.abc import Iterator
 
 from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, NodeName, resource_of
+from tessera.api.nodes.agent_pod import AGENT_LABEL
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.messages import profiles_text
 from tessera.controller.slicing.slicer import Slicer
@@ -19,7 +20,7 @@ from tessera.explain.counterfactuals import (
     room_if_ended,
 )
 from tessera.explain.explanation import Explanation
-from tessera.explain.snapshot import AGENT_LABEL, ClusterView
+from tessera.explain.snapshot import ClusterView
 from tessera.placement.demand import Fragmented, Full, NeverFits, NoNode, Reason, UnknownProfile
 from tessera.text import count_noun, list_names
 

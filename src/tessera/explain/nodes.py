@@ -14,6 +14,7 @@ from tessera.api.driver.node_status import ADVERTISED_CONDITION as ADVERTISED
 from tessera.api.driver.node_status import DRIVER_ANNOTATION, WAITING_FOR_KUBELET, DriverPhase, DriverStatus
 from tessera.api.instaslice import OBJECT_CONDITION
 from tessera.api.names import MIG_CONFIG_LABEL, MIG_CONFIG_STATE_LABEL, is_on_demand
+from tessera.api.nodes.agent_pod import AGENT_LABEL
 from tessera.api.nodes.gpu_labels import ACCELERATOR_LABELS, PRESENT_LABELS
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
 from tessera.api.sharing.profile_selection import PROFILE_LABEL
@@ -22,7 +23,7 @@ from tessera.explain.explanation import Explanation
 from tessera.explain.fixed_resources import dynamic_resources
 from tessera.explain.node_reasons import relevant_warnings, remedies_for, remedies_for_empty_node, remedy_fields
 from tessera.explain.node_startup import describe_startup, explain_startup
-from tessera.explain.snapshot import AGENT_LABEL, ClusterView
+from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import Condition, Node
 from tessera.provisioning.node_readiness import condition_of
 from tessera.text import list_names

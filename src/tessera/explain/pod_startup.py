@@ -6,6 +6,7 @@ that stops containers in general (images, configuration).
 
 from collections.abc import Iterator
 
+from tessera.api.nodes.agent_pod import AGENT_LABEL
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.allocation import Allocation
 from tessera.controller.slicing.messages import profiles_text
@@ -13,7 +14,7 @@ from tessera.controller.slicing.slicer import Slicer
 from tessera.explain.capacity import explain_no_room
 from tessera.explain.explanation import Explanation
 from tessera.explain.fixed_resources import any_node_offers, explain_fixed_request, fixed_requests, waiting_containers
-from tessera.explain.snapshot import AGENT_LABEL, ClusterView
+from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import CoreEvent, Pod
 
 #: Reasons of the agent's events for a slice that it cannot make (:mod:`tessera.agent.slices.state_machine`).

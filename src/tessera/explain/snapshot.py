@@ -21,8 +21,7 @@ from tessera.limits.processes import LEASE_DURATION
 from tessera.provisioning.milestones import ProvisioningRecord
 from tessera.text import age
 
-#: Label of the agents' pods and name of the controller's Lease, as deploy/ has them.
-AGENT_LABEL = ("app.kubernetes.io/name", "tessera-agent")
+#: Name of the controller's Lease, as deploy/ has it.
 LEASE = "tessera-controller"
 
 #: Kinds without which the controller's state cannot be made.

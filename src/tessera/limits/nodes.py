@@ -62,3 +62,15 @@ OS_IMAGE = Limit(
     "a node's osImage; the rest is not read",
     "kubelet's are below 100; regular expressions read it",
 )
+USAGE_PAGE = Limit(
+    8 * 2**20,
+    "bytes",
+    "the page `/usage` of an agent that a command reads",
+    "64 cards with 512 slices and as many pods have 1 MiB",
+)
+USAGE_LEASES = Limit(
+    10_000,
+    "leases",
+    "leases on the page `/usage` of an agent",
+    "an agent lists no more by default (`--max-series`)",
+)

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from tessera.kube.transport.interface import Response
+
 #: A Kubernetes object as JSON.
 Obj = dict[str, Any]
 #: Returns the lines that a container has printed, by namespace, pod and container; LookupError if it has not started.
@@ -35,6 +37,8 @@ class CommandResult(msgspec.Struct, frozen=True):
 #: Runs a command in a container, by namespace, pod and container; LookupError if the container does not run,
 #: NotImplementedError if the simulated container has no such command.
 RunCommand = Callable[[str, str, str, Sequence[str]], Awaitable[CommandResult]]
+#: Gets a page of a pod, by address, port and path; LookupError if the address is none of this server's pods.
+GetPage = Callable[[str, int, str], Awaitable[Response]]
 
 
 class GroupResource(NamedTuple):

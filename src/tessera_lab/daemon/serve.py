@@ -42,6 +42,7 @@ from tessera_lab.cluster.cluster import ADMIN, ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes, parse_system
 from tessera_lab.daemon.control_socket import RequestHandler, format_gpu_list, serve_control_socket
 from tessera_lab.daemon.lab_folder import LabState, lock_folder, publish_state
+from tessera_lab.daemon.pod_pages import pod_page_getter
 from tessera_lab.experiments.scenarios import article_registries
 from tessera_lab.installation.image_resolver import SimulatedResolver
 from tessera_lab.installation.install import TesseraCommands, build_entrypoint, install_tessera
@@ -155,7 +156,11 @@ class LabProcess:
         await front.start()
         cluster.connect = lambda credentials: _transport(front.url, authority, credentials)
         try:
-            async with cluster.running(), serve_control_socket(self._folder, self._control_handlers(cluster)):
+            async with (
+                pod_page_getter(self._network) as cluster.server.parts.get_page,
+                cluster.running(),
+                serve_control_socket(self._folder, self._control_handlers(cluster)),
+            ):
                 await self._wait_until_usable(cluster, clock)
                 self._is_usable = True
                 async with run_autoscaler(

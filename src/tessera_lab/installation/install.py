@@ -93,8 +93,16 @@ def _registry(cluster: "SimulatedCluster") -> SimulatedResolver:
 
 
 def _in_lab(options: ControllerOptions, context: ContainerContext) -> ControllerOptions:
-    """Pods of the lab share one machine's ports and sockets; nobody probes them here."""
-    return dataclasses.replace(options, http_port=None, record_socket=_record_socket(context))
+    """Pods of the lab share one machine's ports and sockets: each listens on its own address, or not at all."""
+    options = dataclasses.replace(options, record_socket=_record_socket(context))
+    if _listens(context):
+        return dataclasses.replace(options, http_address=context.pod.ip)
+    return dataclasses.replace(options, http_port=None)
+
+
+def _listens(context: ContainerContext) -> bool:
+    """True if the pod's address is one of this machine, on which its container can listen."""
+    return not isinstance(context.host.plugins, InProcessPlugins)
 
 
 def _record_socket(context: ContainerContext) -> str:
@@ -118,7 +126,8 @@ async def _agent(
     # Where the host has its driver nobody waits for markers, and a machine has 128 inotify instances for all its nodes.
     waits = context.host.machine is not None and context.host.machine.host_driver is None
     markers = context.host.markers if waits else None
-    options = msgspec.structs.replace(options, http_port=None, markers_dir=markers, **_folders(context))
+    listening = {"http_address": context.pod.ip} if _listens(context) else {"http_port": None}
+    options = msgspec.structs.replace(options, markers_dir=markers, **listening, **_folders(context))
     options = msgspec.structs.replace(options, record_socket=_record_socket(context))
     options.state_dir.mkdir(parents=True, exist_ok=True)
     clock = context.clock
@@ -160,12 +169,11 @@ def _folders(context: ContainerContext) -> dict[str, Any]:
 async def _webhook(
     cluster: "SimulatedCluster", options: WebhookOptions, context: ContainerContext, client: Client, rng: random.Random
 ) -> None:
-    socketless = isinstance(context.host.plugins, InProcessPlugins)
-    options = dataclasses.replace(
-        options, address=context.pod.ip, port=None if socketless else options.port, health_port=None
-    )
+    options = dataclasses.replace(options, address=context.pod.ip)
+    if not _listens(context):
+        options = dataclasses.replace(options, port=None, health_port=None)
     webhook = WebhookReplica(options, client, context.clock, rng=rng)
-    if socketless:
+    if not _listens(context):
         cluster.reviewers[(options.namespace, options.service)] = webhook.review
     await webhook.run()
 

@@ -73,7 +73,8 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
         simulate: cards to simulate, e.g. ``4xA100-40GB``; ``None`` for the machine's own cards.
         simulated_state: file that keeps the simulated cards over restarts; in ``state_dir`` unless given.
         namespace: namespace of the Instaslice objects.
-        http_port: port of ``/metrics``, ``/healthz`` and ``/readyz``; ``None`` for no server.
+        http_port: port of ``/metrics``, ``/usage``, ``/healthz`` and ``/readyz``; ``None`` for no server.
+        http_address: address of that port; ``None`` for all.
         metric_names: names of dcgm-exporter's series in ``/metrics``.
         max_series: most series of ``/metrics`` with labels of pods.
         claim_timeout: seconds that PreStartContainer waits for a slice; kubelet itself gives up after 30.
@@ -110,6 +111,7 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     simulated_state: Path | None = None
     namespace: str = INSTASLICE_NAMESPACE
     http_port: int | None = None
+    http_address: str | None = None
     metric_names: MetricNames = MetricNames.BOTH
     max_series: int = 10_000
     claim_timeout: float = 25.0

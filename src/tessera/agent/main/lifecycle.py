@@ -17,6 +17,8 @@ from collections.abc import Coroutine, Iterator
 from contextlib import AsyncExitStack
 from typing import Any
 
+import msgspec
+
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.marker_files import MarkerFiles
 from tessera.agent.base.node_objects import NodeMirror
@@ -29,6 +31,7 @@ from tessera.agent.driver.ready_condition import ReadyConditionWriter
 from tessera.agent.main.run import run_components
 from tessera.agent.main.wiring import Components
 from tessera.agent.mps.interfaces import ControlFailed
+from tessera.api.nodes.usage import USAGE_PATH, NodeUsage
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.event_recorder import EventRecorder
@@ -121,7 +124,11 @@ class _Lifecycle:
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
             if self._options.http_port is not None:
-                group.create_task(serve_status(self, self._options.http_port))
+                documents = {USAGE_PATH: self._usage_json}
+                pages = serve_status(
+                    self, self._options.http_port, address=self._options.http_address, documents=documents
+                )
+                group.create_task(pages)
             group.create_task(serve_records(self._environment.recorders, self._options.record_socket))
             for part in (self._events.run(), self._node.informer.run(), self._condition.run()):
                 group.create_task(part)
@@ -186,6 +193,12 @@ class _Lifecycle:
     def metrics_text(self) -> bytes:
         """See :meth:`~tessera.status_pages.ProcessStatus.metrics_text`; empty while no driver is open."""
         return b"" if self._components is None else self._components.metrics_text()
+
+    def _usage_json(self) -> bytes:
+        """The page ``/usage``; no cards while no driver is open."""
+        if self._components is None:
+            return msgspec.json.encode(NodeUsage(node=self._options.node_name))
+        return self._components.exporter.usage_json()
 
     def unready_reason(self) -> str:
         """See :meth:`~tessera.status_pages.ProcessStatus.unready_reason`."""

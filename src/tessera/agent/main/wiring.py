@@ -310,7 +310,12 @@ class Components:
             processes=ProcessTable(),
             clock=self.clock,
         )
-        series = ExpositionOptions(names=options.metric_names, node=options.node_name, max_series=options.max_series)
+        series = ExpositionOptions(
+            names=options.metric_names,
+            node=options.node_name,
+            max_series=options.max_series,
+            simulated=self.hardware.simulated,
+        )
         return Exporter(sampler, series, self.changes, self.clock)
 
     def _build_node_status(self) -> NodeStatusPublisher:

@@ -1,4 +1,4 @@
-"""Keeps the text of ``/metrics`` about cards and their users up to date, beside the scrapes.
+"""Keeps the pages ``/metrics`` and ``/usage`` about cards and their users up to date, beside the scrapes.
 
 The exporter takes a sample each :data:`PERIOD` seconds, and also when the agent notes a change, such as a new slice, so
 that a slice made before a scrape is in it. Between two samples lies at least :data:`SHORTEST`, for a burst of changes
@@ -7,10 +7,14 @@ costs one sample.
 
 import logging
 
+import msgspec
+
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.monitoring.exposition import ExpositionOptions, render
-from tessera.agent.monitoring.lease_states import JudgedLease, LeaseStates
+from tessera.agent.monitoring.lease_states import LeaseStates
 from tessera.agent.monitoring.sampler import NodeSampler
+from tessera.agent.monitoring.usage_report import report_usage
+from tessera.api.nodes.usage import NodeUsage
 from tessera.clock import Clock
 from tessera.nvml.interface import GpuEvent
 
@@ -40,7 +44,7 @@ class Exporter:
         #: By card, the last XID that the driver reported.
         self._last_xids: dict[str, int] = {}
         self._states = LeaseStates()
-        self._leases: tuple[JudgedLease, ...] = ()
+        self._report = NodeUsage(node=options.node)
         self._text = b""
 
     @property
@@ -48,10 +52,9 @@ class Exporter:
         """The series of the last sample; empty before the first one."""
         return self._text
 
-    @property
-    def leases(self) -> tuple[JudgedLease, ...]:
-        """The leases of the last sample with their states."""
-        return self._leases
+    def usage_json(self) -> bytes:
+        """The page ``/usage`` of the last sample; no cards before the first one."""
+        return msgspec.json.encode(self._report)
 
     def note_hardware_event(self, event: GpuEvent | None) -> None:
         """Notes the XID of a hardware event."""
@@ -63,9 +66,8 @@ class Exporter:
         while True:
             count = self._changes.count
             sample = await self._sampler.take()
-            self._leases = self._states.handle(sample)
-            self._text = render(
-                sample, self._options, unix_time=self._clock.now(), last_xids=self._last_xids, judged=self._leases
-            )
+            judged, now = self._states.handle(sample), self._clock.now()
+            self._report = report_usage(sample, self._options, unix_time=now, judged=judged)
+            self._text = render(sample, self._options, unix_time=now, last_xids=self._last_xids, judged=judged)
             await self._clock.sleep(SHORTEST)
             await self._changes.wait(count, PERIOD - SHORTEST)

@@ -32,7 +32,7 @@ from tessera.agent.monitoring.families import (
     of_dialect,
 )
 from tessera.agent.monitoring.lease_states import JudgedLease
-from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, NodeSample
+from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, NodeSample, measure_lease
 from tessera.nvml.measurements import THROTTLE_REASONS, Quantity
 
 Labels = Mapping[str, str]
@@ -62,11 +62,13 @@ class ExpositionOptions(msgspec.Struct, frozen=True, kw_only=True):
         names: dialect of dcgm-exporter's names.
         node: name of the node, for dcgm-exporter's label.
         max_series: most rows with labels of pods.
+        simulated: True if the cards exist only in a lab.
     """
 
     names: MetricNames = MetricNames.BOTH
     node: str = ""
     max_series: int = 10_000
+    simulated: bool = False
 
 
 def render(
@@ -228,7 +230,7 @@ class _Renderer:
                 self.page.add_text(POD_WASTED, labels, found.wasted)
             if (lease.uid, lease.device) not in shown:
                 shown.add((lease.uid, lease.device))
-                memory, busy = _use_of_lease(lease, device)
+                memory, busy = measure_lease(lease, device)
                 if memory is not None:
                     self.page.add_text(POD_MEMORY, labels, memory)
                 if busy is not None:
@@ -248,18 +250,6 @@ class _Renderer:
 
     def _dcgm_rows(self, labels: Labels) -> "_DcgmRows":
         return _DcgmRows(self.page, labels, self._sample.driver_version, self._options.node)
-
-
-def _use_of_lease(lease: Lease, device: DeviceSample) -> tuple[float | None, float | None]:
-    """Memory and activity of a lease; ``None`` for what cannot be measured."""
-    values = device.measured.values
-    if lease.ratio >= 1:
-        busy = values.get(Quantity.ENGINE_ACTIVE, values.get(Quantity.GPU_UTILIZATION))
-        return values.get(Quantity.MEMORY_USED), busy
-    processes = [each for each in device.processes if each.pod == lease.uid]
-    activities = [each.sm for each in processes if each.sm is not None]
-    measured = bool(processes) and len(activities) == len(processes)
-    return float(sum(each.memory_bytes for each in processes)), sum(activities) if measured else None
 
 
 class _DcgmRows:

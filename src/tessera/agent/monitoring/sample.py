@@ -159,3 +159,15 @@ def measure_memory(memory: DeviceMemory, activity: Measurements) -> Measurements
         Quantity.MEMORY_FREE: float(memory.total - memory.used),
     }
     return Measurements(values, activity.absent)
+
+
+def measure_lease(lease: Lease, device: DeviceSample) -> tuple[float | None, float | None]:
+    """Returns the memory (bytes) and activity (0 to 1) of a lease; ``None`` for what cannot be measured."""
+    values = device.measured.values
+    if lease.ratio >= 1:
+        busy = values.get(Quantity.ENGINE_ACTIVE, values.get(Quantity.GPU_UTILIZATION))
+        return values.get(Quantity.MEMORY_USED), busy
+    processes = [each for each in device.processes if each.pod == lease.uid]
+    activities = [each.sm for each in processes if each.sm is not None]
+    measured = bool(processes) and len(activities) == len(processes)
+    return float(sum(each.memory_bytes for each in processes)), sum(activities) if measured else None

@@ -12,6 +12,10 @@ from tessera.kube.resources import Pod
 AGENT_DAEMON_SET = ("apps/v1", "DaemonSet", "tessera-agent")
 
 
+#: Label of the agents' pods, as deploy/ has it; it finds them, and proves nothing.
+AGENT_LABEL = ("app.kubernetes.io/name", "tessera-agent")
+
+
 def is_agent(pod: Pod) -> bool:
     """True if the agents' DaemonSet made the pod. The label alone proves nothing: any user can set it on a pod."""
     return pod.metadata.namespace == SYSTEM_NAMESPACE and any(

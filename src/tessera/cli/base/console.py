@@ -45,6 +45,23 @@ def say_live(line: str) -> None:
     sys.stdout.flush()
 
 
+def write_frame(frame: Iterable[str], *, begin: bool = False, end: bool = False) -> None:
+    """Replaces the picture of a full-screen program.
+
+    Args:
+        frame: its lines; each must fit the width of the terminal.
+        begin: first switch to the terminal's alternate screen, and hide the cursor.
+        end: switch back instead.
+    """
+    if end:
+        sys.stdout.write("\x1b[?25h\x1b[?1049l")
+    else:
+        start = "\x1b[?1049h\x1b[?25l" if begin else ""
+        shown = "\r\n".join(f"{text.one_line(line, LINE_SHOWN)}\x1b[K" for line in frame)
+        sys.stdout.write(f"{start}\x1b[H{shown}\x1b[J")
+    sys.stdout.flush()
+
+
 def say_document(document: str, *, err: bool = False) -> None:
     """Writes a generated text of several lines: a manifest, a build file, a table."""
     _write(text.lines(document.removesuffix("\n").expandtabs(), sys.maxsize - 1), err=err)

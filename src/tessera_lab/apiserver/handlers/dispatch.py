@@ -8,6 +8,7 @@ import yaml
 
 from tessera.kube.transport.interface import Request, Response
 from tessera_lab.apiserver.authz.identity import TokenAuthenticator
+from tessera_lab.apiserver.handlers.pod_proxy import get_pod_page, split_proxy_name
 from tessera_lab.apiserver.handlers.read_handler import ReadHandler
 from tessera_lab.apiserver.handlers.request_bodies import (
     delete_options,
@@ -43,7 +44,7 @@ _WRITE_OPTIONS = {"create": "CreateOptions", "update": "UpdateOptions", "patch":
 #: Subresources that Kubernetes has and this server does not.
 _NOT_PLAYED = frozenset(
     {
-        *((GroupResource("", "pods"), name) for name in ("attach", "portforward", "proxy", "resize")),
+        *((GroupResource("", "pods"), name) for name in ("attach", "portforward", "resize")),
         *((GroupResource("", plural), "proxy") for plural in ("nodes", "services")),
     }
 )
@@ -110,6 +111,8 @@ class RequestDispatcher:
             return read_pod_logs(request, self._reading.find(request).obj, self._core.parts.logs)
         if (request.resource.plural, request.route.subresource) == ("pods", "exec"):
             return await run_in_container(request, self._reading.find(request).obj, self._core.parts.run_command)
+        if (request.resource.plural, request.route.subresource) == ("pods", "proxy"):
+            return await self._proxy(request)
         if self._subresources.covers(request):
             patch = self._patch_function(request) if request.route.verb == "patch" else None
             code, document = await self._subresources.answer(request, patch)
@@ -120,6 +123,12 @@ class RequestDispatcher:
             answered = self._reviews.answer(request.resource.plural, review, request.user)
             return _ok_response(request, msgspec.json.encode(answered), 201)
         return await self._verb(request)
+
+    async def _proxy(self, request: ResourceRequest) -> Response:
+        _, name, port = split_proxy_name(request.route.name)
+        route = msgspec.structs.replace(request.route, name=name)
+        pod = self._reading.find(msgspec.structs.replace(request, route=route)).obj
+        return await get_pod_page(request, pod, port, self._core.parts.get_page)
 
     async def _verb(self, request: ResourceRequest) -> Response | OpenWatch:
         match request.route.verb:

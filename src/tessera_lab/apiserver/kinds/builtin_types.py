@@ -78,6 +78,9 @@ _POD_SUBRESOURCES = (
     Subresource(name="ephemeralcontainers", verbs=_GET_PATCH_UPDATE),
     Subresource(name="eviction", verbs=("create",), kind="Eviction", group="policy", version="v1"),
     Subresource(name="log", verbs=("get",)),
+    Subresource(
+        name="proxy", verbs=("get", "create", "update", "patch", "delete"), kind="PodProxyOptions", version="v1"
+    ),
     Subresource(name="exec", verbs=("create", "get"), kind="PodExecOptions", version="v1"),
     _STATUS,
 )

@@ -15,6 +15,7 @@ from tessera_lab.apiserver.interfaces import (
     Authorizer,
     BodyDecoder,
     Discovery,
+    GetPage,
     GroupResource,
     Logs,
     Obj,
@@ -47,6 +48,7 @@ class ServerParts(msgspec.Struct, kw_only=True):
     protobuf: BodyDecoder | None = None
     logs: Logs | None = None
     run_command: RunCommand | None = None
+    get_page: GetPage | None = None
 
 
 class ServerState:

@@ -1,0 +1,83 @@
+"""Makes the document of the page ``/usage`` from a sample. Pure."""
+
+from collections.abc import Sequence
+
+from tessera.agent.monitoring.exposition import ExpositionOptions
+from tessera.agent.monitoring.lease_states import JudgedLease
+from tessera.agent.monitoring.sample import DeviceSample, GpuSample, NodeSample, measure_lease
+from tessera.api.nodes.usage import CardUsage, DeviceUsage, LeaseUsage, NodeUsage
+from tessera.nvml.measurements import THROTTLE_REASONS, Quantity
+
+
+def report_usage(
+    sample: NodeSample, options: ExpositionOptions, *, unix_time: float, judged: Sequence[JudgedLease]
+) -> NodeUsage:
+    """Makes the document.
+
+    Args:
+        sample: the sample.
+        options: the node's name, and the most leases to report.
+        unix_time: when the sample was taken.
+        judged: the leases of the sample with their states.
+    """
+    devices = {device.uuid: device for gpu in sample.gpus for device in gpu.devices}
+    ordered = sorted(judged, key=lambda each: (each.lease.namespace, each.lease.pod, each.lease.container))
+    leases = ordered[: options.max_series]
+    return NodeUsage(
+        node=options.node,
+        taken=unix_time,
+        driver=sample.driver_version,
+        cards=tuple(map(_card, sample.gpus)),
+        leases=tuple(_lease(each, devices[each.lease.device]) for each in leases),
+        cut=len(ordered) - len(leases),
+        simulated=options.simulated,
+    )
+
+
+def _card(gpu: GpuSample) -> CardUsage:
+    measured = gpu.card.measured
+    bits = int(measured.values.get(Quantity.THROTTLE_REASONS, 0))
+    return CardUsage(
+        uuid=gpu.info.uuid,
+        index=gpu.info.index,
+        model=gpu.info.name,
+        mig=gpu.info.mig_enabled,
+        values=_values(gpu.card),
+        absent={quantity.value: reason.value for quantity, reason in measured.absent.items()},
+        throttled=tuple(reason for bit, reason in THROTTLE_REASONS.items() if bits & bit),
+        processes=len(gpu.card.processes),
+        devices=tuple(
+            DeviceUsage(
+                uuid=each.uuid,
+                profile=each.profile,
+                share=each.share,
+                values=_values(each),
+                processes=len(each.processes),
+            )
+            for each in gpu.mig_devices
+        ),
+    )
+
+
+def _values(device: DeviceSample) -> dict[str, float]:
+    return {quantity.value: value for quantity, value in device.measured.values.items()}
+
+
+def _lease(judged: JudgedLease, device: DeviceSample) -> LeaseUsage:
+    lease = judged.lease
+    memory, busy = measure_lease(lease, device)
+    return LeaseUsage(
+        namespace=lease.namespace,
+        pod=lease.pod,
+        uid=lease.uid,
+        container=lease.container,
+        device=lease.device,
+        kind=lease.kind,
+        share=device.share * lease.ratio,
+        state=judged.state.value,
+        evidence=judged.evidence,
+        held=judged.held,
+        wasted=judged.wasted,
+        memory=memory,
+        busy=busy,
+    )

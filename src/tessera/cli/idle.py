@@ -1,0 +1,122 @@
+"""``tessera idle``: cards and slices that are held and not used."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tessera.cli.base.connection import cluster_options, connect, report_errors
+from tessera.cli.base.console import say, say_json
+
+if TYPE_CHECKING:
+    from tessera.observe.reading import Usage
+    from tessera.observe.usage_rows import LeaseRow
+
+_HEADER = ("GPU-HOURS", "STATE", "HELD", "POD", "CONTAINER", "OWNER", "DEVICE", "EVIDENCE")
+
+
+@click.command()
+@click.option("-n", "--namespace", metavar="NAME", help="Show pods of this namespace only.  [default: all]")
+@click.option("--node", "nodes", metavar="NAME", multiple=True, help="Show this node only; repeatable.")
+@click.option("--unknown", is_flag=True, help="Show also leases whose use cannot be measured.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Output format.")
+@cluster_options
+@report_errors
+def command(
+    *,
+    namespace: str | None,
+    nodes: tuple[str, ...],
+    unknown: bool,
+    output: str,
+    kubeconfig: Path | None,
+    context: str | None,
+) -> None:
+    """List the cards, shares and slices that pods hold and do not use, the most wasted GPU-hours first.
+
+    Each agent judges what containers do with their devices. STATE is never_used (no process since the start), idle (no
+    process for 30 minutes), or resident (a process holds memory and computes nothing; an inference server may do so
+    on purpose). GPU-HOURS is the time in these states since the agent started, weighed by the part of the card: half a
+    card for two hours is 1.0. The command reports only; it stops nothing.
+
+    \b
+    Examples:
+      tessera idle
+      tessera idle -n team-a
+      tessera idle -o json | jq '.leases[] | select(.state == "never_used")'
+    """
+    from tessera.cli.base.usage import warn_of_failures
+
+    usage = asyncio.run(_read(nodes, kubeconfig, context))
+    rows = idle_rows(usage.leases, namespace=namespace, unknown=unknown)
+    if output == "json":
+        say_json({"simulated": usage.simulated, "leases": [_document(row) for row in rows]})
+    else:
+        say(*_lines(usage, rows))
+    warn_of_failures(usage)
+
+
+async def _read(nodes: Sequence[str], kubeconfig: Path | None, context: str | None) -> "Usage":
+    from tessera.cli.base.usage import read_or_explain
+
+    async with connect("tessera-idle", kubeconfig, context) as client:
+        return await read_or_explain(client, nodes)
+
+
+def idle_rows(rows: Sequence["LeaseRow"], *, namespace: str | None, unknown: bool) -> list["LeaseRow"]:
+    """The rows to list, the most wasted first; of equal ones the longest held."""
+    from tessera.observe.usage_rows import WASTED_STATES
+
+    states = {*WASTED_STATES, "unknown"} if unknown else set(WASTED_STATES)
+    chosen = [
+        row for row in rows if row.lease.state in states and (namespace is None or row.lease.namespace == namespace)
+    ]
+    return sorted(chosen, key=lambda row: (-row.lease.wasted, -row.lease.held, row.key))
+
+
+def _lines(usage: "Usage", rows: Sequence["LeaseRow"]) -> Iterator[str]:
+    from tessera.cli.base.table import table_lines
+    from tessera.cli.base.usage import device_of, gpu_hours, held_for, simulated_note
+
+    yield from simulated_note(usage)
+    if not rows:
+        yield f"No pod holds a card that it does not use: {len(usage.leases)} leases on {len(usage.cards)} cards."
+        return
+    cells = [
+        (
+            gpu_hours(row.lease.wasted),
+            row.lease.state,
+            held_for(row),
+            row.key,
+            row.lease.container or "-",
+            row.owner or "-",
+            device_of(row),
+            row.lease.evidence,
+        )
+        for row in rows
+    ]
+    yield from table_lines(_HEADER, cells, numbers=frozenset({0, 2}))
+    if not usage.owners_known:
+        yield "Owners are not shown: this needs the right to list pods of all namespaces."
+
+
+def _document(row: "LeaseRow") -> dict[str, object]:
+    lease = row.lease
+    return {
+        "namespace": lease.namespace,
+        "pod": lease.pod,
+        "uid": lease.uid,
+        "container": lease.container,
+        "owner": row.owner,
+        "node": row.node,
+        "card": row.card,
+        "device": lease.device,
+        "profile": row.profile,
+        "kind": lease.kind,
+        "share": lease.share,
+        "state": lease.state,
+        "evidence": lease.evidence,
+        "heldSeconds": lease.held,
+        "wastedGpuHours": lease.wasted / 3600,
+    }

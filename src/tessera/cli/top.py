@@ -1,0 +1,317 @@
+"""``tessera top``: a live table of what cards and pods do."""
+
+import asyncio
+import os
+import shutil
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tessera.cli.base.connection import cluster_options, connect, report_errors
+from tessera.cli.base.console import say, say_json, write_frame
+
+if TYPE_CHECKING:
+    from tessera.kube.client.client import Client
+    from tessera.observe.reading import Usage
+    from tessera.observe.top_view import TopView
+    from tessera.observe.usage_rows import CardRow, LeaseRow
+
+_CARD_HEADER = ("CARD", "MODEL", "BUSY", "MEM GIB", "POWER W", "TEMP C", "SM MHZ", "HELD", "PODS", "THROTTLED BY")
+_POD_HEADER = ("POD", "CONTAINER", "OWNER", "DEVICE", "KIND", "SHARE", "BUSY", "MEM GIB", "STATE", "HELD")
+#: Seconds between two readings: an agent takes a sample every 10 s, and at once when slices or pods change.
+_INTERVAL = 5.0
+#: What terminals send for keys that are no characters.
+_SEQUENCES = {
+    "\x1b[A": "up",
+    "\x1b[B": "down",
+    "\x1b[5~": "page-up",
+    "\x1b[6~": "page-down",
+    "\x1b": "escape",
+    "\r": "enter",
+    "\n": "enter",
+    "\x7f": "backspace",
+    "\x08": "backspace",
+    "\x03": "q",
+}
+
+
+@click.command()
+@click.option("--by", type=click.Choice(["pods", "cards"]), default="pods", show_default=True, help="What a row is.")
+@click.option(
+    "--sort",
+    metavar="ORDER",
+    default="name",
+    show_default=True,
+    help="name, busy or memory; for pods also held and wasted, for cards power and temperature.",
+)
+@click.option("-n", "--namespace", metavar="NAME", help="Show pods of this namespace only.  [default: all]")
+@click.option("--node", "nodes", metavar="NAME", multiple=True, help="Show this node only; repeatable.")
+@click.option("--once", is_flag=True, help="Print one table and end.  [default: if no terminal reads it]")
+@click.option(
+    "--interval",
+    type=click.FloatRange(1, 3600),
+    default=_INTERVAL,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between two readings.",
+)
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Output format.")
+@cluster_options
+@report_errors
+def command(
+    *,
+    by: str,
+    sort: str,
+    namespace: str | None,
+    nodes: tuple[str, ...],
+    once: bool,
+    interval: float,
+    output: str,
+    kubeconfig: Path | None,
+    context: str | None,
+) -> None:
+    """Show what cards and pods do: activity, memory, power, temperature, and the state of each lease.
+
+    On a terminal the table is live: c shows cards, p pods, s changes the order, / filters, h lists all keys, q quits.
+    A value that the card cannot measure is n/a. Agents take a sample every 10 seconds.
+
+    \b
+    Examples:
+      tessera top
+      tessera top --by cards --sort power
+      tessera top -n team-a --sort wasted --once
+    """
+    from tessera.cli.base.usage import warn_of_failures
+    from tessera.observe.top_view import TopView, View
+
+    view = TopView(view=View(by), order=sort)
+    if sort not in view.orders:
+        raise click.BadParameter(f"{sort!r} is no order of {by}; orders: {', '.join(view.orders)}", param_hint="--sort")
+    live = not once and output == "table" and sys.stdout.isatty() and sys.stdin.isatty()
+    screen = _Screen(view, namespace, nodes)
+    if live:
+        asyncio.run(_run_live(screen, interval, kubeconfig, context))
+        return
+    usage = asyncio.run(_read_once(screen, kubeconfig, context))
+    if output == "json":
+        rows: Sequence[object] = view.select_cards(usage) if view.view is View.CARDS else view.select_leases(usage)
+        say_json({"simulated": usage.simulated, by: rows})
+    else:
+        say(*screen.table(usage))
+    warn_of_failures(usage)
+
+
+class _Screen:
+    """What is read and shown.
+
+    Args:
+        view: its state.
+        namespace: whose pods are shown; None for all.
+        nodes: nodes that are shown; empty for all.
+    """
+
+    def __init__(self, view: "TopView", namespace: str | None, nodes: Sequence[str]) -> None:
+        self.view = view
+        self._namespace = namespace
+        self._nodes = nodes
+
+    async def read(self, client: "Client") -> "Usage":
+        """Reads the cluster; only leases of the chosen namespace remain."""
+        import msgspec
+
+        from tessera.cli.base.usage import read_or_explain
+
+        usage = await read_or_explain(client, self._nodes)
+        if self._namespace is None:
+            return usage
+        kept = [row for row in usage.leases if row.lease.namespace == self._namespace]
+        return msgspec.structs.replace(usage, leases=kept)
+
+    def table(self, usage: "Usage", width: int = 0) -> list[str]:
+        """The summary and all rows."""
+        from tessera.cli.base.table import table_lines
+        from tessera.observe.top_view import View
+
+        if self.view.view is View.CARDS:
+            cells, header, numbers = (
+                [_card_cells(row) for row in self.view.select_cards(usage)],
+                _CARD_HEADER,
+                range(2, 9),
+            )
+        else:
+            cells, header = [_pod_cells(row) for row in self.view.select_leases(usage)], _POD_HEADER
+            numbers = range(5, 8)
+        lines = [_summary(usage)]
+        if cells:
+            lines += table_lines(header, cells, numbers=frozenset(numbers), width=width)
+        else:
+            lines.append("no card answers" if not usage.cards else f"no {self.view.view.value} to show")
+        return lines
+
+    def frame(self, usage: "Usage", width: int, height: int) -> Iterator[str]:
+        """The lines of one picture of the terminal."""
+        from tessera.observe.top_view import HELP, visible_rows
+
+        view = self.view
+        summary, *rows = self.table(usage, width)
+        header, rows = rows[0], rows[1:]
+        yield summary[:width]
+        yield self._status(usage)[:width]
+        if view.shows_help:
+            yield from HELP
+        yield header
+        room = max(1, height - 3 - (len(HELP) if view.shows_help else 0))
+        yield from visible_rows(rows, view, room)
+
+    def _status(self, usage: "Usage") -> str:
+        view = self.view
+        parts = [f"{view.view.value} by {view.order}{' reversed' if view.reverse else ''}"]
+        if view.filter or view.editing:
+            parts.append(f"filter: {view.filter}{'_' if view.editing else ''}")
+        if usage.fleet.failures:
+            parts.append(f"{len(usage.fleet.failures)} nodes do not answer")
+        return "   ".join((*parts, "h: help"))
+
+
+def _summary(usage: "Usage") -> str:
+    from tessera.cli.base.usage import gib_of, percent
+    from tessera.text import count_noun
+
+    cards = usage.cards
+    busy = [row.busy for row in cards if row.busy is not None]
+    power = [row.power for row in cards if row.power is not None]
+    memory = sum(row.memory or 0.0 for row in cards)
+    whole = sum(row.memory_total or 0.0 for row in cards)
+    pods = len({row.lease.uid for row in usage.leases})
+    parts = [
+        f"{count_noun(len(usage.fleet.nodes), 'node')}, {count_noun(len(cards), 'card')}, {count_noun(pods, 'pod')}",
+        f"busy {percent(sum(busy) / len(busy) if busy else None)}",
+        f"memory {gib_of(memory, whole)} GiB",
+        f"power {sum(power):,.0f} W" if power else "power n/a",
+    ]
+    if usage.simulated:
+        parts.append("simulated cards")
+    return "   ".join(parts)
+
+
+def _card_cells(row: "CardRow") -> tuple[str, ...]:
+    from tessera.cli.base.usage import NOT_MEASURED, gib_of, percent
+
+    return (
+        f"{row.node}/{row.index}",
+        row.model.removeprefix("NVIDIA "),
+        percent(row.busy),
+        gib_of(row.memory, row.memory_total),
+        NOT_MEASURED if row.power is None else f"{row.power:.0f}/{row.power_limit or 0:.0f}",
+        NOT_MEASURED if row.temperature is None else f"{row.temperature:.0f}",
+        NOT_MEASURED if row.sm_clock is None else f"{row.sm_clock / 1e6:.0f}",
+        percent(row.held),
+        str(row.pods),
+        ", ".join(row.throttled) or "-",
+    )
+
+
+def _pod_cells(row: "LeaseRow") -> tuple[str, ...]:
+    from tessera.cli.base.usage import device_of, gib_of, held_for, percent
+
+    lease = row.lease
+    return (
+        row.key,
+        lease.container or "-",
+        row.owner or "-",
+        device_of(row),
+        lease.kind,
+        percent(lease.share),
+        percent(lease.busy),
+        gib_of(lease.memory, row.device_memory),
+        lease.state,
+        held_for(row),
+    )
+
+
+async def _read_once(screen: _Screen, kubeconfig: Path | None, context: str | None) -> "Usage":
+    async with connect("tessera-top", kubeconfig, context) as client:
+        return await screen.read(client)
+
+
+async def _run_live(screen: _Screen, interval: float, kubeconfig: Path | None, context: str | None) -> None:
+    """Shows the table until the user quits. A cluster that stops answering leaves the last table with a note."""
+    async with connect("tessera-top", kubeconfig, context) as client, _keys() as keys:
+        usage, note = await screen.read(client), ""
+        reading: asyncio.Task[Usage] | None = None
+        loop = asyncio.get_running_loop()
+        due = loop.time() + interval
+        while not screen.view.ended:
+            width, height = shutil.get_terminal_size()
+            write_frame([*screen.frame(usage, width, height - bool(note)), *([note] if note else [])])
+            if reading is None and loop.time() >= due:
+                reading = asyncio.create_task(screen.read(client))
+            key = asyncio.create_task(keys.get())
+            waits = {key} if reading is None else {key, reading}
+            rest = None if reading is not None else max(0.0, due - loop.time())
+            await asyncio.wait(waits, timeout=rest, return_when=asyncio.FIRST_COMPLETED)
+            if key.done():
+                screen.view.press(key.result(), page=max(1, height - 4))
+            else:
+                key.cancel()
+            if reading is not None and reading.done():
+                usage, note = _outcome(reading, usage)
+                reading, due = None, loop.time() + interval
+        if reading is not None:
+            reading.cancel()
+
+
+def _outcome(reading: "asyncio.Task[Usage]", before: "Usage") -> "tuple[Usage, str]":
+    """What was read; if that failed, what was read before and the reason."""
+    error = reading.exception()
+    if error is None:
+        return reading.result(), ""
+    return before, f"not up to date: {' '.join(str(error).split())}"
+
+
+@asynccontextmanager
+async def _keys() -> AsyncIterator["asyncio.Queue[str]"]:
+    """Key presses of the terminal, with the alternate screen on and echo off inside the block."""
+    import termios
+    import tty
+
+    keys: asyncio.Queue[str] = asyncio.Queue()
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        for key in split_keys(os.read(descriptor, 1024).decode(errors="replace")):
+            keys.put_nowait(key)
+
+    tty.setcbreak(descriptor)
+    write_frame([], begin=True)
+    loop.add_reader(descriptor, read)
+    try:
+        yield keys
+    finally:
+        loop.remove_reader(descriptor)
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+        write_frame([], end=True)
+
+
+def split_keys(text: str) -> Iterator[str]:
+    """Splits what a terminal sent into keys; unknown escape sequences are dropped."""
+    at = 0
+    while at < len(text):
+        found = next((each for each in _SEQUENCES if len(each) > 1 and text.startswith(each, at)), None)
+        if found is not None:
+            yield _SEQUENCES[found]
+            at += len(found)
+        elif text.startswith("\x1b[", at):
+            at += 2
+            while at < len(text) and not text[at].isalpha() and text[at] != "~":
+                at += 1
+            at += 1
+        else:
+            yield _SEQUENCES.get(text[at], text[at])
+            at += 1

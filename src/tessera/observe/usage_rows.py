@@ -1,0 +1,188 @@
+"""Rows of cards and of leases, over all nodes, as ``tessera top`` and ``tessera idle`` show them. Pure.
+
+What was not measured is ``None`` in a row, never 0, and sorts behind everything that was measured.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import msgspec
+
+from tessera.api.nodes.usage import CardUsage, LeaseUsage, NodeUsage
+from tessera.kube.resources import Pod
+
+#: States in which a lease could serve somebody else.
+WASTED_STATES = ("never_used", "idle", "resident")
+
+
+class CardRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One card.
+
+    Attributes:
+        node: its node.
+        index: of the driver.
+        uuid: of the card.
+        model: the product's name.
+        mig: True if MIG mode is on.
+        busy: share of time in which it computed, 0 to 1; of a card in MIG mode the mean over its devices by size.
+        memory: bytes in use.
+        memory_total: bytes of the card.
+        power: watts.
+        power_limit: watts.
+        temperature: degrees Celsius.
+        sm_clock: hertz.
+        throttled: the reasons for which it is slowed down.
+        held: part of the card that containers hold, 0 to 1.
+        pods: number of pods on it.
+    """
+
+    node: str
+    index: int
+    uuid: str
+    model: str
+    mig: bool
+    busy: float | None
+    memory: float | None
+    memory_total: float | None
+    power: float | None
+    power_limit: float | None
+    temperature: float | None
+    sm_clock: float | None
+    throttled: tuple[str, ...]
+    held: float
+    pods: int
+
+
+class LeaseRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What one container holds of one card or MIG device.
+
+    Attributes:
+        node: the node.
+        card: index of the card; ``None`` if the page does not list the device.
+        model: product name of the card.
+        profile: of a MIG device; empty for a card.
+        owner: ``Kind/name`` of the workload that made the pod; empty if it has none or is not known.
+        device_memory: bytes of the device.
+        lease: what the agent reports.
+    """
+
+    node: str
+    card: int | None
+    model: str
+    profile: str
+    owner: str
+    device_memory: float | None
+    lease: LeaseUsage
+
+    @property
+    def key(self) -> str:
+        """``namespace/pod``."""
+        return f"{self.lease.namespace}/{self.lease.pod}"
+
+
+def card_rows(nodes: Iterable[NodeUsage]) -> list[CardRow]:
+    """The cards of these nodes, in the order of nodes and indexes."""
+    return [_card_row(usage, card) for usage in nodes for card in usage.cards]
+
+
+def _card_row(usage: NodeUsage, card: CardUsage) -> CardRow:
+    devices = {card.uuid, *(each.uuid for each in card.devices)}
+    leases = [each for each in usage.leases if each.device in devices]
+    values = card.values
+    return CardRow(
+        node=usage.node,
+        index=card.index,
+        uuid=card.uuid,
+        model=card.model,
+        mig=card.mig,
+        busy=_busy(card),
+        memory=values.get("memory_used"),
+        memory_total=values.get("memory_total"),
+        power=values.get("power"),
+        power_limit=values.get("power_limit"),
+        temperature=values.get("temperature"),
+        sm_clock=values.get("sm_clock"),
+        throttled=tuple(each for each in card.throttled if each != "gpu_idle"),
+        held=min(1.0, sum(each.share for each in leases)),
+        pods=len({each.uid for each in leases}),
+    )
+
+
+def _busy(card: CardUsage) -> float | None:
+    own = activity(card.values)
+    if own is not None or not card.devices:
+        return own
+    parts = [(each.share, activity(each.values)) for each in card.devices]
+    known = [share * value for share, value in parts if value is not None]
+    return sum(known) if len(known) == len(parts) else None
+
+
+def activity(values: Mapping[str, float]) -> float | None:
+    """The share of time in which a device computed: GPM's engine activity, else NVML's utilization."""
+    return values.get("engine_active", values.get("gpu_utilization"))
+
+
+def lease_rows(nodes: Iterable[NodeUsage], pods: Iterable[Pod] = ()) -> list[LeaseRow]:
+    """The leases of these nodes, with the owners that the pods name."""
+    owners = {str(pod.metadata.uid): owner_of(pod) for pod in pods}
+    return [row for usage in nodes for row in _lease_rows(usage, owners)]
+
+
+def _lease_rows(usage: NodeUsage, owners: Mapping[str, str]) -> Iterator[LeaseRow]:
+    places = {card.uuid: (card, "", card.values) for card in usage.cards}
+    for card in usage.cards:
+        places |= {each.uuid: (card, each.profile, each.values) for each in card.devices}
+    for lease in usage.leases:
+        place = places.get(lease.device)
+        yield LeaseRow(
+            node=usage.node,
+            card=place[0].index if place else None,
+            model=place[0].model if place else "",
+            profile=place[1] if place else "",
+            owner=owners.get(lease.uid, ""),
+            device_memory=place[2].get("memory_total") if place else None,
+            lease=lease,
+        )
+
+
+def owner_of(pod: Pod) -> str:
+    """``Kind/name`` of the workload that made a pod; a Deployment for the ReplicaSets that one makes."""
+    owner = next((each for each in pod.metadata.owner_references if each.controller), None)
+    if owner is None:
+        return ""
+    template = pod.metadata.labels.get("pod-template-hash", "")
+    if owner.kind == "ReplicaSet" and template and owner.name.endswith(f"-{template}"):
+        return f"Deployment/{owner.name.removesuffix(f'-{template}')}"
+    return f"{owner.kind}/{owner.name}"
+
+
+def _lease_order(value: Callable[[LeaseUsage], float | None]) -> Callable[[LeaseRow], float]:
+    def order(row: LeaseRow) -> float:
+        found = value(row.lease)
+        return float("-inf") if found is None else found
+
+    return order
+
+
+def _card_order(value: Callable[[CardRow], float | None]) -> Callable[[CardRow], float]:
+    def order(row: CardRow) -> float:
+        found = value(row)
+        return float("-inf") if found is None else found
+
+    return order
+
+
+#: Orders of leases by name, each with the largest first.
+LEASE_ORDERS: Mapping[str, Callable[[LeaseRow], float]] = {
+    "busy": _lease_order(lambda lease: lease.busy),
+    "memory": _lease_order(lambda lease: lease.memory),
+    "held": _lease_order(lambda lease: lease.held),
+    "wasted": _lease_order(lambda lease: lease.wasted),
+}
+
+#: Orders of cards by name, each with the largest first.
+CARD_ORDERS: Mapping[str, Callable[[CardRow], float]] = {
+    "busy": _card_order(lambda card: card.busy),
+    "memory": _card_order(lambda card: card.memory),
+    "power": _card_order(lambda card: card.power),
+    "temperature": _card_order(lambda card: card.temperature),
+}

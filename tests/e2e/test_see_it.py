@@ -1,0 +1,137 @@
+"""What cards do, seen from outside: pages of each process through the API server, ``top`` and ``idle``."""
+
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+import yaml
+from tests.support.running_lab import ROOT, TIMEOUT, RunningLab
+
+from tessera.api.nodes.usage import AGENT_PORT
+
+SYSTEM = "/api/v1/namespaces/tessera-system/pods"
+
+
+@pytest.fixture(scope="module")
+def lab_arguments() -> list[str]:
+    return ["--nodes", "2xA100-40GB,1xT4", "--mig-config", ""]
+
+
+@pytest.fixture(scope="module")
+def used(cluster: RunningLab) -> RunningLab:
+    """A lab with a pod on a slice of node-1 and a pod on the whole card of node-2."""
+    cluster.kubectl("label", "node", "node-1", "nvidia.com/mig.config=dynamic")
+    cluster.kubectl("apply", "-f", "-", manifest=cluster.pod("sliced", {"nvidia.com/mig-3g.20gb": 1}))
+    cluster.kubectl("apply", "-f", "-", manifest=cluster.pod("whole", {"nvidia.com/gpu": 1}))
+    cluster.kubectl("wait", "pod/sliced", "pod/whole", "--for=condition=Ready", "--timeout=180s")
+    cluster.eventually(lambda: len(leases(cluster)) == 2)
+    return cluster
+
+
+def leases(cluster: RunningLab) -> list[Any]:
+    found: list[Any] = json.loads(cluster.tessera("top", "-o", "json"))["pods"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("app", "port", "series"),
+    [
+        ("tessera-agent", AGENT_PORT, "tessera_gpu_power_watts"),
+        ("tessera-controller", 8081, "tessera_slots"),
+        ("tessera-webhook", 8081, "tessera_reviews_total"),
+    ],
+)
+def test_every_process_of_tessera_shows_metrics_on_its_own_port(
+    cluster: RunningLab, app: str, port: int, series: str
+) -> None:
+    pods = cluster.get("pods", "-n", "tessera-system", "-l", f"app.kubernetes.io/name={app}")["items"]
+    assert pods
+    for pod in pods:
+        page = cluster.kubectl("get", "--raw", f"{SYSTEM}/{pod['metadata']['name']}:{port}/proxy/metrics")
+        assert series in page
+
+
+def test_top_shows_the_pods_of_slices_and_of_whole_cards(used: RunningLab) -> None:
+    rows = {row["lease"]["pod"]: row for row in leases(used)}
+    assert (rows["sliced"]["node"], rows["sliced"]["profile"], rows["sliced"]["lease"]["kind"]) == (
+        "node-1",
+        "3g.20gb",
+        "slice",
+    )
+    assert (rows["whole"]["node"], rows["whole"]["lease"]["share"]) == ("node-2", 1.0)
+    text = used.tessera("top", "--by", "cards")
+    assert "simulated cards" in text
+    assert "node-2/0" in text
+    assert "node-1" not in used.tessera("top", "--by", "cards", "--node", "node-2")
+
+
+def test_idle_lists_leases_whose_use_is_not_known_only_if_asked(used: RunningLab) -> None:
+    assert "No pod holds a card that it does not use" in used.tessera("idle")
+    assert "default/whole" in used.tessera("idle", "--unknown")
+
+
+def test_a_node_without_an_agent_and_an_order_that_does_not_exist_are_refused(used: RunningLab) -> None:
+    assert "node 'node-9'" in used.tessera("top", "--node", "node-9", fails=True)
+    assert "'size' is no order of cards" in used.tessera("top", "--by", "cards", "--sort", "size", fails=True)
+
+
+def test_a_user_without_rights_is_told_which_role_to_bind(used: RunningLab) -> None:
+    used.kubectl("create", "serviceaccount", "jane")
+    token = used.kubectl("create", "token", "jane").strip()
+    config = yaml.safe_load((used.folder / "kubeconfig").read_text())
+    config["users"] = [{"name": "jane", "user": {"token": token}}]
+    config["contexts"][0]["context"]["user"] = "jane"
+    (used.folder / "jane").write_text(json.dumps(config))
+    refused = used.tessera("top", "--kubeconfig", str(used.folder / "jane"), fails=True)
+    assert "ClusterRole tessera-usage-reader" in refused
+    binding = ("create", "rolebinding", "jane", "--clusterrole=tessera-usage-reader", "--serviceaccount=default:jane")
+    used.kubectl(*binding, "-n", "tessera-system")
+    shown = used.tessera("idle", "--unknown", "--kubeconfig", str(used.folder / "jane"))
+    assert "default/whole" in shown
+    assert "Owners are not shown" in shown
+
+
+def test_top_is_live_on_a_terminal_until_q(used: RunningLab) -> None:
+    """The table is drawn on the alternate screen, follows keys, and leaves the terminal as it was."""
+    outer, inner = pty.openpty()
+    command = [sys.executable, "-m", "tessera", "top"]
+    process = subprocess.Popen(command, stdin=inner, stdout=inner, stderr=inner, env=used.env, cwd=ROOT)
+    os.close(inner)
+    screen = Screen(outer)
+    try:
+        assert "\x1b[?1049h" in screen.until("default/whole")
+        os.write(outer, b"c")
+        screen.until("cards by name")
+        os.write(outer, b"s")
+        screen.until("cards by busy")
+        os.write(outer, b"/T4\r")
+        screen.until("filter: T4   ")
+        os.write(outer, b"q")
+        assert process.wait(timeout=TIMEOUT) == 0
+        screen.until("\x1b[?1049l")
+    finally:
+        process.kill()
+        process.wait()
+        os.close(outer)
+
+
+class Screen:
+    """The output of a terminal."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def until(self, text: str) -> str:
+        """Reads until the output has this text; returns what was read."""
+        read, deadline = "", time.monotonic() + TIMEOUT
+        while text not in read:
+            ready, _, _ = select.select([self._descriptor], [], [], max(0.0, deadline - time.monotonic()))
+            assert ready, f"no {text!r} in {read[-2000:]!r}"
+            read += os.read(self._descriptor, 65_536).decode(errors="replace")
+        return read

@@ -1,0 +1,101 @@
+"""Reading of the agents' pages: one bad agent spoils its own node only, and nothing that it says is trusted."""
+
+from collections.abc import Sequence
+
+import pytest
+from tests.observe.conftest import AgentCluster, card, lease
+
+from tessera.api.nodes.usage import NodeUsage
+from tessera.kube.client.errors import Forbidden
+from tessera.limits.nodes import NODE_CARDS, USAGE_LEASES, USAGE_PAGE
+from tessera.observe.reading import read_usage
+from tessera_lab.apiserver.interfaces import Attributes, AuthorizationDecision, Obj, UserInfo
+
+GOOD = NodeUsage(node="n1", cards=(card(gpu_utilization=0.5),), leases=(lease("a"),))
+
+
+async def test_pages_of_all_nodes_are_joined_in_the_order_of_names(cluster: AgentCluster) -> None:
+    await cluster.begin()
+    await cluster.add_agent("n2", NodeUsage(node="n2", cards=(card("GPU-2"),)))
+    await cluster.add_agent("n1", GOOD)
+    usage = await read_usage(cluster.client())
+    assert [(row.node, row.uuid, row.pods) for row in usage.cards] == [("n1", "GPU-1", 1), ("n2", "GPU-2", 0)]
+    assert [(row.key, row.card) for row in usage.leases] == [("team/a", 0)]
+    assert usage.fleet.failures == ()
+
+
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [
+        (ConnectionRefusedError(111, "refused"), "does not answer"),
+        (b"{", "cannot be read"),
+        (b'{"cards": 5}', "cannot be read"),
+        (b"[" * 100_000, "cannot be read"),
+        (b" " * (USAGE_PAGE + 1), "8,388,608 bytes"),
+        (NodeUsage(node="n1"), "another node, 'n1'"),
+        (
+            NodeUsage(node="bad", cards=tuple(card(f"GPU-{n}") for n in range(NODE_CARDS + 1))),
+            "65 cards and 0 leases; read are at most 64 cards",
+        ),
+        (NodeUsage(node="bad", leases=tuple(lease(f"p{n}") for n in range(USAGE_LEASES + 1))), "10,001 leases"),
+    ],
+    ids=["refused", "cut", "wrong type", "deep", "large", "other node", "many cards", "many leases"],
+)
+async def test_a_bad_page_is_a_failure_of_its_own_node(
+    cluster: AgentCluster, page: NodeUsage | bytes | Exception, words: str
+) -> None:
+    await cluster.begin()
+    await cluster.add_agent("bad", page)
+    await cluster.add_agent("n1", GOOD)
+    usage = await read_usage(cluster.client())
+    assert [row.node for row in usage.cards] == ["n1"]
+    (failure,) = usage.fleet.failures
+    assert failure.node == "bad"
+    assert words in failure.reason
+
+
+async def test_a_pod_that_only_has_the_label_is_not_asked(cluster: AgentCluster) -> None:
+    await cluster.begin()
+    await cluster.add_agent("n1", GOOD, owned=False)
+    usage = await read_usage(cluster.client())
+    assert (usage.cards, usage.fleet.failures) == ([], ())
+
+
+async def test_only_named_nodes_are_read(cluster: AgentCluster) -> None:
+    await cluster.begin()
+    await cluster.add_agent("n1", GOOD)
+    await cluster.add_agent("n2", AssertionError("not to be read"))
+    assert [row.node for row in (await read_usage(cluster.client(), ["n1"])).cards] == ["n1"]
+
+
+class Except:
+    """Allows everything but one resource."""
+
+    def __init__(self, resource: str, subresource: str, namespace: str | None) -> None:
+        self._refused = resource, subresource
+        self._namespace = namespace
+
+    def authorize(self, attributes: Attributes) -> AuthorizationDecision:
+        refused = (attributes.resource, attributes.subresource) == self._refused
+        allowed = not (refused and self._namespace in (None, attributes.namespace))
+        return AuthorizationDecision(allowed=allowed)
+
+    def rules(self, user: UserInfo, namespace: str) -> tuple[Sequence[Obj], Sequence[Obj]]:
+        raise NotImplementedError
+
+
+async def test_without_the_right_to_the_proxy_the_reading_is_refused(cluster: AgentCluster) -> None:
+    await cluster.begin()
+    await cluster.add_agent("n1", GOOD)
+    cluster.server.parts.authorizer = Except("pods", "proxy", None)
+    with pytest.raises(Forbidden, match="pods/proxy"):
+        await read_usage(cluster.client(UserInfo(name="jane")))
+
+
+async def test_without_the_right_to_pods_of_all_namespaces_owners_are_unknown(cluster: AgentCluster) -> None:
+    await cluster.begin()
+    await cluster.add_agent("n1", GOOD)
+    cluster.server.parts.authorizer = Except("pods", "", "")
+    usage = await read_usage(cluster.client(UserInfo(name="jane")))
+    assert not usage.owners_known
+    assert [row.owner for row in usage.leases] == [""]
