@@ -62,12 +62,12 @@ def options_from(values: Mapping[str, Any]) -> Any:
 
     given = dict(values)
     identity = given.pop("identity") or socket.gethostname()
-    said = pop_site(given)
-    startup: dict[str, Any] = {"startup_taints": said.startup_taints, "deadline": said.startup_deadline}
+    site = pop_site(given)
+    startup: dict[str, Any] = {"startup_taints": site.startup_taints, "deadline": site.startup_deadline}
     return ControllerOptions(
         identity=identity,
         drivers=DriverOptions(identity=identity, image=given.pop("image") or "", builds=pop_build_settings(given)),
-        registries=RegistryOptions(ca=said.registry_ca, plain_http=said.plain_http),
+        registries=RegistryOptions(ca=site.registry_ca, plain_http=site.plain_http),
         provisioning=ProvisioningOptions(
             namespace=given["namespace"],
             replace_failed=given.pop("replace_failed"),

@@ -116,8 +116,8 @@ async def _fetch(namespace: str, node: str | None, kubeconfig: Path | None, cont
             done = await run_in_container(transport, namespace, pod.metadata.name, container, this)
             found += done.stdout
             if done.failure:
-                said = done.stderr.decode(errors="replace").strip() or done.failure
-                failures.append(f"{pod.metadata.name}: {said.removeprefix('error: ')}")
+                message = done.stderr.decode(errors="replace").strip() or done.failure
+                failures.append(f"{pod.metadata.name}: {message.removeprefix('error: ')}")
     if not found:
         raise CommandError(*(f"error: {each}" for each in failures or ["the process has made no decision yet"]))
     return found

@@ -133,8 +133,8 @@ def _failure(reason: str, message: str, pods: list[Pod]) -> str:
             words = " ".join(ended.message.split())[-BUILD_WORDS:] or ended.reason or "it said nothing"
             return f"pod {pod.metadata.name} ended with exit code {ended.exit_code}: {words}"
         if pod.status.phase == "Failed":
-            said = f"{pod.status.reason} {pod.status.message}".strip() or "no reason was given"
-            return f"pod {pod.metadata.name} failed: {' '.join(said.split())[:BUILD_WORDS]}"
+            message = f"{pod.status.reason} {pod.status.message}".strip() or "no reason was given"
+            return f"pod {pod.metadata.name} failed: {' '.join(message.split())[:BUILD_WORDS]}"
     return f"{reason}: {message}"[:BUILD_WORDS]
 
 

@@ -239,17 +239,17 @@ async def run_skopeo(skopeo: Skopeo, copy: ImageCopy) -> None:
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        _, said = await process.communicate()
+        _, errors = await process.communicate()
     except asyncio.CancelledError:
         process.kill()
         await process.wait()
         raise
     if process.returncode:
-        raise CopyError(f"skopeo has not copied {copy.source.text}: {_last_words(said.decode(errors='replace'))}")
+        raise CopyError(f"skopeo has not copied {copy.source.text}: {_last_words(errors.decode(errors='replace'))}")
 
 
-def _last_words(said: str) -> str:
+def _last_words(errors: str) -> str:
     """The message in the last line of skopeo's log."""
-    line = said.strip().rpartition("\n")[2]
+    line = errors.strip().rpartition("\n")[2]
     message = re.search(r'msg="(.*)"$', line)
     return (message[1].replace('\\"', '"') if message else line)[-COPY_WORDS:] or "it said nothing"

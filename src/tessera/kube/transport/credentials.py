@@ -211,8 +211,8 @@ class ExecCredentials:
                 process.kill()
                 await process.wait()
         if process.returncode != 0:
-            said = err.decode(errors="replace").strip() or "nothing"
-            raise CredentialError(f"exec plugin {plugin.command} failed with exit code {process.returncode}: {said}")
+            message = err.decode(errors="replace").strip() or "nothing"
+            raise CredentialError(f"exec plugin {plugin.command} failed with exit code {process.returncode}: {message}")
         return out
 
 

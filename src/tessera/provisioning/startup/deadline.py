@@ -132,8 +132,8 @@ def judge_startup(
     tainted = bool(startup_taints(node, keys))
     came = record is not None and record.usable
     shown = condition_of(node, PROVISIONED_CONDITION)
-    untold = came and shown is None
-    if not (tainted or untold or (record is not None and not came) or (shown is not None and shown.status != "True")):
+    hidden = came and shown is None
+    if not (tainted or hidden or (record is not None and not came) or (shown is not None and shown.status != "True")):
         return StartupJudgement()
     missing = missing_offer(node)
     # Without an agent, another device plugin offers GPUs, and nothing more is expected of the node.

@@ -196,12 +196,12 @@ def _workload_milestones(observed: Observations, at: Mapping[Milestone, float], 
 
 def _shared_wait(record: ProvisioningRecord, node: NodeTimestamps) -> dict[str, float | None]:
     """Fields with the time for which a cause delayed this driver that would have delayed others too; see rule 7."""
-    said, began = node.driver_since, record.waits
-    if said is None or record.usable:
+    since, began = node.driver_since, record.waits
+    if since is None or record.usable:
         return {}
     if node.held_back:
-        return {"waits": said if began is None else began}
-    return {} if began is None else {"waits": None, "waited": record.waited + max(0.0, said - began)}
+        return {"waits": since if began is None else began}
+    return {} if began is None else {"waits": None, "waited": record.waited + max(0.0, since - began)}
 
 
 def _descriptions(record: ProvisioningRecord, observed: Observations) -> dict[str, str | bool]:
