@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from monitoring.manifests import RUNBOOKS, pod_monitors, prometheus, prometheus_rule, rules, to_yaml
+from monitoring.boards import BOARDS
+from monitoring.boards.grafana import to_json
+from monitoring.manifests import RUNBOOKS, config_maps, pod_monitors, prometheus, prometheus_rule, rules, to_yaml
 
 #: Where the files lie in a checkout; they ship with the manifests.
 FOLDER = Path(__file__).parents[1] / "deploy" / "monitoring"
@@ -20,7 +22,10 @@ def generate(runbooks: str = RUNBOOKS) -> Mapping[str, str]:
         "kind": "Kustomization",
         "resources": ["prometheus-rule.yaml", "pod-monitors.yaml"],
     }
+    boards = {f"{board.uid}.json": to_json(board) for board in BOARDS}
     return {
+        **{f"grafana/{name}": text for name, text in boards.items()},
+        "grafana/kustomization.yaml": to_yaml(config_maps(list(boards))),
         "prometheus/kustomization.yaml": to_yaml(kustomization),
         "prometheus/prometheus-rule.yaml": to_yaml(prometheus_rule(runbooks)),
         "prometheus/pod-monitors.yaml": to_yaml(*pod_monitors()),

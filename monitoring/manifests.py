@@ -1,6 +1,6 @@
 """The rules as files for Prometheus and its operator, and how Prometheus finds Tessera's pods."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -97,6 +97,20 @@ def prometheus() -> Document:
             }
             for component in COMPONENTS
         ],
+    }
+
+
+def config_maps(boards: Sequence[str]) -> Document:
+    """Returns the kustomization that makes a ConfigMap of each board's file, as Grafana's sidecar looks for them."""
+    return {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "namespace": NAMESPACE,
+        "generatorOptions": {
+            "disableNameSuffixHash": True,
+            "labels": {"app.kubernetes.io/part-of": "tessera", "grafana_dashboard": "1"},
+        },
+        "configMapGenerator": [{"name": name.removesuffix(".json"), "files": [name]} for name in boards],
     }
 
 
