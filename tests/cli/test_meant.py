@@ -20,16 +20,19 @@ def server(tmp_path: Path) -> Iterator[tuple[Objects, list[str]]]:
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "facts"),
     [
-        (["wy", "a"], "there is no command 'wy'; did you mean 'why'? see 'tessera --help'"),
-        (["driver", "statsu"], "there is no command 'statsu'; did you mean 'status'? see 'tessera driver --help'"),
-        (["zzz"], "there is no command 'zzz'; the commands are map, why, top"),
+        (["wy", "a"], ("no command 'wy'", "did you mean 'why'?", "see 'tessera --help'")),
+        (["driver", "statsu"], ("no command 'statsu'", "did you mean 'status'?", "see 'tessera driver --help'")),
+        (["zzz"], ("no command 'zzz'", "the commands are map, why, top")),
     ],
 )
-def test_a_mistyped_command(command: list[str], said: str, capsys: Told) -> None:
+def test_a_mistyped_command(command: list[str], facts: tuple[str, ...], capsys: Told) -> None:
     assert main(command) == 1
-    assert capsys.readouterr().err.startswith(f"error: {said}")
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    for fact in facts:
+        assert fact in error
 
 
 def test_a_pod_that_is_a_node(server: tuple[Objects, list[str]], capsys: Told) -> None:
@@ -106,6 +109,9 @@ def test_a_plan_says_how_many_were_asked_for_and_how_many_there_can_be(written: 
 
 def test_a_plan_for_a_family_says_which_model_it_took(capsys: Told) -> None:
     assert main(["plan", "mig", "A100", "1g.5gb"]) == 0
-    assert capsys.readouterr().err == "note: A100 is read as A100-40GB; it could also be A100-64GB or A100-80GB\n"
+    note = capsys.readouterr().err
+    assert note.count("\n") == 1
+    for fact in ("note: ", "A100 is read as A100-40GB", "could also be A100-64GB or A100-80GB"):
+        assert fact in note
     assert main(["plan", "mig", "A100-40GB", "1g.5gb"]) == 0
     assert capsys.readouterr().err == ""

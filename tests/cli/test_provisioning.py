@@ -83,19 +83,20 @@ def test_a_page_has_the_charts_of_both(records: str, results: str, capsys: pytes
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "facts"),
     [
-        (["--since", "yesterday"], '--since "yesterday" is neither an age (90m, 24h, 7d) nor a date (2026-01-31)'),
-        (["-o", "svg"], "there is nothing to draw"),
-        (["--by", "colour"], "'colour' is not one of"),
+        (["--since", "yesterday"], ('--since "yesterday" is neither', "an age (90m, 24h, 7d)", "a date (2026-01-31)")),
+        (["-o", "svg"], ("there is nothing to draw",)),
+        (["--by", "colour"], ("'colour' is not one of",)),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(
-    records: str, arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+    records: str, arguments: list[str], facts: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["provisioning", "report", "--file", records, *arguments]) == 1
     told = capsys.readouterr().err
-    assert says in told
+    for fact in facts:
+        assert fact in told
     assert told.count("\n") == 1
 
 
@@ -110,7 +111,10 @@ def test_a_file_that_is_no_text_is_named(option: str, tmp_path: Path, capsys: py
     (tmp_path / "x").write_bytes(b"\x00\xff\xfe")
     assert main(["provisioning", "report", option, str(tmp_path / "x")]) == 1
     told = capsys.readouterr().err
-    assert told == f"error: {tmp_path / 'x'}: not UTF-8: byte 1 is 0xff; save the file as text in UTF-8\n"
+    assert told.startswith(f"error: {tmp_path / 'x'}: ")
+    assert told.count("\n") == 1
+    for fact in ("not UTF-8", "byte 1 is 0xff", "save the file as text in UTF-8"):
+        assert fact in told
 
 
 @pytest.mark.parametrize(

@@ -40,14 +40,17 @@ def test_a_right_that_is_missing_is_named(
     assert main([*command, "--kubeconfig", kubeconfig]) == 1
     told = capsys.readouterr().err
     assert f'User "jane" cannot list resource "{missing}"' in told
-    assert told.endswith("; ask an administrator for this right, or use a context that has it\n")
+    for fact in ("ask an administrator for this right", "use a context that has it"):
+        assert fact in told
 
 
 def test_a_server_that_is_not_there_is_told_in_plain_words(tmp_path: Path, capsys: Told) -> None:
     with serving(Objects(), tmp_path) as kubeconfig:
         pass
     assert main(["map", "--kubeconfig", str(kubeconfig)]) == 1
-    assert "connection refused; nothing listens there: check that the cluster is up" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    for fact in ("connection refused", "nothing listens there", "check that the cluster is up"):
+        assert fact in error
 
 
 @pytest.mark.parametrize("name", ["p\udcffd", "UPPER", "a b", "../x", "x" * 254, "\x1b[2J"])

@@ -173,7 +173,8 @@ def test_nodes_that_are_full_are_the_reason_though_one_with_room_fails_the_selec
     cluster = ClusterAndPod((Machine("a", fast=False), *full), "3g.20gb", 1, selects=True)
     found = read(cluster)[1]
     assert found.case == "full"
-    assert found.verdict == "waits for room; every card that could make 3g.20gb is full, on the nodes that may take it"
+    for fact in ("waits for room", "every card that could make 3g.20gb is full", "on the nodes that may take it"):
+        assert fact in found.verdict
     assert found.help[0].startswith("there is room as soon as this ends, on node ")
     assert found.help[-1].startswith("or use node a, which has room: change the pod's nodeSelector")
 

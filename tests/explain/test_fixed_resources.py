@@ -62,7 +62,9 @@ def test_what_no_node_gives_is_told_with_what_nodes_give_and_which_are_not_as_as
     found = answer(pod(), nodes)
     assert (found.case, found.verdict) == ("not-offered", f"waits for {SHARED}, which no node offers")
     assert "nodes offer nvidia.com/gpu 4" in found.facts
-    assert "node n2 is not as configured (ProfileMissing): tessera why node/n2" in found.facts
+    (other,) = (each for each in found.facts if each.startswith("node n2 "))
+    for fact in ("is not as configured", "(ProfileMissing)", "tessera why node/n2"):
+        assert fact in other
     assert "kube-scheduler says: 0/1 nodes are available" in found.facts
 
 
@@ -120,7 +122,8 @@ def test_a_container_that_is_stuck_is_named() -> None:
     waiting = {"name": "c0", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
     found = answer(pod(on="n1", containerStatuses=[waiting]), [node(gives={SHARED: "1"})])
     assert found.case == "container-waits"
-    assert found.verdict == "does not start on node n1: container c0 waits with ImagePullBackOff: no such image"
+    for fact in ("does not start on node n1", "container c0 waits", "ImagePullBackOff: no such image"):
+        assert fact in found.verdict
     assert answer(pod(on="n1"), [node()]).case == "starting"
 
 

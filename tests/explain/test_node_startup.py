@@ -62,16 +62,21 @@ def test_the_phase_is_told_with_what_remains() -> None:
     way = record(ready=20, labelled=0, pulled=60)
     found = asked(way, 100, known=history(240, 260, 30), annotations=driver(reason="built on the node"))
     assert found.case == "starting-up"
-    assert found.verdict == ("is starting up, in phase driver for 40s: building or loading its driver")
+    for fact in ("is starting up", "in phase driver for 40s", "building or loading its driver"):
+        assert fact in found.verdict
     assert "driver (built) is starting: built on the node" in found.facts
     assert "until now: ready 20 s, pulled 40 s" in found.facts
-    assert "about 3m more, as measured on 3 nodes with the same driver strategy" in found.facts
+    (rest,) = (each for each in found.facts if "as measured" in each)
+    for fact in ("about 3m more", "on 3 nodes", "with the same driver strategy"):
+        assert fact in rest
     assert any("app.kubernetes.io/name=tessera-driver" in each for each in found.help)
 
 
 def test_a_node_that_takes_longer_than_any_other_is_told_so() -> None:
     found = asked(record(ready=20, labelled=0, pulled=60), 500, known=history(100))
-    assert "already slower than each of 1 node with the same driver strategy" in found.facts
+    (slower,) = (each for each in found.facts if "slower" in each)
+    for fact in ("already slower", "each of 1 node", "with the same driver strategy"):
+        assert fact in slower
 
 
 def test_without_others_nothing_is_expected() -> None:
@@ -84,17 +89,23 @@ def test_a_new_node_that_is_not_ready_is_on_its_way_not_down() -> None:
 
 
 def test_a_node_that_nobody_asks_a_driver_for_says_so() -> None:
-    nobody = "Tessera does not install its driver: no policy in force selects the node; its host may have a driver"
-    assert nobody in asked(record(ready=20), 600).facts
-    assert nobody not in asked(record(ready=20), 600, annotations=driver()).facts
-    assert nobody not in asked(record(ready=20, pulled=40), 600).facts, "others bring it"
+    def reasons(way: Any, **told: Any) -> list[str]:
+        """Returns the facts of why Tessera installs no driver."""
+        return [each for each in asked(way, 600, **told).facts if "Tessera does not install its driver" in each]
+
+    (reason,) = reasons(record(ready=20))
+    for fact in ("no policy in force selects the node", "its host may have a driver"):
+        assert fact in reason
+    assert reasons(record(ready=20), annotations=driver()) == []
+    assert reasons(record(ready=20, pulled=40)) == [], "others bring it"
 
 
 def test_a_node_that_is_overdue_says_what_blocks_it() -> None:
     late = condition(PROVISIONED_CONDITION, "False", reason="DriverNotReady", message="900 s after it was registered")
     found = asked(record(ready=20, labelled=0, pulled=60), 7200, conditions=(READY, late))
     assert found.case == "overdue"
-    assert found.verdict == "has not come up in time (DriverNotReady): it is in phase driver for 119m"
+    for fact in ("has not come up in time", "(DriverNotReady)", "in phase driver for 119m"):
+        assert fact in found.verdict
     assert found.facts[0] == "900 s after it was registered"
 
 
@@ -102,15 +113,18 @@ def test_a_node_that_waits_for_the_one_build_says_so_before_and_after_its_deadli
     reason = "Waits for the one build of registry.local/drivers/driver:525, Job tessera-system/driver-build-1."
     waits = driver(DriverStrategy.BLOCKED, phase=DriverPhase.WAITING, reason=reason)
     way = record(ready=20, labelled=0)
-    phase = "is starting up, in phase pulled for {}: "
-    verdict = f"{phase}its driver waits for the same work as other nodes, such as an image build"
+    facts = ("is starting up", "its driver waits for the same work as other nodes", "such as an image build")
     early = asked(way, 620, annotations=waits)
-    assert (early.case, early.verdict) == ("starting-up", verdict.format("10m"))
+    assert early.case == "starting-up"
+    for fact in (*facts, "in phase pulled for 10m"):
+        assert fact in early.verdict
     assert f"driver waiting: {reason}" in early.facts
     text = "the deadline is stopped, and extended to 2027-01-15T08:55:00Z at most"
     extended = condition(PROVISIONED_CONDITION, "False", reason=EXTENDED, message=text)
     later = asked(way, 1220, annotations=waits, conditions=(READY, extended))
-    assert (later.case, later.verdict) == ("starting-up", verdict.format("20m"))
+    assert later.case == "starting-up"
+    for fact in (*facts, "in phase pulled for 20m"):
+        assert fact in later.verdict
     assert later.facts[0] == text
 
 
@@ -134,10 +148,9 @@ def test_a_node_that_came_up_says_how_long_it_took() -> None:
     told = (READY, condition("GpuSharingApplied", reason="NoProfile"))
     found = asked(way, 4000, conditions=told, annotations=offering(), allocatable={"nvidia.com/gpu": "1"})
     assert found.case == "as-configured"
-    assert (
-        "came up 115 s after it was registered: ready 20 s, pulled 40 s, driver 40 s, toolkit 5 s, validated 5 s,"
-        " allocatable 5 s" in found.facts
-    )
+    (duration,) = (each for each in found.facts if each.startswith("came up "))
+    assert "115 s after it was registered" in duration
+    assert duration.endswith(": ready 20 s, pulled 40 s, driver 40 s, toolkit 5 s, validated 5 s, allocatable 5 s")
 
 
 def test_a_record_of_another_node_or_of_nothing_changes_no_answer() -> None:

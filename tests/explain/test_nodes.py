@@ -97,12 +97,15 @@ def test_a_node_that_is_as_asked_says_what_it_gives() -> None:
     found = answer(node(HEALTHY, IN_FORCE))
     assert (found.case, found.verdict) == ("as-configured", "is as configured: nvidia.com/gpu.shared 16")
     assert found.help == ()
-    assert found.facts == (
+    *state, offered = found.facts
+    assert state == [
         "health: nothing is wrong with the node's 4 cards",
         'sharing: profile "slice-4" is in force: the node\'s label',
         "configuration labels: nvidia.com/device-plugin.config=slice-4",
-        f"offers nvidia.com/gpu.shared: 16, each 10240 MiB, shares of {A100}, 4 to a device, one to a container",
-    )
+    ]
+    assert offered.startswith("offers nvidia.com/gpu.shared: 16")
+    for fact in ("each 10240 MiB", f"shares of {A100}", "4 to a device", "one to a container"):
+        assert fact in offered
 
 
 def test_it_reads_as_an_answer_then_facts() -> None:
@@ -172,7 +175,9 @@ def test_steps_name_the_nodes_cards_and_the_config_maps_of_its_agent(told: Told,
 def test_a_node_without_mig_loses_its_label() -> None:
     impossible = ("GpuMigLayoutApplied", "False", "LayoutImpossible", "Tesla T4 has no MIG")
     found = answer(node(impossible, labels={"tessera.dev/count.Tesla-T4": "2"}))
-    assert found.help == ("remove the label: kubectl label node n1 nvidia.com/mig.config-",)
+    (step,) = found.help
+    for fact in ("remove the label", "kubectl label node n1 nvidia.com/mig.config-"):
+        assert fact in step
 
 
 @pytest.mark.parametrize(
@@ -258,12 +263,16 @@ def test_slices_on_demand_are_not_counted_by_their_positions() -> None:
     found = answer(node(HEALTHY, labels=labels, gives={"nvidia.com/mig-1g.5gb": "28"}, offers=(dynamic,)))
     assert found.verdict == "is as configured: slices on demand"
     assert "configuration labels: nvidia.com/mig.config=dynamic (state success)" in found.facts
-    assert f"offers nvidia.com/mig-1g.5gb: at most 28, each 4864 MiB, 1g.5gb of {A100}, made on demand" in found.facts
+    (offered,) = (each for each in found.facts if each.startswith("offers nvidia.com/mig-1g.5gb: "))
+    for fact in ("at most 28", "each 4864 MiB", f"1g.5gb of {A100}", "made on demand"):
+        assert fact in offered
 
 
 def test_what_kubelet_does_not_give_of_an_offer_is_told() -> None:
     found = answer(node(HEALTHY, IN_FORCE, gives={"nvidia.com/gpu.shared": "12"}))
-    assert "kubelet gives 12 of the 16 nvidia.com/gpu.shared; the others are unhealthy, or not free yet" in found.facts
+    (given,) = (each for each in found.facts if each.startswith("kubelet gives "))
+    for fact in ("12 of the 16 nvidia.com/gpu.shared", "the others are unhealthy", "or not free yet"):
+        assert fact in given
 
 
 def test_without_the_annotation_kubelets_counts_are_told() -> None:
@@ -365,14 +374,16 @@ def test_an_agent_that_waits_for_its_driver_is_not_the_one_to_look_at(reason: st
     found = answer(node(HEALTHY, waits, gives={}), pods=[agent("False")])
     assert found.verdict == f"offers no card to kubelet ({reason})"
     assert found.facts[0] == "driver: what is waited for"
-    assert found.facts[1] == "health: with its last driver: nothing is wrong with the node's 4 cards"
+    for fact in ("health: ", "with its last driver", "nothing is wrong", "the node's 4 cards"):
+        assert fact in found.facts[1]
     assert any(step in each for each in found.help)
 
 
 def test_a_node_whose_kubelet_has_yet_to_publish_the_cards_says_so() -> None:
     waits = ("GpuNodeReady", "False", "WaitingForKubelet", "what is waited for")
     found = answer(node(HEALTHY, waits, gives={}), pods=[agent("True")])
-    assert found.verdict == "has offered its cards to kubelet, which does not count them yet (WaitingForKubelet)"
+    for fact in ("has offered its cards to kubelet", "does not count them yet", "(WaitingForKubelet)"):
+        assert fact in found.verdict
     assert any("publishes with its next status" in each for each in found.help)
 
 

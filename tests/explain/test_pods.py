@@ -228,20 +228,20 @@ def test_the_first_thing_in_the_way(asked_about: Pod, case: str, words: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("leases", "words"),
+    ("leases", "facts"),
     [
-        ([], "there is no Lease"),
-        ([lease(NOW - 90)], "90s ago by c-1"),
-        ([lease(NOW - 900, duration=2**31 - 1)], "15m ago by c-1"),
-        ([lease(NOW - 90, duration=-1)], "90s ago by c-1"),
-        ([lease(253402300799.0)], "the renewTime 9999-12-31T23:59:59Z, a day or more in the future"),
+        ([], ("there is no Lease",)),
+        ([lease(NOW - 90)], ("90s ago by c-1",)),
+        ([lease(NOW - 900, duration=2**31 - 1)], ("15m ago by c-1",)),
+        ([lease(NOW - 90, duration=-1)], ("90s ago by c-1",)),
+        ([lease(253402300799.0)], ("the renewTime 9999-12-31T23:59:59Z", "a day or more in the future")),
     ],
 )
-def test_a_controller_that_does_not_run(leases: list[Lease], words: str) -> None:
+def test_a_controller_that_does_not_run(leases: list[Lease], facts: tuple[str, ...]) -> None:
     found = answer(pod(), leases=leases)
     assert found.case == "no-controller"
-    assert words in said(found)
-    assert "there is room for it" in said(found)
+    for fact in (*facts, "there is room for it"):
+        assert fact in said(found)
 
 
 def test_no_node_joined() -> None:
@@ -283,11 +283,19 @@ def test_full_cards_say_whose_end_makes_room() -> None:
     holder = bound("old", "7g.40gb", status={"phase": "Running", "startTime": rfc3339(NOW - 7200)})
     found = answer(pod(), holder, instaslices=[cards(("old", "7g.40gb", 0, 8, "created"))])
     assert (found.case, found.verdict) == ("full", "waits for room; every card that could make 3g.20gb is full")
-    assert "1 card on 1 node can make it; 8 of their 8 memory slots are in use or promised" in found.facts
-    assert list(found.help) == [
-        f"there is room as soon as this ends, on node n1: {who}"
-        for who in ["pod team/old (7g.40gb on GPU 0, memory slots 0-7, on its node for 2h)"]
-    ]
+    (room,) = (each for each in found.facts if "can make it" in each)
+    for fact in ("1 card on 1 node", "8 of their 8 memory slots", "in use or promised"):
+        assert fact in room
+    (step,) = found.help
+    for fact in (
+        "there is room as soon as this ends",
+        "on node n1",
+        "pod team/old",
+        "7g.40gb on GPU 0",
+        "memory slots 0-7",
+        "on its node for 2h",
+    ):
+        assert fact in step
 
 
 def test_free_memory_in_the_wrong_place() -> None:
@@ -310,7 +318,9 @@ def test_foreign_slices_are_named_as_such() -> None:
 def test_who_waited_longer_goes_first() -> None:
     older = pod("older", creationTimestamp=rfc3339(NOW - 600))
     found = answer(pod(), older, instaslices=[cards(("gone", "7g.40gb", 0, 8, "created"))])
-    assert "another pod waits with higher priority or for longer, and is served first" in found.facts
+    (queue,) = (each for each in found.facts if "another pod waits" in each)
+    for fact in ("with higher priority", "or for longer", "is served first"):
+        assert fact in queue
 
 
 # Past the gate
@@ -401,7 +411,8 @@ def test_new_pods_that_a_quota_refuses_while_old_ones_without_gpus_run() -> None
     failure = Condition(type="ReplicaFailure", status="True", reason="FailedCreate", message=message)
     old = [owned(name, profile="", gates=(), status={"phase": "Running"}) for name in ("w1", "w2")]
     found = explain_workload(view(*old), workload(2, conditions=(failure,)))
-    assert found.summary == "it should have 2 pods: 2 run, pods of its new template cannot be created"
+    for fact in ("it should have 2 pods", ": 2 run", "pods of its new template cannot be created"):
+        assert fact in found.summary
     assert [each.case for each in found.answers] == ["quota"]
 
 
@@ -414,10 +425,10 @@ def test_pods_that_a_quota_refuses() -> None:
     found = explain_workload(seen, workload(3, conditions=(failure,)))
     assert found.summary == "it should have 3 pods: 3 cannot be created"
     assert found.answers[0].case == "quota"
-    assert found.answers[0].facts == (
-        message,
-        "quota gpu: 1 of 1 of requests.nvidia.com/mig-3g.20gb used, nothing is left",
-    )
+    quoted, quota = found.answers[0].facts
+    assert quoted == message
+    for fact in ("quota gpu: ", "1 of 1 of requests.nvidia.com/mig-3g.20gb used", "nothing is left"):
+        assert fact in quota
 
 
 @pytest.mark.parametrize(

@@ -143,12 +143,18 @@ def test_refusals_reach_the_author() -> None:
     async def tell(cluster: Cluster) -> None:
         await cluster.node("shared", SHARE)
         impossible = await refusal(cluster.pod("p", gpu_memory="10Gi"))
-        assert 'admission webhook "gpus.tessera.dev" denied the request' in impossible
-        assert "no GPU of the cluster fulfils memory 10Gi: the most memory that one has is 8Gi" in impossible
+        for fact in (
+            'webhook "gpus.tessera.dev" denied the request',
+            "no GPU of the cluster fulfils memory 10Gi",
+            "the most memory that one has is 8Gi",
+        ):
+            assert fact in impossible
         several = await refusal(cluster.pod("p", {"nvidia.com/gpu.shared": 3}))
-        assert 'admission webhook "requests.tessera.dev" denied the request: container "c": asks for 3' in several
+        for fact in ('webhook "requests.tessera.dev" denied the request', 'container "c": ', "asks for 3"):
+            assert fact in several
         misspelt = await refusal(cluster.pod("p", gpu_memroy="10Gi"))
-        assert "annotation tessera.dev/gpu-memroy: unknown; did you mean tessera.dev/gpu-memory?" in misspelt
+        for fact in ("annotation tessera.dev/gpu-memroy: unknown", "did you mean tessera.dev/gpu-memory?"):
+            assert fact in misspelt
 
     story(tell)
 

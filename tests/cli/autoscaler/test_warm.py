@@ -71,18 +71,19 @@ def test_placeholders_are_a_class_and_a_deployment_that_stand_by_themselves(caps
 
 
 @pytest.mark.parametrize(
-    ("priority", "says"),
+    ("priority", "facts"),
     [
-        ("-1000", "the autoscaler makes no node for a pod of priority -1000: its cutoff is -10"),
-        ("0", "a pod with priority 0 or none cannot replace a placeholder"),
-        ("-5", ""),
+        ("-1000", ("the autoscaler makes no node", "priority -1000", "cutoff is -10")),
+        ("0", ("a pod with priority 0 or none", "cannot replace a placeholder")),
+        ("-5", ()),
     ],
 )
-def test_a_priority_that_does_nothing_is_told(priority: str, says: str, capsys: Told) -> None:
+def test_a_priority_that_does_nothing_is_told(priority: str, facts: tuple[str, ...], capsys: Told) -> None:
     assert main(["autoscaler", "warm", *RATES, "-o", "yaml", "--priority", priority]) == 0
     told = capsys.readouterr()
-    assert says in told.err
-    assert bool(told.err) is bool(says)
+    for fact in facts:
+        assert fact in told.err
+    assert bool(told.err) is bool(facts)
     assert f"value: {priority}\n" in told.out
 
 

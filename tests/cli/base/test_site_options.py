@@ -94,24 +94,26 @@ def test_builds_have_their_own_authorities_where_these_are_named(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "facts"),
     [
-        ("--plain-http=http://registry.local", "write host:port, as registry.local:5000"),
-        ("--plain-http=registry.local/nvidia", '"registry.local/nvidia" is not a registry as image names have it'),
-        ("--plain-http=registry", '"registry" is not a registry as image names have it'),
-        ("--plain-http=", '"" is not a registry as image names have it'),
-        ("--startup-taint=example.com/cards=true:NoSchedule", "write example.com/name, without value and effect"),
-        ("--startup-taint=", '"" is not the key of a taint'),
-        ("--startup-deadline=soon", '"soon" is not a duration; write 5m, 1h30m, 45s'),
+        ("--plain-http=http://registry.local", ("write host:port", "as registry.local:5000")),
+        ("--plain-http=registry.local/nvidia", ('"registry.local/nvidia" is not a registry', "image names")),
+        ("--plain-http=registry", ('"registry" is not a registry', "image names")),
+        ("--plain-http=", ('"" is not a registry', "image names")),
+        ("--startup-taint=example.com/cards=true:NoSchedule", ("write example.com/name", "without value and effect")),
+        ("--startup-taint=", ('"" is not the key of a taint',)),
+        ("--startup-deadline=soon", ('"soon" is not a duration', "write 5m, 1h30m, 45s")),
     ],
 )
 @pytest.mark.parametrize("program", [["controller"], ["install", "-o", "yaml"]], ids=["controller", "install"])
 def test_a_mistake_is_told_at_the_start(
-    program: list[str], wrong: str, said: str, capsys: pytest.CaptureFixture[str]
+    program: list[str], wrong: str, facts: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*program, wrong]) != 0
     heard = capsys.readouterr()
-    assert (said in heard.err, heard.out) == (True, "")
+    for fact in facts:
+        assert fact in heard.err
+    assert heard.out == ""
 
 
 def test_all_registries_may_be_asked_without_tls() -> None:

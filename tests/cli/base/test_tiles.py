@@ -77,7 +77,8 @@ def test_a_slice_of_a_running_pod_without_a_record_is_told_apart() -> None:
     status = msgspec.structs.replace(item.status, node_resources=resources)
     lines = list(draw(cards_of([msgspec.structs.replace(item, status=status)]), colour=False))
     assert "kept" in lines[2]
-    assert "in use by a running pod; the controller writes its record again" in lines[2]
+    for fact in ("in use by a running pod", "the controller writes its record again"):
+        assert fact in lines[2]
 
 
 def test_no_joined_node_is_said_with_what_to_do() -> None:
@@ -122,9 +123,9 @@ def test_a_node_that_has_the_label_and_no_card_yet_is_not_advised_to_take_the_la
         ("n2", "GPU 0: a reset"),
         ("n3", "its agent has not reported its cards yet"),
     ]
-    lines = list(draw([], pending[:1], colour=False))
-    assert lines == [
-        "n1   labelled for slices on demand, but has no cards yet: no driver",
-        "  see tessera why node/n1",
-    ]
+    reason, step = draw([], pending[:1], colour=False)
+    assert reason.startswith("n1   ")
+    for fact in ("labelled for slices on demand", "has no cards yet", ": no driver"):
+        assert fact in reason
+    assert step == "  see tessera why node/n1"
     assert "kubectl label" in " ".join(draw([], [], colour=False))

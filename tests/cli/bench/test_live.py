@@ -46,7 +46,9 @@ def test_nothing_is_measured_where_time_leaps(command: list[str], serving: Servi
 
 def test_the_first_sample_need_not_have_pulled_anything(serving: Serving, capsys: Told) -> None:
     assert main([*RESET, "--kubeconfig", serving()]) == 0
-    assert "  the first sample may pull images that later ones find on the node; it is shown" in capsys.readouterr().out
+    (remark,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("  the first sample "))
+    for fact in ("may pull images", "later ones find on the node", "it is shown"):
+        assert fact in remark
 
 
 def test_where_no_node_comes_the_scheduler_is_quoted_and_the_wait_times_out(
@@ -104,7 +106,9 @@ def test_why_an_experiment_failed_is_said_last_also_where_its_samples_cannot_be_
     out = capsys.readouterr().out
     assert json.loads(out[out.index("{") :])["results"][0]["first"] >= 0
     unwritten, failed = told.getvalue().splitlines()[-2:]
-    assert unwritten.startswith("error: /dev/full could not be written (No space left on device)")
+    assert unwritten.startswith("error: /dev/full ")
+    for fact in ("not be written", "No space left on device"):
+        assert fact in unwritten
     assert failed.startswith("error: node node-1 lists nvidia.com/gpu: not within ")
 
 
@@ -113,12 +117,14 @@ def test_samples_that_cannot_be_written_are_printed(serving: Serving, capsys: To
     told = capsys.readouterr()
     printed = json.loads(told.out[told.out.index("{") :])
     assert len(printed["results"][0]["samples"]) == 2
-    assert "error: /dev/full could not be written (No space left on device)" in told.err
+    for fact in ("error: /dev/full", "not be written", "No space left on device"):
+        assert fact in told.err
 
 
 @pytest.mark.parametrize("command", [["autoscale", "--lab"], ["policy-reset", "--lab"], ["autoscale", "--name", "x"]])
 def test_a_file_that_cannot_be_is_refused_before_anything_is_measured(command: list[str], capsys: Told) -> None:
     assert main(["bench", *command, "--json", "/nonexist/x"]) == 1
     told = capsys.readouterr()
-    assert "/nonexist/x cannot be written: there is no folder /nonexist; make it first" in told.err
+    for fact in ("/nonexist/x cannot be written", "there is no folder /nonexist", "make it first"):
+        assert fact in told.err
     assert (told.out, told.err.count("\n")) == ("", 1)

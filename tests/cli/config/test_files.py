@@ -53,17 +53,18 @@ def only(text: str, *nodes: str) -> PartReport:
 def test_each_profile_of_a_config_map_is_judged_on_its_own() -> None:
     good, bad = check_file(SLICES, [parse_node("4xA100-40GB")])
     assert good.name == "nvidia-time-slicing-config/slice-4"
-    assert good.means == (
-        "time slices: each nvidia.com/gpu becomes 4 of nvidia.com/gpu.shared; a container may ask for 1",
-        "on 4 x A100-40GB without MIG: nvidia.com/gpu.shared 16",
-    )
+    sharing, total = good.means
+    for fact in ("time slices", "each nvidia.com/gpu becomes 4 of nvidia.com/gpu.shared", "a container may ask for 1"):
+        assert fact in sharing
+    assert total == "on 4 x A100-40GB without MIG: nvidia.com/gpu.shared 16"
     assert good.problems == ()
     assert bad.problems[0] == "sharing.timeSlicing.resources[0].replica: unknown; did you mean replicas?"
 
 
 def test_what_mps_gives_each_client_is_told() -> None:
     part = only("sharing: {mps: {resources: [{name: gpu, replicas: 4}]}}", "A100-40GB")
-    assert part.means[-1] == "on 1 x A100-40GB, each client of nvidia.com/gpu: 10240 MiB, 25 % of the threads"
+    for fact in ("on 1 x A100-40GB", "each client of nvidia.com/gpu", "10240 MiB", "25 % of the threads"):
+        assert fact in part.means[-1]
 
 
 @pytest.mark.parametrize("nodes", [(), ("2xA100-40GB",), ("2xA100-40GB", "T4")])
@@ -87,8 +88,10 @@ def test_mps_on_mig_devices_is_wrong_with_and_without_a_node(
     entry: str, more: str, which: str, nodes: tuple[str, ...]
 ) -> None:
     part = only(f"{more}\nsharing: {{mps: {{resources: [{{{entry}, replicas: 2}}]}}}}", *nodes)
-    rule = "MPS shares whole cards only: use timeSlicing, or name whole cards"
-    assert part.problems == (f"sharing.mps.resources[0]: MPS would share {which}; {rule}",)
+    (problem,) = part.problems
+    assert problem.startswith(f"sharing.mps.resources[0]: MPS would share {which}; ")
+    for fact in ("MPS shares whole cards only", "use timeSlicing", "or name whole cards"):
+        assert fact in problem
     assert part.notices == ()
     assert not any("each client" in line for line in part.means)
 
@@ -126,13 +129,15 @@ def test_a_client_has_no_part_of_what_the_node_does_not_have() -> None:
 def test_a_profile_that_a_given_node_cannot_follow_is_wrong() -> None:
     part = only("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [3]}]}}", "2xA30")
     (problem,) = part.problems
-    assert problem.startswith("on 2 x A30: sharing.timeSlicing.resources[0].devices: 3 is no device of nvidia.com/gpu")
+    for fact in ("on 2 x A30: ", "sharing.timeSlicing.resources[0].devices: ", "3 is no device of nvidia.com/gpu"):
+        assert fact in problem
 
 
 def test_what_has_no_effect_is_told_with_the_reason() -> None:
     part = only("flags: {failOnInitError: true}\nresources: {gpus: [{pattern: '*', name: card}]}")
     assert part.means == ("devices like * are nvidia.com/card", "nothing is shared")
-    assert part.notices[0].startswith("flags.failOnInitError: no effect: a node whose driver does not answer")
+    for fact in ("flags.failOnInitError: no effect: ", "a node whose driver does not answer"):
+        assert fact in part.notices[0]
 
 
 @pytest.mark.parametrize(
@@ -162,7 +167,8 @@ def test_layouts_are_drawn_for_given_nodes() -> None:
 def test_a_layout_for_another_model_is_no_mistake() -> None:
     part = only(LAYOUTS, "H100-80GB")
     assert part.problems == ()
-    assert part.means[-1].startswith("2x2g.10gb-3x1g.5gb on 1 x H100-80GB: does not fit: H100-80GB has no profile")
+    for fact in ("2x2g.10gb-3x1g.5gb on 1 x H100-80GB: ", "does not fit", "H100-80GB has no profile"):
+        assert fact in part.means[-1]
 
 
 @pytest.mark.parametrize(
@@ -181,15 +187,12 @@ def test_a_layout_that_no_model_takes_is_wrong(devices: str, more: str, words: s
     assert part.means == ("x: fits no model that Tessera knows",)
 
 
-PART = 'mig-configs.x[0].mig-devices["1c.3g.20gb"]: compute instances smaller than their GPU instance are not made'
-
-
 @pytest.mark.parametrize(
     ("nodes", "means"),
     [
-        ((), ("x: cannot be made on any node",)),
-        (("2xA100-40GB",), ("x on 2 x A100-40GB: cannot be made",)),
-        (("T4",), ("x on 1 x T4: no MIG devices; these cards have no MIG and stay whole",)),
+        ((), ("x: ", "cannot be made on any node")),
+        (("2xA100-40GB",), ("x on 2 x A100-40GB: ", "cannot be made")),
+        (("T4",), ("x on 1 x T4: ", "no MIG devices", "cards have no MIG", "stay whole")),
     ],
 )
 @pytest.mark.parametrize("devices", ["{'1c.3g.20gb': 1}", "{'1c.3g.20gb': 3, '1g.5gb': 9}"])
@@ -197,8 +200,12 @@ def test_parts_of_gpu_instances_are_wrong_for_that_reason_alone(
     devices: str, nodes: tuple[str, ...], means: tuple[str, ...]
 ) -> None:
     part = only(layout(devices), *nodes)
-    assert part.problems == (f"{PART}; write 3g.20gb",)
-    assert part.means == means
+    (problem,), (meaning,) = part.problems, part.means
+    assert problem.startswith('mig-configs.x[0].mig-devices["1c.3g.20gb"]: ')
+    for fact in ("compute instances smaller than their GPU instance", "are not made", "write 3g.20gb"):
+        assert fact in problem
+    for fact in means:
+        assert fact in meaning
 
 
 def test_parts_that_only_another_model_is_asked_for_keep_no_node_from_the_layout() -> None:
@@ -218,7 +225,8 @@ def test_filters_by_pci_id_and_by_name_limit_the_models() -> None:
 
 def test_cards_without_mig_stay_whole_and_may_not_be_named() -> None:
     (told,) = only(layout("{'1g.5gb': 7}"), "2xT4").means
-    assert told == "x on 2 x T4: no MIG devices; these cards have no MIG and stay whole"
+    for fact in ("x on 2 x T4: ", "no MIG devices", "cards have no MIG", "stay whole"):
+        assert fact in told
     (told,) = only(layout("{'1g.5gb': 7}").replace("devices: all", "devices: [0]"), "2xT4").means
     assert "GPU 0 (Tesla T4) has no MIG" in told
 

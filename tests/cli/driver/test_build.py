@@ -115,21 +115,23 @@ def test_the_version_of_rhcos_finds_the_toolkit(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "facts"),
     [
-        (RHCOS, "which Driver Toolkit fits is not known; name the RHCOS version (tessera driver build --rhcos)"),
-        ([*UBUNTU[:-1], "registry.local/driver:535"], "--to registry.local/driver:535: leave the tag out"),
-        ([*UBUNTU, "--os", "windows"], "operating system 'windows'"),
-        ([*UBUNTU, "--kernel", "latest"], "kernel 'latest'"),
-        ([*UBUNTU, "--version", "newest"], "driver version 'newest'"),
-        ([*UBUNTU, "--os", "sles15.5"], "no way to build for 'sles' is known"),
-        (UBUNTU[:-2], "Missing option '--to'"),
+        (RHCOS, ("which Driver Toolkit fits is not known", "name the RHCOS version", "tessera driver build --rhcos")),
+        ([*UBUNTU[:-1], "registry.local/driver:535"], ("--to registry.local/driver:535: ", "leave the tag out")),
+        ([*UBUNTU, "--os", "windows"], ("operating system 'windows'",)),
+        ([*UBUNTU, "--kernel", "latest"], ("kernel 'latest'",)),
+        ([*UBUNTU, "--version", "newest"], ("driver version 'newest'",)),
+        ([*UBUNTU, "--os", "sles15.5"], ("no way to build for 'sles' is known",)),
+        (UBUNTU[:-2], ("Missing option '--to'",)),
     ],
 )
 def test_what_cannot_be_built_is_refused_in_one_line(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+    capsys: pytest.CaptureFixture[str], arguments: list[str], facts: tuple[str, ...]
 ) -> None:
-    assert says in refused(capsys, *arguments, "--dry-run")
+    error = refused(capsys, *arguments, "--dry-run")
+    for fact in facts:
+        assert fact in error
 
 
 def test_a_folder_that_cannot_be_written_is_refused_with_its_name(
@@ -139,7 +141,8 @@ def test_a_folder_that_cannot_be_written_is_refused_with_its_name(
     (tmp_path / "folder" / "Containerfile").mkdir(parents=True)
     under, taken = str(tmp_path / "file" / "x"), str(tmp_path / "folder")
     said = refused(capsys, *UBUNTU, "--local", "--files", under)
-    assert f"--files {under}: {under} cannot be written: Not a directory; name a folder that you may write" in said
+    for fact in (f"--files {under}: ", f"{under} cannot be written: Not a directory", "name a folder", "you may write"):
+        assert fact in said
     assert f"{taken}/Containerfile cannot be written: Is a directory" in refused(capsys, *UBUNTU, "--files", taken)
 
 

@@ -147,7 +147,9 @@ def test_nothing_known_to_come_blocks_no_reboot_unless_that_is_asked_for(
     assert asked("r.local", "--kernel-list", str(empty)) == 0
     told = capsys.readouterr()
     assert told.out == "No next kernel is known.\n"
-    assert told.err == "warning: the next kernel is unknown, so its driver image was not checked\n"
+    assert told.err.count("\n") == 1
+    for fact in ("warning: ", "the next kernel is unknown", "its driver image was not checked"):
+        assert fact in told.err
     assert asked("r.local", "--kernel-list", str(empty), "--fail-if-unknown") == NOT_KNOWN == 4
 
 

@@ -138,21 +138,22 @@ def test_a_registry_without_tls_is_not_asked_unless_told_to(capsys: pytest.Captu
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "facts"),
     [
-        (["--kernel", "5.15.0-69-generic"], "--kernel needs --os, for example ubuntu22.04"),
-        (["--cluster", "--kernel", "5.15.0"], "leave --kernel and --os out"),
-        ([*NODES[:3], "Ubuntu 22.04"], "write ID and VERSION_ID of os-release, for example ubuntu22.04"),
-        (["--kernel", "x", "--os", "ubuntu22.04"], "write what uname -r says"),
-        (["--repository", "nvcr.io/Nvidia"], "its repository 'Nvidia/driver' is not lower-case"),
-        (["--registry-ca", __file__], "has no certificate in PEM"),
-        (["--auth", __file__], "is no JSON of the form"),
+        (["--kernel", "5.15.0-69-generic"], ("--kernel needs --os", "for example ubuntu22.04")),
+        (["--cluster", "--kernel", "5.15.0"], ("leave --kernel and --os out",)),
+        ([*NODES[:3], "Ubuntu 22.04"], ("write ID and VERSION_ID of os-release", "for example ubuntu22.04")),
+        (["--kernel", "x", "--os", "ubuntu22.04"], ("write what uname -r says",)),
+        (["--repository", "nvcr.io/Nvidia"], ("repository 'Nvidia/driver'", "is not lower-case")),
+        (["--registry-ca", __file__], ("has no certificate in PEM",)),
+        (["--auth", __file__], ("is no JSON of the form",)),
     ],
 )
 def test_what_is_wrong_with_a_command_is_one_line(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+    capsys: pytest.CaptureFixture[str], arguments: list[str], facts: tuple[str, ...]
 ) -> None:
     assert main(["driver", "images", *arguments]) == 1
     told = capsys.readouterr().err
-    assert words in told
+    for fact in facts:
+        assert fact in told
     assert told.count("\n") == 1

@@ -60,10 +60,10 @@ def test_a_node_that_serves_is_one_line() -> None:
 def test_verbose_tells_reasons_rejected_strategies_and_the_whole_digest() -> None:
     _, row, *reasons = shown(node("a", STATUS), verbose=True)
     assert row.endswith("a" * 64)
-    assert reasons == [
-        "  It has modules for this kernel.",
-        "  not pre-installed: Nothing says that the host has a driver.",
-    ]
+    reason, rejected = reasons
+    assert reason == "  It has modules for this kernel."
+    for fact in ("  not pre-installed: ", "Nothing says", "the host has a driver"):
+        assert fact in rejected
 
 
 def test_a_node_that_does_not_serve_says_why_at_once() -> None:

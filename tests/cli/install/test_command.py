@@ -145,7 +145,9 @@ def test_no_drivers_makes_none_and_says_that_the_hosts_have_theirs(
     assert main(["install", "--values", str(values), "--no-drivers", "-o", "yaml"]) == 0
     told = capsys.readouterr()
     assert of_kind(told.out, "ClusterPolicy") == []
-    assert "note: driver: no effect: drivers are used as the hosts have them\n" in told.err
+    (note,) = (line for line in told.err.splitlines() if line.startswith("note: driver: "))
+    for fact in ("no effect", "drivers are used as the hosts have them"):
+        assert fact in note
 
 
 def test_drivers_can_be_asked_for_without_a_file(capsys: pytest.CaptureFixture[str]) -> None:

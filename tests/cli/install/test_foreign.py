@@ -186,7 +186,8 @@ def test_a_second_policy_beside_an_older_one_is_told(place: Any) -> None:
         await install(place, NAMED)
         (warning,) = await told(place, NAMED)
         assert before == [warning], "a trial says it as well"
-        assert warning == "there are 2 ClusterPolicies, cluster-policy, gpu-cluster-policy; Tessera follows the oldest"
+        for fact in ("2 ClusterPolicies", "cluster-policy, gpu-cluster-policy", "Tessera follows the oldest"):
+            assert fact in warning
 
     asyncio.run(scenario())
 

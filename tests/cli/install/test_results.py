@@ -9,7 +9,6 @@ CONTROLLER = "deployment.apps/tessera-controller in tessera-system"
 POLICY = "clusterpolicy.nvidia.com/cluster-policy"
 ROLLOUT = "Watch it start: kubectl rollout status -n tessera-system"
 COMING = "Watch the drivers: tessera driver status"
-GOING = "Tessera removes the driver from each node when its pods with cards have ended: tessera driver status -v"
 
 
 def done(**counts: int) -> list[AppliedObject]:
@@ -62,10 +61,19 @@ def test_an_object_has_a_line_unless_nothing_changes(result: str, told: str) -> 
             [AppliedObject(AGENT, "configured"), AppliedObject(POLICY, "configured")],
             [f"{ROLLOUT} daemonset/tessera-agent", COMING],
         ),
-        ([AppliedObject(AGENT, "unchanged"), AppliedObject(POLICY, "deleted")], [GOING]),
         ([AppliedObject(POLICY, "configured"), AppliedObject("nvidiadriver.nvidia.com/default", "deleted")], [COMING]),
         ([AppliedObject("role.rbac.authorization.k8s.io/tessera-agent-config in gpu", "created")], []),
     ],
 )
 def test_it_is_said_where_to_see_what_was_begun_and_no_more(all_done: list[AppliedObject], told: list[str]) -> None:
     assert list(next_steps(all_done)) == told
+
+
+def test_a_deleted_policy_says_when_drivers_go_and_where_to_see_it() -> None:
+    (step,) = next_steps([AppliedObject(AGENT, "unchanged"), AppliedObject(POLICY, "deleted")])
+    for fact in (
+        "Tessera removes the driver from each node",
+        "its pods with cards have ended",
+        "tessera driver status -v",
+    ):
+        assert fact in step
