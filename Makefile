@@ -7,7 +7,7 @@ TOOLS := kubectl docker-registry skopeo prometheus promtool
 # The tests start some hundred processes: each finds its modules compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo check test lint types layers fast unit soak bench lock fmt clean
+.PHONY: help demo check test lint types page layers fast unit soak bench lock fmt clean
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-8s %s\n", $$1, $$2}' Makefile
 
@@ -28,7 +28,7 @@ check: lint types layers fast  ## the inner loop: under a minute
 
 # The types are checked while tests wait for processes.
 test: lint layers  ## everything that must hold before a commit
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target types unit
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target types unit page
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check .
@@ -36,6 +36,12 @@ lint: $(VENV)/.dev
 
 types: $(VENV)/.dev
 	@$(BIN)/mypy
+
+# Needs Node; the built files are in the tree, so that users and machines without Node need none.
+page:  ## the live page: its types, and that its built files are those of its sources
+	@command -v npm >/dev/null || { echo "page: npm is missing, so the built files are not compared"; exit 0; }; \
+	cd web && npm ci --silent --no-audit --no-fund && npm run --silent check && \
+	node build.mjs ../$(VENV)/page && diff -r ../$(VENV)/page ../src/tessera/dashboard/assets
 
 layers: $(VENV)/.dev
 	@$(BIN)/lint-imports

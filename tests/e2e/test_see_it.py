@@ -3,11 +3,14 @@
 import json
 import os
 import pty
+import re
 import select
 import subprocess
 import sys
 import time
-from typing import Any
+import urllib.request
+from collections.abc import Callable
+from typing import IO, Any
 
 import pytest
 import yaml
@@ -119,6 +122,46 @@ def test_top_is_live_on_a_terminal_until_q(used: RunningLab) -> None:
         process.kill()
         process.wait()
         os.close(outer)
+
+
+def test_the_live_page_shows_the_cards_and_follows_the_cluster(used: RunningLab) -> None:
+    command = [sys.executable, "-m", "tessera", "dashboard", "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=used.env, cwd=ROOT, text=True)
+    try:
+        assert process.stdout is not None
+        url = re.search(r"http://localhost:\d+/", process.stdout.readline())
+        assert url is not None
+        with urllib.request.urlopen(url[0], timeout=TIMEOUT) as page:
+            assert b"/assets/page.js" in page.read()
+        with urllib.request.urlopen(f"{url[0]}feed", timeout=TIMEOUT) as feed:
+            documents = follow(feed, lambda documents: len(cards(documents)) == 3)
+            tiles = [tile for card in cards(documents) for tile in card.get("tiles", ())]
+            assert [(tile["profile"], tile["leases"][0]["pod"]) for tile in tiles] == [("3g.20gb", "sliced")]
+            assert documents["summary"]["simulated"]
+            used.kubectl("apply", "-f", "-", manifest=used.pod("greedy", {"nvidia.com/gpu": 9}))
+            follow(feed, lambda documents: "waiting/default/greedy" in documents)
+        with urllib.request.urlopen(f"{url[0]}why/default/greedy", timeout=TIMEOUT) as reason:
+            assert "9 nvidia.com/gpu" in json.load(reason)["answers"][0]["verdict"]
+    finally:
+        process.terminate()
+        process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 0
+
+
+def cards(documents: dict[str, Any]) -> list[Any]:
+    return [document for key, document in documents.items() if key.startswith("card/")]
+
+
+def follow(feed: IO[bytes], until: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """Reads changes until the documents are as wanted."""
+    documents: dict[str, Any] = {}
+    for line in feed:
+        if line.startswith(b"data: "):
+            change = json.loads(line.removeprefix(b"data: "))
+            documents |= change["set"]
+            if until(documents):
+                return documents
+    raise AssertionError(f"the feed ended: {documents}")
 
 
 class Screen:

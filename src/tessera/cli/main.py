@@ -18,6 +18,7 @@ COMMANDS: Table = {
     "map": ("tessera.cli.map", "Show each card's slices, the pods that have them, and the free slots."),
     "why": ("tessera.cli.why", "Explain why a pod waits or why a node's cards are not as configured."),
     "top": ("tessera.cli.top", "Show live what cards and pods do: load, memory, power."),
+    "dashboard": ("tessera.cli.dashboard", "Serve a live page of the cluster's cards on this machine."),
     "idle": ("tessera.cli.idle", "List cards and slices that pods hold and do not use."),
     "plan": ("tessera.cli.plan", "Compute a MIG layout for a card model, without a cluster."),
     "config": (

@@ -134,3 +134,15 @@ STANDSTILL = Limit(
     "time without progress of admission after which `/healthz` fails",
     "no review takes a twentieth of it; kubelet then restarts the process",
 )
+FEED_CHANGES = Limit(
+    240,
+    "changes",
+    "changes that the live page keeps for readers that were away; others get a snapshot",
+    "a minute of a busy cluster, at four a second",
+)
+PAGE_READERS = Limit(
+    256,
+    "readers",
+    "open connections to the feed of the live page",
+    "each costs a task and a socket; the next one is refused with 503",
+)

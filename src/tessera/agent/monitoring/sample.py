@@ -37,6 +37,8 @@ class DeviceSample(msgspec.Struct, frozen=True, kw_only=True):
         uuid: ``GPU-`` or ``MIG-``.
         gi_id: its GPU instance; ``None`` for a whole card.
         profile: of the GPU instance; empty for a whole card.
+        start: first memory slot of its GPU instance.
+        size: memory slots of its GPU instance; 0 for a whole card.
         share: its part of the card: 1 for a whole card, memory slots of all slots for a MIG device.
         measured: its measurements; for a MIG device its memory and its activity.
         processes: the processes that compute on it.
@@ -45,15 +47,18 @@ class DeviceSample(msgspec.Struct, frozen=True, kw_only=True):
     uuid: str
     gi_id: int | None = None
     profile: str = ""
+    start: int = 0
+    size: int = 0
     share: float = 1.0
     measured: Measurements
     processes: tuple[ProcessUse, ...] = ()
 
 
 class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
-    """One card: the card itself and its MIG devices."""
+    """One card: the card itself and its MIG devices; ``slots`` are its memory slots, 0 if it has no MIG."""
 
     info: GpuInfo
+    slots: int = 0
     card: DeviceSample
     mig_devices: tuple[DeviceSample, ...] = ()
 

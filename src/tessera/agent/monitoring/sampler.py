@@ -134,21 +134,24 @@ class NodeSampler:
                 except NvmlError:
                     activity = None  # not measured: no value, rather than 0
             processes = await self._read_processes(info.uuid, held, activity)
-            devices = [device for each in instances for device in await self._sample_instance(info, each, held)]
+            slots = self._slots(info)
+            devices = [device for each in instances for device in await self._sample_instance(info, each, slots, held)]
         except NvmlError as error:
             _log.debug("%s is missing from this sample: %s", info.uuid, error)
             return None
         card = DeviceSample(uuid=info.uuid, measured=measured, processes=processes)
-        return GpuSample(info=info, card=card, mig_devices=tuple(devices))
+        return GpuSample(info=info, slots=slots, card=card, mig_devices=tuple(devices))
+
+    def _slots(self, info: GpuInfo) -> int:
+        state = self._inventory.inventory.gpu(info.uuid)
+        return state.geometry.slots if state is not None and state.geometry is not None else 0
 
     async def _sample_instance(
-        self, info: GpuInfo, instance: GpuInstance, held: Mapping[str, bool]
+        self, info: GpuInfo, instance: GpuInstance, slots: int, held: Mapping[str, bool]
     ) -> list[DeviceSample]:
         """The MIG devices of one GPU instance; its activity counts for each of them."""
         if not instance.compute_instances:
             return []
-        state = self._inventory.inventory.gpu(info.uuid)
-        slots = state.geometry.slots if state is not None and state.geometry is not None else 0
         activity = await self._hardware.measure_instance(info.uuid, instance.gi_id)
         devices = []
         for compute in instance.compute_instances:
@@ -159,6 +162,8 @@ class NodeSampler:
                     uuid=compute.mig_uuid,
                     gi_id=instance.gi_id,
                     profile=instance.profile,
+                    start=instance.start,
+                    size=instance.size,
                     share=instance.size / slots / len(instance.compute_instances) if slots else 0.0,
                     measured=measure_memory(memory, activity),
                     processes=processes,

@@ -42,6 +42,7 @@ def _card(gpu: GpuSample) -> CardUsage:
         index=gpu.info.index,
         model=gpu.info.name,
         mig=gpu.info.mig_enabled,
+        slots=gpu.slots,
         values=_values(gpu.card),
         absent={quantity.value: reason.value for quantity, reason in measured.absent.items()},
         throttled=tuple(reason for bit, reason in THROTTLE_REASONS.items() if bits & bit),
@@ -50,6 +51,8 @@ def _card(gpu: GpuSample) -> CardUsage:
             DeviceUsage(
                 uuid=each.uuid,
                 profile=each.profile,
+                start=each.start,
+                size=each.size,
                 share=each.share,
                 values=_values(each),
                 processes=len(each.processes),

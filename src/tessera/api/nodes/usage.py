@@ -20,6 +20,8 @@ class DeviceUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     Attributes:
         uuid: ``MIG-…``.
         profile: of its GPU instance.
+        start: first memory slot of its GPU instance.
+        size: memory slots of its GPU instance.
         share: its part of the card, 0 to 1.
         values: what was measured.
         processes: the number of processes that compute on it.
@@ -27,6 +29,8 @@ class DeviceUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
 
     uuid: str
     profile: str = ""
+    start: int = 0
+    size: int = 0
     share: float = 0.0
     values: Mapping[str, float] = {}
     processes: int = 0
@@ -40,6 +44,7 @@ class CardUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
         index: of the driver.
         model: the product's name.
         mig: True if MIG mode is on.
+        slots: its memory slots; 0 if it has no MIG.
         values: what was measured.
         absent: by quantity, the reason that it was not measured.
         throttled: the reasons for which the card is slowed down.
@@ -51,6 +56,7 @@ class CardUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     index: int = 0
     model: str = ""
     mig: bool = False
+    slots: int = 0
     values: Mapping[str, float] = {}
     absent: Mapping[str, str] = {}
     throttled: tuple[str, ...] = ()

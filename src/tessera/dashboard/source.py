@@ -1,0 +1,114 @@
+"""Reads the cluster for the live page, with the rights of one user.
+
+Pods and Instaslice objects are watched. The agents' pages are read each :data:`PERIOD` seconds, and only while
+somebody looks. A user who may not read a kind sees the page without it.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from tessera.api.instaslice import INSTASLICES, Instaslice
+from tessera.clock import Clock
+from tessera.dashboard.documents import make_documents
+from tessera.dashboard.feed import Feed
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError, Forbidden
+from tessera.kube.resources import PODS, Pod
+from tessera.kube.resources.meta import Resource
+from tessera.kube.watch.informer import Informer
+from tessera.observe.agent_pages import FleetUsage, NodeFailure, read_fleet
+
+_log = logging.getLogger(__name__)
+
+#: Seconds between two readings of the agents' pages; an agent takes a sample every 10 s and with each change.
+PERIOD = 5.0
+#: Seconds until a kind that was refused is tried again.
+RETRY = 15.0
+#: Least seconds between two publications: a burst of changes is one.
+SHORTEST = 0.25
+
+
+class ClusterSource:
+    """Reads a cluster and publishes its documents.
+
+    Args:
+        client: the user's client.
+        feed: gets the documents.
+        watched: true while somebody looks.
+        clock: the time.
+        rng: for the pauses of watches.
+    """
+
+    def __init__(
+        self, client: Client, feed: Feed, *, watched: Callable[[], bool], clock: Clock, rng: random.Random
+    ) -> None:
+        self._client = client
+        self._feed = feed
+        self._watched = watched
+        self._clock = clock
+        self._changed = asyncio.Event()
+        self._fleet = FleetUsage()
+        #: The last refusal of each kind that the user may not read.
+        self._refused: dict[str, str] = {}
+        self._pods = Informer(client, PODS, clock=clock, rng=rng)
+        self._instaslices = Informer(client, INSTASLICES, clock=clock, rng=rng)
+        self._pods.add_handler(lambda _: self._changed.set())
+        self._instaslices.add_handler(lambda _: self._changed.set())
+
+    async def run(self) -> None:
+        """Reads and publishes until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._mirror(PODS, self._pods))
+            group.create_task(self._mirror(INSTASLICES, self._instaslices))
+            group.create_task(self._read_agents())
+            await self._changed.wait()
+            while True:
+                self._changed.clear()
+                self._publish()
+                await self._clock.sleep(SHORTEST)
+                await self._changed.wait()
+
+    async def _mirror(self, resource: Resource[Any], informer: Informer[Any]) -> None:
+        """Mirrors a kind once the user may read it; until then its refusal is shown."""
+        name = resource.plural
+        while True:
+            try:
+                await self._client.page(resource, limit=1)
+                break
+            except (ApiError, OSError) as error:
+                self._refused[name] = " ".join(str(error).split())
+                self._changed.set()
+                await self._clock.sleep(RETRY)
+        self._refused.pop(name, None)
+        self._changed.set()
+        await informer.run()
+
+    def _publish(self) -> None:
+        pods: list[Pod] = list(self._pods.cache.values())
+        instaslices: list[Instaslice] = list(self._instaslices.cache.values())
+        refused = (NodeFailure(node=name, reason=reason) for name, reason in self._refused.items())
+        fleet = msgspec.structs.replace(self._fleet, failures=(*self._fleet.failures, *refused))
+        self._feed.publish(make_documents(fleet, pods, instaslices))
+
+    async def _read_agents(self) -> None:
+        await self._pods.wait_synced()
+        while True:
+            if self._watched():
+                self._fleet = await self._read_fleet()
+                self._changed.set()
+            await self._clock.sleep(PERIOD)
+
+    async def _read_fleet(self) -> FleetUsage:
+        try:
+            return await read_fleet(self._client, list(self._pods.cache.values()))
+        except (ApiError, OSError) as error:
+            _log.warning("the agents' pages cannot be read: %s", error)
+            text = f"the API server does not answer: {error}"
+            if isinstance(error, Forbidden):
+                text = "you may not get pods/proxy in tessera-system: bind the ClusterRole tessera-usage-reader"
+            return msgspec.structs.replace(self._fleet, failures=(NodeFailure(node="all nodes", reason=text),))

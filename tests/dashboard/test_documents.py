@@ -1,0 +1,91 @@
+"""Documents of the live page: every card with what is on it, pods that wait, nodes that fail, and true sums."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from tests.observe.conftest import GIB, card, lease, mig_card
+
+from tessera.api.nodes.usage import DeviceUsage, NodeUsage
+from tessera.dashboard.documents import CardDocument, FailureDocument, SummaryDocument, make_documents, waiting_pod
+from tessera.kube.resources import Pod
+from tessera.observe.agent_pages import FleetUsage, NodeFailure
+
+SLICE = DeviceUsage(uuid="MIG-1", profile="3g.40gb", start=4, size=4, share=0.5, values={"memory_used": 2 * GIB})
+
+
+def pod(name: str = "a", limits: dict[str, Any] | None = None, **spec: Any) -> Pod:
+    body = {
+        "metadata": {
+            "name": name,
+            "namespace": "team",
+            "uid": f"uid-{name}",
+            "creationTimestamp": "2026-01-01T00:00:10Z",
+        },
+        "spec": {"containers": [{"name": "main", "resources": {"limits": limits or {}}}], **spec},
+        "status": {"phase": "Pending"},
+    }
+    return msgspec.convert(body, Pod, strict=False)
+
+
+def test_a_slice_is_a_tile_at_its_place_with_its_pod() -> None:
+    usage = NodeUsage(node="n1", cards=(mig_card(SLICE),), leases=(lease("a", "MIG-1", kind="slice", share=0.5),))
+    document = make_documents(FleetUsage(nodes=(usage,)), [], [])["card/n1/GPU-1"]
+    assert isinstance(document, CardDocument)
+    (tile,) = document.tiles
+    assert (tile.start, tile.size, tile.profile, tile.memory) == (4, 4, "3g.40gb", 2 * GIB)
+    assert [(each.pod, each.state) for each in tile.leases] == [("a", "busy")]
+    assert (document.held, document.leases) == (0.5, ())
+
+
+def test_values_that_were_not_measured_are_not_in_the_document() -> None:
+    usage = NodeUsage(node="n1", cards=(card(),))
+    document = msgspec.to_builtins(make_documents(FleetUsage(nodes=(usage,)), [], [])["card/n1/GPU-1"])
+    assert {"busy", "power", "temperature"}.isdisjoint(document)
+
+
+def test_the_summary_counts_only_cards_that_measure() -> None:
+    usage = NodeUsage(
+        node="n1",
+        simulated=True,
+        cards=(card(gpu_utilization=0.5, power=10.0), card("GPU-2", 1)),
+        leases=(lease("a", state="idle"), lease("b", "GPU-2", share=0.25)),
+    )
+    fleet = FleetUsage(nodes=(usage,), failures=(NodeFailure(node="n2", reason="gone"),))
+    documents = make_documents(fleet, [pod("w", {"nvidia.com/gpu": "1"})], [])
+    assert documents["failure/n2"] == FailureDocument(node="n2", reason="gone")
+    assert documents["summary"] == SummaryDocument(
+        nodes=1,
+        cards=2,
+        pods=2,
+        waiting=1,
+        held=1.25,
+        wasted_leases=1,
+        measured=1,
+        busy=0.5,
+        power=10.0,
+        simulated=True,
+    )
+
+
+CREATED = "2026-01-01T00:00:10Z"
+GATED = {"schedulingGates": [{"name": "instaslice.redhat.com/accelerator"}]}
+
+
+@pytest.mark.parametrize(
+    ("limits", "spec", "requests"),
+    [
+        ({"nvidia.com/gpu": "2"}, {}, "2 x gpu"),
+        ({"nvidia.com/mig-3g.20gb": "1"}, GATED, "1 x mig-3g.20gb"),
+        ({}, GATED, ""),
+        ({"nvidia.com/gpu": "1e9"}, GATED, ""),
+        ({"cpu": "2"}, {}, None),
+        ({"nvidia.com/gpu": "2"}, {"nodeName": "n1"}, None),
+    ],
+)
+def test_a_pod_waits_that_asks_for_cards_and_has_no_node(
+    limits: dict[str, Any], spec: dict[str, Any], requests: str | None
+) -> None:
+    found = waiting_pod(pod("a", limits, **spec))
+    assert (None if found is None else found.requests) == requests
+    assert found is None or found.since == 1767225610.0

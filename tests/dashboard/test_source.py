@@ -1,0 +1,66 @@
+"""Reading of the cluster for the page: only while somebody looks, and a missing right is shown."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.observe.conftest import AgentCluster, card
+from tests.observe.test_agent_pages import Except
+
+from tessera.api.nodes.usage import NodeUsage
+from tessera.clock import SystemClock
+from tessera.dashboard.feed import Feed
+from tessera.dashboard.source import ClusterSource
+from tessera_lab.apiserver.interfaces import UserInfo
+
+TIMEOUT = 60.0
+
+
+async def play(
+    cluster: AgentCluster, until: Callable[[bytes], Any], *, watched: bool = True, user: UserInfo | None = None
+) -> None:
+    """Runs a source until a snapshot of its feed is as wanted."""
+    await cluster.begin()
+    await cluster.add_agent("n1", NodeUsage(node="n1", cards=(card(),)))
+    feed, clock = Feed(), SystemClock()
+    client = cluster.client(user)
+    source = ClusterSource(client, feed, watched=lambda: watched, clock=clock, rng=random.Random(1))
+    running = asyncio.create_task(source.run())
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            version: int | None = 0
+            while True:
+                await feed.wait(version)
+                update = feed.read(None)
+                assert update is not None
+                version = update.version
+                if until(update.texts[0]):
+                    return
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+async def test_cards_of_the_agents_are_published(cluster: AgentCluster) -> None:
+    await play(cluster, lambda text: b'"card/n1/GPU-1"' in text)
+
+
+async def test_a_missing_right_is_shown_on_the_page(cluster: AgentCluster) -> None:
+    cluster.server.parts.authorizer = Except("pods", "proxy", None)
+    await play(cluster, lambda text: b"ClusterRole tessera-usage-reader" in text)
+
+
+async def test_a_user_without_rights_sees_what_is_refused(cluster: AgentCluster) -> None:
+    await play(cluster, lambda text: b'"failure/pods"' in text and b"jane" in text, user=UserInfo(name="jane"))
+
+
+async def test_agents_are_not_asked_while_nobody_looks(cluster: AgentCluster) -> None:
+    cluster.pages.clear()
+    await play(cluster, lambda text: b'"summary"' in text and b"card/" not in text, watched=False)
+
+
+@pytest.fixture
+def cluster() -> AgentCluster:
+    return AgentCluster()

@@ -1,0 +1,107 @@
+// The documents of the feed, as src/tessera/dashboard/documents.py makes them. A value that was not measured is missing.
+
+export interface Lease {
+  namespace: string;
+  pod: string;
+  container: string;
+  owner: string;
+  kind: string;
+  share: number;
+  state: string;
+  evidence: string;
+  held: number;
+  wasted: number;
+  busy?: number;
+  memory?: number;
+}
+
+export interface Tile {
+  start: number;
+  size: number;
+  profile: string;
+  busy?: number;
+  memory?: number;
+  memoryTotal?: number;
+  leases?: Lease[];
+}
+
+export interface Card {
+  node: string;
+  index: number;
+  uuid: string;
+  model: string;
+  mig: boolean;
+  slots: number;
+  held: number;
+  busy?: number;
+  memory?: number;
+  memoryTotal?: number;
+  power?: number;
+  powerLimit?: number;
+  temperature?: number;
+  throttled?: string[];
+  tiles?: Tile[];
+  leases?: Lease[];
+  free?: Record<string, number>;
+}
+
+export interface Waiting {
+  namespace: string;
+  pod: string;
+  requests: string;
+  since: number;
+  gated?: boolean;
+}
+
+export interface Failure {
+  node: string;
+  reason: string;
+}
+
+export interface Summary {
+  nodes: number;
+  cards: number;
+  pods: number;
+  waiting: number;
+  held: number;
+  wastedLeases: number;
+  measured: number;
+  busy?: number;
+  power?: number;
+  simulated?: boolean;
+}
+
+export interface Change {
+  set: Record<string, unknown>;
+  gone: string[];
+}
+
+export interface Cluster {
+  summary: Summary | undefined;
+  cards: Map<string, Card>;
+  waiting: Map<string, Waiting>;
+  failures: Map<string, Failure>;
+}
+
+export function emptyCluster(): Cluster {
+  return { summary: undefined, cards: new Map(), waiting: new Map(), failures: new Map() };
+}
+
+/** Applies a change; documents that did not change keep their identity, so their rows are not drawn again. */
+export function applyChange(cluster: Cluster, change: Change): void {
+  for (const [key, document] of Object.entries(change.set)) {
+    if (key.startsWith("card/")) cluster.cards.set(key, document as Card);
+    else if (key.startsWith("waiting/")) cluster.waiting.set(key, document as Waiting);
+    else if (key.startsWith("failure/")) cluster.failures.set(key, document as Failure);
+    else if (key === "summary") cluster.summary = document as Summary;
+  }
+  for (const key of change.gone) {
+    cluster.cards.delete(key);
+    cluster.waiting.delete(key);
+    cluster.failures.delete(key);
+  }
+}
+
+export function leasesOf(card: Card): Lease[] {
+  return [...(card.leases ?? []), ...(card.tiles ?? []).flatMap((tile) => tile.leases ?? [])];
+}

@@ -1,0 +1,352 @@
+// The live page. One connection brings all documents and then their changes; each frame draws what changed.
+
+import { type ComponentChildren, Component, render } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { type Card, type Change, type Cluster, type Lease, type Tile, type Waiting } from "./documents";
+import { applyChange, emptyCluster, leasesOf } from "./documents";
+import { STATES, age, celsius, gibOf, modelName, percent, watts } from "./words";
+
+const cluster: Cluster = emptyCluster();
+
+interface Explanation {
+  answers?: { verdict: string; facts: string[]; help: string[] }[];
+  error?: string;
+}
+
+/** What the address bar holds, so that a view can be sent to somebody. */
+interface View {
+  text: string;
+  state: string;
+  open: string;
+}
+
+function readView(): View {
+  const values = new URLSearchParams(location.hash.slice(1));
+  return { text: values.get("q") ?? "", state: values.get("state") ?? "", open: values.get("open") ?? "" };
+}
+
+function writeView(view: View): void {
+  const values = new URLSearchParams();
+  if (view.text) values.set("q", view.text);
+  if (view.state) values.set("state", view.state);
+  if (view.open) values.set("open", view.open);
+  history.replaceState(null, "", `#${values.toString()}`);
+}
+
+function cardText(card: Card): string {
+  const pods = leasesOf(card).map((lease) => `${lease.namespace}/${lease.pod} ${lease.owner} ${lease.state}`);
+  const free = Object.entries(card.free ?? {}).filter(([, count]) => count > 0);
+  return [card.node, card.model, card.uuid, ...pods, ...free.map(([name]) => name)].join(" ").toLowerCase();
+}
+
+function matches(card: Card, view: View): boolean {
+  const words = view.text.toLowerCase().split(/\s+/).filter(Boolean);
+  const text = words.length ? cardText(card) : "";
+  if (!words.every((word) => text.includes(word))) return false;
+  if (view.state === "") return true;
+  if (view.state === "free") return card.held < 0.999;
+  if (view.state === "wasted") return leasesOf(card).some((each) => ["idle", "never_used", "resident"].includes(each.state));
+  return leasesOf(card).some((lease) => lease.state === view.state);
+}
+
+function LeaseLine({ lease }: { lease: Lease }) {
+  return (
+    <li>
+      <span class={`mark ${lease.state}`} aria-hidden="true" />{" "}
+      <b>{lease.namespace}/{lease.pod}</b> {lease.owner && <span class="quiet">{lease.owner}</span>}
+      <div class="facts">
+        <span>{STATES[lease.state] ?? lease.state}</span>
+        <span>busy {percent(lease.busy)}</span>
+        <span>memory {gibOf(lease.memory, undefined).replace(" of n/a", "")}</span>
+        <span>{lease.kind}, {percent(lease.share)} of the card</span>
+        <span>held {age(lease.held)}</span>
+      </div>
+      <div class="quiet">{lease.evidence}</div>
+    </li>
+  );
+}
+
+function tileName(tile: Tile): string {
+  const pods = (tile.leases ?? []).map((lease) => lease.pod);
+  return pods.length ? pods.join(", ") : "free";
+}
+
+function tileState(leases: Lease[] | undefined): string {
+  return leases?.[0]?.state ?? "none";
+}
+
+/** The card as a bar: memory slots with their MIG devices, or the shares of its holders. */
+function Mosaic({ card }: { card: Card }) {
+  const slots = card.slots;
+  if (slots > 0) {
+    return (
+      <span class="bar" style={`--slots:${slots}`}>
+        {Array.from({ length: slots }, (_, slot) => <span key={slot} class="slot" style={`--at:${slot + 1};--span:1`} />)}
+        {(card.tiles ?? []).map((tile) => (
+          <span
+            key={`${tile.start}-${tile.profile}`}
+            class={`tile ${tileState(tile.leases)}`}
+            style={`--at:${tile.start + 1};--span:${tile.size}`}
+            title={`${tile.profile}: ${tileName(tile)}`}
+          >
+            <i>{tile.profile}</i> {tileName(tile)}
+          </span>
+        ))}
+      </span>
+    );
+  }
+  const leases = card.leases ?? [];
+  const used = Math.min(1, leases.reduce((sum, lease) => sum + lease.share, 0));
+  return (
+    <span class="bar shares">
+      {leases.map((lease) => (
+        <span
+          key={`${lease.namespace}/${lease.pod}/${lease.container}`}
+          class={`tile ${lease.state}`}
+          style={`flex-grow:${Math.round(lease.share * 1000)}`}
+          title={`${lease.namespace}/${lease.pod}: ${lease.kind}`}
+        >
+          {lease.kind !== "whole" && <i>{lease.kind}</i>} {lease.pod}
+        </span>
+      ))}
+      {used < 0.999 && <span class="slot" style={`flex-grow:${Math.round((1 - used) * 1000)}`}>free</span>}
+    </span>
+  );
+}
+
+interface RowProps {
+  id: string;
+  card: Card;
+  open: boolean;
+  toggle: (id: string) => void;
+}
+
+/** One card. It is drawn again only if its document or its state changed. */
+class CardRow extends Component<RowProps> {
+  override shouldComponentUpdate(next: RowProps): boolean {
+    return next.card !== this.props.card || next.open !== this.props.open;
+  }
+
+  override render({ id, card, open, toggle }: RowProps) {
+    const free = Object.entries(card.free ?? {}).filter(([, count]) => count > 0);
+    const leases = leasesOf(card);
+    return (
+      <div class="card">
+        <button type="button" class="row" aria-expanded={open} onClick={() => toggle(id)}>
+          <span class="name">{card.index} <span class="quiet">{modelName(card.model)}</span></span>
+          <Mosaic card={card} />
+          <span class="numbers">
+            <span>{percent(card.busy)}</span>
+            <span>{gibOf(card.memory, card.memoryTotal)}</span>
+            <span>{watts(card.power)}</span>
+            <span>{celsius(card.temperature)}</span>
+          </span>
+          {(card.throttled ?? []).length > 0 && <span class="warn">slowed down: {(card.throttled ?? []).join(", ")}</span>}
+        </button>
+        {open && (
+          <div class="details">
+            <p class="quiet">{card.uuid}</p>
+            {leases.length === 0 && <p>No pod holds it.</p>}
+            <ul>{leases.map((lease) => <LeaseLine key={`${lease.pod}/${lease.container}`} lease={lease} />)}</ul>
+            {free.length > 0 && <p>Room for {free.map(([name, count]) => `${count} x ${name}`).join(", or ")}.</p>}
+          </div>
+        )}
+      </div>
+    );
+  }
+}
+
+function WaitingRow({ pod }: { pod: Waiting }) {
+  const [reason, setReason] = useState<Explanation | "asked" | undefined>();
+  const ask = async (): Promise<void> => {
+    setReason("asked");
+    const path = `/why/${encodeURIComponent(pod.namespace)}/${encodeURIComponent(pod.pod)}`;
+    try {
+      setReason((await (await fetch(path)).json()) as Explanation);
+    } catch (error) {
+      setReason({ error: String(error) });
+    }
+  };
+  const explained = reason === "asked" ? undefined : reason;
+  return (
+    <li class="card">
+      <button type="button" class="row wait" aria-expanded={reason !== undefined} onClick={() => void ask()}>
+        <b>{pod.namespace}/{pod.pod}</b>
+        <span>{pod.requests}</span>
+        <span class="quiet">waits {age(Date.now() / 1000 - pod.since)}</span>
+        <span class="link">why?</span>
+      </button>
+      {reason === "asked" && <p class="details quiet">asking…</p>}
+      {explained?.error && <p class="details warn">{explained.error}</p>}
+      {(explained?.answers ?? []).map((answer, number) => (
+        <div class="details" key={number}>
+          <p>{answer.verdict}</p>
+          <ul>{answer.facts.map((fact) => <li key={fact}>{fact}</li>)}</ul>
+          {answer.help.length > 0 && <p>What would help:</p>}
+          <ul>{answer.help.map((each) => <li key={each}>{each}</li>)}</ul>
+        </div>
+      ))}
+    </li>
+  );
+}
+
+function Figure({ label, children }: { label: string; children: ComponentChildren }) {
+  return <div class="figure"><dt>{label}</dt><dd>{children}</dd></div>;
+}
+
+function freeRoom(): [string, number][] {
+  const room = new Map<string, number>();
+  for (const card of cluster.cards.values()) {
+    for (const [name, count] of Object.entries(card.free ?? {})) room.set(name, (room.get(name) ?? 0) + count);
+    if (!card.mig && card.held === 0) room.set("whole card", (room.get("whole card") ?? 0) + 1);
+  }
+  return [...room].sort(([left], [right]) => left.localeCompare(right, "en", { numeric: true }));
+}
+
+function Page({ live }: { live: boolean }) {
+  const [view, setView] = useState(readView);
+  const search = useRef<HTMLInputElement>(null);
+  const change = (part: Partial<View>): void => {
+    const next = { ...view, ...part };
+    writeView(next);
+    setView(next);
+  };
+  useEffect(() => {
+    const onKey = (event: KeyboardEvent): void => {
+      if (event.key === "/" && document.activeElement !== search.current) {
+        event.preventDefault();
+        search.current?.focus();
+      } else if (event.key === "Escape") {
+        change({ text: "", state: "", open: "" });
+        search.current?.blur();
+      }
+    };
+    const onHash = (): void => setView(readView());
+    addEventListener("keydown", onKey);
+    addEventListener("hashchange", onHash);
+    return () => {
+      removeEventListener("keydown", onKey);
+      removeEventListener("hashchange", onHash);
+    };
+  });
+  const shown = [...cluster.cards].filter(([, card]) => matches(card, view));
+  const nodes = groupByNode(shown);
+  const names = [...nodes.keys()].sort((left, right) => left.localeCompare(right, "en", { numeric: true }));
+  const waiting = [...cluster.waiting.values()].sort((left, right) => left.since - right.since);
+  const summary = cluster.summary;
+  const toggle = (id: string): void => change({ open: view.open === id ? "" : id });
+  return (
+    <>
+      <header>
+        <h1>Tessera</h1>
+        {summary?.simulated && <span class="badge">simulated cards</span>}
+        <span class={live ? "badge live" : "badge warn"} role="status">{live ? "live" : "not connected"}</span>
+      </header>
+      <main>
+        {summary === undefined ? <p>Reading the cluster…</p> : (
+          <dl class="figures">
+            <Figure label="cards">{summary.cards} <small>on {summary.nodes} nodes</small></Figure>
+            <Figure label="held">{summary.held.toFixed(1)} <small>of {summary.cards} cards</small></Figure>
+            <Figure label="busy">{percent(summary.busy)} {summary.measured < summary.cards && <small>of {summary.measured} that measure it</small>}</Figure>
+            <Figure label="power">{watts(summary.power)}</Figure>
+            <Figure label="pods with cards">{summary.pods}</Figure>
+            <Figure label="held, not used">{summary.wastedLeases}</Figure>
+            <Figure label="waiting">{summary.waiting}</Figure>
+          </dl>
+        )}
+        {freeRoom().length > 0 && (
+          <p class="room">Room for: {freeRoom().map(([name, count]) => (
+            <button type="button" key={name} disabled={count === 0} onClick={() => change({ text: name === "whole card" ? "" : name, state: "free" })}>
+              <b>{count}</b> {name}
+            </button>
+          ))}</p>
+        )}
+        {cluster.failures.size > 0 && (
+          <section aria-label="Nodes that do not answer">
+            <h2>Not answering</h2>
+            <ul>{[...cluster.failures.values()].map((each) => <li key={each.node} class="warn"><b>{each.node}</b>: {each.reason}</li>)}</ul>
+          </section>
+        )}
+        {waiting.length > 0 && (
+          <section aria-label="Pods that wait">
+            <h2>Waiting <small>{waiting.length}, the oldest first</small></h2>
+            <ul class="plain">{waiting.slice(0, 200).map((pod) => <WaitingRow key={`${pod.namespace}/${pod.pod}`} pod={pod} />)}</ul>
+            {waiting.length > 200 && <p class="quiet">and {waiting.length - 200} more</p>}
+          </section>
+        )}
+        <section aria-label="Cards">
+          <h2>Cards <small>{shown.length === cluster.cards.size ? "" : `${shown.length} of ${cluster.cards.size} shown`}</small></h2>
+          <div class="filters">
+            <label>Filter <input ref={search} type="search" value={view.text} placeholder="node, model, namespace, pod, profile" onInput={(event) => change({ text: event.currentTarget.value })} /></label>
+            <label>State <select value={view.state} onChange={(event) => change({ state: event.currentTarget.value })}>
+              <option value="">all</option>
+              <option value="free">with room</option>
+              <option value="wasted">held and not used</option>
+              <option value="busy">busy</option>
+              <option value="unknown">not known</option>
+            </select></label>
+          </div>
+          <p class="legend">{["busy", "resident", "idle", "never_used", "unknown"].map((state) => (
+            <span key={state}><span class={`mark ${state}`} aria-hidden="true" /> {state.replace("_", " ")}</span>
+          ))}</p>
+          {shown.length > 0 && (
+            <div class="row heads" aria-hidden="true">
+              <span>card</span><span>memory slots, or shares</span>
+              <span class="numbers"><span>busy</span><span>memory</span><span>power</span><span>heat</span></span>
+            </div>
+          )}
+          {summary !== undefined && cluster.cards.size === 0 && <p>No agent has reported a card yet.</p>}
+          {cluster.cards.size > 0 && shown.length === 0 && <p>No card matches the filter. Escape clears it.</p>}
+          {names.map((name) => (
+            <div class="node" key={name}>
+              <h3>{name}</h3>
+              {(nodes.get(name) ?? []).sort(([, left], [, right]) => left.index - right.index).map(([id, card]) => (
+                <CardRow key={id} id={id} card={card} open={view.open === id} toggle={toggle} />
+              ))}
+            </div>
+          ))}
+        </section>
+      </main>
+    </>
+  );
+}
+
+function groupByNode(cards: [string, Card][]): Map<string, [string, Card][]> {
+  const nodes = new Map<string, [string, Card][]>();
+  for (const each of cards) nodes.set(each[1].node, [...(nodes.get(each[1].node) ?? []), each]);
+  return nodes;
+}
+
+let live = false;
+let scheduled = false;
+
+/** Draws once in the next frame, however many changes come before it. */
+function schedule(): void {
+  if (scheduled) return;
+  scheduled = true;
+  requestAnimationFrame(() => {
+    scheduled = false;
+    render(<Page live={live} />, document.getElementById("page")!);
+  });
+}
+
+document.getElementById("page")!.textContent = "";
+schedule();
+const feed = new EventSource("/feed");
+feed.addEventListener("snapshot", (event) => {
+  Object.assign(cluster, emptyCluster());
+  applyChange(cluster, JSON.parse(event.data) as Change);
+  schedule();
+});
+feed.addEventListener("change", (event) => {
+  applyChange(cluster, JSON.parse(event.data) as Change);
+  schedule();
+});
+feed.addEventListener("open", () => {
+  live = true;
+  schedule();
+});
+feed.addEventListener("error", () => {
+  live = false;
+  schedule();
+});
