@@ -57,16 +57,19 @@ def test_all_mistakes_are_gathered() -> None:
     assert list(found.items(3, "l")) == []
     with pytest.raises(FileRefused) as refused:
         found.raise_problems()
-    assert [str(each) for each in refused.value.problems] == [
+    *others, choice, last = map(str, refused.value.problems)
+    assert [*others, last] == [
         "resources[0]: key 5 must be text; put it in quotes",
         "resources[0].replica: unknown; did you mean replicas?",
         "resources[0].name: must be text, not 1",
         "n: must be a whole number, not true",
         "n: must be 1 or more, not 0",
         'b: must be true or false, not "yes"',
-        'p: must be distributed or packed, not "pakced"; did you mean packed?',
         "l: must be a list, not 3",
     ]
+    assert choice.startswith("p: ")
+    for fact in ("must be distributed or packed", 'not "pakced"', "did you mean packed?"):
+        assert fact in choice
 
 
 def test_paths_quote_what_is_more_than_a_word() -> None:
@@ -127,7 +130,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 def test_a_file_stands_for_about_what_is_written_in_it() -> None:
     assert load_document(f"a: &a {'x' * 1000}\nb: [{', '.join(['*a'] * 900)}]")["b"] == ["x" * 1000] * 900
-    with pytest.raises(FileRefused, match=r"line 2: names such as \*a repeat too much: at most 1,000,000 "):
+    with pytest.raises(FileRefused, match=r"line 2: .*\*a repeat too much.*at most 1,000,000 "):
         load_document(f"a: &a {'x' * 1000}\nb: [{', '.join(['*a'] * 1000)}]")
 
 

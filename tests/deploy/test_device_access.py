@@ -324,17 +324,25 @@ def test_an_annotation_that_names_devices_does_not_come_later_either(server: Api
 def test_what_has_more_than_is_judged_is_refused_without_a_look(server: ApiServer) -> None:
     """A real API server needs 20 s for the environment that fits into a request of 1 MiB."""
     most = int(POLICY_ENTRIES)
-    said = f"has {most + 1} environment variables, mounts, volumes and capabilities; at most {most:,} are judged"
+    facts = (
+        f"has {most + 1} environment variables",
+        "mounts",
+        "volumes",
+        "capabilities",
+        f"at most {most:,}",
+        "judged",
+    )
     many: list[Obj] = [{"name": "A"}] * (most + 1)
     assert judged(server, pod(container(env=many[1:]))) == ""
-    assert said in judged(server, pod(container(env=many)))
-    assert said in judged(
-        server, pod(container(env=many[: most // 2]), initContainers=[container("i", env=many[most // 2 :])])
-    )
-    assert said in judged(server, pod(volumes=[{"name": f"v{n}", "hostPath": {"path": "/"}} for n in range(most + 1)]))
-    assert said in judged(
-        server, pod(ephemeralContainers=[container(env=many)]), old=pod(), subresource="ephemeralcontainers"
-    )
+    reasons = [
+        judged(server, pod(container(env=many))),
+        judged(server, pod(container(env=many[: most // 2]), initContainers=[container("i", env=many[most // 2 :])])),
+        judged(server, pod(volumes=[{"name": f"v{n}", "hostPath": {"path": "/"}} for n in range(most + 1)])),
+        judged(server, pod(ephemeralContainers=[container(env=many)]), old=pod(), subresource="ephemeralcontainers"),
+    ]
+    for reason in reasons:
+        for fact in facts:
+            assert fact in reason
     assert judged(server, pod(container(env=many), annotations={"a": "b"}), old=pod(container(env=many))) == ""
     assert f"up to {most:,} environment variables" in (ROOT / "docs" / "security.md").read_text()
 

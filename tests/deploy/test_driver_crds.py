@@ -178,38 +178,37 @@ def test_what_the_server_can_judge_it_refuses_and_so_does_the_reader(
     assert all(each.path.startswith(where) for each in refused.value.problems)
 
 
-KINDS_OF_DRIVER = "driverType cannot be changed; create an NVIDIADriver that has it, then delete this one"
-FINISHED_MODULES = "usePrecompiled cannot be changed; create an NVIDIADriver that has it, then delete this one"
+REPLACE = ("create an NVIDIADriver that has it", "then delete this one")
+KINDS_OF_DRIVER = ("driverType cannot be changed", *REPLACE)
+FINISHED_MODULES = ("usePrecompiled cannot be changed", *REPLACE)
 NOT_BOTH = (
-    "default and nodeSelector cannot both be set, since the default is for the nodes that no other NVIDIADriver selects"
-    "; remove one of them"
+    "default and nodeSelector cannot both be set",
+    "the default is for the nodes that no other NVIDIADriver selects",
+    "remove one of them",
 )
-CHANGES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({"driverType": "gpu"}, {"driverType": "vgpu"}, f'spec.driverType: Invalid value: "vgpu": {KINDS_OF_DRIVER}'),
-    ({}, {"driverType": "vgpu"}, f'spec.driverType: Invalid value: "vgpu": {KINDS_OF_DRIVER}'),
-    ({"driverType": "vgpu"}, {"driverType": None}, f'spec.driverType: Invalid value: "gpu": {KINDS_OF_DRIVER}'),
+CHANGES: list[tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]] = [
+    ({"driverType": "gpu"}, {"driverType": "vgpu"}, ('spec.driverType: Invalid value: "vgpu": ', *KINDS_OF_DRIVER)),
+    ({}, {"driverType": "vgpu"}, ('spec.driverType: Invalid value: "vgpu": ', *KINDS_OF_DRIVER)),
+    ({"driverType": "vgpu"}, {"driverType": None}, ('spec.driverType: Invalid value: "gpu": ', *KINDS_OF_DRIVER)),
     (
         {"usePrecompiled": True},
         {"usePrecompiled": False},
-        f"spec.usePrecompiled: Invalid value: false: {FINISHED_MODULES}",
+        ("spec.usePrecompiled: Invalid value: false: ", *FINISHED_MODULES),
     ),
-    (
-        {"default": True},
-        {"nodeSelector": {"a": "b"}},
-        f"spec: Invalid value: {NOT_BOTH}",
-    ),
+    ({"default": True}, {"nodeSelector": {"a": "b"}}, ("spec: Invalid value: ", *NOT_BOTH)),
 ]
 
 
-@pytest.mark.parametrize(("before", "change", "text"), CHANGES)
+@pytest.mark.parametrize(("before", "change", "facts"), CHANGES)
 def test_what_nvidias_definition_lets_nobody_change_nobody_changes_here(
-    before: dict[str, Any], change: dict[str, Any], text: str
+    before: dict[str, Any], change: dict[str, Any], facts: tuple[str, ...]
 ) -> None:
     async def story(client: Client) -> None:
         made = await client.create(NVIDIA_DRIVERS, obj(NVIDIA_DRIVERS, before))
         with pytest.raises(Invalid, match="is invalid") as refused:
             await client.merge_patch(NVIDIA_DRIVERS, "a", {"spec": change})
-        assert text in str(refused.value)
+        for fact in facts:
+            assert fact in str(refused.value)
         assert await client.get(NVIDIA_DRIVERS, "a") == made
 
     served(story)

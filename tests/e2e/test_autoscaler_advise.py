@@ -89,7 +89,8 @@ def test_the_loop_is_found_in_a_clusters_own_records(scaled: RunningLab) -> None
     first, second = (line for line in told.splitlines() if line.startswith(("  1. ", "  2. ")))
     assert first.startswith("  1. the accelerator label is missing")
     assert "100% of its nodes take longer than maxNodeProvisionTime 5m" in second
-    assert "20 nodes were measured from request to usable card: that cannot support p99, which needs 299" in told
+    for fact in ("20 nodes were measured", "from request to usable card", "cannot support p99", "needs 299"):
+        assert fact in told
 
 
 def test_placeholders_are_taken_by_the_server_and_keep_their_priority(scaled: RunningLab) -> None:
@@ -109,7 +110,8 @@ def test_a_placeholder_that_the_autoscaler_overlooks_is_found(scaled: RunningLab
     pod["spec"]["priorityClassName"] = "low"
     scaled.kubectl("apply", "-n", "default", "-f", "-", manifest=pod)
     told = scaled.tessera("autoscaler", "advise")
-    assert "no node is ever made for default/overlooked: their priority is below the autoscaler's cutoff of -10" in told
+    for fact in ("no node is ever made for default/overlooked", "priority is below the autoscaler's cutoff of -10"):
+        assert fact in told
     scaled.kubectl("delete", "-n", "default", "pod", "overlooked")
 
 

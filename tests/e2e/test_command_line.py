@@ -45,30 +45,33 @@ def test_without_a_command_the_overview_is_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "facts"),
     [
-        (["map", "--bad"], "error: No such option '--bad'; see 'tessera map --help'"),
-        (["mpa"], "error: there is no command 'mpa'; did you mean 'map'? see 'tessera --help'"),
-        (["why"], "error: Missing argument"),
-        (["agent"], "error: Missing option '--node-name'; see 'tessera agent --help'"),
+        (["map", "--bad"], ("No such option '--bad'", "see 'tessera map --help'")),
+        (["mpa"], ("no command 'mpa'", "did you mean 'map'?", "see 'tessera --help'")),
+        (["why"], ("Missing argument",)),
+        (["agent"], ("Missing option '--node-name'", "see 'tessera agent --help'")),
         (
             ["lab", "up", "--nodes", "4xA100-40"],
-            'error: no GPU model "A100-40"; did you mean "A100-40GB"? The models are',
+            ('no GPU model "A100-40"', 'did you mean "A100-40GB"?', "The models are"),
         ),
-        (["lab", "up", "--nodes", "4xA30,,0"], "error: nodes '4xA30,,0': '' names no node; write for example"),
-        (["lab", "up", "--dir", "/tmp/" + "x" * 60], "error: lab folder /tmp/xxx"),
+        (["lab", "up", "--nodes", "4xA30,,0"], ("nodes '4xA30,,0': ", "'' names no node", "write for example")),
+        (["lab", "up", "--dir", "/tmp/" + "x" * 60], ("lab folder /tmp/xxx",)),
         (
             ["lab", "smi", "node-1", "--dir", "/nonexistent"],
-            "error: --dir is /nonexistent: no lab runs there; start one with:",
+            ("--dir is /nonexistent", "no lab runs there", "start one with:"),
         ),
-        (["map", "--kubeconfig", "/nonexistent"], "error: kubeconfig /nonexistent: No such file or directory"),
-        (["map"], "error: no cluster is configured: /nonexistent/.kube/config does not exist or is empty"),
-        (["why", "pod"], "error: no cluster is configured:"),
-        (["controller"], "error: no cluster is configured:"),
+        (["map", "--kubeconfig", "/nonexistent"], ("kubeconfig /nonexistent: ", "No such file or directory")),
+        (["map"], ("no cluster is configured", "/nonexistent/.kube/config does not exist or is empty")),
+        (["why", "pod"], ("no cluster is configured:",)),
+        (["controller"], ("no cluster is configured:",)),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(arguments: list[str], said: str) -> None:
-    assert failed(tessera(*arguments)).startswith(said)
+def test_what_is_wrong_is_said_in_one_line(arguments: list[str], facts: tuple[str, ...]) -> None:
+    error = failed(tessera(*arguments))
+    assert error.startswith("error: ")
+    for fact in facts:
+        assert fact in error
 
 
 def test_a_refused_connection_is_said_in_one_line(tmp_path: Path) -> None:
@@ -148,10 +151,9 @@ def test_as_a_plugin_of_kubectl(cluster: Any, tmp_path: Path) -> None:
 
     assert kubectl("tessera", "map", "node-2").stdout == cluster.tessera("map", "node-2")
     wrong = kubectl("tessera", "map", "--bad")
-    assert (wrong.returncode, wrong.stderr) == (
-        1,
-        "error: No such option '--bad'; see 'kubectl tessera map --help'\n",
-    )
+    error = failed(wrong)
+    for fact in ("error: ", "No such option '--bad'", "see 'kubectl tessera map --help'"):
+        assert fact in error
 
 
 def test_each_nodes_listing(cluster: Any) -> None:

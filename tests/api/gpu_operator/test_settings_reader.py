@@ -170,7 +170,6 @@ def test_without_the_mig_manager_no_layout_is_the_default() -> None:
         ("migManger: {}", "migManger: unknown; did you mean migManager?"),
         ("migManager: {conifg: {name: a}}", "migManager.conifg: unknown; did you mean config?"),
         ("devicePlugin: {config: {nam: a}}", "devicePlugin.config.nam: unknown; did you mean name?"),
-        ("mig: {strategy: mixd}", 'must be none, single or mixed, not "mixd"; did you mean mixed?'),
         ('driver: {enabled: "false"}', 'driver.enabled: must be true or false, not "false"'),
         ("devicePlugin: {env: [{name: A, value: 1}]}", "env[0].value: must be text, not 1; put it in quotes"),
         ("devicePlugin: {config: {name: My_Config}}", 'config.name: "My_Config" is no name of a ConfigMap'),
@@ -182,6 +181,12 @@ def test_without_the_mig_manager_no_layout_is_the_default() -> None:
 def test_what_is_wrong_is_refused_with_its_path(text: str, words: str) -> None:
     (found,) = problems(text)
     assert words in found
+
+
+def test_a_mistyped_choice_is_refused_with_all_choices_and_the_one_meant() -> None:
+    (found,) = problems("mig: {strategy: mixd}")
+    for fact in ("mig.strategy: ", "must be none, single or mixed", 'not "mixd"', "did you mean mixed?"):
+        assert fact in found
 
 
 def test_all_mistakes_are_told_at_once() -> None:

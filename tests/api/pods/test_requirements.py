@@ -6,15 +6,20 @@ from tessera.api.pods.requirements import RequirementError, requirements_of
 from tessera.limits.pods import REQUIRED_MEMORY
 from tessera.offers.requirements import GIB, CapabilityBound, Requirements
 
-TOO_MUCH = (
-    'annotation tessera.dev/gpu-memory: "{}…" is more than any GPU will have; '
-    f"{REQUIRED_MEMORY} are allowed, write for example 10Gi"
+MEMORY = ("annotation tessera.dev/gpu-memory: ", "write for example 10Gi")
+CAPABILITY = (
+    "annotation tessera.dev/compute-capability: ",
+    "is no bound",
+    "write one of >= <= == != > < = and a version",
+    'for example ">=8.0" or ">=8.0,<10.0"',
 )
-NO_BOUND = (
-    'annotation tessera.dev/compute-capability: "{}" is no bound; write one of >= <= == != > < = and a version, for '
-    'example ">=8.0" or ">=8.0,<10.0"'
+PRODUCT = (
+    "annotation tessera.dev/product: ",
+    "has an empty name",
+    "write models divided by |",
+    "for example A100|H100",
 )
-NO_NAME = 'annotation tessera.dev/product: "{}" has an empty name; write models divided by |, for example A100|H100'
+BOOLEAN = ('must be "true" or "false"', "in quotes")
 
 
 def of(**values: str) -> Requirements | None:
@@ -67,38 +72,48 @@ def test_false_asks_for_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "text"),
+    ("values", "facts"),
     [
-        ({"gpu_memory": "10GB"}, 'annotation tessera.dev/gpu-memory: "10GB" is no quantity; write for example 10Gi'),
-        ({"gpu_memory": "-1Gi"}, 'annotation tessera.dev/gpu-memory: "-1Gi" must be positive; write for example 10Gi'),
-        ({"gpu_memory": "10"}, 'annotation tessera.dev/gpu-memory: "10" is in bytes; is a unit missing, as in 10Gi?'),
-        ({"gpu_memory": "9" * 60}, TOO_MUCH.format("9" * 39)),
+        ({"gpu_memory": "10GB"}, (*MEMORY, '"10GB" is no quantity')),
+        ({"gpu_memory": "-1Gi"}, (*MEMORY, '"-1Gi" must be positive')),
+        ({"gpu_memory": "10"}, (MEMORY[0], '"10" is in bytes', "is a unit missing", "as in 10Gi?")),
         (
-            {"gpu_memory": "9" * 400},
-            f'annotation tessera.dev/gpu-memory: "{"9" * 39}…" is no quantity; write for example 10Gi',
+            {"gpu_memory": "9" * 60},
+            (*MEMORY, f': "{"9" * 39}…"', "more than any GPU will have", f"{REQUIRED_MEMORY} are allowed"),
         ),
-        ({"nvlink": "yes"}, 'annotation tessera.dev/nvlink: "yes" must be "true" or "false", in quotes'),
-        ({"ecc": "True"}, 'annotation tessera.dev/ecc: "True" must be "true" or "false", in quotes'),
-        ({"compute_capability": "~8"}, NO_BOUND.format("~8")),
-        ({"compute_capability": ">=8"}, NO_BOUND.format(">=8")),
-        ({"compute_capability": ">=8.0,"}, NO_BOUND.format("")),
-        ({"product": "A100|"}, NO_NAME.format("A100|")),
-        ({"product": ""}, NO_NAME.format("")),
-        ({"gpu_mem": "10Gi"}, "annotation tessera.dev/gpu-mem: unknown; did you mean tessera.dev/gpu-memory?"),
-        ({"nv_link": "true"}, "annotation tessera.dev/nv-link: unknown; did you mean tessera.dev/nvlink?"),
+        ({"gpu_memory": "9" * 400}, (*MEMORY, f': "{"9" * 39}…" is no quantity')),
+        ({"nvlink": "yes"}, ('annotation tessera.dev/nvlink: "yes"', *BOOLEAN)),
+        ({"ecc": "True"}, ('annotation tessera.dev/ecc: "True"', *BOOLEAN)),
+        ({"compute_capability": "~8"}, (*CAPABILITY, ': "~8"')),
+        ({"compute_capability": ">=8"}, (*CAPABILITY, ': ">=8"')),
+        ({"compute_capability": ">=8.0,"}, (*CAPABILITY, ': ""')),
+        ({"product": "A100|"}, (*PRODUCT, ': "A100|"')),
+        ({"product": ""}, (*PRODUCT, ': ""')),
+        (
+            {"gpu_mem": "10Gi"},
+            ("annotation tessera.dev/gpu-mem: ", "unknown", "did you mean tessera.dev/gpu-memory?"),
+        ),
+        (
+            {"nv_link": "true"},
+            ("annotation tessera.dev/nv-link: ", "unknown", "did you mean tessera.dev/nvlink?"),
+        ),
     ],
 )
-def test_a_wrong_value_is_refused_with_the_right_form(values: dict[str, str], text: str) -> None:
+def test_a_wrong_value_is_refused_with_the_right_form(values: dict[str, str], facts: tuple[str, ...]) -> None:
     with pytest.raises(RequirementError) as error:
         of(**values)
-    assert str(error.value) == text
+    for fact in facts:
+        assert fact in str(error.value)
 
 
 @pytest.mark.parametrize("resource", ["nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb"])
 def test_requirements_and_resources_do_not_go_together(resource: str) -> None:
     with pytest.raises(RequirementError) as error:
         requirements_of({"tessera.dev/ecc": "true"}, ["cpu", resource])
-    assert str(error.value) == (
-        f'annotation tessera.dev/ecc and a container\'s resource "{resource}" both say which GPU the pod gets; '
-        "keep one of them"
-    )
+    for fact in (
+        "annotation tessera.dev/ecc",
+        f'a container\'s resource "{resource}"',
+        "both say which GPU the pod gets",
+        "keep one of them",
+    ):
+        assert fact in str(error.value)

@@ -48,9 +48,13 @@ def test_a_share_is_named_after_its_device(cards: MakeCards) -> None:
 
 def test_more_entries_than_kubelet_takes_in_one_message_are_refused(cards: MakeCards) -> None:
     assert make_advertisement(cards(5), profile({"replicas": 10_000}), NONE).counts == {"nvidia.com/gpu": 50_000}
-    assert refusal(cards(6), profile({"replicas": 10_000})) == [
-        "nvidia.com/gpu: has 60,000 devices; kubelet takes at most 50,000 entries of a resource; use fewer replicas"
-    ]
+    (problem,) = refusal(cards(6), profile({"replicas": 10_000}))
+    for fact in (
+        "nvidia.com/gpu: has 60,000 devices",
+        "kubelet takes at most 50,000 entries of a resource",
+        "use fewer replicas",
+    ):
+        assert fact in problem
 
 
 def test_without_a_profile_cards_are_whole(cards: MakeCards) -> None:
@@ -183,24 +187,27 @@ def test_mig_devices_are_shared_by_their_old_name(cards: MakeCards) -> None:
 
 
 @pytest.mark.parametrize(
-    ("devices", "words"),
+    ("devices", "facts"),
     [
-        (5, "devices: 5 devices of nvidia.com/gpu are to be shared, this node has 2"),
-        ([7], "devices: 7 is no device of nvidia.com/gpu here; those have the indexes 0, 1"),
-        (["0:0"], "devices: 0:0 is no device"),
+        (5, ("5 devices of nvidia.com/gpu are to be shared", "this node has 2")),
+        ([7], ("7 is no device of nvidia.com/gpu", "have the indexes 0, 1")),
+        (["0:0"], ("0:0 is no device",)),
     ],
 )
-def test_devices_that_are_not_there_are_told(cards: MakeCards, devices: Any, words: str) -> None:
+def test_devices_that_are_not_there_are_told(cards: MakeCards, devices: Any, facts: tuple[str, ...]) -> None:
     (problem,) = refusal(cards(2), profile({"devices": devices}))
-    assert problem.startswith(f"sharing.timeSlicing.resources[0].{words}")
+    assert problem.startswith("sharing.timeSlicing.resources[0].devices: ")
+    for fact in facts:
+        assert fact in problem
 
 
 def test_an_entry_for_a_resource_that_a_node_lacks_is_passed_over_and_told(cards: MakeCards) -> None:
     offer = make_advertisement(cards(1), profile({"name": "mig-1g.5gb"}), MIXED)
     assert offer.counts == {"nvidia.com/gpu": 1}
-    assert [str(each) for each in offer.notices] == [
-        "sharing.timeSlicing.resources[0].name: nothing here is nvidia.com/mig-1g.5gb; this node has nvidia.com/gpu"
-    ]
+    (notice,) = map(str, offer.notices)
+    assert notice.startswith("sharing.timeSlicing.resources[0].name: ")
+    for fact in ("nothing here is nvidia.com/mig-1g.5gb", "this node has nvidia.com/gpu"):
+        assert fact in notice
 
 
 @pytest.mark.parametrize(
@@ -226,7 +233,8 @@ def test_mps_does_not_share_cards_that_are_cut(cards: MakeCards, strategy: MigSt
 
 def test_a_rule_that_several_cards_break_is_told_once(cards: MakeCards) -> None:
     (problem,) = refusal(cards(3), profile({"replicas": 49}, mps=True))
-    assert problem.endswith("49 is more than the 48 MPS clients of GPU 0, GPU 1, GPU 2, compute capability 8.0")
+    for fact in ("49 is more than the 48 MPS clients", "of GPU 0, GPU 1, GPU 2", "compute capability 8.0"):
+        assert fact in problem
 
 
 def test_mps_goes_before_time_slices_card_by_card(cards: MakeCards) -> None:

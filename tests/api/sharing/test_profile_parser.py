@@ -78,13 +78,18 @@ def test_another_version_is_refused() -> None:
         (ARTICLE.replace("timeSlicing", "timeslicing"), "sharing.timeslicing: unknown; did you mean timeSlicing?"),
         ("flag: {}", "flag: unknown; did you mean flags?"),
         ("flags: {migstrategy: single}", "flags.migstrategy: unknown; did you mean migStrategy?"),
-        ("flags: {plugin: {colour: red}}", "flags.plugin.colour: unknown; the keys here are cdiAnnotationPrefix"),
         ("resources: {gpu: []}", "resources.gpu: unknown; did you mean gpus?"),
         (entry(device="all"), "sharing.timeSlicing.resources[0].device: unknown; did you mean devices?"),
     ],
 )
 def test_an_unknown_key_is_refused_with_its_path_and_what_was_meant(text: str, problem: str) -> None:
     assert refused(text)[0].startswith(problem)
+
+
+def test_an_unknown_key_like_no_other_is_refused_with_the_keys_that_exist() -> None:
+    problem = refused("flags: {plugin: {colour: red}}")[0]
+    for fact in ("flags.plugin.colour: ", "unknown", "the keys here are cdiAnnotationPrefix"):
+        assert fact in problem
 
 
 @pytest.mark.parametrize(
@@ -132,7 +137,6 @@ def test_other_devices_are_refused_by_path(devices: Any) -> None:
         ({"replicas": 1}, "replicas: must be 2 or more, not 1"),
         ({"replicas": 0}, "replicas: must be 2 or more, not 0"),
         ({"replicas": -1}, "replicas: must be 2 or more, not -1"),
-        ({"replicas": 10_001}, "replicas: is 10,001; at most 10,000 replicas of one device are allowed"),
         ({"replicas": "4"}, 'replicas: must be a whole number, not "4"'),
         ({"name": "$invalid$"}, 'name: "$invalid$" is no resource name'),
         ({"name": "amd.com/gpu"}, 'name: "amd.com/gpu" is no resource name'),
@@ -145,6 +149,13 @@ def test_an_entry_that_is_wrong_is_refused_by_path(fields: dict[str, Any], words
     (problem,) = refused(entry(**fields))
     assert problem.startswith("sharing.timeSlicing.resources[0].")
     assert words in problem
+
+
+def test_more_replicas_than_are_allowed_are_refused_with_the_most() -> None:
+    (problem,) = refused(entry(replicas=10_001))
+    assert problem.startswith("sharing.timeSlicing.resources[0].replicas: ")
+    for fact in ("is 10,001", "at most 10,000 replicas of one device"):
+        assert fact in problem
 
 
 @pytest.mark.parametrize("kind", ["timeSlicing", "mps"])

@@ -107,7 +107,7 @@ async def test_a_name_without_an_address_is_told_in_plain_words() -> None:
 async def test_an_authority_that_is_no_certificate_is_told_in_plain_words(junk: bytes) -> None:
     config = ClusterConfig(server="https://127.0.0.1:1", credentials=StaticCredentials(Credential()), ca=junk)
     transport = HttpTransport(config)
-    with pytest.raises(ConnectionError, match="certificate-authority-data of the kubeconfig holds no certificate"):
+    with pytest.raises(ConnectionError, match=r"certificate-authority-data of the kubeconfig.*no certificate"):
         await transport.request(GET)
     await transport.close()
 
@@ -115,11 +115,11 @@ async def test_an_authority_that_is_no_certificate_is_told_in_plain_words(junk: 
 @pytest.mark.parametrize(
     ("host", "hours", "called", "said"),
     [
-        ("127.0.0.1", (-2, -1), "", "its certificate has expired; whoever runs the server has to renew it"),
-        ("127.0.0.1", (1, 2), "", "its certificate is not valid yet; compare the clocks of this machine and the"),
-        ("10.0.0.9", (-1, 1), "", "its certificate is not for this address; use the name that it has"),
-        ("api.example.com", (-1, 1), "", "its certificate is not for this address; use the name that it has"),
-        ("api.example.com", (-1, 1), "api.example.org", "its certificate is not for this host name; use the name that"),
+        ("127.0.0.1", (-2, -1), "", "certificate has expired.*whoever runs the server.*renew it"),
+        ("127.0.0.1", (1, 2), "", "certificate is not valid yet.*compare the clocks.*this machine"),
+        ("10.0.0.9", (-1, 1), "", "certificate is not for this address.*use the name that it has"),
+        ("api.example.com", (-1, 1), "", "certificate is not for this address.*use the name that it has"),
+        ("api.example.com", (-1, 1), "api.example.org", "certificate is not for this host name.*use the name that"),
     ],
 )
 async def test_a_certificate_that_is_not_right_is_told_in_plain_words(
