@@ -239,7 +239,7 @@ def test_nodes_are_not_replaced_for_a_mistake_in_the_policy(with_new_nodes: Play
                 for each in (await lab.client.list(EVENTS, "default")).items
                 if each.reason == "GpuNodeReplacementDelayed"
             ]
-            assert "another node in its place would be" in held
+            assert "another node in its place would" in held
             await lab.client.delete(CLUSTER_POLICIES, "cluster-policy")
             await lab.policy()
             await lab.until(lambda: lab.taints(name) == [], "the node has come up")

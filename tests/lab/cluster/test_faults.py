@@ -6,9 +6,11 @@ nodes run new pods, and every workload comes to what its spec says.
 """
 
 import asyncio
+import gc
 import logging
 import os
 import sys
+import warnings
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -48,6 +50,18 @@ Obj = dict[str, Any]
 
 class Thrown(Exception):  # noqa: N818 - what the test throws
     """An error that nobody foresaw."""
+
+
+@pytest.fixture(autouse=True)
+def _collect_abandoned_calls() -> Iterator[None]:
+    """Collects coroutines that were passed to a function which threw before it awaited them.
+
+    Python warns of each. Without this fixture a later test, in which the collector happens to run, gets the warning.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "coroutine '.*' was never awaited", RuntimeWarning)
+        yield
+        gc.collect()
 
 
 class Plugin:
