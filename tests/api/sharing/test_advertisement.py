@@ -133,7 +133,8 @@ def test_mig_devices_are_named_by_pattern_too(cards: MakeCards) -> None:
 
 def test_a_card_that_no_pattern_names_is_told(cards: MakeCards) -> None:
     (problem,) = refusal(cards(1), profile(resources={"gpus": [{"pattern": "*T4*", "name": "gpu"}]}))
-    assert problem.startswith("resources.gpus: no pattern matches GPU 0 (NVIDIA A100-SXM4-40GB)")
+    for fact in ("resources.gpus: ", "no pattern matches", "GPU 0 (NVIDIA A100-SXM4-40GB)"):
+        assert fact in problem
 
 
 def test_a_part_of_a_gpu_instance_needs_a_pattern(cards: MakeCards) -> None:
