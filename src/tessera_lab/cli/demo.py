@@ -66,8 +66,10 @@ The simulated cluster goes on running. Try:
   kubectl scale deployment vllm --replicas 9      # eight fit four cards, one waits
   tessera map
   tessera why deployment/vllm
+  tessera top
   kubectl get instaslice {node} -n instaslice-system -o json | jq .status.podAllocationResults
   kubectl delete deployment vllm
+For a live page of the cards, run tessera dashboard.
 End it with:
   tessera lab down
 """
