@@ -15,7 +15,7 @@ from tessera.clock import parse_rfc3339
 from tessera.explain.card_map import cards_of
 from tessera.kube.resources import Pod
 from tessera.observe.agent_pages import FleetUsage
-from tessera.observe.usage_rows import LeaseRow, activity, card_rows, lease_rows
+from tessera.observe.usage_rows import LeaseRow, activity, card_rows, lease_rows, owners_of
 
 #: Prefix of the resources whose pods wait for cards.
 _RESOURCES = "nvidia.com/"
@@ -158,9 +158,10 @@ def make_documents(fleet: FleetUsage, pods: Iterable[Pod], instaslices: Iterable
     """
     pods = list(pods)
     free = {card.uuid: card.possible for node in cards_of(instaslices) for card in node.cards}
+    owners = owners_of(pods)
     documents: dict[str, Document] = {}
     for usage in fleet.nodes:
-        for document in _cards(usage, pods, free):
+        for document in _cards(usage, owners, free):
             documents[f"card/{document.node}/{document.uuid}"] = document
     for each in fleet.failures:
         documents[f"failure/{each.node}"] = FailureDocument(node=each.node, reason=each.reason)
@@ -172,9 +173,11 @@ def make_documents(fleet: FleetUsage, pods: Iterable[Pod], instaslices: Iterable
     return documents
 
 
-def _cards(usage: NodeUsage, pods: Sequence[Pod], free: Mapping[str, Mapping[str, int]]) -> Iterator[CardDocument]:
+def _cards(
+    usage: NodeUsage, owners: Mapping[str, str], free: Mapping[str, Mapping[str, int]]
+) -> Iterator[CardDocument]:
     by_device: dict[str, list[LeaseDocument]] = {}
-    for row in lease_rows([usage], pods):
+    for row in lease_rows([usage], owners):
         by_device.setdefault(row.lease.device, []).append(_lease(row))
     for card, row_of_card in zip(usage.cards, card_rows([usage]), strict=True):
         yield CardDocument(

@@ -10,7 +10,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden
 from tessera.kube.resources import PODS, Pod
 from tessera.observe.agent_pages import FleetUsage, read_fleet
-from tessera.observe.usage_rows import CardRow, LeaseRow, card_rows, lease_rows
+from tessera.observe.usage_rows import CardRow, LeaseRow, card_rows, lease_rows, owners_of
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +61,7 @@ async def read_usage(client: Client, nodes: Sequence[str] = (), *, owners: bool 
     return Usage(
         fleet=fleet,
         cards=card_rows(fleet.nodes),
-        leases=lease_rows(fleet.nodes, pods),
+        leases=lease_rows(fleet.nodes, owners_of(pods)),
         agents=len(agents),
         owners_known=known,
     )

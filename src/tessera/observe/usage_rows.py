@@ -10,6 +10,8 @@ import msgspec
 from tessera.api.nodes.usage import CardUsage, LeaseUsage, NodeUsage
 from tessera.kube.resources import Pod
 
+NO_OWNERS: Mapping[str, str] = {}
+
 #: States in which a lease could serve somebody else.
 WASTED_STATES = ("never_used", "idle", "resident")
 
@@ -121,10 +123,14 @@ def activity(values: Mapping[str, float]) -> float | None:
     return values.get("engine_active", values.get("gpu_utilization"))
 
 
-def lease_rows(nodes: Iterable[NodeUsage], pods: Iterable[Pod] = ()) -> list[LeaseRow]:
-    """The leases of these nodes, with the owners that the pods name."""
-    owners = {str(pod.metadata.uid): owner_of(pod) for pod in pods}
+def lease_rows(nodes: Iterable[NodeUsage], owners: Mapping[str, str] = NO_OWNERS) -> list[LeaseRow]:
+    """The leases of these nodes; ``owners`` are the workloads by the UID of their pod."""
     return [row for usage in nodes for row in _lease_rows(usage, owners)]
+
+
+def owners_of(pods: Iterable[Pod]) -> dict[str, str]:
+    """``Kind/name`` of the workloads that made these pods, by the pod's UID."""
+    return {str(pod.metadata.uid): owner_of(pod) for pod in pods}
 
 
 def _lease_rows(usage: NodeUsage, owners: Mapping[str, str]) -> Iterator[LeaseRow]:
