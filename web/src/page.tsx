@@ -89,7 +89,7 @@ function Mosaic({ card }: { card: Card }) {
             style={`--at:${tile.start + 1};--span:${tile.size}`}
             title={`${tile.profile}: ${tileName(tile)}`}
           >
-            <i>{tile.profile}</i> {tileName(tile)}
+            {tileName(tile)} <i>{tile.profile}</i>
           </span>
         ))}
       </span>
@@ -106,7 +106,7 @@ function Mosaic({ card }: { card: Card }) {
           style={`flex-grow:${Math.round(lease.share * 1000)}`}
           title={`${lease.namespace}/${lease.pod}: ${lease.kind}`}
         >
-          {lease.kind !== "whole" && <i>{lease.kind}</i>} {lease.pod}
+          {lease.pod} {lease.kind !== "whole" && <i>{lease.kind}</i>}
         </span>
       ))}
       {used < 0.999 && <span class="slot" style={`flex-grow:${Math.round((1 - used) * 1000)}`}>free</span>}
