@@ -1,4 +1,4 @@
-"""``tessera top``: a live table of what cards and pods do."""
+"""``tessera top``: a live table of the use of cards."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ _CARD_HEADER = ("CARD", "MODEL", "BUSY", "MEM GIB", "POWER W", "TEMP C", "SM MHZ
 _POD_HEADER = ("POD", "CONTAINER", "OWNER", "DEVICE", "KIND", "SHARE", "BUSY", "MEM GIB", "STATE", "HELD")
 #: Seconds between two readings: an agent takes a sample every 10 s, and at once when slices or pods change.
 _INTERVAL = 5.0
-#: What terminals send for keys that are no characters.
+#: Keys by the sequences that terminals send for them.
 _SEQUENCES = {
     "\x1b[A": "up",
     "\x1b[B": "down",
@@ -106,7 +106,7 @@ def command(
 
 
 class _Screen:
-    """What is read and shown.
+    """Reads the cluster and draws the tables.
 
     Args:
         view: its state.
@@ -266,7 +266,7 @@ async def _run_live(screen: _Screen, interval: float, kubeconfig: Path | None, c
 
 
 def _outcome(reading: "asyncio.Task[Usage]", before: "Usage") -> "tuple[Usage, str]":
-    """What was read; if that failed, what was read before and the reason."""
+    """Returns the new reading; if it failed, the one before and the reason."""
     error = reading.exception()
     if error is None:
         return reading.result(), ""

@@ -22,7 +22,7 @@ _RESOURCES = "nvidia.com/"
 
 
 class LeaseDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What a container holds of a device; see :class:`tessera.api.nodes.usage.LeaseUsage`."""
+    """Hold of a container on a device; see :class:`tessera.api.nodes.usage.LeaseUsage`."""
 
     namespace: str
     pod: str

@@ -18,7 +18,7 @@ from tessera.limits.processes import FEED_CHANGES
 
 
 class Update(NamedTuple):
-    """What a reader gets: the name of the event, the version after it, and its JSON texts in order."""
+    """An answer to a reader: the name of the event, the version after it, and its JSON texts in order."""
 
     event: str
     version: int
@@ -52,7 +52,7 @@ class Feed:
         self._changed = asyncio.Event()
 
     def read(self, version: int | None) -> Update | None:
-        """What a reader at ``version`` lacks; None if it has everything. A reader without a version gets a snapshot."""
+        """Returns the changes since ``version``, None if there are none, or a snapshot for a reader without a version."""
         if version == self.version:
             return None
         missing = None if version is None else self.version - version

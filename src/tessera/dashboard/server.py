@@ -52,7 +52,7 @@ ASSETS = {
 
 
 class PageAddress(NamedTuple):
-    """Where the page is served: address and port, and the names by which visitors may reach it."""
+    """Address and port of the page, and the names by which visitors may reach it."""
 
     host: str
     port: int
@@ -63,7 +63,7 @@ class PageServer:
     """Serves the page.
 
     Args:
-        feed: what the page shows.
+        feed: the documents of the page.
         explain: explains why a pod waits.
         address: where to listen.
 

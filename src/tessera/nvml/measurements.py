@@ -1,4 +1,4 @@
-"""What NVML measures of a card, a GPU instance and a process, as plain values in base units.
+"""Measurements of NVML for a card, a GPU instance and a process, as plain values in base units.
 
 A quantity that a card does not measure is missing from the values, never zero; :class:`Absence` says why. Ratios are
 0 to 1. Rates and activities of GPM are means over the time between two calls, so the first call has none.
@@ -116,7 +116,7 @@ THROTTLE_REASONS: Mapping[int, str] = {
 
 
 class Measurements(msgspec.Struct, frozen=True):
-    """What one call measured of a card or a GPU instance.
+    """Measurements of a card or a GPU instance by one call.
 
     Attributes:
         values: each quantity that was measured.

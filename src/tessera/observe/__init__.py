@@ -1,1 +1,1 @@
-"""What the cluster's cards do now, for the command line and the live page: read from the agents, joined, and sorted."""
+"""The present use of the cluster's cards, for the command line and the live page."""

@@ -1,4 +1,4 @@
-"""Reads everything that the views show: the agents' pages, and the pods that have owners."""
+"""Reads the agents' pages, and the pods for the workloads that own them."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from tessera.observe.usage_rows import CardRow, LeaseRow, card_rows, lease_rows,
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What the cluster's cards do.
+    """Use of the cluster's cards at one time.
 
     Attributes:
         fleet: the agents' pages.

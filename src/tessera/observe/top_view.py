@@ -1,4 +1,4 @@
-"""The screen of ``tessera top``: what is shown for a sort order, a filter, and a key press. Pure.
+"""State of the screen of ``tessera top``: order, filter and scrolling, changed by keys. Pure.
 
 Keys: ``c`` cards, ``p`` pods; ``s`` next order, ``r`` reverse; ``/`` filter, Enter keeps it, Escape clears it; arrows,
 ``j`` and ``k``, Page Up and Page Down scroll; ``h`` or ``?`` help; ``q`` quits.
@@ -17,7 +17,7 @@ Row = TypeVar("Row")
 
 
 class View(Enum):
-    """What a row of the screen is."""
+    """Subject of a row of the screen."""
 
     CARDS = "cards"
     PODS = "pods"

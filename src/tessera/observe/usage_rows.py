@@ -1,6 +1,6 @@
 """Rows of cards and of leases, over all nodes, as ``tessera top`` and ``tessera idle`` show them. Pure.
 
-What was not measured is ``None`` in a row, never 0, and sorts behind everything that was measured.
+A value without a measurement is ``None``, never 0, and sorts last.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -55,7 +55,7 @@ class CardRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class LeaseRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What one container holds of one card or MIG device.
+    """Hold of one container on one card or MIG device.
 
     Attributes:
         node: the node.

@@ -36,7 +36,7 @@ _STEP = 60.0
 
 
 class LeaseState(Enum):
-    """What a container does with its device."""
+    """Use that a container makes of its device."""
 
     NEVER_USED = "never_used"
     RESIDENT = "resident"
@@ -84,7 +84,7 @@ class _Use(NamedTuple):
 
 
 class _History:
-    """What was seen of one lease."""
+    """Earlier looks at one lease."""
 
     def __init__(self, now: float) -> None:
         self.began = now

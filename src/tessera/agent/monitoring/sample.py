@@ -69,7 +69,7 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
-    """What one container holds of one device.
+    """Hold of one container on one device.
 
     Attributes:
         namespace: of the pod.

@@ -1,4 +1,4 @@
-"""What an agent reports about the use of its node's cards: the JSON document of its page ``/usage``.
+"""The JSON document of an agent's page ``/usage``: the use of its node's cards.
 
 The page has the values of ``/metrics`` by card, MIG device and lease, for readers that show them: ``tessera top``,
 ``tessera idle`` and the live page. Values are in base units (bytes, watts, hertz, degrees Celsius, ratios of 0 to 1)
@@ -65,7 +65,7 @@ class CardUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
 
 
 class LeaseUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What one container holds of one device, and what it does with it.
+    """Hold of one container on one device, and the use that it makes of it.
 
     Attributes:
         namespace: of the pod.

@@ -1,4 +1,4 @@
-"""What ``tessera top`` and ``tessera idle`` share: reading the agents' pages, and cells of tables."""
+"""Shared by ``tessera top`` and ``tessera idle``: reading the agents' pages, and cells of tables."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tessera.observe.reading import Usage
     from tessera.observe.usage_rows import LeaseRow
 
-#: What a cell shows where nothing was measured.
+#: The text of a cell without a measurement.
 NOT_MEASURED = "n/a"
 #: Seconds in an hour.
 _HOUR = 3600.0

@@ -46,7 +46,7 @@ class SubresourceHandler:
         self._identities = identities
 
     def covers(self, request: ResourceRequest) -> bool:
-        """Whether the request is for one of them."""
+        """Returns True if the request is for one of them."""
         return request.route.subresource in _COVERED
 
     async def answer(self, request: ResourceRequest, patch: Transform | None) -> tuple[int, Obj]:
