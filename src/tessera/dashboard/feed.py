@@ -52,7 +52,7 @@ class Feed:
         self._changed = asyncio.Event()
 
     def read(self, version: int | None) -> Update | None:
-        """Returns the changes since ``version``, None if there are none, or a snapshot for a reader without a version."""
+        """Returns the changes since ``version``, or a snapshot for a reader without one; None if nothing changed."""
         if version == self.version:
             return None
         missing = None if version is None else self.version - version
