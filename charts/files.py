@@ -1,0 +1,34 @@
+"""All generated files of the chart by their path below ``charts/tessera/``."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from charts.notices import tables
+from charts.objects import templates, workload
+from charts.schema import values_schema
+from tessera.cli.install.manifests import AGENT, CONTROLLER, WEBHOOK
+
+#: Where the chart lies in a checkout.
+FOLDER = Path(__file__).parent / "tessera"
+
+
+def generate() -> Mapping[str, str]:
+    """Returns the text of each file."""
+    return {
+        **{f"templates/{name}": text for name, text in templates().items()},
+        "values.schema.json": _json(values_schema()),
+        "files/workloads.json": _json({name: _arguments(name) for name in (AGENT, CONTROLLER, WEBHOOK)}),
+        "files/notices.json": _json(tables()),
+    }
+
+
+def _arguments(name: str) -> Mapping[str, Any]:
+    """What the chart's values add to: the arguments and the environment of a workload's container."""
+    (container,) = workload(name)["spec"]["template"]["spec"]["containers"]
+    return {"args": container.get("args", []), "env": container.get("env", [])}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2, sort_keys=False, ensure_ascii=False) + "\n"

@@ -1,0 +1,33 @@
+"""The settings of NVIDIA's chart that have no effect, as a table for ``NOTES.txt``.
+
+The table has the same reasons as ``tessera config check`` (:mod:`tessera.api.operator_fields.without_effect`). Each
+entry has the places that it looks at, the condition, and the text.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tessera.api.driver.chart_defaults import DRIVER_ROOT
+from tessera.api.operator_fields import without_effect as reasons
+from tessera.api.operator_fields.notices import MANAGER_FOLLOWED, PLUGIN_FOLLOWED
+
+
+def tables() -> Mapping[str, Any]:
+    """The tables, by name."""
+    return {
+        "components": dict(reasons.COMPONENTS),
+        "sandboxes": sorted(reasons.OF_SANDBOXES),
+        "groups": [{"keys": list(keys), "reason": reason} for keys, reason in reasons.GROUPS],
+        "variables": {
+            "devicePlugin": {"known": dict(reasons.PLUGIN_ENV), "followed": list(PLUGIN_FOLLOWED)},
+            "migManager": {"known": dict(reasons.MIG_ENV), "followed": list(MANAGER_FOLLOWED)},
+        },
+        "usualPaths": dict(reasons.USUAL_PATHS),
+        "withoutDrivers": dict(reasons.WITHOUT_DRIVERS),
+        "driverRoot": DRIVER_ROOT,
+        "withDrivers": {
+            "driver": dict(reasons.DRIVER),
+            "daemonsets": dict(reasons.DAEMONSETS),
+            "toolkit": dict(reasons.TOOLKIT),
+        },
+    }

@@ -1,0 +1,203 @@
+"""The templates of the objects in ``deploy/``: their YAML, with the user's values in their places."""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from charts.holes import block, hole, write
+from tessera.api.names import DEVICE_ACCESS_POLICY
+from tessera.cli.install.manifests import (
+    AGENT,
+    BINDING_KIND,
+    CONFIG_ROLE,
+    CONTROLLER,
+    DRIVER_VOLUME,
+    MPS_MEMORY_VOLUME,
+    MPS_VOLUME,
+    POD_RESOURCES_VOLUME,
+    PULL_SECRETS_ROLE,
+    WEBHOOK,
+)
+from tessera.manifests import deploy_folder
+
+Manifest = dict[str, Any]
+
+#: The condition under which a file of ``deploy/`` is rendered; files that are not named always are.
+CONDITIONS: Mapping[str, str] = {
+    "crds/instaslices.yaml": ".Values.tessera.crds.install",
+    "network.yaml": ".Values.tessera.networkPolicy.enabled",
+    "policies/agent.yaml": ".Values.tessera.policies.agents",
+    "policies/driver.yaml": ".Values.tessera.policies.drivers",
+    "policies/pods.yaml": 'ne .Values.tessera.deviceAccess.action "off"',
+    "options/evict.yaml": 'or .Values.tessera.agent.migEvict (eq .Values.tessera.agent.memoryLimits "evict")',
+    "options/replace.yaml": "gt (int .Values.tessera.controller.replaceFailed) 0",
+}
+#: Workloads by the key of their values.
+WORKLOADS: Mapping[str, str] = {CONTROLLER: "controller", WEBHOOK: "webhook", AGENT: "agent"}
+_ACTIONS = '(ternary (list "Warn" "Audit") (list "Deny") (eq .Values.tessera.deviceAccess.action "warn"))'
+#: Volumes of the agent whose folder the values may move, with the settings that have the folder.
+_MOVED = {
+    DRIVER_VOLUME: "driverRoot",
+    MPS_VOLUME: "mpsRoot",
+    MPS_MEMORY_VOLUME: "mpsMemory",
+    POD_RESOURCES_VOLUME: "podResources",
+}
+_KEEP = {"helm.sh/resource-policy": "keep"}
+
+
+def objects_of(file: str) -> list[Manifest]:
+    """The objects of a file of ``deploy/``."""
+    return [each for each in yaml.safe_load_all((deploy_folder() / file).read_text(encoding="utf-8")) if each]
+
+
+def base_files() -> list[str]:
+    """The files of ``deploy/`` that become templates, in their order."""
+    kustomization = yaml.safe_load((deploy_folder() / "kustomization.yaml").read_text(encoding="utf-8"))
+    options: Sequence[Path] = sorted((deploy_folder() / "options").glob("*.yaml"))
+    return [*kustomization["resources"], *(f"options/{each.name}" for each in options)]
+
+
+def templates() -> Mapping[str, str]:
+    """The text of each template by its name."""
+    return {file.replace("/", "-"): _HEADER.format(file=file) + _template(file) for file in base_files()}
+
+
+_HEADER = '{{{{- /* Written by "python -m charts" from deploy/{file}. */ -}}}}\n'
+
+
+def _template(file: str) -> str:
+    parts = [_conditional(_own_condition(each), write([_changed(each)])) for each in objects_of(file) if _stays(each)]
+    return _conditional(CONDITIONS.get(file, ""), "".join(parts))
+
+
+def _conditional(condition: str, text: str) -> str:
+    return f"{{{{- if {condition} }}}}\n{text}{{{{- end }}}}\n" if condition else text
+
+
+def _stays(manifest: Manifest) -> bool:
+    """False for the objects that templates/config.yaml makes: the right to read the ConfigMaps that the values name."""
+    return bool(manifest["metadata"]["name"] != CONFIG_ROLE)
+
+
+def _own_condition(manifest: Manifest) -> str:
+    name = manifest["metadata"]["name"]
+    if manifest["kind"] == "Namespace":  # Helm itself makes the namespace of a release
+        return f'ne .Release.Namespace "{name}"'
+    if manifest["kind"] == "ResourceQuota":
+        return ".Values.tessera.criticalPodsQuota"
+    if manifest["kind"] == "PodDisruptionBudget":
+        return ".Values.tessera.webhook.podDisruptionBudget"
+    if manifest["kind"] == "CustomResourceDefinition" and manifest["spec"]["group"] == "nvidia.com":
+        return f'eq (include "tessera.crd.ours" (list . "{name}")) "true"'
+    return ""
+
+
+def _changed(manifest: Manifest) -> Manifest:
+    changed = copy.deepcopy(manifest)
+    metadata = changed["metadata"]
+    labels = metadata.setdefault("labels", {})
+    labels["app.kubernetes.io/part-of"] = "tessera"
+    labels[block('include "tessera.labels" .')] = None
+    kind, name = changed["kind"], metadata["name"]
+    if kind == "CustomResourceDefinition":
+        metadata["annotations"] = {**metadata.get("annotations", {}), **_KEEP}
+    if name in WORKLOADS and kind in {"Deployment", "DaemonSet"}:
+        _change_workload(changed, WORKLOADS[name])
+    for (kind_of, name_of), change in _CHANGES.items():
+        if (kind, name) == (kind_of, name_of):
+            change(changed)
+    return changed
+
+
+def _change_workload(manifest: Manifest, key: str) -> None:
+    spec, values = manifest["spec"], f".Values.tessera.{key}"
+    template = spec["template"]
+    pod = template["spec"]
+    (container,) = pod["containers"]
+    if "replicas" in spec:
+        spec["replicas"] = hole(f"{values}.replicas")
+    template["metadata"]["labels"][block(f'include "tessera.extra" {values}.podLabels')] = None
+    template["metadata"][block(f'include "tessera.annotations" (list . "{key}")')] = None
+    pod["priorityClassName"] = hole(f"{values}.priorityClassName | quote")
+    if "affinity" not in pod:
+        pod[block(f'include "tessera.optional" (dict "affinity" {values}.affinity)')] = None
+    pod.pop("tolerations", None)
+    pod[
+        block(
+            f'include "tessera.optional" (dict "tolerations" {values}.tolerations "nodeSelector" {values}.nodeSelector'
+            ' "imagePullSecrets" .Values.tessera.image.pullSecrets)'
+        )
+    ] = None
+    container["image"] = hole('include "tessera.image" . | quote')
+    container[block('include "tessera.optional" (dict "imagePullPolicy" .Values.tessera.image.pullPolicy)')] = None
+    container["resources"] = hole(f"toJson {values}.resources")
+    container["args"] = hole(f'include "tessera.{key}.args" .')
+
+
+def _change_agent(manifest: Manifest) -> None:
+    pod = manifest["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    manifest["spec"]["updateStrategy"] = hole("toJson .Values.tessera.agent.updateStrategy")
+    container["env"] = hole('include "tessera.agent.env" .')
+    for volume in pod["volumes"]:
+        if volume["name"] in _MOVED:
+            usual = volume["hostPath"]["path"]
+            volume["hostPath"]["path"] = _folder(_MOVED[volume["name"]], usual)
+    for mount in container["volumeMounts"]:
+        if mount["name"] in {DRIVER_VOLUME, POD_RESOURCES_VOLUME}:
+            mount["mountPath"] = _folder(_MOVED[mount["name"]], mount["mountPath"])
+
+
+def _folder(setting: str, usual: str) -> str:
+    return hole(f'include "tessera.folder" (list . "{setting}" "{usual}")')
+
+
+def _change_controller(manifest: Manifest) -> None:
+    pod = manifest["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    container[block('include "tessera.authorities.mount" .')] = None
+    pod[block('include "tessera.authorities.volume" .')] = None
+
+
+def _change_pull_secrets(manifest: Manifest) -> None:
+    (rule,) = manifest["rules"]
+    names = " ".join(f'"{each}"' for each in rule["resourceNames"])
+    rule["resourceNames"] = hole(f'include "tessera.pullSecrets" (list . (list {names}))')
+
+
+def _change_binding(manifest: Manifest) -> None:
+    spec = manifest["spec"]
+    spec["validationActions"] = hole(f"toJson {_ACTIONS}")
+    for expression in spec["matchResources"]["namespaceSelector"]["matchExpressions"]:
+        if expression["key"] == "kubernetes.io/metadata.name":
+            names = " ".join(f'"{each}"' for each in expression["values"])
+            expression["values"] = hole(
+                f"concat (list {names}) .Values.tessera.deviceAccess.namespaces | uniq | sortAlpha | toJson"
+            )
+
+
+def _change_webhook_network(manifest: Manifest) -> None:
+    manifest["spec"]["ingress"][0][block('include "tessera.webhook.from" .')] = None
+
+
+_CHANGES: Mapping[tuple[str, str], Callable[[Manifest], None]] = {
+    ("DaemonSet", AGENT): _change_agent,
+    ("Deployment", CONTROLLER): _change_controller,
+    ("Role", PULL_SECRETS_ROLE): _change_pull_secrets,
+    (BINDING_KIND, DEVICE_ACCESS_POLICY): _change_binding,
+    ("NetworkPolicy", WEBHOOK): _change_webhook_network,
+}
+
+
+def workload(name: str) -> Manifest:
+    """The Deployment or DaemonSet of a process."""
+    (found,) = (each for each in _workloads() if each["metadata"]["name"] == name)
+    return found
+
+
+def _workloads() -> Iterator[Manifest]:
+    for file in base_files():
+        yield from (each for each in objects_of(file) if each["kind"] in {"Deployment", "DaemonSet"})

@@ -1,0 +1,134 @@
+"""The schema of the chart's values: NVIDIA's keys, and Tessera's own below ``tessera``.
+
+Helm prints the path and the rule of each value that the schema refuses. A null is allowed everywhere, as in Helm: it
+removes a value.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tessera.api.operator_fields.keys import VALUES, Leaf, Shape
+
+Schema = dict[str, Any]
+
+_FLAG: Schema = {"type": ["boolean", "null"]}
+_TEXT: Schema = {"type": ["string", "null"]}
+_NAMED: Schema = {"type": "string", "pattern": "^$|^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$"}
+_TEXTS: Schema = {"type": "array", "items": {"type": "string", "minLength": 1}}
+_NAMES: Schema = {"type": "array", "items": {"type": "string", "pattern": "^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$"}}
+#: An address and the length of its network; the API server checks the rest.
+_NETWORK = "^[0-9a-fA-F.:]+/[0-9]{1,3}$"
+_MAP: Schema = {"type": "object"}
+_TEXT_MAP: Schema = {"type": "object", "additionalProperties": {"type": "string"}}
+_LIST: Schema = {"type": "array", "items": {"type": "object"}}
+_ENV: Schema = {
+    "type": ["array", "null"],
+    "items": {
+        "type": "object",
+        "required": ["name"],
+        "properties": {"name": {"type": "string"}, "value": _TEXT, "valueFrom": {"type": ["object", "null"]}},
+        "additionalProperties": False,
+    },
+}
+_LEAVES: Mapping[Leaf, Schema] = {Leaf.ANY: {}, Leaf.FLAG: _FLAG, Leaf.TEXT: _TEXT, Leaf.ENV: _ENV}
+
+
+def values_schema() -> Schema:
+    """The schema, in draft 7 of JSON Schema, which Helm 3 reads."""
+    nvidia = {key: _of_shape(shape) for key, shape in VALUES.items()}
+    strategy = {"enum": ["none", "single", "mixed", "", None]}
+    nvidia["mig"]["properties"]["strategy"] = strategy
+    for component in ("devicePlugin", "migManager"):
+        properties = nvidia[component]["properties"]["config"]["properties"]
+        properties["name"] = {**_NAMED, "type": ["string", "null"]}
+        properties["data"] = {"type": ["object", "null"], "additionalProperties": {"type": "string"}}
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "Values of the Tessera chart",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {**nvidia, "tessera": _own()},
+    }
+
+
+def _of_shape(shape: Shape) -> Schema:
+    if isinstance(shape, Leaf):
+        return dict(_LEAVES[shape])
+    return {
+        "type": ["object", "null"],
+        "additionalProperties": False,
+        "properties": {key: _of_shape(below) for key, below in shape.items()},
+    }
+
+
+def _closed(properties: Mapping[str, Schema], description: str = "") -> Schema:
+    found: Schema = {"type": "object", "additionalProperties": False, "properties": dict(properties)}
+    return {**found, "description": description} if description else found
+
+
+def _own() -> Schema:
+    workload = {
+        "resources": _MAP,
+        "priorityClassName": {"type": "string"},
+        "nodeSelector": _TEXT_MAP,
+        "tolerations": _LIST,
+        "podLabels": _TEXT_MAP,
+        "podAnnotations": _TEXT_MAP,
+        "extraArgs": _TEXTS,
+    }
+    central = {**workload, "replicas": {"type": "integer", "minimum": 1, "maximum": 10}, "affinity": _MAP}
+    return _closed(
+        {
+            "image": _closed(
+                {
+                    "repository": {"type": "string", "minLength": 1},
+                    "tag": {"type": "string"},
+                    "digest": {"type": "string", "pattern": "^$|^sha256:[0-9a-f]{64}$"},
+                    "pullPolicy": {"enum": ["", "Always", "IfNotPresent", "Never"]},
+                    "pullSecrets": {"type": "array", "items": _closed({"name": {"type": "string", "minLength": 1}})},
+                }
+            ),
+            "crds": _closed({"install": {"type": "boolean"}}),
+            "criticalPodsQuota": {"type": "boolean"},
+            "drivers": {"enum": ["auto", "install", "host"]},
+            "driverPullSecrets": _NAMES,
+            "deviceAccess": _closed({"action": {"enum": ["deny", "warn", "off"]}, "namespaces": _NAMES}),
+            "networkPolicy": _closed(
+                {
+                    "enabled": {"type": "boolean"},
+                    "apiServers": {
+                        "type": "array",
+                        "items": {"type": "string", "pattern": "^[0-9a-fA-F.:]+/[0-9]{1,3}$"},
+                    },
+                }
+            ),
+            "policies": _closed({"agents": {"type": "boolean"}, "drivers": {"type": "boolean"}}),
+            "registries": _closed({"authorities": {"type": "string"}, "plainHttp": _TEXTS}),
+            "startup": _closed(
+                {"taints": _TEXTS, "deadline": {"type": "string", "pattern": "^$|^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"}}
+            ),
+            "builds": _closed(
+                {
+                    "buildahImage": {"type": "string"},
+                    "baseImages": _TEXT_MAP,
+                    "dtkImages": _TEXT_MAP,
+                    "downloads": {"type": "string"},
+                    "caConfigMap": _NAMED,
+                    "tlsVerify": {"type": "boolean"},
+                    "nvswitch": {"type": "boolean"},
+                }
+            ),
+            "controller": _closed({**central, "replaceFailed": {"type": "integer", "minimum": 0, "maximum": 100}}),
+            "webhook": _closed({**central, "podDisruptionBudget": {"type": "boolean"}}),
+            "agent": _closed(
+                {
+                    **workload,
+                    "updateStrategy": _MAP,
+                    "simulate": {"type": "string"},
+                    "migEvict": {"type": "boolean"},
+                    "memoryLimits": {"enum": ["", "off", "observe", "warn", "evict", "kill"]},
+                }
+            ),
+        },
+        "Tessera's own values.",
+    )

@@ -1,0 +1,86 @@
+{{- /* Labels of every object. */ -}}
+{{- define "tessera.labels" -}}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- define "tessera.image" -}}
+{{- $image := .Values.tessera.image -}}
+{{- $image.repository }}{{ if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $image.tag | default .Chart.AppVersion }}{{ end -}}
+{{- end -}}
+
+{{- /* The entries of a mapping, as YAML; nothing for an empty one. */ -}}
+{{- define "tessera.extra" -}}
+{{- with . }}{{ toYaml . }}{{ end -}}
+{{- end -}}
+
+{{- /* Those entries of a mapping that have a value. */ -}}
+{{- define "tessera.optional" -}}
+{{- range $key, $value := . }}{{ if $value }}
+{{ $key }}: {{ toJson $value }}
+{{- end }}{{ end -}}
+{{- end -}}
+
+{{- /* The annotations of a workload's pods. */ -}}
+{{- define "tessera.annotations" -}}
+{{- $root := index . 0 -}}
+{{- $key := index . 1 -}}
+{{- $found := deepCopy (index $root.Values.tessera $key).podAnnotations -}}
+{{- with $root.Values.tessera.registries.authorities }}{{ if eq $key "controller" -}}
+{{- $_ := set $found "checksum/registry-ca" (sha256sum .) -}}
+{{- end }}{{ end -}}
+{{- include "tessera.optional" (dict "annotations" $found) -}}
+{{- end -}}
+
+{{- /* "true" if a definition is this release's, or is in no cluster yet: definitions of others are left as they are. */ -}}
+{{- define "tessera.crd.ours" -}}
+{{- $root := index . 0 -}}
+{{- $found := lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" (index . 1) -}}
+{{- $owner := dig "metadata" "annotations" "meta.helm.sh/release-name" "" ($found | default dict) -}}
+{{- and $root.Values.tessera.crds.install (or (not $found) (eq $owner $root.Release.Name)) -}}
+{{- end -}}
+
+{{- /* The host's folder of a volume of the agent. */ -}}
+{{- define "tessera.folder" -}}
+{{- $folders := (include "tessera.settings" (index . 0) | fromJson).folders -}}
+{{- get $folders (index . 1) | default (index . 2) -}}
+{{- end -}}
+
+{{- /* The addresses that reach the webhook. */ -}}
+{{- define "tessera.webhook.from" -}}
+{{- $from := list -}}
+{{- range .Values.tessera.networkPolicy.apiServers }}{{ $from = append $from (dict "ipBlock" (dict "cidr" .)) }}{{ end -}}
+{{- include "tessera.optional" (dict "from" $from) -}}
+{{- end -}}
+
+{{- /* The authorities of registries, in the controller's pod. */ -}}
+{{- define "tessera.authorities.mount" -}}
+{{- if .Values.tessera.registries.authorities -}}
+volumeMounts: [{name: registry-ca, mountPath: /etc/tessera/registry-ca, readOnly: true}]
+{{- end -}}
+{{- end -}}
+{{- define "tessera.authorities.volume" -}}
+{{- if .Values.tessera.registries.authorities -}}
+volumes: [{name: registry-ca, configMap: {name: tessera-registry-ca}}]
+{{- end -}}
+{{- end -}}
+
+{{- /* The names of image pull secrets, anywhere below a value, one a line. */ -}}
+{{- define "tessera.secretsBelow" -}}
+{{- if kindIs "map" . -}}
+{{- range $key, $value := . -}}
+{{- if and (eq $key "imagePullSecrets") (kindIs "slice" $value) }}{{ range $value }}{{ if kindIs "string" . }}{{ . }}{{ "\n" }}{{ end }}{{ end -}}
+{{- else }}{{ include "tessera.secretsBelow" $value }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- define "tessera.pullSecrets" -}}
+{{- $root := index . 0 -}}
+{{- $names := concat (index . 1) $root.Values.tessera.driverPullSecrets -}}
+{{- if eq (include "tessera.drivers.wanted" $root) "true" -}}
+{{- $names = concat $names (include "tessera.secretsBelow" (pick $root.Values "driver" "toolkit" "daemonsets" "gds" "gdrcopy") | splitList "\n" | compact) -}}
+{{- end -}}
+{{- $names | uniq | sortAlpha | toJson -}}
+{{- end -}}

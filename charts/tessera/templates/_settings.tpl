@@ -1,0 +1,179 @@
+{{- /* The keys of NVIDIA's chart that the values have. */ -}}
+{{- define "tessera.nvidia" -}}
+{{- $found := dict -}}
+{{- range $key, $value := omit .Values "tessera" -}}
+{{- if not (or (kindIs "invalid" $value) (and (eq $key "global") (empty $value))) }}{{ $_ := set $found $key $value }}{{ end -}}
+{{- end -}}
+{{- toJson $found -}}
+{{- end -}}
+
+{{- /* "true" if a value asks for anything: empty and false values, at all levels, do not. */ -}}
+{{- define "tessera.isSet" -}}
+{{- if kindIs "map" . -}}
+{{- $any := "" -}}
+{{- range . }}{{ if eq (include "tessera.isSet" .) "true" }}{{ $any = "true" }}{{ end }}{{ end -}}
+{{- $any -}}
+{{- else if . }}true{{ end -}}
+{{- end -}}
+
+{{- /* Text for true, as Go reads it. */ -}}
+{{- define "tessera.truth" -}}
+{{- $path := index . 0 -}}
+{{- $text := index . 1 | default "" -}}
+{{- if has $text (list "1" "t" "T" "true" "TRUE" "True") }}true
+{{- else if not (has $text (list "" "0" "f" "F" "false" "FALSE" "False")) }}{{ fail (printf "%s: must be \"true\" or \"false\", not %q" $path $text) }}{{ end -}}
+{{- end -}}
+
+{{- /* The environment variables of a component, as a mapping. */ -}}
+{{- define "tessera.env" -}}
+{{- $found := dict -}}
+{{- range (default dict .).env | default list }}{{ $_ := set $found .name (.value | default "") }}{{ end -}}
+{{- toJson $found -}}
+{{- end -}}
+
+{{- /* A ConfigMap that the values name: its name, its default entry, and the content that the chart makes. */ -}}
+{{- define "tessera.namedConfig" -}}
+{{- $path := index . 0 -}}
+{{- $config := (index . 1 | default dict).config | default dict -}}
+{{- $data := dict -}}
+{{- if $config.create }}{{ $data = $config.data | default dict }}{{ end -}}
+{{- if and $data (not $config.name) }}{{ fail (printf "%s.config.name: missing; config.create needs the name of the ConfigMap to make" $path) }}{{ end -}}
+{{- toJson (dict "name" ($config.name | default "") "default" ($config.default | default "") "data" $data) -}}
+{{- end -}}
+
+{{- /* "true" if Tessera installs drivers. */ -}}
+{{- define "tessera.drivers.wanted" -}}
+{{- $driver := .Values.driver | default dict -}}
+{{- $off := and (hasKey $driver "enabled") (eq (toString $driver.enabled) "false") -}}
+{{- $choice := .Values.tessera.drivers -}}
+{{- if eq $choice "install" -}}
+{{- if $off }}{{ fail "driver.enabled: is false, while tessera.drivers is install; leave one of the two out" }}{{ end -}}true
+{{- else if eq $choice "auto" -}}
+{{- $policy := .Values.clusterPolicy | default dict -}}
+{{- $deployed := not (and (hasKey $policy "deployCR") (eq (toString $policy.deployCR) "false")) -}}
+{{- $named := or $driver.version $driver.repository $driver.image $driver.usePrecompiled $driver.useNvidiaDriverCRD ($driver.nvidiaDriverCRD | default dict).enabled -}}
+{{- if and $deployed $named (not $off) }}true{{ end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* What Tessera follows of NVIDIA's values, as JSON; as tessera.api.gpu_operator.settings_reader reads it. */ -}}
+{{- define "tessera.settings" -}}
+{{- $nvidia := include "tessera.nvidia" . | fromJson -}}
+{{- $plugin := $nvidia.devicePlugin | default dict -}}
+{{- $manager := $nvidia.migManager | default dict -}}
+{{- $env := include "tessera.env" $plugin | fromJson -}}
+{{- $managerEnv := include "tessera.env" $manager | fromJson -}}
+{{- $paths := $nvidia.hostPaths | default dict -}}
+{{- $sharing := include "tessera.namedConfig" (list "devicePlugin" $plugin) | fromJson -}}
+{{- $layouts := include "tessera.namedConfig" (list "migManager" $manager) | fromJson -}}
+{{- if and $sharing.default (not $sharing.name) }}{{ $sharing = dict "name" "" "default" "" "data" dict }}{{ end -}}
+{{- if and $sharing.data $sharing.default (not (hasKey $sharing.data $sharing.default)) -}}
+{{- fail (printf "devicePlugin.config.default: %q is none of config.data: %s" $sharing.default (keys $sharing.data | sortAlpha | join ", ")) -}}
+{{- end -}}
+{{- if eq (toString $manager.enabled) "false" }}{{ $layouts = dict "name" "" "default" "" "data" dict }}{{ end -}}
+{{- $strategy := ($nvidia.mig | default dict).strategy | default $env.MIG_STRATEGY | default "single" -}}
+{{- if not (has $strategy (list "none" "single" "mixed")) }}{{ fail (printf "devicePlugin.env.MIG_STRATEGY: must be none, single or mixed, not %q" $strategy) }}{{ end -}}
+{{- $lists := list -}}
+{{- range $each := splitList "," ($env.DEVICE_LIST_STRATEGY | default "") -}}
+{{- if trim $each }}{{ $lists = append $lists (trim $each) }}{{ end -}}
+{{- end -}}
+{{- $mps := ($plugin.mps | default dict).root | default $env.MPS_ROOT | default "" -}}
+{{- $kubelet := $paths.kubeletRootDir | default "" -}}
+{{- range $path, $folder := dict "devicePlugin.mps.root" $mps "hostPaths.kubeletRootDir" $kubelet -}}
+{{- if and $folder (not (hasPrefix "/" $folder)) }}{{ fail (printf "%s: %q is no folder of the host; begin it with /" $path $folder) }}{{ end -}}
+{{- end -}}
+{{- $root := "" -}}
+{{- $usual := (.Files.Get "files/notices.json" | fromJson).driverRoot -}}
+{{- if eq (include "tessera.drivers.wanted" .) "true" }}{{ $root = $paths.driverInstallDir | default "" | trimSuffix "/" }}{{ end -}}
+{{- if eq $root $usual }}{{ $root = "" }}{{ end -}}
+{{- $folders := dict "driverRoot" $root -}}
+{{- if $mps }}{{ $_ := set $folders "mpsRoot" (trimSuffix "/" $mps) }}{{ $_ := set $folders "mpsMemory" (printf "%s/shm" (trimSuffix "/" $mps)) }}{{ end -}}
+{{- if $kubelet }}{{ $_ := set $folders "podResources" (printf "%s/pod-resources" (trimSuffix "/" $kubelet)) }}{{ end -}}
+{{- toJson (dict
+  "given" (not (empty $nvidia))
+  "strategy" $strategy
+  "sharing" $sharing
+  "layouts" $layouts
+  "sharingPlace" (ternary (printf "%s/%s" .Release.Namespace $sharing.name) "tessera-system/sharing-profiles" (not (empty $sharing.name)))
+  "layoutsPlace" (ternary (printf "%s/%s" .Release.Namespace $layouts.name) "tessera-system/mig-layouts" (not (empty $layouts.name)))
+  "reboot" (eq (include "tessera.truth" (list "migManager.env.WITH_REBOOT" $managerEnv.WITH_REBOOT)) "true")
+  "lists" (uniq $lists)
+  "ids" ($env.DEVICE_ID_STRATEGY | default "")
+  "specs" (eq (include "tessera.truth" (list "devicePlugin.env.PASS_DEVICE_SPECS" $env.PASS_DEVICE_SPECS)) "true")
+  "mps" $mps
+  "kubelet" $kubelet
+  "health" (pick $env "DP_DISABLE_HEALTHCHECKS" "DP_ENABLE_HEALTHCHECKS")
+  "folders" $folders
+) -}}
+{{- end -}}
+
+{{- /* Arguments that replace those of the manifests with the same option, and follow the others. */ -}}
+{{- define "tessera.args" -}}
+{{- $base := index . 0 -}}
+{{- $added := index . 1 -}}
+{{- $options := dict -}}
+{{- range $added }}{{ $_ := set $options (splitList "=" . | first) true }}{{ end -}}
+{{- $args := list -}}
+{{- range $base }}{{ if not (hasKey $options (splitList "=" . | first)) }}{{ $args = append $args . }}{{ end }}{{ end -}}
+{{- concat $args $added | toJson -}}
+{{- end -}}
+
+{{- define "tessera.agent.args" -}}
+{{- $settings := include "tessera.settings" . | fromJson -}}
+{{- $values := .Values.tessera.agent -}}
+{{- $args := list -}}
+{{- if $settings.given -}}
+{{- $args = append $args (printf "--sharing-config=%s" $settings.sharingPlace) -}}
+{{- with $settings.sharing.default }}{{ $args = append $args (printf "--sharing-default=%s" .) }}{{ end -}}
+{{- $args = append $args (printf "--mig-config=%s" $settings.layoutsPlace) -}}
+{{- with $settings.layouts.default }}{{ $args = append $args (printf "--mig-default=%s" .) }}{{ end -}}
+{{- $args = append $args (printf "--mig-strategy=%s" $settings.strategy) -}}
+{{- if $settings.reboot }}{{ $args = append $args "--mig-reboot" }}{{ end -}}
+{{- with $settings.lists }}{{ $args = append $args (printf "--device-list-strategy=%s" (join "," .)) }}{{ end -}}
+{{- with $settings.ids }}{{ $args = append $args (printf "--device-id-strategy=%s" .) }}{{ end -}}
+{{- if $settings.specs }}{{ $args = append $args "--pass-device-specs" }}{{ end -}}
+{{- with $settings.mps }}{{ $args = append $args (printf "--mps-root=%s" .) }}{{ end -}}
+{{- with $settings.kubelet }}{{ $args = append $args (printf "--kubelet-root=%s" .) }}{{ end -}}
+{{- with $settings.folders.driverRoot }}{{ $args = append $args (printf "--driver-root=%s" .) }}{{ end -}}
+{{- end -}}
+{{- if $values.migEvict }}{{ $args = append $args "--mig-evict" }}{{ end -}}
+{{- with $values.memoryLimits }}{{ $args = append $args (printf "--memory-limits=%s" .) }}{{ end -}}
+{{- with $values.simulate }}{{ $args = append $args (printf "--simulate=%s" .) }}{{ end -}}
+{{- $base := (get (.Files.Get "files/workloads.json" | fromJson) "tessera-agent").args -}}
+{{- include "tessera.args" (list $base (concat $args $values.extraArgs)) -}}
+{{- end -}}
+
+{{- define "tessera.agent.env" -}}
+{{- $health := (include "tessera.settings" . | fromJson).health -}}
+{{- $env := list -}}
+{{- range (get (.Files.Get "files/workloads.json" | fromJson) "tessera-agent").env -}}
+{{- if not (hasKey $health .name) }}{{ $env = append $env . }}{{ end -}}
+{{- end -}}
+{{- range $name, $value := $health }}{{ $env = append $env (dict "name" $name "value" $value) }}{{ end -}}
+{{- toJson $env -}}
+{{- end -}}
+
+{{- define "tessera.controller.args" -}}
+{{- $own := .Values.tessera -}}
+{{- $args := list -}}
+{{- if gt (int $own.controller.replaceFailed) 0 }}{{ $args = append $args (printf "--replace-failed=%d" (int $own.controller.replaceFailed)) }}{{ end -}}
+{{- range $own.registries.plainHttp }}{{ $args = append $args (printf "--plain-http=%s" .) }}{{ end -}}
+{{- range $own.startup.taints }}{{ $args = append $args (printf "--startup-taint=%s" .) }}{{ end -}}
+{{- with $own.startup.deadline }}{{ $args = append $args (printf "--startup-deadline=%s" .) }}{{ end -}}
+{{- $builds := $own.builds -}}
+{{- with $builds.buildahImage }}{{ $args = append $args (printf "--buildah-image=%s" .) }}{{ end -}}
+{{- range $system, $image := $builds.baseImages }}{{ $args = append $args (printf "--build-base-image=%s=%s" $system $image) }}{{ end -}}
+{{- range $kernel, $image := $builds.dtkImages }}{{ $args = append $args (printf "--build-dtk-image=%s=%s" $kernel $image) }}{{ end -}}
+{{- with $builds.downloads }}{{ $args = append $args (printf "--build-downloads=%s" .) }}{{ end -}}
+{{- $authorities := ternary "tessera-registry-ca" "" (not (empty $own.registries.authorities)) -}}
+{{- with $builds.caConfigMap | default $authorities }}{{ $args = append $args (printf "--build-ca-config-map=%s" .) }}{{ end -}}
+{{- if not $builds.tlsVerify }}{{ $args = append $args "--no-build-tls-verify" }}{{ end -}}
+{{- if not $builds.nvswitch }}{{ $args = append $args "--no-build-nvswitch" }}{{ end -}}
+{{- if $own.registries.authorities }}{{ $args = append $args "--registry-ca=/etc/tessera/registry-ca/ca.crt" }}{{ end -}}
+{{- $base := (get (.Files.Get "files/workloads.json" | fromJson) "tessera-controller").args -}}
+{{- concat $base $args $own.controller.extraArgs | toJson -}}
+{{- end -}}
+
+{{- define "tessera.webhook.args" -}}
+{{- concat (get (.Files.Get "files/workloads.json" | fromJson) "tessera-webhook").args .Values.tessera.webhook.extraArgs | toJson -}}
+{{- end -}}

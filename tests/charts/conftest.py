@@ -1,0 +1,90 @@
+"""The chart as Helm renders it, and the same installation by ``tessera install``."""
+
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from charts.files import FOLDER
+from click.testing import CliRunner
+
+from tessera.cli.main import tessera
+
+Manifest = dict[str, Any]
+Key = tuple[str, str, str]
+
+#: Labels and annotations that Helm's objects have besides; each names a release or a version of the chart.
+HELM = ("helm.sh/", "app.kubernetes.io/instance", "app.kubernetes.io/version", "app.kubernetes.io/managed-by")
+PART_OF = "app.kubernetes.io/part-of"
+
+
+class Helm:
+    """Runs Helm on the chart, for a release named tessera."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def run(self, *arguments: str, values: Mapping[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
+        """Runs a command; the values go into a file."""
+        file = self._folder / "values.yaml"
+        file.write_text(yaml.safe_dump(dict(values or {})), encoding="utf-8")
+        return subprocess.run(
+            ["helm", *arguments, "--values", str(file)], capture_output=True, text=True, check=False, timeout=60
+        )
+
+    def template(self, values: Mapping[str, Any], namespace: str, *more: str) -> list[Manifest]:
+        """The objects of a release."""
+        done = self.run("template", "tessera", str(FOLDER), "--namespace", namespace, *more, values=values)
+        assert done.returncode == 0, done.stderr
+        return [each for each in yaml.load_all(done.stdout, yaml.CSafeLoader) if each]
+
+
+@pytest.fixture
+def helm(tmp_path: Path) -> Helm:
+    return Helm(tmp_path)
+
+
+def install(folder: Path, *arguments: str, values: Mapping[str, Any] | None = None) -> list[Manifest]:
+    """The objects of ``tessera install -o yaml``."""
+    named = []
+    if values is not None:
+        file = folder / "nvidia.yaml"
+        file.write_text(yaml.safe_dump(dict(values)), encoding="utf-8")
+        named = ["--values", str(file)]
+    done = CliRunner().invoke(tessera, ["install", "-o", "yaml", *named, *arguments])
+    assert done.exit_code == 0, done.output
+    return list(yaml.load_all(done.stdout, yaml.CSafeLoader))
+
+
+def by_name(objects: Sequence[Manifest]) -> dict[Key, Manifest]:
+    """The objects without the labels and annotations of a release, by kind, namespace and name."""
+    found: dict[Key, Manifest] = {}
+    for each in objects:
+        metadata = each["metadata"]
+        key = (each["kind"], metadata.get("namespace", ""), metadata["name"])
+        assert key not in found, f"{key} is there twice"
+        found[key] = {**each, "metadata": _plain(metadata)}
+    return found
+
+
+def _plain(metadata: Mapping[str, Any]) -> Manifest:
+    kept = dict(metadata)
+    for part in ("labels", "annotations"):
+        entries = {key: value for key, value in kept.pop(part, {}).items() if not key.startswith((*HELM, PART_OF))}
+        if entries:
+            kept[part] = entries
+    return kept
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """The path and value of each leaf; a difference of two objects is then a few lines."""
+    if isinstance(value, dict) and value:
+        for key, below in value.items():
+            yield from leaves(below, f"{path}.{key}")
+    elif isinstance(value, list) and value:
+        for number, below in enumerate(value):
+            yield from leaves(below, f"{path}[{number}]")
+    else:
+        yield path, repr(value)

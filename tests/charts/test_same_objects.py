@@ -1,0 +1,132 @@
+"""The chart makes the objects of ``tessera install``, for each choice that both have."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.charts.conftest import Helm, by_name, install, leaves
+
+ROOT = Path(__file__).parents[2]
+SEED = yaml.safe_load((ROOT / "examples" / "sharing" / "values.yaml").read_text(encoding="utf-8"))
+PROFILES = {"slice-4": "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"}
+LAYOUTS = {"config.yaml": "version: v1\nmig-configs: {all-disabled: [{devices: all, mig-enabled: false}]}\n"}
+PEM = "-----BEGIN CERTIFICATE-----\n"
+#: Kinds of NVIDIA's objects, which the chart's Job applies.
+BY_JOB = {"ClusterPolicy", "NVIDIADriver"}
+
+#: NVIDIA's values, Tessera's values, arguments of tessera install.
+CASES: Mapping[str, tuple[Mapping[str, Any] | None, Mapping[str, Any], Sequence[str]]] = {
+    "nothing": (None, {}, []),
+    "seed": (SEED, {}, []),
+    "host drivers": (SEED, {"drivers": "host"}, ["--no-drivers"]),
+    "config": (
+        {
+            "mig": {"strategy": "mixed"},
+            "devicePlugin": {"config": {"create": True, "name": "slices", "default": "slice-4", "data": PROFILES}},
+            "migManager": {"config": {"create": True, "name": "layouts", "default": "all-disabled", "data": LAYOUTS}},
+        },
+        {},
+        [],
+    ),
+    "variables": (
+        {
+            "devicePlugin": {
+                "mps": {"root": "/srv/mps/"},
+                "env": [
+                    {"name": "MIG_STRATEGY", "value": "none"},
+                    {"name": "DEVICE_LIST_STRATEGY", "value": "cdi-cri, cdi-annotations,cdi-cri"},
+                    {"name": "DEVICE_ID_STRATEGY", "value": "index"},
+                    {"name": "PASS_DEVICE_SPECS", "value": "t"},
+                    {"name": "DP_DISABLE_HEALTHCHECKS", "value": "13,31"},
+                    {"name": "DP_ENABLE_HEALTHCHECKS", "value": ""},
+                ],
+            },
+            "migManager": {
+                "enabled": False,
+                "config": {"name": "ignored"},
+                "env": [{"name": "WITH_REBOOT", "value": "true"}],
+            },
+            "hostPaths": {"kubeletRootDir": "/srv/kubelet/"},
+        },
+        {},
+        [],
+    ),
+    "drivers elsewhere": (
+        {
+            "driver": {"version": 550, "imagePullSecrets": ["a-secret"], "manager": {"imagePullSecrets": ["b-secret"]}},
+            "toolkit": {"imagePullSecrets": ["a-secret"]},
+            "hostPaths": {"driverInstallDir": "/srv/driver/"},
+        },
+        {"driverPullSecrets": ["c-secret"]},
+        ["--pull-secret", "c-secret"],
+    ),
+    "not deployed": ({"driver": {"version": "550"}, "clusterPolicy": {"deployCR": False}}, {}, []),
+    "nulls": ({"mig": None, "devicePlugin": {"config": None, "env": None}, "driver": {"version": None}}, {}, []),
+    "agent": (
+        None,
+        {"agent": {"migEvict": True, "memoryLimits": "kill", "simulate": "2xA100-40GB"}},
+        ["--mig-evict", "--memory-limits", "kill", "--simulate", "2xA100-40GB"],
+    ),
+    "evicting memory": (None, {"agent": {"memoryLimits": "evict"}}, ["--memory-limits", "evict"]),
+    "controller": (
+        None,
+        {
+            "controller": {"replaceFailed": 2},
+            "registries": {"plainHttp": ["registry.local:5000", "*"]},
+            "startup": {"taints": ["example.com/gpu"], "deadline": "600s"},
+            "builds": {
+                "buildahImage": "registry.local/buildah:v1",
+                "baseImages": {"rhel9": "registry.local/ubi9:1", "ubuntu22.04": "registry.local/ubuntu:22.04"},
+                "dtkImages": {"5.14.0": "registry.local/dtk:1"},
+                "downloads": "https://mirror.local/tesla",
+                "caConfigMap": "authorities",
+                "tlsVerify": False,
+                "nvswitch": False,
+            },
+        },
+        [
+            *("--replace-failed", "2", "--plain-http", "registry.local:5000", "--plain-http", "*"),
+            *("--startup-taint", "example.com/gpu", "--startup-deadline", "10m"),
+            *("--buildah-image", "registry.local/buildah:v1", "--build-base-image", "rhel9=registry.local/ubi9:1"),
+            *("--build-base-image", "ubuntu22.04=registry.local/ubuntu:22.04"),
+            *("--build-dtk-image", "5.14.0=registry.local/dtk:1", "--build-downloads", "https://mirror.local/tesla"),
+            *("--build-ca-config-map", "authorities", "--no-build-tls-verify", "--no-build-nvswitch"),
+        ],
+    ),
+    "device access": (
+        None,
+        {"deviceAccess": {"action": "warn", "namespaces": ["monitoring", "kube-system"]}},
+        ["--device-access", "warn", "--device-access-namespace", "monitoring"],
+    ),
+    "no device access": (None, {"deviceAccess": {"action": "off"}}, ["--device-access", "off"]),
+    "api servers": (
+        None,
+        {"networkPolicy": {"apiServers": ["192.0.2.0/28", "2001:db8::/64"]}},
+        ["--api-server", "192.0.2.0/28", "--api-server", "2001:db8::/64"],
+    ),
+    "image": (
+        None,
+        {"image": {"repository": "registry.local/tessera", "tag": "9"}},
+        ["--image", "registry.local/tessera:9"],
+    ),
+    "digest": (
+        None,
+        {"image": {"repository": "registry.local/tessera", "digest": f"sha256:{'a' * 64}"}},
+        ["--image", f"registry.local/tessera@sha256:{'a' * 64}"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_both_make_the_same_objects(case: str, helm: Helm, tmp_path: Path) -> None:
+    nvidia, own, arguments = CASES[case]
+    chart = by_name(helm.template({**(nvidia or {}), "tessera": own}, "kube-system"))
+    placed = ["--namespace", "kube-system"] if nvidia is not None else []
+    command = by_name(
+        [each for each in install(tmp_path, *placed, *arguments, values=nvidia) if each["kind"] not in BY_JOB]
+    )
+    assert chart.keys() == command.keys()
+    for key, manifest in command.items():
+        assert sorted(leaves(chart[key])) == sorted(leaves(manifest)), key
