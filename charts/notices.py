@@ -25,6 +25,7 @@ def tables() -> Mapping[str, Any]:
         "usualPaths": dict(reasons.USUAL_PATHS),
         "withoutDrivers": dict(reasons.WITHOUT_DRIVERS),
         "driverRoot": DRIVER_ROOT,
+        "single": dict(reasons.SINGLE),
         "withDrivers": {
             "driver": dict(reasons.DRIVER),
             "daemonsets": dict(reasons.DAEMONSETS),

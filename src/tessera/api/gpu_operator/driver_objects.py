@@ -26,7 +26,7 @@ from tessera.api.driver.nvidia_driver import API_VERSION as DRIVER_API
 from tessera.api.driver.nvidia_driver import KIND as DRIVER_KIND
 from tessera.api.driver.nvidia_driver import read_nvidia_driver
 from tessera.api.operator_fields.notices import is_set, is_switched_off
-from tessera.api.operator_fields.without_effect import WITHOUT_DRIVERS
+from tessera.api.operator_fields.without_effect import SINGLE, WITHOUT_DRIVERS
 from tessera.api.problems import FileRefused, Notice, Problem
 
 Manifest = dict[str, Any]
@@ -41,8 +41,6 @@ _OWN = ("dcgm", "dcgmExporter", "devicePlugin", "gfd", "nodeStatusExporter")
 #: Fields of ``metadata`` that the server writes; the author writes the others.
 _OF_AUTHOR = ("name", "labels", "annotations")
 _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-
-_UNNAMED = "the file names no version, repository or usePrecompiled; tessera install --drivers has Tessera install them"
 
 
 class InstalledDrivers(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,7 +116,7 @@ def _deployed(values: Mapping[str, Any]) -> bool:
 def _without(fields: Mapping[str, Any], wanted: bool | None) -> Iterator[Notice]:
     for part, reason in WITHOUT_DRIVERS.items():
         if is_set(fields.get(part)) and not is_switched_off(fields, part):
-            more = f": {_UNNAMED}" if part == "driver" and wanted is None else ""
+            more = f": {SINGLE['unnamed driver']}" if part == "driver" and wanted is None else ""
             yield Notice(part, f"no effect: {reason}{more}")
     paths = fields.get("hostPaths")
     root = paths.get("driverInstallDir") if isinstance(paths, Mapping) else None

@@ -27,6 +27,7 @@ from tessera.api.gpu_operator.driver_objects import InstalledDrivers, drivers_of
 from tessera.api.mig_layouts.layouts_file import parse_layouts
 from tessera.api.operator_fields.keys import POLICY, VALUES, check_keys
 from tessera.api.operator_fields.notices import list_unsupported
+from tessera.api.operator_fields.without_effect import SINGLE
 from tessera.api.problems import FileRefused, Notice, Problem, ProblemCollector, join_path, quote_value
 from tessera.api.sharing.profile import DEVICE_LIST_STRATEGIES, MigStrategy
 from tessera.api.sharing.profile_parser import parse_profile
@@ -208,6 +209,9 @@ class _SettingsReader:
     def _note(self, path: str, text: str) -> None:
         self.notices.append(Notice(self._at(path), text))
 
+    def _note_single(self, path: str) -> None:
+        self._note(path, f"no effect: {SINGLE[path]}")
+
     def _under(self, component: str, key: str) -> Mapping[str, Any]:
         value = self.fields.get(component, {}).get(key)
         return value if isinstance(value, Mapping) else {}
@@ -245,11 +249,11 @@ class _SettingsReader:
 
     def _sharing_config(self) -> NamedConfig:
         config = self._config("devicePlugin", parse_profile)
-        if config.default and not config.name:
-            self._note("devicePlugin.config.default", "no effect: devicePlugin.config.name names no ConfigMap")
-            return NamedConfig()
         if self._off("devicePlugin"):
-            self._note("devicePlugin.enabled", "no effect: the agent offers the cards of every node that it runs on")
+            self._note_single("devicePlugin.enabled")
+        if config.default and not config.name:
+            self._note_single("devicePlugin.config.default")
+            return NamedConfig()
         return config
 
     def _layouts(self) -> NamedConfig:
@@ -275,7 +279,7 @@ class _SettingsReader:
         data = dict(self._files(config.get("data"), f"{path}.data"))
         if not config.get("create"):
             if data:
-                self._note(f"{path}.data", "no effect: config.create is not true")
+                self._note(f"{path}.data", f"no effect: {SINGLE['config.data']}")
             return NamedConfig(name=name, default=default)
         if data and not name:
             self.found.add(self._at(f"{path}.name"), "missing; config.create needs the name of the ConfigMap to make")

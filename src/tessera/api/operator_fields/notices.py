@@ -14,6 +14,7 @@ from tessera.api.operator_fields.without_effect import (
     OF_INSTALL,
     OF_SANDBOXES,
     PLUGIN_ENV,
+    SINGLE,
     USUAL_PATHS,
 )
 from tessera.api.problems import Notice
@@ -42,17 +43,13 @@ def list_unsupported(fields: Mapping[str, Any], path: str) -> Iterator[Notice]:
     """
     yield from _components(fields, path)
     if _off(fields, "cdi"):
-        yield Notice(
-            _at(path, "cdi.enabled"), "no effect: devices are handed over through CDI, but for DEVICE_LIST_STRATEGY"
-        )
+        yield _single(path, "cdi.enabled")
     for component in ("devicePlugin", "gfd", "migManager"):
         yield from _groups(fields.get(component, {}), _at(path, component))
     if _off(fields, "gfd"):
-        yield Notice(_at(path, "gfd.enabled"), "no effect: the agent writes the labels of the cards")
+        yield _single(path, "gfd.enabled")
     if any(_env(fields, "gfd")):
-        yield Notice(
-            _at(path, "gfd.env"), "no effect: labels are written by the agent, which follows the cards at once"
-        )
+        yield _single(path, "gfd.env")
     yield from _variables(fields, path, "devicePlugin", PLUGIN_ENV, PLUGIN_FOLLOWED)
     yield from _variables(fields, path, "migManager", MIG_ENV, MANAGER_FOLLOWED)
 
@@ -88,8 +85,7 @@ def _components(fields: Mapping[str, Any], path: str) -> Iterator[Notice]:
             yield Notice(_at(path, component), f"no effect: {COMPONENTS[component]}")
     paths = fields.get("hostPaths", {})
     if any(str(paths.get(key, "")) not in {"", usual} for key, usual in USUAL_PATHS.items()):
-        text = f"no effect: {', '.join(USUAL_PATHS)}; the host's files are used where they are"
-        yield Notice(_at(path, "hostPaths"), text)
+        yield _single(path, "hostPaths")
 
 
 def _groups(fields: Mapping[str, Any], path: str) -> Iterator[Notice]:
@@ -104,8 +100,12 @@ def _variables(
 ) -> Iterator[Notice]:
     for name in _env(fields, component):
         if name not in followed:
-            reason = known.get(name, "Tessera does not know it")
+            reason = known.get(name, SINGLE["unknown variable"])
             yield Notice(_at(path, f"{component}.env.{name}"), f"no effect: {reason}")
+
+
+def _single(path: str, setting: str) -> Notice:
+    return Notice(_at(path, setting), f"no effect: {SINGLE[setting]}")
 
 
 def _env(fields: Mapping[str, Any], component: str) -> Mapping[str, str]:

@@ -130,3 +130,17 @@ PLUGIN_ENV: Mapping[str, str] = {
 MIG_ENV: Mapping[str, str] = {
     "WITH_SHUTDOWN_HOST_GPU_CLIENTS": "no host services are stopped to change a layout",
 }
+
+#: Single settings, by what they are.
+SINGLE: Mapping[str, str] = {
+    "cdi.enabled": "devices are handed over through CDI, but for DEVICE_LIST_STRATEGY",
+    "config.data": "config.create is not true",
+    "devicePlugin.config.default": "devicePlugin.config.name names no ConfigMap",
+    "devicePlugin.enabled": "the agent offers the cards of every node that it runs on",
+    "gfd.enabled": "the agent writes the labels of the cards",
+    "gfd.env": "labels are written by the agent, which follows the cards at once",
+    "hostPaths": f"{', '.join(USUAL_PATHS)}; the host's files are used where they are",
+    "unknown variable": "Tessera does not know it",
+    "unnamed driver": "the file names no version, repository or usePrecompiled; tessera install --drivers, or"
+    " tessera.drivers=install in the chart, has Tessera install them",
+}

@@ -1,0 +1,53 @@
+"""The files of the chart are those that ``python -m charts`` writes, and its schema refuses mistakes."""
+
+from typing import Any
+
+import pytest
+from charts.files import FOLDER, generate
+from tests.charts.conftest import Helm
+
+
+def test_the_files_are_up_to_date() -> None:
+    for name, text in generate().items():
+        assert (FOLDER / name).read_text(encoding="utf-8") == text, f"{name}: run python -m charts"
+
+
+def test_no_template_is_left_over() -> None:
+    by_hand = {"_helpers.tpl", "_notices.tpl", "_settings.tpl", "config.yaml", "NOTES.txt"}
+    templates = {each.name for each in (FOLDER / "templates").iterdir()}
+    assert templates == by_hand | {name.removeprefix("templates/") for name in generate() if "templates/" in name}
+
+
+def test_helm_finds_nothing_to_say(helm: Helm) -> None:
+    done = helm.run("lint", "--strict", str(FOLDER))
+    assert done.returncode == 0, done.stdout
+    assert "WARNING" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("values", "place"),
+    [
+        ({"migManger": {}}, "migManger"),
+        ({"mig": {"strategie": "mixed"}}, "strategie"),
+        ({"mig": {"strategy": "both"}}, "mig.strategy"),
+        ({"driver": {"enabled": "yes"}}, "driver.enabled"),
+        ({"devicePlugin": {"env": [{"value": "x"}]}}, "devicePlugin.env.0"),
+        ({"tessera": {"agnet": {}}}, "agnet"),
+        ({"tessera": {"agent": {"memoryLimits": "shoot"}}}, "tessera.agent.memoryLimits"),
+        ({"tessera": {"image": {"digest": "sha256:1"}}}, "tessera.image.digest"),
+        ({"tessera": {"controller": {"replicas": 0}}}, "tessera.controller.replicas"),
+        ({"tessera": {"networkPolicy": {"apiServers": ["192.0.2.1"]}}}, "tessera.networkPolicy.apiServers.0"),
+        ({"devicePlugin": {"config": {"create": True, "data": {"a": "version: v1"}}}}, "devicePlugin.config.name"),
+        (
+            {"devicePlugin": {"config": {"create": True, "name": "x", "default": "b", "data": {"a": "version: v1"}}}},
+            "devicePlugin.config.default",
+        ),
+        ({"driver": {"enabled": False}, "tessera": {"drivers": "install"}}, "driver.enabled"),
+        ({"hostPaths": {"kubeletRootDir": "srv"}}, "hostPaths.kubeletRootDir"),
+        ({"migManager": {"env": [{"name": "WITH_REBOOT", "value": "ja"}]}}, "migManager.env.WITH_REBOOT"),
+    ],
+)
+def test_a_mistake_is_refused_by_its_name(values: dict[str, Any], place: str, helm: Helm) -> None:
+    done = helm.run("template", "tessera", str(FOLDER), values=values)
+    assert done.returncode != 0
+    assert place in done.stderr

@@ -1,0 +1,111 @@
+"""The chart on a running lab, by the real Helm, as the article installs NVIDIA's operator."""
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from charts.files import FOLDER
+from tests.support.running_lab import ROOT, RunningLab
+
+from tessera.api.gpu_operator.settings_reader import read_settings
+
+SHARING = ROOT / "examples" / "sharing"
+ARTICLE = yaml.safe_load((SHARING / "values.yaml").read_text(encoding="utf-8"))
+AGENTS = ("daemonset/tessera-agent", "-n", "tessera-system")
+
+
+@pytest.fixture(scope="module")
+def lab_arguments() -> list[str]:
+    return ["--no-tessera", "--mig-config", "", "--nodes", "4xA100-40GB"]
+
+
+def helm(cluster: RunningLab, *arguments: str) -> str:
+    done = cluster.run("helm", *arguments, "--namespace", "kube-system")
+    assert done.returncode == 0, f"helm {shlex.join(arguments)}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def offered(cluster: RunningLab) -> dict[str, str]:
+    allocatable: dict[str, str] = cluster.get("node", "node-1")["status"]["allocatable"]
+    return allocatable
+
+
+def notices(cluster: RunningLab, folder: Path, values: Mapping[str, Any]) -> list[str]:
+    """The lines of the chart's notes about settings without effect."""
+    file = folder / "values.yaml"
+    file.write_text(yaml.safe_dump(dict(values)), encoding="utf-8")
+    notes = helm(cluster, "install", "trial", str(FOLDER), "--dry-run=client", "--values", str(file))
+    return sorted(line.strip() for line in notes.partition("\nNOTES:\n")[2].splitlines() if ": no effect" in line)
+
+
+VALUES: Mapping[str, Mapping[str, Any]] = {
+    "nothing": {},
+    "article": ARTICLE,
+    "components": {"dcgmExporter": {"enabled": True}, "dcgm": {"enabled": False, "image": "x"}},
+    "machines": {"vgpuManager": {"image": "x"}},
+    "machines asked for": {"vgpuManager": {"image": "x"}, "sandboxWorkloads": {"enabled": True}},
+    "agents": {
+        "cdi": {"enabled": False},
+        "gfd": {"enabled": False, "env": [{"name": "A", "value": "b"}], "discoveryIntervalSeconds": 3},
+        "devicePlugin": {
+            "enabled": False,
+            "image": "x",
+            "args": ["--y"],
+            "config": {"default": "z", "data": {"z": "version: v1"}},
+            "env": [{"name": "MOFED_ENABLED"}, {"name": "ELSE"}, {"name": "MIG_STRATEGY", "value": "none"}],
+        },
+        "mig": {"strategy": "mixed"},
+        "migManager": {"gpuClientsConfig": {"name": "x"}, "env": [{"name": "WITH_SHUTDOWN_HOST_GPU_CLIENTS"}]},
+        "hostPaths": {"rootFS": "/host", "driverInstallDir": "/srv/driver"},
+    },
+    "unnamed driver": {
+        "driver": {"rdma": {"enabled": True}},
+        "toolkit": {"version": "v1"},
+        "daemonsets": {"labels": {"a": "b"}},
+    },
+    "not deployed": {"clusterPolicy": {"deployCR": False}, "driver": {"version": "550"}},
+    "driver": {
+        "driver": {"version": "550", "livenessProbe": {"periodSeconds": 3}, "nodeSelector": {"a": "b"}},
+        "toolkit": {"resources": {"limits": {"cpu": 1}}},
+        "daemonsets": {"podSecurityContext": {"runAsUser": 1}},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", VALUES)
+def test_the_notes_tell_what_has_no_effect(case: str, cluster: RunningLab, tmp_path: Path) -> None:
+    values = VALUES[case]
+    wanted = sorted(str(each) for each in read_settings(values).notices if each.text.startswith("no effect"))
+    assert notices(cluster, tmp_path, values) == wanted
+
+
+def test_the_article_is_followed_by_helm(cluster: RunningLab) -> None:
+    chart = ("upgrade", "-i", "tessera", str(FOLDER), "--values", str(SHARING / "values.yaml"))
+    notes = helm(cluster, *chart)
+    assert "nvidia-time-slicing-config" in notes  # named by the values, and not there yet
+    for name in ("time-slicing", "mig"):
+        cluster.kubectl("apply", "-f", str(SHARING / f"{name}-config.yaml"))
+    assert "not in namespace" not in helm(cluster, *chart)
+    cluster.kubectl("rollout", "status", *AGENTS, "--timeout=180s")
+
+    cluster.kubectl("label", "node", "node-1", "nvidia.com/device-plugin.config=slice-4")
+    assert cluster.eventually(lambda: offered(cluster).get("nvidia.com/gpu.shared")) == "16"
+
+    helm(cluster, *chart, "--set", "tessera.agent.memoryLimits=warn")
+    assert "--memory-limits=warn" in str(cluster.get(*AGENTS)["spec"])
+    helm(cluster, "rollback", "tessera", "2")
+    assert "--memory-limits=warn" not in str(cluster.get(*AGENTS)["spec"])
+    cluster.kubectl("rollout", "status", *AGENTS, "--timeout=180s")
+    assert offered(cluster)["nvidia.com/gpu.shared"] == "16"
+
+    helm(cluster, "uninstall", "tessera")
+    definitions = {each["metadata"]["name"] for each in cluster.get("crd")["items"]}
+    assert definitions == {
+        "instaslices.inference.redhat.com",
+        "clusterpolicies.nvidia.com",
+        "nvidiadrivers.nvidia.com",
+    }
+    assert "helm.sh" not in cluster.kubectl("get", "clusterroles,clusterrolebindings", "-o", "yaml")
