@@ -23,7 +23,7 @@ import msgspec
 
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, LeaseUsage, NodeUsage
 from tessera.dashboard.documents import make_documents
-from tessera.dashboard.feed import Feed
+from tessera.dashboard.feed import Feed, FeedGroup
 from tessera.dashboard.server import PageAddress, PageServer
 from tessera.explain.explanation import ExplanationReport
 from tessera.kube.resources import Pod
@@ -150,12 +150,12 @@ def _row(name: str, unit: str, values: list[float]) -> dict[str, Any]:
 
 async def serve(nodes: int, port: int) -> None:
     """Plays the cluster until cancelled."""
-    fleet, feed = Fleet(nodes), Feed()
-    server = PageServer(feed, explain, PageAddress("127.0.0.1", port))
+    fleet, feeds = Fleet(nodes), FeedGroup()
+    server = PageServer(feeds, explain, PageAddress("127.0.0.1", port))
 
     async def play() -> None:
         while True:
-            feed.publish(make_documents(fleet.advance(), fleet.pods, []))
+            feeds.publish(make_documents(fleet.advance(), fleet.pods, []))
             await asyncio.sleep(0.25)
 
     async with asyncio.TaskGroup() as group:

@@ -1,6 +1,7 @@
 """The page's server: names and origins, headers, the feed and its resumption, and its bound on readers."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -8,7 +9,7 @@ import aiohttp
 import pytest
 
 from tessera.dashboard.documents import FailureDocument
-from tessera.dashboard.feed import Feed
+from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.server import ASSETS, PageAddress, PageServer
 from tessera.explain.explanation import Explanation, ExplanationReport
 from tessera.kube.client.errors import NotFound, Status
@@ -38,7 +39,7 @@ class Site:
 
 
 @asynccontextmanager
-async def site(feed: Feed) -> AsyncIterator[Site]:
+async def site(feed: FeedGroup) -> AsyncIterator[Site]:
     server, listening = (
         PageServer(feed, explain, PageAddress("127.0.0.1", 0)),
         asyncio.get_running_loop().create_future(),
@@ -66,7 +67,7 @@ async def event(answer: aiohttp.ClientResponse) -> dict[str, str]:
 
 @pytest.mark.parametrize("path", list(ASSETS))
 async def test_every_file_has_strict_headers(path: str) -> None:
-    async with site(Feed()) as page, page.get(path) as answer:
+    async with site(FeedGroup()) as page, page.get(path) as answer:
         assert (answer.status, answer.content_type) == (200, ASSETS[path][1])
         policy = answer.headers["Content-Security-Policy"]
         assert "default-src 'none'" in policy
@@ -87,12 +88,12 @@ async def test_every_file_has_strict_headers(path: str) -> None:
 )
 @pytest.mark.parametrize("path", ["/", "/feed", "/why/team/a", "/nothing"])
 async def test_other_names_and_other_sites_are_refused(path: str, headers: dict[str, str]) -> None:
-    async with site(Feed()) as page, page.get(path, **headers) as answer:
+    async with site(FeedGroup()) as page, page.get(path, **headers) as answer:
         assert answer.status == 403
 
 
 async def test_its_own_origin_and_each_of_its_names_are_served() -> None:
-    async with site(Feed()) as page:
+    async with site(FeedGroup()) as page:
         for name in ("localhost", "127.0.0.1", "[::1]"):
             host = f"{name}:{page.port}"
             async with page.get("/", Host=host, Origin=f"http://{host}") as answer:
@@ -101,13 +102,13 @@ async def test_its_own_origin_and_each_of_its_names_are_served() -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
 async def test_only_get_is_answered(method: str) -> None:
-    async with site(Feed()) as page, page.session.request(method, f"http://127.0.0.1:{page.port}/feed") as answer:
+    async with site(FeedGroup()) as page, page.session.request(method, f"http://127.0.0.1:{page.port}/feed") as answer:
         assert answer.status == 405
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
 
 
 async def test_a_reader_gets_a_snapshot_then_changes_and_resumes_where_it_was() -> None:
-    feed = Feed()
+    feed = FeedGroup()
     feed.publish({"failure/a": FailureDocument(node="a", reason="1")})
     async with site(feed) as page:
         async with page.get("/feed") as answer:
@@ -124,14 +125,14 @@ async def test_a_reader_gets_a_snapshot_then_changes_and_resumes_where_it_was() 
 
 @pytest.mark.parametrize("given", ["", "x", "abc.5", "abc.-1", "." * 500])
 async def test_an_event_id_of_another_process_brings_a_snapshot(given: str) -> None:
-    feed = Feed()
+    feed = FeedGroup()
     feed.publish({"failure/a": FailureDocument(node="a", reason="1")})
     async with site(feed) as page, page.get("/feed", Last_Event_ID=given.encode("ascii", "replace").decode()) as answer:
         assert (await event(answer))["event"] == "snapshot"
 
 
 async def test_readers_are_bounded_and_those_that_go_free_their_places() -> None:
-    feed = Feed()
+    feed, numbers = FeedGroup(), itertools.count()
     async with site(feed) as page:
         page.server.readers = int(PAGE_READERS)
         async with page.get("/feed") as answer:
@@ -140,7 +141,7 @@ async def test_readers_are_bounded_and_those_that_go_free_their_places() -> None
         async with page.get("/feed"):
             assert page.server.readers == 1
         while page.server.readers:
-            feed.publish({f"failure/{page.server.readers}{feed.version}": FailureDocument(node="a", reason="1")})
+            feed.publish({f"failure/{page.server.readers}{next(numbers)}": FailureDocument(node="a", reason="1")})
             await asyncio.sleep(0.01)
 
 
@@ -148,6 +149,6 @@ async def test_readers_are_bounded_and_those_that_go_free_their_places() -> None
     ("pod", "status", "words"), [("a", 200, "waits for room"), ("gone", 404, "not found"), ("offline", 502, "refused")]
 )
 async def test_the_reason_of_a_wait_is_json(pod: str, status: int, words: str) -> None:
-    async with site(Feed()) as page, page.get(f"/why/team/{pod}") as answer:
+    async with site(FeedGroup()) as page, page.get(f"/why/team/{pod}") as answer:
         assert (answer.status, answer.content_type) == (status, "application/json")
         assert words in await answer.text()

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ from tests.observe.test_agent_pages import Except
 
 from tessera.api.nodes.usage import NodeUsage
 from tessera.clock import SystemClock
-from tessera.dashboard.feed import Feed
+from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.source import ClusterSource
+from tessera.dashboard.visibility import FULL
 from tessera_lab.apiserver.interfaces import UserInfo
 
 TIMEOUT = 60.0
@@ -24,12 +26,13 @@ async def play(
     """Runs a source until a snapshot of its feed is as wanted."""
     await cluster.begin()
     await cluster.add_agent("n1", NodeUsage(node="n1", cards=(card(),)))
-    feed, clock = Feed(), SystemClock()
+    feeds, clock = FeedGroup(), SystemClock()
     client = cluster.client(user)
-    source = ClusterSource(client, feed, watched=lambda: watched, clock=clock, rng=random.Random(1))
-    running = asyncio.create_task(source.run())
+    source = ClusterSource(client, feeds, watched=lambda: watched, clock=clock, rng=random.Random(1))
+    running, readers = asyncio.create_task(source.run()), ExitStack()
     try:
         async with asyncio.timeout(TIMEOUT):
+            feed = readers.enter_context(feeds.join(FULL))
             version: int | None = 0
             while True:
                 await feed.wait(version)
@@ -39,6 +42,7 @@ async def play(
                 if until(update.texts[0]):
                     return
     finally:
+        readers.close()
         running.cancel()
         await asyncio.wait([running])
 

@@ -45,12 +45,12 @@ async def _serve(port: int, opens: bool, kubeconfig: Path | None, context: str |
     import webbrowser
 
     from tessera.clock import SystemClock
-    from tessera.dashboard.feed import Feed
+    from tessera.dashboard.feed import FeedGroup
     from tessera.dashboard.server import PageAddress, PageServer
     from tessera.dashboard.source import ClusterSource
     from tessera.explain.query import explain, parse_query
 
-    clock, feed = SystemClock(), Feed()
+    clock, feeds = SystemClock(), FeedGroup()
     async with connect("tessera-dashboard", kubeconfig, context) as client:
 
         async def explain_pod(namespace: str, pod: str) -> "ExplanationReport":
@@ -62,8 +62,8 @@ async def _serve(port: int, opens: bool, kubeconfig: Path | None, context: str |
             if opens:
                 webbrowser.open(url)
 
-        server = PageServer(feed, explain_pod, PageAddress("127.0.0.1", port))
-        source = ClusterSource(client, feed, watched=lambda: server.readers > 0, clock=clock, rng=random.Random())
+        server = PageServer(feeds, explain_pod, PageAddress("127.0.0.1", port))
+        source = ClusterSource(client, feeds, watched=lambda: server.readers > 0, clock=clock, rng=random.Random())
         async with asyncio.TaskGroup() as group:
             group.create_task(server.run(announce))
             group.create_task(source.run())

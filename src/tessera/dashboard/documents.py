@@ -1,7 +1,8 @@
 """The documents of the live page: one for each card, each pod that waits, each node that fails, and one summary. Pure.
 
 A document is a small JSON object under a key such as ``card/NODE/UUID``. The page keeps all documents and replaces one
-when it changes. Values that were not measured are missing, never 0.
+when it changes. Values that were not measured are missing, never 0. The type of each text says who may see it
+(:mod:`tessera.dashboard.visibility`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from tessera.api.instaslice import Instaslice
 from tessera.api.names import GATE
 from tessera.api.nodes.usage import CardUsage, NodeUsage
 from tessera.clock import parse_rfc3339
+from tessera.dashboard.visibility import ClusterText, NodeName, PodName, PodNamespace, PodText, Public
 from tessera.explain.card_map import cards_of
 from tessera.kube.resources import Pod
 from tessera.observe.agent_pages import FleetUsage
@@ -24,14 +26,14 @@ _RESOURCES = "nvidia.com/"
 class LeaseDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Hold of a container on a device; see :class:`tessera.api.nodes.usage.LeaseUsage`."""
 
-    namespace: str
-    pod: str
-    container: str
-    owner: str
-    kind: str
+    namespace: PodNamespace
+    pod: PodName
+    container: PodText
+    owner: PodText
+    kind: Public
     share: float
-    state: str
-    evidence: str
+    state: Public
+    evidence: PodText
     held: float
     wasted: float
     busy: float | None = None
@@ -43,7 +45,7 @@ class TileDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
 
     start: int
     size: int
-    profile: str
+    profile: Public
     busy: float | None = None
     memory: float | None = None
     memory_total: float | None = None
@@ -73,10 +75,10 @@ class CardDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
         free: by profile, how many more slices of it alone would fit; only for cards with slices on demand.
     """
 
-    node: str
+    node: NodeName
     index: int
-    uuid: str
-    model: str
+    uuid: NodeName
+    model: Public
     mig: bool
     slots: int
     held: float
@@ -86,10 +88,10 @@ class CardDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     power: float | None = None
     power_limit: float | None = None
     temperature: float | None = None
-    throttled: tuple[str, ...] = ()
+    throttled: tuple[Public, ...] = ()
     tiles: tuple[TileDocument, ...] = ()
     leases: tuple[LeaseDocument, ...] = ()
-    free: Mapping[str, int] = {}
+    free: Mapping[Public, int] = {}
 
 
 class WaitingDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -103,9 +105,9 @@ class WaitingDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
         gated: True while Tessera holds it until a slice has room.
     """
 
-    namespace: str
-    pod: str
-    requests: str
+    namespace: PodNamespace
+    pod: PodName
+    requests: Public
     since: float
     gated: bool = False
 
@@ -113,8 +115,8 @@ class WaitingDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
 class FailureDocument(msgspec.Struct, frozen=True, kw_only=True):
     """A node whose agent does not answer, and the reason."""
 
-    node: str
-    reason: str
+    node: NodeName
+    reason: ClusterText
 
 
 class SummaryDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

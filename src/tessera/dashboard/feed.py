@@ -1,20 +1,30 @@
 """Keeps the documents of the live page, and hands out what changed to any number of readers.
 
-1. A change gets the next version. Its text is encoded once, however many readers there are.
-2. A reader has a version. It gets the changes since then if they are still kept, else a snapshot of everything; so a
+1. Readers with the same rights share a :class:`Feed`, and a document is encoded once for all rights to which it looks
+   the same. So the cost grows with the number of different rights, not of readers.
+2. A change gets the next version. Its text is made once, however many readers the feed has.
+3. A reader has a version. It gets the changes since then if they are still kept, else a snapshot of everything; so a
    slow reader costs nothing but a snapshot, and nothing is queued for it.
-3. Only the last :data:`~tessera.limits.processes.FEED_CHANGES` changes are kept.
+4. A feed keeps at most :data:`~tessera.limits.processes.FEED_CHANGES` changes and
+   :data:`~tessera.limits.processes.FEED_BYTES` of them. One without readers ends after as many changes as it keeps.
 """
 
 import asyncio
+import secrets
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import msgspec
 
 from tessera.dashboard.documents import Document
-from tessera.limits.processes import FEED_CHANGES
+from tessera.dashboard.visibility import Redactor, Visibility, find_namespaces
+from tessera.limits.processes import FEED_BYTES, FEED_CHANGES, PAGE_VIEWS
+
+
+class TooManyViewsError(Exception):
+    """There are readers with so many different rights that the next one cannot be served."""
 
 
 class Update(NamedTuple):
@@ -26,20 +36,30 @@ class Update(NamedTuple):
 
 
 class Feed:
-    """The documents and their last changes."""
+    """The documents and their last changes, for readers with the same rights.
+
+    Attributes:
+        name: names this feed in event ids: versions of another feed mean nothing here.
+        version: number of the last change.
+    """
 
     def __init__(self) -> None:
         #: The encoded documents by key.
         self._documents: dict[str, bytes] = {}
         #: The last changes as JSON, oldest first; the newest has the number :attr:`version`.
-        self._changes: deque[bytes] = deque(maxlen=int(FEED_CHANGES))
+        self._changes: deque[bytes] = deque()
+        self._size = 0
         self._snapshot: bytes | None = None
         self._changed = asyncio.Event()
+        self.name = secrets.token_hex(4)
         self.version = 0
 
     def publish(self, documents: Mapping[str, Document]) -> None:
         """Makes these the documents; wakes the readers if any differs."""
-        encoded = {key: msgspec.json.encode(document) for key, document in documents.items()}
+        self.publish_encoded({key: msgspec.json.encode(document) for key, document in documents.items()})
+
+    def publish_encoded(self, encoded: dict[str, bytes]) -> None:
+        """As :meth:`publish`, with the documents as JSON."""
         changed = {key: msgspec.Raw(text) for key, text in encoded.items() if self._documents.get(key) != text}
         gone = [key for key in self._documents if key not in encoded]
         if not changed and not gone:
@@ -47,9 +67,15 @@ class Feed:
         self._documents = encoded
         self._snapshot = None
         self.version += 1
-        self._changes.append(msgspec.json.encode({"set": changed, "gone": gone}))
+        self._keep(msgspec.json.encode({"set": changed, "gone": gone}))
         self._changed.set()
         self._changed = asyncio.Event()
+
+    def _keep(self, change: bytes) -> None:
+        self._changes.append(change)
+        self._size += len(change)
+        while len(self._changes) > FEED_CHANGES or (self._size > FEED_BYTES and len(self._changes) > 1):
+            self._size -= len(self._changes.popleft())
 
     def read(self, version: int | None) -> Update | None:
         """Returns the changes since ``version``, or a snapshot for a reader without one; None if nothing changed."""
@@ -70,3 +96,94 @@ class Feed:
             documents = {key: msgspec.Raw(text) for key, text in self._documents.items()}
             self._snapshot = msgspec.json.encode({"set": documents, "gone": []})
         return self._snapshot
+
+
+class _Encodings:
+    """A document with its texts for the rights that were asked for."""
+
+    def __init__(self, key: str, document: Document) -> None:
+        self.document = document
+        self.namespaces = frozenset(find_namespaces(document))
+        self._key = key
+        self._texts: dict[Visibility, tuple[str, bytes]] = {}
+
+    def encode(self, redactor: Redactor, visibility: Visibility) -> tuple[str, bytes]:
+        """The key and the JSON text for readers with these rights."""
+        rights = visibility.narrow(self.namespaces)
+        found = self._texts.get(rights)
+        if found is None:
+            text = msgspec.json.encode(redactor.redact(self.document, rights))
+            found = self._texts[rights] = (redactor.redact_key(self._key, self.document, rights), text)
+        return found
+
+
+class _SharedFeed:
+    """A feed, the number of its readers, and of publications since it had one."""
+
+    def __init__(self) -> None:
+        self.feed = Feed()
+        self.readers = 0
+        self.unread = 0
+
+
+class FeedGroup:
+    """The feeds of all readers, one for each kind of rights.
+
+    Attributes:
+        namespaces: the namespaces that the documents name.
+    """
+
+    def __init__(self) -> None:
+        self._redactor = Redactor(secrets.token_bytes(32))
+        self._documents: dict[str, _Encodings] = {}
+        self._feeds: dict[Visibility, _SharedFeed] = {}
+        self.namespaces: frozenset[str] = frozenset()
+
+    @property
+    def readers(self) -> int:
+        """Number of readers of all feeds."""
+        return sum(each.readers for each in self._feeds.values())
+
+    def publish(self, documents: Mapping[str, Document]) -> None:
+        """Makes these the documents of all feeds; wakes the readers that see a difference."""
+        known = self._documents
+        self._documents = {
+            key: old if (old := known.get(key)) is not None and old.document == document else _Encodings(key, document)
+            for key, document in documents.items()
+        }
+        self.namespaces = frozenset[str]().union(*(each.namespaces for each in self._documents.values()))
+        for visibility, shared in list(self._feeds.items()):
+            shared.unread = 0 if shared.readers else shared.unread + 1
+            if shared.unread > FEED_CHANGES:
+                del self._feeds[visibility]
+            else:
+                shared.feed.publish_encoded(self._encode(visibility))
+
+    def _encode(self, visibility: Visibility) -> dict[str, bytes]:
+        return dict(each.encode(self._redactor, visibility) for each in self._documents.values())
+
+    @contextmanager
+    def join(self, visibility: Visibility) -> Iterator[Feed]:
+        """The feed for readers with these rights; the caller is one of its readers until the end of the block.
+
+        Raises:
+            TooManyViewsError: see there.
+        """
+        shared = self._feeds.get(visibility)
+        if shared is None:
+            self._make_room()
+            shared = self._feeds[visibility] = _SharedFeed()
+            shared.feed.publish_encoded(self._encode(visibility))
+        shared.readers += 1
+        try:
+            yield shared.feed
+        finally:
+            shared.readers -= 1
+
+    def _make_room(self) -> None:
+        if len(self._feeds) < PAGE_VIEWS:
+            return
+        unread = next((visibility for visibility, each in self._feeds.items() if not each.readers), None)
+        if unread is None:
+            raise TooManyViewsError
+        del self._feeds[unread]

@@ -13,7 +13,6 @@ Rules for every request:
 """
 
 import asyncio
-import secrets
 from collections.abc import Awaitable, Callable, Collection
 from importlib.resources import files
 from typing import NamedTuple
@@ -21,7 +20,8 @@ from typing import NamedTuple
 import msgspec
 from aiohttp import web
 
-from tessera.dashboard.feed import Feed, Update
+from tessera.dashboard.feed import Feed, FeedGroup, TooManyViewsError, Update
+from tessera.dashboard.visibility import FULL
 from tessera.explain.explanation import ExplanationReport
 from tessera.kube.client.errors import ApiError
 from tessera.limits.processes import PAGE_READERS
@@ -63,7 +63,7 @@ class PageServer:
     """Serves the page.
 
     Args:
-        feed: the documents of the page.
+        feeds: the documents of the page.
         explain: explains why a pod waits.
         address: where to listen.
 
@@ -71,13 +71,11 @@ class PageServer:
         readers: number of open connections to the feed.
     """
 
-    def __init__(self, feed: Feed, explain: Explain, address: PageAddress) -> None:
+    def __init__(self, feeds: FeedGroup, explain: Explain, address: PageAddress) -> None:
         self.readers = 0
-        self._feed = feed
+        self._feeds = feeds
         self._explain = explain
         self._address = address
-        #: Names this process in event ids: versions of another process mean nothing here.
-        self._process = secrets.token_hex(4)
         folder = files("tessera.dashboard") / "assets"
         self._files = {path: ((folder / name).read_bytes(), kind) for path, (name, kind) in ASSETS.items()}
         self._hosts: frozenset[str] = frozenset()
@@ -135,42 +133,52 @@ class PageServer:
     async def _serve_feed(self, request: web.Request) -> web.StreamResponse:
         if self.readers >= PAGE_READERS:
             return _problem(503, f"this page has {self.readers} readers already")
-        response = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream"})
         self.readers += 1
         try:
-            await response.prepare(request)
-            version = self._parse_event_id(request.headers.get("Last-Event-ID", ""))
-            while True:
-                update = self._feed.read(version)
-                if update is None:
-                    await self._wait(response, version)
-                    continue
-                version = update.version
-                await response.write(self._event(update))
-        except ConnectionError:
-            pass  # the reader is gone; that is the normal end
+            with self._feeds.join(FULL) as feed:
+                return await self._stream(request, feed)
+        except TooManyViewsError:
+            return _problem(503, "readers with too many different rights look at this page")
         finally:
             self.readers -= 1
+
+    async def _stream(self, request: web.Request, feed: Feed) -> web.StreamResponse:
+        response = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream"})
+        try:
+            await response.prepare(request)
+            version = _parse_event_id(feed, request.headers.get("Last-Event-ID", ""))
+            while True:
+                update = feed.read(version)
+                if update is None:
+                    await _wait(feed, response, version)
+                    continue
+                version = update.version
+                await response.write(_event(feed, update))
+        except ConnectionError:
+            pass  # the reader is gone; that is the normal end
         return response
 
-    async def _wait(self, response: web.StreamResponse, version: int | None) -> None:
-        try:
-            async with asyncio.timeout(_HEARTBEAT):
-                await self._feed.wait(version)
-        except TimeoutError:
-            await response.write(b": still here\n\n")
 
-    def _event(self, update: Update) -> bytes:
-        first = update.version - len(update.texts) + 1
-        return b"".join(
-            b"id: %s.%d\nevent: %s\ndata: %s\n\n" % (self._process.encode(), number, update.event.encode(), text)
-            for number, text in enumerate(update.texts, first)
-        )
+async def _wait(feed: Feed, response: web.StreamResponse, version: int | None) -> None:
+    try:
+        async with asyncio.timeout(_HEARTBEAT):
+            await feed.wait(version)
+    except TimeoutError:
+        await response.write(b": still here\n\n")
 
-    def _parse_event_id(self, text: str) -> int | None:
-        """The version in an event id of this process; None for any other text."""
-        process, _, number = text.partition(".")
-        return int(number[:15]) if process == self._process and number.isascii() and number.isdecimal() else None
+
+def _event(feed: Feed, update: Update) -> bytes:
+    first = update.version - len(update.texts) + 1
+    return b"".join(
+        b"id: %s.%d\nevent: %s\ndata: %s\n\n" % (feed.name.encode(), number, update.event.encode(), text)
+        for number, text in enumerate(update.texts, first)
+    )
+
+
+def _parse_event_id(feed: Feed, text: str) -> int | None:
+    """The version in an event id of this feed; None for any other text."""
+    name, _, number = text.partition(".")
+    return int(number[:15]) if name == feed.name and number.isascii() and number.isdecimal() else None
 
 
 async def _serve_health(_request: web.Request) -> web.Response:

@@ -15,7 +15,7 @@ import msgspec
 from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.clock import Clock
 from tessera.dashboard.documents import make_documents
-from tessera.dashboard.feed import Feed
+from tessera.dashboard.feed import FeedGroup
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden
 from tessera.kube.resources import PODS, Pod
@@ -38,17 +38,17 @@ class ClusterSource:
 
     Args:
         client: the user's client.
-        feed: gets the documents.
+        feeds: get the documents.
         watched: true while somebody looks.
         clock: the time.
         rng: for the pauses of watches.
     """
 
     def __init__(
-        self, client: Client, feed: Feed, *, watched: Callable[[], bool], clock: Clock, rng: random.Random
+        self, client: Client, feeds: FeedGroup, *, watched: Callable[[], bool], clock: Clock, rng: random.Random
     ) -> None:
         self._client = client
-        self._feed = feed
+        self._feeds = feeds
         self._watched = watched
         self._clock = clock
         self._changed = asyncio.Event()
@@ -93,7 +93,7 @@ class ClusterSource:
         instaslices: list[Instaslice] = list(self._instaslices.cache.values())
         refused = (NodeFailure(node=name, reason=reason) for name, reason in self._refused.items())
         fleet = msgspec.structs.replace(self._fleet, failures=(*self._fleet.failures, *refused))
-        self._feed.publish(make_documents(fleet, pods, instaslices))
+        self._feeds.publish(make_documents(fleet, pods, instaslices))
 
     async def _read_agents(self) -> None:
         await self._pods.wait_synced()

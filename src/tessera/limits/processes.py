@@ -146,3 +146,15 @@ PAGE_READERS = Limit(
     "open connections to the feed of the live page",
     "each costs a task and a socket; the next one is refused with 503",
 )
+FEED_BYTES = Limit(
+    8 * 2**20,
+    "bytes",
+    "changes that the live page keeps, for readers with the same rights",
+    "a change of all of 1,600 cards has 2 MB; older changes are dropped, and their readers get a snapshot",
+)
+PAGE_VIEWS = Limit(
+    32,
+    "kinds of rights",
+    "different rights of readers of the live page at one time",
+    "each costs its own texts of the documents that look different; teams share theirs; the next is refused with 503",
+)

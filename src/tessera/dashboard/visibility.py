@@ -1,0 +1,224 @@
+"""Who may see which field of a document of the live page. Pure.
+
+Each text of a document declares its audience in its type: ``node: NodeName``. Numbers and truth values are for
+everybody. A text without an audience is an error when the document is first shown to somebody without all rights;
+``tests/dashboard/test_visibility.py`` finds it earlier.
+
+Rules:
+
+1. :data:`PodName` and :data:`PodText` are for readers who may list pods in the namespace of their struct, which has a
+   field ``namespace: PodNamespace``.
+2. :data:`NodeName` and :data:`NodeText` are for readers who may list nodes.
+3. :data:`ClusterText` is for readers who may list nodes and the pods of all namespaces: a free text that may name any.
+4. A hidden name becomes an alias such as ``~3fa94c01``: a tile keeps its identity for as long as the process runs. A
+   hidden text becomes empty.
+"""
+
+import hashlib
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
+from functools import lru_cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+#: First character of an alias; no name of Kubernetes starts with it.
+HIDDEN = "~"
+
+
+class Audience(Enum):
+    """The readers of a text, and what the others get in its place."""
+
+    EVERYBODY = "everybody"
+    POD_NAMESPACE = "readers of the namespace's pods; others get '~'"
+    POD_NAME = "readers of the namespace's pods; others get an alias"
+    POD_TEXT = "readers of the namespace's pods; others get no text"
+    NODE_NAME = "readers of nodes; others get an alias"
+    NODE_TEXT = "readers of nodes; others get no text"
+    CLUSTER_TEXT = "readers of nodes and of all pods; others get no text"
+
+
+Public = Annotated[str, Audience.EVERYBODY]
+PodNamespace = Annotated[str, Audience.POD_NAMESPACE]
+PodName = Annotated[str, Audience.POD_NAME]
+PodText = Annotated[str, Audience.POD_TEXT]
+NodeName = Annotated[str, Audience.NODE_NAME]
+NodeText = Annotated[str, Audience.NODE_TEXT]
+ClusterText = Annotated[str, Audience.CLUSTER_TEXT]
+
+_POD = (Audience.POD_NAMESPACE, Audience.POD_NAME, Audience.POD_TEXT)
+_NODE = (Audience.NODE_NAME, Audience.NODE_TEXT)
+_NUMBERS = (int, float, bool, NoneType)
+
+
+class Visibility(NamedTuple):
+    """The rights of a reader, as far as documents depend on them.
+
+    Attributes:
+        nodes: True if the reader may list nodes.
+        namespaces: the namespaces whose pods the reader may list; None for all.
+    """
+
+    nodes: bool = False
+    namespaces: frozenset[str] | None = frozenset()
+
+    @property
+    def full(self) -> bool:
+        """True if nothing is hidden."""
+        return self.nodes and self.namespaces is None
+
+    def narrow(self, namespaces: frozenset[str]) -> "Visibility":
+        """The part of these rights that matters for a document about these namespaces."""
+        if self.full:
+            return self
+        return Visibility(self.nodes, namespaces if self.namespaces is None else namespaces & self.namespaces)
+
+    def allows(self, audience: Audience, namespace: str) -> bool:
+        """True if the reader belongs to the audience of a text about ``namespace``."""
+        if audience in _POD:
+            return self.namespaces is None or namespace in self.namespaces
+        if audience in _NODE:
+            return self.nodes
+        return audience is Audience.EVERYBODY or self.full
+
+
+#: Sees everything: the reader's own kubeconfig has limited what was read.
+FULL = Visibility(nodes=True, namespaces=None)
+
+
+class Redactor:
+    """Hides what a reader may not see.
+
+    Args:
+        secret: key of the aliases; with another key, nobody can tell by an alias which name it stands for.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def redact(self, document: S, visibility: Visibility) -> S:
+        """The document as a reader with these rights may see it; the same object if nothing is hidden.
+
+        Raises:
+            TypeError: a field does not declare its audience.
+        """
+        if visibility.full:
+            return document
+        namespace = getattr(document, "namespace", "")
+        changes: dict[str, Any] = {}
+        for name, hide in _plan(type(document)):
+            value = getattr(document, name)
+            shown = hide(value, _Reader(self, visibility, namespace))
+            if shown is not value:
+                changes[name] = shown
+        return msgspec.structs.replace(document, **changes) if changes else document
+
+    def redact_key(self, key: str, document: msgspec.Struct, visibility: Visibility) -> str:
+        """The key of the document for this reader: an alias if a text of the document itself is hidden."""
+        namespace = getattr(document, "namespace", "")
+        if all(visibility.allows(audience, namespace) for audience in _audiences(type(document))):
+            return key
+        return f"{key.partition('/')[0]}/{self.alias(key, 8)}"
+
+    def alias(self, text: str, size: int = 4) -> str:
+        """The alias of a name; it has ``size`` bytes in hexadecimal."""
+        return HIDDEN + hashlib.blake2b(text.encode(), key=self._secret, digest_size=size).hexdigest()
+
+
+class _Reader(NamedTuple):
+    """A reader of one struct."""
+
+    redactor: Redactor
+    visibility: Visibility
+    namespace: str
+
+    def see(self, audience: Audience, text: str) -> str:
+        if not text or self.visibility.allows(audience, self.namespace):
+            return text
+        match audience:
+            case Audience.POD_NAMESPACE:
+                return HIDDEN
+            case Audience.POD_NAME:
+                return self.redactor.alias(f"pod/{self.namespace}/{text}")
+            case Audience.NODE_NAME:
+                return self.redactor.alias(f"node/{text}")
+            case _:
+                return ""
+
+
+#: Returns what a reader sees of a value.
+_Hide = Callable[[Any, _Reader], Any]
+
+
+def find_namespaces(document: msgspec.Struct) -> Iterator[str]:
+    """Yields the namespaces of all pods in a document."""
+    namespace = getattr(document, "namespace", "")
+    if namespace:
+        yield namespace
+    for name, _ in _plan(type(document)):
+        value = getattr(document, name)
+        for each in value if isinstance(value, tuple) else (value,):
+            if isinstance(each, msgspec.Struct):
+                yield from find_namespaces(each)
+
+
+@lru_cache(maxsize=256)
+def _plan(kind: type[msgspec.Struct]) -> tuple[tuple[str, _Hide], ...]:
+    """The fields that can hold a text, each with its way to hide it."""
+    hints = get_type_hints(kind, include_extras=True)
+    found = {name: _hide(hint, f"{kind.__name__}.{name}") for name, hint in hints.items()}
+    if "namespace" not in hints and any(audience in _POD for audience in _own_audiences(hints)):
+        raise TypeError(f"{kind.__name__}: a struct with texts about a pod needs a field namespace: PodNamespace")
+    return tuple((name, hide) for name, hide in found.items() if hide is not None)
+
+
+@lru_cache(maxsize=256)
+def _audiences(kind: type[msgspec.Struct]) -> tuple[Audience, ...]:
+    return tuple(_own_audiences(get_type_hints(kind, include_extras=True)))
+
+
+def _own_audiences(hints: Mapping[str, Any]) -> Iterator[Audience]:
+    for hint in hints.values():
+        yield from (each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Audience))
+
+
+def _hide(hint: Any, field: str) -> _Hide | None:
+    """The way to hide values of a type; None for a type without texts."""
+    if hint in _NUMBERS:
+        return None
+    audiences = [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Audience)]
+    origin, arguments = get_origin(hint), get_args(hint)
+    if audiences and arguments[0] is str:
+        return None if audiences == [Audience.EVERYBODY] else lambda text, reader: reader.see(audiences[0], text)
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        _plan(hint)
+        return lambda value, reader: reader.redactor.redact(value, reader.visibility)
+    if origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
+        return _hide_each(_hide(arguments[0], field))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        if any(_hide(part, field) is not None for part in arguments):
+            raise TypeError(f"{field}: a mapping may hold only public texts and numbers")
+        return None
+    if origin in (Union, UnionType):
+        kinds = [_hide(each, field) for each in arguments if each is not NoneType]
+        if all(each is None for each in kinds):
+            return None
+        if len(kinds) == 1 and kinds[0] is not None:
+            only = kinds[0]
+            return lambda value, reader: None if value is None else only(value, reader)
+    raise TypeError(f"{field}: declare who may see it, as a type of tessera.dashboard.visibility; it is {hint}")
+
+
+def _hide_each(hide: _Hide | None) -> _Hide | None:
+    if hide is None:
+        return None
+
+    def hide_all(values: tuple[Any, ...], reader: _Reader) -> tuple[Any, ...]:
+        shown = tuple(hide(each, reader) for each in values)
+        return values if all(map(operator.is_, values, shown)) else shown
+
+    return hide_all
