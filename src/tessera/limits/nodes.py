@@ -74,3 +74,15 @@ USAGE_LEASES = Limit(
     "leases on the page `/usage` of an agent",
     "an agent lists no more by default (`--max-series`)",
 )
+CARD_EVIDENCE = Limit(
+    16,
+    "errors",
+    "errors of a card on the page `/usage` of an agent",
+    "a card has at most a few kinds of errors at a time; the rest is counted",
+)
+CARD_HOLDERS = Limit(
+    32,
+    "holders",
+    "pods and processes that hold a card, on the page `/usage` of an agent",
+    "more holders than that are not ended by hand; the rest is counted",
+)

@@ -11,6 +11,7 @@ from tests.agent.monitoring.conftest import Rows
 from tessera.agent.base.runtime import AgentEnvironment
 from tessera.agent.main.run import run_components
 from tessera.agent.main.wiring import Components
+from tessera.api.nodes.usage import NodeUsage
 from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.replay.service import Recorders
 
@@ -82,5 +83,7 @@ def test_a_lost_card_is_missing_and_the_others_stay(play: Callable[..., None], r
         await scene.clock.sleep(15.0)
         left = [labels["gpu"] for labels, _ in rows(exporter.text, "tessera_gpu_power_watts")]
         assert left == [scene.machine.uuids()[1]]
+        page = msgspec.json.decode(exporter.usage_json(), type=NodeUsage)
+        assert [(card.health.state, bool(card.values)) for card in page.cards] == [("lost", False), ("healthy", True)]
 
     play(story, cards="2xA100-40GB")

@@ -137,6 +137,10 @@ class ProcessTable:
             return None
         return parse_cgroup(text)
 
+    def name_of(self, pid: int) -> str:
+        """Name of the program, at most 15 bytes (proc_pid_comm(5)), which it may choose; empty if it has ended."""
+        return (self._read(pid, "comm") or "").rstrip("\n")
+
     def _read(self, pid: int, name: str) -> str | None:
         try:
             return (self._proc / str(pid) / name).read_text(encoding="utf-8", errors="replace")

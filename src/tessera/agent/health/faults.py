@@ -63,7 +63,14 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     clean: int = 0
     reset: bool = False
 
+    @property
+    def lost(self) -> bool:
+        """True if the driver cannot reach the card."""
+        return self.source == PROBE and self.reaction is Reaction.REBOOT
 
+
+#: The source of the faults that failed probes show.
+PROBE = "probe"
 #: The source of the faults of a broken event watch. They concern the watch, not the cards, and are not kept on disk.
 EVENT_WATCH = "events"
 
@@ -96,6 +103,10 @@ class Hysteresis(msgspec.Struct, frozen=True, kw_only=True):
     memory: float = 3600.0
     failed_probes: int = 3
 
+    def quiet_time(self, returns: int) -> float:
+        """Seconds without the error that must have passed, for a fault that came back ``returns`` times."""
+        return min(self.quiet * 2.0 ** min(returns, _MOST_DOUBLED), self.longest_quiet)
+
 
 class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]):
     """The faults of one node's cards.
@@ -123,6 +134,11 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
     def faults(self) -> tuple[Fault, ...]:
         """Every fault that is not over, sorted."""
         return tuple(sorted(self._faults.values(), key=lambda fault: (fault.scope, fault.source)))
+
+    @property
+    def hysteresis(self) -> Hysteresis:
+        """The numbers that decide when a fault ends."""
+        return self._hysteresis
 
     def faulty_instances(self, gpu: str) -> frozenset[int]:
         """Ids of the card's GPU instances that have faults of their own."""
@@ -206,12 +222,12 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
             for gi_id in self.faulty_instances(probe.gpu) - probe.instances:
                 self._drop_instance(probe.gpu, gi_id)
         if probe.result is ProbeResult.LOST:
-            self._add(scope, "probe", Reaction.REBOOT, f"the card does not answer: {probe.text or 'lost'}", now)
+            self._add(scope, PROBE, Reaction.REBOOT, f"the card does not answer: {probe.text or 'lost'}", now)
         elif probe.result is ProbeResult.FAILED:
             self._failures[probe.gpu] = self._failures.get(probe.gpu, 0) + 1
             self._restart_clean_count(probe.gpu)
             if self._failures[probe.gpu] >= self._hysteresis.failed_probes:
-                self._add(scope, "probe", Reaction.DRAIN, f"probes of the card fail: {probe.text}", now)
+                self._add(scope, PROBE, Reaction.DRAIN, f"probes of the card fail: {probe.text}", now)
         else:
             self._failures.pop(probe.gpu, None)
             reaction = DRIVER_REACTIONS[probe.recovery] if probe.recovery is not None else Reaction.IGNORE
@@ -228,7 +244,8 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
                 continue
             cleaner = msgspec.structs.replace(fault, clean=min(fault.clean + 1, self._hysteresis.clean_probes))
             cured = fault.reaction < Reaction.RESET or fault.reset or probe.recovery is RecoveryAction.NONE
-            if cured and cleaner.clean >= self._hysteresis.clean_probes and now - fault.last >= self._quiet_time(fault):
+            quiet = now - fault.last >= self._hysteresis.quiet_time(fault.returns)
+            if cured and quiet and cleaner.clean >= self._hysteresis.clean_probes:
                 self._end(key, now)
             else:
                 self._faults[key] = cleaner
@@ -236,9 +253,6 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
     def _end(self, key: tuple[DeviceScope, str], now: float) -> None:
         """Ends a fault; if the error returns soon, the next fault lasts longer."""
         self._past[key] = (now, self._faults.pop(key).returns + 1)
-
-    def _quiet_time(self, fault: Fault) -> float:
-        return min(self._hysteresis.quiet * 2.0 ** min(fault.returns, _MOST_DOUBLED), self._hysteresis.longest_quiet)
 
     def _add(self, scope: DeviceScope, source: str, reaction: Reaction, text: str, now: float) -> None:
         key = (scope, source)

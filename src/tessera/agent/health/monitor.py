@@ -22,6 +22,7 @@ import msgspec
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.metrics import Metrics
 from tessera.agent.base.state_file import StateFile
+from tessera.agent.health.card_health import describe_card
 from tessera.agent.health.events import (
     CardProbed,
     CardReset,
@@ -38,7 +39,8 @@ from tessera.agent.health.executor import CardProber, CardResetter
 from tessera.agent.health.faults import EVENT_WATCH, Fault, HealthStateMachine
 from tessera.agent.health.messages import HealthCondition, HealthEvents, NodeEventSink, health_condition
 from tessera.agent.health.policy import HealthPolicy
-from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope
+from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
+from tessera.api.nodes.health import CardHealth
 from tessera.clock import Clock
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import NvmlError
@@ -169,6 +171,17 @@ class HealthMonitor:
     def is_unhealthy(self, gpu: str) -> bool:
         """True if no device of the card may be allocated."""
         return not self._health.health_of(DeviceScope(gpu)).healthy
+
+    def describe(self, gpu: str) -> CardHealth:
+        """The health of a card with its evidence; ``unknown`` for a card that is not listed."""
+        if gpu not in self._gpus:
+            return CardHealth()
+        faults = [fault for fault in self._health.faults() if fault.scope.gpu == gpu]
+        return describe_card(faults, self._health.hysteresis)
+
+    def gpus_to_empty(self) -> frozenset[str]:
+        """UUIDs of the cards that must be reset or booted."""
+        return frozenset(gpu for gpu, reaction in self.reactions().items() if reaction >= Reaction.RESET)
 
     @property
     def state_machine(self) -> HealthStateMachine:

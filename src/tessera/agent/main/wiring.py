@@ -316,7 +316,7 @@ class Components:
             max_series=options.max_series,
             simulated=self.hardware.simulated,
         )
-        return Exporter(sampler, series, self.changes, self.clock)
+        return Exporter(sampler, series, self.changes, self.clock, health=self.health)
 
     def _build_node_status(self) -> NodeStatusPublisher:
         report = NodeReport(

@@ -10,6 +10,7 @@ import logging
 import msgspec
 
 from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.monitoring.card_states import CardStates, HealthSource
 from tessera.agent.monitoring.exposition import ExpositionOptions, render
 from tessera.agent.monitoring.lease_states import LeaseStates
 from tessera.agent.monitoring.sampler import NodeSampler
@@ -34,9 +35,18 @@ class Exporter:
         options: dialect and limits of the series.
         changes: notified when cards, slices or pods change.
         clock: the time.
+        health: the faults of the cards.
     """
 
-    def __init__(self, sampler: NodeSampler, options: ExpositionOptions, changes: ChangeNotifier, clock: Clock) -> None:
+    def __init__(
+        self,
+        sampler: NodeSampler,
+        options: ExpositionOptions,
+        changes: ChangeNotifier,
+        clock: Clock,
+        *,
+        health: HealthSource,
+    ) -> None:
         self._sampler = sampler
         self._options = options
         self._changes = changes
@@ -44,6 +54,8 @@ class Exporter:
         #: By card, the last XID that the driver reported.
         self._last_xids: dict[str, int] = {}
         self._states = LeaseStates()
+        self._health = health
+        self._cards = CardStates(health)
         self._report = NodeUsage(node=options.node)
         self._text = b""
 
@@ -65,9 +77,10 @@ class Exporter:
         """Samples until cancelled."""
         while True:
             count = self._changes.count
-            sample = await self._sampler.take()
+            sample = await self._sampler.take(self._health.gpus_to_empty())
             judged, now = self._states.handle(sample), self._clock.now()
-            self._report = report_usage(sample, self._options, unix_time=now, judged=judged)
+            cards = self._cards.handle(sample, now)
+            self._report = report_usage(sample, self._options, unix_time=now, judged=judged, health=cards)
             self._text = render(sample, self._options, unix_time=now, last_xids=self._last_xids, judged=judged)
             await self._clock.sleep(SHORTEST)
             await self._changes.wait(count, PERIOD - SHORTEST)

@@ -23,11 +23,21 @@ WHOLE, FIXED_MIG, SLICE = "whole", "mig", "slice"
 
 
 class ProcessUse(msgspec.Struct, frozen=True):
-    """One process on a card or MIG device; ``pod`` is the pod that the kernel proves, ``sm`` None if not measured."""
+    """One process on a card or MIG device.
+
+    Attributes:
+        pod: UID of the pod that the kernel proves; ``None`` if it proves none, or was not asked.
+        memory_bytes: that it holds.
+        sm: share of time in which it computed, 0 to 1; ``None`` if not measured.
+        pid: in the host's PID namespace.
+        name: of its program; empty unless the holders of the card are wanted.
+    """
 
     pod: PodUid | None
     memory_bytes: int
     sm: float | None = None
+    pid: int = 0
+    name: str = ""
 
 
 class DeviceSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +100,13 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     ratio: float = 1.0
 
 
+class SilentGpu(msgspec.Struct, frozen=True):
+    """A card that did not answer, as it was known last, and the leases on it."""
+
+    info: GpuInfo
+    leases: tuple[Lease, ...] = ()
+
+
 class NodeSample(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that was measured at one time.
 
@@ -97,7 +114,8 @@ class NodeSample(msgspec.Struct, frozen=True, kw_only=True):
         taken: monotonic seconds.
         driver_version: of the kernel module.
         gpus: the cards that answered, by index.
-        leases: what containers hold.
+        leases: what containers hold of these cards.
+        silent: the other cards.
         nvlink_rates: by card, bytes per second over all its NVLinks since the sample before.
     """
 
@@ -105,6 +123,7 @@ class NodeSample(msgspec.Struct, frozen=True, kw_only=True):
     driver_version: str = ""
     gpus: tuple[GpuSample, ...] = ()
     leases: tuple[Lease, ...] = ()
+    silent: tuple[SilentGpu, ...] = ()
     nvlink_rates: Mapping[str, float] = {}
 
 

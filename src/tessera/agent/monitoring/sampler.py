@@ -11,12 +11,12 @@ Rules:
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from tessera.agent.base.processes import ProcessTable
 from tessera.agent.inventory.device_users import PodSource, match_device_users
-from tessera.agent.inventory.gpu_inventory import InventoryReader
+from tessera.agent.inventory.gpu_inventory import GpuState, InventoryReader
 from tessera.agent.inventory.positions import SliceLease
 from tessera.agent.monitoring.sample import (
     DeviceSample,
@@ -24,6 +24,7 @@ from tessera.agent.monitoring.sample import (
     Lease,
     NodeSample,
     ProcessUse,
+    SilentGpu,
     measure_memory,
     slice_leases,
     static_leases,
@@ -90,22 +91,36 @@ class NodeSampler:
         self._pods = pods
         self._processes = processes
         self._clock = clock
+        #: UUIDs of the devices whose processes are identified with their names.
+        self._inspected: frozenset[str] = frozenset()
         #: The last sample; means of counters are over the time since it.
         self._last = NodeSample(taken=clock.monotonic())
 
-    async def take(self) -> NodeSample:
-        """Takes a sample."""
+    async def take(self, inspected: Collection[str] = ()) -> NodeSample:
+        """Takes a sample.
+
+        Args:
+            inspected: UUIDs of cards whose processes are all identified, to know who holds them.
+        """
         inventory = self._inventory.inventory
         leases = await self._read_leases()
         held = {lease.device: lease.ratio < 1 for lease in leases}
+        self._inspected = _parts(state for state in inventory.gpus if state.uuid in inspected)
+        held |= dict.fromkeys(self._inspected, True)
         gpus = [await self._sample_gpu(state.info, held) for state in inventory.gpus if not state.info.lost]
         present = {device.uuid for gpu in gpus if gpu is not None for device in gpu.devices}
+        answered = {gpu.info.uuid for gpu in gpus if gpu is not None}
+        silent = [state for state in inventory.gpus if state.uuid not in answered]
         now = self._clock.monotonic()
         sample = NodeSample(
             taken=now,
             driver_version=inventory.driver_version,
             gpus=tuple(gpu for gpu in gpus if gpu is not None),
             leases=tuple(each for each in leases if each.device in present),
+            silent=tuple(
+                SilentGpu(state.info, tuple(each for each in leases if each.device in _parts([state])))
+                for state in silent
+            ),
             nvlink_rates=self._nvlink_rates([gpu for gpu in gpus if gpu is not None], now),
         )
         self._last = sample
@@ -116,7 +131,7 @@ class NodeSampler:
             listed = await self._kubelet.pod_resources()
         except ConnectionError as error:
             _log.warning("holders of cards in metrics stay as they were: kubelet did not list pods: %s", error)
-            return self._last.leases
+            return (*self._last.leases, *(lease for gpu in self._last.silent for lease in gpu.leases))
         pods = self._pods.live_pods()
         static = static_leases(match_device_users(listed, pods), self._advertiser.offer)
         on_demand = slice_leases(self._slices.leases(), pods, _containers(listed))
@@ -182,7 +197,8 @@ class NodeSampler:
             process = self._processes.identify(each.pid) if held[device] else None
             pod = None if process is None else self._processes.pod_of(process)
             sm = None if activity is None else activity.get(each.pid, 0.0)
-            found.append(ProcessUse(None if pod is None else pod.pod, each.memory_bytes, sm))
+            name = self._processes.name_of(each.pid) if pod is None and device in self._inspected else ""
+            found.append(ProcessUse(None if pod is None else pod.pod, each.memory_bytes, sm, each.pid, name))
         return tuple(found)
 
     def _nvlink_rates(self, gpus: Sequence[GpuSample], now: float) -> dict[str, float]:
@@ -194,6 +210,11 @@ class NodeSampler:
             if first is not None and last is not None and passed > 0 and last >= first:
                 rates[gpu.info.uuid] = (last - first) / passed
         return rates
+
+
+def _parts(gpus: Iterable[GpuState]) -> frozenset[str]:
+    """UUIDs of these cards and of their MIG devices."""
+    return frozenset(part for gpu in gpus for part in (gpu.uuid, *gpu.mig_attributes))
 
 
 def _nvlink_bytes(gpu: GpuSample) -> float | None:

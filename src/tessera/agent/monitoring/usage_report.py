@@ -1,16 +1,22 @@
 """Makes the document of the page ``/usage`` from a sample. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tessera.agent.monitoring.exposition import ExpositionOptions
 from tessera.agent.monitoring.lease_states import JudgedLease
 from tessera.agent.monitoring.sample import DeviceSample, GpuSample, NodeSample, measure_lease
+from tessera.api.nodes.health import CardHealth
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, LeaseUsage, NodeUsage
 from tessera.nvml.measurements import THROTTLE_REASONS, Quantity
 
 
 def report_usage(
-    sample: NodeSample, options: ExpositionOptions, *, unix_time: float, judged: Sequence[JudgedLease]
+    sample: NodeSample,
+    options: ExpositionOptions,
+    *,
+    unix_time: float,
+    judged: Sequence[JudgedLease],
+    health: Mapping[str, CardHealth],
 ) -> NodeUsage:
     """Makes the document.
 
@@ -19,6 +25,7 @@ def report_usage(
         options: the node's name, and the most leases to report.
         unix_time: when the sample was taken.
         judged: the leases of the sample with their states.
+        health: the health of the cards, by UUID.
     """
     devices = {device.uuid: device for gpu in sample.gpus for device in gpu.devices}
     ordered = sorted(judged, key=lambda each: (each.lease.namespace, each.lease.pod, each.lease.container))
@@ -27,14 +34,29 @@ def report_usage(
         node=options.node,
         taken=unix_time,
         driver=sample.driver_version,
-        cards=tuple(map(_card, sample.gpus)),
+        cards=tuple(_cards(sample, health)),
         leases=tuple(_lease(each, devices[each.lease.device]) for each in leases),
         cut=len(ordered) - len(leases),
         simulated=options.simulated,
     )
 
 
-def _card(gpu: GpuSample) -> CardUsage:
+def _cards(sample: NodeSample, health: Mapping[str, CardHealth]) -> list[CardUsage]:
+    answered = [_card(gpu, health.get(gpu.info.uuid, CardHealth())) for gpu in sample.gpus]
+    silent = [
+        CardUsage(
+            uuid=gpu.info.uuid,
+            index=gpu.info.index,
+            model=gpu.info.name,
+            mig=gpu.info.mig_enabled,
+            health=health.get(gpu.info.uuid, CardHealth()),
+        )
+        for gpu in sample.silent
+    ]
+    return sorted([*answered, *silent], key=lambda card: card.index)
+
+
+def _card(gpu: GpuSample, health: CardHealth) -> CardUsage:
     measured = gpu.card.measured
     bits = int(measured.values.get(Quantity.THROTTLE_REASONS, 0))
     return CardUsage(
@@ -59,6 +81,7 @@ def _card(gpu: GpuSample) -> CardUsage:
             )
             for each in gpu.mig_devices
         ),
+        health=health,
     )
 
 

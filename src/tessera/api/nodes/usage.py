@@ -9,6 +9,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from tessera.api.nodes.health import CardHealth, Finding
+
 #: The page's path, and the port of an agent's pages.
 USAGE_PATH = "/usage"
 AGENT_PORT = 8082
@@ -37,7 +39,7 @@ class DeviceUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
 
 
 class CardUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A card.
+    """A card. One that does not answer, such as a lost card, has no values and no devices.
 
     Attributes:
         uuid: ``GPU-…``.
@@ -50,6 +52,7 @@ class CardUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
         throttled: the reasons for which the card is slowed down.
         processes: the number of processes that compute on the card itself.
         devices: its MIG devices.
+        health: its state, with evidence.
     """
 
     uuid: str
@@ -62,6 +65,7 @@ class CardUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     throttled: tuple[str, ...] = ()
     processes: int = 0
     devices: tuple[DeviceUsage, ...] = ()
+    health: CardHealth = CardHealth()
 
 
 class LeaseUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -81,6 +85,7 @@ class LeaseUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
         wasted: GPU-seconds in the states never_used, idle and resident.
         memory: bytes that its processes hold; ``None`` if not measured.
         busy: share of time in which the device computed for it; ``None`` if not measured.
+        findings: what is wrong with the use; empty also if nothing could be measured.
     """
 
     namespace: str
@@ -96,6 +101,7 @@ class LeaseUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     wasted: float = 0.0
     memory: float | None = None
     busy: float | None = None
+    findings: tuple[Finding, ...] = ()
 
 
 class NodeUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -105,7 +111,7 @@ class NodeUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
         node: the node's name.
         taken: Unix time of the sample; 0 before the first one.
         driver: version of the kernel module.
-        cards: the cards that answered, by index.
+        cards: the node's cards, by index.
         leases: what containers hold, by namespace, pod and container.
         cut: number of leases beyond the agent's ``--max-series``.
         simulated: True if the cards exist only in a lab.

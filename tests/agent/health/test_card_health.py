@@ -1,0 +1,67 @@
+"""The health of a card as the page /usage shows it: state, evidence, next step."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.agent.health.conftest import EPOCH, Agent, Node, play
+
+from tessera.agent.health.card_health import describe_card
+from tessera.agent.health.faults import Fault, Hysteresis
+from tessera.agent.inventory.device_health import DeviceScope, Reaction
+from tessera.api.nodes.health import CardState
+from tessera.limits.nodes import CARD_EVIDENCE
+
+
+def fault(source: str, reaction: Reaction, *, since: float = 0.0, gi: int = -1, reset: bool = False) -> Fault:
+    scope = DeviceScope("GPU-1", gi)
+    return Fault(scope=scope, source=source, reaction=reaction, text=source, since=since, last=since, reset=reset)
+
+
+@pytest.mark.parametrize(
+    ("faults", "state", "since", "next_step"),
+    [
+        ([], CardState.HEALTHY, 0.0, ""),
+        ([fault("XID 63", Reaction.DEGRADE, since=5)], CardState.DEGRADED, 5.0, "ends after 3 clean probes"),
+        ([fault("XID 94", Reaction.DRAIN, since=7, gi=3)], CardState.DRAINING, 7.0, "not before 00:00:37 UTC"),
+        ([fault("XID 48", Reaction.RESET)], CardState.NEEDS_RESET, 0.0, "resets the card once no pod holds"),
+        ([fault("XID 48", Reaction.RESET, reset=True)], CardState.NEEDS_RESET, 0.0, "the card was reset; ends after"),
+        ([fault("XID 79", Reaction.REBOOT)], CardState.NEEDS_REBOOT, 0.0, "reboot the node"),
+        (
+            [fault("XID 79", Reaction.REBOOT, since=1), fault("probe", Reaction.REBOOT, since=2)],
+            CardState.LOST,
+            1.0,
+            "reboot the node",
+        ),
+    ],
+)
+def test_the_worst_fault_decides_state_and_next_step(
+    faults: list[Fault], state: CardState, since: float, next_step: str
+) -> None:
+    found = describe_card(faults, Hysteresis())
+    assert (found.state, found.since) == (state, since)
+    assert next_step in found.next
+
+
+def test_evidence_is_worst_first_and_bounded() -> None:
+    faults = [fault(f"XID {number}", Reaction.DEGRADE, gi=number) for number in range(CARD_EVIDENCE + 4)]
+    found = describe_card([*faults, fault("XID 48", Reaction.RESET, since=9)], Hysteresis())
+    assert [(each.source, each.asks, each.part) for each in found.evidence[:2]] == [
+        ("XID 48", "reset", ""),
+        ("XID 0", "attention", "GPU instance 0"),
+    ]
+    assert (len(found.evidence), found.cut) == (CARD_EVIDENCE, 5)
+
+
+def test_the_monitor_describes_its_cards(tmp_path: Path) -> None:
+    async def story(node: Node, agent: Agent) -> None:
+        node.xid(48)
+        node.xid(48)
+        await asyncio.sleep(0.1)
+        found = agent.watch.describe(node.one)
+        assert (found.state, found.evidence[0].count, found.since >= EPOCH) == (CardState.NEEDS_RESET, 2, True)
+        assert agent.watch.gpus_to_empty() == {node.one}
+        assert agent.watch.describe(node.other).state == CardState.HEALTHY
+        assert agent.watch.describe("GPU-of-another-node").state == CardState.UNKNOWN
+
+    play(Node(tmp_path), story)

@@ -1,0 +1,72 @@
+"""What a sample adds to a card's health: holders of a card to reset, and slow-downs by the hardware."""
+
+import msgspec
+from tests.agent.monitoring.test_lease_states import GPU, INFO, POD
+
+from tessera.agent.monitoring.card_states import CardStates
+from tessera.agent.monitoring.exposition import ExpositionOptions
+from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, NodeSample, ProcessUse, SilentGpu
+from tessera.agent.monitoring.usage_report import report_usage
+from tessera.api.nodes.health import CardHealth, CardState, Holder
+from tessera.limits.nodes import CARD_HOLDERS
+from tessera.nvml.measurements import Measurements, Quantity
+
+LEASE = Lease(namespace="team", pod="a", uid=POD, container="main", device=GPU, kind="whole")
+HW_THERMAL = 0x40
+
+
+class Faults:
+    """The health of one card."""
+
+    def __init__(self, state: CardState = CardState.HEALTHY) -> None:
+        self.state = state
+
+    def describe(self, gpu: str) -> CardHealth:
+        return CardHealth(state=self.state, next="" if self.state is CardState.HEALTHY else "reset it")
+
+    def gpus_to_empty(self) -> frozenset[str]:
+        return frozenset({GPU})
+
+
+def sample(*processes: ProcessUse, throttle: int = 0) -> NodeSample:
+    measured = Measurements({Quantity.THROTTLE_REASONS: float(throttle)})
+    card = DeviceSample(uuid=GPU, measured=measured, processes=processes)
+    return NodeSample(taken=0, gpus=(GpuSample(info=INFO, card=card),), leases=(LEASE,))
+
+
+def test_pods_and_processes_of_the_host_that_hold_a_card_to_reset_are_named() -> None:
+    states = CardStates(Faults(CardState.NEEDS_RESET))
+    own = ProcessUse(POD, 1, pid=7)
+    other = ProcessUse(None, 1, pid=9, name="Xorg\x1b[2J")
+    found = states.handle(sample(own, other), 5.0)[GPU]
+    assert found.holders == (Holder(namespace="team", pod="a"), Holder(pid=9, process=r"Xorg\x1b[2J"))
+    assert found.next.endswith("held by 1 pod and 1 other process")
+
+
+def test_holders_are_bounded() -> None:
+    others = [ProcessUse(None, 1, pid=pid, name="x") for pid in range(CARD_HOLDERS + 10)]
+    found = CardStates(Faults(CardState.NEEDS_RESET)).handle(sample(*others), 5.0)[GPU]
+    assert (len(found.holders), found.cut) == (CARD_HOLDERS, 11)
+
+
+def test_holders_of_a_card_that_is_allocated_are_not_listed() -> None:
+    assert CardStates(Faults()).handle(sample(ProcessUse(POD, 1, pid=7)), 5.0)[GPU].holders == ()
+
+
+def test_a_card_slowed_down_by_its_hardware_is_degraded_as_long_as_that_lasts() -> None:
+    states = CardStates(Faults())
+    assert states.handle(sample(throttle=0x4), 5.0)[GPU].state == CardState.HEALTHY  # the cap of its power
+    states.handle(sample(throttle=HW_THERMAL), 10.0)
+    hot = states.handle(sample(throttle=HW_THERMAL), 20.0)[GPU]
+    assert (hot.state, hot.since, hot.evidence[0].source) == (CardState.DEGRADED, 10.0, "hw_thermal")
+    assert (hot.evidence[0].since, hot.evidence[0].last) == (10.0, 20.0)
+    assert states.handle(sample(), 30.0)[GPU] == CardHealth(state=CardState.HEALTHY)
+
+
+def test_a_silent_card_is_reported_with_those_who_hold_it() -> None:
+    silent = NodeSample(taken=0, silent=(SilentGpu(INFO, (LEASE,)),))
+    health = CardStates(Faults(CardState.LOST)).handle(silent, 5.0)
+    page = report_usage(silent, ExpositionOptions(node="n"), unix_time=5.0, judged=(), health=health)
+    read = msgspec.json.decode(msgspec.json.encode(page), type=type(page))
+    assert [(card.uuid, card.values, card.health.state) for card in read.cards] == [(GPU, {}, "lost")]
+    assert [(each.namespace, each.pod) for each in read.cards[0].health.holders] == [("team", "a")]
