@@ -15,10 +15,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tessera.cli import agent, controller, webhook
+from tessera_lab.cli.own_commands import own_commands
 from tessera_lab.experiments.runs import OURS, UPSTREAM, autoscale, policy_reset
 from tessera_lab.experiments.scenarios import BUILT, INTERNAL, PUBLIC
-from tessera_lab.installation.install import TesseraCommands, build_entrypoint
+from tessera_lab.installation.install import build_entrypoint
 
 RUNS = ((policy_reset, BUILT), (policy_reset, PUBLIC), (autoscale, BUILT), (autoscale, PUBLIC), (autoscale, INTERNAL))
 #: Seconds that a run of 30 repetitions may take.
@@ -31,9 +31,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=30, help="repetitions of each run")
     parser.add_argument("--json", type=Path, help="write the figures here")
     given = parser.parse_args()
-    make = build_entrypoint(
-        TesseraCommands(agent=agent.parse_options, controller=controller.parse_options, webhook=webhook.parse_options)
-    )
+    make = build_entrypoint(own_commands())
     print(f"one run of {given.repeat} repetitions in the lab, seconds of this machine; the experiments are simulated")
     print(f"{'experiment':<14}{'scenario':<22}{'order of steps':<16}{'CPU':>7}{'wall':>7}{'simulated mean':>16}")
     rows: list[dict[str, Any]] = []

@@ -41,7 +41,6 @@ import uvloop
 
 from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.api.names import GATE, INSTASLICE_NAMESPACE, resource_of
-from tessera.cli import agent, controller, webhook
 from tessera.cli.base.process import reduce_garbage_collection
 from tessera.clock import Clock, SystemClock
 from tessera.kube.resources import PODS, SERVICE_ACCOUNTS, Pod
@@ -49,9 +48,10 @@ from tessera.kube.watch.cache import WatchEvent
 from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera_lab.apiserver.authz.certificates import CertificateAuthority
 from tessera_lab.apiserver.main.http_server import HttpServer
+from tessera_lab.cli.own_commands import own_commands
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
-from tessera_lab.installation.install import TesseraCommands, build_entrypoint, install_tessera
+from tessera_lab.installation.install import build_entrypoint, install_tessera
 
 MIX = {"1g.5gb": 0.20, "1g.10gb": 0.10, "2g.10gb": 0.30, "3g.20gb": 0.30, "4g.20gb": 0.10}
 #: How many creations are under way at once, as a workload controller's burst would have.
@@ -276,9 +276,7 @@ class Bench:
 async def measure(given: argparse.Namespace, seed: int) -> dict[str, Any]:
     """One run: both bursts on one cluster."""
     clock, rng = SystemClock(), random.Random(seed)
-    commands = TesseraCommands(
-        agent=agent.parse_options, controller=controller.parse_options, webhook=webhook.parse_options
-    )
+    commands = own_commands()
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=given.folder)))
         cluster = SimulatedCluster(

@@ -58,6 +58,11 @@ def install(folder: Path, *arguments: str, values: Mapping[str, Any] | None = No
     return list(yaml.load_all(done.stdout, yaml.CSafeLoader))
 
 
+def is_hook(manifest: Manifest) -> bool:
+    """True for an object that Helm makes for a moment, beside the objects of the release."""
+    return "helm.sh/hook" in manifest["metadata"].get("annotations", {})
+
+
 def by_name(objects: Sequence[Manifest]) -> dict[Key, Manifest]:
     """The objects without the labels and annotations of a release, by kind, namespace and name."""
     found: dict[Key, Manifest] = {}

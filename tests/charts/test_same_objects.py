@@ -6,7 +6,11 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.charts.conftest import Helm, by_name, install, leaves
+from tests.charts.conftest import Helm, by_name, install, is_hook, leaves
+
+from tessera.cli.install.drivers import parse_choice
+from tessera.cli.install.manifests import drivers_in_charge
+from tessera.cli.install.settings import read_driver_objects
 
 ROOT = Path(__file__).parents[2]
 SEED = yaml.safe_load((ROOT / "examples" / "sharing" / "values.yaml").read_text(encoding="utf-8"))
@@ -61,6 +65,12 @@ CASES: Mapping[str, tuple[Mapping[str, Any] | None, Mapping[str, Any], Sequence[
         },
         {"driverPullSecrets": ["c-secret"]},
         ["--pull-secret", "c-secret"],
+    ),
+    "drivers asked for": ({"mig": {"strategy": "mixed"}}, {"drivers": "install"}, ["--drivers"]),
+    "driver by object": (
+        {"driver": {"nvidiaDriverCRD": {"enabled": True}, "version": "550.54.14"}, "cdi": {"nriPluginEnabled": True}},
+        {},
+        [],
     ),
     "not deployed": ({"driver": {"version": "550"}, "clusterPolicy": {"deployCR": False}}, {}, []),
     "nulls": ({"mig": None, "devicePlugin": {"config": None, "env": None}, "driver": {"version": None}}, {}, []),
@@ -122,7 +132,8 @@ CASES: Mapping[str, tuple[Mapping[str, Any] | None, Mapping[str, Any], Sequence[
 @pytest.mark.parametrize("case", CASES)
 def test_both_make_the_same_objects(case: str, helm: Helm, tmp_path: Path) -> None:
     nvidia, own, arguments = CASES[case]
-    chart = by_name(helm.template({**(nvidia or {}), "tessera": own}, "kube-system"))
+    rendered = helm.template({**(nvidia or {}), "tessera": own}, "kube-system")
+    chart = by_name([each for each in rendered if not is_hook(each)])
     placed = ["--namespace", "kube-system"] if nvidia is not None else []
     command = by_name(
         [each for each in install(tmp_path, *placed, *arguments, values=nvidia) if each["kind"] not in BY_JOB]
@@ -130,3 +141,19 @@ def test_both_make_the_same_objects(case: str, helm: Helm, tmp_path: Path) -> No
     assert chart.keys() == command.keys()
     for key, manifest in command.items():
         assert sorted(leaves(chart[key])) == sorted(leaves(manifest)), key
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_job_applies_the_same_driver_objects(case: str, helm: Helm, tmp_path: Path) -> None:
+    nvidia, own, arguments = CASES[case]
+    rendered = helm.template({**(nvidia or {}), "tessera": own}, "kube-system")
+    hooks = {each["kind"]: each for each in rendered if is_hook(each)}
+    wanted = [each for each in install(tmp_path, *arguments, values=nvidia) if each["kind"] in BY_JOB]
+    if not hooks:
+        assert not wanted
+        return
+    (container,) = hooks["Job"]["spec"]["template"]["spec"]["containers"]
+    choice = parse_choice(container["args"])
+    text = hooks["ConfigMap"]["data"]["values.yaml"] if choice.config_map else None
+    found, _ = read_driver_objects(None, choice.drivers, text=text)
+    assert list(drivers_in_charge(found) if choice.drivers else found) == wanted

@@ -91,6 +91,10 @@ def test_the_article_is_followed_by_helm(cluster: RunningLab) -> None:
     assert "not in namespace" not in helm(cluster, *chart)
     cluster.kubectl("rollout", "status", *AGENTS, "--timeout=180s")
 
+    (policy,) = cluster.get("clusterpolicy")["items"]
+    assert policy["spec"]["driver"]["version"] == ARTICLE["driver"]["version"]
+    assert cluster.get("jobs", "-n", "tessera-system")["items"] == []
+
     cluster.kubectl("label", "node", "node-1", "nvidia.com/device-plugin.config=slice-4")
     assert cluster.eventually(lambda: offered(cluster).get("nvidia.com/gpu.shared")) == "16"
 
@@ -101,6 +105,8 @@ def test_the_article_is_followed_by_helm(cluster: RunningLab) -> None:
     cluster.kubectl("rollout", "status", *AGENTS, "--timeout=180s")
     assert offered(cluster)["nvidia.com/gpu.shared"] == "16"
 
+    helm(cluster, *chart, "--set", "tessera.drivers=host")
+    assert cluster.get("clusterpolicy")["items"] == []
     helm(cluster, "uninstall", "tessera")
     definitions = {each["metadata"]["name"] for each in cluster.get("crd")["items"]}
     assert definitions == {

@@ -14,16 +14,14 @@ from tessera.api.names import (
 )
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.api.sharing.profile_selection import PROFILE_LABEL
-from tessera.cli import agent, controller, webhook
 from tessera.kube.resources import CONFIGMAPS, EVENTS, MUTATING_WEBHOOKS, NODES, PODS, REPLICASETS, CoreEvent, Pod
 from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera.nvml.interface import GpuUuid
+from tessera_lab.cli.own_commands import own_commands
 from tessera_lab.cluster.cluster import SimulatedCluster
-from tessera_lab.installation.install import TesseraCommands, build_entrypoint
+from tessera_lab.installation.install import build_entrypoint
 
-COMMANDS = TesseraCommands(
-    agent=agent.parse_options, controller=controller.parse_options, webhook=webhook.parse_options
-)
+COMMANDS = own_commands()
 #: Runs Tessera's own containers, as its command line does.
 ENTRYPOINT = build_entrypoint(COMMANDS)
 #: Simulated seconds that anything may take; an hour of them costs milliseconds.

@@ -84,3 +84,14 @@ volumes: [{name: registry-ca, configMap: {name: tessera-registry-ca}}]
 {{- end -}}
 {{- $names | uniq | sortAlpha | toJson -}}
 {{- end -}}
+
+{{- /* Labels and annotations of an object that Helm makes after an installation or upgrade, and removes when done. */ -}}
+{{- define "tessera.hook" -}}
+labels:
+  app.kubernetes.io/part-of: tessera
+  {{- include "tessera.labels" (index . 0) | nindent 2 }}
+annotations:
+  helm.sh/hook: post-install,post-upgrade
+  helm.sh/hook-weight: {{ index . 1 | quote }}
+  helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end -}}

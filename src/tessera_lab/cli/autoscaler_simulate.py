@@ -122,13 +122,11 @@ def command(
 
 
 def _simulate(setting: "AutoscalingSettings") -> "AutoscalingRun":
-    from tessera.cli import agent, controller, webhook
+    from tessera_lab.cli.own_commands import own_commands
     from tessera_lab.experiments.autoscaling import simulate_autoscaling
-    from tessera_lab.installation.install import TesseraCommands, build_entrypoint
+    from tessera_lab.installation.install import build_entrypoint
 
-    make = build_entrypoint(
-        TesseraCommands(agent=agent.parse_options, controller=controller.parse_options, webhook=webhook.parse_options)
-    )
+    make = build_entrypoint(own_commands())
     return simulate_autoscaling(setting, make)
 
 

@@ -45,12 +45,10 @@ def run_experiment(experiment: str, scenarios: Sequence[str], trial: Trial) -> N
 
 
 def _measure(experiment: str, repeats: int, seed: int) -> Callable[[str, str, ReferenceWaits], Samples]:
-    from tessera.cli import agent, controller, webhook
-    from tessera_lab.installation.install import TesseraCommands, build_entrypoint
+    from tessera_lab.cli.own_commands import own_commands
+    from tessera_lab.installation.install import build_entrypoint
 
-    make = build_entrypoint(
-        TesseraCommands(agent=agent.parse_options, controller=controller.parse_options, webhook=webhook.parse_options)
-    )
+    make = build_entrypoint(own_commands())
     played = _EXPERIMENTS[experiment]
     return lambda name, order, waits: played(
         SCENARIOS[name], repeats, operator=order, make=make, waits=waits, seed=seed

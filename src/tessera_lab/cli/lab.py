@@ -256,14 +256,11 @@ def _lab_folder(folder: Path | None) -> Path:
 @report_errors
 def serve(folder: Path | None, **options: Any) -> None:
     """Run a lab in the foreground until it gets a signal; `up` does this in the background."""
-    from tessera.cli import agent, controller, webhook
     from tessera.cli.base.process import reduce_garbage_collection, start_log
+    from tessera_lab.cli.own_commands import own_commands
     from tessera_lab.daemon.serve import LabOptions, serve_lab
-    from tessera_lab.installation.install import TesseraCommands
 
     start_log("info")
     reduce_garbage_collection()
-    commands = TesseraCommands(
-        agent=agent.parse_options, controller=controller.parse_options, webhook=webhook.parse_options
-    )
+    commands = own_commands()
     serve_lab(_folder(folder), LabOptions(**options), commands)

@@ -22,6 +22,7 @@ from tessera.agent.base.options import AgentOptions
 from tessera.agent.driver.driver_state import DriverHome
 from tessera.agent.driver.hardware import DriverBackend, SimulatedDriver
 from tessera.agent.main.lifecycle import run_lifecycle
+from tessera.clock import Clock
 from tessera.controller.base.options import ControllerOptions
 from tessera.controller.main.run import run as run_controller
 from tessera.kube.client.client import Client
@@ -45,12 +46,24 @@ if TYPE_CHECKING:
 Parsed = Callable[[Sequence[str], Mapping[str, str]], Any]
 
 
+#: Runs a command to its end, with its arguments, the container's client and clock, and the container's log.
+Runs = Callable[[Sequence[str], Client, Clock, Callable[[str], None]], Awaitable[None]]
+
+
 class TesseraCommands(msgspec.Struct, frozen=True):
-    """Parsers of each process's arguments and environment; the command line injects its own parsers."""
+    """Parsers of each process's arguments and environment; the command line injects its own parsers.
+
+    Attributes:
+        agent: parser of ``tessera agent``.
+        controller: parser of ``tessera controller``.
+        webhook: parser of ``tessera webhook``.
+        driver: runs ``tessera driver apply``.
+    """
 
     agent: Parsed
     controller: Parsed
     webhook: Parsed
+    driver: Runs
 
 
 def build_entrypoint(commands: TesseraCommands) -> "Callable[[SimulatedCluster], Entrypoint]":
@@ -74,6 +87,8 @@ def build_entrypoint(commands: TesseraCommands) -> "Callable[[SimulatedCluster],
                         await run_controller(
                             _in_lab(options, context), client, context.clock, resolver=_registry(cluster), rng=rng
                         )
+                    case "driver":
+                        await commands.driver(context.argv[2:], client, context.clock, context.log)
                     case _:
                         options_: WebhookOptions = commands.webhook(context.argv[2:], context.env)
                         await _webhook(cluster, options_, context, client, rng)

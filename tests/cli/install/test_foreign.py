@@ -10,7 +10,7 @@ from tessera.api.documents import load_document
 from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.driver.cluster_policy import find_other_manager
 from tessera.api.gpu_operator.settings_reader import read_settings
-from tessera.cli.install.apply import AppliedObject, apply_all
+from tessera.cli.install.apply import AppliedObject, apply_all, apply_drivers
 from tessera.cli.install.manifests import InstallChoices, manifests
 from tessera.cli.install.preflight import warnings
 from tessera.kube.client.client import Client
@@ -34,6 +34,13 @@ async def install(
 ) -> list[AppliedObject]:
     found = manifests(install_manifests(), [], choices(values, drivers))
     return [each async for each in apply_all(place.client(), place.clock, found, dry=dry, drivers=drivers)]
+
+
+async def apply_only_drivers(place: Any, values: str | None, drivers: bool | None) -> dict[str, str]:
+    """As the chart's Job: the names of the objects and what happened to each."""
+    objects = choices(values, drivers).drivers
+    found = [each async for each in apply_drivers(place.client(), place.clock, objects, drivers=drivers)]
+    return {each.name: each.result for each in found}
 
 
 def about(done: Sequence[AppliedObject], part: str = "nvidia.com") -> dict[str, str]:
@@ -198,5 +205,36 @@ def test_a_trial_on_a_cluster_without_the_definitions_tells_what_it_would_make(p
         with pytest.raises(NotFound):
             await place.client().list(CLUSTER_POLICIES)
         assert about(await install(place, None, False, dry=True)).get(POLICY) is None
+
+    asyncio.run(scenario())
+
+
+def test_only_the_driver_objects_are_applied_once_their_kinds_are_served(place: Any) -> None:
+    async def scenario() -> None:
+        with pytest.raises(NotFound):
+            await apply_only_drivers(place, NAMED, None)
+        await install(place)
+        assert await apply_only_drivers(place, NAMED, None) == {POLICY: "created"}
+        assert await apply_only_drivers(place, NAMED, None) == {POLICY: "unchanged"}
+        assert await apply_only_drivers(place, BY_OBJECTS, None) == {
+            POLICY: "configured",
+            "nvidiadriver.nvidia.com/default": "created",
+        }
+        assert await apply_only_drivers(place, NAMED, None) == {
+            POLICY: "configured",
+            "nvidiadriver.nvidia.com/default": "deleted",
+        }
+        assert await apply_only_drivers(place, "mig: {strategy: mixed}", None) == {}
+        assert await apply_only_drivers(place, None, False) == {POLICY: "deleted"}
+
+    asyncio.run(scenario())
+
+
+def test_the_driver_objects_of_another_operator_are_left(place: Any) -> None:
+    async def scenario() -> None:
+        await install(place)
+        await place.client("helm").create(CLUSTER_POLICIES, theirs())
+        assert await apply_only_drivers(place, NAMED, None) == {POLICY: "left"}
+        assert await apply_only_drivers(place, None, False) == {}
 
     asyncio.run(scenario())

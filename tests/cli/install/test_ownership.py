@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tessera.cli.install.apply import take_over_fields
+from tessera.cli.install.ownership import take_over_fields
 
 ME, VERSION = "tessera-install", "apps/v1"
 

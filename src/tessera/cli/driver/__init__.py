@@ -7,6 +7,7 @@ from tessera.cli.base.command_group import LazyCommands, Table
 #: Each command is one file.
 COMMANDS: Table = {
     "status": ("tessera.cli.driver.status", "Show each node's driver, how it is installed, and its progress."),
+    "apply": ("tessera.cli.install.drivers", "Apply the driver settings of a file of NVIDIA's gpu-operator."),
     "images": ("tessera.cli.driver.images", "List a registry's driver images for a kernel, and the one Tessera uses."),
     "build": ("tessera.cli.driver.build", "Build a driver image with precompiled modules for one kernel."),
     "coverage": ("tessera.cli.driver.coverage", "Check that the next kernels have a driver image, before a reboot."),

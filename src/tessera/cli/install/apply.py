@@ -9,7 +9,8 @@ Rules:
   way (``kubectl edit``, a controller) keep their owners. (Kubernetes API, ``ObjectMeta.managedFields``; ``FieldsV1``
   writes a set of fields as a tree.)
 - After a definition, the installer waits until the API server serves it.
-- Definitions and objects of NVIDIA's kinds that others made are not changed, see :func:`is_left_alone`.
+- Definitions and objects of NVIDIA's kinds that others made are not changed
+  (:func:`tessera.cli.install.ownership.is_left_alone`).
 - Objects that only an earlier installation needed are deleted: the right to read ConfigMaps in another namespace, the
   right to evict, the policy about pods that use GPUs without a request, and the authorities of registries unless builds
   still trust them. The ClusterPolicy and NVIDIADriver are different: a forgotten option must remove no driver, so they
@@ -36,79 +37,13 @@ from tessera.cli.install.manifests import (
     Manifest,
     builds_mount_it,
 )
+from tessera.cli.install.ownership import LAST_APPLIED, is_left_alone, is_ours, take_over_fields
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Conflict, NotFound
 from tessera.kube.resources import CONFIGMAPS
 from tessera.kube.resources.meta import Resource, resource_for
 from tessera.text import count_noun
-
-#: Managers and operations of ``kubectl apply`` and of ``kubectl apply --server-side``.
-_KUBECTL = frozenset({("kubectl-client-side-apply", "Update"), ("kubectl", "Apply")})
-
-#: The annotation in which ``kubectl apply`` records its manifest; removed when the fields become ours.
-LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-
-Entry = Mapping[str, Any]
-
-
-def take_over_fields(entries: Sequence[Entry], manager: str, api_version: str) -> list[Entry] | None:
-    """The owners after the fields that kubectl applied have become ours; ``None`` if kubectl applied nothing.
-
-    Args:
-        entries: the present owners, ``metadata.managedFields``.
-        manager: our name.
-        api_version: the version in which the fields are named; entries of another version stay.
-    """
-    kubectl_entries = [each for each in entries if _is_of(each, _KUBECTL, api_version)]
-    if not kubectl_entries:
-        return None
-    our_entries = [each for each in entries if _is_of(each, frozenset({(manager, "Apply")}), api_version)]
-    fields: Mapping[str, Any] = {}
-    for each in (*our_entries, *kubectl_entries):
-        fields = _union(fields, each.get("fieldsV1", {}))
-    merged = {**(our_entries or kubectl_entries)[0], "manager": manager, "operation": "Apply", "fieldsV1": fields}
-    return [*(each for each in entries if each not in our_entries and each not in kubectl_entries), merged]
-
-
-def _is_of(entry: Entry, owners: frozenset[tuple[str, str]], api_version: str) -> bool:
-    known = (entry.get("manager", ""), entry.get("operation", ""))
-    return known in owners and entry.get("apiVersion") == api_version and not entry.get("subresource")
-
-
-def _union(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _union(one.get(key, {}), other.get(key, {})) for key in {**one, **other}}
-
-
-_GROUP = "nvidia.com"
-_PART_OF = "app.kubernetes.io/part-of"
-_DEFINITION = "CustomResourceDefinition"
-
-
-def is_left_alone(manifest: Mapping[str, Any], before: Mapping[str, Any] | None, manager: str, *, over: bool) -> bool:
-    """Returns True if another owner made the object and it must not be changed.
-
-    Args:
-        manifest: the object to apply.
-        before: the object in the cluster; None if there is none.
-        manager: Tessera's name as field manager.
-        over: True if the user takes over objects of others.
-    """
-    if before is None or is_ours(before, manager):
-        return False
-    if manifest["kind"] == _DEFINITION:
-        return bool(manifest["spec"]["group"] == _GROUP)
-    return bool(manifest["apiVersion"].startswith(f"{_GROUP}/")) and not over
-
-
-def is_ours(obj: Mapping[str, Any], manager: str) -> bool:
-    """Returns True if Tessera made an object: it has Tessera's label, or Tessera applied some of its fields."""
-    metadata = obj.get("metadata") or {}
-    if (metadata.get("labels") or {}).get(_PART_OF) == "tessera":
-        return True
-    owners = metadata.get("managedFields") or ()
-    return any(each.get("manager") == manager and each.get("operation") == "Apply" for each in owners)
-
 
 FIELD_MANAGER = "tessera-install"
 
@@ -158,6 +93,31 @@ async def apply_all(
             await _wait_until_established(client, clock, each["metadata"]["name"])
     async for resource, metadata in _unlisted_objects(client, objects):
         yield await _delete(client, resource, metadata, dry=dry)
+    async for done in _delete_drivers(client, objects, dry=dry, drivers=drivers):
+        yield done
+
+
+async def apply_drivers(
+    client: Client, clock: Clock, objects: Sequence[Manifest], *, dry: bool = False, drivers: bool | None = None
+) -> AsyncIterator[AppliedObject]:
+    """Applies the driver objects only, once their kinds are served; the arguments are those of :func:`apply_all`.
+
+    Raises:
+        ApiError: the server refused an object.
+        TimeoutError: a definition is not served in time.
+    """
+    for resource in () if dry else (CLUSTER_POLICIES, NVIDIA_DRIVERS):
+        await _wait_until_established(client, clock, f"{resource.plural}.{resource.group}")
+    for each in objects:
+        yield await _apply(client, each, dry=dry, over=drivers is True)
+    async for done in _delete_drivers(client, objects, dry=dry, drivers=drivers):
+        yield done
+
+
+async def _delete_drivers(
+    client: Client, objects: Sequence[Manifest], *, dry: bool, drivers: bool | None
+) -> AsyncIterator[AppliedObject]:
+    """Deletes Tessera's driver objects that the new ones replace; all of them if ``drivers`` is False."""
     wanted = {(each["kind"], each["metadata"]["name"]) for each in objects if _is_about_drivers(each)}
     if wanted or drivers is False:
         async for resource, metadata in driver_objects(client):

@@ -21,7 +21,6 @@ from tessera.cli.base.inputs import check_cards
 from tessera.text import one_line
 
 if TYPE_CHECKING:
-    from tessera.api.gpu_operator.settings_reader import OperatorSettings
     from tessera.api.problems import Notice
     from tessera.cli.install.manifests import InstallChoices, Manifest
 
@@ -212,14 +211,13 @@ def command(
 def _choices(
     values: Path | None, namespace: str | None, drivers: bool | None, **others: Any
 ) -> "tuple[InstallChoices, Sequence[Notice]]":
-    from tessera.api.gpu_operator.driver_objects import drivers_of_values
     from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
     from tessera.cli.install.manifests import InstallChoices
+    from tessera.cli.install.settings import driver_objects, read_file
 
-    settings = None if values is None else _settings(values, drivers)
+    settings = None if values is None else read_file(values, drivers)
     where = namespace or (settings.namespace if settings else "") or SYSTEM_NAMESPACE
-    part = drivers_of_values({}, drivers)
-    objects, notices = (settings.driver_objects, settings.notices) if settings else (part.objects, part.notices)
+    objects, notices = driver_objects(settings, drivers)
     choices = InstallChoices(settings=settings, namespace=where, drivers=objects, ask_for_drivers=drivers, **others)
     return choices, notices
 
@@ -236,25 +234,6 @@ def _controller_choices(values: dict[str, Any]) -> dict[str, Any]:
     if authorities and not builds.ca_config_map:
         builds = msgspec.structs.replace(builds, ca_config_map=CONFIG_MAP)
     return {"site": (*site_arguments(site), *build_arguments(builds)), "authorities": authorities}
-
-
-def _settings(file: Path, drivers: bool | None) -> "OperatorSettings":
-    from tessera.api.documents import load_document
-    from tessera.api.gpu_operator.settings_reader import read_settings
-    from tessera.api.problems import FileRefused
-    from tessera.cli.base.inputs import display_name, read_text
-
-    try:
-        return read_settings(_single(load_document(read_text(file))), drivers)
-    except FileRefused as refused:
-        wrong = [f"  {problem}" for problem in refused.problems]
-        raise CommandError(f"error: {display_name(file)} has mistakes; nothing was changed:", *wrong) from refused
-
-
-def _single(document: Any) -> Any:
-    """The only item of a List, which ``kubectl get clusterpolicy -o yaml`` prints; other documents unchanged."""
-    items = document.get("items") if isinstance(document, dict) and document.get("kind") == "List" else None
-    return items[0] if isinstance(items, list) and len(items) == 1 else document
 
 
 def _manifests(choices: "InstallChoices") -> "list[Manifest]":

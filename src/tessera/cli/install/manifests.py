@@ -195,7 +195,12 @@ def manifests(
             container["args"] = [*container["args"], *_controllers_arguments(choices)]
             if choices.authorities:
                 each["spec"]["template"] = trust_authorities(each["spec"]["template"], choices.authorities)
-    return [*objects, *(_in_charge(each) if choices.ask_for_drivers else each for each in choices.drivers)]
+    return [*objects, *(drivers_in_charge(choices.drivers) if choices.ask_for_drivers else choices.drivers)]
+
+
+def drivers_in_charge(drivers: Sequence[Manifest]) -> list[Manifest]:
+    """The driver objects, with the annotation that makes Tessera responsible for the drivers."""
+    return [_in_charge(each) for each in drivers]
 
 
 def _pull_secrets(choices: InstallChoices) -> Iterator[str]:

@@ -1,0 +1,75 @@
+"""Who owns the objects and fields of an installation.
+
+Fields that kubectl applied count as those of an earlier installation: server-side apply removes a field only if nobody
+else set it. So such fields become ours before an object is applied. Definitions and objects of NVIDIA's kinds that
+others made are left alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+#: Managers and operations of ``kubectl apply`` and of ``kubectl apply --server-side``.
+_KUBECTL = frozenset({("kubectl-client-side-apply", "Update"), ("kubectl", "Apply")})
+
+#: The annotation in which ``kubectl apply`` records its manifest; removed when the fields become ours.
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+Entry = Mapping[str, Any]
+
+
+def take_over_fields(entries: Sequence[Entry], manager: str, api_version: str) -> list[Entry] | None:
+    """The owners after the fields that kubectl applied have become ours; ``None`` if kubectl applied nothing.
+
+    Args:
+        entries: the present owners, ``metadata.managedFields``.
+        manager: our name.
+        api_version: the version in which the fields are named; entries of another version stay.
+    """
+    kubectl_entries = [each for each in entries if _is_of(each, _KUBECTL, api_version)]
+    if not kubectl_entries:
+        return None
+    our_entries = [each for each in entries if _is_of(each, frozenset({(manager, "Apply")}), api_version)]
+    fields: Mapping[str, Any] = {}
+    for each in (*our_entries, *kubectl_entries):
+        fields = _union(fields, each.get("fieldsV1", {}))
+    merged = {**(our_entries or kubectl_entries)[0], "manager": manager, "operation": "Apply", "fieldsV1": fields}
+    return [*(each for each in entries if each not in our_entries and each not in kubectl_entries), merged]
+
+
+def _is_of(entry: Entry, owners: frozenset[tuple[str, str]], api_version: str) -> bool:
+    known = (entry.get("manager", ""), entry.get("operation", ""))
+    return known in owners and entry.get("apiVersion") == api_version and not entry.get("subresource")
+
+
+def _union(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _union(one.get(key, {}), other.get(key, {})) for key in {**one, **other}}
+
+
+_GROUP = "nvidia.com"
+_PART_OF = "app.kubernetes.io/part-of"
+_DEFINITION = "CustomResourceDefinition"
+
+
+def is_left_alone(manifest: Mapping[str, Any], before: Mapping[str, Any] | None, manager: str, *, over: bool) -> bool:
+    """Returns True if another owner made the object and it must not be changed.
+
+    Args:
+        manifest: the object to apply.
+        before: the object in the cluster; None if there is none.
+        manager: Tessera's name as field manager.
+        over: True if the user takes over objects of others.
+    """
+    if before is None or is_ours(before, manager):
+        return False
+    if manifest["kind"] == _DEFINITION:
+        return bool(manifest["spec"]["group"] == _GROUP)
+    return bool(manifest["apiVersion"].startswith(f"{_GROUP}/")) and not over
+
+
+def is_ours(obj: Mapping[str, Any], manager: str) -> bool:
+    """Returns True if Tessera made an object: it has Tessera's label, or Tessera applied some of its fields."""
+    metadata = obj.get("metadata") or {}
+    if (metadata.get("labels") or {}).get(_PART_OF) == "tessera":
+        return True
+    owners = metadata.get("managedFields") or ()
+    return any(each.get("manager") == manager and each.get("operation") == "Apply" for each in owners)

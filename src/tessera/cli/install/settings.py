@@ -1,0 +1,72 @@
+"""Reads the settings of NVIDIA's operator that an installation takes over from a file."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tessera.api.documents import load_document
+from tessera.api.gpu_operator.driver_objects import drivers_of_values
+from tessera.api.gpu_operator.settings_reader import OperatorSettings, read_settings
+from tessera.api.problems import FileRefused, Notice
+from tessera.cli.base.connection import CommandError
+from tessera.cli.base.inputs import display_name, read_text
+from tessera.cli.install.manifests import Manifest
+
+
+def read_file(file: Path, drivers: bool | None) -> OperatorSettings:
+    """Reads a values file, a ClusterPolicy, or a List with one ClusterPolicy.
+
+    Args:
+        file: the file; ``-`` for standard input.
+        drivers: True if Tessera must install drivers; None leaves it to the file.
+
+    Raises:
+        CommandError: the file has mistakes; all of them are listed.
+    """
+    return read_text_settings(read_text(file), display_name(file), drivers)
+
+
+def read_text_settings(text: str, name: str, drivers: bool | None) -> OperatorSettings:
+    """As :func:`read_file`, of a text; ``name`` stands for the file in errors."""
+    try:
+        return read_settings(_single(load_document(text)), drivers)
+    except FileRefused as refused:
+        wrong = [f"  {problem}" for problem in refused.problems]
+        raise CommandError(f"error: {name} has mistakes; nothing was changed:", *wrong) from refused
+
+
+def driver_objects(
+    settings: OperatorSettings | None, drivers: bool | None
+) -> tuple[Sequence[Manifest], Sequence[Notice]]:
+    """Returns the driver objects, and the notices on the settings.
+
+    Args:
+        settings: the settings of a file; None without a file.
+        drivers: as for :func:`read_file`.
+    """
+    if settings is not None:
+        return settings.driver_objects, settings.notices
+    part = drivers_of_values({}, drivers)
+    return part.objects, part.notices
+
+
+def read_driver_objects(
+    file: Path | None, drivers: bool | None, *, text: str | None = None
+) -> tuple[Sequence[Manifest], Sequence[Notice]]:
+    """As :func:`driver_objects`, of a file or a text; its notices are those about drivers and the container toolkit.
+
+    Raises:
+        CommandError: the settings have mistakes.
+    """
+    settings = None if file is None else read_file(file, drivers)
+    if text is not None:
+        settings = read_text_settings(text, "the ConfigMap", drivers)
+    objects, notices = driver_objects(settings, drivers)
+    about = ("driver", "toolkit", "daemonsets", "spec.driver", "spec.toolkit", "spec.daemonsets", "metadata")
+    return objects, [each for each in notices if each.path.startswith(about)]
+
+
+def _single(document: Any) -> Any:
+    """The only item of a List, which ``kubectl get clusterpolicy -o yaml`` prints; other documents unchanged."""
+    items = document.get("items") if isinstance(document, dict) and document.get("kind") == "List" else None
+    return items[0] if isinstance(items, list) and len(items) == 1 else document

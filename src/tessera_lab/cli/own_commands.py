@@ -1,0 +1,37 @@
+"""Tessera's own commands as the lab runs them: in its process, with the production parsers."""
+
+from collections.abc import Callable, Sequence
+
+import click
+
+from tessera.cli import agent, controller, webhook
+from tessera.cli.install.drivers import apply_choice, parse_choice
+from tessera.clock import Clock
+from tessera.kube.client.client import Client
+from tessera_lab.installation.install import TesseraCommands
+
+
+def own_commands() -> TesseraCommands:
+    """The commands of Tessera's containers."""
+    return TesseraCommands(
+        agent=agent.parse_options,
+        controller=controller.parse_options,
+        webhook=webhook.parse_options,
+        driver=_run_driver,
+    )
+
+
+async def _run_driver(arguments: Sequence[str], client: Client, clock: Clock, log: Callable[[str], None]) -> None:
+    """Runs ``tessera driver apply``, the one command of that group that a container has.
+
+    Raises:
+        SystemExit: the command failed; the log has the reason.
+    """
+    name, *others = arguments or [""]
+    if name != "apply":
+        raise NotImplementedError(f"tessera driver {name} in a container of the lab")
+    try:
+        await apply_choice(client, clock, parse_choice(others), log, log)
+    except (click.ClickException, OSError) as error:
+        log(f"error: {error}")
+        raise SystemExit(1) from error
