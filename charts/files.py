@@ -9,6 +9,7 @@ from charts.notices import tables
 from charts.objects import templates, workload
 from charts.schema import values_schema
 from tessera.cli.install.manifests import AGENT, CONTROLLER, WEBHOOK
+from tessera.manifests import deploy_folder
 
 #: Where the chart lies in a checkout.
 FOLDER = Path(__file__).parent / "tessera"
@@ -21,7 +22,12 @@ def generate() -> Mapping[str, str]:
         "values.schema.json": _json(values_schema()),
         "files/workloads.json": _json({name: _arguments(name) for name in (AGENT, CONTROLLER, WEBHOOK)}),
         "files/notices.json": _json(tables()),
+        **{f"files/dashboards/{each.name}": each.read_text(encoding="utf-8") for each in _boards()},
     }
+
+
+def _boards() -> list[Path]:
+    return sorted((deploy_folder() / "monitoring" / "grafana").glob("*.json"))
 
 
 def _arguments(name: str) -> Mapping[str, Any]:

@@ -32,6 +32,8 @@ CONDITIONS: Mapping[str, str] = {
     "policies/agent.yaml": ".Values.tessera.policies.agents",
     "policies/driver.yaml": ".Values.tessera.policies.drivers",
     "policies/pods.yaml": 'ne .Values.tessera.deviceAccess.action "off"',
+    "monitoring/prometheus/pod-monitors.yaml": ".Values.tessera.monitoring.podMonitors",
+    "monitoring/prometheus/prometheus-rule.yaml": ".Values.tessera.monitoring.prometheusRule",
     "options/evict.yaml": 'or .Values.tessera.agent.migEvict (eq .Values.tessera.agent.memoryLimits "evict")',
     "options/replace.yaml": "gt (int .Values.tessera.controller.replaceFailed) 0",
 }
@@ -57,7 +59,8 @@ def base_files() -> list[str]:
     """The files of ``deploy/`` that become templates, in their order."""
     kustomization = yaml.safe_load((deploy_folder() / "kustomization.yaml").read_text(encoding="utf-8"))
     options: Sequence[Path] = sorted((deploy_folder() / "options").glob("*.yaml"))
-    return [*kustomization["resources"], *(f"options/{each.name}" for each in options)]
+    monitoring = (f"monitoring/prometheus/{name}.yaml" for name in ("pod-monitors", "prometheus-rule"))
+    return [*kustomization["resources"], *(f"options/{each.name}" for each in options), *monitoring]
 
 
 def templates() -> Mapping[str, str]:
@@ -102,6 +105,8 @@ def _changed(manifest: Manifest) -> Manifest:
     labels["app.kubernetes.io/part-of"] = "tessera"
     labels[block('include "tessera.labels" .')] = None
     kind, name = changed["kind"], metadata["name"]
+    if kind in {"PodMonitor", "PrometheusRule"}:
+        labels[block('include "tessera.extra" .Values.tessera.monitoring.labels')] = None
     if kind == "CustomResourceDefinition":
         metadata["annotations"] = {**metadata.get("annotations", {}), **_KEEP}
     if name in WORKLOADS and kind in {"Deployment", "DaemonSet"}:

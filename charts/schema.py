@@ -102,6 +102,12 @@ def _own() -> Schema:
                     },
                 }
             ),
+            "monitoring": _closed(
+                {
+                    **{key: {"type": "boolean"} for key in ("podMonitors", "prometheusRule", "dashboards")},
+                    **dict.fromkeys(("labels", "dashboardLabels"), _TEXT_MAP),
+                }
+            ),
             "policies": _closed({"agents": {"type": "boolean"}, "drivers": {"type": "boolean"}}),
             "registries": _closed({"authorities": {"type": "string"}, "plainHttp": _TEXTS}),
             "startup": _closed(

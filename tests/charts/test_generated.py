@@ -13,7 +13,15 @@ def test_the_files_are_up_to_date() -> None:
 
 
 def test_no_template_is_left_over() -> None:
-    by_hand = {"_helpers.tpl", "_notices.tpl", "_settings.tpl", "config.yaml", "drivers.yaml", "NOTES.txt"}
+    by_hand = {
+        "_helpers.tpl",
+        "_notices.tpl",
+        "_settings.tpl",
+        "config.yaml",
+        "dashboards.yaml",
+        "drivers.yaml",
+        "NOTES.txt",
+    }
     templates = {each.name for each in (FOLDER / "templates").iterdir()}
     assert templates == by_hand | {name.removeprefix("templates/") for name in generate() if "templates/" in name}
 

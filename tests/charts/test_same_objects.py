@@ -1,5 +1,6 @@
 """The chart makes the objects of ``tessera install``, for each choice that both have."""
 
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,12 @@ LAYOUTS = {"config.yaml": "version: v1\nmig-configs: {all-disabled: [{devices: a
 PEM = "-----BEGIN CERTIFICATE-----\n"
 #: Kinds of NVIDIA's objects, which the chart's Job applies.
 BY_JOB = {"ClusterPolicy", "NVIDIADriver"}
+
+#: Options of the chart, and the folder with the same manifests.
+MONITORING = [
+    ({"podMonitors": True, "prometheusRule": True}, "deploy/monitoring/prometheus"),
+    ({"dashboards": True}, "deploy/monitoring/grafana"),
+]
 
 #: NVIDIA's values, Tessera's values, arguments of tessera install.
 CASES: Mapping[str, tuple[Mapping[str, Any] | None, Mapping[str, Any], Sequence[str]]] = {
@@ -157,3 +164,22 @@ def test_the_job_applies_the_same_driver_objects(case: str, helm: Helm, tmp_path
     text = hooks["ConfigMap"]["data"]["values.yaml"] if choice.config_map else None
     found, _ = read_driver_objects(None, choice.drivers, text=text)
     assert list(drivers_in_charge(found) if choice.drivers else found) == wanted
+
+
+@pytest.mark.parametrize(("options", "folder"), MONITORING)
+def test_monitoring_is_that_of_the_manifests(options: Mapping[str, Any], folder: str, helm: Helm) -> None:
+    plain = by_name(helm.template({}, "kube-system"))
+    chart = by_name(helm.template({"tessera": {"monitoring": options}}, "kube-system"))
+    done = subprocess.run(["kubectl", "kustomize", str(ROOT / folder)], capture_output=True, text=True, check=True)
+    manifests = by_name(list(yaml.load_all(done.stdout, yaml.CSafeLoader)))
+    assert chart.keys() - plain.keys() == manifests.keys()
+    for key, manifest in manifests.items():
+        assert sorted(leaves(chart[key])) == sorted(leaves(manifest)), key
+
+
+def test_labels_let_an_operator_find_the_monitors(helm: Helm) -> None:
+    monitoring = {"podMonitors": True, "prometheusRule": True, "labels": {"release": "stack"}}
+    found = helm.template({"tessera": {"monitoring": monitoring}}, "kube-system")
+    chosen = [each["metadata"]["labels"] for each in found if each["apiVersion"].startswith("monitoring.")]
+    assert len(chosen) == 4
+    assert {each["release"] for each in chosen} == {"stack"}

@@ -1,13 +1,16 @@
 """The chart on a running lab, by the real Helm, as the article installs NVIDIA's operator."""
 
 import shlex
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from charts.files import FOLDER
+from tests.driver.registry.programs import registry
 from tests.support.running_lab import ROOT, RunningLab
 
 from tessera.api.gpu_operator.settings_reader import read_settings
@@ -82,8 +85,20 @@ def test_the_notes_tell_what_has_no_effect(case: str, cluster: RunningLab, tmp_p
     assert notices(cluster, tmp_path, values) == wanted
 
 
-def test_the_article_is_followed_by_helm(cluster: RunningLab) -> None:
-    chart = ("upgrade", "-i", "tessera", str(FOLDER), "--values", str(SHARING / "values.yaml"))
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[str]]:
+    """The chart in a registry, as an argument of Helm and its options."""
+    folder = tmp_path_factory.mktemp("chart")
+    subprocess.run(["helm", "package", str(FOLDER), "--destination", str(folder)], check=True, capture_output=True)
+    (package,) = folder.glob("tessera-*.tgz")
+    with registry(folder / "storage") as running:
+        push = ["helm", "push", str(package), f"oci://{running.host}/charts", "--plain-http"]
+        subprocess.run(push, check=True, capture_output=True)
+        yield f"oci://{running.host}/charts/tessera", "--version", version("tessera"), "--plain-http"
+
+
+def test_the_article_is_followed_by_helm(cluster: RunningLab, published: Sequence[str]) -> None:
+    chart = ("upgrade", "-i", "tessera", *published, "--values", str(SHARING / "values.yaml"))
     notes = helm(cluster, *chart)
     assert "nvidia-time-slicing-config" in notes  # named by the values, and not there yet
     for name in ("time-slicing", "mig"):
