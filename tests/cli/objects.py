@@ -227,9 +227,13 @@ def objects() -> dict[str, list[Obj]]:
             {"type": "Suspended", "status": "False", "reason": "r", "message": "m"}]}}],
         "statefulsets": [],
         "usage": [{"node": "n2", "driver": "580", "cards": [{"uuid": "GPU-1", "model": "NVIDIA A100",
-            "absent": {"power": "not_supported"}, "throttled": ["sw_power_cap"], "values": {"temperature": 40}}],
+            "absent": {"power": "not_supported"}, "throttled": ["sw_power_cap"], "values": {"temperature": 40},
+            "health": {"state": "needs_reset", "next": "reset it", "evidence": [
+                {"source": "XID 48", "text": "bad", "asks": "reset", "part": "GPU instance 1"}],
+                "holders": [{"namespace": "team", "pod": "a"}, {"pid": 7, "process": "Xorg"}]}}],
             "leases": [{"namespace": "team", "pod": "a", "uid": "uid-a", "container": "main", "device": "GPU-1",
-            "kind": "whole", "share": 1, "state": "idle", "evidence": "no process for 31 min"}]}],
+            "kind": "whole", "share": 1, "state": "idle", "evidence": "no process for 31 min",
+            "findings": [{"kind": "pcie_bound", "text": "slow", "advice": "copy less"}]}]}],
         "daemonsets": [{"metadata": meta("rival"), "spec": {"template": {"spec": {"containers": [
             {"name": "plugin", "image": "nvcr.io/nvidia/k8s-device-plugin:v1"}]}}}}],
         "configmaps": [{"metadata": {"name": "provisioning-records", "namespace": "tessera-system"}, "data": {

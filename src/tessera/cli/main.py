@@ -20,6 +20,7 @@ COMMANDS: Table = {
     "top": ("tessera.cli.top", "Show live what cards and pods do: load, memory, power."),
     "dashboard": ("tessera.cli.dashboard", "Serve a live page of the cluster's cards on this machine."),
     "idle": ("tessera.cli.idle", "List cards and slices that pods hold and do not use."),
+    "health": ("tessera.cli.health", "Show which cards are not well, why, and what happens next."),
     "plan": ("tessera.cli.plan", "Compute a MIG layout for a card model, without a cluster."),
     "config": (
         "tessera.cli.config.command",

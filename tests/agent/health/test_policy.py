@@ -2,8 +2,17 @@
 
 import pytest
 
-from tessera.agent.health.policy import APPLICATION_XIDS, CATALOGUE, HealthPolicy, XidList, parse_xids, unknown_words
+from tessera.agent.health.policy import (
+    APPLICATION_XIDS,
+    CATALOGUE,
+    REMEDY_REACTIONS,
+    HealthPolicy,
+    XidList,
+    parse_xids,
+    unknown_words,
+)
 from tessera.agent.inventory.device_health import Reaction
+from tessera.nvml.xids import XIDS, Remedy
 
 
 @pytest.mark.parametrize(
@@ -47,11 +56,11 @@ def policy(disable: str = "", enable: str = "") -> HealthPolicy:
 @pytest.mark.parametrize(
     ("disable", "enable", "ignored", "counted"),
     [
-        ("", "", {13, 31, 43, 45, 68, 109}, {11, 48, 79, 94, 555}),
-        ("all", "", {13, 31, 43, 45, 68, 109, 48, 555}, set()),
-        ("xids", "", {13, 31, 43, 45, 68, 109, 48, 555}, set()),
-        ("", "all", set(), {13, 31, 43, 45, 68, 109, 63, 555}),
-        ("11", "11", {13, 31, 43, 45, 68, 109}, {11, 555}),
+        ("", "", {13, 31, 43, 45, 68}, {11, 48, 79, 94, 555}),
+        ("all", "", {13, 31, 43, 45, 68, 48, 555}, set()),
+        ("xids", "", {13, 31, 43, 45, 68, 48, 555}, set()),
+        ("", "all", set(), {13, 31, 43, 45, 68, 63, 555}),
+        ("11", "11", {13, 31, 43, 45, 68}, {11, 555}),
         ("48", "", {48, 13}, {555}),
         ("", "13", {31, 43}, {13}),
         ("all", "48", {13, 79, 555}, {48}),
@@ -80,8 +89,19 @@ def test_by_default(xid: int, reaction: Reaction) -> None:
     assert policy().reaction(xid) is reaction
 
 
-def test_an_ignored_xid_that_is_enabled_has_the_reaction_of_the_catalogue() -> None:
-    assert policy(enable="109").reaction(109) is Reaction.RESET
+def test_an_ignored_xid_that_is_enabled_drains_at_least() -> None:
+    assert policy(enable="43").reaction(43) is Reaction.DRAIN
+
+
+def test_no_error_that_needs_a_reset_counts_as_one_of_the_program() -> None:
+    assert policy().reaction(109) is Reaction.RESET
+    assert {xid for xid in APPLICATION_XIDS if CATALOGUE[xid] >= Reaction.RESET} == set()
+
+
+def test_every_xid_has_its_own_name_and_a_reaction() -> None:
+    assert len({each.name for each in XIDS.values()}) == len(XIDS)
+    assert set(CATALOGUE) == set(XIDS)
+    assert set(Remedy) == set(REMEDY_REACTIONS)
 
 
 def test_nothing_in_the_catalogue_is_ignored_there() -> None:

@@ -63,6 +63,13 @@ def test_a_card_slowed_down_by_its_hardware_is_degraded_as_long_as_that_lasts() 
     assert states.handle(sample(), 30.0)[GPU] == CardHealth(state=CardState.HEALTHY)
 
 
+def test_a_card_that_waits_for_a_spare_row_is_degraded() -> None:
+    measured = Measurements({Quantity.ROW_REMAP_PENDING: 1.0, Quantity.ROW_REMAP_FAILED: 0.0})
+    card = DeviceSample(uuid=GPU, measured=measured)
+    found = CardStates(Faults()).handle(NodeSample(taken=0, gpus=(GpuSample(info=INFO, card=card),)), 5.0)[GPU]
+    assert (found.state, [each.source for each in found.evidence]) == (CardState.DEGRADED, ["row-remapping"])
+
+
 def test_a_silent_card_is_reported_with_those_who_hold_it() -> None:
     silent = NodeSample(taken=0, silent=(SilentGpu(INFO, (LEASE,)),))
     health = CardStates(Faults(CardState.LOST)).handle(silent, 5.0)

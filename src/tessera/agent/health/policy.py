@@ -1,16 +1,17 @@
 """The reaction to each hardware error, as data.
 
-An XID is the driver's number for an error. :data:`CATALOGUE` maps NVIDIA's catalogue of remedies to five steps. Six
-XIDs are never counted, as in NVIDIA's device plugin, since they are errors of the program and not of the card. The two
-environment variables of that plugin (``DP_DISABLE_HEALTHCHECKS``, ``DP_ENABLE_HEALTHCHECKS``) change the choice. An XID
-in no list drains the card, where NVIDIA's plugin marks it unhealthy; here the card recovers after clean probes.
+An XID is the driver's number for an error. :data:`CATALOGUE` maps the remedies of NVIDIA's catalogue
+(:mod:`tessera.nvml.xids`) to five steps. Five XIDs are never counted, as in NVIDIA's device plugin, since they are
+errors of the program and not of the card. The two environment variables of that plugin (``DP_DISABLE_HEALTHCHECKS``,
+``DP_ENABLE_HEALTHCHECKS``) change the choice. An XID in no list drains the card, where NVIDIA's plugin marks it
+unhealthy; here the card recovers after clean probes.
 
 One difference is intended: with all XIDs disabled, those that are enabled one by one still count. NVIDIA's
 documentation says so, but its code does not do so.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import IntEnum
 from types import MappingProxyType
 
@@ -18,6 +19,7 @@ import msgspec
 
 from tessera.agent.inventory.device_health import Reaction
 from tessera.nvml.interface import GpuEventKind
+from tessera.nvml.xids import XIDS, Remedy
 
 
 class RecoveryAction(IntEnum):
@@ -49,28 +51,32 @@ DRIVER_REACTIONS: Mapping[RecoveryAction, Reaction] = {
 XID_RECOVERY_CHANGED = 154
 
 
-def _table(codes: Mapping[Reaction, Iterable[int]]) -> Mapping[int, Reaction]:
-    return MappingProxyType({xid: reaction for reaction, xids in codes.items() for xid in xids})
+#: The reaction to each remedy of NVIDIA's catalogue. A card whose program must be restarted is well as soon as its
+#: probes succeed; the same holds for errors without a stated remedy, as for those that the catalogue does not list.
+REMEDY_REACTIONS: Mapping[Remedy, Reaction] = {
+    Remedy.IGNORE: Reaction.DEGRADE,
+    Remedy.DRIVER_DECIDES: Reaction.DEGRADE,
+    Remedy.RESTART_APP: Reaction.DRAIN,
+    Remedy.CHECK_CABLES: Reaction.DRAIN,
+    Remedy.UPDATE_SOFTWARE: Reaction.DRAIN,
+    Remedy.WORKFLOW_45: Reaction.DRAIN,
+    Remedy.WORKFLOW_NVLINK: Reaction.DRAIN,
+    Remedy.CONTACT_SUPPORT: Reaction.DRAIN,
+    Remedy.UNSTATED: Reaction.DRAIN,
+    Remedy.RESET_GPU: Reaction.RESET,
+    Remedy.WORKFLOW_48: Reaction.RESET,
+    Remedy.RESTART_NODE: Reaction.REBOOT,
+    Remedy.RESTART_VM: Reaction.REBOOT,
+}
 
-
-#: NVIDIA's catalogue of XIDs (as gpud mirrors it, 2025-10). "Restart the application" drains, and recovers by probes.
-CATALOGUE: Mapping[int, Reaction] = _table(
-    {
-        Reaction.DEGRADE: (
-            *(37, 38, 43, 44, 63, 66, 67, 92, 93, 106, 107, 121, 137, 141, 152, 153, 157, 160, 161),
-            XID_RECOVERY_CHANGED,
-        ),
-        Reaction.DRAIN: (
-            *(8, 11, 13, 25, 31, 32, 39, 40, 41, 45, 54, 60, *range(68, 73), 74, 75, 76, 77, 78, 80, *range(82, 87)),
-            *(88, 89, 94, *range(96, 106), *range(126, 136), 139, *range(144, 151)),
-        ),
-        Reaction.RESET: (46, 48, 62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158),
-        Reaction.REBOOT: (79, 151),
-    }
+#: The reaction to each XID of NVIDIA's catalogue, before :data:`APPLICATION_XIDS`.
+CATALOGUE: Mapping[int, Reaction] = MappingProxyType(
+    {number: REMEDY_REACTIONS[xid.remedy] for number, xid in XIDS.items()}
 )
 
 #: Errors of the program that runs, not of the card: never counted unless enabled (k8s-device-plugin, ``health.go``).
-APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
+#: That plugin ignores 109 too. The catalogue asks for a reset after it, so it counts here (docs/decisions).
+APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68})
 
 #: The reaction to ECC events. The XID that follows gives the consequence for the card (48, 63, 94, 95).
 ECC_REACTIONS: Mapping[GpuEventKind, Reaction] = {

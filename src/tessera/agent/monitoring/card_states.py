@@ -1,8 +1,8 @@
-"""Adds to a card's health what a sample shows: who holds a card that must be reset, and slow-downs by the hardware.
+"""Adds to a card's health what a sample shows: who holds a card that must be reset, slow-downs, and rows of memory.
 
-A card that is slowed down by its own protection (:data:`HARDWARE_THROTTLES`) is degraded as long as that lasts. The cap
-of its power is no error: every card under load reaches it. A process without a pod that the kernel proves is listed by
-PID and name, since it too keeps the card from being reset.
+A card that is slowed down by its own protection (:data:`HARDWARE_THROTTLES`), or that waits for spare rows of memory,
+is degraded as long as that lasts. The cap of its power is no error: every card under load reaches it. A process without
+a pod that the kernel proves is listed by PID and name, since it too keeps the card from being reset.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +22,12 @@ HARDWARE_THROTTLES: Mapping[str, str] = {
     "sw_thermal": "the driver slows the card down to keep it below its temperature limit",
     "hw_thermal": "the card is too hot, and the hardware slows it down",
     "hw_power_brake": "the server's power supply slows the card down",
+}
+ROW_REMAPPING = "row-remapping"
+#: What the state of the row remapper means, by its flag.
+_ROWS: Mapping[Quantity, str] = {
+    Quantity.ROW_REMAP_FAILED: "memory has no spare row left for a bad one: replace the card",
+    Quantity.ROW_REMAP_PENDING: "a spare row of memory is used from the next reset on: reset the card when it is free",
 }
 #: States in which it matters who holds a card.
 HELD_STATES = frozenset({CardState.NEEDS_RESET, CardState.NEEDS_REBOOT, CardState.LOST})
@@ -48,8 +54,8 @@ class CardStates:
 
     def __init__(self, health: HealthSource) -> None:
         self._health = health
-        #: By card and throttle reason, Unix time since which it lasts; exactly those of the last sample.
-        self._throttled: dict[tuple[str, str], float] = {}
+        #: By card, source and text, Unix time since which it lasts; exactly those of the last sample.
+        self._measured: dict[tuple[str, str, str], float] = {}
 
     def handle(self, sample: NodeSample, unix_time: float) -> dict[str, CardHealth]:
         """Takes a sample in; returns the health of each of its cards by UUID.
@@ -58,14 +64,11 @@ class CardStates:
             sample: the sample.
             unix_time: when it was taken.
         """
-        self._throttled = {
-            (gpu.info.uuid, reason): self._throttled.get((gpu.info.uuid, reason), unix_time)
-            for gpu in sample.gpus
-            for reason in _hardware_throttles(gpu)
-        }
+        keys = [(gpu.info.uuid, source, text) for gpu in sample.gpus for source, text in _measured_errors(gpu)]
+        self._measured = {key: self._measured.get(key, unix_time) for key in keys}
         found: dict[str, CardHealth] = {}
         for gpu in sample.gpus:
-            health = self._add_throttles(gpu.info.uuid, self._health.describe(gpu.info.uuid), unix_time)
+            health = self._add_measured(gpu.info.uuid, self._health.describe(gpu.info.uuid), unix_time)
             devices = {device.uuid for device in gpu.devices}
             pods = [(each.namespace, each.pod) for each in sample.leases if each.device in devices]
             found[gpu.info.uuid] = _add_holders(health, pods, list(_host_processes(gpu)))
@@ -74,28 +77,35 @@ class CardStates:
             found[silent.info.uuid] = _add_holders(self._health.describe(silent.info.uuid), pods, [])
         return found
 
-    def _add_throttles(self, gpu: str, health: CardHealth, now: float) -> CardHealth:
-        throttles = [
-            Evidence(source=reason, text=HARDWARE_THROTTLES[reason], since=since, last=now)
-            for (card, reason), since in self._throttled.items()
+    def _add_measured(self, gpu: str, health: CardHealth, now: float) -> CardHealth:
+        measured = [
+            Evidence(source=source, text=text, since=since, last=now)
+            for (card, source, text), since in self._measured.items()
             if card == gpu
         ]
-        if not throttles:
+        if not measured:
             return health
-        health = msgspec.structs.replace(health, evidence=(*health.evidence, *throttles))
+        health = msgspec.structs.replace(health, evidence=(*health.evidence, *measured))
         if health.state != CardState.HEALTHY:
             return health
         return msgspec.structs.replace(
             health,
             state=CardState.DEGRADED,
-            since=min(each.since for each in throttles),
-            next="still allocated; ends by itself when the card is cooler or has power again",
+            since=min(each.since for each in measured),
+            next="still allocated; ends once the card no longer reports it",
         )
 
 
-def _hardware_throttles(gpu: GpuSample) -> Iterator[str]:
-    bits = int(gpu.card.measured.values.get(Quantity.THROTTLE_REASONS, 0))
-    return (reason for bit, reason in THROTTLE_REASONS.items() if bits & bit and reason in HARDWARE_THROTTLES)
+def _measured_errors(gpu: GpuSample) -> Iterator[tuple[str, str]]:
+    """Source and text of each error that the measurements of a card show."""
+    values = gpu.card.measured.values
+    bits = int(values.get(Quantity.THROTTLE_REASONS, 0))
+    for bit, reason in THROTTLE_REASONS.items():
+        if bits & bit and reason in HARDWARE_THROTTLES:
+            yield reason, HARDWARE_THROTTLES[reason]
+    for flag, text in _ROWS.items():
+        if values.get(flag):
+            yield ROW_REMAPPING, text
 
 
 def _host_processes(gpu: GpuSample) -> Iterator[Holder]:

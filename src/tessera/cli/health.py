@@ -1,0 +1,237 @@
+"""``tessera health``: the health of cards with evidence, holders and next step; explains errors."""
+
+import asyncio
+import shutil
+import textwrap
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tessera.cli.base.connection import cluster_options, connect, report_errors
+from tessera.cli.base.console import say, say_json
+from tessera.text import age, count_noun, list_names, one_line
+
+if TYPE_CHECKING:
+    from tessera.api.nodes.health import Evidence, Holder
+    from tessera.kube.client.client import Client
+    from tessera.observe.health_rows import FleetHealth, HealthRow, NodeHealth, PodFindings, RuleState
+    from tessera.observe.health_terms import Term
+    from tessera.observe.reading import Usage
+
+#: Exit code if a card is not allocated, or its health is not known; 1 is an error of the command.
+NOT_HEALTHY = 2
+#: Columns of a line where the output is no terminal, and the most elsewhere.
+_WIDTH = 100
+
+
+@click.command()
+@click.argument("node", required=False)
+@click.option(
+    "--explain", "term", metavar="TERM", help="Explain an XID by its number, or another error by its name, and end."
+)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Output format.")
+@cluster_options
+@report_errors
+def command(*, node: str | None, term: str | None, output: str, kubeconfig: Path | None, context: str | None) -> int:
+    """Show which cards are not well, why, who holds them, and what happens next.
+
+    With NODE, the command lists every card of that node; without it, those of the cluster that are not healthy. A card
+    is healthy; degraded (still allocated); draining (not allocated until its probes succeed for a while); needs_reset;
+    needs_reboot; or lost. It also names pods that use their card badly, with the measurements that show it.
+
+    It reads the agents' pages, as tessera top does. Of a node whose agent does not answer, it shows the condition
+    GpuHealthy.
+
+    The exit code is 0 if every card is allocated, 2 if a card is not or its health is not known, and 1 after an error.
+
+    \b
+    Examples:
+      tessera health
+      tessera health gpu-1
+      tessera health --explain 79
+      tessera health --explain hw_thermal
+      tessera health -o json | jq -r '.cards[] | select(.allocated | not) | .uuid'
+    """
+    if term is not None:
+        _explain(term, output)
+        return 0
+    health = asyncio.run(_read(node, kubeconfig, context))
+    if output == "json":
+        say_json(_document(health))
+    else:
+        say(*_lines(health, node))
+    return 0 if health.complete else NOT_HEALTHY
+
+
+def _explain(word: str, output: str) -> None:
+    from tessera.observe.health_terms import explain_term
+
+    term = explain_term(word)
+    if output == "json":
+        say_json(term)
+    else:
+        say(*_term_lines(term))
+
+
+def _term_lines(term: "Term") -> Iterator[str]:
+    yield f"{term.term} {term.name}".rstrip()
+    rows = {
+        "meaning": term.meaning,
+        "asks for": term.asks,
+        "Tessera": term.reaction,
+        "note": term.note,
+        "source": term.source,
+    }
+    for title, text in rows.items():
+        if text:
+            yield from _wrap(text, f"  {title + ':':<10}", " " * 12)
+
+
+async def _read(node: str | None, kubeconfig: Path | None, context: str | None) -> "FleetHealth":
+    from tessera.cli.base.usage import read_or_explain
+    from tessera.observe.health_rows import judge_fleet
+
+    async with connect("tessera-health", kubeconfig, context) as client:
+        usage = await read_or_explain(client, () if node is None else (node,), owners=False)
+        return judge_fleet(usage.fleet.nodes, await _read_silent(client, usage))
+
+
+async def _read_silent(client: "Client", usage: "Usage") -> list["NodeHealth"]:
+    """The conditions of the nodes whose agents do not answer, as far as they can be read."""
+    from tessera.kube.client.errors import ApiError
+    from tessera.kube.resources import NODES
+    from tessera.observe.health_rows import NodeHealth, read_condition
+
+    found = []
+    for failure in usage.fleet.failures:
+        try:
+            found.append(read_condition(await client.get(NODES, failure.node), failure.reason))
+        except (ApiError, OSError):
+            found.append(NodeHealth(node=failure.node, why=failure.reason))
+    return found
+
+
+# Text ---------------------------------------------------------------------------------------------------------------
+
+
+def _lines(health: "FleetHealth", node: str | None) -> Iterator[str]:
+    now = time.time()
+    yield _summary(health, node)
+    yield from map(_rule_line, (rule for rule in health.rules if rule.spared))
+    for row in health.cards:
+        if node is not None or row.health.state != "healthy":
+            yield from _card_lines(row, now)
+    for silent in health.silent:
+        yield from _silent_lines(silent)
+    if health.findings:
+        yield ""
+        yield "Pods that use their card badly:"
+        for each in health.findings:
+            yield from _finding_lines(each)
+
+
+def _summary(health: "FleetHealth", node: str | None) -> str:
+    counts = health.counts
+    parts = ", ".join(f"{number} {state.value}" for state, number in reversed(list(counts.items()))) or "none answers"
+    where = f" of {node}" if node is not None else ""
+    silent = f"; {count_noun(len(health.silent), 'node')} without an answer" if health.silent else ""
+    simulated = " (simulated)" if health.simulated else ""
+    return f"{count_noun(len(health.cards), 'card')}{where}{simulated}: {parts}{silent}"
+
+
+def _rule_line(rule: "RuleState") -> str:
+    return (
+        f"Breaker open for {rule.rule}: {rule.taken + rule.spared} cards report it, {rule.taken} are not allocated,"
+        f" {rule.spared} stay allocated"
+    )
+
+
+def _card_lines(row: "HealthRow", now: float) -> Iterator[str]:
+    health = row.health
+    since = f" for {age(now - health.since)}" if health.since else ""
+    yield ""
+    yield f"{row.node}/{row.index} {row.model}: {health.state}{since}"
+    yield f"  {row.uuid}"
+    for each in health.evidence:
+        yield from _wrap(_evidence(each, now), "  ", "    ")
+    if health.holders:
+        names = [_holder(each) for each in health.holders]
+        yield from _wrap(f"held by {list_names(names, len(names))}", "  ", "    ")
+    if health.cut:
+        yield f"  {health.cut} more errors and holders are not shown"
+    if health.next:
+        yield from _wrap(f"next: {health.next}", "  ", "    ")
+
+
+def _evidence(each: "Evidence", now: float) -> str:
+    from tessera.observe.health_terms import UnknownTermError, explain_term
+
+    part = f" of {each.part}" if each.part else ""
+    times = f"{each.count} times, last" if each.count > 1 else "once,"
+    when = f" {times} {age(now - each.last)} ago" if each.last else ""
+    spared = "; the breaker keeps the card allocated" if each.spared else ""
+    try:
+        meaning = explain_term(each.source).meaning if each.source.startswith("XID ") else each.text
+    except UnknownTermError:
+        meaning = each.text
+    asks = f", asks for {each.asks}" if each.asks != "attention" else ""
+    return f"{each.source}{part}{when}{asks}: {meaning}{spared}"
+
+
+def _holder(holder: "Holder") -> str:
+    if holder.pod:
+        return f"{holder.namespace}/{holder.pod}"
+    return f"process {holder.pid} ({holder.process or 'name not known'})"
+
+
+def _silent_lines(node: "NodeHealth") -> Iterator[str]:
+    yield ""
+    yield from _wrap(f"{node.node}: {node.why}", "", "    ")
+    if node.status:
+        yield from _wrap(f"condition GpuHealthy is {node.status} since {node.since}: {node.message}", "  ", "    ")
+    else:
+        yield "  its condition GpuHealthy cannot be read"
+
+
+def _finding_lines(each: "PodFindings") -> Iterator[str]:
+    for finding in each.lease.findings:
+        text = f"{each.lease.namespace}/{each.lease.pod}: {finding.kind}: {finding.text}"
+        yield from _wrap(f"{text} ({age(finding.window)}). {finding.advice}", "  ", "    ")
+
+
+def _wrap(text: str, first: str, others: str) -> Sequence[str]:
+    from tessera.limits.messages import FACT_SHOWN
+
+    width = min(_WIDTH, shutil.get_terminal_size((_WIDTH, 24)).columns)
+    return textwrap.wrap(
+        one_line(text, FACT_SHOWN),
+        max(40, width),
+        initial_indent=first,
+        subsequent_indent=others,
+        break_on_hyphens=False,
+    )
+
+
+def _document(health: "FleetHealth") -> dict[str, object]:
+    return {
+        "simulated": health.simulated,
+        "complete": health.complete,
+        "counts": health.counts,
+        "cards": health.cards,
+        "silent": health.silent,
+        "rules": health.rules,
+        "findings": [
+            {
+                "node": each.node,
+                "namespace": each.lease.namespace,
+                "pod": each.lease.pod,
+                "container": each.lease.container,
+                "device": each.lease.device,
+                "findings": each.lease.findings,
+            }
+            for each in health.findings
+        ],
+    }

@@ -1,0 +1,177 @@
+"""The health of the cluster's cards, from the agents' pages; where an agent does not answer, from its Node. Pure.
+
+A rule is the source of an error, ``XID 48``. The breaker is open for a rule as long as a card is spared that it would
+take away; see docs/decisions/health-breaker.md.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from tessera.api.nodes.health import CardHealth, CardState
+from tessera.api.nodes.usage import LeaseUsage, NodeUsage
+from tessera.kube.resources import Node
+from tessera.limits.nodes import CARD_EVIDENCE, CARD_HOLDERS
+
+#: The Node's condition of its cards (docs/user-guide.md, conditions and events).
+CONDITION = "GpuHealthy"
+#: Order of the states, the worst first.
+STATES = (
+    CardState.LOST,
+    CardState.NEEDS_REBOOT,
+    CardState.NEEDS_RESET,
+    CardState.DRAINING,
+    CardState.DEGRADED,
+    CardState.UNKNOWN,
+    CardState.HEALTHY,
+)
+#: States in which nothing of a card is allocated.
+TAKEN = frozenset({CardState.LOST, CardState.NEEDS_REBOOT, CardState.NEEDS_RESET, CardState.DRAINING})
+
+
+class HealthRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The health of one card.
+
+    Attributes:
+        node: its node.
+        index: of the driver.
+        uuid: of the card.
+        model: the product's name.
+        allocated: True if pods can get it.
+        health: what the agent reports; its state is one that is known here.
+    """
+
+    node: str
+    index: int
+    uuid: str
+    model: str
+    allocated: bool
+    health: CardHealth
+
+
+class NodeHealth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The health of a node whose agent does not answer.
+
+    Attributes:
+        node: its name.
+        why: the reason that the agent's page was not read.
+        status: of the condition GpuHealthy: ``True``, ``False`` or ``Unknown``; empty if the Node has none.
+        message: of the condition.
+        since: of the condition, RFC 3339.
+    """
+
+    node: str
+    why: str
+    status: str = ""
+    message: str = ""
+    since: str = ""
+
+
+class RuleState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Cards with an error of one rule: those that it has taken away, and those that the breaker spares."""
+
+    rule: str
+    taken: int
+    spared: int
+
+
+class PodFindings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A lease with findings, and its node."""
+
+    node: str
+    lease: LeaseUsage
+
+
+class FleetHealth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The health of all cards that were asked for.
+
+    Attributes:
+        cards: the cards, worst first.
+        silent: nodes whose agent does not answer.
+        rules: the errors that take cards away, by rule.
+        findings: leases with findings.
+        simulated: True if cards exist only in a lab.
+    """
+
+    cards: Sequence[HealthRow]
+    silent: Sequence[NodeHealth]
+    rules: Sequence[RuleState]
+    findings: Sequence[PodFindings]
+    simulated: bool
+
+    @property
+    def counts(self) -> Mapping[CardState, int]:
+        """Number of cards by state, the worst state first; states without a card are missing."""
+        found = Counter(CardState(row.health.state) for row in self.cards)
+        return {state: found[state] for state in STATES if found[state]}
+
+    @property
+    def complete(self) -> bool:
+        """True if every card's health is known, and every card is allocated."""
+        return all(row.allocated for row in self.cards) and not self.silent
+
+
+def judge_fleet(nodes: Iterable[NodeUsage], silent: Iterable[NodeHealth] = ()) -> FleetHealth:
+    """Collects the health of these nodes' cards."""
+    pages = list(nodes)
+    cards = [
+        HealthRow(
+            node=usage.node,
+            index=card.index,
+            uuid=card.uuid,
+            model=card.model,
+            allocated=health.state not in TAKEN,
+            health=health,
+        )
+        for usage in pages
+        for card in usage.cards
+        for health in [_bound(card.health)]
+    ]
+    return FleetHealth(
+        cards=sorted(cards, key=lambda row: (STATES.index(CardState(row.health.state)), row.node, row.index)),
+        silent=list(silent),
+        rules=list(_rules(cards)),
+        findings=[
+            PodFindings(node=usage.node, lease=lease) for usage in pages for lease in usage.leases if lease.findings
+        ],
+        simulated=any(usage.simulated for usage in pages),
+    )
+
+
+def _bound(health: CardHealth) -> CardHealth:
+    """The health with a known state and bounded lists."""
+    known = health.state in set(CardState)
+    more = max(0, len(health.evidence) - CARD_EVIDENCE) + max(0, len(health.holders) - CARD_HOLDERS)
+    return msgspec.structs.replace(
+        health,
+        state=health.state if known else CardState.UNKNOWN,
+        evidence=health.evidence[:CARD_EVIDENCE],
+        holders=health.holders[:CARD_HOLDERS],
+        cut=health.cut + more,
+    )
+
+
+def _rules(cards: Iterable[HealthRow]) -> Iterable[RuleState]:
+    taken: Counter[str] = Counter()
+    spared: Counter[str] = Counter()
+    for row in cards:
+        away = [each for each in row.health.evidence if each.asks in {"drain", "reset", "reboot"}]
+        for rule in {each.source for each in away}:
+            (spared if all(each.spared for each in away if each.source == rule) else taken)[rule] += 1
+    for rule in sorted(taken | spared):
+        yield RuleState(rule=rule, taken=taken[rule], spared=spared[rule])
+
+
+def read_condition(node: Node, why: str) -> NodeHealth:
+    """The health of a node by its condition."""
+    found = next((each for each in node.status.conditions if each.type == CONDITION), None)
+    if found is None:
+        return NodeHealth(node=node.metadata.name, why=why)
+    return NodeHealth(
+        node=node.metadata.name,
+        why=why,
+        status=found.status,
+        message=found.message,
+        since=found.last_transition_time or "",
+    )

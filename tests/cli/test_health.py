@@ -1,0 +1,78 @@
+"""``tessera health``: text, exit codes, and errors explained."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cli.objects import Objects, objects, serving
+
+from tessera.cli.health import NOT_HEALTHY
+from tessera.cli.main import main
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[Objects, list[str]]]:
+    there = Objects()
+    there.found = objects()
+    with serving(there, tmp_path) as kubeconfig:
+        yield there, ["--kubeconfig", str(kubeconfig)]
+
+
+def test_a_card_that_needs_a_reset_is_shown_with_evidence_holders_and_next_step(
+    server: tuple[Objects, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, options = server
+    assert main(["health", *options]) == NOT_HEALTHY
+    shown = capsys.readouterr().out
+    for fact in (
+        "1 card: 1 needs_reset",
+        "n2/0 NVIDIA A100: needs_reset",
+        "XID 48 of GPU instance 1, asks for reset: memory lost data",
+        "held by team/a, process 7 (Xorg)",
+        "next: reset it",
+        "team/a: pcie_bound: slow",
+    ):
+        assert fact in shown, shown
+
+
+def test_the_exit_code_is_0_if_every_card_is_allocated(
+    server: tuple[Objects, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    there, options = server
+    there.found["usage"][0]["cards"][0]["health"] = {"state": "healthy"}
+    assert main(["health", "-o", "json", *options]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["complete"], found["counts"], found["rules"]) == (True, {"healthy": 1}, [])
+    assert main(["health", *options]) == 0
+    assert "n2/0" not in capsys.readouterr().out
+    assert main(["health", "n2", *options]) == 0
+    assert "n2/0 NVIDIA A100: healthy" in capsys.readouterr().out
+
+
+def test_a_silent_agent_is_answered_by_the_condition_of_its_node(
+    server: tuple[Objects, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    there, options = server
+    there.found["usage"][0]["node"] = "another"
+    assert main(["health", *options]) == NOT_HEALTHY
+    shown = capsys.readouterr().out
+    assert "1 node without an answer" in shown
+    assert "n2: its agent reports about another node" in shown
+
+
+def test_a_node_without_an_agent_is_an_error(
+    server: tuple[Objects, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, options = server
+    assert main(["health", "n7", *options]) == 1
+    assert "no agent of Tessera runs on node 'n7'" in capsys.readouterr().err
+
+
+def test_an_error_is_explained_without_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["health", "--explain", "79"]) == 0
+    assert "ROBUST_CHANNEL_GPU_HAS_FALLEN_OFF_THE_BUS" in capsys.readouterr().out
+    assert main(["health", "--explain", "79", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["asks"] == "reboot the node"
+    assert main(["health", "--explain", "zz"]) == 1
+    assert "'zz' is no term" in capsys.readouterr().err
