@@ -9,6 +9,7 @@ import pytest
 import yaml
 from charts.files import FOLDER
 from click.testing import CliRunner
+from tests.support.helm_program import HELM
 
 from tessera.cli.main import tessera
 
@@ -16,7 +17,7 @@ Manifest = dict[str, Any]
 Key = tuple[str, str, str]
 
 #: Labels and annotations that Helm's objects have besides; each names a release or a version of the chart.
-HELM = ("helm.sh/", "app.kubernetes.io/instance", "app.kubernetes.io/version", "app.kubernetes.io/managed-by")
+HELM_KEYS = ("helm.sh/", "app.kubernetes.io/instance", "app.kubernetes.io/version", "app.kubernetes.io/managed-by")
 PART_OF = "app.kubernetes.io/part-of"
 
 
@@ -31,7 +32,7 @@ class Helm:
         file = self._folder / "values.yaml"
         file.write_text(yaml.safe_dump(dict(values or {})), encoding="utf-8")
         return subprocess.run(
-            ["helm", *arguments, "--values", str(file)], capture_output=True, text=True, check=False, timeout=60
+            [HELM, *arguments, "--values", str(file)], capture_output=True, text=True, check=False, timeout=60
         )
 
     def template(self, values: Mapping[str, Any], namespace: str, *more: str) -> list[Manifest]:
@@ -77,7 +78,7 @@ def by_name(objects: Sequence[Manifest]) -> dict[Key, Manifest]:
 def _plain(metadata: Mapping[str, Any]) -> Manifest:
     kept = dict(metadata)
     for part in ("labels", "annotations"):
-        entries = {key: value for key, value in kept.pop(part, {}).items() if not key.startswith((*HELM, PART_OF))}
+        entries = {key: value for key, value in kept.pop(part, {}).items() if not key.startswith((*HELM_KEYS, PART_OF))}
         if entries:
             kept[part] = entries
     return kept

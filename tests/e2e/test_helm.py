@@ -11,6 +11,7 @@ import pytest
 import yaml
 from charts.files import FOLDER
 from tests.driver.registry.programs import registry
+from tests.support.helm_program import HELM
 from tests.support.running_lab import ROOT, RunningLab
 
 from tessera.api.gpu_operator.settings_reader import read_settings
@@ -26,7 +27,7 @@ def lab_arguments() -> list[str]:
 
 
 def helm(cluster: RunningLab, *arguments: str) -> str:
-    done = cluster.run("helm", *arguments, "--namespace", "kube-system")
+    done = cluster.run(HELM, *arguments, "--namespace", "kube-system")
     assert done.returncode == 0, f"helm {shlex.join(arguments)}: {done.stdout}{done.stderr}"
     return done.stdout
 
@@ -89,10 +90,10 @@ def test_the_notes_tell_what_has_no_effect(case: str, cluster: RunningLab, tmp_p
 def published(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[str]]:
     """The chart in a registry, as an argument of Helm and its options."""
     folder = tmp_path_factory.mktemp("chart")
-    subprocess.run(["helm", "package", str(FOLDER), "--destination", str(folder)], check=True, capture_output=True)
+    subprocess.run([HELM, "package", str(FOLDER), "--destination", str(folder)], check=True, capture_output=True)
     (package,) = folder.glob("tessera-*.tgz")
     with registry(folder / "storage") as running:
-        push = ["helm", "push", str(package), f"oci://{running.host}/charts", "--plain-http"]
+        push = [HELM, "push", str(package), f"oci://{running.host}/charts", "--plain-http"]
         subprocess.run(push, check=True, capture_output=True)
         yield f"oci://{running.host}/charts/tessera", "--version", version("tessera"), "--plain-http"
 
