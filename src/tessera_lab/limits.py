@@ -38,3 +38,9 @@ POD_PAGE = Limit(
     "a page of a pod that the API server's proxy passes on",
     "the metrics of a node with 64 cards have 4 MiB",
 )
+LAB_XID = Limit(
+    999,
+    "XIDs",
+    "an XID that a lab's card reports",
+    "NVIDIA's catalogue ends below 200",
+)

@@ -7,22 +7,17 @@ import click
 
 from tessera.cli.base.connection import report_errors
 from tessera.cli.base.console import say, say_document, say_json
+from tessera_lab.cli.lab_cards import break_command, mend_command, use_memory_command
+from tessera_lab.cli.lab_folder_option import dir_option, running_lab_folder
 
 if TYPE_CHECKING:
     from tessera_lab.daemon.lab_folder import LabState
-
-_FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
 def _folder(value: Path | None) -> Path:
     from tessera_lab.daemon.lab_folder import default_folder
 
     return (value or default_folder()).absolute()
-
-
-dir_option = click.option(
-    "--dir", "folder", type=_FOLDER, help="The lab's folder.  [default: $TESSERA_LAB or ~/.tessera/lab]"
-)
 
 
 def lab_options(function: Any) -> Any:
@@ -212,7 +207,7 @@ def smi(folder: Path | None, node: str) -> None:
     """List a node's simulated cards and their MIG devices, as `nvidia-smi -L` would."""
     from tessera_lab.daemon.control_socket import send_request
 
-    say_document(send_request(_lab_folder(folder), "smi", node))
+    say_document(send_request(running_lab_folder(folder), "smi", node))
 
 
 @command.command()
@@ -236,18 +231,7 @@ def reboot(folder: Path | None, node: str, kernel: str) -> None:
     """
     from tessera_lab.daemon.control_socket import send_request
 
-    say_document(send_request(_lab_folder(folder), "reboot", f"{node} {kernel}".strip()))
-
-
-def _lab_folder(folder: Path | None) -> Path:
-    """The folder of the running lab.
-
-    Raises:
-        LabError: no lab runs in the given folder.
-    """
-    from tessera_lab.daemon.lab_folder import resolve_folder
-
-    return resolve_folder(folder).absolute()
+    say_document(send_request(running_lab_folder(folder), "reboot", f"{node} {kernel}".strip()))
 
 
 @command.command(hidden=True)
@@ -264,3 +248,7 @@ def serve(folder: Path | None, **options: Any) -> None:
     reduce_garbage_collection()
     commands = own_commands()
     serve_lab(_folder(folder), LabOptions(**options), commands)
+
+
+for _each in (break_command, mend_command, use_memory_command):
+    command.add_command(_each)

@@ -34,12 +34,14 @@ from tessera.kube.transport.interface import Transport
 from tessera.kube.transport.kubeconfig import ClusterConfig
 from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera.manifests import images, install_manifests
+from tessera_lab.activity.lab_cards import LabCards
 from tessera_lab.apiserver.admission.plugins import DEFAULT_CLASS
 from tessera_lab.apiserver.authz.certificates import CertificateAuthority
 from tessera_lab.apiserver.main.http_server import HttpServer
 from tessera_lab.cloud.autoscaled_groups import parse_groups, run_autoscaler
 from tessera_lab.cluster.cluster import ADMIN, ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes, parse_system
+from tessera_lab.daemon.card_requests import card_handlers
 from tessera_lab.daemon.control_socket import RequestHandler, format_gpu_list, serve_control_socket
 from tessera_lab.daemon.lab_folder import LabState, lock_folder, publish_state
 from tessera_lab.daemon.pod_pages import pod_page_getter
@@ -239,7 +241,8 @@ class LabProcess:
         )
 
     def _control_handlers(self, cluster: SimulatedCluster) -> dict[str, RequestHandler]:
-        answers: dict[str, RequestHandler] = {"smi": self._smi, "reboot": self._reboot}
+        cards = LabCards(cluster.nodes)
+        answers: dict[str, RequestHandler] = {"smi": self._smi, "reboot": self._reboot, **card_handlers(cards)}
         catalogue = cluster.options.catalogue
         if catalogue is not None:
             answers["resolve"] = lambda query: _resolve_image(SimulatedResolver(catalogue, cluster.clock), query)

@@ -149,7 +149,10 @@ async def _agent(
     driver: DriverBackend = MissingDriver(context.host.name)
     if context.host.machine is not None:
         driver = SimulatedDriver(context.host.machine, cluster.hardware_clock)
-    await run_lifecycle(options, client, driver, _kubelet(context), clock, rng=rng, reboot=_reboot(context))
+    processes = context.host.processes
+    await run_lifecycle(
+        options, client, driver, _kubelet(context), clock, rng=rng, reboot=_reboot(context), processes=processes
+    )
 
 
 def _reboot(context: ContainerContext) -> Callable[[], Awaitable[None]]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tessera.agent.base.processes import ProcessTable
 from tessera.clock import Clock
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.kubelet.device_plugins.inprocess import InProcessKubelet
@@ -144,6 +145,7 @@ class ContainerHost:
         plugins: how device plugins connect to this node.
         markers: the node's ``/run/nvidia/validations``; None if the lab keeps no files.
         reboot: requests a reboot, like ``systemctl reboot``; the container ends soon after.
+        processes: the node's processes as an agent on it sees them; None for a node without cards.
     """
 
     name: str
@@ -153,6 +155,7 @@ class ContainerHost:
     plugins: InProcessPlugins | GrpcPlugins
     markers: Path | None
     reboot: Callable[[], None]
+    processes: ProcessTable | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

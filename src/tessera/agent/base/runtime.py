@@ -2,11 +2,12 @@
 
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.metrics import Metrics
 from tessera.agent.base.options import AgentOptions
+from tessera.agent.base.processes import ProcessTable
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.event_recorder import EventRecorder
@@ -27,6 +28,7 @@ class AgentEnvironment:
         rng: for jitter; seeded in tests.
         reboot: reboots the node, if the options allow it; ``None`` if nothing can.
         recorders: record the decisions of the deciders, if the options ask for it.
+        processes: the machine's processes.
     """
 
     options: AgentOptions
@@ -35,6 +37,7 @@ class AgentEnvironment:
     rng: random.Random
     reboot: RebootNode | None
     recorders: Recorders
+    processes: ProcessTable = field(default_factory=ProcessTable)
 
 
 @dataclass(frozen=True, kw_only=True)

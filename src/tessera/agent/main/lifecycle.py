@@ -23,6 +23,7 @@ from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.marker_files import MarkerFiles
 from tessera.agent.base.node_objects import NodeMirror
 from tessera.agent.base.options import AgentOptions
+from tessera.agent.base.processes import ProcessTable
 from tessera.agent.base.runtime import AgentEnvironment, RebootNode
 from tessera.agent.driver.gate import DriverGate, OpenDriver
 from tessera.agent.driver.hardware import DriverBackend
@@ -54,6 +55,7 @@ async def run_lifecycle(
     *,
     rng: random.Random | None = None,
     reboot: RebootNode | None = None,
+    processes: ProcessTable | None = None,
 ) -> None:
     """Runs one node's agent until cancelled. It may be killed at any moment and started again.
 
@@ -65,6 +67,7 @@ async def run_lifecycle(
         clock: the time.
         rng: for jitter; seeded in tests.
         reboot: reboots the node, if the options allow it; raises OSError on failure.
+        processes: the machine's processes, which the lab simulates; ``None`` for those of the kernel.
 
     Raises:
         ExceptionGroup: a part failed, and only a fresh start can help.
@@ -76,6 +79,7 @@ async def run_lifecycle(
         rng=rng or random.Random(),
         reboot=reboot,
         recorders=Recorders(options.record),
+        processes=processes or ProcessTable(),
     )
     await _Lifecycle(environment, driver, kubelet).run()
 

@@ -12,7 +12,6 @@ from prometheus_client import generate_latest
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.metrics import Metrics
 from tessera.agent.base.node_objects import ApiMirror, Evictor, NodeMirror, ObjectEvents
-from tessera.agent.base.processes import ProcessTable
 from tessera.agent.base.runtime import AgentEnvironment, AgentRuntime
 from tessera.agent.config.config_watcher import ConfigWatcher
 from tessera.agent.health.executor import CardResetter
@@ -90,6 +89,7 @@ class Components:
         self._rng = rng = environment.rng
         self._reboot = environment.reboot if options.mig_reboot else None
         self._recorders = environment.recorders
+        self._processes = environment.processes
         self.hardware = hardware
         self._kubelet = kubelet
         self._driver_root = driver_root
@@ -276,7 +276,7 @@ class Components:
         )
 
     def _build_memory(self) -> MemoryMonitor:
-        processes = ProcessTable()
+        processes = self._processes
         reader = ProcessMemoryReader(self.hardware, processes)
         policy = MemoryPolicy(MemoryRules(mode=self.options.memory_limits))
         self._recorders.attach("memory", policy)
@@ -307,7 +307,7 @@ class Components:
             advertiser=self.advertiser,
             slices=self.slices,
             pods=self.mirror,
-            processes=ProcessTable(),
+            processes=self._processes,
             clock=self.clock,
         )
         series = ExpositionOptions(

@@ -87,7 +87,7 @@ def measure_card(card: SimCard, energy: float, *, first: bool) -> Measurements:
         Quantity.DECODER_UTILIZATION: 0.0,
         Quantity.NVLINK_TRANSMITTED: 0.0,
         Quantity.NVLINK_RECEIVED: 0.0,
-        Quantity.SM_CLOCK: board.sm_mhz * _MHZ if load else _IDLE_CLOCK,
+        Quantity.SM_CLOCK: highest_clock(card) if load else _IDLE_CLOCK,
         Quantity.MEMORY_CLOCK: board.memory_mhz * _MHZ,
         Quantity.TEMPERATURE: _IDLE_TEMPERATURE + _HEAT * load,
         Quantity.MEMORY_TEMPERATURE: _IDLE_TEMPERATURE + _HEAT * load,
@@ -178,6 +178,11 @@ def _add_activities(
 
 def _instance_load(card: SimCard, instance: SimGpuInstance) -> float:
     return min(1.0, sum(one.activity for one in card.processes if one.gi_id == instance.gi_id))
+
+
+def highest_clock(card: SimCard) -> float:
+    """Hertz of the SMs of a card that computes and is not slowed down."""
+    return _board(card).sm_mhz * _MHZ
 
 
 def _board(card: SimCard) -> _Board:

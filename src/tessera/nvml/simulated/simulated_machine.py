@@ -16,6 +16,7 @@ take.
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink
@@ -37,7 +38,15 @@ from tessera.nvml.measurements import Measurements, ProcessActivity, Quantity
 from tessera.nvml.simulated import load, mig_rules, process_rules
 from tessera.nvml.simulated.boards import attributes_of, common_ancestor, cuda_version, gpu_info, nvlinks_of
 from tessera.nvml.simulated.machine_access import MachineAccess
-from tessera.nvml.simulated.machine_state import ANY, DRIVER_VERSION, SimCard, SimEvent, SimulatedFault, build_machine
+from tessera.nvml.simulated.machine_state import (
+    ANY,
+    DRIVER_VERSION,
+    MachineState,
+    SimCard,
+    SimEvent,
+    SimulatedFault,
+    build_machine,
+)
 from tessera.nvml.simulated.state_file import FileStore, MemoryStore
 
 
@@ -255,6 +264,10 @@ class SimulatedMachine:
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Calls ``changed`` after every change by this process; the function returned ends that."""
         return self._access.subscribe(changed)
+
+    def change(self) -> AbstractContextManager[MachineState]:
+        """Gives the state for a change from outside of NVML, such as a fault of the hardware."""
+        return self._access.change()
 
     def uuids(self) -> list[GpuUuid]:
         """Returns the cards' UUIDs by index, lost ones included."""

@@ -18,6 +18,7 @@ from tessera.kubelet.interfaces import ContainerAllocateResponse, PluginError
 from tessera.nvml.errors import NvmlError
 from tessera_lab.kubelet.containers.cdi import CdiError
 from tessera_lab.kubelet.containers.environment import ContainerConfigError, command_line
+from tessera_lab.kubelet.containers.gpu_processes import ContainerOwner
 from tessera_lab.kubelet.containers.image_pulling import ImagePuller, format_pull_duration
 from tessera_lab.kubelet.containers.probes import ProgramRun
 from tessera_lab.kubelet.containers.runtime import ContainerRuntime, CreatedContainer
@@ -234,7 +235,15 @@ class PodContainers:
 
     async def _run_simulated(self, record: ContainerRecord, created: CreatedContainer) -> int:
         try:
-            return await self._runtime.run(created, record.log.append)
+            metadata = self._pod["metadata"]
+            owner = ContainerOwner(
+                namespace=metadata["namespace"],
+                pod=metadata["name"],
+                uid=metadata["uid"],
+                container=record.name,
+                container_id=record.container_id,
+            )
+            return await self._runtime.run(created, owner, record.log.append)
         except (NvmlError, MemoryError) as error:
             record.log.append(f"simulated: the container cannot use its GPU: {error}")
             return NO_GPU_EXIT

@@ -3,7 +3,8 @@
 There are three sorts of containers. The injected entrypoint runs Tessera's own commands for real; an image may have a
 program (:mod:`tessera_lab.kubelet.images.catalogue`); the runtime interprets the command of all others. It resolves CDI
 devices as containerd does. A running container that sees MIG devices has a simulated process with memory on each, so
-that nobody can destroy a slice in use; a container that sees any card keeps the driver loaded.
+that nobody can destroy a slice in use; a container that sees any card keeps the driver loaded
+(:mod:`tessera_lab.kubelet.containers.gpu_processes`).
 
 Commands that it interprets: ``sleep`` (seconds, suffixes ``smhd``, ``infinity``), ``true``, ``false``, ``exit``,
 ``echo``, tools that end at once, and ``sh -c`` / ``bash -c`` scripts made of these with ``;``, ``&&``, ``||`` and
@@ -14,17 +15,14 @@ command is unknown; the container's log says that it is simulated.
 import asyncio
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from tessera.kubelet.interfaces import ContainerAllocateResponse
-from tessera.nvml.errors import NvmlError
-from tessera.nvml.interface import MigUuid
-from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.kubelet.containers.cdi import CdiEdits, CdiRegistry
+from tessera_lab.kubelet.containers.gpu_processes import ContainerOwner, GpuProcesses
 from tessera_lab.kubelet.images.node_images import NodeImages
 from tessera_lab.simulation.virtual_time import CountedClock
 
@@ -170,7 +168,7 @@ class ContainerRuntime:
     Args:
         clock: the node's time; its ``pending`` counts waits that end by themselves.
         cdi: the node's CDI devices.
-        machine: the machine with the cards; None for a node without GPUs.
+        processes: the processes on the node's cards; None for a node without GPUs.
         gpu_memory: bytes that a process takes on each MIG device.
         images: the node's images.
 
@@ -183,13 +181,13 @@ class ContainerRuntime:
         *,
         clock: CountedClock,
         cdi: CdiRegistry,
-        machine: SimulatedMachine | None,
+        processes: GpuProcesses | None,
         gpu_memory: int,
         images: NodeImages,
     ) -> None:
         self._clock = clock
         self._cdi = cdi
-        self._machine = machine
+        self._processes = processes
         self._gpu_memory = gpu_memory
         self.images = images
 
@@ -220,8 +218,13 @@ class ContainerRuntime:
         lines = [f"{name}={created.env[name]}" for name in sorted(created.env)]
         return [f"simulated container, image {created.image}, command {list(created.argv)}", *lines]
 
-    async def run(self, created: CreatedContainer, log: Callable[[str], None]) -> int:
+    async def run(self, created: CreatedContainer, owner: ContainerOwner, log: Callable[[str], None]) -> int:
         """Runs a simulated container to its end and returns its exit code; cancel it to stop it.
+
+        Args:
+            created: the container.
+            owner: its pod and name.
+            log: adds a line to its log.
 
         Raises:
             NvmlError: a MIG device that it sees does not exist, or no driver is loaded.
@@ -230,30 +233,24 @@ class ContainerRuntime:
         does = parse_command(created.image, created.argv)
         for line in does.output:
             log(line)
-        with self._on_gpus(created.env):
-            if does.seconds is None:
-                await asyncio.Event().wait()
-            elif does.seconds:
-                await self._clock.sleep(does.seconds)
-        return does.exit_code
+        devices = visible_devices(created.env)
+        if self._processes is None or not devices:
+            await self._wait(does.seconds)
+            return does.exit_code
+        with self._processes.running(owner, devices, self._gpu_memory) as container:
+            work = asyncio.ensure_future(self._wait(does.seconds))
+            try:
+                await asyncio.wait((work, container.ended), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                work.cancel()
+            return container.ended.result() if container.ended.done() else does.exit_code
 
-    @contextmanager
-    def _on_gpus(self, env: Mapping[str, str]) -> Iterator[None]:
-        """Keeps the driver loaded, and a process on each visible MIG device, while the container runs."""
-        pids: list[int] = []
-        machine = self._machine
-        if machine is None or not visible_devices(env):
-            yield
-            return
-        end_session = machine.open_session()
-        try:
-            pids += [machine.start_process(MigUuid(uuid), self._gpu_memory) for uuid in visible_devices(env, "MIG-")]
-            yield
-        finally:
-            for pid in pids:
-                with suppress(NvmlError):  # the card was lost or reset, or the node rebooted: the process is gone too
-                    machine.end_process(pid)
-            end_session()
+    async def _wait(self, seconds: float | None) -> None:
+        """Waits as long as a command runs; None for ever."""
+        if seconds is None:
+            await asyncio.Event().wait()
+        elif seconds:
+            await self._clock.sleep(seconds)
 
 
 def visible_devices(env: Mapping[str, str], *prefixes: str) -> tuple[str, ...]:

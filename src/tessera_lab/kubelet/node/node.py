@@ -20,6 +20,7 @@ from tessera.kube.resources import CONFIGMAPS, NODES, PODS, SECRETS
 from tessera.kube.resources.meta import uid_of
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.kubelet.containers.cdi import CdiRegistry
+from tessera_lab.kubelet.containers.gpu_processes import GpuProcesses
 from tessera_lab.kubelet.containers.launcher import Launcher, NodeSoftware
 from tessera_lab.kubelet.containers.runtime import ContainerRuntime
 from tessera_lab.kubelet.context import ContainerHost, GrpcPlugins, InProcessPlugins, KubeletOptions
@@ -67,6 +68,7 @@ class SimulatedNode:
     Attributes:
         name: the node's name.
         machine: its cards.
+        processes: the processes of its containers on its cards; None for a node without.
         pods: the pods that are bound to it.
         kernel: ``uname -r`` of the running kernel.
         waits: the node's clock for waits that end by themselves: a lab on virtual time may skip them.
@@ -129,10 +131,11 @@ class SimulatedNode:
             architecture=self.options.architecture,
             serialised=self.options.serialise_pulls,
         )
+        self.processes = None if machine is None else GpuProcesses(machine)
         self._runtime = ContainerRuntime(
             clock=self.waits,
             cdi=CdiRegistry(self._endpoints.cdi_folders()),
-            machine=machine,
+            processes=self.processes,
             gpu_memory=self.options.gpu_memory,
             images=images,
         )
@@ -171,6 +174,7 @@ class SimulatedNode:
             kernel=self.kernel,
             architecture=self.options.architecture,
             machine=self.machine,
+            processes=self.processes,
             plugins=self.plugins,
             markers=self.markers,
             reboot=self.reboot,

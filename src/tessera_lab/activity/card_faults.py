@@ -1,0 +1,114 @@
+"""Breaks and mends simulated cards, as their hardware and driver would show it.
+
+A fault changes what NVML answers; nobody tells the agent. What the driver asks for after an XID follows NVIDIA's
+catalogue (:data:`tessera.agent.health.policy.CATALOGUE`): XID 79 is a card that fell off the bus; an XID that needs a
+reset or a reboot makes the driver ask for it until that has happened; other XIDs are only reported.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from tessera.agent.health.policy import CATALOGUE, RecoveryAction
+from tessera.agent.inventory.device_health import Reaction
+from tessera.nvml.errors import UnknownNvmlError
+from tessera.nvml.interface import GpuEventKind
+from tessera.nvml.measurements import Quantity
+from tessera.nvml.simulated.boards import attributes_of
+from tessera.nvml.simulated.load import highest_clock
+from tessera.nvml.simulated.machine_state import (
+    ANY,
+    XID_OFF_THE_BUS,
+    MachineState,
+    SimCard,
+    SimEvent,
+    SimulatedFault,
+)
+
+#: XID of an uncorrectable ECC error, and of a fault of an NVLink (NVIDIA, XID errors).
+XID_ECC, XID_NVLINK = 48, 74
+#: Degrees Celsius of a card with the fault ``heat``, and of its memory: above the limits of data-center cards, at which
+#: they slow down (NVIDIA's data sheets of A100 and H100: GPU 85 to 90, memory 95).
+_HOT, _HOT_MEMORY = 92.0, 98.0
+#: Bits of nvmlClocksEventReasons (nvml.h): HwSlowdown with HwThermalSlowdown, and with HwPowerBrakeSlowdown.
+_THERMAL, _POWER_BRAKE = 0x8 | 0x40, 0x8 | 0x80
+#: What the driver asks for, by the reaction in the catalogue.
+_ASKS = {Reaction.RESET: RecoveryAction.GPU_RESET, Reaction.REBOOT: RecoveryAction.NODE_REBOOT}
+
+
+class CardFault(NamedTuple):
+    """A kind of fault: what it is, for people, and how it changes the card."""
+
+    meaning: str
+    apply: Callable[[MachineState, SimCard], None]
+
+
+def report_xid(machine: MachineState, card: SimCard, xid: int) -> None:
+    """Lets the driver report an XID of a card, with what the error does to the card."""
+    if xid == XID_OFF_THE_BUS:
+        machine.lose_card(card.uuid)
+        return
+    machine.queue_event(SimEvent(GpuEventKind.XID, card.uuid, xid))
+    action = _ASKS.get(CATALOGUE.get(xid, Reaction.DRAIN))
+    if action is not None:
+        card.attributes = msgspec.structs.replace(attributes_of(card), recovery_action=int(action))
+
+
+def mend_card(machine: MachineState, card: SimCard) -> None:
+    """Removes every fault from a card but one: a card that fell off the bus comes back when its machine reboots."""
+    card.attributes = None
+    card.nvlinks = None
+    card.measured = {}
+    machine.faults = [fault for fault in machine.faults if fault.gpu != card.uuid]
+
+
+def _report_ecc(machine: MachineState, card: SimCard) -> None:
+    card.measured[Quantity.ECC_UNCORRECTED.value] = card.measured.get(Quantity.ECC_UNCORRECTED.value, 0.0) + 1
+    machine.queue_event(SimEvent(GpuEventKind.DOUBLE_BIT_ECC, card.uuid))
+    report_xid(machine, card, XID_ECC)
+
+
+def _overheat(_machine: MachineState, card: SimCard) -> None:
+    card.measured[Quantity.TEMPERATURE.value] = _HOT
+    card.measured[Quantity.MEMORY_TEMPERATURE.value] = _HOT_MEMORY
+    _slow_down(card, _THERMAL)
+
+
+def _brake_power(_machine: MachineState, card: SimCard) -> None:
+    _slow_down(card, _POWER_BRAKE)
+
+
+def _slow_down(card: SimCard, reasons: int) -> None:
+    """A hardware slowdown divides the clocks by two or more (nvml.h, ``nvmlClocksEventReasonHwSlowdown``)."""
+    card.measured[Quantity.THROTTLE_REASONS.value] = float(reasons)
+    card.measured[Quantity.SM_CLOCK.value] = highest_clock(card) / 2
+
+
+def _cut_nvlinks(machine: MachineState, card: SimCard) -> None:
+    card.nvlinks = []
+    report_xid(machine, card, XID_NVLINK)
+
+
+def _stop_answering(machine: MachineState, card: SimCard) -> None:
+    machine.faults.append(SimulatedFault(operation=ANY, code=UnknownNvmlError.code, times=None, gpu=card.uuid))
+
+
+def _refuse_slices(machine: MachineState, card: SimCard) -> None:
+    machine.faults.append(
+        SimulatedFault(operation="create_gpu_instance", code=UnknownNvmlError.code, times=None, gpu=card.uuid)
+    )
+
+
+#: The kinds of faults by name.
+FAULTS: Mapping[str, CardFault] = {
+    "lost": CardFault(
+        "it fell off the bus, with XID 79", lambda machine, card: report_xid(machine, card, XID_OFF_THE_BUS)
+    ),
+    "ecc": CardFault("an uncorrectable ECC error, with XID 48; the driver asks for a reset", _report_ecc),
+    "heat": CardFault(f"{_HOT:.0f} °C, and the hardware slows it down", _overheat),
+    "power": CardFault("the server's power supply slows it down", _brake_power),
+    "nvlink": CardFault("its NVLinks are down, with XID 74", _cut_nvlinks),
+    "no-answer": CardFault("every call on it fails", _stop_answering),
+    "no-slices": CardFault("it refuses new MIG instances", _refuse_slices),
+}

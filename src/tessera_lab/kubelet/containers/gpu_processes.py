@@ -1,0 +1,194 @@
+"""The processes of one node's containers on its simulated cards, and the kernel's view of them.
+
+A container that sees MIG devices has a process on each from its start. On a whole or shared card it has one once it
+computes or holds memory there, as a CUDA program has. The agent reads pod and container of a PID here
+(:class:`GpuProcesses` is its :class:`~tessera.agent.base.processes.ProcessTable`), since no kernel knows simulated
+processes, and sends its signals here: a signal ends the container.
+"""
+
+import asyncio
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import NewType
+
+import msgspec
+
+from tessera.agent.base.processes import ContainerId, ProcessHandle, ProcessId, ProcessPod, ProcessTable
+from tessera.api.names import PodUid
+from tessera.nvml.errors import NvmlError
+from tessera.nvml.interface import MigUuid
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
+
+#: UUID of a card or MIG device that a container sees.
+DeviceUuid = NewType("DeviceUuid", str)
+#: Added to a signal's number in the exit code of a process that it ended, as a shell does.
+_SIGNALLED = 128
+#: Start time of every simulated process: a PID is never used again.
+_START = 1
+
+
+class ContainerOwner(msgspec.Struct, frozen=True, kw_only=True):
+    """The container that a process belongs to."""
+
+    namespace: str
+    pod: str
+    uid: str
+    container: str
+    container_id: str = ""
+
+
+class GpuContainer:
+    """A running container that sees cards or MIG devices.
+
+    Args:
+        machine: the node's cards.
+        owner: the container.
+        devices: the devices that it sees.
+
+    Attributes:
+        owner: the container.
+        devices: the devices that it sees.
+        pids: its process on each device; a device on which it does nothing has none.
+        ended: the exit code, once a signal ended the container.
+    """
+
+    def __init__(self, machine: SimulatedMachine, owner: ContainerOwner, devices: Sequence[str]) -> None:
+        self.owner = owner
+        self.devices = tuple(DeviceUuid(each) for each in devices)
+        self.pids: dict[DeviceUuid, int] = {}
+        self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._machine = machine
+
+    def use(self, device: DeviceUuid, *, memory_bytes: int | None = None, activity: float | None = None) -> None:
+        """Sets what the container's process does on a device; it is started first if there is none.
+
+        Args:
+            device: one of :attr:`devices`.
+            memory_bytes: memory that it holds; ``None`` for no change.
+            activity: share of time in which it computes, 0 to 1; ``None`` for no change.
+
+        Raises:
+            NvmlError: the card does not take processes: it is lost, or the device is gone.
+            MemoryError: the device has less memory free.
+        """
+        pid = self._present(device)
+        if pid is None:
+            self.pids[device] = self._machine.start_process(
+                MigUuid(device), memory_bytes or 0, activity=activity or 0.0
+            )
+            return
+        if memory_bytes is not None:
+            self._machine.set_process_memory(pid, memory_bytes, MigUuid(device))
+        if activity is not None:
+            self._machine.set_process_activity(pid, activity)
+
+    def _present(self, device: DeviceUuid) -> int | None:
+        """The process on the device; ``None`` also if it died with its card."""
+        pid = self.pids.get(device)
+        if pid is not None and any(each.pid == pid for each in self._machine.processes(MigUuid(device))):
+            return pid
+        return None
+
+    def stop(self) -> None:
+        """Ends all processes."""
+        for pid in self.pids.values():
+            with suppress(NvmlError):  # the card was lost or reset, or the node rebooted: the process is gone too
+                self._machine.end_process(pid)
+        self.pids.clear()
+
+    def kill(self, number: signal.Signals) -> None:
+        """Ends the container by a signal."""
+        self.stop()
+        if not self.ended.done():
+            self.ended.set_result(_SIGNALLED + number)
+
+
+class GpuProcesses(ProcessTable):
+    """The containers on one node's simulated cards, and the processes of the machine.
+
+    Args:
+        machine: the node's cards.
+
+    Attributes:
+        containers: the running containers that see cards, in the order of their starts.
+    """
+
+    def __init__(self, machine: SimulatedMachine) -> None:
+        super().__init__()
+        self._machine = machine
+        self.containers: list[GpuContainer] = []
+
+    @contextmanager
+    def running(self, owner: ContainerOwner, devices: Sequence[str], memory_bytes: int) -> Iterator[GpuContainer]:
+        """Keeps the driver loaded, and a process on each MIG device, while the container runs.
+
+        Args:
+            owner: the container.
+            devices: the cards and MIG devices that it sees.
+            memory_bytes: memory of its process on each MIG device.
+
+        Raises:
+            NvmlError: a MIG device does not exist, or no driver is loaded.
+            MemoryError: a MIG device has too little memory left.
+        """
+        container = GpuContainer(self._machine, owner, devices)
+        end_session = self._machine.open_session()
+        try:
+            for device in container.devices:
+                if device.startswith("MIG-"):
+                    container.use(device, memory_bytes=memory_bytes)
+            self.containers.append(container)
+            yield container
+        finally:
+            if container in self.containers:
+                self.containers.remove(container)
+            container.stop()
+            end_session()
+
+    def _find(self, pid: int) -> GpuContainer | None:
+        return next((each for each in self.containers if pid in each.pids.values()), None)
+
+    # The kernel's view: tessera.agent.base.processes.ProcessTable.
+
+    def identify(self, pid: int) -> ProcessId | None:
+        """See :meth:`.ProcessTable.identify`."""
+        return super().identify(pid) if self._find(pid) is None else ProcessId(pid, _START)
+
+    def pod_of(self, process: ProcessId) -> ProcessPod | None:
+        """See :meth:`.ProcessTable.pod_of`."""
+        found = self._find(process.pid)
+        if found is None:
+            return super().pod_of(process)
+        identity = found.owner.container_id.rpartition("/")[2]
+        return ProcessPod(PodUid(found.owner.uid), ContainerId(identity) if identity else None)
+
+    def name_of(self, pid: int) -> str:
+        """See :meth:`.ProcessTable.name_of`."""
+        found = self._find(pid)
+        return super().name_of(pid) if found is None else found.owner.container[:15]
+
+    @contextmanager
+    def open(self, process: ProcessId) -> Iterator[ProcessHandle | None]:
+        """See :meth:`.ProcessTable.open`."""
+        found = self._find(process.pid)
+        if found is not None:
+            yield _SimulatedHandle(found)
+            return
+        with super().open(process) as handle:
+            yield handle
+
+
+class _SimulatedHandle(ProcessHandle):
+    """Signals the container of a simulated process."""
+
+    def __init__(self, container: GpuContainer) -> None:
+        super().__init__(-1)
+        self._container = container
+
+    def send(self, number: signal.Signals) -> bool:
+        """Ends the container; ``False`` if it has ended already."""
+        if self._container.ended.done():
+            return False
+        self._container.kill(number)
+        return True

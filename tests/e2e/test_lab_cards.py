@@ -1,0 +1,93 @@
+"""Cards of a lab break and are mended by hand, pods take memory, and Tessera acts on what it sees."""
+
+from typing import Any
+
+import pytest
+from tests.support.running_lab import RunningLab
+
+
+@pytest.fixture(scope="module")
+def lab_arguments() -> list[str]:
+    return ["--nodes", "2xA100-40GB,2xT4", "--mig-config", "", "--virtual-time"]
+
+
+@pytest.fixture(scope="module")
+def shared(cluster: RunningLab) -> RunningLab:
+    """The lab with four time slices for each T4, two pods on one of them, and agents that end what takes too much."""
+    values = ("--values", "examples/sharing/values.yaml", "--namespace", "kube-system")
+    cluster.tessera("install", *values, "--no-drivers", "--memory-limits", "kill")
+    cluster.kubectl("apply", "-f", "examples/sharing/time-slicing-config.yaml")
+    cluster.kubectl("rollout", "status", "-n", "tessera-system", "daemonset/tessera-agent", "--timeout=180s")
+    cluster.kubectl("label", "node", "node-2", "nvidia.com/device-plugin.config=slice-4")
+    cluster.eventually(lambda: allocatable(cluster, "node-2").get("nvidia.com/gpu.shared") == "8")
+    return cluster
+
+
+def allocatable(cluster: RunningLab, node: str) -> dict[str, str]:
+    found: dict[str, str] = cluster.get("node", node)["status"]["allocatable"]
+    return found
+
+
+def pass_time(cluster: RunningLab, seconds: int) -> None:
+    """Lets simulated time pass: a container that ends by itself runs that long."""
+    name = f"clock-{seconds}"
+    cluster.kubectl("apply", "-f", "-", manifest=cluster.pod(name, {}, command=("sleep", str(seconds))))
+    cluster.kubectl("wait", f"pod/{name}", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=180s")
+    cluster.kubectl("delete", "pod", name)
+
+
+def condition(cluster: RunningLab, node: str, kind: str) -> Any:
+    found = cluster.get("node", node)["status"]["conditions"]
+    return next((each for each in found if each["type"] == kind), None)
+
+
+def test_a_lost_card_is_withheld_until_it_is_mended(cluster: RunningLab) -> None:
+    assert "simulated" in cluster.tessera("lab", "break", "gpu", "node-1/0", "--xid", "79")
+    cluster.eventually(lambda: condition(cluster, "node-1", "GpuHealthy")["status"] == "False")
+    assert "XID 79" in condition(cluster, "node-1", "GpuHealthy")["message"]
+    cluster.eventually(lambda: allocatable(cluster, "node-1")["nvidia.com/gpu"] == "1")
+    refused = cluster.tessera("lab", "break", "gpu", "node-1/0", "--fault", "heat", fails=True)
+    assert "tessera lab mend gpu node-1/0" in refused
+    assert "node-1 reboots" in cluster.tessera("lab", "mend", "gpu", "node-1/0")
+    cluster.eventually(lambda: condition(cluster, "node-1", "GpuHealthy")["status"] == "True")
+    cluster.eventually(lambda: allocatable(cluster, "node-1")["nvidia.com/gpu"] == "2")
+
+
+def test_a_card_that_asks_for_a_reset_gets_it(cluster: RunningLab) -> None:
+    cluster.tessera("lab", "break", "gpu", "node-1/1", "--fault", "ecc")
+    resets = ("get", "events", "--field-selector=reason=GpuReset", "-o", "name")
+    cluster.eventually(lambda: cluster.kubectl(*resets))
+    pass_time(cluster, 90)
+    assert condition(cluster, "node-1", "GpuHealthy")["status"] == "True"
+
+
+@pytest.mark.parametrize(
+    ("card", "facts"),
+    [
+        ("node-9/0", ("no node 'node-9'", "node-1, node-2")),
+        ("node-1/7", ("no card '7'", "index 0 to 1")),
+        ("node-1", ("NODE/INDEX",)),
+    ],
+)
+def test_a_card_that_is_not_there_is_answered_with_those_that_are(
+    cluster: RunningLab, card: str, facts: tuple[str, ...]
+) -> None:
+    said = cluster.tessera("lab", "break", "gpu", card, "--xid", "48", fails=True)
+    assert all(fact in said for fact in facts), said
+
+
+def test_a_pod_that_takes_its_neighbours_memory_is_ended(shared: RunningLab) -> None:
+    for name in ("neighbour", "hog"):
+        shared.kubectl("apply", "-f", "-", manifest=shared.pod(name, {"nvidia.com/gpu.shared": 1}))
+    shared.kubectl("wait", "pod/neighbour", "pod/hog", "--for=condition=Ready", "--timeout=180s")
+    assert "is e.g. 12Gi" in shared.tessera("lab", "use-memory", "hog", "much", fails=True)
+    assert "default/hog" in shared.tessera("lab", "use-memory", "nobody", "1Gi", fails=True)
+    assert "cannot use 40.00 GiB" in shared.tessera("lab", "use-memory", "hog", "40Gi", fails=True)
+    shared.tessera("lab", "use-memory", "neighbour", "1Gi")
+    shared.tessera("lab", "use-memory", "hog", "12Gi")
+    pass_time(shared, 90)
+    ended = shared.get("pod", "hog")["status"]["containerStatuses"][0]["state"]["terminated"]
+    assert ended["exitCode"] == 128 + 15
+    assert shared.get("pod", "neighbour")["status"]["phase"] == "Running"
+    reasons = shared.kubectl("get", "events", "--field-selector=involvedObject.name=hog", "-o", "name", "-o", "yaml")
+    assert "GpuMemoryProcessTerminated" in reasons
