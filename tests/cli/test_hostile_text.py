@@ -46,6 +46,8 @@ READING = (
     ["health"],
     ["health", "n2"],
     ["health", "-o", "json"],
+    ["doctor", "--all"],
+    ["doctor", "-o", "json"],
     ["driver", "status", "-v"],
     ["driver", "status", "-o", "json"],
     ["driver", "images", "--cluster"],

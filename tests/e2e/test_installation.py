@@ -1,5 +1,6 @@
 """The installation of ``deploy/`` by kubectl itself, on a lab that has it already."""
 
+import json
 from typing import Any
 
 
@@ -39,3 +40,12 @@ def test_installing_on_the_server_changes_nothing_either(cluster: Any) -> None:
     hooks = cluster.get("mutatingwebhookconfiguration", "tessera-webhook")["webhooks"]
     assert all(hook["clientConfig"]["caBundle"] for hook in hooks)
     assert cluster.kubectl("diff", "-k", "deploy/", "--server-side", "--force-conflicts") == ""
+
+
+def test_the_doctor_finds_nothing_wrong(cluster: Any) -> None:
+    found = json.loads(cluster.tessera("doctor", "-o", "json"))
+    assert found["verdict"] in {"unknown", "ok"}
+    verdicts = {each["check"]: each["verdict"] for each in found["findings"]}
+    assert verdicts.pop("feature-gates") == "unknown"  # the lab's API server has no metrics
+    assert set(verdicts.values()) == {"ok"}
+    assert "webhook-reachable" in verdicts

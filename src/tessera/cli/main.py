@@ -27,6 +27,7 @@ COMMANDS: Table = {
         "Check and explain files of sharing, MIG or gpu-operator settings.",
     ),
     "install": ("tessera.cli.install.command", "Install Tessera, or take over the settings of NVIDIA's gpu-operator."),
+    "doctor": ("tessera.cli.doctor", "Check a cluster before and after the installation, and say what to do."),
     "driver": ("tessera.cli.driver", "Show the nodes' drivers; find, build and mirror driver images."),
     "provisioning": ("tessera.cli.provisioning", "Show how long new nodes took until their cards could be used."),
     "bench": ("tessera.cli.bench", "Measure the time until cards can be used, on a cluster or in the lab."),

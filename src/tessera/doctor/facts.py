@@ -1,0 +1,253 @@
+"""What the examination knows of a cluster, and how it reads that.
+
+Each part is read for itself: a part that the asker may not read is a :class:`Refusal`, and only the checks that need it
+cannot be made.
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Mapping, Sequence
+from email.utils import parsedate_to_datetime
+from typing import Any, TypeVar
+
+import msgspec
+
+from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
+from tessera.api.instaslice import INSTASLICES
+from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.clock import Clock
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError, Forbidden, NotFound
+from tessera.kube.resources import (
+    CRDS,
+    DAEMONSETS,
+    LEASES,
+    MUTATING_WEBHOOKS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    Node,
+)
+from tessera.kube.resources.meta import Resource
+
+T = TypeVar("T")
+Object = Mapping[str, Any]
+
+#: Where kubelets renew the leases of their nodes.
+NODE_LEASES = "kube-node-lease"
+WEBHOOK = "tessera-webhook"
+#: A profile that each MIG card has; no card is needed to review a pod that asks for it.
+TRIAL_RESOURCE = "nvidia.com/mig-1g.5gb"
+#: Series by which the API server tells its feature gates (Kubernetes, ``kubernetes_feature_enabled``).
+_GATE = re.compile(rb'^kubernetes_feature_enabled\{name="([A-Za-z0-9]+)",stage="[A-Z]*"\} ([01])', re.MULTILINE)
+
+
+class Right(msgspec.Struct, frozen=True, order=True):
+    """A right at the API server, in the words of a SubjectAccessReview."""
+
+    verb: str
+    resource: str
+    group: str = ""
+    subresource: str = ""
+    namespace: str = ""
+
+    def __str__(self) -> str:
+        """``get pods/proxy in tessera-system``."""
+        what = f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+        what = f"{what}.{self.group}" if self.group else what
+        return f"{self.verb} {what}{f' in {self.namespace}' if self.namespace else ''}"
+
+
+#: The rights that commands need.
+RIGHTS: Mapping[str, tuple[Right, ...]] = {
+    "tessera map": (Right("list", INSTASLICES.plural, INSTASLICES.group, namespace=INSTASLICE_NAMESPACE),),
+    "tessera why": (Right("list", "pods"), Right("list", "nodes")),
+    "tessera top": (
+        Right("list", "pods", namespace=SYSTEM_NAMESPACE),
+        Right("get", "pods", subresource="proxy", namespace=SYSTEM_NAMESPACE),
+    ),
+    "tessera install": (
+        Right("create", "clusterroles", "rbac.authorization.k8s.io"),
+        Right("create", "customresourcedefinitions", "apiextensions.k8s.io"),
+        Right("create", "mutatingwebhookconfigurations", "admissionregistration.k8s.io"),
+        Right("create", "daemonsets", "apps", namespace=SYSTEM_NAMESPACE),
+    ),
+}
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """A part that could not be read.
+
+    Attributes:
+        reason: why.
+        missing: True if there is no such object or kind; else the asker lacks a right, or nobody answered.
+    """
+
+    reason: str
+    missing: bool = False
+
+
+class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A cluster at one moment.
+
+    Attributes:
+        version: the API server's ``gitVersion``.
+        nodes: all nodes.
+        pods: the pods in Tessera's namespace.
+        daemon_sets: the DaemonSets of all namespaces.
+        namespace: Tessera's namespace.
+        definitions: the CustomResourceDefinitions.
+        webhook: Tessera's MutatingWebhookConfiguration.
+        leader: the controller's Lease.
+        node_leases: the Leases of the nodes.
+        gates: the API server's feature gates, by name.
+        trial: the answer to a pod with a slice in a dry run: the pod, or the refusal.
+        rights: for each command, the rights that the asker lacks.
+        skew: seconds by which the API server's clock is ahead of the asker's.
+        now: the API server's time, in seconds since 1970.
+    """
+
+    version: str | Refusal
+    nodes: Sequence[Node] | Refusal
+    pods: Sequence[Object] | Refusal
+    daemon_sets: Sequence[Object] | Refusal
+    namespace: Object | Refusal
+    definitions: Sequence[Object] | Refusal
+    webhook: Object | Refusal
+    leader: Object | Refusal
+    node_leases: Sequence[Object] | Refusal
+    gates: Mapping[str, bool] | Refusal
+    trial: Object | Refusal
+    rights: Mapping[str, Sequence[str]] | Refusal
+    skew: float | Refusal
+    now: float
+
+
+async def read_facts(client: Client, clock: Clock, trial_namespace: str) -> ClusterFacts:
+    """Reads everything at once. It writes nothing: the trial pod is a dry run.
+
+    Args:
+        client: the asker's.
+        clock: the asker's clock.
+        trial_namespace: namespace of the trial pod.
+
+    Raises:
+        ConnectionError: the API server does not answer at all.
+    """
+    version, skew = await _version(client, clock)
+    async with asyncio.TaskGroup() as group:
+        nodes = group.create_task(_try(_nodes(client)))
+        pods = group.create_task(_try(_list(client, PODS.as_dicts(), SYSTEM_NAMESPACE)))
+        daemon_sets = group.create_task(_try(_list(client, DAEMONSETS.as_dicts())))
+        namespace = group.create_task(_try(_get(client, NAMESPACES.as_dicts(), SYSTEM_NAMESPACE)))
+        definitions = group.create_task(_try(_list(client, CRDS.as_dicts())))
+        webhook = group.create_task(_try(_get(client, MUTATING_WEBHOOKS.as_dicts(), WEBHOOK)))
+        leader = group.create_task(_try(_get(client, LEASES.as_dicts(), "tessera-controller", SYSTEM_NAMESPACE)))
+        node_leases = group.create_task(_try(_list(client, LEASES.as_dicts(), NODE_LEASES)))
+        gates = group.create_task(_try(_gates(client)))
+        trial = group.create_task(_try(_trial(client, trial_namespace)))
+        rights = group.create_task(_try(_rights(client)))
+    return ClusterFacts(
+        version=version,
+        skew=skew,
+        now=clock.now() + (skew if isinstance(skew, float) else 0.0),
+        nodes=nodes.result(),
+        pods=pods.result(),
+        daemon_sets=daemon_sets.result(),
+        namespace=namespace.result(),
+        definitions=definitions.result(),
+        webhook=webhook.result(),
+        leader=leader.result(),
+        node_leases=node_leases.result(),
+        gates=gates.result(),
+        trial=trial.result(),
+        rights=rights.result(),
+    )
+
+
+async def _try(reading: Awaitable[T]) -> T | Refusal:
+    try:
+        return await reading
+    except (ApiError, ConnectionError, TimeoutError) as problem:
+        missing = isinstance(problem, NotFound)
+        return Refusal(" ".join(str(problem).split()), missing=missing and not isinstance(problem, Forbidden))
+
+
+async def _version(client: Client, clock: Clock) -> tuple[str | Refusal, float | Refusal]:
+    """The API server's version, and its clock: the date of its answer is that of its middle, to a second."""
+    before = clock.now()
+    try:
+        answer = await client.request("GET", "/version")
+    except ApiError as problem:
+        refusal = Refusal(" ".join(str(problem).split()))
+        return refusal, refusal
+    middle = (before + clock.now()) / 2
+    found = msgspec.json.decode(answer.body)
+    date = answer.headers.get("date", "")
+    try:
+        # The header has whole seconds; half of one is the best guess of what it left out.
+        skew: float | Refusal = parsedate_to_datetime(date).timestamp() + 0.5 - middle
+    except ValueError:
+        skew = Refusal("the API server's answer has no date")
+    return str(found.get("gitVersion", "")), skew
+
+
+async def _nodes(client: Client) -> Sequence[Node]:
+    return (await client.list(NODES)).items
+
+
+async def _get(client: Client, resource: Resource[dict[str, Any]], name: str, namespace: str | None = None) -> Object:
+    return await client.get(resource, name, namespace)
+
+
+async def _list(client: Client, resource: Resource[dict[str, Any]], namespace: str | None = None) -> Sequence[Object]:
+    return (await client.list(resource, namespace)).items
+
+
+async def _gates(client: Client) -> Mapping[str, bool]:
+    answer = await client.request("GET", "/metrics", accept="text/plain")
+    return {name.decode(): on == b"1" for name, on in _GATE.findall(answer.body)}
+
+
+async def _trial(client: Client, namespace: str) -> Object:
+    """Creates a pod that asks for a slice, as a dry run: the API server sends it to the webhook and stores nothing."""
+    secure = {
+        "allowPrivilegeEscalation": False,
+        "runAsNonRoot": True,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    container = {
+        "name": "trial",
+        "image": "trial",
+        "resources": {"limits": {TRIAL_RESOURCE: "1"}},
+        "securityContext": secure,
+    }
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"generateName": "tessera-doctor-"},
+        "spec": {"containers": [container], "restartPolicy": "Never"},
+    }
+    answer = await client.request("POST", PODS.path(namespace), query=[("dryRun", "All")], body=body)
+    found: Object = msgspec.json.decode(answer.body)
+    return found
+
+
+async def _rights(client: Client) -> Mapping[str, Sequence[str]]:
+    every = sorted({right for rights in RIGHTS.values() for right in rights})
+    may = dict(zip(every, await asyncio.gather(*(_may(client, each) for each in every)), strict=True))
+    return {command: [str(right) for right in rights if not may[right]] for command, rights in RIGHTS.items()}
+
+
+async def _may(client: Client, right: Right) -> bool:
+    answer = await client.request(
+        "POST",
+        "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+        body={
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": msgspec.to_builtins(right)},
+        },
+    )
+    return bool(msgspec.json.decode(answer.body)["status"]["allowed"])

@@ -1,0 +1,218 @@
+"""Checks of Tessera itself: its processes, its webhook with certificates, what the asker may do."""
+
+import base64
+import binascii
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
+from tessera.api.names import GATE
+from tessera.clock import parse_time_or_zero
+from tessera.doctor.facts import ClusterFacts, Object, Refusal
+from tessera.doctor.findings import Finding, error, ok, unknown, warning
+from tessera.doctor.platform_checks import is_gpu_node, is_ready
+from tessera.text import count_noun, list_names, one_line
+
+#: Names of the definitions, and who else may bring them.
+DEFINITIONS = ("instaslices.inference.redhat.com", "clusterpolicies.nvidia.com", "nvidiadrivers.nvidia.com")
+_APP = "app.kubernetes.io/name"
+_PRIVILEGED = "pod-security.kubernetes.io/enforce"
+#: Days before the end of a certificate authority at which somebody should look; Tessera renews it long before.
+_LAST_DAYS = 3.0
+_DAY = 86_400.0
+
+
+def check_installation(facts: ClusterFacts) -> Iterator[Finding]:
+    """Yields the findings of all checks of this module."""
+    yield from _rights(facts.rights)
+    if _is_absent(facts):
+        yield warning("installed", "Tessera is not installed", "tessera install, or the Helm chart charts/tessera")
+        return
+    yield _namespace(facts.namespace)
+    yield _definitions(facts.definitions)
+    if isinstance(facts.pods, Refusal):
+        yield unknown("processes", f"pods of Tessera cannot be read: {facts.pods.reason}", "ask for the right")
+    else:
+        yield from _processes(facts, facts.pods)
+    yield _leader(facts)
+    yield from _webhook(facts)
+    yield _trial(facts.trial)
+
+
+def _is_absent(facts: ClusterFacts) -> bool:
+    return isinstance(facts.namespace, Refusal) and facts.namespace.missing
+
+
+def _rights(rights: Mapping[str, Sequence[str]] | Refusal) -> Iterator[Finding]:
+    if isinstance(rights, Refusal):
+        yield unknown("rights", f"not examined: {rights.reason}")
+        return
+    lacking = {command: missing for command, missing in rights.items() if missing}
+    for command, missing in lacking.items():
+        text = f"{command} does not work for you: you may not {', '.join(missing)}"
+        yield warning("rights", text, "ask an administrator for these rights if you need the command")
+    if not lacking:
+        yield ok("rights", "yours suffice for all commands")
+
+
+def _namespace(namespace: Object | Refusal) -> Finding:
+    if isinstance(namespace, Refusal):
+        return unknown("pod-security", f"not examined: {namespace.reason}")
+    level = (namespace["metadata"].get("labels") or {}).get(_PRIVILEGED, "")
+    if level not in {"", "privileged"}:
+        text = f"namespace {SYSTEM_NAMESPACE} admits {level} pods only, and agents are privileged"
+        advice = f"kubectl label namespace {SYSTEM_NAMESPACE} {_PRIVILEGED}=privileged --overwrite"
+        return error("pod-security", text, advice)
+    return ok("pod-security", f"namespace {SYSTEM_NAMESPACE} admits privileged pods")
+
+
+def _definitions(definitions: Sequence[Object] | Refusal) -> Finding:
+    if isinstance(definitions, Refusal):
+        return unknown("definitions", f"not examined: {definitions.reason}")
+    there = {each["metadata"]["name"]: each for each in definitions}
+    missing = [name for name in DEFINITIONS if name not in there]
+    waiting = [name for name in DEFINITIONS if name in there and not _has_condition(there[name], "Established")]
+    if missing or waiting:
+        text = "; ".join(
+            part
+            for part in (
+                f"missing: {', '.join(missing)}" if missing else "",
+                f"not served yet: {', '.join(waiting)}" if waiting else "",
+            )
+            if part
+        )
+        return error("definitions", text, "run the installation again")
+    return ok("definitions", "all kinds are served")
+
+
+def _has_condition(item: Object, kind: str) -> bool:
+    conditions = (item.get("status") or {}).get("conditions") or ()
+    return any(each.get("type") == kind and each.get("status") == "True" for each in conditions)
+
+
+def _processes(facts: ClusterFacts, pods: Sequence[Object]) -> Iterator[Finding]:
+    for app in ("tessera-controller", "tessera-webhook"):
+        of_app = [each for each in pods if _app(each) == app]
+        ready = [each for each in of_app if _has_condition(each, "Ready")]
+        if not ready:
+            text = f"no pod of {app} is ready"
+            yield error(app, text, f"kubectl -n {SYSTEM_NAMESPACE} describe pods -l {_APP}={app}")
+        elif len(ready) < len(of_app):
+            yield warning(app, f"{len(ready)} of {len(of_app)} pods are ready", "", [_name(each) for each in of_app])
+        else:
+            yield ok(app, f"{count_noun(len(ready), 'pod')} ready")
+    yield from _agents(facts, pods)
+    yield _images(pods)
+
+
+def _app(pod: Object) -> str:
+    return str((pod["metadata"].get("labels") or {}).get(_APP, ""))
+
+
+def _name(pod: Object) -> str:
+    return f"pod/{pod['metadata']['name']}"
+
+
+def _agents(facts: ClusterFacts, pods: Sequence[Object]) -> Iterator[Finding]:
+    if isinstance(facts.nodes, Refusal):
+        yield unknown("agents", "not examined: that needs the right to list nodes")
+        return
+    agents = {(each.get("spec") or {}).get("nodeName", ""): each for each in pods if _app(each) == "tessera-agent"}
+    cards = [each for each in facts.nodes if is_gpu_node(each)]
+    missing = [each.metadata.name for each in cards if each.metadata.name not in agents and is_ready(each)]
+    silent = [
+        each.metadata.name
+        for each in cards
+        if each.metadata.name in agents and not _has_condition(agents[each.metadata.name], "Ready")
+    ]
+    if missing:
+        advice = "see the DaemonSet's nodeAffinity: kubectl label node NODE nvidia.com/gpu.present=true"
+        yield error("agents", f"no agent runs on {list_names(missing)}", advice, [f"node/{each}" for each in missing])
+    if silent:
+        text = f"the agent is not ready on {list_names(silent)}: no driver answers, or the cards are not ready"
+        advice = f"tessera why node/{silent[0]}; tessera driver status"
+        yield error("drivers", text, advice, [f"node/{each}" for each in silent])
+    if not (missing or silent):
+        yield ok("agents", f"ready on {count_noun(len(cards), 'node')}")
+
+
+def _images(pods: Sequence[Object]) -> Finding:
+    images: dict[str, list[str]] = {}
+    for each in pods:
+        if _app(each) in {"tessera-agent", "tessera-controller", "tessera-webhook"}:
+            for container in (each.get("spec") or {}).get("containers", ()):
+                images.setdefault(str(container.get("image", "")), []).append(_name(each))
+    if len(images) > 1:
+        text = f"pods run {len(images)} images: {list_names([one_line(each, 100) for each in images])}"
+        return warning("versions", text, "wait for the rollout, or see kubectl rollout status")
+    return ok("versions", one_line(next(iter(images), "no pod"), 200))
+
+
+def _leader(facts: ClusterFacts) -> Finding:
+    lease = facts.leader
+    if isinstance(lease, Refusal):
+        if lease.missing:
+            return error("leader", "no controller leads", "see the logs of deployment/tessera-controller")
+        return unknown("leader", f"not examined: {lease.reason}")
+    spec: Mapping[str, Any] = lease.get("spec") or {}
+    age = facts.now - parse_time_or_zero(spec.get("renewTime"))
+    duration = spec.get("leaseDurationSeconds")
+    limit = duration if isinstance(duration, int) else 15
+    if age > 2 * limit:
+        text = f"the controller's lease was renewed {age:.0f} s ago; it lasts {limit} s"
+        return error("leader", text, "see the logs of deployment/tessera-controller")
+    return ok("leader", one_line(spec.get("holderIdentity", ""), 100))
+
+
+def _webhook(facts: ClusterFacts) -> Iterator[Finding]:
+    configuration = facts.webhook
+    if isinstance(configuration, Refusal):
+        if configuration.missing:
+            yield error("webhook", "there is no MutatingWebhookConfiguration tessera-webhook", "install again")
+        else:
+            yield unknown("webhook", f"not examined: {configuration.reason}")
+        return
+    bundles = {(each.get("clientConfig") or {}).get("caBundle", "") for each in configuration.get("webhooks", ())}
+    if not bundles or "" in bundles:
+        text = "the API server does not trust the webhook yet: its configuration has no caBundle"
+        yield error("certificates", text, "see the logs of deployment/tessera-webhook")
+        return
+    ends = [_last_day(bundle) for bundle in bundles]
+    left = min((each for each in ends if each), default=0.0) - facts.now
+    if left < 0:
+        text = "the webhook's certificate authority has ended, or cannot be read"
+        yield error("certificates", text, "see the logs of deployment/tessera-webhook, and the cluster's clocks")
+    elif left < _LAST_DAYS * _DAY:
+        text = f"the webhook's certificate authority ends in {left / _DAY:.1f} days"
+        yield warning("certificates", text, "see the logs of deployment/tessera-webhook: it renews them long before")
+    else:
+        yield ok("certificates", f"the webhook's authority is valid for {left / _DAY:.0f} days")
+
+
+def _last_day(bundle: str) -> float:
+    """The latest end of the certificates in a bundle; 0 if none can be read."""
+    from cryptography import x509
+
+    try:
+        found = x509.load_pem_x509_certificates(base64.b64decode(bundle, validate=True))
+    except (ValueError, binascii.Error):
+        return 0.0
+    return max(each.not_valid_after_utc.timestamp() for each in found)
+
+
+def _trial(trial: Object | Refusal) -> Finding:
+    check = "webhook-reachable"
+    if isinstance(trial, Refusal):
+        if "webhook" in trial.reason:
+            advice = (
+                "see the webhook's pods, its NetworkPolicy (tessera install --api-server) and, on private clusters, the"
+                " firewall between control plane and nodes: TCP 9443"
+            )
+            return error(check, f"the API server cannot reach the webhook: {one_line(trial.reason, 300)}", advice)
+        advice = "name a namespace where you may create pods: --namespace NAME"
+        return unknown(check, f"not examined: {one_line(trial.reason, 300)}", advice)
+    gates = {each.get("name") for each in (trial.get("spec") or {}).get("schedulingGates") or ()}
+    if GATE not in gates:
+        text = "a pod with a slice is admitted without Tessera's gate: the webhook was not asked"
+        return error(check, text, "see MutatingWebhookConfiguration tessera-webhook: somebody changed its rules")
+    return ok(check, "the API server reaches it: a trial pod (dry run) was reviewed")

@@ -1,0 +1,150 @@
+"""Each check finds what it is for, and nothing in a cluster that is as it should be."""
+
+import base64
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from tests.kube.certificates import Authority
+
+from tessera.clock import rfc3339_micro
+from tessera.doctor.facts import ClusterFacts, Refusal
+from tessera.doctor.findings import Finding, Verdict
+from tessera.doctor.installation_checks import check_installation
+from tessera.doctor.platform_checks import check_platform
+from tessera.kube.resources import Node
+
+NOW = time.time()
+FORBIDDEN = Refusal("Error from server (Forbidden): no")
+MISSING = Refusal("Error from server (NotFound): none", missing=True)
+
+
+def node(name: str = "n1", *, ready: str = "True", **info: str) -> Node:
+    told = {"kubeletVersion": "v1.34.1", "containerRuntimeVersion": "containerd://2.1.4", **info}
+    return msgspec.convert(
+        {
+            "metadata": {"name": name, "labels": {"nvidia.com/gpu.present": "true"}},
+            "status": {"nodeInfo": told, "conditions": [{"type": "Ready", "status": ready}]},
+        },
+        Node,
+    )
+
+
+def pod(app: str, name: str = "n1", *, ready: str = "True", image: str = "tessera:1") -> Mapping[str, Any]:
+    return {
+        "metadata": {"name": f"{app}-{name}", "labels": {"app.kubernetes.io/name": app}},
+        "spec": {"nodeName": name, "containers": [{"image": image}]},
+        "status": {"conditions": [{"type": "Ready", "status": ready}]},
+    }
+
+
+def daemon_set(container: str, scheduled: int = 1) -> Mapping[str, Any]:
+    return {
+        "metadata": {"name": "theirs", "namespace": "gpu-operator"},
+        "spec": {"template": {"spec": {"containers": [{"name": container}]}}},
+        "status": {"desiredNumberScheduled": scheduled},
+    }
+
+
+def lease(name: str, age: float) -> Mapping[str, Any]:
+    return {"metadata": {"name": name}, "spec": {"renewTime": rfc3339_micro(NOW - age), "leaseDurationSeconds": 15}}
+
+
+def webhook(hours: int | None) -> Mapping[str, Any]:
+    if hours is None:
+        return {"webhooks": [{"clientConfig": {}}]}
+    bundle = base64.b64encode(Authority().issue("webhook", (-99, hours)).pem).decode()
+    return {"webhooks": [{"clientConfig": {"caBundle": bundle}}]}
+
+
+def definition(name: str, established: str = "True") -> Mapping[str, Any]:
+    return {"metadata": {"name": name}, "status": {"conditions": [{"type": "Established", "status": established}]}}
+
+
+DEFINITIONS = ("instaslices.inference.redhat.com", "clusterpolicies.nvidia.com", "nvidiadrivers.nvidia.com")
+PODS = [pod("tessera-agent"), pod("tessera-controller"), pod("tessera-webhook"), pod("tessera-webhook", "n2")]
+HEALTHY = ClusterFacts(
+    version="v1.34.1",
+    nodes=[node()],
+    pods=PODS,
+    daemon_sets=[daemon_set("agent"), daemon_set("nvidia-mig-manager", 0)],
+    namespace={"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "privileged"}}},
+    definitions=[definition(each) for each in DEFINITIONS],
+    webhook=webhook(90 * 24),
+    leader=lease("tessera-controller", 2),
+    node_leases=[lease("n1", 8), lease("gone", 9_000)],
+    gates={"PodSchedulingReadiness": True},
+    trial={"spec": {"schedulingGates": [{"name": "instaslice.redhat.com/accelerator"}]}},
+    rights={"tessera map": []},
+    skew=0.4,
+    now=NOW,
+)
+
+
+def examine(facts: ClusterFacts) -> Sequence[Finding]:
+    return [*check_platform(facts), *check_installation(facts)]
+
+
+def test_a_healthy_cluster_has_no_other_finding() -> None:
+    assert {each.verdict for each in examine(HEALTHY)} == {Verdict.OK}
+
+
+BASELINE = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "baseline"}}}
+CASES: Sequence[tuple[str, Any, str, Verdict, str]] = [
+    ("version", "v1.30.9", "kubernetes", Verdict.ERROR, "v1.30.9"),
+    ("version", FORBIDDEN, "kubernetes", Verdict.UNKNOWN, "Forbidden"),
+    ("version", "main", "kubernetes", Verdict.UNKNOWN, "main"),
+    ("gates", {"PodSchedulingReadiness": False}, "feature-gates", Verdict.ERROR, "PodSchedulingReadiness"),
+    ("gates", FORBIDDEN, "feature-gates", Verdict.UNKNOWN, "/metrics"),
+    ("nodes", [], "gpu-nodes", Verdict.WARNING, "no node"),
+    ("nodes", FORBIDDEN, "nodes", Verdict.UNKNOWN, "Forbidden"),
+    ("nodes", [node(kubeletVersion="v1.29.0")], "kubelet", Verdict.ERROR, "n1"),
+    ("nodes", [node(containerRuntimeVersion="containerd://1.6.36")], "runtime", Verdict.ERROR, "n1"),
+    ("nodes", [node(containerRuntimeVersion="containerd://1.7.20")], "runtime", Verdict.WARNING, "off by default"),
+    ("nodes", [node(containerRuntimeVersion="docker://27.1.0")], "runtime", Verdict.WARNING, "not known"),
+    ("nodes", [node(ready="False")], "ready", Verdict.WARNING, "n1"),
+    ("nodes", [node(), node("n9")], "agents", Verdict.ERROR, "n9"),
+    ("daemon_sets", [daemon_set("nvidia-device-plugin")], "others", Verdict.ERROR, "daemonset/theirs in gpu-operator"),
+    ("daemon_sets", FORBIDDEN, "others", Verdict.UNKNOWN, "Forbidden"),
+    ("skew", -30.0, "clock", Verdict.WARNING, "30 s ahead of"),
+    ("skew", 30.0, "clock", Verdict.WARNING, "30 s behind"),
+    ("node_leases", [lease("n1", -20)], "node-clocks", Verdict.WARNING, "ahead: n1"),
+    ("node_leases", [lease("n1", 120)], "node-clocks", Verdict.WARNING, "late: n1"),
+    ("node_leases", FORBIDDEN, "node-clocks", Verdict.UNKNOWN, "leases"),
+    ("rights", {"tessera top": ["get pods/proxy in tessera-system"]}, "rights", Verdict.WARNING, "pods/proxy"),
+    ("namespace", BASELINE, "pod-security", Verdict.ERROR, "baseline"),
+    ("definitions", [], "definitions", Verdict.ERROR, "instaslices.inference.redhat.com"),
+    ("definitions", [definition(each, "False") for each in DEFINITIONS], "definitions", Verdict.ERROR, "not served"),
+    ("pods", [*PODS[:1], *PODS[2:]], "tessera-controller", Verdict.ERROR, "no pod"),
+    ("pods", [*PODS[:3], pod("tessera-webhook", ready="False")], "tessera-webhook", Verdict.WARNING, "1 of 2"),
+    ("pods", [pod("tessera-agent", ready="False"), *PODS[1:]], "drivers", Verdict.ERROR, "n1"),
+    ("pods", [*PODS[1:], pod("tessera-agent", image="tessera:2")], "versions", Verdict.WARNING, "2 images"),
+    ("leader", MISSING, "leader", Verdict.ERROR, "no controller"),
+    ("leader", FORBIDDEN, "leader", Verdict.UNKNOWN, "Forbidden"),
+    ("leader", lease("tessera-controller", 31), "leader", Verdict.ERROR, "31 s ago"),
+    ("webhook", MISSING, "webhook", Verdict.ERROR, "no MutatingWebhookConfiguration"),
+    ("webhook", webhook(None), "certificates", Verdict.ERROR, "caBundle"),
+    ("webhook", webhook(25), "certificates", Verdict.WARNING, "1.0 days"),
+    ("webhook", webhook(-2), "certificates", Verdict.ERROR, "ended"),
+    ("webhook", {"webhooks": [{"clientConfig": {"caBundle": "junk"}}]}, "certificates", Verdict.ERROR, "ended"),
+    ("trial", Refusal('failed calling webhook "gpus.tessera.dev"'), "webhook-reachable", Verdict.ERROR, "cannot reach"),
+    ("trial", FORBIDDEN, "webhook-reachable", Verdict.UNKNOWN, "Forbidden"),
+    ("trial", {"spec": {}}, "webhook-reachable", Verdict.ERROR, "without Tessera's gate"),
+]
+
+
+@pytest.mark.parametrize(("part", "value", "check", "verdict", "text"), CASES)
+def test_a_check_finds_what_it_is_for(part: str, value: Any, check: str, verdict: Verdict, text: str) -> None:
+    found = examine(msgspec.structs.replace(HEALTHY, **{part: value}))
+    (finding,) = (each for each in found if each.check == check and each.verdict is not Verdict.OK)
+    assert finding.verdict is verdict
+    assert text in finding.text
+    if verdict is Verdict.ERROR:
+        assert finding.advice
+
+
+def test_before_the_installation_only_the_platform_is_examined() -> None:
+    facts = msgspec.structs.replace(HEALTHY, namespace=MISSING, pods=[], webhook=MISSING, leader=MISSING)
+    assert [each.check for each in check_installation(facts)] == ["rights", "installed"]
