@@ -177,14 +177,14 @@ def test_an_alert_fires_for_its_problem_only(promtool: Promtool, name: str) -> N
     ]
     if name != "TesseraNoLeader":  # the only one that fires for what is absent
         tests.append(check(alert, gone, None))
-    promtool.test_rules(*tests, interval="5m")
+    promtool.test_rules(*tests)
 
 
 @pytest.mark.parametrize(("name", "given", "labels"), MORE, ids=[name for name, _, _ in MORE])
 def test_an_alert_fires_for_the_same_problem_seen_otherwise(
     promtool: Promtool, name: str, given: Series, labels: Mapping[str, str]
 ) -> None:
-    promtool.test_rules(check(BY_NAME[name], given, labels), interval="5m")
+    promtool.test_rules(check(BY_NAME[name], given, labels))
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
