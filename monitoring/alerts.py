@@ -70,6 +70,14 @@ _CARDS = (
         description="Run: tessera why node/{{ $labels.node }}, then drain and reboot the node.",
     ),
     Alert(
+        name="TesseraHealthBreakerOpen",
+        expr='max by (rule) (tessera_breaker_cards{state="spared"}) > 0',
+        hold="1m",
+        severity="critical",
+        summary="More cards report {{ $labels.rule }} than it may take away: the others stay allocated.",
+        description="Run: tessera health, then find out whether the cards or the reports are wrong.",
+    ),
+    Alert(
         name="TesseraGpuThrottled",
         expr=f'max by (node, gpu, reason) (avg_over_time(tessera_gpu_throttled{{reason=~"{_SLOWDOWNS}"}}[15m])) > 0.5',
         hold="5m",

@@ -46,6 +46,14 @@ CASES: Mapping[str, Case] = {
     "TesseraCardNeedsReboot": Case(
         {f"tessera_gpu_health{{{CARD}}}": 4}, CARD_LABELS, {f"tessera_gpu_health{{{CARD}}}": 3}
     ),
+    "TesseraHealthBreakerOpen": Case(
+        {'tessera_breaker_cards{rule="XID 48", state="spared"}': 2},
+        {"rule": "XID 48"},
+        {
+            'tessera_breaker_cards{rule="XID 48", state="spared"}': 0,
+            'tessera_breaker_cards{rule="XID 48", state="taken"}': 3,
+        },
+    ),
     "TesseraGpuThrottled": Case(
         {f'tessera_gpu_throttled{{{CARD}, reason="hw_thermal"}}': 1},
         {**CARD_LABELS, "reason": "hw_thermal"},

@@ -38,6 +38,23 @@ from tessera.cli.base.process import log_option, record_option, run_process, sta
     help="Replace nodes that miss the startup deadline, at most N of a group in an hour; needs the rights of"
     " deploy/options/replace.yaml. 0 replaces none.",
 )
+@click.option(
+    "--health-breaker-share",
+    type=click.FloatRange(0, 1),
+    metavar="SHARE",
+    default=0.1,
+    show_default=True,
+    help="Share of all cards that one kind of error takes away at most; cards beyond it stay allocated. 1 turns the"
+    " breaker off.",
+)
+@click.option(
+    "--health-breaker-cards",
+    type=click.IntRange(0),
+    metavar="N",
+    default=3,
+    show_default=True,
+    help="Cards that one kind of error may always take away; also those of the largest node.",
+)
 @click.option("--http-port", type=click.IntRange(0, 65535), help="Serve /metrics, /healthz and /readyz here.")
 @record_option
 @log_option
@@ -56,7 +73,7 @@ def command(kubeconfig: Path | None, context: str | None, log_level: str, **opti
 
 def options_from(values: Mapping[str, Any]) -> Any:
     """The controller's options for values of the command line."""
-    from tessera.controller.base.options import ControllerOptions, RegistryOptions
+    from tessera.controller.base.options import BreakerLimits, ControllerOptions, RegistryOptions
     from tessera.driver.run import DriverOptions
     from tessera.provisioning.options import ProvisioningOptions
 
@@ -67,6 +84,7 @@ def options_from(values: Mapping[str, Any]) -> Any:
     return ControllerOptions(
         identity=identity,
         drivers=DriverOptions(identity=identity, image=given.pop("image") or "", builds=pop_build_settings(given)),
+        breaker=BreakerLimits(share=given.pop("health_breaker_share"), cards=given.pop("health_breaker_cards")),
         registries=RegistryOptions(ca=site.registry_ca, plain_http=site.plain_http),
         provisioning=ProvisioningOptions(
             namespace=given["namespace"],

@@ -86,3 +86,21 @@ CARD_HOLDERS = Limit(
     "pods and processes that hold a card, on the page `/usage` of an agent",
     "more holders than that are not ended by hand; the rest is counted",
 )
+CARD_FAULTS = Limit(
+    256,
+    "faults",
+    "faults in a node's annotation tessera.dev/cards, and in tessera.dev/spared-faults",
+    "64 cards with four kinds of errors each",
+)
+CARD_FAULTS_TEXT = Limit(
+    32 * 1024,
+    "characters",
+    "each of these two annotations",
+    "all faults that are allowed have 30 KiB",
+)
+BREAKER_RULES = Limit(
+    64,
+    "rules",
+    "rules of the breaker in the controller's metrics and Events",
+    "a fleet has a few kinds of errors at a time; a node that lies cannot make thousands of series",
+)

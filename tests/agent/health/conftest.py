@@ -14,6 +14,7 @@ from tessera.agent.base.node_objects import EventType
 from tessera.agent.health.executor import CardResetter
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.policy import HealthPolicy, RecoveryAction
+from tessera.api.nodes.card_faults import CardRule
 from tessera.clock import Clock
 from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.attributes import CardAttributes
@@ -67,6 +68,7 @@ class Node:
         self.policy = HealthPolicy.from_environment(environment or {})
         self.file = folder / "state" / "marks.json"
         self.boot = "boot-1"
+        self.spared: frozenset[CardRule] = frozenset()
         self.told: list[tuple[str, str]] = []
         #: Whether the agent resets cards that ask for it, and which cards somebody holds.
         self.resets = False
@@ -81,6 +83,9 @@ class Node:
 
     def boot_id(self) -> str:
         return self.boot
+
+    def spared_faults(self) -> frozenset[CardRule]:
+        return self.spared
 
     def record_on_node(self, reason: str, text: str, kind: EventType) -> None:
         assert kind in {"Normal", "Warning"}

@@ -19,6 +19,7 @@ from tessera.agent.inventory.gpu_inventory import (
 )
 from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, SharingFacts
 from tessera.agent.node_status.publisher import MachineFacts, NodeStatusPublisher
+from tessera.api.nodes.card_faults import CardFault
 from tessera.api.sharing.advertisement import make_advertisement
 from tessera.api.sharing.profile import MigStrategy
 from tessera.api.sharing.profile_parser import parse_profile
@@ -91,6 +92,7 @@ class Stage:
         sharing: what is in force; ``None`` while nothing is known.
         conditions: all that shall stand on the Node; ``None`` likewise.
         mig_state: of the layout.
+        card_faults: the faults that take cards away.
         changes: wakes the publisher.
         behind: the Node as a watch shows it that is behind; ``None`` for one that is not.
     """
@@ -107,6 +109,7 @@ class Stage:
         self.on_demand: frozenset[str] = frozenset()
         self.changes = ChangeNotifier()
         self.leaving_gpus: frozenset[str] = frozenset()
+        self.card_faults: tuple[CardFault, ...] = ()
         self.behind: Node | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._starts = 0

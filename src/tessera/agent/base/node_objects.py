@@ -16,6 +16,7 @@ import msgspec
 
 from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.api.names import PodUid
+from tessera.api.nodes.card_faults import SPARED_ANNOTATION, CardRule, decode_spared
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Conflict, Forbidden, NotFound, TooManyRequests
@@ -187,6 +188,11 @@ class ObjectEvents:
     def boot_id(self) -> str:
         """The node's boot id; empty while unknown."""
         return self._mirror.boot_id()
+
+    def spared_faults(self) -> frozenset[CardRule]:
+        """The faults that the breaker of the cluster spares; none while there is no Node object."""
+        node = self._mirror.node()
+        return decode_spared(node.metadata.annotations.get(SPARED_ANNOTATION, "")) if node is not None else frozenset()
 
     def record_on_node(self, reason: str, text: str, kind: EventType) -> None:
         """Records an event of the node: ``reason`` in CamelCase, ``text`` for people."""

@@ -1,6 +1,6 @@
 """Describes the health of one card for the page ``/usage``: its state, its faults, and what happens next. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 
 from tessera.agent.health.faults import Fault, Hysteresis
@@ -27,28 +27,38 @@ _NEEDS = {
 }
 
 
-def describe_card(faults: Sequence[Fault], hysteresis: Hysteresis) -> CardHealth:
+#: Next step of a card whose faults the breaker spares.
+_SPARED = (
+    "still allocated: so many cards of the cluster report this error that the breaker is open; find out whether the"
+    " cards or the reports are wrong"
+)
+
+
+def describe_card(faults: Sequence[Fault], hysteresis: Hysteresis, spared: Collection[Fault] = ()) -> CardHealth:
     """Returns the health of a card.
 
     Args:
         faults: the faults of the card and of its instances that are not over.
         hysteresis: the numbers that decide when a fault ends.
+        spared: those of the faults that the breaker spares.
     """
     if not faults:
         return CardHealth(state=CardState.HEALTHY)
-    ordered = sorted(faults, key=lambda fault: (-fault.reaction, fault.since, fault.source))
+    ordered = sorted(faults, key=lambda fault: (fault in spared, -fault.reaction, fault.since, fault.source))
     worst = ordered[0]
     state = CardState.LOST if any(fault.lost for fault in faults) else _STATES[worst.reaction]
+    if worst in spared:
+        state = CardState.DEGRADED
     return CardHealth(
         state=state,
         since=min(fault.since for fault in ordered if fault.reaction is worst.reaction),
-        evidence=tuple(map(_evidence, ordered[:CARD_EVIDENCE])),
-        next=_next_step(state, worst, hysteresis),
+        evidence=tuple(_evidence(fault, spared=fault in spared) for fault in ordered[:CARD_EVIDENCE]),
+        next=_SPARED if spared and state is CardState.DEGRADED else _next_step(state, worst, hysteresis),
         cut=max(0, len(ordered) - CARD_EVIDENCE),
     )
 
 
-def _evidence(fault: Fault) -> Evidence:
+def _evidence(fault: Fault, *, spared: bool) -> Evidence:
     instance = f"GPU instance {fault.scope.gi_id}" if fault.scope.gi_id >= 0 else ""
     return Evidence(
         source=fault.source,
@@ -58,6 +68,7 @@ def _evidence(fault: Fault) -> Evidence:
         since=fault.since,
         last=fault.last,
         count=fault.count,
+        spared=spared,
     )
 
 

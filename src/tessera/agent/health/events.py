@@ -5,6 +5,7 @@ from enum import Enum
 import msgspec
 
 from tessera.agent.health.policy import RecoveryAction
+from tessera.api.nodes.card_faults import CardRule
 from tessera.nvml.interface import GpuEvent
 
 
@@ -66,6 +67,12 @@ class NodeRebooted(msgspec.Struct, frozen=True):
     """The node was booted, and all its cards with it."""
 
 
+class FaultsSpared(msgspec.Struct, frozen=True):
+    """The breaker of the cluster spares these faults, and no others: they take no card away."""
+
+    faults: frozenset[CardRule]
+
+
 class InstanceDestroyed(msgspec.Struct, frozen=True):
     """A GPU instance was destroyed; a later one of the same id is another instance."""
 
@@ -82,4 +89,5 @@ HealthEvent = (
     | CardReset
     | NodeRebooted
     | InstanceDestroyed
+    | FaultsSpared
 )

@@ -10,11 +10,14 @@ reset, or when the driver itself reports that no action is left. One failed prob
 the card. A card that fell off the bus is drained at once. A boot of the node ends every fault: an error that it did not
 cure shows again.
 
+A fault that the breaker of the cluster spares is shown like any other and takes no card away
+(docs/decisions/health-breaker.md). A lost card is never spared.
+
 Nothing here resets a card or evicts a pod. A broken event watch makes the cards degraded, not unhealthy, until it works
 again: a card is not bad because events cannot be read, and probes go on.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -24,6 +27,7 @@ from tessera.agent.health.events import (
     CardsListed,
     EventWatchFailed,
     EventWatchRestored,
+    FaultsSpared,
     HardwareEventReported,
     HealthEvent,
     InstanceDestroyed,
@@ -32,6 +36,7 @@ from tessera.agent.health.events import (
 )
 from tessera.agent.health.policy import DRIVER_REACTIONS, ECC_REACTIONS, HealthPolicy, RecoveryAction
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
+from tessera.api.nodes.card_faults import CardRule
 from tessera.nvml.interface import GpuEvent, GpuEventKind
 from tessera.replay.recorder import Decider
 
@@ -67,6 +72,11 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     def lost(self) -> bool:
         """True if the driver cannot reach the card."""
         return self.source == PROBE and self.reaction is Reaction.REBOOT
+
+    @property
+    def rule(self) -> CardRule:
+        """Card and source, as the breaker knows the fault."""
+        return CardRule(self.scope.gpu, self.source)
 
 
 #: The source of the faults that failed probes show.
@@ -128,6 +138,8 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         self._faults = {(fault.scope, fault.source): fault for fault in faults}
         #: Last end of each fault, and the number of its ends so far. Grows with the kinds of faults, not with time.
         self._past: dict[tuple[DeviceScope, str], tuple[float, int]] = {}
+        #: The faults that the breaker spares, whether or not they are there now.
+        self._spared: frozenset[CardRule] = frozenset()
         #: Failed probes in a row, by card; a card whose last probe succeeded has no entry.
         self._failures: dict[str, int] = {}
 
@@ -150,13 +162,17 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
 
     def needs_reset(self, gpu: str) -> bool:
         """True if the worst fault of the card requires a reset, and the card was not reset since."""
-        faults = [fault for fault in self._faults.values() if fault.scope.gpu == gpu]
+        faults = [fault for fault in self._faults.values() if fault.scope.gpu == gpu and not self.spares(fault)]
         worst = max((fault.reaction for fault in faults), default=Reaction.IGNORE)
         return worst is Reaction.RESET and any(fault.reaction is worst and not fault.reset for fault in faults)
 
+    def spares(self, fault: Fault) -> bool:
+        """True if the fault would take its card away, and the breaker prevents it."""
+        return is_spared(fault, self._spared)
+
     def health_of(self, scope: DeviceScope) -> DeviceHealth:
         """The health of a device: the worst fault on it or on the card that it is a part of."""
-        return _worst_of(self._faults.values(), scope)
+        return _worst_of(self._faults.values(), scope, self._spared)
 
     def react(self, event: HealthEvent, now: float) -> tuple[HealthChange, ...]:
         """Takes an event in and returns every change of health that follows.
@@ -165,7 +181,7 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
             event: the event.
             now: seconds of a clock that continues over restarts of the agent.
         """
-        before = list(self._faults.values())
+        before, spared_before = list(self._faults.values()), self._spared
         match event:
             case CardsListed():
                 self._gpus = event.gpus
@@ -192,8 +208,10 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
                     self._end(key, now)
             case InstanceDestroyed():
                 self._drop_instance(event.gpu, event.gi_id)
+            case FaultsSpared():
+                self._spared = event.faults
         touched = sorted({fault.scope for fault in (*before, *self._faults.values())})
-        pairs = [(scope, _worst_of(before, scope), self.health_of(scope)) for scope in touched]
+        pairs = [(scope, _worst_of(before, scope, spared_before), self.health_of(scope)) for scope in touched]
         return tuple(HealthChange(scope, old, new) for scope, old, new in pairs if old != new)
 
     def _take_hardware_event(self, event: GpuEvent, now: float) -> None:
@@ -286,10 +304,20 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
                 self._faults[key] = msgspec.structs.replace(fault, reset=True, clean=0)
 
 
-def _worst_of(faults: Iterable[Fault], scope: DeviceScope) -> DeviceHealth:
+def is_spared(fault: Fault, spared: Collection[CardRule]) -> bool:
+    """True if the fault would take its card away, and the breaker prevents it; ``spared`` are the breaker's faults."""
+    return fault.reaction >= Reaction.DRAIN and not fault.lost and fault.rule in spared
+
+
+def _worst_of(faults: Iterable[Fault], scope: DeviceScope, spared: Collection[CardRule]) -> DeviceHealth:
     """The health of a scope by the worst fault that covers it."""
-    found = [fault for fault in faults if fault.scope.covers(scope)]
+    found = [
+        (Reaction.DEGRADE if is_spared(fault, spared) else fault.reaction, fault)
+        for fault in faults
+        if fault.scope.covers(scope)
+    ]
     if not found:
         return DeviceHealth()
-    worst = min(found, key=lambda fault: (-fault.reaction, fault.since, fault.source))
-    return DeviceHealth(worst.reaction, worst.text, worst.since)
+    reaction, worst = min(found, key=lambda each: (-each[0], each[1].since, each[1].source))
+    text = f"{worst.text}, spared by the breaker of the cluster" if reaction < worst.reaction else worst.text
+    return DeviceHealth(reaction, text, worst.since)

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple, Protocol
 from tessera.agent.base.node_objects import EventType
 from tessera.agent.health.faults import HealthChange, HealthStateMachine
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
+from tessera.api.nodes.card_faults import CardRule
 from tessera.nvml.interface import GpuInfo
 
 #: The consequence of each reaction, for people.
@@ -50,6 +51,10 @@ class NodeEventSink(Protocol):
 
     def boot_id(self) -> str:
         """The node's boot id; empty while unknown."""
+        ...
+
+    def spared_faults(self) -> frozenset[CardRule]:
+        """The faults that the breaker of the cluster spares."""
         ...
 
     def record_on_node(self, reason: str, text: str, kind: EventType) -> None:

@@ -29,6 +29,7 @@ from tessera.agent.health.events import (
     CardsListed,
     EventWatchFailed,
     EventWatchRestored,
+    FaultsSpared,
     HardwareEventReported,
     HealthEvent,
     InstanceDestroyed,
@@ -40,6 +41,7 @@ from tessera.agent.health.faults import EVENT_WATCH, Fault, HealthStateMachine
 from tessera.agent.health.messages import HealthCondition, HealthEvents, NodeEventSink, health_condition
 from tessera.agent.health.policy import HealthPolicy
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
+from tessera.api.nodes.card_faults import CardFault, CardRule
 from tessera.api.nodes.health import CardHealth
 from tessera.clock import Clock
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
@@ -108,6 +110,8 @@ class HealthMonitor:
         #: Id of the boot in which the faults were found; empty while unknown.
         self._boot = stored.boot
         self._health = HealthStateMachine(policy, faults=[self._not_of_the_future(fault) for fault in stored.marks])
+        #: The faults that the breaker spares, as the Node has them.
+        self._spared: frozenset[CardRule] = frozenset()
         #: The node's cards by UUID, as last listed.
         self._gpus: dict[str, GpuInfo] = {}
         #: Time of the last probe of each card, monotonic seconds.
@@ -177,7 +181,16 @@ class HealthMonitor:
         if gpu not in self._gpus:
             return CardHealth()
         faults = [fault for fault in self._health.faults() if fault.scope.gpu == gpu]
-        return describe_card(faults, self._health.hysteresis)
+        spared = [fault for fault in faults if self._health.spares(fault)]
+        return describe_card(faults, self._health.hysteresis, spared)
+
+    def card_faults(self) -> tuple[CardFault, ...]:
+        """The faults that take cards away unless the breaker spares them; lost cards are none of its business."""
+        found: dict[CardRule, int] = {}
+        for fault in self._health.faults():
+            if fault.scope.gpu in self._gpus and fault.reaction >= Reaction.DRAIN and not fault.lost:
+                found[fault.rule] = min(int(fault.since), found.get(fault.rule, int(fault.since)))
+        return tuple(CardFault(rule.gpu, rule.rule, since) for rule, since in sorted(found.items()))
 
     def gpus_to_empty(self) -> frozenset[str]:
         """UUIDs of the cards that must be reset or booted."""
@@ -200,6 +213,7 @@ class HealthMonitor:
             while True:
                 count = self._changes.count
                 self._check_boot()
+                self._check_spared()
                 if not await self._probe_cards():
                     soonest = min(self._due.values(), default=None)
                     pause = None if soonest is None else max(0.0, soonest - self._clock.monotonic())
@@ -254,6 +268,12 @@ class HealthMonitor:
         if another:
             self._apply(NodeRebooted())
         self._save()
+
+    def _check_spared(self) -> None:
+        spared = self._node.spared_faults()
+        if spared != self._spared:
+            self._spared = spared
+            self._apply(FaultsSpared(spared))
 
     # Consequences -----------------------------------------------------------------------------------------------
 

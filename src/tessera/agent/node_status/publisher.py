@@ -1,4 +1,4 @@
-"""Publishes the state of the node's cards on the Node: labels, the annotation of offers, conditions and Events.
+"""Publishes the state of the node's cards on the Node: labels, two annotations, conditions and Events.
 
 Rules:
 
@@ -34,6 +34,7 @@ from tessera.agent.node_status.label_facts import SharingFacts, collect_label_fa
 from tessera.agent.node_status.labels import VgpuFacts, node_labels
 from tessera.agent.node_status.offers import node_offers
 from tessera.api.names import MIG_CONFIG_STATE_LABEL
+from tessera.api.nodes.card_faults import CARDS_ANNOTATION, CardFault, encode_cards
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, encode_offers
 from tessera.clock import Clock, rfc3339
 from tessera.kube.backoff import Backoff
@@ -70,6 +71,7 @@ class _Facts(msgspec.Struct, frozen=True, kw_only=True):
     on_demand: frozenset[str]
     leaving: frozenset[str]
     mig_state: str
+    faults: tuple[CardFault, ...]
 
     def metadata(self, machine: str | None, vgpu: VgpuFacts | None, began: int) -> NodeMetadata:
         """Builds the metadata from the facts.
@@ -87,7 +89,11 @@ class _Facts(msgspec.Struct, frozen=True, kw_only=True):
         )
         offers = node_offers(self.inventory, self.sharing.offer, on_demand=self.on_demand - self.leaving)
         state = {MIG_CONFIG_STATE_LABEL: self.mig_state} if self.mig_state else {}
-        return NodeMetadata(node_labels(facts) | state, {OFFERS_ANNOTATION: encode_offers(offers)})
+        annotations = {
+            OFFERS_ANNOTATION: encode_offers(offers),
+            CARDS_ANNOTATION: encode_cards(len(self.inventory.gpus), self.faults),
+        }
+        return NodeMetadata(node_labels(facts) | state, annotations)
 
 
 class _Written(msgspec.Struct, frozen=True):
@@ -123,6 +129,11 @@ class NodeStatusSource(Protocol):
     @property
     def mig_state(self) -> str:
         """Value of ``nvidia.com/mig.config.state``; empty for no such label."""
+        ...
+
+    @property
+    def card_faults(self) -> tuple[CardFault, ...]:
+        """The faults that take cards away unless the breaker spares them."""
         ...
 
     @property
@@ -274,6 +285,7 @@ class NodeStatusPublisher:
             on_demand=source.on_demand,
             leaving=source.leaving_gpus,
             mig_state=source.mig_state,
+            faults=source.card_faults,
         )
 
     # Conditions -------------------------------------------------------------------------------------------------

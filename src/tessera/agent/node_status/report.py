@@ -20,6 +20,7 @@ from tessera.agent.mig_config.reconciler import LayoutReconciler
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.node_status.label_facts import SharingFacts
 from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser
+from tessera.api.nodes.card_faults import CardFault
 from tessera.api.sharing.profile import MigStrategy
 
 
@@ -87,6 +88,11 @@ class NodeReport:
         """The value of ``nvidia.com/mig.config.state``; empty if no layout is desired."""
         status = self._mig_config.status
         return status.state.value if status.layout else ""
+
+    @property
+    def card_faults(self) -> tuple[CardFault, ...]:
+        """The faults that take cards away unless the breaker spares them."""
+        return self._health.card_faults()
 
     @property
     def conditions(self) -> Sequence[NodeCondition] | None:

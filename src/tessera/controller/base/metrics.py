@@ -1,6 +1,6 @@
 """Metrics of the controller, in one registry per controller, so that several can run in one process."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -29,6 +29,17 @@ class ControllerMetrics:
         self.coverage = CoverageMetrics(self.registry)
         self._promises = Gauge("tessera_slices_promised", "Slices promised to pods, by pod.", registry=self.registry)
         self._leading = Gauge("tessera_leading", "1 while this replica decides.", registry=self.registry)
+        self._breaker_bound = Gauge(
+            "tessera_breaker_bound_cards",
+            "Most cards that one rule of health takes away; 0 while another replica leads.",
+            registry=self.registry,
+        )
+        self._breaker_cards = Gauge(
+            "tessera_breaker_cards",
+            "Cards with an error of a rule that asks to take them away: taken, or spared by the breaker.",
+            ["rule", "state"],
+            registry=self.registry,
+        )
         self._decisions = Counter("tessera_decisions", "Pods given slices.", registry=self.registry)
         self._seconds = Histogram(
             "tessera_decision_seconds",
@@ -42,6 +53,13 @@ class ControllerMetrics:
         self._failures = Counter(
             "tessera_api_write_failures", "Writes that failed.", ["kind", "error"], registry=self.registry
         )
+
+    def show_breaker(self, bound: int | None, counts: Mapping[tuple[str, str], int]) -> None:
+        """Shows the bound of the breaker, and cards by rule and state; ``None`` while another replica leads."""
+        self._breaker_bound.set(bound or 0)
+        self._breaker_cards.clear()
+        for labels, number in counts.items():
+            self._breaker_cards.labels(*labels).set(number)
 
     def watch(self, promises: Callable[[], float]) -> None:
         """Shows the number of promises from now on."""

@@ -1,6 +1,6 @@
 """Options of the controller process."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +24,24 @@ class RegistryOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BreakerLimits:
+    """The bound of a rule.
+
+    Attributes:
+        share: of all cards, 0 to 1; with 1 the breaker never opens.
+        cards: number of cards that a rule may always take away.
+    """
+
+    share: float = 0.1
+    cards: int = 3
+
+    def bound(self, counts: Iterable[int]) -> int:
+        """The most cards that one rule takes away; ``counts`` are the cards of each node."""
+        found = list(counts)
+        return max(self.cards, int(self.share * sum(found)), max(found, default=0))
+
+
+@dataclass(frozen=True, kw_only=True)
 class ControllerOptions:
     """Options of :func:`tessera.controller.main.run.run`.
 
@@ -42,6 +60,7 @@ class ControllerOptions:
         drivers: the management of drivers, which a ClusterPolicy turns on.
         registries: access to the registries of driver images.
         provisioning: the observation of starting nodes.
+        breaker: the most cards that one rule of health takes away.
     """
 
     identity: str
@@ -57,3 +76,4 @@ class ControllerOptions:
     drivers: DriverOptions = field(default_factory=DriverOptions)
     registries: RegistryOptions = field(default_factory=RegistryOptions)
     provisioning: ProvisioningOptions = field(default_factory=ProvisioningOptions)
+    breaker: BreakerLimits = BreakerLimits()

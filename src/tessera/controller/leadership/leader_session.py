@@ -17,6 +17,7 @@ from tessera.controller.base.metrics import ControllerMetrics
 from tessera.controller.base.options import ControllerOptions
 from tessera.controller.execution.slice_executor import SliceExecutor
 from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
+from tessera.controller.health.fault_breaker import FaultBreaker
 from tessera.controller.leadership.informers import ConstraintInformers, SliceInformers
 from tessera.controller.slicing.events import RefusalTimedOut, TimePassed
 from tessera.controller.slicing.slicer import Slicer
@@ -140,6 +141,17 @@ class LeaderSession:
             coverage=metrics.coverage,
         )
 
+        self._breaker = FaultBreaker(
+            client,
+            events=self._events,
+            metrics=metrics,
+            limits=options.breaker,
+            namespace=options.namespace,
+            clock=clock,
+            rng=rng,
+        )
+        self._nodes.add_handler(self._breaker.node_changed)
+
     async def run(self, on_started: Callable[[Slicer], None]) -> None:
         """Decides and writes until cancelled; calls ``on_started`` once everything is listed."""
         SliceInformers(self._slicer, self._wake.set).follow(self._pods, self._nodes, self._objects)
@@ -157,6 +169,7 @@ class LeaderSession:
             for informer in informers:
                 await informer.wait_synced()
             await self._constraints.wait_synced()
+            group.create_task(self._breaker.run(), name="health breaker")
             on_started(self._slicer)
             self._wake.set()
             while True:

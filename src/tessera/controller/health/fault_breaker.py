@@ -1,0 +1,160 @@
+"""Keeps the breaker's decision on the Nodes, from the informer of nodes that the controller has anyway.
+
+Nothing is sent while no fault of a node changes: heartbeats of Nodes are compared by two annotations. A write that
+fails is tried again with growing pauses; until it succeeds, the agent keeps the card away, which is the safe side.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from tessera.api.nodes.card_faults import (
+    CARDS_ANNOTATION,
+    SPARED_ANNOTATION,
+    NodeCards,
+    decode_cards,
+    decode_spared,
+    encode_spared,
+)
+from tessera.clock import Clock
+from tessera.controller.base.options import BreakerLimits
+from tessera.controller.health.breaker import BreakerPlan, RuleCount, plan_breaker
+from tessera.kube.backoff import Backoff
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError, NotFound
+from tessera.kube.event_recorder import EventRecorder, make_reference
+from tessera.kube.resources import NAMESPACES, NODES, Node
+from tessera.kube.watch.cache import EventKind, WatchEvent
+from tessera.limits.nodes import BREAKER_RULES
+
+_log = logging.getLogger(__name__)
+
+#: Seconds in which faults of several nodes are collected before one decision.
+SETTLE = 0.2
+
+
+class _SeenNode(NamedTuple):
+    """A node: its UID, its cards, and the text of the annotation of spared faults."""
+
+    uid: str
+    cards: NodeCards
+    spared: str
+
+
+class BreakerMetrics(Protocol):
+    """Shows the breaker's state; see :class:`tessera.controller.base.metrics.ControllerMetrics`."""
+
+    def show_breaker(self, bound: int | None, counts: Mapping[tuple[str, str], int]) -> None:
+        """Shows the bound, and cards by rule and state; ``None`` for nothing."""
+        ...
+
+
+class FaultBreaker:
+    """Spares cards of a rule that has taken enough of them.
+
+    Args:
+        client: the API server; its identity needs ``patch`` on nodes.
+        events: records that a rule's breaker opens or closes.
+        metrics: shows the state.
+        limits: the bound of a rule.
+        namespace: Tessera's own; Events are about it.
+        clock: the time.
+        rng: for jitter.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        events: EventRecorder,
+        metrics: BreakerMetrics,
+        limits: BreakerLimits,
+        namespace: str,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        self._client = client
+        self._events = events
+        self._metrics = metrics
+        self._limits = limits
+        self._about = make_reference(NAMESPACES, namespace)
+        self._clock = clock
+        self._backoff = Backoff(rng)
+        self._wake = asyncio.Event()
+        #: The nodes as last seen, by name.
+        self._nodes: dict[str, _SeenNode] = {}
+        #: Rules whose breaker was open in the last decision; ``None`` before the first one.
+        self._open: set[str] | None = None
+
+    def node_changed(self, event: WatchEvent[Node]) -> None:
+        """Handles an event of a node."""
+        meta = event.object.metadata
+        if event.kind is EventKind.DELETED:
+            self._nodes.pop(meta.name, None)
+            self._wake.set()
+            return
+        cards = decode_cards(meta.annotations.get(CARDS_ANNOTATION, ""))
+        seen = _SeenNode(meta.uid, cards, meta.annotations.get(SPARED_ANNOTATION, ""))
+        if self._nodes.get(meta.name) != seen:
+            self._nodes[meta.name] = seen
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Decides and writes until cancelled."""
+        self._wake.set()
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                plan = plan_breaker({name: node.cards for name, node in self._nodes.items()}, self._limits)
+                self._show(plan)
+                if await self._write(plan):
+                    self._backoff.reset()
+                    await self._clock.sleep(SETTLE)
+                else:
+                    self._wake.set()
+                    await self._clock.sleep(self._backoff.next())
+        finally:
+            self._metrics.show_breaker(None, {})
+
+    def _show(self, plan: BreakerPlan) -> None:
+        counts: dict[tuple[str, str], int] = {}
+        for each in sorted(plan.rules, key=lambda each: (-each.spared, -each.taken, each.rule))[:BREAKER_RULES]:
+            counts[each.rule, "taken"], counts[each.rule, "spared"] = each.taken, each.spared
+        self._metrics.show_breaker(plan.bound, counts)
+        found = {each.rule: each for each in plan.rules if each.spared}
+        if self._open is None:  # a former leader has reported these
+            self._open = {fault.rule for node in self._nodes.values() for fault in decode_spared(node.spared)}
+        for rule in sorted(set(found) - self._open)[:BREAKER_RULES]:
+            self._events.record(self._about, "HealthBreakerOpened", _opened(found[rule], plan.bound), type="Warning")
+        for rule in sorted(self._open - set(found))[:BREAKER_RULES]:
+            text = f"{rule}: no more than {plan.bound} cards report it; all of them are away until they are well"
+            self._events.record(self._about, "HealthBreakerClosed", text, type="Normal")
+        self._open = set(found)
+
+    async def _write(self, plan: BreakerPlan) -> bool:
+        """Writes the annotation of each node that shows another one; returns false if a write failed."""
+        complete = True
+        for name, node in list(self._nodes.items()):
+            faults = plan.spared.get(name, frozenset())
+            desired = encode_spared(faults) if faults else ""
+            if node.spared == desired:
+                continue
+            body = {"metadata": {"annotations": {SPARED_ANNOTATION: desired or None}}}
+            try:
+                await self._client.merge_patch(NODES, name, body, uid=node.uid)
+            except NotFound:
+                continue
+            except (ApiError, ConnectionError, TimeoutError) as error:
+                _log.warning("node %s: %s cannot be written, tried again: %s", name, SPARED_ANNOTATION, error)
+                complete = False
+        return complete
+
+
+def _opened(count: RuleCount, bound: int) -> str:
+    return (
+        f"{count.rule}: {count.taken + count.spared} cards report it; one rule takes at most {bound} away, so"
+        f" {count.spared} stay allocated; look at tessera health before you trust either"
+    )

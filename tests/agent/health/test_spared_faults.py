@@ -1,0 +1,116 @@
+"""Faults that the breaker spares: shown, not taken away; a lost card is never spared."""
+
+import asyncio
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.agent.health.conftest import EPOCH, Agent, Node, play
+
+from tessera.agent.health.events import (
+    CardProbed,
+    CardsListed,
+    FaultsSpared,
+    HardwareEventReported,
+    HealthEvent,
+    ProbeResult,
+)
+from tessera.agent.health.faults import HealthStateMachine
+from tessera.agent.health.policy import HealthPolicy
+from tessera.agent.inventory.device_health import DeviceScope, Reaction
+from tessera.api.nodes.card_faults import CardFault, CardRule
+from tessera.api.nodes.health import CardState
+from tessera.nvml.interface import GpuEvent, GpuEventKind, GpuUuid
+
+
+def test_a_spared_card_stays_allocated_and_is_taken_away_when_the_breaker_closes(node: Node) -> None:
+    async def story(node: Node, agent: Agent) -> None:
+        node.xid(48)
+        await asyncio.sleep(0.1)
+        assert agent.watch.card_faults() == (CardFault(node.one, "XID 48", int(EPOCH)),)
+        assert agent.watch.is_unhealthy(node.one)
+        node.spared = frozenset({CardRule(node.one, "XID 48")})
+        node.xid(63)  # any change has the agent look at its Node
+        await asyncio.sleep(2)
+        assert not agent.watch.is_unhealthy(node.one)
+        found = agent.watch.describe(node.one)
+        assert (found.state, "breaker is open" in found.next) == (CardState.DEGRADED, True)
+        assert {(each.source, each.spared) for each in found.evidence} == {("XID 48", True), ("XID 63", False)}
+        assert agent.watch.card_faults() == (CardFault(node.one, "XID 48", int(EPOCH)),)
+        assert agent.watch.condition().reason == "CardDegraded"
+        assert "spared by the breaker" in agent.watch.condition().message
+        node.spared = frozenset()
+        node.xid(63)
+        await asyncio.sleep(2)
+        assert agent.watch.describe(node.one).state == CardState.NEEDS_RESET
+        assert [reason for reason, _ in node.told] == ["GpuUnhealthy", "GpuDegraded", "GpuUnhealthy"]
+
+    play(node, story)
+
+
+def test_a_spared_card_is_not_reset(node: Node) -> None:
+    async def story(node: Node, agent: Agent) -> None:
+        node.spared = frozenset({CardRule(node.one, "XID 48")})
+        node.xid(63)
+        await asyncio.sleep(2)
+        node.xid(48)
+        await asyncio.sleep(200)
+        assert agent.was_reset == []
+
+    node.resets = True
+    play(node, story)
+
+
+def test_a_lost_card_is_never_spared_nor_listed(node: Node) -> None:
+    async def story(node: Node, agent: Agent) -> None:
+        node.spared = frozenset({CardRule(node.one, "probe"), CardRule(node.one, "XID 79")})
+        node.xid(79)
+        node.machine.lose(GpuUuid(node.one))
+        await asyncio.sleep(2)
+        assert agent.watch.is_unhealthy(node.one)
+        assert agent.watch.describe(node.one).state == CardState.LOST
+        assert {fault.rule for fault in agent.watch.card_faults()} == {"XID 79"}
+
+    play(node, story)
+
+
+CARDS = (GpuUuid("GPU-1"), GpuUuid("GPU-2"))
+EVENTS: st.SearchStrategy[HealthEvent] = st.one_of(
+    st.builds(
+        lambda gpu, xid: HardwareEventReported(GpuEvent(kind=GpuEventKind.XID, gpu=gpu, xid=xid)),
+        st.sampled_from(CARDS),
+        st.sampled_from([48, 63, 79, 94, 109]),
+    ),
+    st.builds(CardProbed, gpu=st.sampled_from(CARDS), result=st.sampled_from(ProbeResult)),
+    st.builds(
+        FaultsSpared,
+        st.frozensets(st.builds(CardRule, st.sampled_from(CARDS), st.sampled_from(["XID 48", "XID 79", "probe"]))),
+    ),
+)
+
+
+@given(st.lists(EVENTS, max_size=30))
+def test_a_lost_card_is_not_given_out_and_a_spared_one_is_unless_another_fault_holds_it(
+    events: list[HealthEvent],
+) -> None:
+    health = HealthStateMachine(HealthPolicy())
+    health.handle(CardsListed(frozenset(CARDS)), 0.0)
+    for number, event in enumerate(events):
+        changes = health.handle(event, float(number))
+        for change in changes:
+            assert health.health_of(change.scope) == change.after
+    for gpu in CARDS:
+        faults = [fault for fault in health.faults() if fault.scope.gpu == gpu]
+        found = health.health_of(DeviceScope(gpu))
+        if any(fault.lost for fault in faults):
+            assert found.reaction is Reaction.REBOOT
+        elif all(health.spares(fault) or fault.reaction < Reaction.DRAIN for fault in faults):
+            assert found.healthy
+            assert not health.needs_reset(gpu)
+        else:
+            assert not found.healthy
+
+
+def test_the_event_survives_a_record() -> None:
+    event = FaultsSpared(frozenset({CardRule("GPU-1", "XID 48")}))
+    assert msgspec.convert(msgspec.to_builtins(event), type=FaultsSpared) == event
