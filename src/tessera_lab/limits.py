@@ -44,3 +44,21 @@ LAB_XID = Limit(
     "an XID that a lab's card reports",
     "NVIDIA's catalogue ends below 200",
 )
+LAB_SCENARIO = Limit(
+    32_768,
+    "characters",
+    "a scenario of a lab",
+    "a hundred steps fit; the request to the control socket has twice as many bytes",
+)
+LAB_SCENARIO_PARTS = Limit(
+    100,
+    "entries",
+    "series of pods, rules and steps of a scenario, each",
+    "they are looked through every five seconds",
+)
+LAB_SCENARIO_PODS = Limit(
+    500,
+    "pods",
+    "pods of a series that exist at a time",
+    "a lab runs as many within seconds",
+)

@@ -1,5 +1,6 @@
 """Cards of a lab break and are mended by hand, pods take memory, and Tessera acts on what it sees."""
 
+import json
 from typing import Any
 
 import pytest
@@ -91,3 +92,24 @@ def test_a_pod_that_takes_its_neighbours_memory_is_ended(shared: RunningLab) -> 
     assert shared.get("pod", "neighbour")["status"]["phase"] == "Running"
     reasons = shared.kubectl("get", "events", "--field-selector=involvedObject.name=hog", "-o", "name", "-o", "yaml")
     assert "GpuMemoryProcessTerminated" in reasons
+
+
+def test_a_scenario_plays_until_it_is_stopped(cluster: RunningLab) -> None:
+    assert "idle-holder " in cluster.tessera("lab", "scenario")
+    assert "did you mean idle-holder?" in cluster.tessera("lab", "scenario", "idle-holdr", fails=True)
+    file = cluster.folder / "My scenario.yaml"
+    file.write_text("about: x\nlasts: soon\n")
+    assert "a span is a number" in cluster.tessera("lab", "scenario", str(file), fails=True)
+    step = {"at": "10s", "card": "node-1/1", "fault": "heat"}
+    file.write_text(json.dumps({"about": "x", "lasts": "2m", "steps": [step]}))
+    assert "My-scenario plays" in cluster.tessera("lab", "scenario", str(file))
+    cluster.eventually(lambda: "My-scenario is over" in cluster.tessera("lab", "scenario"))
+    assert is_hot(cluster)
+    assert "is stopped" in cluster.tessera("lab", "scenario", "--stop")
+    cluster.eventually(lambda: "no scenario plays" in cluster.tessera("lab", "scenario"))
+    pass_time(cluster, 30)
+    assert not is_hot(cluster)
+
+
+def is_hot(cluster: RunningLab) -> bool:
+    return "hw_thermal" in cluster.tessera("top", "--by", "cards")

@@ -9,6 +9,7 @@ from tessera.cli.base.connection import report_errors
 from tessera.cli.base.console import say, say_document, say_json
 from tessera_lab.cli.lab_cards import break_command, mend_command, use_memory_command
 from tessera_lab.cli.lab_folder_option import dir_option, running_lab_folder
+from tessera_lab.cli.lab_scenario import scenario_command
 
 if TYPE_CHECKING:
     from tessera_lab.daemon.lab_folder import LabState
@@ -250,5 +251,5 @@ def serve(folder: Path | None, **options: Any) -> None:
     serve_lab(_folder(folder), LabOptions(**options), commands)
 
 
-for _each in (break_command, mend_command, use_memory_command):
+for _each in (break_command, mend_command, use_memory_command, scenario_command):
     command.add_command(_each)

@@ -45,6 +45,7 @@ from tessera_lab.daemon.card_requests import card_handlers
 from tessera_lab.daemon.control_socket import RequestHandler, format_gpu_list, serve_control_socket
 from tessera_lab.daemon.lab_folder import LabState, lock_folder, publish_state
 from tessera_lab.daemon.pod_pages import pod_page_getter
+from tessera_lab.daemon.scenario_control import ScenarioControl
 from tessera_lab.experiments.scenarios import article_registries
 from tessera_lab.installation.image_resolver import SimulatedResolver
 from tessera_lab.installation.install import TesseraCommands, build_entrypoint, install_tessera
@@ -153,6 +154,8 @@ class LabProcess:
         cluster = self._cluster = SimulatedCluster(
             self._nodes, clock=clock, options=self._cluster_options(), entrypoint=build_entrypoint(self._commands)
         )
+        cards = LabCards(cluster.nodes)
+        scenarios = ScenarioControl(cards, cluster.client("lab-scenario"), cluster.hardware_clock)
         authority = CertificateAuthority(clock.now())
         front = HttpServer(cluster.server, authority, port=self._lab_options.port)
         await front.start()
@@ -161,7 +164,8 @@ class LabProcess:
             async with (
                 pod_page_getter(self._network) as cluster.server.parts.get_page,
                 cluster.running(),
-                serve_control_socket(self._folder, self._control_handlers(cluster)),
+                scenarios.running(),
+                serve_control_socket(self._folder, self._control_handlers(cluster, cards, scenarios)),
             ):
                 await self._wait_until_usable(cluster, clock)
                 self._is_usable = True
@@ -240,9 +244,11 @@ class LabProcess:
             if spec.cards
         )
 
-    def _control_handlers(self, cluster: SimulatedCluster) -> dict[str, RequestHandler]:
-        cards = LabCards(cluster.nodes)
-        answers: dict[str, RequestHandler] = {"smi": self._smi, "reboot": self._reboot, **card_handlers(cards)}
+    def _control_handlers(
+        self, cluster: SimulatedCluster, cards: LabCards, scenarios: ScenarioControl
+    ) -> dict[str, RequestHandler]:
+        answers: dict[str, RequestHandler] = {"smi": self._smi, "reboot": self._reboot}
+        answers |= {**card_handlers(cards), **scenarios.handlers()}
         catalogue = cluster.options.catalogue
         if catalogue is not None:
             answers["resolve"] = lambda query: _resolve_image(SimulatedResolver(catalogue, cluster.clock), query)

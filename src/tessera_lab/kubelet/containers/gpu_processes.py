@@ -83,6 +83,14 @@ class GpuContainer:
         if activity is not None:
             self._machine.set_process_activity(pid, activity)
 
+    def memory_size(self, device: DeviceUuid) -> int:
+        """Bytes of memory of a device.
+
+        Raises:
+            NvmlError: the card is lost, or the device is gone.
+        """
+        return self._machine.memory(MigUuid(device)).total
+
     def _present(self, device: DeviceUuid) -> int | None:
         """The process on the device; ``None`` also if it died with its card."""
         pid = self.pids.get(device)
