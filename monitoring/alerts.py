@@ -11,9 +11,19 @@ import msgspec
 
 #: Slowdowns that a site can end. The others are normal: an idle card, a power limit, clocks that somebody has set.
 _SLOWDOWNS = "hw_slowdown|hw_thermal|hw_power_brake|sw_thermal"
-#: Degrees Celsius. Data-center cards slow down from about 87 on (NVIDIA's data sheets of A100 and H100: GPU 85 to 90,
-#: memory 95); no series has the limits of a card.
+#: Degrees Celsius below the temperature at which a card slows itself down.
+_NEAR = 3
+#: Degrees Celsius, for cards that report no limits. Data-center cards slow down from about 87 on (NVIDIA's data sheets
+#: of A100 and H100: GPU 85 to 90, memory 95).
 _HOT, _HOT_MEMORY = 85, 95
+#: A card is hot near its own limit, or beyond its normal operation, or beyond the numbers above.
+_IS_HOT = f"""\
+tessera:gpu_temperature:celsius > on (node, gpu) (tessera:gpu_slowdown_temperature:celsius - {_NEAR})
+or tessera:gpu_temperature_margin:celsius < 0
+or tessera:gpu_memory_temperature:celsius > on (node, gpu) tessera:gpu_memory_temperature_limit:celsius
+or (tessera:gpu_temperature:celsius unless on (gpu) tessera:gpu_slowdown_temperature:celsius) > {_HOT}
+or (tessera:gpu_memory_temperature:celsius unless on (gpu) tessera:gpu_memory_temperature_limit:celsius)
+  > {_HOT_MEMORY}"""
 #: Lost or replaced nodes in an hour that are a loop and no accident.
 _LOOP = 3
 
@@ -87,11 +97,11 @@ _CARDS = (
     ),
     Alert(
         name="TesseraGpuHot",
-        expr=f"tessera:gpu_temperature:celsius > {_HOT}\nor tessera:gpu_memory_temperature:celsius > {_HOT_MEMORY}",
+        expr=_IS_HOT,
         hold="10m",
         severity="warning",
-        summary="Card {{ $labels.gpu }} of node {{ $labels.node }} is hot.",
-        description="Run: kubectl describe node {{ $labels.node }}, then look at the node's fans and air.",
+        summary="Card {{ $labels.gpu }} of node {{ $labels.node }} is hot: near the limit of the card.",
+        description="Run: tessera top --node {{ $labels.node }} --by cards, then look at the node's fans and air.",
     ),
     Alert(
         name="TesseraGpuMemoryNearlyFull",

@@ -173,7 +173,17 @@ CARD = Board(
                     Query(_card("tessera_gpu_remapped_uncorrectable_rows_total"), f"{_PER_CARD} uncorrectable"),
                     Query(_card("tessera_gpu_row_remap_pending"), f"{_PER_CARD} pending"),
                 ),
-                chart("Last XID", "none", Query('DCGM_FI_DEV_XID_ERROR{hostname=~"$node", UUID=~"$gpu"}', "{{UUID}}")),
+                chart("Last XID", "none", Query(_card("tessera_gpu_last_xid"), _PER_CARD)),
+                chart(
+                    "Degrees left until the card slows itself down",
+                    "celsius",
+                    Query(
+                        f"tessera:gpu_slowdown_temperature:celsius{_CARD} "
+                        f"- on (node, gpu) tessera:gpu_temperature:celsius{_CARD}",
+                        _PER_CARD,
+                    ),
+                    meaning="Cards that do not report their limit are missing.",
+                ),
                 bars(
                     "Devices without a quantity",
                     "none",

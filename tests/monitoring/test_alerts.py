@@ -131,10 +131,30 @@ CASES: Mapping[str, Case] = {
         {'tessera_driver_next_kernel_covered{pool="rhel9", kernel="5.14"}': 1},
     ),
 }
+#: Temperatures that other cards bear.
+HOT_FOR_THIS_CARD: Series = {
+    f"tessera_gpu_temperature_celsius{{{CARD}}}": 78,
+    f"tessera_gpu_slowdown_temperature_celsius{{{CARD}}}": 80,
+}
+HOT_MEMORY_FOR_THIS_CARD: Series = {
+    f"tessera_gpu_memory_temperature_celsius{{{CARD}}}": 86,
+    f"tessera_gpu_memory_temperature_limit_celsius{{{CARD}}}": 85,
+}
+#: Temperatures that are high, and that this card bears.
+WARM: Series = {
+    f"tessera_gpu_temperature_celsius{{{CARD}}}": 88,
+    f"tessera_gpu_slowdown_temperature_celsius{{{CARD}}}": 95,
+    f"tessera_gpu_temperature_margin_celsius{{{CARD}}}": 2,
+    f"tessera_gpu_memory_temperature_celsius{{{CARD}}}": 99,
+    f"tessera_gpu_memory_temperature_limit_celsius{{{CARD}}}": 105,
+}
 #: A second way to the same alert.
 MORE = [
     ("TesseraAgentSilent", {f"up{{{AGENT}}}": 1, f"tessera_sample_timestamp_seconds{{{AGENT}}}": NEVER}, AGENT_LABELS),
     ("TesseraGpuHot", {f"tessera_gpu_memory_temperature_celsius{{{CARD}}}": 99}, CARD_LABELS),
+    ("TesseraGpuHot", HOT_FOR_THIS_CARD, CARD_LABELS),
+    ("TesseraGpuHot", {f"tessera_gpu_temperature_margin_celsius{{{CARD}}}": -2}, CARD_LABELS),
+    ("TesseraGpuHot", HOT_MEMORY_FOR_THIS_CARD, CARD_LABELS),
     ("TesseraProvisioningLoop", {"tessera_replaced_nodes_total": "0+1x300"}, {}),
     (
         "TesseraGpuMemoryNearlyFull",
@@ -193,6 +213,10 @@ def test_an_alert_fires_for_the_same_problem_seen_otherwise(
     promtool: Promtool, name: str, given: Series, labels: Mapping[str, str]
 ) -> None:
     promtool.test_rules(check(BY_NAME[name], given, labels))
+
+
+def test_a_card_is_not_hot_below_its_own_limits(promtool: Promtool) -> None:
+    promtool.test_rules(check(BY_NAME["TesseraGpuHot"], WARM, None))
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)

@@ -76,6 +76,17 @@ class MeteringLibrary(NvmlLibrary):
         assert sensor.value == 0
         celsius._obj.value = round(self.measured(device, Quantity.TEMPERATURE))
 
+    def c_nvmlDeviceGetTemperatureThreshold(self, device: Any, threshold: Any, celsius: Any) -> None:
+        limits = {
+            0: Quantity.SHUTDOWN_TEMPERATURE,
+            1: Quantity.SLOWDOWN_TEMPERATURE,
+            2: Quantity.MEMORY_TEMPERATURE_LIMIT,
+        }
+        celsius._obj.value = round(self.measured(device, limits[threshold.value]))
+
+    def c_nvmlDeviceGetMarginTemperature(self, device: Any, margin: Any) -> None:
+        margin._obj.marginTemperature = round(self.measured(device, Quantity.TEMPERATURE_MARGIN))
+
     def c_nvmlDeviceGetPowerUsage(self, device: Any, milliwatts: Any) -> None:
         milliwatts._obj.value = round(1000 * self.measured(device, Quantity.POWER))
 

@@ -36,6 +36,12 @@ class Quantity(Enum):
     # Degrees Celsius.
     TEMPERATURE = "temperature"
     MEMORY_TEMPERATURE = "memory_temperature"
+    # The card's own limits: where it slows down, where it switches off, and the most for its memory.
+    SLOWDOWN_TEMPERATURE = "slowdown_temperature"
+    SHUTDOWN_TEMPERATURE = "shutdown_temperature"
+    MEMORY_TEMPERATURE_LIMIT = "memory_temperature_limit"
+    # Degrees that are left until the highest temperature of normal operation; below 0 beyond it.
+    TEMPERATURE_MARGIN = "temperature_margin"
     # Watts; joules since the driver was loaded.
     POWER = "power"
     POWER_LIMIT = "power_limit"

@@ -49,6 +49,7 @@ POD_WASTED = Family(
     "tessera_pod_gpu_wasted_seconds_total", COUNTER, "GPU-seconds of a lease in the states never_used, idle or resident"
 )
 INFO = Family("tessera_gpu_info", GAUGE, "1 for each card, with its properties")
+LAST_XID = Family("tessera_gpu_last_xid", GAUGE, XID_48.help)
 THROTTLED = Family("tessera_gpu_throttled", GAUGE, "1 while a card is slowed down for this reason, else 0")
 UNAVAILABLE = Family("tessera_metric_unavailable", GAUGE, "devices on which a quantity is not measured, by reason")
 CUT = Family("tessera_pod_series_cut", GAUGE, "leases without series of their own, for the limit --max-series")
@@ -183,6 +184,7 @@ class _Renderer:
         if info.uuid in self._sample.nvlink_rates:
             dcgm.add(of_dialect(NVLINK_48, NVLINK_49, names), self._sample.nvlink_rates[info.uuid])
         dcgm.add(of_dialect(XID_48, XID_49, names), last_xid)
+        self.page.add(LAST_XID, {"gpu": info.uuid}, last_xid)
         properties = {
             "gpu": info.uuid,
             "index": str(info.index),

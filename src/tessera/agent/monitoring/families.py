@@ -161,6 +161,18 @@ _ROWS: Mapping[Quantity, _Row] = {
     Quantity.MEMORY_TEMPERATURE: _Row(
         "temperature of the memory", "memory_temperature_celsius", "DEV_MEMORY_TEMP", "DEV_MEMORY_TEMP_CELSIUS", "C"
     ),
+    Quantity.SLOWDOWN_TEMPERATURE: _Row(
+        "temperature of the GPU at which the card slows itself down", "slowdown_temperature_celsius"
+    ),
+    Quantity.SHUTDOWN_TEMPERATURE: _Row(
+        "temperature of the GPU at which the card switches itself off", "shutdown_temperature_celsius"
+    ),
+    Quantity.MEMORY_TEMPERATURE_LIMIT: _Row(
+        "highest temperature of the memory in normal operation", "memory_temperature_limit_celsius"
+    ),
+    Quantity.TEMPERATURE_MARGIN: _Row(
+        "degrees left until the highest temperature of normal operation", "temperature_margin_celsius"
+    ),
     Quantity.POWER: _Row("power draw", "power_watts", "DEV_POWER_USAGE", "DEV_BOARD_POWER_WATTS", "W"),
     Quantity.POWER_LIMIT: _Row("power limit in force", "power_limit_watts"),
     Quantity.ENERGY: _Row(

@@ -97,6 +97,22 @@ def _temperature(nvml: Any, handle: Any) -> tuple[float, ...]:
     return (nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),)
 
 
+def _slowdown_temperature(nvml: Any, handle: Any) -> tuple[float, ...]:
+    return (nvml.nvmlDeviceGetTemperatureThreshold(handle, nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),)
+
+
+def _shutdown_temperature(nvml: Any, handle: Any) -> tuple[float, ...]:
+    return (nvml.nvmlDeviceGetTemperatureThreshold(handle, nvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN),)
+
+
+def _memory_temperature_limit(nvml: Any, handle: Any) -> tuple[float, ...]:
+    return (nvml.nvmlDeviceGetTemperatureThreshold(handle, nvml.NVML_TEMPERATURE_THRESHOLD_MEM_MAX),)
+
+
+def _temperature_margin(nvml: Any, handle: Any) -> tuple[float, ...]:
+    return (nvml.nvmlDeviceGetMarginTemperature(handle),)
+
+
 def _power(nvml: Any, handle: Any) -> tuple[float, ...]:
     return (nvml.nvmlDeviceGetPowerUsage(handle) / 1000,)
 
@@ -139,6 +155,10 @@ _GETTERS: Sequence[tuple[Callable[[Any, Any], tuple[float, ...]], tuple[Quantity
     (_sm_clock, (Quantity.SM_CLOCK,)),
     (_memory_clock, (Quantity.MEMORY_CLOCK,)),
     (_temperature, (Quantity.TEMPERATURE,)),
+    (_slowdown_temperature, (Quantity.SLOWDOWN_TEMPERATURE,)),
+    (_shutdown_temperature, (Quantity.SHUTDOWN_TEMPERATURE,)),
+    (_memory_temperature_limit, (Quantity.MEMORY_TEMPERATURE_LIMIT,)),
+    (_temperature_margin, (Quantity.TEMPERATURE_MARGIN,)),
     (_power, (Quantity.POWER,)),
     (_power_limit, (Quantity.POWER_LIMIT,)),
     (_energy, (Quantity.ENERGY,)),

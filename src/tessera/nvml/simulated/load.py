@@ -19,6 +19,11 @@ _GPM_SINCE = (9, 0)
 _MHZ = 1e6
 #: Rule: degrees Celsius of an idle card, and how many more a busy one has.
 _IDLE_TEMPERATURE, _HEAT = 32.0, 45.0
+#: First compute capability with a temperature margin (nvml.h: Ada).
+_MARGIN_SINCE = (8, 9)
+#: Rule: every card has the limits that ``nvidia-smi -q`` shows for an A100: highest in normal operation, slowdown,
+#: shutdown, and highest of the memory.
+_OPERATING_LIMIT, _SLOWDOWN, _SHUTDOWN, _MEMORY_LIMIT = 85.0, 89.0, 92.0, 95.0
 #: Rule: the share of its power limit that an idle card draws.
 _IDLE_POWER = 0.15
 #: Rule: clock of an idle card, hertz.
@@ -91,6 +96,9 @@ def measure_card(card: SimCard, energy: float, *, first: bool) -> Measurements:
         Quantity.MEMORY_CLOCK: board.memory_mhz * _MHZ,
         Quantity.TEMPERATURE: _IDLE_TEMPERATURE + _HEAT * load,
         Quantity.MEMORY_TEMPERATURE: _IDLE_TEMPERATURE + _HEAT * load,
+        Quantity.SLOWDOWN_TEMPERATURE: _SLOWDOWN,
+        Quantity.SHUTDOWN_TEMPERATURE: _SHUTDOWN,
+        Quantity.MEMORY_TEMPERATURE_LIMIT: _MEMORY_LIMIT,
         Quantity.POWER: card_power(card),
         Quantity.POWER_LIMIT: board.watts,
         Quantity.ENERGY: energy,
@@ -109,6 +117,10 @@ def measure_card(card: SimCard, energy: float, *, first: bool) -> Measurements:
     else:
         _add_activities(card, load, values, absent, first=first)
     values |= {Quantity(name): value for name, value in card.measured.items()}
+    if card.gpu_model.compute_capability >= _MARGIN_SINCE:
+        values.setdefault(Quantity.TEMPERATURE_MARGIN, _OPERATING_LIMIT - values[Quantity.TEMPERATURE])
+    else:
+        absent[Quantity.TEMPERATURE_MARGIN] = Absence.NOT_SUPPORTED
     return Measurements({each: value for each, value in values.items() if each not in absent}, absent)
 
 
