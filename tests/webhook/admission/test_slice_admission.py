@@ -11,7 +11,7 @@ from tessera.webhook.admission import slice_admission
 from tessera.webhook.admission.json_patch import Operation
 from tessera.webhook.admission.json_patch import apply_operations as with_patch
 from tessera.webhook.admission.review import Reviewer, ReviewError
-from tessera.webhook.base.budget import PodRefused
+from tessera.webhook.base.budget import PodRefused, Rule
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNode
 
@@ -332,14 +332,16 @@ def request(body: dict[str, Any] | None, operation: str = "CREATE") -> bytes:
 
 
 def test_a_review_is_answered_with_a_json_patch() -> None:
-    counted: list[str] = []
-    reviewer = Reviewer(A100, counted.append)
+    counted: list[tuple[str, Rule | None]] = []
+    reviewer = Reviewer(A100, lambda verdict, rule: counted.append((verdict, rule)))
     answer = msgspec.json.decode(reviewer.review(request(pod(asking({"nvidia.com/mig-3g.20gb": "1"})))))
     assert (answer["apiVersion"], answer["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
     response = answer["response"]
     assert (response["uid"], response["allowed"], response["patchType"]) == ("u", True, "JSONPatch")
     assert msgspec.json.decode(base64.b64decode(response["patch"]))[0]["path"] == "/spec/schedulingGates"
-    assert counted == ["patched"]
+    reviewer.review(request(pod(asking({"nvidia.com/mig-3g.21gb": "1"}))))
+    reviewer.review(request(pod({}) | {"spec": {**pod({})["spec"], "nodeName": "n1"}}))
+    assert counted == [("patched", None), ("refused", Rule.UNKNOWN_PROFILE), ("untouched", None)]
 
 
 def test_a_review_of_a_pod_without_slices_has_no_patch() -> None:

@@ -136,6 +136,8 @@ def test_every_review_is_counted_by_what_came_of_it() -> None:
             for verdict, count in counted.items():
                 assert f'tessera_reviews_total{{verdict="{verdict}"}} {count}.0' in text
             assert "tessera_review_seconds_count 6.0" in text
+            assert 'tessera_refusals_total{rule="requirement"} 1.0' in text
+            assert 'tessera_refusals_total{rule="quota"} 0.0' in text
 
     in_lab(story)
 

@@ -20,7 +20,7 @@ from tessera.text import one_line
 from tessera.webhook.admission.json_patch import Operation, apply_operations
 from tessera.webhook.admission.requirements import translate_requirements
 from tessera.webhook.admission.slice_admission import patch_for_slices
-from tessera.webhook.base.budget import PodRefused, SpendTime, spend_nothing
+from tessera.webhook.base.budget import PodRefused, Rule, SpendTime, spend_nothing
 from tessera.webhook.nodes.capabilities import Capabilities
 
 
@@ -42,7 +42,7 @@ def decide_admission(
     spec = translated.get("spec") or {}
     nodes = capabilities.selected_by(spec, spend)
     if why := share_count_refusal(spec, nodes, capabilities):
-        raise PodRefused(why)
+        raise PodRefused(Rule.SHARE_COUNT, why)
     return [*first, *patch_for_slices(translated, capabilities, nodes, spend)]
 
 

@@ -18,7 +18,7 @@ from tessera.kube.quantity import parse_quantity
 from tessera.mig.names import parse_profile_name
 from tessera.text import one_line
 from tessera.webhook.admission.json_patch import Operation, add_operation
-from tessera.webhook.base.budget import PodRefused
+from tessera.webhook.base.budget import PodRefused, Rule
 
 Json = Mapping[str, Any]
 
@@ -101,8 +101,9 @@ def refuse_other_charges(spec: Json, charges: Sequence[QuotaCharge]) -> None:
         if not _is_amount(amount, gigabytes):
             because = f"its slices are charged {gigabytes}Gi" if gigabytes else "it is charged for no slices"
             raise PodRefused(
+                Rule.QUOTA,
                 f'container "{one_line(name)}": asks for {one_line(amount)} of {QUOTA_RESOURCE}, but {because}; ask '
-                f"for slices ({MIG_RESOURCE_PREFIX}3g.20gb) and leave this resource out: admission writes the amount"
+                f"for slices ({MIG_RESOURCE_PREFIX}3g.20gb) and leave this resource out: admission writes the amount",
             )
 
 

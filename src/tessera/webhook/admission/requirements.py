@@ -23,7 +23,7 @@ from tessera.api.pods.size_limits import PodSize
 from tessera.offers.requirements import Requirements
 from tessera.offers.selection import Nodes, NoOfferFits, OfferChoice, RestrictionKind, choose_offer
 from tessera.webhook.admission.json_patch import Operation, add_operation
-from tessera.webhook.base.budget import PodRefused, SpendTime, refuse_oversized, spend_nothing
+from tessera.webhook.base.budget import PodRefused, Rule, SpendTime, refuse_oversized, spend_nothing
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.restriction import read_restriction, required_terms
 
@@ -55,7 +55,7 @@ def translate_requirements(
     try:
         requirements = requirements_of(annotations, requested, capabilities.gpu_resources)
     except RequirementError as error:
-        raise PodRefused(str(error)) from None
+        raise PodRefused(Rule.REQUIREMENT, str(error)) from None
     if requirements is None or not spec.get("containers"):
         return ()  # the API server reports that a pod without containers is wrong
     nodes = capabilities.selected_by(spec, spend)
@@ -85,7 +85,7 @@ def _choose(requirements: Requirements, nodes: Nodes, capabilities: Capabilities
         where=where,
     )
     if isinstance(choice, NoOfferFits):
-        raise PodRefused(choice.text)
+        raise PodRefused(Rule.NO_OFFER, choice.text)
     return choice
 
 

@@ -17,7 +17,7 @@ from tessera.limits.processes import REVIEW_BODY
 from tessera.text import one_line
 from tessera.webhook.admission.decision import decide_admission
 from tessera.webhook.admission.pod_schema import PodSchema, Spec, size_of
-from tessera.webhook.base.budget import PodRefused, ReviewBudget, refuse_oversized
+from tessera.webhook.base.budget import PodRefused, ReviewBudget, Rule, refuse_oversized
 from tessera.webhook.nodes.capabilities import Capabilities
 
 
@@ -44,11 +44,11 @@ class _Review(msgspec.Struct, frozen=True, rename="camel"):
 
 T = TypeVar("T")
 
-#: Totals for /metrics: receives ``patched``, ``untouched`` or ``refused`` per review.
-CountVerdict = Callable[[str], None]
+#: Totals for /metrics: receives ``patched``, ``untouched`` or ``refused`` per review, and the rule of a refusal.
+CountVerdict = Callable[[str, Rule | None], None]
 
 
-def _count_nothing(_verdict: str) -> None:
+def _count_nothing(_verdict: str, _rule: Rule | None) -> None:
     """Counts nothing."""
 
 
@@ -78,7 +78,7 @@ class Reviewer:
         response: dict[str, Any] = {"uid": request.uid, "allowed": True}
         shape, pod = self._pod(request)
         if shape is None or pod is None or request.operation not in {"", "CREATE"}:
-            self._count_verdict("untouched")
+            self._count_verdict("untouched", None)
         else:
             response |= self._decide(shape, pod, budget)
         return msgspec.json.encode(
@@ -109,12 +109,12 @@ class Reviewer:
             refuse_oversized(size_of(shape.spec or Spec()))
             operations = decide_admission(pod, self._capabilities, budget.spend)
         except PodRefused as error:
-            self._count_verdict("refused")
+            self._count_verdict("refused", error.rule)
             return {"allowed": False, "status": {"code": 403, "reason": "Forbidden", "message": str(error)}}
         if not operations:
-            self._count_verdict("untouched")
+            self._count_verdict("untouched", None)
             return {}
-        self._count_verdict("patched")
+        self._count_verdict("patched", None)
         return {"patchType": "JSONPatch", "patch": base64.b64encode(msgspec.json.encode(operations)).decode()}
 
 

@@ -27,7 +27,7 @@ from tessera.offers.selection import Nodes
 from tessera.text import one_line
 from tessera.webhook.admission.json_patch import Operation
 from tessera.webhook.admission.quota_charges import ContainerWithSlices, compute_charges, refuse_other_charges
-from tessera.webhook.base.budget import PodRefused, SpendTime, spend_nothing
+from tessera.webhook.base.budget import PodRefused, Rule, SpendTime, spend_nothing
 from tessera.webhook.nodes.capabilities import MODEL_PROFILES, Capabilities, NodeSets
 from tessera.webhook.nodes.restriction import read_restriction
 
@@ -57,7 +57,7 @@ def patch_for_slices(
         asking = _containers_with_slices(spec, spend)
         held = pod_slices([one.slices for one in asking])
     except SliceRequestError as error:
-        raise PodRefused(f"{error}") from None
+        raise PodRefused(Rule.SLICE_REQUEST, f"{error}") from None
     static = not asking or _is_for_fixed_layouts(spec, asking, capabilities, nodes)
     charges = compute_charges(asking, held, spec)
     refuse_other_charges(spec, charges)
@@ -118,8 +118,9 @@ def _is_for_fixed_layouts(
         _refuse_unknown(profile, container, capabilities)
     on_demand = sorted(profiles.keys() & capabilities.possible)
     raise PodRefused(
+        Rule.MIXED_LAYOUTS,
         f"asks for {_join_resources(sorted(profiles))}, but {_join_resources(on_demand)} is cut on demand and the rest "
-        "stands on nodes with a fixed MIG layout; a pod gets its slices from one of them: use profiles of one kind"
+        "stands on nodes with a fixed MIG layout; a pod gets its slices from one of them: use profiles of one kind",
     )
 
 
@@ -151,14 +152,16 @@ def _refuse_unknown(profile: str, container: str, capabilities: Capabilities) ->
             "is a profile of no card in this cluster." if capabilities.on_demand else "is a profile of no NVIDIA card."
         )
     owner = "The cards of this cluster have" if capabilities.on_demand else "Known profiles are"
-    raise PodRefused(f"{where} {fault}{meant} {owner} {_join_profiles(capabilities.all_profiles)}.")
+    text = f"{where} {fault}{meant} {owner} {_join_profiles(capabilities.all_profiles)}."
+    raise PodRefused(Rule.UNKNOWN_PROFILE, text)
 
 
 def _refuse_bound(spec: Json) -> None:
     if spec.get("nodeName"):
         raise PodRefused(
+            Rule.BOUND,
             f'spec.nodeName is "{one_line(spec["nodeName"])}": a pod that asks for a slice cannot be bound by its '
-            "author, because the slice is placed first; use spec.nodeSelector or node affinity"
+            "author, because the slice is placed first; use spec.nodeSelector or node affinity",
         )
 
 
@@ -200,8 +203,9 @@ def refuse_foreign(spec: Json, capabilities: Capabilities) -> None:
         meant = suggest_resource(resource)
         if meant and resource not in capabilities.foreign:
             raise PodRefused(
+                Rule.FOREIGN_RESOURCE,
                 f'container "{one_line(container)}": {one_line(resource)} is a name of another slicer, and no node has '
-                f"it; here it is {one_line(meant)}: write that in limits"
+                f"it; here it is {one_line(meant)}: write that in limits",
             )
 
 

@@ -7,13 +7,50 @@ reason.
 
 import time
 from collections.abc import Callable
+from enum import Enum
 
 from tessera.api.pods.size_limits import PodSize, find_size_excess
 from tessera.limits.processes import REVIEW_TIME
 
 
+class Rule(Enum):
+    """The rules for which a pod is refused; the value is a label of ``tessera_refusals_total``."""
+
+    #: The pod exceeds a limit of :mod:`tessera.limits.pods`.
+    SIZE = "size"
+    #: The review used its time.
+    REVIEW_TIME = "review_time"
+    #: An annotation with a requirement is wrong.
+    REQUIREMENT = "requirement"
+    #: Nothing in the cluster fulfils the requirements.
+    NO_OFFER = "no_offer"
+    #: A container asks for several shares where one is allowed.
+    SHARE_COUNT = "share_count"
+    #: A request for slices contradicts itself.
+    SLICE_REQUEST = "slice_request"
+    #: No card has the profile.
+    UNKNOWN_PROFILE = "unknown_profile"
+    #: The profiles are of nodes of both kinds, on demand and fixed.
+    MIXED_LAYOUTS = "mixed_layouts"
+    #: The author bound the pod to a node.
+    BOUND = "bound"
+    #: The resource is that of another slicer.
+    FOREIGN_RESOURCE = "foreign_resource"
+    #: The author wrote a wrong amount of the quota resource.
+    QUOTA = "quota"
+
+
 class PodRefused(Exception):  # noqa: N818 - a verdict, not a fault
-    """The pod must not be created; the text is shown to its author."""
+    """The pod must not be created.
+
+    Args:
+        rule: the rule that it breaks.
+        text: is shown to its author.
+    """
+
+    def __init__(self, rule: Rule, text: str) -> None:
+        super().__init__(text)
+        self.rule = rule
 
 
 #: Called before each piece of work. Raises :class:`PodRefused` once the review has used its time.
@@ -43,8 +80,9 @@ class ReviewBudget:
         """
         if self._seconds() > self._end:
             raise PodRefused(
+                Rule.REVIEW_TIME,
                 f"the review of this pod took more than it may ({REVIEW_TIME}); give it fewer containers, resources, "
-                "annotations or alternatives of node affinity"
+                "annotations or alternatives of node affinity",
             )
 
 
@@ -55,4 +93,4 @@ def refuse_oversized(size: PodSize) -> None:
         PodRefused: the text names the part, the count and the limit.
     """
     if why := find_size_excess(size):
-        raise PodRefused(why)
+        raise PodRefused(Rule.SIZE, why)

@@ -2,6 +2,8 @@
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
+from tessera.webhook.base.budget import Rule
+
 #: The possible results of a review; ``malformed`` is a body that is no review of a pod.
 VERDICTS = ("patched", "untouched", "refused", "malformed")
 #: Seconds; a usual review takes less than a millisecond, and none may take more than a fifth of a second.
@@ -24,13 +26,19 @@ class WebhookMetrics:
             registry=self.registry,
         )
         self._reviews = {verdict: reviews.labels(verdict) for verdict in VERDICTS}
+        refusals = Counter(
+            "tessera_refusals", "Pods refused at creation, by the rule.", ["rule"], registry=self.registry
+        )
+        self._refusals = {rule: refusals.labels(rule.value) for rule in Rule}
         self._seconds = Histogram(
             "tessera_review_seconds", "Duration of a review.", buckets=_BUCKETS, registry=self.registry
         )
 
-    def count(self, verdict: str) -> None:
-        """Counts one review; the verdict is one of :data:`VERDICTS`."""
+    def count(self, verdict: str, rule: Rule | None = None) -> None:
+        """Counts one review; the verdict is one of :data:`VERDICTS`, and ``rule`` is that of a refusal."""
         self._reviews[verdict].inc()
+        if rule is not None:
+            self._refusals[rule].inc()
 
     def observe(self, seconds: float) -> None:
         """Records the duration of a review."""
