@@ -21,8 +21,8 @@ $(VENV)/.dev: $(VENV)/.run requirements/dev.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	@touch $@
 
-demo: $(VENV)/.run  ## a slice on demand, end to end, on simulated cards
-	@$(BIN)/tessera demo
+demo: $(VENV)/.run  ## a slice on demand, end to end, on simulated cards; ARGS=--keep keeps the cluster
+	@$(BIN)/tessera demo $(ARGS)
 
 check: lint types layers fast  ## the inner loop: under a minute
 

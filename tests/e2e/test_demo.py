@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,15 @@ def test_the_demo_can_stay(temporary: Path, lab_folder: Path) -> None:
     assert (run.returncode, run.stderr) == (0, "")
     assert f"export KUBECONFIG={lab_folder / 'kubeconfig'}" in run.stdout
     env = {**os.environ, "KUBECONFIG": str(lab_folder / "kubeconfig"), "TESSERA_LAB": str(lab_folder)}
+    page = re.search(r"^Look at it in a browser: (http://localhost:\d+/)$", run.stdout, re.MULTILINE)
+    assert page is not None
+    with urllib.request.urlopen(page[1], timeout=TIMEOUT) as answer:
+        assert answer.status == 200
+    moving = ["kubectl", "get", "pods", "-A", "-l", "lab.tessera.dev/scenario=busy-cluster", "-o", "name"]
+    deadline = time.monotonic() + TIMEOUT
+    while not (pods := subprocess.run(moving, env=env, capture_output=True, text=True, timeout=180).stdout):
+        assert time.monotonic() < deadline
+    assert "pod/train-1" in pods
     command = ["kubectl", "get", "deployment", "vllm", "-o", "jsonpath={.status.readyReplicas}"]
     assert subprocess.run(command, env=env, capture_output=True, text=True, timeout=180).stdout == "1"
     again = demo(temporary, "--keep", TESSERA_LAB=str(lab_folder))

@@ -27,11 +27,15 @@ from tessera.kube.client.client import Client
 from tessera.kube.resources import DEPLOYMENTS, NODES, PODS, Node, Pod
 from tessera.kube.watch.cache import WatchEvent
 from tessera.kube.watch.informer import Informer, InformerGroup
+from tessera_lab.activity.library import builtin_text
 from tessera_lab.cli.progress import Progress
 from tessera_lab.daemon import control_socket, lab_folder
+from tessera_lab.daemon.scenario_control import ScenarioRequest
 
 NODE = "node-1"
 CARDS = "4xA100-40GB"
+#: The nodes of a demo that stays, and the scenario on them.
+KEPT_NODES, SCENARIO = f"{CARDS},4xH100-80GB", "busy-cluster"
 PROFILE = "3g.20gb"
 #: Latencies of the simulation, seconds; they show that pull and slicing overlap.
 PULL, SLICE = 1.0, 0.4
@@ -60,16 +64,20 @@ DEPLOYMENT = {
 }
 
 NEXT = """
-The simulated cluster goes on running. Try:
+The simulated cluster goes on running, and pods come, work and go in it: scenario {scenario}.
+Look at it in a browser: {page}
+Or try:
   export KUBECONFIG={kubeconfig}{path}
-  kubectl get nodes
-  kubectl scale deployment vllm --replicas 9      # eight fit four cards, one waits
-  tessera map
-  tessera why deployment/vllm
   tessera top
+  tessera map
+  tessera lab scenario                            # others, and what plays now
+  tessera lab break gpu node-2/0 --xid 79         # tessera why node/node-2 shows what follows
+  kubectl get nodes
+  kubectl scale deployment vllm --replicas 9      # eight fit four cards at most, so some wait
+  tessera why deployment/vllm
   kubectl get instaslice {node} -n instaslice-system -o json | jq .status.podAllocationResults
   kubectl delete deployment vllm
-For a live page of the cards, run tessera dashboard.
+For the live page of any other cluster, run tessera dashboard.
 End it with:
   tessera lab down
 """
@@ -128,8 +136,16 @@ def command(keep: bool) -> None:
     with _lab(progress, keep=keep) as lab:
         asyncio.run(_play(lab, progress, clock, keep=keep))
         if keep:
-            say_document(NEXT.format(kubeconfig=lab.kubeconfig, path=_path(), node=NODE))
+            _play_scenario(Path(lab.kubeconfig).parent)
+            text = NEXT.format(kubeconfig=lab.kubeconfig, path=_path(), node=NODE, page=lab.page, scenario=SCENARIO)
+            say_document(text)
     _summary(progress)
+
+
+def _play_scenario(folder: Path) -> None:
+    """Lets the kept cluster live."""
+    request = ScenarioRequest(name=SCENARIO, text=builtin_text(SCENARIO))
+    control_socket.send_request(folder, "scenario", msgspec.json.encode(request).decode())
 
 
 def _path() -> str:
@@ -140,14 +156,14 @@ def _path() -> str:
 @contextmanager
 def _lab(progress: Progress, *, keep: bool) -> Iterator[lab_folder.LabState]:
     """Starts a lab and removes it at the end of the block; with ``keep``, the default lab, which stays."""
-    arguments = ["--nodes", CARDS, "--image-pull", str(PULL), "--slice-latency", str(SLICE)]
+    arguments = ["--nodes", KEPT_NODES if keep else CARDS, "--image-pull", str(PULL), "--slice-latency", str(SLICE)]
     if keep:
         folder = lab_folder.default_folder()
         with progress.step(
             "starting a simulated cluster, installing Tessera (deploy/)",
-            f"simulated cluster is up, Tessera installed: 1 node, {CARDS}",
+            f"simulated cluster is up, Tessera installed: 2 nodes, {KEPT_NODES}",
         ):
-            lab = lab_folder.start(folder, arguments)
+            lab = lab_folder.start(folder, [*arguments, "--dashboard"])
         yield lab
         return
     with tempfile.TemporaryDirectory(prefix="tessera-demo-", ignore_cleanup_errors=True) as top:

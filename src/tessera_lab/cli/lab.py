@@ -98,6 +98,7 @@ def lab_options(function: Any) -> Any:
             click.option(
                 "--port", type=click.IntRange(0, 65535), default=0, help="Port of the API server; 0 for a free port."
             ),
+            click.option("--dashboard", is_flag=True, help="Serve the live page too; `lab status` shows its address."),
             click.option(
                 "--tessera/--no-tessera",
                 "installed",
@@ -143,7 +144,13 @@ def up(folder: Path | None, **options: Any) -> None:
     parse_system(options["system"], options["kernel"])
     parse_groups(options["groups"])
     state = lab_folder.start(_folder(folder), _arguments(options))
-    say(f"lab is up: {state.server}, {_simulation_speed(state)}", f"export KUBECONFIG={state.kubeconfig}")
+    say(
+        f"lab is up: {state.server}, {_simulation_speed(state)}", *_page(state), f"export KUBECONFIG={state.kubeconfig}"
+    )
+
+
+def _page(state: "LabState") -> list[str]:
+    return [f"live page: {state.page}"] if state.page else []
 
 
 def _simulation_speed(state: "LabState") -> str:
@@ -153,7 +160,7 @@ def _simulation_speed(state: "LabState") -> str:
 
 def _arguments(options: dict[str, Any]) -> list[str]:
     flags = ["--virtual-time"] * options["virtual_time"] + ["--no-tessera"] * (not options["installed"])
-    flags += ["--drivers"] * options["drivers"]
+    flags += ["--drivers"] * options["drivers"] + ["--dashboard"] * options["dashboard"]
     pairs = [("--nodes", options["nodes"]), ("--port", options["port"]), ("--publish-every", options["publish_every"])]
     pairs += [("--image-pull", options["image_pull"]), ("--slice-latency", options["slice_latency"])]
     pairs += [("--group", each) for each in options["groups"]] + [("--idle-time", options["idle_time"])]
@@ -196,7 +203,7 @@ def status(folder: Path | None, output: str) -> int:
         case _:
             time = "virtual" if state.virtual_time else "real"
             say(f"lab is up since {state.started}: {state.server}, process {state.pid}, {time} time")
-            say(_simulation_speed(state), f"export KUBECONFIG={state.kubeconfig}")
+            say(_simulation_speed(state), *_page(state), f"export KUBECONFIG={state.kubeconfig}")
     return 0
 
 

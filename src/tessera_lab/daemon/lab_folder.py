@@ -45,6 +45,7 @@ class LabState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         started: RFC 3339.
         registries: true if it has simulated registries, which ``resolve`` can query.
         groups: as given to ``--group``.
+        page: address of its live page; empty if it has none.
     """
 
     pid: int
@@ -55,6 +56,7 @@ class LabState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     started: str
     registries: bool = False
     groups: tuple[str, ...] = ()
+    page: str = ""
 
 
 def default_folder() -> Path:

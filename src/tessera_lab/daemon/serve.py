@@ -14,7 +14,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ from tessera_lab.cluster.options import parse_nodes, parse_system
 from tessera_lab.daemon.card_requests import card_handlers
 from tessera_lab.daemon.control_socket import RequestHandler, format_gpu_list, serve_control_socket
 from tessera_lab.daemon.lab_folder import LabState, lock_folder, publish_state
+from tessera_lab.daemon.live_page import serve_live_page
 from tessera_lab.daemon.pod_pages import pod_page_getter
 from tessera_lab.daemon.scenario_control import ScenarioControl
 from tessera_lab.experiments.scenarios import article_registries
@@ -110,6 +111,7 @@ class LabOptions(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[str, ...]
     idle_time: float
     port: int
+    dashboard: bool
     installed: bool
 
 
@@ -175,8 +177,10 @@ class LabProcess:
                     machine_seconds=self._lab_options.boot_time,
                     idle_seconds=self._lab_options.idle_time,
                 ):
-                    self._announce(front.url, authority, clock)
-                    await _wait_for_signal()
+                    path = self._write_kubeconfig(front.url, authority)
+                    async with serve_live_page(path) if self._lab_options.dashboard else nullcontext("") as page:
+                        self._announce(front.url, path, page, clock)
+                        await _wait_for_signal()
         finally:
             await front.close()
 
@@ -272,10 +276,13 @@ class LabProcess:
             raise ValueError(f"no node {name!r}; there are {', '.join(self._cluster.nodes)}")
         return found
 
-    def _announce(self, url: str, authority: CertificateAuthority, clock: Clock) -> None:
+    def _write_kubeconfig(self, url: str, authority: CertificateAuthority) -> Path:
         path = self._folder / "kubeconfig"
         path.touch(mode=0o600)
         path.write_text(kubeconfig(url, authority))
+        return path
+
+    def _announce(self, url: str, path: Path, page: str, clock: Clock) -> None:
         publish_state(
             self._folder,
             LabState(
@@ -287,6 +294,7 @@ class LabProcess:
                 started=rfc3339(clock.now()),
                 registries=self._lab_options.drivers,
                 groups=self._lab_options.groups,
+                page=page,
             ),
         )
 
