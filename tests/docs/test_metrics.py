@@ -8,6 +8,7 @@ import pytest
 from tessera.agent.base.options import MetricNames
 from tessera.agent.monitoring import exposition
 from tessera.agent.monitoring.families import GPU_FAMILIES, MIG_FAMILIES, Family, dcgm_families
+from tessera.agent.monitoring.findings import RULES
 from tessera.agent.monitoring.lease_states import LeaseState
 from tessera.agent.monitoring.sample import FIXED_MIG, SLICE, WHOLE
 from tessera.api.sharing.kinds import SharingKind
@@ -43,6 +44,6 @@ def test_no_row_is_about_a_series_that_does_not_exist() -> None:
 
 def test_reasons_and_kinds_are_those_of_the_program() -> None:
     words = [row[0].strip("`") for row in ROWS if len(row) == 2]
-    assert sorted(words) == sorted(each.value for each in (*Absence, *LeaseState))
+    assert sorted(words) == sorted([*(each.value for each in (*Absence, *LeaseState)), *RULES])
     for kind in (WHOLE, FIXED_MIG, SLICE, SharingKind.TIME_SLICING.value, SharingKind.MPS.value):
         assert f"`{kind}`" in PAGE

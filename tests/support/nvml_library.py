@@ -146,6 +146,12 @@ class NvmlLibrary:
         assert field.fieldId == 230
         field.nvmlReturn, field.value.uiVal = (3, 0) if action is None else (0, action)
 
+    def c_nvmlDeviceGetMaxPcieLinkGeneration(self, device: Any, generation: Any) -> None:
+        generation._obj.value = 4 if self.machine.attributes(self.gpu(device)).pcie_bandwidth else 0
+
+    def c_nvmlDeviceGetCurrPcieLinkWidth(self, _device: Any, width: Any) -> None:
+        width._obj.value = 16
+
     def c_nvmlDeviceGetAttributes_v2(self, device: Any, found: Any) -> None:
         told, struct = self.machine.mig_attributes(self.at(device)[1]), found._obj
         struct.memorySizeMB, struct.multiprocessorCount = told.memory_mib, told.multiprocessors

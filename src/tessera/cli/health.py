@@ -1,6 +1,7 @@
 """``tessera health``: the health of cards with evidence, holders and next step; explains errors."""
 
 import asyncio
+import contextlib
 import shutil
 import textwrap
 import time
@@ -144,8 +145,8 @@ def _summary(health: "FleetHealth", node: str | None) -> str:
 
 def _rule_line(rule: "RuleState") -> str:
     return (
-        f"Breaker open for {rule.rule}: {rule.taken + rule.spared} cards report it, {rule.taken} are not allocated,"
-        f" {rule.spared} stay allocated"
+        f"Breaker open for {rule.rule}: {rule.taken + rule.spared} cards report it: {rule.taken} not allocated,"
+        f" {rule.spared} still allocated"
     )
 
 
@@ -170,13 +171,17 @@ def _evidence(each: "Evidence", now: float) -> str:
     from tessera.observe.health_terms import UnknownTermError, explain_term
 
     part = f" of {each.part}" if each.part else ""
-    times = f"{each.count} times, last" if each.count > 1 else "once,"
-    when = f" {times} {age(now - each.last)} ago" if each.last else ""
+    if each.count > 1:
+        when = f" {each.count} times, last {age(now - each.last)} ago"
+    elif each.last > each.since:
+        when = f" for {age(now - each.since)}"
+    else:
+        when = f" once, {age(now - each.last)} ago" if each.last else ""
     spared = "; the breaker keeps the card allocated" if each.spared else ""
-    try:
-        meaning = explain_term(each.source).meaning if each.source.startswith("XID ") else each.text
-    except UnknownTermError:
-        meaning = each.text
+    meaning = each.text
+    if not meaning or meaning == each.source:
+        with contextlib.suppress(UnknownTermError):
+            meaning = explain_term(each.source).meaning
     asks = f", asks for {each.asks}" if each.asks != "attention" else ""
     return f"{each.source}{part}{when}{asks}: {meaning}{spared}"
 

@@ -29,6 +29,7 @@ class CardAttributes(msgspec.Struct, frozen=True, kw_only=True):
         fabric: cluster UUID and clique id of a card that has joined an NVLink fabric; ``None`` for any other.
         recovery_action: the driver's verdict, ``NVML_GPU_RECOVERY_ACTION_*`` (0: nothing is to be done); ``None``
             where the driver gives none.
+        pcie_bandwidth: bytes per second that its PCIe link carries in each direction; 0 when it cannot be read.
     """
 
     pci_class: int | None = None
@@ -36,6 +37,16 @@ class CardAttributes(msgspec.Struct, frozen=True, kw_only=True):
     ecc: bool = False
     fabric: tuple[str, str] | None = None
     recovery_action: int | None = None
+    pcie_bandwidth: float = 0.0
+
+
+#: Bytes per second of one PCIe lane in one direction by generation, without the coding (PCI-SIG's data rates).
+_LANE_RATES = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
+
+
+def pcie_bandwidth(generation: int, lanes: int) -> float:
+    """Bytes per second that a PCIe link carries in each direction; 0 for a generation that is not known."""
+    return _LANE_RATES.get(generation, 0.0) * lanes
 
 
 class NvLink(msgspec.Struct, frozen=True):

@@ -12,7 +12,15 @@ from pathlib import Path
 import pytest
 from tests.support.cgroups import cgroup_hierarchies
 
-from tessera.agent.base.processes import ContainerId, ProcessId, ProcessPod, ProcessTable, parse_cgroup, parse_start
+from tessera.agent.base.processes import (
+    ContainerId,
+    ProcessId,
+    ProcessPod,
+    ProcessTable,
+    parse_cgroup,
+    parse_cpu_ticks,
+    parse_start,
+)
 from tessera.api.names import PodUid
 
 UID = PodUid("1c5e1e1f-0f3e-4a0b-9a2e-5d1b6c7d8e9f")
@@ -239,3 +247,18 @@ def test_the_kernel_has_the_same_notation(child: subprocess.Popen[bytes]) -> Non
                 if folder == hierarchy:
                     break
                 folder.rmdir()
+
+
+def test_name_and_cpu_time_of_a_process(tmp_path: Path) -> None:
+    folder = tmp_path / "7"
+    folder.mkdir()
+    (folder / "comm").write_text("trainer\n")
+    ticks = os.sysconf("SC_CLK_TCK")
+    (folder / "stat").write_text(f"7 (a) b) S {' '.join('0' * 10)} {2 * ticks} {ticks} {' '.join('0' * 30)}\n")
+    table = ProcessTable(tmp_path)
+    assert (table.name_of(7), table.cpu_seconds(7)) == ("trainer", 3.0)
+    assert (table.name_of(8), table.cpu_seconds(8)) == ("", None)
+
+
+def test_a_status_that_is_cut_has_no_cpu_time() -> None:
+    assert parse_cpu_ticks("7 (a) S 1 2 3") == 0

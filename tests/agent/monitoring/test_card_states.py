@@ -40,7 +40,12 @@ def test_pods_and_processes_of_the_host_that_hold_a_card_to_reset_are_named() ->
     other = ProcessUse(None, 1, pid=9, name="Xorg\x1b[2J")
     found = states.handle(sample(own, other), 5.0)[GPU]
     assert found.holders == (Holder(namespace="team", pod="a"), Holder(pid=9, process=r"Xorg\x1b[2J"))
-    assert found.next.endswith("held by 1 pod and 1 other process")
+    assert found.next == "reset it"
+
+
+def test_a_card_that_nobody_holds_says_so() -> None:
+    free = msgspec.structs.replace(sample(), leases=())
+    assert CardStates(Faults(CardState.NEEDS_RESET)).handle(free, 5.0)[GPU].next == "reset it; nobody holds it"
 
 
 def test_holders_are_bounded() -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.support.nvml_library import NvmlLibrary
 
 from tessera.mig.models import model_by_short_name
-from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink
+from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink, pcie_bandwidth
 from tessera.nvml.errors import GpuLost, NotSupported, NvmlNotFound, UnknownNvmlError
 from tessera.nvml.interface import GpuUuid, MigUuid, Nvml
 from tessera.nvml.real.real_nvml import RealNvml
@@ -41,7 +41,9 @@ def test_the_cuda_version_follows_from_the_driver(real: RealNvml, machine: Simul
 
 
 def test_a_data_centre_card_has_ecc_and_no_display(machine: SimulatedMachine) -> None:
-    assert machine.attributes(machine.uuids()[0]) == CardAttributes(pci_class=0x030200, ecc=True, recovery_action=0)
+    assert machine.attributes(machine.uuids()[0]) == CardAttributes(
+        pci_class=0x030200, ecc=True, recovery_action=0, pcie_bandwidth=pcie_bandwidth(4, 16)
+    )
 
 
 def test_attributes_are_told_alike(real: RealNvml, machine: SimulatedMachine, tmp_path: Path) -> None:
@@ -64,7 +66,12 @@ def test_what_an_old_driver_cannot_be_asked_is_not_known(
     real: RealNvml, machine: SimulatedMachine, library: NvmlLibrary
 ) -> None:
     gpu = machine.uuids()[0]
-    library.without |= {"nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetFieldValues", "nvmlDeviceGetAttributes_v2"}
+    library.without |= {
+        "nvmlDeviceGetMaxPcieLinkGeneration",
+        "nvmlDeviceGetGpuFabricInfoV",
+        "nvmlDeviceGetFieldValues",
+        "nvmlDeviceGetAttributes_v2",
+    }
     assert real.attributes(gpu) == CardAttributes(ecc=True)
     assert real.mig_attributes(made(real, gpu, "1g.5gb", 0, 0)) == MigAttributes()
 

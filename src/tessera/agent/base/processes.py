@@ -38,6 +38,8 @@ _CONTAINER = re.compile(r"(?:(?P<runtime>[a-z][a-z-]*)-)?(?P<id>[0-9a-f]{64})(?:
 _MONITOR = "crio-conmon"
 #: Start time in /proc/PID/stat: field 22, counted from field 3, which follows the name in brackets (proc_pid_stat(5)).
 _START = 22 - 3
+#: utime and stime, fields 14 and 15.
+_CPU = slice(14 - 3, 16 - 3)
 
 
 class ProcessId(msgspec.Struct, frozen=True, order=True):
@@ -115,6 +117,12 @@ def parse_start(text: str) -> int:
     return int(fields[_START])
 
 
+def parse_cpu_ticks(text: str) -> int:
+    """The clock ticks of CPU time in ``/proc/PID/stat``; 0 if the text is not the status of a process."""
+    fields = text.rpartition(")")[2].split()
+    return sum(map(int, fields[_CPU])) if len(fields) >= _CPU.stop else 0
+
+
 class ProcessTable:
     """The machine's processes.
 
@@ -140,6 +148,11 @@ class ProcessTable:
     def name_of(self, pid: int) -> str:
         """Name of the program, at most 15 bytes (proc_pid_comm(5)), which it may choose; empty if it has ended."""
         return (self._read(pid, "comm") or "").rstrip("\n")
+
+    def cpu_seconds(self, pid: int) -> float | None:
+        """CPU time that a process and its threads have used, in user and kernel mode; ``None`` if it has ended."""
+        text = self._read(pid, "stat")
+        return None if text is None else parse_cpu_ticks(text) / os.sysconf("SC_CLK_TCK")
 
     def _read(self, pid: int, name: str) -> str | None:
         try:

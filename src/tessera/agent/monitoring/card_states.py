@@ -14,7 +14,7 @@ from tessera.agent.monitoring.sample import GpuSample, NodeSample
 from tessera.api.nodes.health import CardHealth, CardState, Evidence, Holder
 from tessera.limits.nodes import CARD_HOLDERS
 from tessera.nvml.measurements import THROTTLE_REASONS, Quantity
-from tessera.text import count_noun, one_line
+from tessera.text import one_line
 
 #: Throttle reasons of a card that is too hot or lacks power (nvml.h, ``nvmlClocksEventReasons``), in words.
 HARDWARE_THROTTLES: Mapping[str, str] = {
@@ -122,9 +122,7 @@ def _add_holders(health: CardHealth, pods: Sequence[tuple[str, str]], processes:
         return health
     names = sorted(set(pods))
     holders = [*(Holder(namespace=namespace, pod=pod) for namespace, pod in names), *processes]
-    parts = [count_noun(len(names), "pod")] if names else []
-    parts += [f"{len(processes)} other process{'es' * (len(processes) > 1)}"] if processes else []
-    waiting = f"; held by {' and '.join(parts)}" if parts else "; nobody holds it"
+    waiting = "" if holders else "; nobody holds it"
     return msgspec.structs.replace(
         health,
         holders=tuple(holders[:CARD_HOLDERS]),

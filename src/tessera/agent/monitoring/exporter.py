@@ -12,7 +12,9 @@ import msgspec
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.monitoring.card_states import CardStates, HealthSource
 from tessera.agent.monitoring.exposition import ExpositionOptions, render
-from tessera.agent.monitoring.lease_states import LeaseStates
+from tessera.agent.monitoring.findings import LeaseFindings
+from tessera.agent.monitoring.lease_states import JudgedLease, LeaseStates
+from tessera.agent.monitoring.sample import NodeSample
 from tessera.agent.monitoring.sampler import NodeSampler
 from tessera.agent.monitoring.usage_report import report_usage
 from tessera.api.nodes.usage import NodeUsage
@@ -56,6 +58,7 @@ class Exporter:
         self._states = LeaseStates()
         self._health = health
         self._cards = CardStates(health)
+        self._findings = LeaseFindings()
         self._report = NodeUsage(node=options.node)
         self._text = b""
 
@@ -73,12 +76,20 @@ class Exporter:
         if event is not None and event.xid is not None and event.gpu is not None:
             self._last_xids[event.gpu] = event.xid
 
+    def _judge(self, sample: NodeSample) -> list[JudgedLease]:
+        """The leases of a sample with their states and findings."""
+        findings = self._findings.handle(sample)
+        return [
+            msgspec.structs.replace(each, findings=findings[each.key]) if each.key in findings else each
+            for each in self._states.handle(sample)
+        ]
+
     async def run(self) -> None:
         """Samples until cancelled."""
         while True:
             count = self._changes.count
             sample = await self._sampler.take(self._health.gpus_to_empty())
-            judged, now = self._states.handle(sample), self._clock.now()
+            judged, now = self._judge(sample), self._clock.now()
             cards = self._cards.handle(sample, now)
             self._report = report_usage(sample, self._options, unix_time=now, judged=judged, health=cards)
             self._text = render(sample, self._options, unix_time=now, last_xids=self._last_xids, judged=judged)

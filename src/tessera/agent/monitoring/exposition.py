@@ -48,6 +48,7 @@ POD_STATE = Family("tessera_pod_gpu_state", GAUGE, "1 for the state of a lease, 
 POD_WASTED = Family(
     "tessera_pod_gpu_wasted_seconds_total", COUNTER, "GPU-seconds of a lease in the states never_used, idle or resident"
 )
+POD_FINDING = Family("tessera_pod_gpu_finding", GAUGE, "1 for each kind of finding about a lease, in the label finding")
 INFO = Family("tessera_gpu_info", GAUGE, "1 for each card, with its properties")
 LAST_XID = Family("tessera_gpu_last_xid", GAUGE, XID_48.help)
 THROTTLED = Family("tessera_gpu_throttled", GAUGE, "1 while a card is slowed down for this reason, else 0")
@@ -89,12 +90,13 @@ def render(
         last_xids: by card, the last XID that the driver reported.
         judged: the leases of the sample with their states.
     """
-    renderer = _Renderer(sample, options)
+    leases = list(judged)
+    renderer = _Renderer(sample, options, {id(each.lease): len(each.findings) for each in leases})
     for gpu in sample.gpus:
         renderer.add_card(gpu, (last_xids or {}).get(gpu.info.uuid, 0))
         for device in gpu.mig_devices:
             renderer.add_mig_device(gpu, device)
-    renderer.add_leases(judged)
+    renderer.add_leases(leases)
     renderer.add_absent()
     renderer.page.add(SAMPLE_TIME, {}, unix_time)
     return renderer.page.text()
@@ -124,14 +126,14 @@ class _Page:
 
 
 class _Leases:
-    """The leases that get series of their own.
+    """The leases that get series of their own; ``findings`` is the number of findings by the lease's identity.
 
     Attributes:
         kept: these leases.
         cut: number of the other ones.
     """
 
-    def __init__(self, sample: NodeSample, options: ExpositionOptions) -> None:
+    def __init__(self, sample: NodeSample, options: ExpositionOptions, findings: Mapping[int, int]) -> None:
         devices = {device.uuid: device for gpu in sample.gpus for device in gpu.devices}
         self.kept: list[Lease] = []
         self.cut = 0
@@ -139,7 +141,7 @@ class _Leases:
         left = options.max_series
         for lease in sorted(sample.leases, key=lambda each: (each.namespace, each.pod, each.container, each.device)):
             self._by_device.setdefault(lease.device, []).append(lease)
-            cost = 5 + _rows_of(devices[lease.device], options.names)
+            cost = 5 + findings.get(id(lease), 0) + _rows_of(devices[lease.device], options.names)
             if cost <= left:
                 left -= cost
                 self.kept.append(lease)
@@ -165,11 +167,11 @@ class _Renderer:
         page: the rows so far.
     """
 
-    def __init__(self, sample: NodeSample, options: ExpositionOptions) -> None:
+    def __init__(self, sample: NodeSample, options: ExpositionOptions, findings: Mapping[int, int]) -> None:
         self.page = _Page()
         self._sample = sample
         self._options = options
-        self._leases = _Leases(sample, options)
+        self._leases = _Leases(sample, options, findings)
 
     def add_card(self, gpu: GpuSample, last_xid: int) -> None:
         """Adds the rows of a card as a whole."""
@@ -230,6 +232,8 @@ class _Renderer:
                 found = states[id(lease)]
                 self.page.add_text(POD_STATE, f'{labels[:-1]},state="{found.state.value}"}}', 1)
                 self.page.add_text(POD_WASTED, labels, found.wasted)
+                for finding in found.findings:
+                    self.page.add_text(POD_FINDING, f'{labels[:-1]},finding="{finding.kind}"}}', 1)
             if (lease.uid, lease.device) not in shown:
                 shown.add((lease.uid, lease.device))
                 memory, busy = measure_lease(lease, device)

@@ -23,6 +23,7 @@ import msgspec
 
 from tessera.agent.monitoring.sample import DeviceSample, Lease, NodeSample
 from tessera.api.names import PodUid
+from tessera.api.nodes.health import Finding
 from tessera.nvml.measurements import Quantity
 
 #: Seconds after which a device without any process counts as never used.
@@ -66,6 +67,7 @@ class JudgedLease(msgspec.Struct, frozen=True, kw_only=True):
         evidence: the reason in words.
         held: seconds since the agent first saw the lease.
         wasted: GPU-seconds of the lease so far in a state of :data:`WASTED`; half a card for an hour is 1,800.
+        findings: what is wrong with its use, see :mod:`tessera.agent.monitoring.findings`.
     """
 
     lease: Lease
@@ -73,6 +75,12 @@ class JudgedLease(msgspec.Struct, frozen=True, kw_only=True):
     evidence: str
     held: float
     wasted: float
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def key(self) -> LeaseKey:
+        """The lease over several samples."""
+        return LeaseKey(self.lease.uid, self.lease.container, self.lease.device)
 
 
 class _Use(NamedTuple):

@@ -31,6 +31,7 @@ class ProcessUse(msgspec.Struct, frozen=True):
         sm: share of time in which it computed, 0 to 1; ``None`` if not measured.
         pid: in the host's PID namespace.
         name: of its program; empty unless the holders of the card are wanted.
+        cpu_seconds: CPU time that it has used so far; ``None`` if not read.
     """
 
     pod: PodUid | None
@@ -38,6 +39,7 @@ class ProcessUse(msgspec.Struct, frozen=True):
     sm: float | None = None
     pid: int = 0
     name: str = ""
+    cpu_seconds: float | None = None
 
 
 class DeviceSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,12 +67,21 @@ class DeviceSample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
-    """One card: the card itself and its MIG devices; ``slots`` are its memory slots, 0 if it has no MIG."""
+    """One card: the card itself and its MIG devices.
+
+    Attributes:
+        info: its basic facts.
+        slots: its memory slots; 0 if it has no MIG.
+        card: the card itself.
+        mig_devices: its MIG devices.
+        pcie_bandwidth: bytes per second that its PCIe link carries in each direction; 0 if not known.
+    """
 
     info: GpuInfo
     slots: int = 0
     card: DeviceSample
     mig_devices: tuple[DeviceSample, ...] = ()
+    pcie_bandwidth: float = 0.0
 
     @property
     def devices(self) -> tuple[DeviceSample, ...]:

@@ -7,6 +7,7 @@ Rules:
 - MIG devices are read with each sample, so a slice that was made is in the next sample and a destroyed one is not.
 - The processes of each device that is held are read. Only those of shared devices are looked up in the kernel: the
   holder of any other device has all of them.
+- The CPU time of processes is read from the kernel, which knows nothing of simulated ones.
 - Without an answer of kubelet the leases of the last sample stay, unless their device is gone.
 """
 
@@ -155,7 +156,9 @@ class NodeSampler:
             _log.debug("%s is missing from this sample: %s", info.uuid, error)
             return None
         card = DeviceSample(uuid=info.uuid, measured=measured, processes=processes)
-        return GpuSample(info=info, slots=slots, card=card, mig_devices=tuple(devices))
+        state = self._inventory.inventory.gpu(info.uuid)
+        bandwidth = state.attributes.pcie_bandwidth if state is not None and state.attributes is not None else 0.0
+        return GpuSample(info=info, slots=slots, card=card, mig_devices=tuple(devices), pcie_bandwidth=bandwidth)
 
     def _slots(self, info: GpuInfo) -> int:
         state = self._inventory.inventory.gpu(info.uuid)
@@ -198,7 +201,8 @@ class NodeSampler:
             pod = None if process is None else self._processes.pod_of(process)
             sm = None if activity is None else activity.get(each.pid, 0.0)
             name = self._processes.name_of(each.pid) if pod is None and device in self._inspected else ""
-            found.append(ProcessUse(None if pod is None else pod.pod, each.memory_bytes, sm, each.pid, name))
+            cpu = None if self._hardware.simulated else self._processes.cpu_seconds(each.pid)
+            found.append(ProcessUse(None if pod is None else pod.pod, each.memory_bytes, sm, each.pid, name, cpu))
         return tuple(found)
 
     def _nvlink_rates(self, gpus: Sequence[GpuSample], now: float) -> dict[str, float]:

@@ -106,4 +106,5 @@ def _lease(judged: JudgedLease, device: DeviceSample) -> LeaseUsage:
         wasted=judged.wasted,
         memory=memory,
         busy=busy,
+        findings=judged.findings,
     )

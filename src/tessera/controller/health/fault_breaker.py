@@ -155,6 +155,6 @@ class FaultBreaker:
 
 def _opened(count: RuleCount, bound: int) -> str:
     return (
-        f"{count.rule}: {count.taken + count.spared} cards report it; one rule takes at most {bound} away, so"
-        f" {count.spared} stay allocated; look at tessera health before you trust either"
+        f"{count.rule}: {count.taken + count.spared} cards report it: {count.taken} not allocated, {count.spared} still"
+        f" allocated, since one rule takes at most {bound} cards away; tessera health lists them"
     )

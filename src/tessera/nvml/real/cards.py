@@ -12,7 +12,7 @@ from ctypes import byref
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink
+from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink, pcie_bandwidth
 from tessera.nvml.errors import InvalidArgument, NotSupported, NvmlNotFound, UnknownNvmlError, translate_errors
 from tessera.nvml.interface import GpuInfo, GpuUuid, MigUuid
 from tessera.nvml.real.events import decode_text
@@ -75,7 +75,13 @@ class RealCardReader:
             ecc=bool(self._read_or(lambda: nvml.nvmlDeviceGetEccMode(handle)[0], f"ECC mode of {gpu}", 0)),
             fabric=self._read_or(lambda: self._fabric(handle), f"NVLink fabric of {gpu}", None),
             recovery_action=self._read_or(lambda: self._recovery_action(handle), f"recovery action of {gpu}", None),
+            pcie_bandwidth=self._read_or(lambda: self._pcie_bandwidth(handle), f"PCIe link of {gpu}", 0.0),
         )
+
+    def _pcie_bandwidth(self, handle: Any) -> float:
+        """Of the highest generation of card and slot, since an idle card lowers it; and of the lanes in use."""
+        generation = self._nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)
+        return pcie_bandwidth(generation, self._nvml.nvmlDeviceGetCurrPcieLinkWidth(handle))
 
     def _fabric(self, handle: Any) -> tuple[str, str] | None:
         """Cluster UUID and clique of a card that has joined a fabric; the switches of one machine are none."""

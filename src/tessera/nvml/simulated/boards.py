@@ -11,12 +11,14 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from tessera.mig.geometry import Profile
-from tessera.nvml.attributes import CardAttributes, MigAttributes, NvLink
+from tessera.nvml.attributes import CardAttributes, MigAttributes, NvLink, pcie_bandwidth
 from tessera.nvml.interface import GpuInfo
 from tessera.nvml.simulated.machine_state import SimCard
 
-#: A data-centre card as it is sold: a 3D controller, ECC on, and no recovery action.
-DEFAULT_ATTRIBUTES = CardAttributes(pci_class=0x030200, ecc=True, recovery_action=0)
+#: A data-centre card as it is sold: a 3D controller, ECC on, no recovery action, 16 lanes of PCIe 4 (as A100).
+DEFAULT_ATTRIBUTES = CardAttributes(
+    pci_class=0x030200, ecc=True, recovery_action=0, pcie_bandwidth=pcie_bandwidth(4, 16)
+)
 #: PCI bus of the first NVSwitch of a simulated machine.
 _FIRST_SWITCH_BUS = 0xC0
 

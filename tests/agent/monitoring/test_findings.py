@@ -1,0 +1,173 @@
+"""Findings about leases: each rule fires on what it names, is silent otherwise, and never speaks unmeasured."""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+from tests.agent.monitoring.test_lease_states import GIB, GPU, INFO, POD
+
+from tessera.agent.monitoring.exposition import ExpositionOptions, render
+from tessera.agent.monitoring.findings import RULES, WINDOW, LeaseFindings
+from tessera.agent.monitoring.lease_states import JudgedLease, LeaseKey, LeaseState
+from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, NodeSample, ProcessUse
+from tessera.api.nodes.health import Finding
+from tessera.nvml.measurements import Measurements, Quantity
+
+PERIOD = 10.0
+PCIE = 64e9
+Values = Mapping[Quantity, float]
+
+#: A card that works well.
+WELL: Values = {
+    Quantity.GPU_UTILIZATION: 0.9,
+    Quantity.ENGINE_ACTIVE: 0.9,
+    Quantity.SM_ACTIVE: 0.8,
+    Quantity.SM_OCCUPANCY: 0.5,
+    Quantity.DRAM_ACTIVE: 0.4,
+    Quantity.PCIE_TRANSMITTED: 1e9,
+    Quantity.PCIE_RECEIVED: 1e9,
+    Quantity.POWER: 500.0,
+    Quantity.POWER_LIMIT: 700.0,
+    Quantity.MEMORY_TOTAL: 80.0 * GIB,
+    Quantity.MEMORY_USED: 40.0 * GIB,
+    Quantity.THROTTLE_REASONS: 0.0,
+}
+
+
+def lease(ratio: float = 1.0) -> Lease:
+    return Lease(namespace="team", pod="a", uid=POD, container="main", device=GPU, kind="whole", ratio=ratio)
+
+
+def sample(taken: float, values: Values, *, ratio: float = 1.0, cpu: float | None = None) -> NodeSample:
+    process = ProcessUse(POD, int(values.get(Quantity.MEMORY_USED, 0)), 0.5, pid=7, cpu_seconds=cpu)
+    card = DeviceSample(uuid=GPU, measured=Measurements(values), processes=(process,))
+    gpu = GpuSample(info=INFO, card=card, pcie_bandwidth=PCIE)
+    return NodeSample(taken=taken, gpus=(gpu,), leases=(lease(ratio),))
+
+
+def judge(samples: Iterable[NodeSample]) -> tuple[Finding, ...]:
+    findings = LeaseFindings()
+    found: dict[LeaseKey, tuple[Finding, ...]] = {}
+    for each in samples:
+        found = findings.handle(each)
+    return next(iter(found.values()), ())
+
+
+def steady(
+    values: Values, *, ratio: float = 1.0, cores: float | None = None, until: float = WINDOW
+) -> list[NodeSample]:
+    """Samples of a lease that does the same all the time."""
+    times = [PERIOD * number for number in range(int(until / PERIOD) + 1)]
+    return [sample(at, values, ratio=ratio, cpu=None if cores is None else cores * at) for at in times]
+
+
+CASES: Mapping[str, Values] = {
+    "memory_nearly_full": {Quantity.MEMORY_USED: 78.0 * GIB},
+    "throttled": {Quantity.THROTTLE_REASONS: float(0x40)},
+    "power_capped": {Quantity.THROTTLE_REASONS: float(0x4)},
+    "power_wasted": {Quantity.ENGINE_ACTIVE: 0.02, Quantity.GPU_UTILIZATION: 0.02},
+    "pcie_bound": {Quantity.PCIE_RECEIVED: 50e9, Quantity.SM_ACTIVE: 0.2},
+    "memory_bound": {Quantity.DRAM_ACTIVE: 0.9},
+    "low_occupancy": {Quantity.SM_OCCUPANCY: 0.05},
+}
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_each_problem_is_found_and_no_other(kind: str) -> None:
+    (finding,) = judge(steady({**WELL, **CASES[kind]}))
+    assert (finding.kind, finding.window) == (kind, WINDOW)
+    assert "100% of the samples" in finding.text
+    assert finding.advice
+
+
+def test_a_card_that_waits_for_the_cpu_is_found() -> None:
+    (finding,) = judge(steady({**WELL, Quantity.ENGINE_ACTIVE: 0.15}, cores=1.0))
+    assert (finding.kind, "15% of the time" in finding.text, "1.0 CPU cores" in finding.text) == (
+        "cpu_bound",
+        True,
+        True,
+    )
+    assert judge(steady({**WELL, Quantity.ENGINE_ACTIVE: 0.15}, cores=0.1)) == ()
+
+
+def test_every_rule_has_a_case() -> None:
+    assert {*CASES, "cpu_bound"} == set(RULES)
+
+
+def test_a_card_that_works_well_has_none() -> None:
+    assert judge(steady(WELL, cores=4.0)) == ()
+
+
+def test_a_short_time_is_no_finding() -> None:
+    hot = {**WELL, **CASES["throttled"]}
+    assert judge(steady(hot, until=WINDOW - PERIOD)) == ()
+    later = [sample(WINDOW + PERIOD * number, hot) for number in range(1, 10)]
+    assert judge([*steady(WELL), *later]) == ()
+
+
+def test_a_finding_ends_when_the_problem_does() -> None:
+    findings = LeaseFindings()
+    for each in steady({**WELL, **CASES["throttled"]}):
+        findings.handle(each)
+    for number in range(1, 20):
+        found = findings.handle(sample(WINDOW + PERIOD * number, WELL))
+    assert found == {}
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_what_is_not_measured_is_no_finding(kind: str) -> None:
+    for missing in CASES[kind]:
+        values = {name: value for name, value in {**WELL, **CASES[kind]}.items() if name is not missing}
+        if missing is Quantity.ENGINE_ACTIVE:
+            values.pop(Quantity.GPU_UTILIZATION)
+        if missing is not Quantity.GPU_UTILIZATION:  # the engine's activity counts first
+            assert judge(steady(values)) == ()
+
+
+def test_only_memory_and_the_card_itself_are_blamed_on_one_of_several_sharers() -> None:
+    bad = {**WELL, **CASES["low_occupancy"], **CASES["memory_bound"], **CASES["pcie_bound"], **CASES["power_capped"]}
+    assert [each.kind for each in judge(steady(bad, ratio=0.5))] == ["memory_nearly_full", "power_capped"]
+
+
+def test_a_lease_that_ended_is_forgotten() -> None:
+    findings = LeaseFindings()
+    for each in steady({**WELL, **CASES["throttled"]}):
+        findings.handle(each)
+    findings.handle(NodeSample(taken=WINDOW + PERIOD))
+    assert findings.handle(sample(WINDOW + 2 * PERIOD, {**WELL, **CASES["throttled"]})) == {}
+
+
+NUMBERS = st.one_of(st.just(0.0), st.floats(0, 1e12))
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(Quantity), NUMBERS), min_size=1, max_size=12))
+def test_no_values_break_a_rule(values: list[dict[Quantity, float]]) -> None:
+    for finding in judge(sample(60.0 * number, each, cpu=0.0) for number, each in enumerate(values)):
+        assert finding.kind in RULES
+        assert finding.text
+
+
+def test_findings_are_series_and_count_for_the_limit() -> None:
+    one = sample(0.0, WELL)
+    judged = JudgedLease(
+        lease=one.leases[0],
+        state=LeaseState.BUSY,
+        evidence="",
+        held=0.0,
+        wasted=0.0,
+        findings=(Finding(kind="throttled"),),
+    )
+    text = render(one, ExpositionOptions(), judged=[judged]).decode()
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    (row,) = families["tessera_pod_gpu_finding"].samples
+    assert (row.labels["pod"], row.labels["finding"], row.value) == ("a", "throttled", 1)
+    enough = next(most for most in range(500) if b"series_cut 0" in render(one, _options(most), judged=[judged]))
+    without = msgspec.structs.replace(judged, findings=())
+    assert b"tessera_pod_series_cut 0" in render(one, _options(enough - 1), judged=[without])
+
+
+def _options(most: int) -> ExpositionOptions:
+    return ExpositionOptions(max_series=most)
