@@ -28,6 +28,8 @@ READING = (
     ["map"],
     ["map", "--colour"],
     ["map", "-o", "json"],
+    ["map", "--summary"],
+    ["map", "--held-by", "team"],
     ["why", "a", "-n", "team"],
     ["why", "b", "-n", "team"],
     ["why", "c", "-n", "team"],

@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -178,3 +179,36 @@ class Screen:
             assert ready, f"no {text!r} in {read[-2000:]!r}"
             read += os.read(self._descriptor, 65_536).decode(errors="replace")
         return read
+
+
+def test_map_shows_whole_cards_beside_slices(used: RunningLab) -> None:
+    shown = used.tessera("map")
+    assert "[a whole card" in shown
+    assert "a 3g.20gb" in shown
+    assert shown.endswith("simulated cards\n")
+    nodes = json.loads(used.tessera("map", "-o", "json", "--held-by", "default/whole"))["nodes"]
+    assert [(node["node"], len(node["cards"]), node["cards"][0]["possible"]) for node in nodes] == [
+        ("node-2", 1, {"gpu": 0})
+    ]
+    assert "node-1" in used.tessera("map", "--free", "3g.20gb")
+    assert used.tessera("map", "--free", "7g.80gb") == "No card fits: see tessera map for all.\n"
+
+
+def test_map_follows_the_cluster_on_a_terminal(used: RunningLab) -> None:
+    outer, inner = pty.openpty()
+    command = [sys.executable, "-m", "tessera", "map", "--watch"]
+    process = subprocess.Popen(command, stdin=inner, stdout=inner, stderr=inner, env=used.env, cwd=ROOT)
+    os.close(inner)
+    screen = Screen(outer)
+    try:
+        assert "\x1b[?1049h" in screen.until("default/whole")
+        used.kubectl("apply", "-f", "-", manifest=used.pod("late", {"nvidia.com/mig-1g.5gb": 1}))
+        screen.until("default/late")
+        process.send_signal(signal.SIGINT)
+        screen.until("\x1b[?1049l")
+        assert process.wait(timeout=TIMEOUT) in {0, 130}
+    finally:
+        process.kill()
+        process.wait()
+        os.close(outer)
+    used.kubectl("delete", "pod", "late", "--now")

@@ -1,18 +1,69 @@
-"""``tessera map``: each card as a row of tiles."""
+"""``tessera map``: every card of the cluster, with what is on it and what has room."""
 
 import asyncio
+import random
+import shutil
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
-from tessera.cli.base.console import say_coloured, say_json, shows_colours
-from tessera.cli.base.tiles import draw
-from tessera.explain.card_map import NodeCards, PendingNode, cards_of, pending_nodes
+from tessera.cli.base.console import say, say_coloured, say_json, shows_colours, write_frame
+from tessera.cli.base.tiles import WIDTH, draw, draw_summary
+from tessera.explain.card_map import NodeCards, PendingNode, pending_nodes
+from tessera.explain.fleet_map import CardFilter, count_waiting, map_fleet, select, summarize
+
+if TYPE_CHECKING:
+    from tessera.observe.cluster_reading import ClusterReading
+
+#: Columns of the narrowest terminal that is filled; a narrower one wraps lines.
+_LEAST_WIDTH = 60
+#: Nodes from which on the picture begins with a summary.
+_SUMMARY_FROM = 9
+#: The note for a user who may not read the agents' pages.
+NO_PAGES = (
+    "whole, shared and fixed MIG cards are shown by node only: each card needs the right to get pods/proxy in the"
+    " namespace tessera-system; bind the ClusterRole tessera-usage-reader there"
+)
+
+
+class ClusterMap(msgspec.Struct, frozen=True, kw_only=True):
+    """What was read.
+
+    Attributes:
+        nodes: all nodes with cards.
+        pending: nodes that are labelled for slices on demand and have no cards yet.
+        waiting: pods that wait for cards; None if the user may not list pods.
+        note: a right that is missing, and what is not shown without it; empty if nothing is missing.
+        simulated: True if cards exist only in a lab.
+    """
+
+    nodes: Sequence[NodeCards]
+    pending: Sequence[PendingNode]
+    waiting: int | None
+    note: str
+    simulated: bool
 
 
 @click.command()
 @click.argument("nodes", nargs=-1, metavar="[NODE]...")
+@click.option("-n", "--namespace", default="", metavar="NAME", help="Show cards that pods of this namespace hold.")
+@click.option("--model", default="", metavar="TEXT", help="Show cards whose model contains this text, e.g. A100.")
+@click.option(
+    "--free",
+    default="",
+    metavar="PROFILE",
+    help="Show cards with room for this profile, e.g. 3g.20gb; gpu for a whole card, share for a share.",
+)
+@click.option(
+    "--held-by", default="", metavar="TEXT", help="Show cards of pods whose NAMESPACE/NAME contains this text."
+)
+@click.option("--watch", "watches", is_flag=True, help="Draw again whenever something changes, until Ctrl-C.")
+@click.option("--summary", is_flag=True, help="Show only the sums by model.")
 @click.option("-o", "--output", type=click.Choice(["tiles", "json"]), default="tiles", help="Output format.")
 @click.option(
     "--colour/--no-colour", "--color/--no-color", default=None, help="Use colours.  [default: on a terminal only]"
@@ -20,48 +71,155 @@ from tessera.explain.card_map import NodeCards, PendingNode, cards_of, pending_n
 @cluster_options
 @report_errors
 def command(
-    nodes: tuple[str, ...], output: str, colour: bool | None, kubeconfig: Path | None, context: str | None
+    *,
+    nodes: tuple[str, ...],
+    namespace: str,
+    model: str,
+    free: str,
+    held_by: str,
+    watches: bool,
+    summary: bool,
+    output: str,
+    colour: bool | None,
+    kubeconfig: Path | None,
+    context: str | None,
 ) -> None:
-    """Show each card's slices, the pods that have them, and the free memory slots.
+    """Show every card: its slices or shares, the pods that have them, and what has room.
 
-    Each row is a card, and each tile a slice or a free memory slot. A slice is as wide as the number of its memory
-    slots; the list below the cards names its pod. Without NODE, the command shows all nodes with slices on demand
-    (label nvidia.com/mig.config=dynamic).
+    Each row is a card. A card with MIG is as wide as its memory slots, and each tile is a slice; a shared card has a
+    tile for each share; a whole card is one tile. The list below the cards names the pods. From nine nodes on, a
+    summary by model comes first.
 
     \b
     Examples:
       tessera map
       tessera map gpu-node-1
+      tessera map --free 3g.20gb
+      tessera map -n team-a --watch
       tessera map -o json | jq '.nodes[].cards[].possible'
     """
-    found, pending = asyncio.run(_read(kubeconfig, context))
-    missing = set(nodes) - {each.node for each in found} - {each.node for each in pending}
-    if missing:
-        names = ", ".join(each.node for each in found) or "none"
-        raise click.ClickException(f"node {min(missing)!r} has no cards for slices; nodes with such cards: {names}")
-    shown = [each for each in found if not nodes or each.node in nodes]
-    coming = [each for each in pending if not nodes or each.node in nodes]
-    if output == "json":
-        say_json({"nodes": shown, "pending": coming})
+    chosen = CardFilter(namespace=namespace, model=model, free=free, held_by=held_by)
+    paints = shows_colours() if colour is None else colour
+    if watches:
+        if output == "json" or not sys.stdout.isatty():
+            raise click.UsageError("--watch draws on a terminal; leave it out for files and programs")
+        asyncio.run(_watch(nodes, chosen, kubeconfig, context, colour=paints, summary=summary))
         return
-    say_coloured(*draw(shown, coming, colour=shows_colours() if colour is None else colour))
+    found = asyncio.run(_read(nodes, kubeconfig, context))
+    shown = _choose(found, nodes, chosen)
+    if output == "json":
+        say_json(
+            {
+                "simulated": shown.simulated,
+                "nodes": shown.nodes,
+                "pending": shown.pending,
+                "models": summarize(shown.nodes),
+                "waiting": shown.waiting,
+            }
+        )
+    else:
+        say_coloured(*picture(shown, chosen, colour=paints, summary=summary, width=_width()))
+    if found.note:
+        say(f"note: {found.note}", err=True)
 
 
-async def _read(kubeconfig: Path | None, context: str | None) -> tuple[list[NodeCards], list[PendingNode]]:
-    from tessera.api.instaslice import INSTASLICES
-    from tessera.api.names import INSTASLICE_NAMESPACE, MIG_CONFIG_LABEL
-    from tessera.kube.client.errors import Forbidden, NotFound
-    from tessera.kube.resources import NODES
+def _width() -> int:
+    """The terminal's columns; the usual ones for a file."""
+    return max(_LEAST_WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns) if sys.stdout.isatty() else WIDTH
+
+
+def picture(found: ClusterMap, chosen: CardFilter, *, colour: bool, summary: bool, width: int) -> Sequence[str]:
+    """The lines of the picture, or a sentence if there is nothing to show."""
+    if not found.nodes and not found.pending:
+        if chosen != CardFilter():
+            return ["No card fits: see tessera map for all."]
+        return [
+            "No node has cards that Tessera manages.",
+            "Add a node: kubectl label node NODE nvidia.com/mig.config=dynamic",
+            "Look what is missing: tessera doctor",
+        ]
+    lines: list[str] = []
+    if summary or len(found.nodes) >= _SUMMARY_FROM:
+        lines += draw_summary(summarize(found.nodes), nodes=len(found.nodes), waiting=found.waiting)
+    if not summary:
+        lines += [*([""] if lines else []), *draw(found.nodes, found.pending, colour=colour, width=width)]
+    return [*lines, *(["", "simulated cards"] if found.simulated else [])]
+
+
+def _choose(found: ClusterMap, nodes: Sequence[str], chosen: CardFilter) -> ClusterMap:
+    """The part to show.
+
+    Raises:
+        ClickException: a named node has no cards.
+    """
+    missing = set(nodes) - {each.node for each in found.nodes} - {each.node for each in found.pending}
+    if missing:
+        names = ", ".join(each.node for each in found.nodes) or "none"
+        raise click.ClickException(f"node {min(missing)!r} has no cards for pods; nodes with such cards: {names}")
+    named = [each for each in found.nodes if not nodes or each.node in nodes]
+    pending = [each for each in found.pending if not nodes or each.node in nodes]
+    return msgspec.structs.replace(
+        found, nodes=select(named, chosen), pending=pending if chosen == CardFilter() else []
+    )
+
+
+async def _read(nodes: Sequence[str], kubeconfig: Path | None, context: str | None) -> ClusterMap:
+    from tessera.kube.client.errors import NotFound
+    from tessera.observe.cluster_reading import read_cluster
 
     async with connect("tessera-map", kubeconfig, context) as client:
         try:
-            found = cards_of((await client.list(INSTASLICES, INSTASLICE_NAMESPACE)).items)
+            return make_map(await read_cluster(client, nodes))
         except NotFound as error:
-            raise CommandError(
-                "error: Tessera is not installed in this cluster: the kind Instaslice is missing; run tessera install"
-            ) from error
+            raise _not_installed() from error
+
+
+def _not_installed() -> CommandError:
+    return CommandError(
+        "error: Tessera is not installed in this cluster: the kind Instaslice is missing; run tessera install"
+    )
+
+
+async def _watch(
+    nodes: Sequence[str],
+    chosen: CardFilter,
+    kubeconfig: Path | None,
+    context: str | None,
+    *,
+    colour: bool,
+    summary: bool,
+) -> None:
+    from tessera.clock import SystemClock
+    from tessera.kube.client.errors import NotFound
+    from tessera.observe.cluster_reading import watch_cluster
+
+    async with connect("tessera-map", kubeconfig, context) as client:
+        write_frame([], begin=True)
         try:
-            labelled = (await client.list(NODES, label_selector=MIG_CONFIG_LABEL)).items
-        except Forbidden:  # the cards can be shown without the nodes' labels
-            labelled = []
-        return found, pending_nodes(labelled, {each.node for each in found})
+            async for reading in watch_cluster(client, SystemClock(), random.Random(), nodes):
+                found = _choose(make_map(reading), nodes, chosen)
+                width, height = shutil.get_terminal_size((WIDTH, 24))
+                lines = picture(found, chosen, colour=colour, summary=summary, width=max(_LEAST_WIDTH, width))
+                more = f"... {len(lines) - height + 1} more lines: filter, or name nodes"
+                write_frame(lines if len(lines) <= height else [*lines[: height - 1], more], colours=True)
+        except NotFound as error:
+            raise _not_installed() from error
+        finally:
+            write_frame([], end=True)
+
+
+def make_map(reading: "ClusterReading") -> ClusterMap:
+    """Makes the map of what was read."""
+    from tessera.observe.agent_pages import FleetUsage
+
+    fleet, nodes = reading.fleet or FleetUsage(), reading.nodes or ()
+    unread = {each.node: each.reason for each in fleet.failures}
+    found = map_fleet(reading.instaslices, fleet.nodes, unread, nodes, reading.pods or ())
+    with_cards = [each for each in found if each.cards or each.resources or each.unread]
+    return ClusterMap(
+        nodes=with_cards,
+        pending=pending_nodes(nodes, {each.node for each in found if each.cards}),
+        waiting=None if reading.pods is None else count_waiting(reading.pods),
+        note="" if reading.fleet is not None else NO_PAGES,
+        simulated=any(each.simulated for each in fleet.nodes),
+    )

@@ -1,7 +1,8 @@
-"""The map of the cluster's cards: each memory position of each card, with its pod and its state.
+"""The map of cards that are cut on demand: each memory position of each card, with its pod and its state.
 
-Pure. The map is made from Instaslice objects alone, so it shows Tessera's records, and a user needs only the right to
-read those objects. Nodes are read only to find those that are labelled for slices on demand and have no cards yet.
+Pure. This part of the map is made from Instaslice objects alone, so it shows Tessera's records. Nodes are read only to
+find those that are labelled for slices on demand and have no cards yet. :mod:`tessera.explain.fleet_map` adds the cards
+of other kinds.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -37,8 +38,33 @@ class Tile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     state: str
 
 
+class CardHolder(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Hold of a container on a card that is not cut: ``namespace/name`` of its pod, and its part of the card."""
+
+    pod: str
+    container: str = ""
+    share: float = 1.0
+
+
 class MappedCard(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One card; ``possible`` counts for each profile how many more slices of it alone would fit now."""
+    """One card.
+
+    Attributes:
+        index: of the driver.
+        uuid: of the card.
+        model: the product's name.
+        memory: of the card, as text.
+        slots: its memory slots; 0 without MIG.
+        used: memory slots that are in use.
+        tiles: its slices, or the MIG devices of its layout.
+        possible: how much more of each kind alone would fit now: slices by profile, ``gpu`` for the whole card,
+            ``share`` for shares of it.
+        kind: ``slice`` (cut on demand), ``mig`` (a fixed layout), ``whole``, ``time-slicing``, ``mps``; empty if it is
+            not offered.
+        replicas: shares of the card, or of each of its MIG devices.
+        holders: the containers that hold the card itself.
+        health: its state if it is not healthy.
+    """
 
     index: int
     uuid: str
@@ -48,13 +74,46 @@ class MappedCard(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     used: int
     tiles: tuple[Tile, ...]
     possible: dict[str, int]
+    kind: str = "slice"
+    replicas: int = 1
+    holders: tuple[CardHolder, ...] = ()
+    health: str = ""
+
+
+class NodeResource(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A resource of a node whose agent does not tell its cards.
+
+    Attributes:
+        resource: the extended resource.
+        product: of the cards.
+        kind: as in the annotation of offers: ``whole``, ``share``, ``slice``.
+        count: devices of the node.
+        used: devices that its pods ask for.
+        pods: ``namespace/name`` of these pods.
+    """
+
+    resource: str
+    product: str
+    kind: str
+    count: int
+    used: int
+    pods: tuple[str, ...] = ()
 
 
 class NodeCards(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One node and its cards in the order of the driver's indexes."""
+    """One node.
+
+    Attributes:
+        node: its name.
+        cards: its cards in the order of the driver's indexes.
+        resources: what is known of cards that are not listed.
+        unread: the reason for which the agent's page could not be read; empty if it was, or was not needed.
+    """
 
     node: str
     cards: tuple[MappedCard, ...]
+    resources: tuple[NodeResource, ...] = ()
+    unread: str = ""
 
 
 class PendingNode(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

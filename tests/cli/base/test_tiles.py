@@ -4,8 +4,10 @@ import msgspec
 import pytest
 
 from tessera.api.instaslice import Instaslice
+from tessera.api.nodes.usage import CardUsage, LeaseUsage, NodeUsage
 from tessera.cli.base.tiles import draw
 from tessera.explain.card_map import cards_of, pending_nodes
+from tessera.explain.fleet_map import map_fleet
 from tessera.kube.resources import Node
 
 GPU = "GPU-42db43a1-526e-626d-ff2d-456bf26d9df0"
@@ -81,10 +83,6 @@ def test_a_slice_of_a_running_pod_without_a_record_is_told_apart() -> None:
         assert fact in lines[2]
 
 
-def test_no_joined_node_is_said_with_what_to_do() -> None:
-    assert "nvidia.com/mig.config=dynamic" in "\n".join(draw([], colour=False))
-
-
 def test_plain_text_has_no_escapes_and_colour_has() -> None:
     nodes = cards_of([node(("vllm", "3g.20gb", 4, 4))])
     assert "\x1b" not in "\n".join(draw(nodes, colour=False))
@@ -128,4 +126,30 @@ def test_a_node_that_has_the_label_and_no_card_yet_is_not_advised_to_take_the_la
     for fact in ("labelled for slices on demand", "has no cards yet", ": no driver"):
         assert fact in reason
     assert step == "  see tessera why node/n1"
-    assert "kubectl label" in " ".join(draw([], [], colour=False))
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_every_kind_of_card_fits_the_terminal(width: int) -> None:
+    long = "a-pod-of-a-deployment-with-a-long-name-6d5c7b8f9-x2x4q"
+    leases = (
+        LeaseUsage(namespace="team", pod=long, uid="1", device="w", kind="whole", share=1.0),
+        LeaseUsage(namespace="team", pod="b", uid="2", device="s", kind="mps", share=0.02),
+        LeaseUsage(namespace="team", pod="c", uid="3", device="t", kind="time-slicing", share=0.5),
+    )
+    cards = (
+        CardUsage(uuid="w", model="NVIDIA RTX PRO 6000 Blackwell Server Edition", kind="whole"),
+        CardUsage(uuid="s", index=1, model="Tesla T4", kind="mps", replicas=48),
+        CardUsage(uuid="t", index=2, model="Tesla T4", kind="time-slicing", replicas=4),
+        CardUsage(uuid="u", index=3, model="Tesla T4"),
+    )
+    usage = NodeUsage(node="n2", cards=cards, leases=leases)
+    lines = list(draw(map_fleet([node((long, "3g.20gb", 4, 4))], [usage]), colour=False, width=width))
+    assert [line for line in lines if line.startswith(" GPU") and len(line) > width] == []
+    if width < 80:
+        assert max(map(len, lines)) <= width
+    shown = "\n".join(lines)
+    assert "[a whole card" in shown
+    assert "1 of 48 shares held: b" in shown
+    assert "c time slice"[:9] in shown
+    assert "not offered" in shown
+    assert "a 3g.20gb" in shown

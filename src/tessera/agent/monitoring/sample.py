@@ -111,6 +111,18 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     ratio: float = 1.0
 
 
+class CardOffer(msgspec.Struct, frozen=True):
+    """How a card is offered to containers.
+
+    Attributes:
+        kind: as of a :class:`Lease`.
+        replicas: shares of the card, or of each of its MIG devices; 1 if they are not shared.
+    """
+
+    kind: str
+    replicas: int = 1
+
+
 class SilentGpu(msgspec.Struct, frozen=True):
     """A card that did not answer, as it was known last, and the leases on it."""
 
@@ -128,6 +140,7 @@ class NodeSample(msgspec.Struct, frozen=True, kw_only=True):
         leases: what containers hold of these cards.
         silent: the other cards.
         nvlink_rates: by card, bytes per second over all its NVLinks since the sample before.
+        offers: how cards are offered, by UUID; cards that are cut on demand, or not offered, are not among them.
     """
 
     taken: float
@@ -136,6 +149,7 @@ class NodeSample(msgspec.Struct, frozen=True, kw_only=True):
     leases: tuple[Lease, ...] = ()
     silent: tuple[SilentGpu, ...] = ()
     nvlink_rates: Mapping[str, float] = {}
+    offers: Mapping[str, CardOffer] = {}
 
 
 def static_leases(users: Mapping[str, Sequence[DeviceUser]], offer: Advertisement) -> Iterator[Lease]:
@@ -153,6 +167,17 @@ def static_leases(users: Mapping[str, Sequence[DeviceUser]], offer: Advertisemen
                 kind=_kind(device, entry),
                 ratio=min(1.0, len(user.ids) / (entry.replicas if entry is not None else 1)),
             )
+
+
+def card_offers(offer: Advertisement) -> dict[str, CardOffer]:
+    """How each card is offered; of a card whose devices are shared differently, the most shared counts."""
+    found: dict[str, CardOffer] = {}
+    for resource in offer.resources.values():
+        for device in resource.devices:
+            before = found.get(device.gpu)
+            if before is None or device.replicas > before.replicas:
+                found[device.gpu] = CardOffer(_kind(device.uuid, device), device.replicas)
+    return found
 
 
 def _kind(device: str, entry: AdvertisedDevice | None) -> str:

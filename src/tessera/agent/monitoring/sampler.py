@@ -26,6 +26,7 @@ from tessera.agent.monitoring.sample import (
     NodeSample,
     ProcessUse,
     SilentGpu,
+    card_offers,
     measure_memory,
     slice_leases,
     static_leases,
@@ -123,6 +124,7 @@ class NodeSampler:
                 for state in silent
             ),
             nvlink_rates=self._nvlink_rates([gpu for gpu in gpus if gpu is not None], now),
+            offers=card_offers(self._advertiser.offer),
         )
         self._last = sample
         return sample

@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 
 from tessera.agent.monitoring.exposition import ExpositionOptions
 from tessera.agent.monitoring.lease_states import JudgedLease
-from tessera.agent.monitoring.sample import DeviceSample, GpuSample, NodeSample, measure_lease
+from tessera.agent.monitoring.sample import CardOffer, DeviceSample, GpuSample, NodeSample, measure_lease
 from tessera.api.nodes.health import CardHealth
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, LeaseUsage, NodeUsage
 from tessera.nvml.measurements import THROTTLE_REASONS, Quantity
+
+_NOT_OFFERED = CardOffer("")
 
 
 def report_usage(
@@ -42,7 +44,10 @@ def report_usage(
 
 
 def _cards(sample: NodeSample, health: Mapping[str, CardHealth]) -> list[CardUsage]:
-    answered = [_card(gpu, health.get(gpu.info.uuid, CardHealth())) for gpu in sample.gpus]
+    answered = [
+        _card(gpu, health.get(gpu.info.uuid, CardHealth()), sample.offers.get(gpu.info.uuid, _NOT_OFFERED))
+        for gpu in sample.gpus
+    ]
     silent = [
         CardUsage(
             uuid=gpu.info.uuid,
@@ -56,7 +61,7 @@ def _cards(sample: NodeSample, health: Mapping[str, CardHealth]) -> list[CardUsa
     return sorted([*answered, *silent], key=lambda card: card.index)
 
 
-def _card(gpu: GpuSample, health: CardHealth) -> CardUsage:
+def _card(gpu: GpuSample, health: CardHealth, offer: CardOffer) -> CardUsage:
     measured = gpu.card.measured
     bits = int(measured.values.get(Quantity.THROTTLE_REASONS, 0))
     return CardUsage(
@@ -65,6 +70,8 @@ def _card(gpu: GpuSample, health: CardHealth) -> CardUsage:
         model=gpu.info.name,
         mig=gpu.info.mig_enabled,
         slots=gpu.slots,
+        kind=offer.kind,
+        replicas=offer.replicas,
         values=_values(gpu.card),
         absent={quantity.value: reason.value for quantity, reason in measured.absent.items()},
         throttled=tuple(reason for bit, reason in THROTTLE_REASONS.items() if bits & bit),

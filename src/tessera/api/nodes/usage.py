@@ -47,6 +47,9 @@ class CardUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
         model: the product's name.
         mig: True if MIG mode is on.
         slots: its memory slots; 0 if it has no MIG.
+        kind: its offer: ``whole``, ``time-slicing``, ``mps`` or ``mig`` (of a layout); empty if it is cut on demand, or
+            not offered.
+        replicas: shares of the card, or of each of its MIG devices.
         values: what was measured.
         absent: by quantity, the reason that it was not measured.
         throttled: the reasons for which the card is slowed down.
@@ -60,6 +63,8 @@ class CardUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     model: str = ""
     mig: bool = False
     slots: int = 0
+    kind: str = ""
+    replicas: int = 1
     values: Mapping[str, float] = {}
     absent: Mapping[str, str] = {}
     throttled: tuple[str, ...] = ()

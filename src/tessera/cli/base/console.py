@@ -33,9 +33,12 @@ def say(*lines: str, err: bool = False) -> None:
 
 def say_coloured(*lines: str) -> None:
     """As :func:`say`, but keeps the escape sequences of our colours and of bold text."""
-    _write(
-        "".join(piece if at % 2 else text.one_line(piece, LINE_SHOWN) for at, piece in enumerate(_COLOUR.split(line)))
-        for line in lines
+    _write(map(_escape_but_colours, lines))
+
+
+def _escape_but_colours(line: str) -> str:
+    return "".join(
+        piece if at % 2 else text.one_line(piece, LINE_SHOWN) for at, piece in enumerate(_COLOUR.split(line))
     )
 
 
@@ -45,19 +48,22 @@ def say_live(line: str) -> None:
     sys.stdout.flush()
 
 
-def write_frame(frame: Iterable[str], *, begin: bool = False, end: bool = False) -> None:
+def write_frame(frame: Iterable[str], *, begin: bool = False, end: bool = False, colours: bool = False) -> None:
     """Replaces the picture of a full-screen program.
 
     Args:
         frame: its lines; each must fit the width of the terminal.
         begin: first switch to the terminal's alternate screen, and hide the cursor.
         end: switch back instead.
+        colours: keep the escape sequences of our colours.
     """
     if end:
         sys.stdout.write("\x1b[?25h\x1b[?1049l")
     else:
         start = "\x1b[?1049h\x1b[?25l" if begin else ""
-        shown = "\r\n".join(f"{text.one_line(line, LINE_SHOWN)}\x1b[K" for line in frame)
+        shown = "\r\n".join(
+            f"{_escape_but_colours(line) if colours else text.one_line(line, LINE_SHOWN)}\x1b[K" for line in frame
+        )
         sys.stdout.write(f"{start}\x1b[H{shown}\x1b[J")
     sys.stdout.flush()
 

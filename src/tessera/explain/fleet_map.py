@@ -1,0 +1,287 @@
+"""The map of all cards of the cluster, whatever their kind: cut on demand, fixed layouts, whole, shared. Pure.
+
+Cards that are cut on demand come from Instaslice objects, all others from the agents' pages. Of a node whose page
+cannot be read, the map shows what the node itself says: its offers, and the pods that ask for them.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from tessera.api.instaslice import Instaslice
+from tessera.api.nodes.health import CardState
+from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
+from tessera.api.nodes.usage import CardUsage, LeaseUsage, NodeUsage
+from tessera.explain.card_map import CardHolder, MappedCard, NodeCards, NodeResource, Tile, cards_of
+from tessera.kube.resources import Node, Pod
+
+#: Names of whole cards and of shares beside the profiles of slices.
+WHOLE_CARD, SHARE = "gpu", "share"
+#: State of a MIG device of a layout that a container holds, and of one that is free.
+HELD, FREE = "held", "free"
+#: States of cards of which pods still get something.
+_ALLOCATED = (CardState.HEALTHY, CardState.DEGRADED, CardState.UNKNOWN)
+_ENDED = ("Succeeded", "Failed")
+_GIB = 2**30
+
+
+class CardFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """The cards to show; an empty attribute selects all.
+
+    Attributes:
+        namespace: pods of this namespace hold a part of the card.
+        model: a part of the product's name, in any case.
+        free: a profile, ``gpu`` or ``share`` that has room on the card.
+        held_by: a part of ``namespace/name`` of a pod that holds a part of the card.
+    """
+
+    namespace: str = ""
+    model: str = ""
+    free: str = ""
+    held_by: str = ""
+
+    def selects(self, card: MappedCard) -> bool:
+        """True if the card is shown."""
+        pods = pods_of(card)
+        return (
+            (not self.namespace or any(each.partition("/")[0] == self.namespace for each in pods))
+            and self.model.lower() in card.model.lower()
+            and (not self.free or card.possible.get(self.free, 0) > 0)
+            and (not self.held_by or any(self.held_by in each for each in pods))
+        )
+
+
+class ModelSummary(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """All cards of a model.
+
+    Attributes:
+        model: the product's name.
+        cards: their number.
+        kinds: their number by kind.
+        held: cards that pods hold, parts added.
+        possible: what more would fit, by profile; each alone.
+    """
+
+    model: str
+    cards: int
+    kinds: dict[str, int]
+    held: float
+    possible: dict[str, int]
+
+
+def pods_of(card: MappedCard) -> list[str]:
+    """``namespace/name`` of the pods that hold a part of a card."""
+    return [*(tile.pod for tile in card.tiles if tile.pod), *(each.pod for each in card.holders)]
+
+
+def map_fleet(
+    instaslices: Iterable[Instaslice],
+    usages: Iterable[NodeUsage] = (),
+    unread: Mapping[str, str] | None = None,
+    nodes: Iterable[Node] = (),
+    pods: Iterable[Pod] = (),
+) -> list[NodeCards]:
+    """Makes the map, in the order of the nodes' names.
+
+    Args:
+        instaslices: the records of nodes with slices on demand.
+        usages: the agents' pages.
+        unread: nodes whose page could not be read, with the reason.
+        nodes: for the offers of nodes without a page.
+        pods: for the use of these offers.
+    """
+    unread = unread or {}
+    sliced = {each.node: each.cards for each in cards_of(instaslices)}
+    pages = {each.node: each for each in usages}
+    resources = _resources_without_page(nodes, pods, pages.keys())
+    names = sorted({*sliced, *pages, *resources, *unread})
+    return [
+        NodeCards(
+            node=name,
+            cards=_merge(sliced.get(name, ()), pages.get(name)),
+            resources=resources.get(name, ()),
+            unread=unread.get(name, "") if name not in pages else "",
+        )
+        for name in names
+    ]
+
+
+def _merge(sliced: Sequence[MappedCard], page: NodeUsage | None) -> tuple[MappedCard, ...]:
+    """The cards of a node: those that are cut on demand as recorded, the others as the agent reports them."""
+    if page is None:
+        return tuple(sliced)
+    recorded = {card.uuid: card for card in sliced}
+    leases: dict[str, list[LeaseUsage]] = {}
+    for lease in page.leases:
+        leases.setdefault(lease.device, []).append(lease)
+    found = [
+        msgspec.structs.replace(recorded.pop(card.uuid), index=card.index, health=_health(card))
+        if card.uuid in recorded
+        else _card(card, leases)
+        for card in page.cards
+    ]
+    return tuple(sorted([*found, *recorded.values()], key=lambda card: (card.index, card.uuid)))
+
+
+def _health(card: CardUsage) -> str:
+    state = card.health.state
+    return "" if state in {CardState.HEALTHY, CardState.UNKNOWN} else str(state)
+
+
+def _card(card: CardUsage, leases: Mapping[str, Sequence[LeaseUsage]]) -> MappedCard:
+    tiles = tuple(_tiles(card, leases))
+    holders = tuple(
+        CardHolder(pod=f"{each.namespace}/{each.pod}", container=each.container, share=each.share)
+        for each in leases.get(card.uuid, ())
+    )
+    return MappedCard(
+        index=card.index,
+        uuid=card.uuid,
+        model=card.model,
+        memory=_memory(card),
+        slots=card.slots if card.mig else 0,
+        used=sum(tile.size for tile in tiles if tile.state == HELD),
+        tiles=tiles,
+        possible=_possible(card, tiles, holders),
+        kind=card.kind,
+        replicas=card.replicas,
+        holders=holders,
+        health=_health(card),
+    )
+
+
+def _memory(card: CardUsage) -> str:
+    total = card.values.get("memory_total")
+    return "" if total is None else f"{total / _GIB:.0f}Gi"
+
+
+def _tiles(card: CardUsage, leases: Mapping[str, Sequence[LeaseUsage]]) -> Iterator[Tile]:
+    for device in sorted(card.devices, key=lambda each: each.start):
+        held = leases.get(device.uuid, ())
+        pods = list(dict.fromkeys(f"{each.namespace}/{each.pod}" for each in held))
+        yield Tile(
+            start=device.start,
+            size=device.size,
+            profile=device.profile,
+            pod=", ".join(pods),
+            uid=held[0].uid if held else "",
+            state=HELD if held else FREE,
+        )
+
+
+def _possible(card: CardUsage, tiles: Sequence[Tile], holders: Sequence[CardHolder]) -> dict[str, int]:
+    """What a pod could still get of the card; nothing of a card that is not offered."""
+    if not card.kind or card.health.state not in _ALLOCATED:
+        return {}
+    if card.kind == "whole":
+        return {WHOLE_CARD: 0 if holders else 1}
+    if card.devices:
+        room: Counter[str] = Counter()
+        for tile in tiles:
+            room[tile.profile] += max(0, card.replicas - (tile.pod.count(",") + 1 if tile.pod else 0))
+        return dict(room)
+    taken = sum(round(each.share * card.replicas) for each in holders)
+    return {SHARE: max(0, card.replicas - taken)}
+
+
+# Nodes without a page
+
+
+def _resources_without_page(
+    nodes: Iterable[Node], pods: Iterable[Pod], read: Iterable[str]
+) -> dict[str, tuple[NodeResource, ...]]:
+    known = set(read)
+    offers = {node.metadata.name: tuple(_offers(node)) for node in nodes if node.metadata.name not in known}
+    asking: dict[tuple[str, str], Counter[str]] = {}
+    for pod in pods:
+        if offers.get(pod.spec.node_name) and pod.status.phase not in _ENDED:
+            for container in pod.spec.containers:
+                for resource, amount in container.resources.limits.items():
+                    if amount.isdecimal():
+                        name = f"{pod.metadata.namespace}/{pod.metadata.name}"
+                        asking.setdefault((pod.spec.node_name, resource), Counter())[name] += int(amount[:6])
+    return {
+        node: tuple(_resource(offer, asking.get((node, offer.resource), Counter())) for offer in found)
+        for node, found in offers.items()
+        if found
+    }
+
+
+def _offers(node: Node) -> Iterator[NodeOffer]:
+    text = node.metadata.annotations.get(OFFERS_ANNOTATION, "")
+    try:
+        found = decode_offers(text) if text else ()
+    except ValueError:
+        return  # its agent writes it again
+    yield from (each for each in found if each.kind is not OfferKind.DYNAMIC_SLICE)
+
+
+def _resource(offer: NodeOffer, asking: Counter[str]) -> NodeResource:
+    return NodeResource(
+        resource=offer.resource,
+        product=offer.product,
+        kind=offer.kind.value,
+        count=offer.count,
+        used=min(offer.count, asking.total()),
+        pods=tuple(sorted(asking)),
+    )
+
+
+def count_waiting(pods: Iterable[Pod]) -> int:
+    """Pods that ask for cards and have no node."""
+    return sum(
+        not pod.spec.node_name
+        and pod.status.phase not in _ENDED
+        and any(
+            name.startswith("nvidia.com/") for container in pod.spec.containers for name in container.resources.limits
+        )
+        for pod in pods
+    )
+
+
+# Choices and sums
+
+
+def select(nodes: Iterable[NodeCards], chosen: CardFilter) -> list[NodeCards]:
+    """The nodes with the cards that a filter selects; nodes without such cards are left out."""
+    if chosen == CardFilter():
+        return list(nodes)
+    found = []
+    for node in nodes:
+        cards = tuple(card for card in node.cards if chosen.selects(card))
+        if cards:
+            found.append(msgspec.structs.replace(node, cards=cards, resources=()))
+    return found
+
+
+def summarize(nodes: Iterable[NodeCards]) -> list[ModelSummary]:
+    """A summary of each model, the most cards first."""
+    cards: dict[str, list[MappedCard]] = {}
+    for node in nodes:
+        for card in node.cards:
+            cards.setdefault(card.model, []).append(card)
+    found = [
+        ModelSummary(
+            model=model,
+            cards=len(of_model),
+            kinds=dict(Counter(card.kind for card in of_model)),
+            held=sum(_held(card) for card in of_model),
+            possible=_sum(card.possible for card in of_model),
+        )
+        for model, of_model in cards.items()
+    ]
+    return sorted(found, key=lambda each: (-each.cards, each.model))
+
+
+def _held(card: MappedCard) -> float:
+    if card.slots:
+        return card.used / card.slots
+    return min(1.0, sum(each.share for each in card.holders))
+
+
+def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for each in counts:
+        total.update(each)
+    return {name: number for name, number in sorted(total.items()) if number}

@@ -1,0 +1,154 @@
+"""Reads what a map of the cluster's cards needs, once or whenever it changes.
+
+A user without a right gets the map without that part: without ``pods/proxy`` the agents' pages are missing, without the
+list of pods their number.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
+from tessera.api.instaslice import INSTASLICES, Instaslice
+from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.api.nodes.agent_pod import AGENT_LABEL
+from tessera.clock import Clock
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import Forbidden
+from tessera.kube.resources import NODES, PODS, Node, Pod
+from tessera.kube.resources.meta import Resource
+from tessera.kube.watch.informer import Informer
+from tessera.observe.agent_pages import FleetUsage, read_fleet
+
+T = TypeVar("T")
+
+#: Least seconds between two readings that are handed out, and the time between two readings of the agents' pages.
+PAUSE, PERIOD = 0.5, 5.0
+
+
+class ClusterReading(msgspec.Struct, frozen=True, kw_only=True):
+    """A cluster as one user may see it.
+
+    Attributes:
+        instaslices: the records of nodes with slices on demand.
+        nodes: all nodes; None without the right.
+        pods: all pods; None without the right.
+        fleet: the agents' pages; None without the right.
+    """
+
+    instaslices: Sequence[Instaslice]
+    nodes: Sequence[Node] | None = None
+    pods: Sequence[Pod] | None = None
+    fleet: FleetUsage | None = None
+
+
+async def read_cluster(client: Client, nodes: Sequence[str] = ()) -> ClusterReading:
+    """Reads everything once.
+
+    Args:
+        client: the user's client.
+        nodes: nodes whose agents are asked; empty for all.
+
+    Raises:
+        NotFound: the kind Instaslice is not installed.
+        Forbidden: the user may not read Instaslice objects.
+    """
+    async with asyncio.TaskGroup() as group:
+        instaslices = group.create_task(_list(client, INSTASLICES, INSTASLICE_NAMESPACE))
+        listed = group.create_task(_if_allowed(client, NODES))
+        pods = group.create_task(_if_allowed(client, PODS))
+        fleet = group.create_task(_pages(client, nodes))
+    return ClusterReading(
+        instaslices=instaslices.result(), nodes=listed.result(), pods=pods.result(), fleet=fleet.result()
+    )
+
+
+async def _list(client: Client, resource: Resource[T], namespace: str | None = None) -> Sequence[T]:
+    return (await client.list(resource, namespace)).items
+
+
+async def _if_allowed(client: Client, resource: Resource[T]) -> Sequence[T] | None:
+    try:
+        return await _list(client, resource)
+    except Forbidden:
+        return None
+
+
+async def _pages(client: Client, nodes: Sequence[str]) -> FleetUsage | None:
+    label, value = AGENT_LABEL
+    try:
+        agents = (await client.list(PODS, SYSTEM_NAMESPACE, label_selector=f"{label}={value}")).items
+        return await read_fleet(client, [each for each in agents if not nodes or each.spec.node_name in nodes])
+    except Forbidden:
+        return None
+
+
+async def watch_cluster(
+    client: Client, clock: Clock, rng: random.Random, nodes: Sequence[str] = ()
+) -> AsyncIterator[ClusterReading]:
+    """Yields a reading at once, and another one whenever something changes.
+
+    Objects are watched. Agents' pages are read each :data:`PERIOD` seconds.
+
+    Args:
+        client: the user's client.
+        clock: the time.
+        rng: for the pauses of watches.
+        nodes: nodes whose agents are asked; empty for all.
+
+    Raises:
+        NotFound: the kind Instaslice is not installed.
+        Forbidden: the user may not read Instaslice objects.
+    """
+    first = await read_cluster(client, nodes)
+    changed = asyncio.Event()
+    informers: dict[str, Informer[Any]] = {
+        resource.plural: Informer(client, resource, clock=clock, rng=rng)
+        for resource, listed in ((INSTASLICES, first.instaslices), (NODES, first.nodes), (PODS, first.pods))
+        if listed is not None
+    }
+    for informer in informers.values():
+        informer.add_handler(lambda _: changed.set())
+    pages = _Pages(client, first.fleet, nodes)
+    tasks = [asyncio.create_task(each.run()) for each in informers.values()]
+    tasks.append(asyncio.create_task(pages.run(clock, changed)))
+    try:
+        yield first
+        for informer in informers.values():
+            await informer.wait_synced()
+        while True:
+            await changed.wait()
+            changed.clear()
+            yield ClusterReading(
+                instaslices=list(informers[INSTASLICES.plural].cache.values()),
+                nodes=list(informers[NODES.plural].cache.values()) if NODES.plural in informers else None,
+                pods=list(informers[PODS.plural].cache.values()) if PODS.plural in informers else None,
+                fleet=pages.fleet,
+            )
+            await clock.sleep(PAUSE)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Pages:
+    """The agents' pages, read again and again; the last ones stay while nobody answers."""
+
+    def __init__(self, client: Client, fleet: FleetUsage | None, nodes: Sequence[str]) -> None:
+        self.fleet = fleet
+        self._client = client
+        self._nodes = nodes
+
+    async def run(self, clock: Clock, changed: asyncio.Event) -> None:
+        while self.fleet is not None:
+            await clock.sleep(PERIOD)
+            with contextlib.suppress(OSError):
+                found = await _pages(self._client, self._nodes)
+                if found != self.fleet:
+                    self.fleet = found
+                    changed.set()
