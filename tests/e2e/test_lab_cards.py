@@ -6,6 +6,9 @@ from typing import Any
 import pytest
 from tests.support.running_lab import RunningLab
 
+from tessera.cli.health import NOT_HEALTHY
+from tessera.nvml.xids import XIDS
+
 
 @pytest.fixture(scope="module")
 def lab_arguments() -> list[str]:
@@ -47,6 +50,10 @@ def test_a_lost_card_is_withheld_until_it_is_mended(cluster: RunningLab) -> None
     cluster.eventually(lambda: condition(cluster, "node-1", "GpuHealthy")["status"] == "False")
     assert "XID 79" in condition(cluster, "node-1", "GpuHealthy")["message"]
     cluster.eventually(lambda: allocatable(cluster, "node-1")["nvidia.com/gpu"] == "1")
+    health = cluster.run_tessera("health", "node-1")
+    assert health.returncode == NOT_HEALTHY
+    assert "node-1/0 NVIDIA A100-SXM4-40GB: lost" in health.stdout
+    assert f"asks for reboot: {XIDS[79].text}" in " ".join(health.stdout.split())
     refused = cluster.tessera("lab", "break", "gpu", "node-1/0", "--fault", "heat", fails=True)
     assert "tessera lab mend gpu node-1/0" in refused
     assert "node-1 reboots" in cluster.tessera("lab", "mend", "gpu", "node-1/0")

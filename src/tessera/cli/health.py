@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import shutil
 import textwrap
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -119,12 +118,11 @@ async def _read_silent(client: "Client", usage: "Usage") -> list["NodeHealth"]:
 
 
 def _lines(health: "FleetHealth", node: str | None) -> Iterator[str]:
-    now = time.time()
     yield _summary(health, node)
     yield from map(_rule_line, (rule for rule in health.rules if rule.spared))
     for row in health.cards:
         if node is not None or row.health.state != "healthy":
-            yield from _card_lines(row, now)
+            yield from _card_lines(row)
     for silent in health.silent:
         yield from _silent_lines(silent)
     if health.findings:
@@ -150,8 +148,8 @@ def _rule_line(rule: "RuleState") -> str:
     )
 
 
-def _card_lines(row: "HealthRow", now: float) -> Iterator[str]:
-    health = row.health
+def _card_lines(row: "HealthRow") -> Iterator[str]:
+    health, now = row.health, row.taken
     since = f" for {age(now - health.since)}" if health.since else ""
     yield ""
     yield f"{row.node}/{row.index} {row.model}: {health.state}{since}"
@@ -178,7 +176,7 @@ def _evidence(each: "Evidence", now: float) -> str:
     else:
         when = f" once, {age(now - each.last)} ago" if each.last else ""
     spared = "; the breaker keeps the card allocated" if each.spared else ""
-    meaning = each.text
+    meaning = each.text.removeprefix(f"{each.source}, ")
     if not meaning or meaning == each.source:
         with contextlib.suppress(UnknownTermError):
             meaning = explain_term(each.source).meaning

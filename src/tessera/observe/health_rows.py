@@ -38,6 +38,7 @@ class HealthRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         index: of the driver.
         uuid: of the card.
         model: the product's name.
+        taken: Unix time of the agent's sample.
         allocated: True if pods can get it.
         health: what the agent reports; its state is one that is known here.
     """
@@ -46,6 +47,7 @@ class HealthRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     index: int
     uuid: str
     model: str
+    taken: float
     allocated: bool
     health: CardHealth
 
@@ -121,6 +123,7 @@ def judge_fleet(nodes: Iterable[NodeUsage], silent: Iterable[NodeHealth] = ()) -
             index=card.index,
             uuid=card.uuid,
             model=card.model,
+            taken=usage.taken,
             allocated=health.state not in TAKEN,
             health=health,
         )

@@ -20,6 +20,7 @@ from tessera.agent.health.faults import Fault, HealthStateMachine
 from tessera.agent.health.policy import HealthPolicy, RecoveryAction
 from tessera.agent.inventory.device_health import DeviceScope, Reaction
 from tessera.nvml.interface import GpuEvent, GpuEventKind, GpuUuid
+from tessera.nvml.xids import XIDS
 
 ONE, OTHER = GpuUuid("GPU-1"), GpuUuid("GPU-2")
 
@@ -54,7 +55,8 @@ def probes(
 def test_a_double_bit_error_is_of_the_whole_card_and_of_no_other() -> None:
     health = node()
     (change,) = health.react(xid(48), 1)
-    assert (change.scope, change.after.reaction, change.after.text) == (DeviceScope(ONE), Reaction.RESET, "XID 48")
+    assert (change.scope, change.after.reaction) == (DeviceScope(ONE), Reaction.RESET)
+    assert change.after.text == f"XID 48, {XIDS[48].text}"
     assert not health.health_of(DeviceScope(ONE)).healthy
     assert not health.health_of(DeviceScope(ONE, 3, 0)).healthy
     assert health.health_of(DeviceScope(OTHER)).healthy

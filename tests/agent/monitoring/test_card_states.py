@@ -68,6 +68,11 @@ def test_a_card_slowed_down_by_its_hardware_is_degraded_as_long_as_that_lasts() 
     assert states.handle(sample(), 30.0)[GPU] == CardHealth(state=CardState.HEALTHY)
 
 
+def test_the_cause_of_a_slowdown_stands_for_it() -> None:
+    found = CardStates(Faults()).handle(sample(throttle=0x8 | 0x80), 5.0)[GPU]
+    assert [each.source for each in found.evidence] == ["hw_power_brake"]
+
+
 def test_a_card_that_waits_for_a_spare_row_is_degraded() -> None:
     measured = Measurements({Quantity.ROW_REMAP_PENDING: 1.0, Quantity.ROW_REMAP_FAILED: 0.0})
     card = DeviceSample(uuid=GPU, measured=measured)

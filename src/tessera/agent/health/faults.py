@@ -38,6 +38,7 @@ from tessera.agent.health.policy import DRIVER_REACTIONS, ECC_REACTIONS, HealthP
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
 from tessera.api.nodes.card_faults import CardRule
 from tessera.nvml.interface import GpuEvent, GpuEventKind
+from tessera.nvml.xids import XIDS
 from tessera.replay.recorder import Decider
 
 
@@ -232,7 +233,8 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
             scope = DeviceScope(event.gpu)
             if instance and event.gi_id is not None:
                 scope = DeviceScope(event.gpu, event.gi_id, -1 if event.ci_id is None else event.ci_id)
-            self._add(scope, source, reaction, source, now)
+            known = XIDS.get(event.xid or 0)
+            self._add(scope, source, reaction, source if known is None else f"{source}, {known.text}", now)
 
     def _take_probe(self, probe: CardProbed, now: float) -> None:
         scope = DeviceScope(probe.gpu)

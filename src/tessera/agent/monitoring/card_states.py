@@ -23,6 +23,8 @@ HARDWARE_THROTTLES: Mapping[str, str] = {
     "hw_thermal": "the card is too hot, and the hardware slows it down",
     "hw_power_brake": "the server's power supply slows the card down",
 }
+#: The driver reports ``hw_slowdown`` beside each of these.
+_CAUSES_OF_SLOWDOWN = frozenset({"hw_thermal", "hw_power_brake"})
 ROW_REMAPPING = "row-remapping"
 #: What the state of the row remapper means, by its flag.
 _ROWS: Mapping[Quantity, str] = {
@@ -100,9 +102,11 @@ def _measured_errors(gpu: GpuSample) -> Iterator[tuple[str, str]]:
     """Source and text of each error that the measurements of a card show."""
     values = gpu.card.measured.values
     bits = int(values.get(Quantity.THROTTLE_REASONS, 0))
-    for bit, reason in THROTTLE_REASONS.items():
-        if bits & bit and reason in HARDWARE_THROTTLES:
-            yield reason, HARDWARE_THROTTLES[reason]
+    reasons = {reason for bit, reason in THROTTLE_REASONS.items() if bits & bit and reason in HARDWARE_THROTTLES}
+    if reasons & _CAUSES_OF_SLOWDOWN:
+        reasons.discard("hw_slowdown")
+    for reason in sorted(reasons):
+        yield reason, HARDWARE_THROTTLES[reason]
     for flag, text in _ROWS.items():
         if values.get(flag):
             yield ROW_REMAPPING, text
