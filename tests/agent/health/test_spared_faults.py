@@ -21,6 +21,8 @@ from tessera.agent.inventory.device_health import DeviceScope, Reaction
 from tessera.api.nodes.card_faults import CardFault, CardRule
 from tessera.api.nodes.health import CardState
 from tessera.nvml.interface import GpuEvent, GpuEventKind, GpuUuid
+from tessera.replay.player import DECIDERS, replay
+from tessera.replay.service import Recorders, read_records
 
 
 def test_a_spared_card_stays_allocated_and_is_taken_away_when_the_breaker_closes(node: Node) -> None:
@@ -111,6 +113,16 @@ def test_a_lost_card_is_not_given_out_and_a_spared_one_is_unless_another_fault_h
             assert not found.healthy
 
 
-def test_the_event_survives_a_record() -> None:
-    event = FaultsSpared(frozenset({CardRule("GPU-1", "XID 48")}))
-    assert msgspec.convert(msgspec.to_builtins(event), type=FaultsSpared) == event
+def test_recorded_spared_faults_lead_to_the_same_decisions_again() -> None:
+    health, recorders = HealthStateMachine(HealthPolicy()), Recorders(3)
+    recorders.attach("health", health)
+    events: list[HealthEvent] = [
+        CardsListed(frozenset(CARDS)),
+        FaultsSpared(frozenset({CardRule(CARDS[0], "XID 48")})),
+        HardwareEventReported(GpuEvent(kind=GpuEventKind.XID, gpu=CARDS[0], xid=48)),
+        FaultsSpared(frozenset()),
+        HardwareEventReported(GpuEvent(kind=GpuEventKind.XID, gpu=CARDS[1], xid=48)),
+    ]
+    assert any([health.handle(event, float(number)) for number, event in enumerate(events)])
+    (record,) = read_records(b"\n".join(msgspec.json.encode(each) for each in recorders.records()))
+    assert not [*replay(record, DECIDERS["health"])]
