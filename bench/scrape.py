@@ -32,6 +32,8 @@ from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.inventory.positions import SliceLease
 from tessera.agent.monitoring.exporter import PERIOD
 from tessera.agent.monitoring.exposition import ExpositionOptions, render
+from tessera.agent.monitoring.findings import LeaseFindings
+from tessera.agent.monitoring.lease_states import LeaseStates
 from tessera.agent.monitoring.sampler import NodeSampler
 from tessera.api.names import PodUid
 from tessera.api.sharing.devices import Advertisement
@@ -133,24 +135,30 @@ async def measure(samples: int, scrapes: int) -> dict[str, Any]:
     )
     options = ExpositionOptions(names=MetricNames.BOTH, node="node-1")
     await sampler.take()
-    sampled, written = [], []
+    states, findings = LeaseStates(), LeaseFindings()
+    sampled, judged, written = [], [], []
     page = Page()
     for _ in range(samples):
         begin = time.process_time()
         sample = await sampler.take()
+        taken = time.process_time()
+        states.handle(sample)
+        findings.handle(sample)
         middle = time.process_time()
         page.text = render(sample, options)
-        sampled.append(middle - begin)
+        sampled.append(taken - begin)
+        judged.append(middle - taken)
         written.append(time.process_time() - middle)
     own, own_cpu = await scrape(page, scrapes, sampler, options)
     page.registry = CollectorRegistry()
     page.registry.register(Families(page.text))
     other, other_cpu = await scrape(page, scrapes, sampler, options)
-    cost = statistics.median(sampled) + statistics.median(written) + own_cpu
+    cost = statistics.median(sampled) + statistics.median(judged) + statistics.median(written) + own_cpu
     return {
         "rows": sum(1 for line in page.text.splitlines() if not line.startswith(b"#")),
         "bytes": len(page.text),
         "sample_ms": 1e3 * statistics.median(sampled),
+        "judge_ms": 1e3 * statistics.median(judged),
         "text_ms": 1e3 * statistics.median(written),
         "scrape_p99_ms": 1e3 * percentile(own, 0.99),
         "scrape_p50_ms": 1e3 * percentile(own, 0.5),
@@ -212,6 +220,7 @@ def main() -> None:
     shares = 100 * found["core_share"], 100 * found["prometheus_client_core_share"]
     print(f"{'share of a core, %':24}{shares[0]:>12.2f}{shares[1]:>20.2f}")
     print(f"{'sample, CPU ms':24}{found['sample_ms']:>12.2f}{'the same':>20}")
+    print(f"{'states, findings, CPU ms':24}{found['judge_ms']:>12.2f}{'the same':>20}")
     print(f"{'text, CPU ms':24}{found['text_ms']:>12.2f}{'in each scrape':>20}")
     if given.json:
         given.json.write_text(json.dumps(found, indent=2) + "\n")

@@ -42,6 +42,11 @@ def test_no_row_is_about_a_series_that_does_not_exist() -> None:
     assert set(series) == own
 
 
+@pytest.mark.parametrize("kind", RULES)
+def test_each_kind_of_finding_has_its_row(kind: str) -> None:
+    assert [f"`{kind}`", RULES[kind].meaning] in ROWS
+
+
 def test_reasons_and_kinds_are_those_of_the_program() -> None:
     words = [row[0].strip("`") for row in ROWS if len(row) == 2]
     assert sorted(words) == sorted([*(each.value for each in (*Absence, *LeaseState)), *RULES])

@@ -1,4 +1,4 @@
-"""Explains a term of a card's health: an XID, another source of evidence, a throttle reason, or a state. Pure.
+"""Explains a term of a card's health: an XID, another source of evidence, a throttle reason, or a finding. Pure.
 
 The reactions are those of an agent with its default settings; the environment variables of NVIDIA's device plugin can
 change them on a node.
@@ -11,6 +11,7 @@ import msgspec
 
 from tessera.agent.health.policy import APPLICATION_XIDS, ECC_REACTIONS, HealthPolicy
 from tessera.agent.inventory.device_health import Reaction
+from tessera.agent.monitoring.findings import RULES
 from tessera.errors import UserError
 from tessera.nvml.interface import GpuEventKind
 from tessera.nvml.xids import XIDS
@@ -163,8 +164,19 @@ _OTHERS: Mapping[str, Term] = {
     )
 }
 
+_FINDINGS: Mapping[str, Term] = {
+    kind: Term(
+        term=kind,
+        meaning=rule.meaning,
+        asks=rule.advice,
+        reaction="reports it as a finding of the pod, in tessera_pod_gpu_finding, and does nothing",
+        source="docs/metrics.md of Tessera; the thresholds are Tessera's choice",
+    )
+    for kind, rule in RULES.items()
+}
+
 #: The terms that are not numbers.
-TERMS = tuple(_OTHERS)
+TERMS = (*_OTHERS, *_FINDINGS)
 
 
 def explain_term(word: str) -> Term:
@@ -177,7 +189,8 @@ def explain_term(word: str) -> Term:
     number = _XID.fullmatch(text)
     if number is not None:
         return explain_xid(int(number[1]))
-    found = _OTHERS.get(text) or _OTHERS.get(text.replace("-", "_"))
+    known = {**_OTHERS, **_FINDINGS}
+    found = known.get(text) or known.get(text.replace("-", "_"))
     if found is None:
         raise UnknownTermError(
             f"{word!r} is no term of a card's health: use the number of an XID, or {', '.join(TERMS)}"

@@ -123,6 +123,7 @@ def test_recorded_spared_faults_lead_to_the_same_decisions_again() -> None:
         FaultsSpared(frozenset()),
         HardwareEventReported(GpuEvent(kind=GpuEventKind.XID, gpu=CARDS[1], xid=48)),
     ]
-    assert any([health.handle(event, float(number)) for number, event in enumerate(events)])
+    decisions = [health.handle(event, float(number)) for number, event in enumerate(events)]
+    assert any(decisions)
     (record,) = read_records(b"\n".join(msgspec.json.encode(each) for each in recorders.records()))
     assert not [*replay(record, DECIDERS["health"])]

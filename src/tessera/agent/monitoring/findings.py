@@ -130,11 +130,13 @@ class Rule(NamedTuple):
 
     Attributes:
         answer: judges one sample.
+        meaning: the rule in words, as docs/metrics.md has it.
         text: what is wrong, with the means of the numbers.
         advice: what the owner can do.
     """
 
     answer: Callable[[_Look], _Answer]
+    meaning: str
     text: str
     advice: str
 
@@ -142,36 +144,52 @@ class Rule(NamedTuple):
 #: The kinds of findings, in the order in which they are reported.
 RULES: Mapping[str, Rule] = {
     "memory_nearly_full": Rule(
-        _memory, "holds {0:.1f} of {1:.1f} GiB", "Make batches smaller, or ask for a larger slice or share."
+        _memory,
+        "the container holds 95 % of the memory of its device, or of its share",
+        "holds {0:.1f} of {1:.1f} GiB",
+        "Make batches smaller, or ask for a larger slice or share.",
     ),
     "throttled": Rule(
-        _throttled, "its card is slowed down by heat or power supply", "Ask the administrator: tessera health NODE."
+        _throttled,
+        "the card is slowed down by heat or power supply (`hw_slowdown`, `hw_thermal`, `sw_thermal`, `hw_power_brake`)",
+        "its card is slowed down by heat or power supply",
+        "Ask the administrator: tessera health NODE.",
     ),
     "power_capped": Rule(
-        _power_capped, "its card draws its limit of {0:.0f} W, so clocks are lowered", "Expect no more speed here."
+        _power_capped,
+        "the card draws its power limit, so clocks are lowered",
+        "its card draws its limit of {0:.0f} W, so clocks are lowered",
+        "Expect no more speed here.",
     ),
     "power_wasted": Rule(
         _power_wasted,
+        "the card draws at least half of its power limit, and computes less than 10 % of the time (whole cards)",
         "draws {0:.0f} of {1:.0f} W while it computes {2:.0%} of the time",
         "Look for loops that wait on the card.",
     ),
     "cpu_bound": Rule(
         _cpu,
+        "the device computes less than 30 % of the time, while its processes keep 0.9 CPU cores or more busy (by"
+        " `/proc`; not on simulated cards)",
         "the card computes {0:.0%} of the time while its processes keep {1:.1f} CPU cores busy",
         "Give it more CPU, or prepare data in more workers.",
     ),
     "pcie_bound": Rule(
         _pcie,
+        "PCIe carries 60 % or more of what the link can in one direction, while less than half of the SMs work (GPM;"
+        " whole cards)",
         "PCIe carries {0:.0f} of {1:.0f} GB/s while {2:.0%} of the SMs work",
         "Keep data on the card, and copy while it computes.",
     ),
     "memory_bound": Rule(
         _memory_bandwidth,
+        "the memory of the device sends or receives 80 % of the time (GPM)",
         "memory of the card sends or receives {0:.0%} of the time",
         "Use data again before it leaves the caches; more SMs do not help.",
     ),
     "low_occupancy": Rule(
         _occupancy,
+        "the device is busy at least 80 % of the time, with less than 15 % of the warps that it can hold (GPM)",
         "the card is busy {0:.0%} of the time with {1:.0%} of the warps that it can hold",
         "Make batches larger, or ask for a smaller slice or a share.",
     ),
