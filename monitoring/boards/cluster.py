@@ -1,5 +1,7 @@
 """Boards about what happens before a card is used: waiting, time to a GPU, drivers."""
 
+from collections.abc import Iterator
+
 from monitoring.boards.panels import Board, Query, Variable, bars, chart, number, stack
 
 _POOL = Variable("pool", "tessera_provisioning_phase_seconds_count", "pool")
@@ -19,10 +21,17 @@ def _steps(share: float) -> str:
     return _quantile(share, "step, node", "tessera_provisioning_workload_seconds_bucket[$__range]")
 
 
+def _shares(histogram: str) -> Iterator[Query]:
+    """The median and the 99th percentile."""
+    for share in (0.5, 0.99):
+        expr = f"histogram_quantile({share}, sum by (le) (rate({histogram}_bucket[$__rate_interval])))"
+        yield Query(expr, f"p{share * 100:.0f}")
+
+
 WAITING = Board(
     "tessera-waiting",
-    "Tessera: waiting",
-    "Pods that wait for slices, and how fast Tessera decides and acts.",
+    "Tessera: hand-over and waiting",
+    "Pods that wait for slices, and how fast free slots reach them.",
     (),
     [
         (
@@ -32,23 +41,36 @@ WAITING = Board(
                 chart("Oldest wait", "s", Query("max(tessera_oldest_wait_seconds)", "oldest")),
                 chart("Pods that got slices", "cps", Query("sum(rate(tessera_decisions_total[$__rate_interval]))")),
                 chart("Promised slices", "none", Query("max(tessera_slices_promised)", "promised")),
+                stack(
+                    "Slices by profile",
+                    "none",
+                    Query("sum by (profile, state) (tessera_allocated_slices)", "{{profile}} {{state}}"),
+                ),
+                chart(
+                    "Pods that got other slices",
+                    "none",
+                    Query("sum(increase(tessera_moves_total[$__rate_interval]))", "moved"),
+                ),
+                chart(
+                    "Refusals by planning",
+                    "none",
+                    Query(
+                        "sum by (reason) (increase(tessera_placement_refusals_total[$__rate_interval]))", "{{reason}}"
+                    ),
+                ),
+                chart(
+                    "Refusals at creation",
+                    "none",
+                    Query("sum by (rule) (increase(tessera_refusals_total[$__rate_interval]))", "{{rule}}"),
+                ),
             ],
         ),
         (
             "Speed",
             [
-                chart(
-                    "Duration of a decision",
-                    "s",
-                    *(
-                        Query(
-                            f"histogram_quantile({share}, "
-                            "sum by (le) (rate(tessera_decision_seconds_bucket[$__rate_interval])))",
-                            f"p{share * 100:.0f}",
-                        )
-                        for share in (0.5, 0.99)
-                    ),
-                ),
+                chart("Duration of a decision", "s", *_shares("tessera_decision_seconds")),
+                chart("Hand-over of free slots to a waiting pod", "s", *_shares("tessera_handover_seconds")),
+                chart("Wait from creation to slices", "s", *_shares("tessera_pod_wait_seconds")),
                 chart(
                     "Wait of a container for its slices (p95)",
                     "s",

@@ -133,6 +133,12 @@ NAMESPACE = Board(
                     Query(f"tessera:namespace_gpu_wasted:rate5m{_POD}", "{{namespace}}"),
                     meaning="Leases in the states never_used, idle and resident.",
                 ),
+                stack("Charged to quotas", "bytes", Query(f"tessera_quota_used_bytes{_POD}", "{{namespace}}")),
+                chart(
+                    "Charged part of the capacity",
+                    "percentunit",
+                    Query("sum(tessera_quota_used_bytes) / sum(tessera_quota_capacity_bytes)", "all namespaces"),
+                ),
                 bars(
                     "GPU hours not used",
                     "none",

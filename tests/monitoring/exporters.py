@@ -24,7 +24,7 @@ from tessera.agent.monitoring.sample import (
 from tessera.agent.slices.events import SliceJournal
 from tessera.agent.slices.slice_table import SlicesCollector
 from tessera.agent.slices.state_machine import SliceStateMachine
-from tessera.api.names import PodUid
+from tessera.api.names import QUOTA_RESOURCE, PodUid
 from tessera.clock import LoopClock
 from tessera.controller.base.metrics import ControllerMetrics
 from tessera.controller.main.fleet_metrics import FleetCollector
@@ -171,8 +171,9 @@ class Controller:
         self._metrics.set_leading(leads=True)
         self._metrics.watch(lambda: 2)
         cluster = SlicerCluster()
-        cluster.node("n1", count=1)
-        cluster.pod("web", "3g.20gb")
+        allocatable = {QUOTA_RESOURCE: 40 * GIB, "cpu": 64_000, "pods": 110, "nvidia.com/mig-3g.20gb": 2}
+        cluster.node("n1", count=1, allocatable=allocatable)
+        cluster.pod("web", "3g.20gb", amounts={QUOTA_RESOURCE: 20 * GIB})
         cluster.run()
         cluster.pod("large", "7g.40gb", created="2026-01-01T00:00:00Z")
         cluster.run()
@@ -189,6 +190,8 @@ class Controller:
         self._scrapes += 1
         metrics = self._metrics
         metrics.observe_decision(1, 0.002)
+        metrics.observe_hand_over(0.2)
+        metrics.observe_wait(2.0)
         metrics.count_write("Instaslice")
         at = {milestone: 20.0 * number for number, milestone in enumerate(Milestone)}
         name = f"gpu-{self._scrapes}"

@@ -98,3 +98,15 @@ CARD_STATES = Limit(
     "states of a card for which the value of the free slots is cached, for one table of profiles",
     "real cards have a few hundred; profile names that pods and records invent must not fill the memory",
 )
+NAMESPACES_SHOWN = Limit(
+    1_000,
+    "namespaces",
+    "namespaces with a series of their own in the controller's metrics of quota, those with the largest amounts",
+    "a tenant may make namespaces; the others are one series, `other`",
+)
+PROFILES_SHOWN = Limit(
+    100,
+    "profiles",
+    "profiles with series of their own in the controller's metrics of slices, the most frequent ones",
+    "all models together have some 50; records of nodes may name more, which are one series, `other`",
+)

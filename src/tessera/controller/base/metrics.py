@@ -11,6 +11,11 @@ from tessera.provisioning.metrics import ProvisioningMetrics
 #: Seconds; a decision takes from tens of microseconds (one pod) to a second (a burst of thousands).
 _BUCKETS = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 
+#: Seconds; a hand-over takes some writes to the API server.
+_HAND_OVER_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+#: Seconds; creation times are whole seconds, and pods wait for hours.
+_WAIT_BUCKETS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10_000.0, 30_000.0)
+
 
 class ControllerMetrics:
     """The controller's metrics.
@@ -47,6 +52,18 @@ class ControllerMetrics:
             buckets=_BUCKETS,
             registry=self.registry,
         )
+        self._hand_overs = Histogram(
+            "tessera_handover_seconds",
+            "Time from the decision that found room for a pod that had waited, until its gate was removed.",
+            buckets=_HAND_OVER_BUCKETS,
+            registry=self.registry,
+        )
+        self._waits = Histogram(
+            "tessera_pod_wait_seconds",
+            "Time from the creation of a pod until its gate was removed.",
+            buckets=_WAIT_BUCKETS,
+            registry=self.registry,
+        )
         self._writes = Counter(
             "tessera_api_writes", "Writes that the API server took.", ["kind"], registry=self.registry
         )
@@ -73,6 +90,14 @@ class ControllerMetrics:
         """Counts a planned batch; ``pods`` pods of the batch got slices."""
         self._decisions.inc(pods)
         self._seconds.observe(seconds)
+
+    def observe_hand_over(self, seconds: float) -> None:
+        """Records a hand-over; see :mod:`tessera.controller.leadership.hand_overs`."""
+        self._hand_overs.observe(seconds)
+
+    def observe_wait(self, seconds: float) -> None:
+        """Records how long a pod existed until its gate was removed."""
+        self._waits.observe(max(0.0, seconds))
 
     def count_write(self, kind: str) -> None:
         """Counts a write that the server took."""

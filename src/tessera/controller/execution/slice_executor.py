@@ -14,7 +14,7 @@ from functools import partial
 
 from tessera.api.instaslice import INSTASLICES, OBJECT_CONDITION
 from tessera.api.names import INSTASLICE_NAMESPACE, SLICE_CONDITION
-from tessera.clock import Clock, rfc3339
+from tessera.clock import Clock, parse_time_or_zero, rfc3339
 from tessera.controller.base.metrics import ControllerMetrics
 from tessera.controller.objects.pod_info import read_pod
 from tessera.controller.slicing.events import (
@@ -174,6 +174,8 @@ class SliceExecutor:
                 async with self._pod_slots:
                     body = write.body()
                     pod = await self._client.merge_patch(PODS, write.name, body, write.namespace, uid=write.uid)
+                if created := parse_time_or_zero(pod.metadata.creation_timestamp):
+                    self._metrics.observe_wait(self._clock.now() - created)
                 if write.uid in self._slicer.state.cluster.pods:  # else its deletion was seen before this answer
                     self._slicer.handle(PodObserved(read_pod(pod)))
             case ReportNodeCondition():

@@ -18,6 +18,7 @@ from tessera.controller.base.options import ControllerOptions
 from tessera.controller.execution.slice_executor import SliceExecutor
 from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
 from tessera.controller.health.fault_breaker import FaultBreaker
+from tessera.controller.leadership.hand_overs import HandOvers
 from tessera.controller.leadership.informers import ConstraintInformers, SliceInformers
 from tessera.controller.slicing.events import RefusalTimedOut, TimePassed
 from tessera.controller.slicing.slicer import Slicer
@@ -120,6 +121,7 @@ class LeaderSession:
         )
 
         self._refused = RefusedPods()
+        self._hand_overs = HandOvers(metrics.observe_hand_over)
         self._timer: asyncio.TimerHandle | None = None
         self._constraints = ConstraintInformers(client, self._slicer, self._wake.set, clock=clock, rng=rng)
         self._provisioning = Provisioning(
@@ -183,6 +185,7 @@ class LeaderSession:
         self._slicer.decide()
         if self._slicer.decisions > before:
             self._metrics.observe_decision(self._slicer.decisions - before, self._clock.monotonic() - began)
+        self._hand_overs.update(self._slicer.state, began)
         self._reclaim_slices()
         for instruction in self._slicer.pop_writes():
             self._executor.start(instruction, group)

@@ -1,20 +1,25 @@
-"""Metrics of the fleet and its queue: slots, room by profile, fragmentation, and waiting pods by reason.
+"""Metrics of the fleet and its queue: slots, slices, room by profile, fragmentation, quota, and waiting pods by reason.
 
 They are computed at each scrape from what the slicer holds in memory. Cards of the same state count as one, so the cost
 grows with the number of different states and of waiting pods, not with the number of cards.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
+from typing import get_args
 
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from tessera.api.names import QUOTA_RESOURCE
 from tessera.clock import Clock, parse_time_or_zero
+from tessera.controller.slicing.allocation import Allocation
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.slicer_state import SlicerState
+from tessera.limits.planning import NAMESPACES_SHOWN, PROFILES_SHOWN
+from tessera.mig.names import parse_profile_name
 from tessera.mig.occupancy import free_slots, free_starts
-from tessera.placement.demand import Fragmented, Full, NeverFits, NoNode, UnknownProfile
+from tessera.placement.demand import Fragmented, Full, NeverFits, NoNode, Reason, UnknownProfile
 
 #: Values of the label ``reason`` by class; ``not_decided`` for a pod that no decision has refused yet.
 REASONS = {
@@ -25,6 +30,10 @@ REASONS = {
     Fragmented: "fragmented",
     type(None): "not_decided",
 }
+#: Label of what is beyond a limit, or has no valid name.
+OTHER = "other"
+
+Families = Iterator[GaugeMetricFamily | CounterMetricFamily]
 
 
 class FleetCollector(Collector):
@@ -39,12 +48,15 @@ class FleetCollector(Collector):
         self._slicer = slicer
         self._clock = clock
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Families:
         """Yields the families."""
         slicer = self._slicer()
         if slicer is not None:
             yield from self._waiting(slicer.state)
             yield from _cards(slicer.state)
+            yield from _slices(slicer.state)
+            yield from _quota(slicer.state)
+            yield from _counters(slicer)
 
     def _waiting(self, state: SlicerState) -> Iterator[GaugeMetricFamily]:
         waiting = GaugeMetricFamily(
@@ -100,3 +112,73 @@ def _cards(state: SlicerState) -> Iterator[GaugeMetricFamily]:
     for model, share in lost.items():
         fragmentation.add_metric([model], share / cards[model])
     yield from (slots, room, fragmentation)
+
+
+def _slices(state: SlicerState) -> Families:
+    """Slices by profile and by the progress of their allocation."""
+    held: Counter[tuple[str, str]] = Counter()
+    for allocation in state.allocations:
+        if not allocation.freed:
+            held.update((_profile(each.profile), _progress(allocation)) for each in allocation.slices)
+    family = GaugeMetricFamily(
+        "tessera_allocated_slices", "Slices that the controller gave to pods.", labels=["profile", "state"]
+    )
+    shown = {profile for profile, _ in Counter(profile for profile, _ in held.elements()).most_common(PROFILES_SHOWN)}
+    for (profile, progress), number in _merged(held, shown).items():
+        family.add_metric([profile, progress], number)
+    yield family
+
+
+def _profile(name: str) -> str:
+    """The name of a profile; records are written by others and may say anything."""
+    try:
+        return str(parse_profile_name(name))
+    except ValueError:
+        return OTHER
+
+
+def _progress(allocation: Allocation) -> str:
+    if allocation.given_up:
+        return "reclaimed"
+    created = allocation.result is not None and allocation.result[1] == "created"
+    return "created" if created else "promised"
+
+
+def _merged(counts: Counter[tuple[str, str]], shown: Container[str]) -> Counter[tuple[str, str]]:
+    """The counts with the first labels that are not shown merged to :data:`OTHER`."""
+    merged: Counter[tuple[str, str]] = Counter()
+    for (first, second), number in counts.items():
+        merged[first if first in shown else OTHER, second] += number
+    return merged
+
+
+def _quota(state: SlicerState) -> Families:
+    """The charged amounts of pods with slices, or that wait for them, and what all nodes have."""
+    used: Counter[str] = Counter()
+    for uid in {each.uid for each in state.allocations} | state.waiting.keys():
+        pod = state.cluster.pods.get(uid)
+        if pod is not None and not pod.finished:
+            used[pod.namespace] += pod.amounts.get(QUOTA_RESOURCE, 0)
+    family = GaugeMetricFamily(
+        "tessera_quota_used_bytes", "GPU memory that the pods of a namespace are charged.", labels=["namespace"]
+    )
+    shown = dict(used.most_common(NAMESPACES_SHOWN))
+    if rest := used.total() - sum(shown.values()):
+        shown[OTHER] = shown.get(OTHER, 0) + rest
+    for namespace, amount in shown.items():
+        family.add_metric([namespace], amount)
+    yield family
+    capacity = sum(node.allocatable.get(QUOTA_RESOURCE, 0) for node in state.cluster.nodes.values())
+    yield GaugeMetricFamily(
+        "tessera_quota_capacity_bytes", "GPU memory of all nodes with cards that are cut on demand.", capacity
+    )
+
+
+def _counters(slicer: Slicer) -> Families:
+    refusals = CounterMetricFamily(
+        "tessera_placement_refusals", "Times that planning refused a pod for a new reason.", labels=["reason"]
+    )
+    for kind in get_args(Reason):
+        refusals.add_metric([REASONS[kind]], slicer.refusals[kind])
+    yield refusals
+    yield CounterMetricFamily("tessera_moves", "Pods that got other slices after theirs were taken back.", slicer.moves)

@@ -20,6 +20,7 @@ from tessera.controller.slicing.allocation import (
     observe_record,
     recorded_uids,
     reported_slices,
+    will_never_run,
 )
 from tessera.controller.slicing.instructions import RecordEvent
 from tessera.controller.slicing.slicer_state import SlicerState
@@ -131,6 +132,10 @@ class AllocationLifecycle:
             self._state.dirty_nodes.add(allocation.node)
             self._check_allocation(allocation)
         self._note_refusal(uid, pod)
+        if pod is None or not pod.gated:
+            self._state.handed_over.discard(uid)
+        if will_never_run(pod):
+            self._state.displaced.discard(uid)
         self._state.pods_to_report.add(uid)
         self._cluster.capacity_changes.forget_refusal(uid)
         self._update_waiting(uid)
@@ -211,6 +216,10 @@ class AllocationLifecycle:
     def give_up(self, allocation: Allocation) -> None:
         """Begins to take the slices from the pod; the node's object records the progress."""
         allocation.given_up = True
+        if self._state.allocations.current_of(allocation.uid) is None:
+            self._state.handed_over.discard(allocation.uid)
+            if not will_never_run(self._cluster.pods.get(allocation.uid)):
+                self._state.displaced.add(allocation.uid)
         self._state.dirty_nodes.add(allocation.node)
         self._settle(allocation, gone=False)
         self._update_waiting(allocation.uid)

@@ -10,6 +10,7 @@ Rules:
 - :mod:`tessera.controller.slicing.slicer_state` documents the state.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from tessera.api.instaslice import Instaslice
@@ -76,6 +77,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         planner: finds possible places without deciding.
         decisions: allocations made so far; never decreases.
         steps: steps of planning taken so far; never decreases.
+        moves: pods that got other slices after theirs were taken back; never decreases.
+        refusals: how often planning refused a pod for a new reason, by the reason's class; never decreases.
     """
 
     def __init__(self) -> None:
@@ -89,6 +92,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         self.planner = Planner(self._state)
         self.decisions = 0
         self.steps = 0
+        self.moves = 0
+        self.refusals: Counter[type[Reason]] = Counter()
 
     def react(self, event: SlicerEvent) -> Sequence[Instruction]:
         """Takes in an event.
@@ -300,6 +305,11 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         allocation = Allocation(placed.node, pod.uid, pod.namespace, pod.name, placed.slices, pod.amounts)
         taken = self._state.inventory.occupy(allocation)
         assert taken, f"planned slots of {pod.key} on {placed.node} are taken"
+        if pod.gated and self._state.waiting.get(pod.uid) is not None:
+            self._state.handed_over.add(pod.uid)
+        if pod.uid in self._state.displaced:
+            self._state.displaced.remove(pod.uid)
+            self.moves += 1
         self._lifecycle.add(allocation)
         self.decisions += 1
 
@@ -318,6 +328,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         if self._state.last_event.get(pod.uid) == type(reason).__name__:
             return
         self._state.last_event[pod.uid] = type(reason).__name__
+        self.refusals[type(reason)] += 1
         if self._cluster.required_node(pod) is None:
             self._lifecycle.record_event(pod, "SliceWaiting", waiting_text(pod, reason))
         else:

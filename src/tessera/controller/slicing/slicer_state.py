@@ -110,6 +110,10 @@ class SlicerState:
         #: Pods that cannot start where they have slices: the scheduler refuses them there, or they are bound and the
         #: node's agent is gone. Each has a current allocation.
         self.refused_pods: set[PodUid] = set()
+        #: Gated pods that had been refused slices and have them now. Each has a current allocation.
+        self.handed_over: set[PodUid] = set()
+        #: Living pods whose slices were taken back, until they get others.
+        self.displaced: set[PodUid] = set()
         #: Pods that the API server refused to ungate, in their state then; a changed pod is tried again.
         self.denied: dict[PodUid, PodInfo] = {}
         #: Pods that lost their slices, or will not start on their node, with the text of their condition.
