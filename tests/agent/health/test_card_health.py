@@ -65,3 +65,38 @@ def test_the_monitor_describes_its_cards(tmp_path: Path) -> None:
         assert agent.watch.describe("GPU-of-another-node").state == CardState.UNKNOWN
 
     play(Node(tmp_path), story)
+
+
+def test_a_row_remapper_without_spare_rows_degrades_its_card_until_it_no_longer_reports_that(tmp_path: Path) -> None:
+    async def story(node: Node, agent: Agent) -> None:
+        agent.watch.note_rows(node.one, "")
+        assert agent.watch.condition().reason == "CardsHealthy"
+        agent.watch.note_rows(node.one, "no spare row")
+        agent.watch.note_rows(node.one, "no spare row")
+        probes = len(agent.hardware.probes)
+        await asyncio.sleep(3600)
+        assert len(agent.hardware.probes) - probes <= 122, "the card is probed no more often than a healthy one"
+        found = agent.watch.describe(node.one)
+        assert (found.state, found.evidence[0].count) == (CardState.DEGRADED, 1)
+        assert found.next.startswith("still allocated")
+        assert "no spare row" in agent.watch.condition().message
+        agent.watch.note_rows(node.one, "")
+        assert agent.watch.condition().reason == "CardsHealthy"
+        assert [reason for reason, _ in node.told] == ["GpuDegraded", "GpuRecovered"]
+
+    play(Node(tmp_path), story)
+
+
+def test_a_stored_state_of_rows_ends_if_the_card_was_replaced_meanwhile(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+
+    async def before(node: Node, agent: Agent) -> None:
+        agent.watch.note_rows(node.one, "no spare row")
+
+    async def after(node: Node, agent: Agent) -> None:
+        assert agent.watch.describe(node.one).state == CardState.DEGRADED
+        agent.watch.note_rows(node.one, "")
+        assert agent.watch.describe(node.one).state == CardState.HEALTHY
+
+    play(node, before)
+    play(node, after)

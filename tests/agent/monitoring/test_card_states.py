@@ -20,9 +20,13 @@ class Faults:
 
     def __init__(self, state: CardState = CardState.HEALTHY) -> None:
         self.state = state
+        self.rows: list[str] = []
 
     def describe(self, gpu: str) -> CardHealth:
         return CardHealth(state=self.state, next="" if self.state is CardState.HEALTHY else "reset it")
+
+    def note_rows(self, gpu: str, text: str) -> None:
+        self.rows.append(text)
 
     def gpus_to_empty(self) -> frozenset[str]:
         return frozenset({GPU})
@@ -73,11 +77,21 @@ def test_the_cause_of_a_slowdown_stands_for_it() -> None:
     assert [each.source for each in found.evidence] == ["hw_power_brake"]
 
 
-def test_a_card_that_waits_for_a_spare_row_is_degraded() -> None:
-    measured = Measurements({Quantity.ROW_REMAP_PENDING: 1.0, Quantity.ROW_REMAP_FAILED: 0.0})
-    card = DeviceSample(uuid=GPU, measured=measured)
-    found = CardStates(Faults()).handle(NodeSample(taken=0, gpus=(GpuSample(info=INFO, card=card),)), 5.0)[GPU]
-    assert (found.state, [each.source for each in found.evidence]) == (CardState.DEGRADED, ["row-remapping"])
+def test_what_is_wrong_with_the_row_remapper_is_passed_on() -> None:
+    faults = Faults()
+    states = CardStates(faults)
+    for pending, failed in ((0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 0.0)):
+        measured = Measurements({Quantity.ROW_REMAP_PENDING: pending, Quantity.ROW_REMAP_FAILED: failed})
+        card = DeviceSample(uuid=GPU, measured=measured)
+        states.handle(NodeSample(taken=0, gpus=(GpuSample(info=INFO, card=card),)), 5.0)
+    assert [text.rpartition(": ")[2] for text in faults.rows] == [
+        "",
+        "reset the card when it is free",
+        "replace the card",
+        "",
+    ]
+    states.handle(sample(), 5.0)
+    assert len(faults.rows) == 4, "a card that does not report its rows is left as it was"
 
 
 def test_a_silent_card_is_reported_with_those_who_hold_it() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 
-from tessera.agent.health.faults import Fault, Hysteresis
+from tessera.agent.health.faults import ROW_REMAPPING, Fault, Hysteresis
 from tessera.agent.inventory.device_health import Reaction
 from tessera.api.nodes.health import CardHealth, CardState, Evidence
 from tessera.limits.messages import CONDITION_MESSAGE
@@ -74,6 +74,8 @@ def _evidence(fault: Fault, *, spared: bool) -> Evidence:
 
 def _next_step(state: CardState, worst: Fault, hysteresis: Hysteresis) -> str:
     match state:
+        case CardState.DEGRADED if worst.source == ROW_REMAPPING:
+            return "still allocated; ends once the card no longer reports it"
         case CardState.NEEDS_RESET if worst.reset:
             return f"the card was reset; {_clean_probes(worst, hysteresis)}"
         case CardState.NEEDS_RESET:

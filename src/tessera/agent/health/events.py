@@ -47,6 +47,13 @@ class HardwareEventReported(msgspec.Struct, frozen=True):
     event: GpuEvent
 
 
+class RowsRead(msgspec.Struct, frozen=True):
+    """The card's row remapper was read: ``text`` says what is wrong with it, empty for nothing."""
+
+    gpu: str
+    text: str
+
+
 class EventWatchFailed(msgspec.Struct, frozen=True):
     """NVML failed to wait for hardware events. A wait that ends without an event is no failure."""
 
@@ -89,5 +96,6 @@ HealthEvent = (
     | CardReset
     | NodeRebooted
     | InstanceDestroyed
+    | RowsRead
     | FaultsSpared
 )

@@ -10,6 +10,8 @@ reset, or when the driver itself reports that no action is left. One failed prob
 the card. A card that fell off the bus is drained at once. A boot of the node ends every fault: an error that it did not
 cure shows again.
 
+A row remapper that waits for a reset, or has no spare row left, makes its card degraded as long as the card reports it.
+
 A fault that the breaker of the cluster spares is shown like any other and takes no card away
 (docs/decisions/health-breaker.md). A lost card is never spared.
 
@@ -33,6 +35,7 @@ from tessera.agent.health.events import (
     InstanceDestroyed,
     NodeRebooted,
     ProbeResult,
+    RowsRead,
 )
 from tessera.agent.health.policy import DRIVER_REACTIONS, ECC_REACTIONS, HealthPolicy, RecoveryAction
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
@@ -82,6 +85,8 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
 #: The source of the faults that failed probes show.
 PROBE = "probe"
+#: The source of the faults of a row remapper. They end when the card no longer reports them.
+ROW_REMAPPING = "row-remapping"
 #: The source of the faults of a broken event watch. They concern the watch, not the cards, and are not kept on disk.
 EVENT_WATCH = "events"
 
@@ -158,8 +163,9 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         return frozenset(fault.scope.gi_id for fault in self._faults.values() if fault.scope.gpu == gpu) - {-1}
 
     def is_suspect(self, gpu: str) -> bool:
-        """True if the card or an instance of it has a fault, or its last probe failed."""
-        return gpu in self._failures or any(fault.scope.gpu == gpu for fault in self._faults.values())
+        """True if the card or an instance of it has a fault that a probe may end, or its last probe failed."""
+        faults = (fault for fault in self._faults.values() if fault.source != ROW_REMAPPING)
+        return gpu in self._failures or any(fault.scope.gpu == gpu for fault in faults)
 
     def needs_reset(self, gpu: str) -> bool:
         """True if the worst fault of the card requires a reset, and the card was not reset since."""
@@ -209,6 +215,8 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
                     self._end(key, now)
             case InstanceDestroyed():
                 self._drop_instance(event.gpu, event.gi_id)
+            case RowsRead():
+                self._take_rows(event, now)
             case FaultsSpared():
                 self._spared = event.faults
         touched = sorted({fault.scope for fault in (*before, *self._faults.values())})
@@ -236,6 +244,13 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
             known = XIDS.get(event.xid or 0)
             self._add(scope, source, reaction, source if known is None else f"{source}, {known.text}", now)
 
+    def _take_rows(self, event: RowsRead, now: float) -> None:
+        key = DeviceScope(event.gpu), ROW_REMAPPING
+        if not event.text:
+            self._faults.pop(key, None)
+        elif key not in self._faults or self._faults[key].text != event.text:
+            self._add(*key, Reaction.DEGRADE, event.text, now)
+
     def _take_probe(self, probe: CardProbed, now: float) -> None:
         scope = DeviceScope(probe.gpu)
         if probe.instances is not None:
@@ -260,7 +275,7 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
 
     def _count_clean_probe(self, probe: CardProbed, now: float) -> None:
         for key, fault in list(self._faults.items()):
-            if fault.scope.gpu != probe.gpu or fault.source == EVENT_WATCH:
+            if fault.scope.gpu != probe.gpu or fault.source in {EVENT_WATCH, ROW_REMAPPING}:
                 continue
             cleaner = msgspec.structs.replace(fault, clean=min(fault.clean + 1, self._hysteresis.clean_probes))
             cured = fault.reaction < Reaction.RESET or fault.reset or probe.recovery is RecoveryAction.NONE

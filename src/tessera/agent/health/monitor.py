@@ -35,6 +35,7 @@ from tessera.agent.health.events import (
     InstanceDestroyed,
     NodeRebooted,
     ProbeResult,
+    RowsRead,
 )
 from tessera.agent.health.executor import CardProber, CardResetter
 from tessera.agent.health.faults import EVENT_WATCH, Fault, HealthStateMachine
@@ -110,6 +111,8 @@ class HealthMonitor:
         #: Id of the boot in which the faults were found; empty while unknown.
         self._boot = stored.boot
         self._health = HealthStateMachine(policy, faults=[self._not_of_the_future(fault) for fault in stored.marks])
+        #: By card, the last state of its row remapper; a card that was not read since the start is missing.
+        self._rows: dict[str, str] = {}
         #: The faults that the breaker spares, as the Node has them.
         self._spared: frozenset[CardRule] = frozenset()
         #: The node's cards by UUID, as last listed.
@@ -155,6 +158,12 @@ class HealthMonitor:
         self._apply(EventWatchFailed(text))
         for uuid in self._gpus:
             self._due[uuid] = min(self._due[uuid], self._clock.monotonic() + SUSPECT_PROBE_INTERVAL)
+
+    def note_rows(self, gpu: str, text: str) -> None:
+        """Takes in the state of a card's row remapper; ``text`` says what is wrong with it, empty for nothing."""
+        if gpu in self._gpus and self._rows.get(gpu) != text:
+            self._rows[gpu] = text
+            self._apply(RowsRead(gpu, text))
 
     def note_card_reset(self, gpu: str) -> None:
         """Takes in the reset of a card."""
@@ -266,6 +275,7 @@ class HealthMonitor:
         another = self._boot != ""
         self._boot = boot
         if another:
+            self._rows.clear()
             self._apply(NodeRebooted())
         self._save()
 

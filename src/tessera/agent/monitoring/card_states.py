@@ -1,8 +1,9 @@
-"""Adds to a card's health what a sample shows: who holds a card that must be reset, slow-downs, and rows of memory.
+"""Adds to a card's health what a sample shows: who holds a card that must be reset, and slow-downs.
 
-A card that is slowed down by its own protection (:data:`HARDWARE_THROTTLES`), or that waits for spare rows of memory,
-is degraded as long as that lasts. The cap of its power is no error: every card under load reaches it. A process without
-a pod that the kernel proves is listed by PID and name, since it too keeps the card from being reset.
+A card that is slowed down by its own protection (:data:`HARDWARE_THROTTLES`) is degraded as long as that lasts. The cap
+of its power is no error: every card under load reaches it. The state of the row remapper, which lasts, is passed on to
+the faults of the card. A process without a pod that the kernel proves is listed by PID and name, since it too keeps the
+card from being reset.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +26,6 @@ HARDWARE_THROTTLES: Mapping[str, str] = {
 }
 #: The driver reports ``hw_slowdown`` beside each of these.
 _CAUSES_OF_SLOWDOWN = frozenset({"hw_thermal", "hw_power_brake"})
-ROW_REMAPPING = "row-remapping"
 #: What the state of the row remapper means, by its flag.
 _ROWS: Mapping[Quantity, str] = {
     Quantity.ROW_REMAP_FAILED: "memory has no spare row left for a bad one: replace the card",
@@ -40,6 +40,10 @@ class HealthSource(Protocol):
 
     def describe(self, gpu: str) -> CardHealth:
         """The health of a card by its faults."""
+        ...
+
+    def note_rows(self, gpu: str, text: str) -> None:
+        """Takes in what is wrong with the row remapper of a card; empty for nothing."""
         ...
 
     def gpus_to_empty(self) -> frozenset[str]:
@@ -70,6 +74,11 @@ class CardStates:
         self._measured = {key: self._measured.get(key, unix_time) for key in keys}
         found: dict[str, CardHealth] = {}
         for gpu in sample.gpus:
+            values = gpu.card.measured.values
+            if Quantity.ROW_REMAP_FAILED in values:
+                self._health.note_rows(
+                    gpu.info.uuid, next((text for flag, text in _ROWS.items() if values.get(flag)), "")
+                )
             health = self._add_measured(gpu.info.uuid, self._health.describe(gpu.info.uuid), unix_time)
             devices = {device.uuid for device in gpu.devices}
             pods = [(each.namespace, each.pod) for each in sample.leases if each.device in devices]
@@ -107,9 +116,6 @@ def _measured_errors(gpu: GpuSample) -> Iterator[tuple[str, str]]:
         reasons.discard("hw_slowdown")
     for reason in sorted(reasons):
         yield reason, HARDWARE_THROTTLES[reason]
-    for flag, text in _ROWS.items():
-        if values.get(flag):
-            yield ROW_REMAPPING, text
 
 
 def _host_processes(gpu: GpuSample) -> Iterator[Holder]:
