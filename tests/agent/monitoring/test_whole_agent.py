@@ -83,6 +83,8 @@ def test_a_lost_card_is_missing_and_the_others_stay(play: Callable[..., None], r
         await scene.clock.sleep(15.0)
         left = [labels["gpu"] for labels, _ in rows(exporter.text, "tessera_gpu_power_watts")]
         assert left == [scene.machine.uuids()[1]]
+        states = [labels["state"] for labels, _ in rows(exporter.text, "tessera_gpu_health_state")]
+        assert sorted(states) == ["healthy", "lost"]
         page = msgspec.json.decode(exporter.usage_json(), type=NodeUsage)
         assert [(card.health.state, bool(card.values)) for card in page.cards] == [("lost", False), ("healthy", True)]
 

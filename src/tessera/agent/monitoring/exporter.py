@@ -92,6 +92,8 @@ class Exporter:
             judged, now = self._judge(sample), self._clock.now()
             cards = self._cards.handle(sample, now)
             self._report = report_usage(sample, self._options, unix_time=now, judged=judged, health=cards)
-            self._text = render(sample, self._options, unix_time=now, last_xids=self._last_xids, judged=judged)
+            self._text = render(
+                sample, self._options, unix_time=now, last_xids=self._last_xids, judged=judged, health=cards
+            )
             await self._clock.sleep(SHORTEST)
             await self._changes.wait(count, PERIOD - SHORTEST)

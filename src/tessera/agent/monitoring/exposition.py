@@ -33,6 +33,7 @@ from tessera.agent.monitoring.families import (
 )
 from tessera.agent.monitoring.lease_states import JudgedLease
 from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, NodeSample, measure_lease
+from tessera.api.nodes.health import CardHealth
 from tessera.nvml.measurements import THROTTLE_REASONS, Quantity
 
 Labels = Mapping[str, str]
@@ -52,6 +53,9 @@ POD_FINDING = Family("tessera_pod_gpu_finding", GAUGE, "1 for each kind of findi
 INFO = Family("tessera_gpu_info", GAUGE, "1 for each card, with its properties")
 LAST_XID = Family("tessera_gpu_last_xid", GAUGE, XID_48.help)
 THROTTLED = Family("tessera_gpu_throttled", GAUGE, "1 while a card is slowed down for this reason, else 0")
+HEALTH_STATE = Family(
+    "tessera_gpu_health_state", GAUGE, "1 for the state of a card, in the label state; also of a card that is lost"
+)
 UNAVAILABLE = Family("tessera_metric_unavailable", GAUGE, "devices on which a quantity is not measured, by reason")
 CUT = Family("tessera_pod_series_cut", GAUGE, "leases without series of their own, for the limit --max-series")
 SAMPLE_TIME = Family("tessera_sample_timestamp_seconds", GAUGE, "Unix time of the sample that the series show")
@@ -80,6 +84,7 @@ def render(
     unix_time: float = 0.0,
     last_xids: Mapping[str, int] | None = None,
     judged: Iterable[JudgedLease] = (),
+    health: Mapping[str, CardHealth] | None = None,
 ) -> bytes:
     """Returns the text of a sample.
 
@@ -89,6 +94,7 @@ def render(
         unix_time: when it was taken.
         last_xids: by card, the last XID that the driver reported.
         judged: the leases of the sample with their states.
+        health: the health of each card, by UUID.
     """
     leases = list(judged)
     renderer = _Renderer(sample, options, {id(each.lease): len(each.findings) for each in leases})
@@ -96,6 +102,8 @@ def render(
         renderer.add_card(gpu, (last_xids or {}).get(gpu.info.uuid, 0))
         for device in gpu.mig_devices:
             renderer.add_mig_device(gpu, device)
+    for gpu_uuid, found in (health or {}).items():
+        renderer.page.add(HEALTH_STATE, {"gpu": gpu_uuid, "state": found.state}, 1)
     renderer.add_leases(leases)
     renderer.add_absent()
     renderer.page.add(SAMPLE_TIME, {}, unix_time)
