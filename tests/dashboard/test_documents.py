@@ -6,8 +6,17 @@ import msgspec
 import pytest
 from tests.observe.conftest import GIB, card, lease, mig_card
 
+from tessera.api.nodes.health import CardHealth, Evidence, Holder
 from tessera.api.nodes.usage import DeviceUsage, NodeUsage
-from tessera.dashboard.documents import CardDocument, FailureDocument, SummaryDocument, make_documents, waiting_pod
+from tessera.dashboard.documents import (
+    CardDocument,
+    FailureDocument,
+    SummaryDocument,
+    WaitingDocument,
+    make_documents,
+    waiting_pod,
+)
+from tessera.dashboard.waiting_reasons import explain_waiting
 from tessera.kube.resources import Pod
 from tessera.observe.agent_pages import FleetUsage, NodeFailure
 
@@ -89,3 +98,43 @@ def test_a_pod_waits_that_asks_for_cards_and_has_no_node(
     found = waiting_pod(pod("a", limits, **spec))
     assert (None if found is None else found.requests) == requests
     assert found is None or found.since == 1767225610.0
+
+
+def test_a_card_tells_its_kind_its_room_and_what_is_wrong() -> None:
+    sick = CardHealth(
+        state="needs_reset",
+        since=5.0,
+        evidence=(Evidence(source="XID 48", text="an error", asks="reset", count=2),),
+        next="it is reset when nobody holds it",
+        holders=(Holder(namespace="team", pod="a"), Holder(pid=7, process="python")),
+    )
+    shared = msgspec.structs.replace(card(), kind="time-slicing", replicas=4)
+    broken = msgspec.structs.replace(card("GPU-2", 1), kind="whole", health=sick)
+    usage = NodeUsage(node="n1", cards=(shared, broken), leases=(lease("a", share=0.25),))
+    documents = make_documents(FleetUsage(nodes=(usage,)), [], [])
+    first, second = documents["card/n1/GPU-1"], documents["card/n1/GPU-2"]
+    assert isinstance(first, CardDocument)
+    assert isinstance(second, CardDocument)
+    assert (first.kind, first.replicas, first.free, first.health) == ("time-slicing", 4, {"share": 3}, None)
+    assert second.free == {}
+    assert second.health is not None
+    assert (second.health.state, second.health.evidence[0].count, second.health.evidence[0].asks) == (
+        "needs_reset",
+        2,
+        "reset",
+    )
+    assert [(each.pod, each.process) for each in second.health.holders] == [("a", ""), ("", "python")]
+    summary = documents["summary"]
+    assert isinstance(summary, SummaryDocument)
+    assert summary.unwell == 1
+
+
+def test_a_pod_that_waits_tells_why() -> None:
+    waits = pod("w", {"nvidia.com/mig-3g.20gb": "1"}, **GATED)
+    found = explain_waiting(100.0, [waits], [], [])
+    documents = make_documents(FleetUsage(), [waits], [], found)
+    document = documents["waiting/team/w"]
+    assert isinstance(document, WaitingDocument)
+    assert (document.case, document.reason) == (found["team/w"].case, found["team/w"].verdict)
+    assert document.case == "no-node-joined"
+    assert explain_waiting(100.0, [], [], []) == {}

@@ -1,5 +1,30 @@
 // The documents of the feed, as src/tessera/dashboard/documents.py makes them. A value that was not measured is missing.
 
+export interface Evidence {
+  source: string;
+  text: string;
+  asks: string;
+  since?: number;
+  count?: number;
+  spared?: boolean;
+}
+
+export interface Holder {
+  namespace?: string;
+  pod?: string;
+  pid?: number;
+  process?: string;
+}
+
+export interface Health {
+  state: string;
+  since?: number;
+  evidence?: Evidence[];
+  next?: string;
+  holders?: Holder[];
+  cut?: number;
+}
+
 export interface Lease {
   namespace: string;
   pod: string;
@@ -13,6 +38,7 @@ export interface Lease {
   wasted: number;
   busy?: number;
   memory?: number;
+  findings?: string[];
 }
 
 export interface Tile {
@@ -43,6 +69,9 @@ export interface Card {
   tiles?: Tile[];
   leases?: Lease[];
   free?: Record<string, number>;
+  kind?: string;
+  replicas?: number;
+  health?: Health;
 }
 
 export interface Waiting {
@@ -51,6 +80,8 @@ export interface Waiting {
   requests: string;
   since: number;
   gated?: boolean;
+  case?: string;
+  reason?: string;
 }
 
 export interface Failure {
@@ -66,6 +97,7 @@ export interface Summary {
   held: number;
   wastedLeases: number;
   measured: number;
+  unwell?: number;
   busy?: number;
   power?: number;
   simulated?: boolean;

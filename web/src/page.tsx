@@ -2,9 +2,9 @@
 
 import { type ComponentChildren, Component, render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { type Card, type Change, type Cluster, type Lease, type Tile, type Waiting } from "./documents";
+import { type Card, type Change, type Cluster, type Health, type Holder, type Lease, type Tile, type Waiting } from "./documents";
 import { applyChange, emptyCluster, leasesOf } from "./documents";
-import { STATES, age, celsius, gibOf, modelName, percent, watts } from "./words";
+import { HEALTH, KINDS, STATES, age, celsius, gibOf, modelName, percent, roomName, watts } from "./words";
 
 const cluster: Cluster = emptyCluster();
 
@@ -17,36 +17,76 @@ interface Explanation {
 interface View {
   text: string;
   state: string;
+  room: string;
   open: string;
 }
 
 function readView(): View {
   const values = new URLSearchParams(location.hash.slice(1));
-  return { text: values.get("q") ?? "", state: values.get("state") ?? "", open: values.get("open") ?? "" };
+  const value = (name: string): string => values.get(name) ?? "";
+  return { text: value("q"), state: value("state"), room: value("room"), open: value("open") };
 }
 
 function writeView(view: View): void {
   const values = new URLSearchParams();
   if (view.text) values.set("q", view.text);
   if (view.state) values.set("state", view.state);
+  if (view.room) values.set("room", view.room);
   if (view.open) values.set("open", view.open);
   history.replaceState(null, "", `#${values.toString()}`);
 }
 
 function cardText(card: Card): string {
   const pods = leasesOf(card).map((lease) => `${lease.namespace}/${lease.pod} ${lease.owner} ${lease.state}`);
-  const free = Object.entries(card.free ?? {}).filter(([, count]) => count > 0);
-  return [card.node, card.model, card.uuid, ...pods, ...free.map(([name]) => name)].join(" ").toLowerCase();
+  const tiles = (card.tiles ?? []).map((tile) => tile.profile);
+  const health = card.health ? HEALTH[card.health.state] ?? card.health.state : "";
+  return [card.node, card.model, card.uuid, KINDS[card.kind ?? ""], health, ...pods, ...tiles].join(" ").toLowerCase();
 }
 
 function matches(card: Card, view: View): boolean {
   const words = view.text.toLowerCase().split(/\s+/).filter(Boolean);
   const text = words.length ? cardText(card) : "";
   if (!words.every((word) => text.includes(word))) return false;
+  if (view.room && !((card.free ?? {})[view.room] ?? 0)) return false;
   if (view.state === "") return true;
-  if (view.state === "free") return card.held < 0.999;
+  if (view.state === "free") return freeOf(card).length > 0;
+  if (view.state === "unwell") return card.health !== undefined;
   if (view.state === "wasted") return leasesOf(card).some((each) => ["idle", "never_used", "resident"].includes(each.state));
   return leasesOf(card).some((lease) => lease.state === view.state);
+}
+
+/** What has room on a card, the names in the order of their sizes. */
+function freeOf(card: Card): [string, number][] {
+  return Object.entries(card.free ?? {}).filter(([, count]) => count > 0).sort(([left], [right]) => byName(left, right));
+}
+
+function byName(left: string, right: string): number {
+  return left.localeCompare(right, "en", { numeric: true });
+}
+
+function holderName(holder: Holder): string {
+  return holder.pod ? `pod ${holder.namespace}/${holder.pod}` : `process ${holder.pid} ${holder.process ?? ""}`;
+}
+
+/** What is wrong with a card: its errors, who holds it, and the next step. */
+function HealthDetails({ health }: { health: Health }) {
+  const now = Date.now() / 1000;
+  return (
+    <div class="health">
+      <p><b class="warn">{HEALTH[health.state] ?? health.state}</b>{health.since ? ` for ${age(now - health.since)}` : ""}</p>
+      <ul>
+        {(health.evidence ?? []).map((each) => (
+          <li key={each.source + each.text}>
+            {!each.text.startsWith(each.source) && <b>{each.source}</b>} {each.text}
+            <span class="quiet">{" "}asks for {each.asks}{(each.count ?? 1) > 1 ? `, ${each.count} times` : ""}{each.since ? `, first ${age(now - each.since)} ago` : ""}</span>
+            {each.spared && <span> The card stays in use: the breaker spares it.</span>}
+          </li>
+        ))}
+      </ul>
+      {(health.holders ?? []).length > 0 && <p>Held by {(health.holders ?? []).map(holderName).join(", ")}.</p>}
+      {health.next && <p>{health.next}</p>}
+    </div>
+  );
 }
 
 function LeaseLine({ lease }: { lease: Lease }) {
@@ -62,13 +102,13 @@ function LeaseLine({ lease }: { lease: Lease }) {
         <span>held {age(lease.held)}</span>
       </div>
       <div class="quiet">{lease.evidence}</div>
+      {(lease.findings ?? []).map((each) => <div key={each}>{each}</div>)}
     </li>
   );
 }
 
 function tileName(tile: Tile): string {
-  const pods = (tile.leases ?? []).map((lease) => lease.pod);
-  return pods.length ? pods.join(", ") : "free";
+  return (tile.leases ?? []).map((lease) => lease.pod).join(", ");
 }
 
 function tileState(leases: Lease[] | undefined): string {
@@ -87,7 +127,7 @@ function Mosaic({ card }: { card: Card }) {
             key={`${tile.start}-${tile.profile}`}
             class={`tile ${tileState(tile.leases)}`}
             style={`--at:${tile.start + 1};--span:${tile.size}`}
-            title={`${tile.profile}: ${tileName(tile)}`}
+            title={`${tile.profile}: ${tileName(tile) || "free"}`}
           >
             {tileName(tile)} <i>{tile.profile}</i>
           </span>
@@ -96,20 +136,23 @@ function Mosaic({ card }: { card: Card }) {
     );
   }
   const leases = card.leases ?? [];
-  const used = Math.min(1, leases.reduce((sum, lease) => sum + lease.share, 0));
+  const cells = Math.max(1, Math.min(card.replicas ?? 1, 24));
+  const shares = leases.map((lease) => Math.max(1, Math.round(lease.share * cells)));
+  const free = Math.max(0, cells - shares.reduce((sum, each) => sum + each, 0));
+  const none = card.kind === undefined || card.kind === "" ? "not offered" : "";
   return (
-    <span class="bar shares">
-      {leases.map((lease) => (
+    <span class="bar" style={`--slots:${Math.max(cells, shares.reduce((sum, each) => sum + each, 0))}`}>
+      {leases.map((lease, number) => (
         <span
           key={`${lease.namespace}/${lease.pod}/${lease.container}`}
           class={`tile ${lease.state}`}
-          style={`flex-grow:${Math.round(lease.share * 1000)}`}
-          title={`${lease.namespace}/${lease.pod}: ${lease.kind}`}
+          style={`--at:auto;--span:${shares[number]}`}
+          title={`${lease.namespace}/${lease.pod}: ${KINDS[lease.kind] ?? lease.kind}`}
         >
-          {lease.pod} {lease.kind !== "whole" && <i>{lease.kind}</i>}
+          {lease.pod}
         </span>
       ))}
-      {used < 0.999 && <span class="slot" style={`flex-grow:${Math.round((1 - used) * 1000)}`}>free</span>}
+      {Array.from({ length: free }, (_, number) => <span key={`free${number}`} class="slot" style="--at:auto;--span:1">{none}</span>)}
     </span>
   );
 }
@@ -128,12 +171,12 @@ class CardRow extends Component<RowProps> {
   }
 
   override render({ id, card, open, toggle }: RowProps) {
-    const free = Object.entries(card.free ?? {}).filter(([, count]) => count > 0);
+    const free = freeOf(card);
     const leases = leasesOf(card);
     return (
       <div class="card">
         <button type="button" class="row" aria-expanded={open} onClick={() => toggle(id)}>
-          <span class="name">{card.index} <span class="quiet">{modelName(card.model)}</span></span>
+          <span class="name">{card.index} <span class="quiet">{modelName(card.model)}, {KINDS[card.kind ?? ""] ?? card.kind}</span></span>
           <Mosaic card={card} />
           <span class="numbers">
             <span>{percent(card.busy)}</span>
@@ -141,14 +184,16 @@ class CardRow extends Component<RowProps> {
             <span>{watts(card.power)}</span>
             <span>{celsius(card.temperature)}</span>
           </span>
+          {card.health && <span class="warn">{HEALTH[card.health.state] ?? card.health.state}: {(card.health.evidence ?? []).map((each) => each.source).join(", ") || "see its details"}</span>}
           {(card.throttled ?? []).length > 0 && <span class="warn">slowed down: {(card.throttled ?? []).join(", ")}</span>}
         </button>
         {open && (
           <div class="details">
             <p class="quiet">{card.uuid}</p>
+            {card.health && <HealthDetails health={card.health} />}
             {leases.length === 0 && <p>No pod holds it.</p>}
             <ul>{leases.map((lease) => <LeaseLine key={`${lease.pod}/${lease.container}`} lease={lease} />)}</ul>
-            {free.length > 0 && <p>Room for {free.map(([name, count]) => `${count} x ${name}`).join(", or ")}.</p>}
+            {free.length > 0 && <p>Room for {free.map(([name, count]) => `${count} x ${roomName(name)}`).join(", or ")}.</p>}
           </div>
         )}
       </div>
@@ -175,6 +220,7 @@ function WaitingRow({ pod }: { pod: Waiting }) {
         <span>{pod.requests}</span>
         <span class="quiet">waits {age(Date.now() / 1000 - pod.since)}</span>
         <span class="link">why?</span>
+        {pod.reason && <span class="reason">{pod.reason}</span>}
       </button>
       {reason === "asked" && <p class="details quiet">asking…</p>}
       {explained?.error && <p class="details warn">{explained.error}</p>}
@@ -198,9 +244,8 @@ function freeRoom(): [string, number][] {
   const room = new Map<string, number>();
   for (const card of cluster.cards.values()) {
     for (const [name, count] of Object.entries(card.free ?? {})) room.set(name, (room.get(name) ?? 0) + count);
-    if (!card.mig && card.held === 0) room.set("whole card", (room.get("whole card") ?? 0) + 1);
   }
-  return [...room].sort(([left], [right]) => left.localeCompare(right, "en", { numeric: true }));
+  return [...room].sort(([left], [right]) => byName(left, right));
 }
 
 function Page({ live }: { live: boolean }) {
@@ -217,7 +262,7 @@ function Page({ live }: { live: boolean }) {
         event.preventDefault();
         search.current?.focus();
       } else if (event.key === "Escape") {
-        change({ text: "", state: "", open: "" });
+        change({ text: "", state: "", room: "", open: "" });
         search.current?.blur();
       }
     };
@@ -231,7 +276,8 @@ function Page({ live }: { live: boolean }) {
   });
   const shown = [...cluster.cards].filter(([, card]) => matches(card, view));
   const nodes = groupByNode(shown);
-  const names = [...nodes.keys()].sort((left, right) => left.localeCompare(right, "en", { numeric: true }));
+  const names = [...nodes.keys()].sort(byName);
+  const unwell = [...cluster.cards].filter(([, card]) => card.health !== undefined);
   const waiting = [...cluster.waiting.values()].sort((left, right) => left.since - right.since);
   const summary = cluster.summary;
   const toggle = (id: string): void => change({ open: view.open === id ? "" : id });
@@ -252,14 +298,27 @@ function Page({ live }: { live: boolean }) {
             <Figure label="pods with cards">{summary.pods}</Figure>
             <Figure label="held, not used">{summary.wastedLeases}</Figure>
             <Figure label="waiting">{summary.waiting}</Figure>
+            <Figure label="not well">{summary.unwell ?? 0}</Figure>
           </dl>
         )}
         {freeRoom().length > 0 && (
-          <p class="room">Room for: {freeRoom().map(([name, count]) => (
-            <button type="button" key={name} disabled={count === 0} onClick={() => change({ text: name === "whole card" ? "" : name, state: "free" })}>
-              <b>{count}</b> {name}
-            </button>
-          ))}</p>
+          <section class="room" aria-label="Free room">
+            <h2>Room for <small>each alone; choose one to see the cards</small></h2>
+            <p>{freeRoom().map(([name, count]) => (
+              <button type="button" key={name} disabled={count === 0} aria-pressed={view.room === name} onClick={() => change({ room: view.room === name ? "" : name })}>
+                <b>{count}</b> {roomName(name)}
+              </button>
+            ))}</p>
+          </section>
+        )}
+        {unwell.length > 0 && (
+          <section aria-label="Cards that are not well">
+            <h2>Not well <small>{unwell.length}</small></h2>
+            <ul class="plain">{unwell.slice(0, 50).map(([id, card]) => (
+              <li key={id} class="card unwell"><b>{card.node}, card {card.index}</b> <span class="quiet">{modelName(card.model)}</span><HealthDetails health={card.health!} /></li>
+            ))}</ul>
+            {unwell.length > 50 && <p class="quiet">and {unwell.length - 50} more; filter by state</p>}
+          </section>
         )}
         {cluster.failures.size > 0 && (
           <section aria-label="Nodes that do not answer">
@@ -282,12 +341,14 @@ function Page({ live }: { live: boolean }) {
               <option value="">all</option>
               <option value="free">with room</option>
               <option value="wasted">held and not used</option>
+              <option value="unwell">not well</option>
               <option value="busy">busy</option>
               <option value="unknown">not known</option>
             </select></label>
+            {view.room && <button type="button" onClick={() => change({ room: "" })}>with room for {roomName(view.room)} ✕</button>}
           </div>
-          <p class="legend">{["busy", "resident", "idle", "never_used", "unknown"].map((state) => (
-            <span key={state}><span class={`mark ${state}`} aria-hidden="true" /> {state.replace("_", " ")}</span>
+          <p class="legend">{["busy", "resident", "idle", "never_used", "unknown", "none"].map((state) => (
+            <span key={state}><span class={`mark ${state}`} aria-hidden="true" /> {state === "none" ? "free MIG device" : state.replace("_", " ")}</span>
           ))}</p>
           {shown.length > 0 && (
             <div class="row heads" aria-hidden="true">

@@ -41,3 +41,27 @@ export const STATES: Record<string, string> = {
 export function modelName(model: string): string {
   return model.replace(/^NVIDIA /, "");
 }
+
+/** States of cards in words; a card that is well has none. */
+export const HEALTH: Record<string, string> = {
+  degraded: "degraded",
+  draining: "draining",
+  needs_reset: "needs a reset",
+  needs_reboot: "needs a reboot of its node",
+  lost: "lost",
+};
+
+/** Kinds of cards in words. */
+export const KINDS: Record<string, string> = {
+  slice: "on demand",
+  mig: "fixed MIG",
+  whole: "whole",
+  "time-slicing": "time slices",
+  mps: "MPS shares",
+  "": "not offered",
+};
+
+/** What a card may have room for: a profile, the whole card, or a share of it. */
+export function roomName(name: string): string {
+  return name === "gpu" ? "whole card" : name;
+}

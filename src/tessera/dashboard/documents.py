@@ -11,16 +11,50 @@ import msgspec
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import GATE
+from tessera.api.nodes.health import CardHealth, CardState
 from tessera.api.nodes.usage import CardUsage, NodeUsage
 from tessera.clock import parse_rfc3339
-from tessera.dashboard.visibility import ClusterText, NodeName, PodName, PodNamespace, PodText, Public
-from tessera.explain.card_map import cards_of
+from tessera.dashboard.visibility import ClusterText, NodeName, NodeText, PodName, PodNamespace, PodText, Public
+from tessera.explain.card_map import MappedCard
+from tessera.explain.explanation import Explanation
+from tessera.explain.fleet_map import map_fleet
 from tessera.kube.resources import Pod
 from tessera.observe.agent_pages import FleetUsage
 from tessera.observe.usage_rows import LeaseRow, activity, card_rows, lease_rows, owners_of
 
 #: Prefix of the resources whose pods wait for cards.
 _RESOURCES = "nvidia.com/"
+
+
+class EvidenceDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """An error of a card that is not over; see :class:`tessera.api.nodes.health.Evidence`."""
+
+    source: NodeText
+    text: NodeText
+    asks: Public
+    since: float = 0.0
+    count: int = 1
+    spared: bool = False
+
+
+class HolderDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A pod, or a process of the host, that holds a card which must be reset or booted."""
+
+    namespace: PodNamespace = ""
+    pod: PodName = ""
+    pid: int = 0
+    process: NodeText = ""
+
+
+class HealthDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The health of a card that is not well; see :class:`tessera.api.nodes.health.CardHealth`."""
+
+    state: Public
+    since: float = 0.0
+    evidence: tuple[EvidenceDocument, ...] = ()
+    next: NodeText = ""
+    holders: tuple[HolderDocument, ...] = ()
+    cut: int = 0
 
 
 class LeaseDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -38,6 +72,7 @@ class LeaseDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     wasted: float
     busy: float | None = None
     memory: float | None = None
+    findings: tuple[PodText, ...] = ()
 
 
 class TileDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -72,7 +107,10 @@ class CardDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
         throttled: reasons for which it is slowed down.
         tiles: its MIG devices by their place.
         leases: what containers hold of the card itself.
-        free: by profile, how many more slices of it alone would fit; only for cards with slices on demand.
+        free: what more would fit, each alone: slices by profile, ``gpu`` for the whole card, ``share`` for shares.
+        kind: its offer, ``slice`` (on demand), ``mig``, ``whole``, ``time-slicing``, ``mps``; empty if not offered.
+        replicas: shares of the card, or of each of its MIG devices.
+        health: its state and evidence; None for a card that is well.
     """
 
     node: NodeName
@@ -92,6 +130,9 @@ class CardDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     tiles: tuple[TileDocument, ...] = ()
     leases: tuple[LeaseDocument, ...] = ()
     free: Mapping[Public, int] = {}
+    kind: Public = ""
+    replicas: int = 1
+    health: HealthDocument | None = None
 
 
 class WaitingDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -103,6 +144,8 @@ class WaitingDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
         requests: the resources that it asks for, as text.
         since: Unix time of its creation.
         gated: True while Tessera holds it until a slice has room.
+        case: the kind of reason, as ``tessera why`` has it; empty while it is not known.
+        reason: the first line of ``tessera why``.
     """
 
     namespace: PodNamespace
@@ -110,6 +153,8 @@ class WaitingDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     requests: Public
     since: float
     gated: bool = False
+    case: Public = ""
+    reason: ClusterText = ""
 
 
 class FailureDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,6 +174,7 @@ class SummaryDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
         waiting: pods that wait for cards.
         held: cards that containers hold, parts added.
         wasted_leases: leases in the states never_used, idle and resident.
+        unwell: cards that are not healthy.
         measured: cards whose activity is measured.
         busy: mean activity of these cards.
         power: watts of all cards that measure it.
@@ -142,6 +188,7 @@ class SummaryDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     held: float
     wasted_leases: int
     measured: int
+    unwell: int = 0
     busy: float | None = None
     power: float | None = None
     simulated: bool = False
@@ -150,34 +197,41 @@ class SummaryDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
 Document = CardDocument | WaitingDocument | FailureDocument | SummaryDocument
 
 
-def make_documents(fleet: FleetUsage, pods: Iterable[Pod], instaslices: Iterable[Instaslice]) -> dict[str, Document]:
+def make_documents(
+    fleet: FleetUsage,
+    pods: Iterable[Pod],
+    instaslices: Iterable[Instaslice],
+    reasons: Mapping[str, Explanation] | None = None,
+) -> dict[str, Document]:
     """Makes all documents by key.
 
     Args:
         fleet: the agents' pages.
         pods: the pods that the user may read.
         instaslices: the Instaslice objects that the user may read.
+        reasons: for pods that wait, by ``namespace/name``, why they do.
     """
-    pods = list(pods)
-    free = {card.uuid: card.possible for node in cards_of(instaslices) for card in node.cards}
+    pods, reasons = list(pods), reasons or {}
+    mapped = {card.uuid: card for node in map_fleet(instaslices, fleet.nodes) for card in node.cards}
     owners = owners_of(pods)
     documents: dict[str, Document] = {}
     for usage in fleet.nodes:
-        for document in _cards(usage, owners, free):
+        for document in _cards(usage, owners, mapped):
             documents[f"card/{document.node}/{document.uuid}"] = document
     for each in fleet.failures:
         documents[f"failure/{each.node}"] = FailureDocument(node=each.node, reason=each.reason)
     for pod in pods:
         waiting = waiting_pod(pod)
         if waiting is not None:
+            why = reasons.get(f"{waiting.namespace}/{waiting.pod}")
+            if why is not None:
+                waiting = msgspec.structs.replace(waiting, case=why.case, reason=why.verdict)
             documents[f"waiting/{waiting.namespace}/{waiting.pod}"] = waiting
     documents["summary"] = _summary(fleet, documents.values())
     return documents
 
 
-def _cards(
-    usage: NodeUsage, owners: Mapping[str, str], free: Mapping[str, Mapping[str, int]]
-) -> Iterator[CardDocument]:
+def _cards(usage: NodeUsage, owners: Mapping[str, str], mapped: Mapping[str, MappedCard]) -> Iterator[CardDocument]:
     by_device: dict[str, list[LeaseDocument]] = {}
     for row in lease_rows([usage], owners):
         by_device.setdefault(row.lease.device, []).append(_lease(row))
@@ -199,8 +253,37 @@ def _cards(
             throttled=row_of_card.throttled,
             tiles=_tiles(card, by_device),
             leases=tuple(by_device.get(card.uuid, ())),
-            free=free.get(card.uuid, {}),
+            free=mapped[card.uuid].possible,
+            kind=mapped[card.uuid].kind,
+            replicas=card.replicas,
+            health=_health(card.health),
         )
+
+
+def _health(health: CardHealth) -> HealthDocument | None:
+    if health.state in {CardState.HEALTHY, CardState.UNKNOWN}:
+        return None
+    return HealthDocument(
+        state=health.state,
+        since=health.since,
+        evidence=tuple(
+            EvidenceDocument(
+                source=each.source,
+                text=each.text,
+                asks=each.asks,
+                since=each.since,
+                count=each.count,
+                spared=each.spared,
+            )
+            for each in health.evidence
+        ),
+        next=health.next,
+        holders=tuple(
+            HolderDocument(namespace=each.namespace, pod=each.pod, pid=each.pid, process=each.process)
+            for each in health.holders
+        ),
+        cut=health.cut,
+    )
 
 
 def _tiles(card: CardUsage, leases: Mapping[str, Sequence[LeaseDocument]]) -> tuple[TileDocument, ...]:
@@ -233,6 +316,7 @@ def _lease(row: LeaseRow) -> LeaseDocument:
         wasted=round(lease.wasted),
         busy=lease.busy,
         memory=lease.memory,
+        findings=tuple(f"{each.kind.replace('_', ' ')}: {each.text}; {each.advice}" for each in lease.findings),
     )
 
 
@@ -284,6 +368,7 @@ def _summary(fleet: FleetUsage, documents: Iterable[Document]) -> SummaryDocumen
         held=sum(card.held for card in cards),
         wasted_leases=sum(lease.state in ("never_used", "idle", "resident") for lease in leases),
         measured=len(busy),
+        unwell=sum(card.health is not None for card in cards),
         busy=sum(busy) / len(busy) if busy else None,
         power=sum(power) if power else None,
         simulated=any(each.simulated for each in fleet.nodes),

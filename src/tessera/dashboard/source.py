@@ -16,9 +16,11 @@ from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.clock import Clock
 from tessera.dashboard.documents import make_documents
 from tessera.dashboard.feed import FeedGroup
+from tessera.dashboard.waiting_reasons import explain_waiting
+from tessera.explain.explanation import Explanation
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden
-from tessera.kube.resources import PODS, Pod
+from tessera.kube.resources import NODES, PODS, Pod
 from tessera.kube.resources.meta import Resource
 from tessera.kube.watch.informer import Informer
 from tessera.observe.agent_pages import FleetUsage, NodeFailure, read_fleet
@@ -57,6 +59,9 @@ class ClusterSource:
         self._refused: dict[str, str] = {}
         self._pods = Informer(client, PODS, clock=clock, rng=rng)
         self._instaslices = Informer(client, INSTASLICES, clock=clock, rng=rng)
+        self._nodes = Informer(client, NODES, clock=clock, rng=rng)
+        #: By ``namespace/name`` of pods that wait, why they do.
+        self._reasons: dict[str, Explanation] = {}
         self._pods.add_handler(lambda _: self._changed.set())
         self._instaslices.add_handler(lambda _: self._changed.set())
 
@@ -65,7 +70,9 @@ class ClusterSource:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._mirror(PODS, self._pods))
             group.create_task(self._mirror(INSTASLICES, self._instaslices))
+            group.create_task(self._mirror(NODES, self._nodes))
             group.create_task(self._read_agents())
+            group.create_task(self._explain_waiting())
             await self._changed.wait()
             while True:
                 self._changed.clear()
@@ -93,7 +100,21 @@ class ClusterSource:
         instaslices: list[Instaslice] = list(self._instaslices.cache.values())
         refused = (NodeFailure(node=name, reason=reason) for name, reason in self._refused.items())
         fleet = msgspec.structs.replace(self._fleet, failures=(*self._fleet.failures, *refused))
-        self._feeds.publish(make_documents(fleet, pods, instaslices))
+        self._feeds.publish(make_documents(fleet, pods, instaslices, self._reasons))
+
+    async def _explain_waiting(self) -> None:
+        """Explains the pods that wait, while somebody looks; a user who may not read all kinds gets no reasons."""
+        for each in (self._pods, self._instaslices, self._nodes):
+            await each.wait_synced()
+        while True:
+            if self._watched():
+                pods, nodes = list(self._pods.cache.values()), list(self._nodes.cache.values())
+                instaslices = list(self._instaslices.cache.values())
+                found = await asyncio.to_thread(explain_waiting, self._clock.now(), pods, nodes, instaslices)
+                if found != self._reasons:
+                    self._reasons = found
+                    self._changed.set()
+            await self._clock.sleep(PERIOD)
 
     async def _read_agents(self) -> None:
         await self._pods.wait_synced()

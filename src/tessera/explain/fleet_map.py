@@ -116,12 +116,15 @@ def _merge(sliced: Sequence[MappedCard], page: NodeUsage | None) -> tuple[Mapped
     for lease in page.leases:
         leases.setdefault(lease.device, []).append(lease)
     found = [
-        msgspec.structs.replace(recorded.pop(card.uuid), index=card.index, health=_health(card))
-        if card.uuid in recorded
-        else _card(card, leases)
+        _recorded(recorded.pop(card.uuid), card) if card.uuid in recorded else _card(card, leases)
         for card in page.cards
     ]
     return tuple(sorted([*found, *recorded.values()], key=lambda card: (card.index, card.uuid)))
+
+
+def _recorded(mapped: MappedCard, card: CardUsage) -> MappedCard:
+    possible = mapped.possible if card.health.state in _ALLOCATED else {}
+    return msgspec.structs.replace(mapped, index=card.index, health=_health(card), possible=possible)
 
 
 def _health(card: CardUsage) -> str:

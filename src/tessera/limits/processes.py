@@ -158,3 +158,9 @@ PAGE_VIEWS = Limit(
     "different rights of readers of the live page at one time",
     "each costs its own texts of the documents that look different; teams share theirs; the next is refused with 503",
 )
+PAGE_REASONS = Limit(
+    200,
+    "pods",
+    "waiting pods for which the live page shows why, those that have waited longest first",
+    "each answer takes up to a few milliseconds of CPU; the others are explained on a click",
+)
