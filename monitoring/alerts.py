@@ -81,7 +81,7 @@ _CARDS = (
     ),
     Alert(
         name="TesseraHealthBreakerOpen",
-        expr='max by (rule) (tessera_breaker_cards{state="spared"}) > 0',
+        expr='max by (rule) (max_over_time(tessera_breaker_cards{state="spared"}[10m])) > 0',
         hold="1m",
         severity="critical",
         summary="More cards report {{ $labels.rule }} than it may take away: the others stay allocated.",
