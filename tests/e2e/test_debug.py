@@ -47,6 +47,7 @@ def recorded(cluster: RunningLab, tmp_path_factory: pytest.TempPathFactory) -> d
         ("controller", "slicer", 2),
         ("controller", "driver-plan", 1),
         ("controller", "driver-rollout", 1),
+        ("controller", "breaker", 1),
         ("node-1", "slices", 2),
         ("node-2", "mig-config", 2),
         ("node-2", "health", 2),

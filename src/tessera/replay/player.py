@@ -111,6 +111,10 @@ DECIDERS: Mapping[str, DeciderKind] = {
         decider="tessera.agent.health.faults:HealthStateMachine",
         modules=("tessera.agent.health", "tessera.agent.inventory", "tessera.api.nodes.card_faults", _NVML),
     ),
+    "breaker": DeciderKind(
+        decider="tessera.controller.health.breaker:plan_breaker",
+        modules=("tessera.controller", "tessera.api.nodes.card_faults"),
+    ),
     "memory": DeciderKind(
         decider="tessera.agent.memory.policy:MemoryPolicy",
         modules=("tessera.agent.memory.policy", "tessera.agent.base"),

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
+import msgspec
 from tests.support.api_clients import in_process_client
 from tests.support.tasks import cancel_tasks
 
@@ -22,6 +23,8 @@ from tessera.controller.health.fault_breaker import FaultBreaker
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import EVENTS, NODES, Node
 from tessera.kube.watch.informer import Informer
+from tessera.replay.player import DECIDERS, replay
+from tessera.replay.service import Recorders, read_records
 from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.simulation.virtual_time import run_virtual
 
@@ -34,6 +37,7 @@ class Fleet:
         self.server = ApiServer(self.clock)
         self.client = in_process_client(self.server, self.clock, "admin", "system:masters", "system:authenticated")
         self.metrics = ControllerMetrics()
+        self.recorders = Recorders(3)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def report(self, name: str, *faults: CardFault) -> None:
@@ -57,6 +61,7 @@ class Fleet:
             namespace="tessera-system",
             clock=self.clock,
             rng=rng,
+            recorders=self.recorders,
         )
         nodes.add_handler(breaker.node_changed)
         self._tasks = [asyncio.create_task(nodes.run()), asyncio.create_task(events.run())]
@@ -131,6 +136,17 @@ def test_a_new_leader_decides_the_same_and_tells_nothing_again() -> None:
         assert await fleet.events() == ["HealthBreakerOpened"]
         await fleet.stop()
         assert fleet.gauge("XID 48", "spared") is None
+
+    play(story)
+
+
+def test_recorded_decisions_are_the_same_again() -> None:
+    async def story(fleet: Fleet) -> None:
+        await report_five(fleet)
+        await fleet.start()
+        (record,) = read_records(b"\n".join(msgspec.json.encode(each) for each in fleet.recorders.records()))
+        assert record.decisions
+        assert not [*replay(record, DECIDERS["breaker"])]
 
     play(story)
 

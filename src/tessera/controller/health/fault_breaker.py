@@ -28,6 +28,7 @@ from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import NAMESPACES, NODES, Node
 from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.limits.nodes import BREAKER_RULES
+from tessera.replay.service import Recorders
 
 _log = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class FaultBreaker:
         namespace: Tessera's own; Events are about it.
         clock: the time.
         rng: for jitter.
+        recorders: keep the last decisions.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class FaultBreaker:
         namespace: str,
         clock: Clock,
         rng: random.Random,
+        recorders: Recorders,
     ) -> None:
         self._client = client
         self._events = events
@@ -82,6 +85,7 @@ class FaultBreaker:
         self._about = make_reference(NAMESPACES, namespace)
         self._clock = clock
         self._backoff = Backoff(rng)
+        self._recorders = recorders
         self._wake = asyncio.Event()
         #: The nodes as last seen, by name.
         self._nodes: dict[str, _SeenNode] = {}
@@ -108,7 +112,8 @@ class FaultBreaker:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                plan = plan_breaker({name: node.cards for name, node in self._nodes.items()}, self._limits)
+                cards = {name: node.cards for name, node in self._nodes.items()}
+                plan = self._recorders.call("breaker", plan_breaker, cards, self._limits)
                 self._show(plan)
                 if await self._write(plan):
                     self._backoff.reset()

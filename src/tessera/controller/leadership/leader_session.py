@@ -151,6 +151,7 @@ class LeaderSession:
             namespace=options.namespace,
             clock=clock,
             rng=rng,
+            recorders=runtime.recorders,
         )
         self._nodes.add_handler(self._breaker.node_changed)
 
