@@ -50,6 +50,21 @@ def test_the_exit_code_is_0_if_every_card_is_allocated(
     assert "n2/0 NVIDIA A100: healthy" in capsys.readouterr().out
 
 
+def test_a_text_about_many_cards_ends_with_their_number(
+    server: tuple[Objects, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    there, options = server
+    page = there.found["usage"][0]
+    page["cards"] = [{**page["cards"][0], "uuid": f"GPU-{number}", "index": number} for number in range(60)]
+    page["leases"] *= 60
+    assert main(["health", *options]) == NOT_HEALTHY
+    shown = capsys.readouterr().out
+    assert "60 cards: 60 needs_reset" in shown
+    assert "10 more cards on n2; see tessera health NODE" in shown
+    assert "10 more; see -o json" in shown
+    assert shown.count("NVIDIA A100: needs_reset") == 50
+
+
 def test_a_silent_agent_is_answered_by_the_condition_of_its_node(
     server: tuple[Objects, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:

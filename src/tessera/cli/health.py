@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Exit code if a card is not allocated, or its health is not known; 1 is an error of the command.
 NOT_HEALTHY = 2
+#: Cards, and pods with findings, that the text shows; the worst cards come first.
+_CARDS = 50
 #: Columns of a line where the output is no terminal, and the most elsewhere.
 _WIDTH = 100
 
@@ -120,16 +122,22 @@ async def _read_silent(client: "Client", usage: "Usage") -> list["NodeHealth"]:
 def _lines(health: "FleetHealth", node: str | None) -> Iterator[str]:
     yield _summary(health, node)
     yield from map(_rule_line, (rule for rule in health.rules if rule.spared))
-    for row in health.cards:
-        if node is not None or row.health.state != "healthy":
-            yield from _card_lines(row)
+    cards = [row for row in health.cards if node is not None or row.health.state != "healthy"]
+    for row in cards[:_CARDS]:
+        yield from _card_lines(row)
+    if len(cards) > _CARDS:
+        nodes = sorted({row.node for row in cards[_CARDS:]})
+        yield ""
+        yield f"{len(cards) - _CARDS} more cards on {list_names(nodes)}; see tessera health NODE, or -o json"
     for silent in health.silent:
         yield from _silent_lines(silent)
     if health.findings:
         yield ""
         yield "Pods that use their card badly:"
-        for each in health.findings:
+        for each in health.findings[:_CARDS]:
             yield from _finding_lines(each)
+        if len(health.findings) > _CARDS:
+            yield f"  {len(health.findings) - _CARDS} more; see -o json"
 
 
 def _summary(health: "FleetHealth", node: str | None) -> str:

@@ -132,6 +132,19 @@ def test_only_memory_and_the_card_itself_are_blamed_on_one_of_several_sharers() 
     assert [each.kind for each in judge(steady(bad, ratio=0.5))] == ["memory_nearly_full", "power_capped"]
 
 
+def test_a_slice_is_judged_by_its_own_activity_and_not_by_the_power_of_its_card() -> None:
+    bad = {**WELL, **CASES["low_occupancy"], **CASES["pcie_bound"]}
+    idle = {Quantity.POWER: 600.0, Quantity.POWER_LIMIT: 700.0, Quantity.THROTTLE_REASONS: 0.0}
+    found: dict[LeaseKey, tuple[Finding, ...]] = {}
+    findings = LeaseFindings()
+    for number in range(int(WINDOW / PERIOD) + 1):
+        slice_ = DeviceSample(uuid=GPU, gi_id=1, size=1, measured=Measurements(bad), processes=(ProcessUse(POD, 1),))
+        whole = DeviceSample(uuid="GPU-whole", measured=Measurements(idle))
+        gpu = GpuSample(info=INFO, card=whole, mig_devices=(slice_,), pcie_bandwidth=PCIE)
+        found = findings.handle(NodeSample(taken=PERIOD * number, gpus=(gpu,), leases=(lease(),)))
+    assert [each.kind for each in next(iter(found.values()))] == ["low_occupancy"]
+
+
 def test_a_lease_that_ended_is_forgotten() -> None:
     findings = LeaseFindings()
     for each in steady({**WELL, **CASES["throttled"]}):
