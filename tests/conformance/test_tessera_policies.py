@@ -141,7 +141,7 @@ async def test_an_agent_labels_its_own_node(api: Api, two_nodes: TwoNodes) -> No
     body = {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"labels": labels, "annotations": {"tessera.dev/offers": "[]"}},
+        "metadata": {"labels": labels, "annotations": {"tessera.dev/offers": "[]", "tessera.dev/cards": "{}"}},
     }
     path = f"{two_nodes.node(two_nodes.mine)}?fieldManager=tessera-agent&force=true"
     (await two_nodes.agent("PATCH", path, body, content=APPLY)).ok()
@@ -172,6 +172,7 @@ NODE_ATTACKS: dict[str, tuple[str, Any]] = {
     "driver set": ("", {"metadata": {"labels": {"tessera.dev/driver-set": "x"}}}),
     "upgrade state": ("", {"metadata": {"labels": {"nvidia.com/gpu-driver-upgrade-state": "upgrade-done"}}}),
     "annotation": ("", {"metadata": {"annotations": {"a": "b"}}}),
+    "spared faults": ("", {"metadata": {"annotations": {"tessera.dev/spared-faults": "[]"}}}),
     "taint": ("", {"spec": {"taints": [{"key": "k", "effect": "NoExecute"}]}}),
     "cordon": ("", {"spec": {"unschedulable": True}}),
     "finalizer": ("", {"metadata": {"finalizers": ["example.com/never"]}}),
