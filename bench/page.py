@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, LeaseUsage, NodeUsage
-from tessera.dashboard.documents import make_documents
+from tessera.dashboard.card_documents import make_documents
 from tessera.dashboard.feed import Feed, FeedGroup
 from tessera.dashboard.server import PageAddress, PageServer
 from tessera.explain.explanation import ExplanationReport

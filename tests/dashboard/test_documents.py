@@ -8,13 +8,12 @@ from tests.observe.conftest import GIB, card, lease, mig_card
 
 from tessera.api.nodes.health import CardHealth, Evidence, Holder
 from tessera.api.nodes.usage import DeviceUsage, NodeUsage
+from tessera.dashboard.card_documents import make_documents, waiting_pod
 from tessera.dashboard.documents import (
     CardDocument,
     FailureDocument,
     SummaryDocument,
     WaitingDocument,
-    make_documents,
-    waiting_pod,
 )
 from tessera.dashboard.waiting_reasons import explain_waiting
 from tessera.kube.resources import Pod

@@ -89,6 +89,49 @@ export interface Failure {
   reason: string;
 }
 
+export interface Driver {
+  strategy: string;
+  phase: string;
+  version?: string;
+  since?: string;
+  reason?: string;
+  upgrade?: string;
+  offered?: string;
+}
+
+export interface Startup {
+  verdict: string;
+  overdue?: boolean;
+  facts?: string[];
+  phases?: { name: string; seconds: number }[];
+}
+
+export interface NodeState {
+  node: string;
+  driver?: Driver;
+  startup?: Startup;
+}
+
+/** Values of the last hours, the oldest first; null was not measured. */
+export type Curve = (number | null)[];
+
+export interface FleetHistory {
+  until: number;
+  step: number;
+  held: Curve;
+  busy: Curve;
+  power: Curve;
+  waiting: Curve;
+}
+
+export interface CardHistory {
+  until: number;
+  step: number;
+  held: Curve;
+  busy: Curve;
+  memory: Curve;
+}
+
 export interface Summary {
   nodes: number;
   cards: number;
@@ -113,10 +156,22 @@ export interface Cluster {
   cards: Map<string, Card>;
   waiting: Map<string, Waiting>;
   failures: Map<string, Failure>;
+  nodes: Map<string, NodeState>;
+  history: FleetHistory | undefined;
+  /** By the key of the card. */
+  curves: Map<string, CardHistory>;
 }
 
 export function emptyCluster(): Cluster {
-  return { summary: undefined, cards: new Map(), waiting: new Map(), failures: new Map() };
+  return {
+    summary: undefined,
+    cards: new Map(),
+    waiting: new Map(),
+    failures: new Map(),
+    nodes: new Map(),
+    history: undefined,
+    curves: new Map(),
+  };
 }
 
 /** Applies a change; documents that did not change keep their identity, so their rows are not drawn again. */
@@ -125,12 +180,17 @@ export function applyChange(cluster: Cluster, change: Change): void {
     if (key.startsWith("card/")) cluster.cards.set(key, document as Card);
     else if (key.startsWith("waiting/")) cluster.waiting.set(key, document as Waiting);
     else if (key.startsWith("failure/")) cluster.failures.set(key, document as Failure);
+    else if (key.startsWith("node/")) cluster.nodes.set(key, document as NodeState);
+    else if (key.startsWith("history/")) cluster.curves.set(key.replace("history/", "card/"), document as CardHistory);
+    else if (key === "history") cluster.history = document as FleetHistory;
     else if (key === "summary") cluster.summary = document as Summary;
   }
   for (const key of change.gone) {
     cluster.cards.delete(key);
     cluster.waiting.delete(key);
     cluster.failures.delete(key);
+    cluster.nodes.delete(key);
+    cluster.curves.delete(key.replace("history/", "card/"));
   }
 }
 

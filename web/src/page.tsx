@@ -2,7 +2,8 @@
 
 import { type ComponentChildren, Component, render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { type Card, type Change, type Cluster, type Health, type Holder, type Lease, type Tile, type Waiting } from "./documents";
+import { Chart } from "./curve";
+import { type Card, type CardHistory, type Change, type Cluster, type Health, type Holder, type Lease, type NodeState, type Tile, type Waiting } from "./documents";
 import { applyChange, emptyCluster, leasesOf } from "./documents";
 import { HEALTH, KINDS, STATES, age, celsius, gibOf, modelName, percent, roomName, watts } from "./words";
 
@@ -160,6 +161,7 @@ function Mosaic({ card }: { card: Card }) {
 interface RowProps {
   id: string;
   card: Card;
+  curves: CardHistory | undefined;
   open: boolean;
   toggle: (id: string) => void;
 }
@@ -167,10 +169,11 @@ interface RowProps {
 /** One card. It is drawn again only if its document or its state changed. */
 class CardRow extends Component<RowProps> {
   override shouldComponentUpdate(next: RowProps): boolean {
-    return next.card !== this.props.card || next.open !== this.props.open;
+    const { card, open, curves } = this.props;
+    return next.card !== card || next.open !== open || (next.open && next.curves !== curves);
   }
 
-  override render({ id, card, open, toggle }: RowProps) {
+  override render({ id, card, curves, open, toggle }: RowProps) {
     const free = freeOf(card);
     const leases = leasesOf(card);
     return (
@@ -192,6 +195,13 @@ class CardRow extends Component<RowProps> {
             <p class="quiet">{card.uuid}</p>
             {card.health && <HealthDetails health={card.health} />}
             {leases.length === 0 && <p>No pod holds it.</p>}
+            {curves && curves.held.length > 1 && (
+              <div class="charts">
+                <Chart label="busy" values={curves.busy} step={curves.step} most={1} text={percent} />
+                <Chart label="memory" values={curves.memory} step={curves.step} most={1} text={percent} />
+                <Chart label="held" values={curves.held} step={curves.step} most={1} text={percent} />
+              </div>
+            )}
             <ul>{leases.map((lease) => <LeaseLine key={`${lease.pod}/${lease.container}`} lease={lease} />)}</ul>
             {free.length > 0 && <p>Room for {free.map(([name, count]) => `${count} x ${roomName(name)}`).join(", or ")}.</p>}
           </div>
@@ -236,6 +246,76 @@ function WaitingRow({ pod }: { pod: Waiting }) {
   );
 }
 
+/** A node whose driver or start somebody should look at. */
+function NodeLine({ state }: { state: NodeState }) {
+  const { driver, startup } = state;
+  const phases = startup?.phases ?? [];
+  const total = phases.reduce((sum, { seconds }) => sum + seconds, 0);
+  return (
+    <li class={`card${startup?.overdue || ["failed", "blocked"].includes(driver?.phase ?? "") ? " unwell" : ""}`}>
+      <b>{state.node}</b>{" "}
+      {startup && <span class={startup.overdue ? "warn" : ""}>{startup.verdict}</span>}
+      {!startup && driver && <span>driver {driver.version} ({driver.strategy}): {driver.phase}{driver.upgrade && driver.upgrade !== "upgrade-done" ? `, ${driver.upgrade}` : ""}</span>}
+      {phases.length > 0 && (
+        <span class="phases">{phases.map(({ name, seconds }) => (
+          <span key={name} style={`flex-grow:${Math.max(1, Math.round((100 * seconds) / Math.max(total, 1)))}`} title={`${name} ${seconds} s`}>{name} {Math.round(seconds)} s</span>
+        ))}</span>
+      )}
+      {driver?.reason && <div class="quiet">{driver.reason}</div>}
+      {(startup?.facts ?? []).map((fact) => <div class="quiet" key={fact}>{fact}</div>)}
+      {driver?.offered && <div class="quiet">a better driver is possible: {driver.offered}</div>}
+    </li>
+  );
+}
+
+/** The drivers of the fleet by version and way, and the nodes on their way. */
+function Drivers() {
+  const states = [...cluster.nodes.values()].sort((left, right) => byName(left.node, right.node));
+  if (states.length === 0) return null;
+  const groups = new Map<string, number>();
+  for (const { driver } of states) {
+    if (driver) {
+      const name = `${driver.version || "driver"} ${driver.strategy}: ${driver.phase}`;
+      groups.set(name, (groups.get(name) ?? 0) + 1);
+    }
+  }
+  const moving = states.filter(({ driver, startup }) => startup || (driver && (driver.phase !== "ready" || (driver.upgrade && driver.upgrade !== "upgrade-done"))));
+  return (
+    <section aria-label="Drivers and nodes on their way">
+      <h2>Drivers and nodes on their way</h2>
+      {groups.size > 0 && <p class="groups">{[...groups].sort(([left], [right]) => byName(left, right)).map(([name, count]) => <span class="badge" key={name}><b>{count}</b> {name}</span>)}</p>}
+      {moving.length === 0 && <p class="quiet">Every node has its driver, and none is coming up.</p>}
+      <ul class="plain">{moving.slice(0, 100).map((state) => <NodeLine key={state.node} state={state} />)}</ul>
+      {moving.length > 100 && <p class="quiet">and {moving.length - 100} more</p>}
+    </section>
+  );
+}
+
+function Past() {
+  const past = cluster.history;
+  if (past === undefined || past.held.length < 2) return null;
+  const cards = cluster.summary?.cards;
+  return (
+    <section aria-label="The last hours">
+      <h2>The last hours</h2>
+      <div class="charts">
+        <Chart label="cards held" values={past.held} step={past.step} most={cards} text={(value) => value.toFixed(1)} />
+        <Chart label="busy" values={past.busy} step={past.step} most={1} text={percent} />
+        <Chart label="power" values={past.power} step={past.step} text={watts} />
+        <Chart label="pods waiting" values={past.waiting} step={past.step} text={(value) => value.toFixed(0)} />
+      </div>
+    </section>
+  );
+}
+
+const KEYS: [string, string][] = [
+  ["/", "filter"],
+  ["Escape", "clear the filter, close the card"],
+  ["j, k", "next card, card before"],
+  ["Enter", "open or close the card"],
+  ["?", "this list"],
+];
+
 function Figure({ label, children }: { label: string; children: ComponentChildren }) {
   return <div class="figure"><dt>{label}</dt><dd>{children}</dd></div>;
 }
@@ -250,6 +330,7 @@ function freeRoom(): [string, number][] {
 
 function Page({ live }: { live: boolean }) {
   const [view, setView] = useState(readView);
+  const [showsKeys, setShowsKeys] = useState(false);
   const search = useRef<HTMLInputElement>(null);
   const change = (part: Partial<View>): void => {
     const next = { ...view, ...part };
@@ -258,11 +339,19 @@ function Page({ live }: { live: boolean }) {
   };
   useEffect(() => {
     const onKey = (event: KeyboardEvent): void => {
-      if (event.key === "/" && document.activeElement !== search.current) {
+      const typing = document.activeElement instanceof HTMLInputElement || document.activeElement instanceof HTMLSelectElement;
+      if (event.key === "?" && !typing) {
+        setShowsKeys(!showsKeys);
+      } else if ((event.key === "j" || event.key === "k") && !typing) {
+        const rows = [...document.querySelectorAll<HTMLButtonElement>("button.row[aria-expanded]")];
+        const at = rows.indexOf(document.activeElement as HTMLButtonElement);
+        rows[Math.max(0, Math.min(rows.length - 1, at + (event.key === "j" ? 1 : -1)))]?.focus();
+      } else if (event.key === "/" && document.activeElement !== search.current) {
         event.preventDefault();
         search.current?.focus();
       } else if (event.key === "Escape") {
         change({ text: "", state: "", room: "", open: "" });
+        setShowsKeys(false);
         search.current?.blur();
       }
     };
@@ -287,7 +376,9 @@ function Page({ live }: { live: boolean }) {
         <h1>Tessera</h1>
         {summary?.simulated && <span class="badge">simulated cards</span>}
         <span class={live ? "badge live" : "badge warn"} role="status">{live ? "live" : "not connected"}</span>
+        <button type="button" class="keys" aria-expanded={showsKeys} onClick={() => setShowsKeys(!showsKeys)}>keys</button>
       </header>
+      {showsKeys && <dl class="keylist">{KEYS.map(([key, what]) => <div key={key}><dt><kbd>{key}</kbd></dt><dd>{what}</dd></div>)}</dl>}
       <main>
         {summary === undefined ? <p>Reading the cluster…</p> : (
           <dl class="figures">
@@ -320,6 +411,7 @@ function Page({ live }: { live: boolean }) {
             {unwell.length > 50 && <p class="quiet">and {unwell.length - 50} more; filter by state</p>}
           </section>
         )}
+        <Past />
         {cluster.failures.size > 0 && (
           <section aria-label="Nodes that do not answer">
             <h2>Not answering</h2>
@@ -333,6 +425,7 @@ function Page({ live }: { live: boolean }) {
             {waiting.length > 200 && <p class="quiet">and {waiting.length - 200} more</p>}
           </section>
         )}
+        <Drivers />
         <section aria-label="Cards">
           <h2>Cards <small>{shown.length === cluster.cards.size ? "" : `${shown.length} of ${cluster.cards.size} shown`}</small></h2>
           <div class="filters">
@@ -362,7 +455,7 @@ function Page({ live }: { live: boolean }) {
             <div class="node" key={name}>
               <h3>{name}</h3>
               {(nodes.get(name) ?? []).sort(([, left], [, right]) => left.index - right.index).map(([id, card]) => (
-                <CardRow key={id} id={id} card={card} open={view.open === id} toggle={toggle} />
+                <CardRow key={id} id={id} card={card} curves={cluster.curves.get(id)} open={view.open === id} toggle={toggle} />
               ))}
             </div>
           ))}

@@ -1,29 +1,15 @@
-"""The documents of the live page: one for each card, each pod that waits, each node that fails, and one summary. Pure.
+"""The documents of the live page: one for each card, node and pod that waits, for failures, curves, and one summary.
 
 A document is a small JSON object under a key such as ``card/NODE/UUID``. The page keeps all documents and replaces one
 when it changes. Values that were not measured are missing, never 0. The type of each text says who may see it
 (:mod:`tessera.dashboard.visibility`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 
-from tessera.api.instaslice import Instaslice
-from tessera.api.names import GATE
-from tessera.api.nodes.health import CardHealth, CardState
-from tessera.api.nodes.usage import CardUsage, NodeUsage
-from tessera.clock import parse_rfc3339
 from tessera.dashboard.visibility import ClusterText, NodeName, NodeText, PodName, PodNamespace, PodText, Public
-from tessera.explain.card_map import MappedCard
-from tessera.explain.explanation import Explanation
-from tessera.explain.fleet_map import map_fleet
-from tessera.kube.resources import Pod
-from tessera.observe.agent_pages import FleetUsage
-from tessera.observe.usage_rows import LeaseRow, activity, card_rows, lease_rows, owners_of
-
-#: Prefix of the resources whose pods wait for cards.
-_RESOURCES = "nvidia.com/"
 
 
 class EvidenceDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -194,182 +180,113 @@ class SummaryDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     simulated: bool = False
 
 
-Document = CardDocument | WaitingDocument | FailureDocument | SummaryDocument
+class DriverDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A node's driver.
 
-
-def make_documents(
-    fleet: FleetUsage,
-    pods: Iterable[Pod],
-    instaslices: Iterable[Instaslice],
-    reasons: Mapping[str, Explanation] | None = None,
-) -> dict[str, Document]:
-    """Makes all documents by key.
-
-    Args:
-        fleet: the agents' pages.
-        pods: the pods that the user may read.
-        instaslices: the Instaslice objects that the user may read.
-        reasons: for pods that wait, by ``namespace/name``, why they do.
+    Attributes:
+        strategy: how it is installed: ``precompiled``, ``built``, ``pre-installed``, ...
+        phase: ``ready``, ``pulling``, ``failed``, ...
+        version: the version or branch that the policy asks for.
+        since: when the phase began, RFC 3339.
+        reason: why this strategy, or what the node waits for.
+        upgrade: state of the node in a rollout, in NVIDIA's words.
+        offered: a better driver that is possible now.
     """
-    pods, reasons = list(pods), reasons or {}
-    mapped = {card.uuid: card for node in map_fleet(instaslices, fleet.nodes) for card in node.cards}
-    owners = owners_of(pods)
-    documents: dict[str, Document] = {}
-    for usage in fleet.nodes:
-        for document in _cards(usage, owners, mapped):
-            documents[f"card/{document.node}/{document.uuid}"] = document
-    for each in fleet.failures:
-        documents[f"failure/{each.node}"] = FailureDocument(node=each.node, reason=each.reason)
-    for pod in pods:
-        waiting = waiting_pod(pod)
-        if waiting is not None:
-            why = reasons.get(f"{waiting.namespace}/{waiting.pod}")
-            if why is not None:
-                waiting = msgspec.structs.replace(waiting, case=why.case, reason=why.verdict)
-            documents[f"waiting/{waiting.namespace}/{waiting.pod}"] = waiting
-    documents["summary"] = _summary(fleet, documents.values())
-    return documents
+
+    strategy: Public
+    phase: Public
+    version: Public = ""
+    since: Public = ""
+    reason: NodeText = ""
+    upgrade: Public = ""
+    offered: NodeText = ""
 
 
-def _cards(usage: NodeUsage, owners: Mapping[str, str], mapped: Mapping[str, MappedCard]) -> Iterator[CardDocument]:
-    by_device: dict[str, list[LeaseDocument]] = {}
-    for row in lease_rows([usage], owners):
-        by_device.setdefault(row.lease.device, []).append(_lease(row))
-    for card, row_of_card in zip(usage.cards, card_rows([usage]), strict=True):
-        yield CardDocument(
-            node=usage.node,
-            index=card.index,
-            uuid=card.uuid,
-            model=card.model,
-            mig=card.mig,
-            slots=card.slots if card.mig else 0,
-            held=row_of_card.held,
-            busy=row_of_card.busy,
-            memory=row_of_card.memory,
-            memory_total=row_of_card.memory_total,
-            power=row_of_card.power,
-            power_limit=row_of_card.power_limit,
-            temperature=row_of_card.temperature,
-            throttled=row_of_card.throttled,
-            tiles=_tiles(card, by_device),
-            leases=tuple(by_device.get(card.uuid, ())),
-            free=mapped[card.uuid].possible,
-            kind=mapped[card.uuid].kind,
-            replicas=card.replicas,
-            health=_health(card.health),
-        )
+class PhaseDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A phase of a node's start that is over, and its seconds."""
+
+    name: Public
+    seconds: float
 
 
-def _health(health: CardHealth) -> HealthDocument | None:
-    if health.state in {CardState.HEALTHY, CardState.UNKNOWN}:
-        return None
-    return HealthDocument(
-        state=health.state,
-        since=health.since,
-        evidence=tuple(
-            EvidenceDocument(
-                source=each.source,
-                text=each.text,
-                asks=each.asks,
-                since=each.since,
-                count=each.count,
-                spared=each.spared,
-            )
-            for each in health.evidence
-        ),
-        next=health.next,
-        holders=tuple(
-            HolderDocument(namespace=each.namespace, pod=each.pod, pid=each.pid, process=each.process)
-            for each in health.holders
-        ),
-        cut=health.cut,
-    )
+class StartupDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A node that comes up.
+
+    Attributes:
+        verdict: the phase that it is in, and what it waits for.
+        overdue: True if its deadline has passed.
+        facts: what is known of its start.
+        phases: the phases that are over.
+    """
+
+    verdict: NodeText
+    overdue: bool = False
+    facts: tuple[NodeText, ...] = ()
+    phases: tuple[PhaseDocument, ...] = ()
 
 
-def _tiles(card: CardUsage, leases: Mapping[str, Sequence[LeaseDocument]]) -> tuple[TileDocument, ...]:
-    return tuple(
-        TileDocument(
-            start=each.start,
-            size=each.size,
-            profile=each.profile,
-            busy=activity(each.values),
-            memory=each.values.get("memory_used"),
-            memory_total=each.values.get("memory_total"),
-            leases=tuple(leases.get(each.uuid, ())),
-        )
-        for each in sorted(card.devices, key=lambda each: each.start)
-    )
+class NodeDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A node with a driver of Tessera, or on its way to usable cards.
+
+    Attributes:
+        node: its name.
+        driver: its driver; None if Tessera does not install it.
+        startup: its way; None once its cards can be used.
+    """
+
+    node: NodeName
+    driver: DriverDocument | None = None
+    startup: StartupDocument | None = None
 
 
-def _lease(row: LeaseRow) -> LeaseDocument:
-    lease = row.lease
-    return LeaseDocument(
-        namespace=lease.namespace,
-        pod=lease.pod,
-        container=lease.container,
-        owner=row.owner,
-        kind=lease.kind,
-        share=lease.share,
-        state=lease.state,
-        evidence=lease.evidence,
-        held=round(lease.held),
-        wasted=round(lease.wasted),
-        busy=lease.busy,
-        memory=lease.memory,
-        findings=tuple(f"{each.kind.replace('_', ' ')}: {each.text}; {each.advice}" for each in lease.findings),
-    )
+class HistoryDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The last hours of the fleet; ``None`` for a value that was not measured.
+
+    Attributes:
+        until: Unix time of the last value.
+        step: seconds between two values.
+        held: cards that containers hold, parts added.
+        busy: mean activity of the cards that measure it.
+        power: watts of all cards that measure it.
+        waiting: pods that wait for cards.
+    """
+
+    until: float
+    step: float
+    held: tuple[float | None, ...]
+    busy: tuple[float | None, ...]
+    power: tuple[float | None, ...]
+    waiting: tuple[float | None, ...]
 
 
-def waiting_pod(pod: Pod) -> WaitingDocument | None:
-    """The document of a pod that asks for cards and has no node; None for any other pod."""
-    if pod.spec.node_name or pod.status.phase not in ("Pending", "") or pod.metadata.deletion_timestamp:
-        return None
-    gated = any(gate.name == GATE for gate in pod.spec.scheduling_gates)
-    amounts: dict[str, int] = {}
-    for container in pod.spec.containers:
-        for name, amount in container.resources.limits.items():
-            if name.startswith(_RESOURCES) and amount.isdecimal():
-                amounts[name] = amounts.get(name, 0) + int(amount[:9])
-    if not gated and not amounts:
-        return None
-    return WaitingDocument(
-        namespace=pod.metadata.namespace,
-        pod=pod.metadata.name,
-        requests=", ".join(f"{count} x {name.removeprefix(_RESOURCES)}" for name, count in sorted(amounts.items())),
-        since=_created(pod),
-        gated=gated,
-    )
+class CardHistoryDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The last hours of a card; ``None`` for a value that was not measured.
+
+    Attributes:
+        node: its node.
+        uuid: of the card.
+        until: Unix time of the last value.
+        step: seconds between two values.
+        held: part of the card that containers hold.
+        busy: its activity, 0 to 1.
+        memory: part of its memory that is in use.
+    """
+
+    node: NodeName
+    uuid: NodeName
+    until: float
+    step: float
+    held: tuple[float | None, ...]
+    busy: tuple[float | None, ...]
+    memory: tuple[float | None, ...]
 
 
-def _created(pod: Pod) -> float:
-    try:
-        return parse_rfc3339(pod.metadata.creation_timestamp or "")
-    except ValueError:
-        return 0.0
-
-
-def _summary(fleet: FleetUsage, documents: Iterable[Document]) -> SummaryDocument:
-    cards, waiting = [], 0
-    for each in documents:
-        if isinstance(each, CardDocument):
-            cards.append(each)
-        elif isinstance(each, WaitingDocument):
-            waiting += 1
-    leases = [
-        lease for card in cards for lease in (*card.leases, *(each for tile in card.tiles for each in tile.leases))
-    ]
-    busy = [card.busy for card in cards if card.busy is not None]
-    power = [card.power for card in cards if card.power is not None]
-    return SummaryDocument(
-        nodes=len(fleet.nodes),
-        cards=len(cards),
-        pods=len({(lease.namespace, lease.pod) for lease in leases}),
-        waiting=waiting,
-        held=sum(card.held for card in cards),
-        wasted_leases=sum(lease.state in ("never_used", "idle", "resident") for lease in leases),
-        measured=len(busy),
-        unwell=sum(card.health is not None for card in cards),
-        busy=sum(busy) / len(busy) if busy else None,
-        power=sum(power) if power else None,
-        simulated=any(each.simulated for each in fleet.nodes),
-    )
+Document = (
+    CardDocument
+    | WaitingDocument
+    | FailureDocument
+    | SummaryDocument
+    | NodeDocument
+    | HistoryDocument
+    | CardHistoryDocument
+)

@@ -1,7 +1,7 @@
 """Reads the cluster for the live page, with the rights of one user.
 
-Pods and Instaslice objects are watched. The agents' pages are read each :data:`PERIOD` seconds, and only while
-somebody looks. A user who may not read a kind sees the page without it.
+Pods, nodes and Instaslice objects are watched. The agents' pages are read each :data:`PERIOD` seconds while somebody
+looks, and else once for each value of the history. A user who may not read a kind sees the page without it.
 """
 
 import asyncio
@@ -14,8 +14,11 @@ import msgspec
 
 from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.clock import Clock
-from tessera.dashboard.documents import make_documents
+from tessera.dashboard.card_documents import make_documents
+from tessera.dashboard.documents import Document
 from tessera.dashboard.feed import FeedGroup
+from tessera.dashboard.history import STEP, History
+from tessera.dashboard.node_documents import node_documents
 from tessera.dashboard.waiting_reasons import explain_waiting
 from tessera.explain.explanation import Explanation
 from tessera.kube.client.client import Client
@@ -60,10 +63,12 @@ class ClusterSource:
         self._pods = Informer(client, PODS, clock=clock, rng=rng)
         self._instaslices = Informer(client, INSTASLICES, clock=clock, rng=rng)
         self._nodes = Informer(client, NODES, clock=clock, rng=rng)
+        self._history = History()
         #: By ``namespace/name`` of pods that wait, why they do.
         self._reasons: dict[str, Explanation] = {}
         self._pods.add_handler(lambda _: self._changed.set())
         self._instaslices.add_handler(lambda _: self._changed.set())
+        self._nodes.add_handler(lambda _: self._changed.set())
 
     async def run(self) -> None:
         """Reads and publishes until cancelled."""
@@ -100,7 +105,11 @@ class ClusterSource:
         instaslices: list[Instaslice] = list(self._instaslices.cache.values())
         refused = (NodeFailure(node=name, reason=reason) for name, reason in self._refused.items())
         fleet = msgspec.structs.replace(self._fleet, failures=(*self._fleet.failures, *refused))
-        self._feeds.publish(make_documents(fleet, pods, instaslices, self._reasons))
+        now = self._clock.now()
+        documents: dict[str, Document] = {**make_documents(fleet, pods, instaslices, self._reasons)}
+        documents |= {f"node/{each.node}": each for each in node_documents(self._nodes.cache.values(), now)}
+        self._history.record(now, documents)
+        self._feeds.publish({**documents, **self._history.documents})
 
     async def _explain_waiting(self) -> None:
         """Explains the pods that wait, while somebody looks; a user who may not read all kinds gets no reasons."""
@@ -118,8 +127,11 @@ class ClusterSource:
 
     async def _read_agents(self) -> None:
         await self._pods.wait_synced()
+        due = 0.0
         while True:
-            if self._watched():
+            # Without a reader, once for each value of the history.
+            if self._watched() or self._clock.monotonic() >= due:
+                due = self._clock.monotonic() + STEP
                 self._fleet = await self._read_fleet()
                 self._changed.set()
             await self._clock.sleep(PERIOD)

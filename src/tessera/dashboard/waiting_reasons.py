@@ -7,7 +7,7 @@ pods takes a while. Whether a controller runs is not asked here; the full answer
 from collections.abc import Sequence
 
 from tessera.api.instaslice import Instaslice
-from tessera.dashboard.documents import waiting_pod
+from tessera.dashboard.card_documents import waiting_pod
 from tessera.explain.explanation import Explanation
 from tessera.explain.pods import explain_pod
 from tessera.explain.snapshot import ClusterView, Snapshot

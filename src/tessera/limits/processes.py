@@ -164,3 +164,9 @@ PAGE_REASONS = Limit(
     "waiting pods for which the live page shows why, those that have waited longest first",
     "each answer takes up to a few milliseconds of CPU; the others are explained on a click",
 )
+HISTORY_CARDS = Limit(
+    4_096,
+    "cards",
+    "cards whose last hours the live page keeps",
+    "each has 72 values of three quantities, 1 kB; cards beyond them are shown without their past",
+)

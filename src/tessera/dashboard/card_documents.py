@@ -1,0 +1,210 @@
+"""Makes the documents of cards, of pods that wait, of failures, and the summary, from what was read. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from tessera.api.instaslice import Instaslice
+from tessera.api.names import GATE
+from tessera.api.nodes.health import CardHealth, CardState
+from tessera.api.nodes.usage import CardUsage, NodeUsage
+from tessera.clock import parse_rfc3339
+from tessera.dashboard.documents import (
+    CardDocument,
+    Document,
+    EvidenceDocument,
+    FailureDocument,
+    HealthDocument,
+    HolderDocument,
+    LeaseDocument,
+    SummaryDocument,
+    TileDocument,
+    WaitingDocument,
+)
+from tessera.explain.card_map import MappedCard
+from tessera.explain.explanation import Explanation
+from tessera.explain.fleet_map import map_fleet
+from tessera.kube.resources import Pod
+from tessera.observe.agent_pages import FleetUsage
+from tessera.observe.usage_rows import LeaseRow, activity, card_rows, lease_rows, owners_of
+
+#: Prefix of the resources whose pods wait for cards.
+_RESOURCES = "nvidia.com/"
+
+
+def make_documents(
+    fleet: FleetUsage,
+    pods: Iterable[Pod],
+    instaslices: Iterable[Instaslice],
+    reasons: Mapping[str, Explanation] | None = None,
+) -> dict[str, Document]:
+    """Makes all documents by key.
+
+    Args:
+        fleet: the agents' pages.
+        pods: the pods that the user may read.
+        instaslices: the Instaslice objects that the user may read.
+        reasons: for pods that wait, by ``namespace/name``, why they do.
+    """
+    pods, reasons = list(pods), reasons or {}
+    mapped = {card.uuid: card for node in map_fleet(instaslices, fleet.nodes) for card in node.cards}
+    owners = owners_of(pods)
+    documents: dict[str, Document] = {}
+    for usage in fleet.nodes:
+        for document in _cards(usage, owners, mapped):
+            documents[f"card/{document.node}/{document.uuid}"] = document
+    for each in fleet.failures:
+        documents[f"failure/{each.node}"] = FailureDocument(node=each.node, reason=each.reason)
+    for pod in pods:
+        waiting = waiting_pod(pod)
+        if waiting is not None:
+            why = reasons.get(f"{waiting.namespace}/{waiting.pod}")
+            if why is not None:
+                waiting = msgspec.structs.replace(waiting, case=why.case, reason=why.verdict)
+            documents[f"waiting/{waiting.namespace}/{waiting.pod}"] = waiting
+    documents["summary"] = _summary(fleet, documents.values())
+    return documents
+
+
+def _cards(usage: NodeUsage, owners: Mapping[str, str], mapped: Mapping[str, MappedCard]) -> Iterator[CardDocument]:
+    by_device: dict[str, list[LeaseDocument]] = {}
+    for row in lease_rows([usage], owners):
+        by_device.setdefault(row.lease.device, []).append(_lease(row))
+    for card, row_of_card in zip(usage.cards, card_rows([usage]), strict=True):
+        yield CardDocument(
+            node=usage.node,
+            index=card.index,
+            uuid=card.uuid,
+            model=card.model,
+            mig=card.mig,
+            slots=card.slots if card.mig else 0,
+            held=row_of_card.held,
+            busy=row_of_card.busy,
+            memory=row_of_card.memory,
+            memory_total=row_of_card.memory_total,
+            power=row_of_card.power,
+            power_limit=row_of_card.power_limit,
+            temperature=row_of_card.temperature,
+            throttled=row_of_card.throttled,
+            tiles=_tiles(card, by_device),
+            leases=tuple(by_device.get(card.uuid, ())),
+            free=mapped[card.uuid].possible,
+            kind=mapped[card.uuid].kind,
+            replicas=card.replicas,
+            health=_health(card.health),
+        )
+
+
+def _health(health: CardHealth) -> HealthDocument | None:
+    if health.state in {CardState.HEALTHY, CardState.UNKNOWN}:
+        return None
+    return HealthDocument(
+        state=health.state,
+        since=health.since,
+        evidence=tuple(
+            EvidenceDocument(
+                source=each.source,
+                text=each.text,
+                asks=each.asks,
+                since=each.since,
+                count=each.count,
+                spared=each.spared,
+            )
+            for each in health.evidence
+        ),
+        next=health.next,
+        holders=tuple(
+            HolderDocument(namespace=each.namespace, pod=each.pod, pid=each.pid, process=each.process)
+            for each in health.holders
+        ),
+        cut=health.cut,
+    )
+
+
+def _tiles(card: CardUsage, leases: Mapping[str, Sequence[LeaseDocument]]) -> tuple[TileDocument, ...]:
+    return tuple(
+        TileDocument(
+            start=each.start,
+            size=each.size,
+            profile=each.profile,
+            busy=activity(each.values),
+            memory=each.values.get("memory_used"),
+            memory_total=each.values.get("memory_total"),
+            leases=tuple(leases.get(each.uuid, ())),
+        )
+        for each in sorted(card.devices, key=lambda each: each.start)
+    )
+
+
+def _lease(row: LeaseRow) -> LeaseDocument:
+    lease = row.lease
+    return LeaseDocument(
+        namespace=lease.namespace,
+        pod=lease.pod,
+        container=lease.container,
+        owner=row.owner,
+        kind=lease.kind,
+        share=lease.share,
+        state=lease.state,
+        evidence=lease.evidence,
+        held=round(lease.held),
+        wasted=round(lease.wasted),
+        busy=lease.busy,
+        memory=lease.memory,
+        findings=tuple(f"{each.kind.replace('_', ' ')}: {each.text}; {each.advice}" for each in lease.findings),
+    )
+
+
+def waiting_pod(pod: Pod) -> WaitingDocument | None:
+    """The document of a pod that asks for cards and has no node; None for any other pod."""
+    if pod.spec.node_name or pod.status.phase not in ("Pending", "") or pod.metadata.deletion_timestamp:
+        return None
+    gated = any(gate.name == GATE for gate in pod.spec.scheduling_gates)
+    amounts: dict[str, int] = {}
+    for container in pod.spec.containers:
+        for name, amount in container.resources.limits.items():
+            if name.startswith(_RESOURCES) and amount.isdecimal():
+                amounts[name] = amounts.get(name, 0) + int(amount[:9])
+    if not gated and not amounts:
+        return None
+    return WaitingDocument(
+        namespace=pod.metadata.namespace,
+        pod=pod.metadata.name,
+        requests=", ".join(f"{count} x {name.removeprefix(_RESOURCES)}" for name, count in sorted(amounts.items())),
+        since=_created(pod),
+        gated=gated,
+    )
+
+
+def _created(pod: Pod) -> float:
+    try:
+        return parse_rfc3339(pod.metadata.creation_timestamp or "")
+    except ValueError:
+        return 0.0
+
+
+def _summary(fleet: FleetUsage, documents: Iterable[Document]) -> SummaryDocument:
+    cards, waiting = [], 0
+    for each in documents:
+        if isinstance(each, CardDocument):
+            cards.append(each)
+        elif isinstance(each, WaitingDocument):
+            waiting += 1
+    leases = [
+        lease for card in cards for lease in (*card.leases, *(each for tile in card.tiles for each in tile.leases))
+    ]
+    busy = [card.busy for card in cards if card.busy is not None]
+    power = [card.power for card in cards if card.power is not None]
+    return SummaryDocument(
+        nodes=len(fleet.nodes),
+        cards=len(cards),
+        pods=len({(lease.namespace, lease.pod) for lease in leases}),
+        waiting=waiting,
+        held=sum(card.held for card in cards),
+        wasted_leases=sum(lease.state in ("never_used", "idle", "resident") for lease in leases),
+        measured=len(busy),
+        unwell=sum(card.health is not None for card in cards),
+        busy=sum(busy) / len(busy) if busy else None,
+        power=sum(power) if power else None,
+        simulated=any(each.simulated for each in fleet.nodes),
+    )
