@@ -153,7 +153,6 @@ TIME_TO_GPU = Board(
                     "none",
                     "sum(increase(tessera_provisioning_lost_nodes_total[$__range]))",
                     meaning="Nodes that went away before their cards could be used.",
-                    absent="the series begins with the first lost node",
                 ),
                 number("Replaced nodes", "none", "sum(increase(tessera_replaced_nodes_total[$__range]))"),
                 number(
@@ -165,7 +164,6 @@ TIME_TO_GPU = Board(
                     Query(
                         "sum by (reason) (increase(tessera_startup_overdue_nodes_total[$__range]))",
                         "{{reason}}",
-                        "the series begins with the first overdue node",
                     ),
                 ),
             ],

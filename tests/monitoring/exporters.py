@@ -34,6 +34,7 @@ from tessera.driver.rollout.fleet import RolloutDecision, UpgradeCounts
 from tessera.nvml.interface import GpuInfo
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera.provisioning.milestones import Milestone, ProvisioningRecord, WorkloadRecord, WorkloadStep
+from tessera.provisioning.startup.deadline import BLOCKING
 from tessera.webhook.base.metrics import VERDICTS, WebhookMetrics
 
 GIB = 1 << 30
@@ -184,6 +185,7 @@ class Controller:
         covered = KernelCoverage(pool=pool, policy="ClusterPolicy gpus", covered=True)
         self._metrics.coverage.show(CoverageReport(rows=(covered,)))
         self._metrics.provisioning.set_nodes_in_progress(1)
+        self._metrics.provisioning.expect_reasons(reason for reason, _ in BLOCKING.values())
 
     def text(self) -> bytes:
         """A scrape."""

@@ -8,8 +8,11 @@ Rules:
   count as ``other``.
 """
 
+from collections.abc import Iterable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from tessera.api.driver.node_status import DriverStrategy
 from tessera.limits.provisioning import METRIC_COMBINATIONS, METRIC_LABEL
 from tessera.provisioning.milestones import ProvisioningRecord, WorkloadRecord
 from tessera.provisioning.phases import TOTALS, node_phases, span_seconds, workload_steps
@@ -47,6 +50,8 @@ class ProvisioningMetrics:
             ["strategy"],
             registry=registry,
         )
+        for strategy in DriverStrategy:
+            self._lost.labels(strategy.value)  # a rate has no value for a series that begins with 1
         self._taints = Counter(
             "tessera_startup_taints_removed", "Startup taints removed from nodes that had started.", registry=registry
         )
@@ -83,6 +88,11 @@ class ProvisioningMetrics:
     def taint_removed(self) -> None:
         """Counts a removed startup taint."""
         self._taints.inc()
+
+    def expect_reasons(self, reasons: Iterable[str]) -> None:
+        """Shows these reasons of overdue nodes as 0: a rate has no value for a series that begins with 1."""
+        for reason in reasons:
+            self._overdue.labels(reason)
 
     def overdue(self, reason: str) -> None:
         """Counts a node that was reported overdue."""

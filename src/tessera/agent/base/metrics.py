@@ -68,6 +68,8 @@ class Metrics:
             buckets=_BUCKETS,
             registry=self.registry,
         )
+        for outcome in ("ready", "refused"):
+            self._claims.labels(outcome)  # a rate has no value for a series that begins with 1
 
         self._gpu_events = Counter(
             "tessera_gpu_events", "Hardware events by card and kind.", ["gpu", "event"], registry=self.registry

@@ -24,6 +24,7 @@ from tessera.provisioning.milestones import PROVISIONED_CONDITION, ProvisioningR
 from tessera.provisioning.options import ProvisioningOptions
 from tessera.provisioning.recording import HistoryStore
 from tessera.provisioning.startup.deadline import (
+    BLOCKING,
     EXTENDED,
     ProvisionedCondition,
     StartupDeadline,
@@ -84,6 +85,7 @@ class StartupController:
         self._replacer = replacer
         self._events = events
         self._metrics = metrics
+        metrics.expect_reasons(reason for reason, _ in BLOCKING.values())
         self._options = options
         self._may_act = runtime.may_act
         self._backoff = Backoff(runtime.rng)
