@@ -56,7 +56,7 @@ class MeteringLibrary(NvmlLibrary):
     def measured(self, device: Any, quantity: Quantity) -> float:
         """The machine's value; refuses as the driver does where there is none."""
         with self.machine._access.card("measure", self.gpu(device)) as card:
-            return value_of(load.measure_card(card, 0.0, first=False), quantity)
+            return value_of(load.measure_card(card, {}, first=False), quantity)
 
     def c_nvmlDeviceGetUtilizationRates(self, device: Any, rates: Any) -> None:
         rates._obj.gpu = round(100 * self.measured(device, Quantity.GPU_UTILIZATION))
@@ -173,7 +173,7 @@ class MeteringLibrary(NvmlLibrary):
         gpu, gi_id = source
         with self.machine._access.card("measure", gpu) as card:
             if gi_id is None:
-                found = load.measure_card(card, 0.0, first=False)
+                found = load.measure_card(card, {}, first=False)
             else:
                 found = load.measure_instance(card, find_gpu_instance(card, gi_id), first=False)
         for metric in asked.metrics[: asked.numMetrics]:

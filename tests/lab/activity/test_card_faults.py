@@ -66,6 +66,23 @@ def test_a_card_without_air_or_power_is_slowed_down(fault: str, bit: int) -> Non
     assert not int(machine.measure(other).values[Quantity.THROTTLE_REASONS]) & bit
 
 
+def test_the_time_for_which_a_card_is_slowed_down_by_heat_is_counted() -> None:
+    time = [0.0]
+    machine = SimulatedMachine("1xH100-80GB", seed="n", now=lambda: time[0])
+    (gpu,) = machine.uuids()
+    machine.measure(gpu)
+    with machine.change() as state:
+        FAULTS["heat"].apply(state, state.cards[0])
+    time[0] = 30.0
+    assert machine.measure(gpu).values[Quantity.THROTTLED_THERMAL] == 30
+    with machine.change() as state:
+        mend_card(state, state.cards[0])
+    time[0] = 90.0
+    values = machine.measure(gpu).values
+    assert (values[Quantity.THROTTLED_THERMAL], values[Quantity.THROTTLED_POWER]) == (30, 0)
+    assert values[Quantity.ENERGY] == pytest.approx(90 * 105)  # an idle H100 draws 105 W
+
+
 def test_calls_on_a_card_that_does_not_answer_fail() -> None:
     machine = broken("no-answer")
     gpu, other = machine.uuids()

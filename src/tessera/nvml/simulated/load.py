@@ -75,12 +75,12 @@ _NOT_IN_MIG_MODE = (
 )
 
 
-def measure_card(card: SimCard, energy: float, *, first: bool) -> Measurements:
+def measure_card(card: SimCard, counters: Mapping[Quantity, float], *, first: bool) -> Measurements:
     """Measures a whole card.
 
     Args:
         card: the card.
-        energy: joules that it has used.
+        counters: counters that grow with time; others are 0.
         first: GPM has no earlier sample of it.
     """
     board = _board(card)
@@ -101,10 +101,10 @@ def measure_card(card: SimCard, energy: float, *, first: bool) -> Measurements:
         Quantity.MEMORY_TEMPERATURE_LIMIT: _MEMORY_LIMIT,
         Quantity.POWER: card_power(card),
         Quantity.POWER_LIMIT: board.watts,
-        Quantity.ENERGY: energy,
         Quantity.THROTTLE_REASONS: 0.0 if load else 1.0,
     }
     values |= dict.fromkeys(_COUNTERS, 0.0)
+    values |= counters
     absent: dict[Quantity, Absence] = {}
     memory = read_memory(SimDevice(card))
     sizes = Quantity.MEMORY_TOTAL, Quantity.MEMORY_USED, Quantity.MEMORY_FREE, Quantity.MEMORY_RESERVED
@@ -159,8 +159,9 @@ def card_power(card: SimCard) -> float:
     return watts * (_IDLE_POWER + (1 - _IDLE_POWER) * card_load(card)) if set_by_test is None else set_by_test
 
 
-#: Counters that stay 0 unless a test or the lab sets them.
+#: Counters that stay 0 unless they grow with time, or a test or the lab sets them.
 _COUNTERS: Sequence[Quantity] = (
+    Quantity.ENERGY,
     Quantity.PCIE_REPLAYS,
     Quantity.ECC_CORRECTED,
     Quantity.ECC_UNCORRECTED,

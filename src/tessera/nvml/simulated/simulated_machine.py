@@ -37,12 +37,12 @@ from tessera.nvml.interface import (
 from tessera.nvml.measurements import Measurements, ProcessActivity, Quantity
 from tessera.nvml.simulated import load, mig_rules, process_rules
 from tessera.nvml.simulated.boards import attributes_of, common_ancestor, cuda_version, gpu_info, nvlinks_of
+from tessera.nvml.simulated.counters import GrowingCounters
 from tessera.nvml.simulated.machine_access import MachineAccess
 from tessera.nvml.simulated.machine_state import (
     ANY,
     DRIVER_VERSION,
     MachineState,
-    SimCard,
     SimEvent,
     SimulatedFault,
     build_machine,
@@ -63,7 +63,7 @@ class SimulatedMachine:
             every call of NVML is refused until :meth:`load_driver`.
         latencies: seconds that a call takes, by its name (``create_gpu_instance``).
         state: file that stores the machine; it outlives the process, and other processes may share it.
-        now: seconds of a clock; the energy of cards counts by it.
+        now: seconds of a clock; counters of cards grow by it.
 
     Raises:
         ValueError: the spec is not one, or a model's placements are not known.
@@ -87,9 +87,7 @@ class SimulatedMachine:
         self._access = MachineAccess(MemoryStore(fresh) if state is None else FileStore(state, fresh))
         #: Open sessions of this process with the driver.
         self._sessions: set[object] = set()
-        self._now = now
-        #: By card, joules used up to a time; this process counts them from its start on.
-        self._energy: dict[GpuUuid, tuple[float, float]] = {}
+        self._counters = GrowingCounters(now)
         #: Cards (``None``) and GPU instances of which GPM has a sample.
         self._sampled: set[tuple[GpuUuid, int | None]] = set()
         for operation, seconds in (latencies or {}).items():
@@ -166,7 +164,7 @@ class SimulatedMachine:
     def measure(self, gpu: GpuUuid) -> Measurements:
         """See :meth:`.Nvml.measure`."""
         with self._access.card("measure", gpu) as card:
-            return load.measure_card(card, self._add_energy(card), first=self._is_first_sample(gpu, None))
+            return load.measure_card(card, self._counters.count(card), first=self._is_first_sample(gpu, None))
 
     def measure_instance(self, gpu: GpuUuid, gi_id: int) -> Measurements:
         """See :meth:`.Nvml.measure_instance`."""
@@ -409,14 +407,6 @@ class SimulatedMachine:
         """Ends a process and frees its memory, on every device; raises NotFound if there is none."""
         with self._access.change() as machine:
             process_rules.end_process(machine, pid)
-
-    def _add_energy(self, card: SimCard) -> float:
-        """The card's joules up to now."""
-        now = self._now()
-        joules, since = self._energy.get(card.uuid, (0.0, now))
-        joules += load.card_power(card) * (now - since)
-        self._energy[card.uuid] = joules, now
-        return joules
 
     def _is_first_sample(self, gpu: GpuUuid, gi_id: int | None) -> bool:
         """True if GPM has no sample of the card or GPU instance; it has one afterwards."""
