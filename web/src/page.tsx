@@ -261,7 +261,7 @@ function NodeLine({ state }: { state: NodeState }) {
           <span key={name} style={`flex-grow:${Math.max(1, Math.round((100 * seconds) / Math.max(total, 1)))}`} title={`${name} ${seconds} s`}>{name} {Math.round(seconds)} s</span>
         ))}</span>
       )}
-      {driver?.reason && <div class="quiet">{driver.reason}</div>}
+      {driver?.reason && !startup && <div class="quiet">{driver.reason}</div>}
       {(startup?.facts ?? []).map((fact) => <div class="quiet" key={fact}>{fact}</div>)}
       {driver?.offered && <div class="quiet">a better driver is possible: {driver.offered}</div>}
     </li>
@@ -275,7 +275,8 @@ function Drivers() {
   const groups = new Map<string, number>();
   for (const { driver } of states) {
     if (driver) {
-      const name = `${driver.version || "driver"} ${driver.strategy}: ${driver.phase}`;
+      const way = driver.strategy === driver.phase ? driver.phase : `${driver.strategy}, ${driver.phase}`;
+      const name = `${driver.version || "driver"}: ${way}`;
       groups.set(name, (groups.get(name) ?? 0) + 1);
     }
   }

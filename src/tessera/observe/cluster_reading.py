@@ -57,14 +57,13 @@ async def read_cluster(client: Client, nodes: Sequence[str] = ()) -> ClusterRead
         NotFound: the kind Instaslice is not installed.
         Forbidden: the user may not read Instaslice objects.
     """
-    async with asyncio.TaskGroup() as group:
-        instaslices = group.create_task(_list(client, INSTASLICES, INSTASLICE_NAMESPACE))
-        listed = group.create_task(_if_allowed(client, NODES))
-        pods = group.create_task(_if_allowed(client, PODS))
-        fleet = group.create_task(_pages(client, nodes))
-    return ClusterReading(
-        instaslices=instaslices.result(), nodes=listed.result(), pods=pods.result(), fleet=fleet.result()
+    instaslices, listed, pods, fleet = await asyncio.gather(
+        _list(client, INSTASLICES, INSTASLICE_NAMESPACE),
+        _if_allowed(client, NODES),
+        _if_allowed(client, PODS),
+        _pages(client, nodes),
     )
+    return ClusterReading(instaslices=instaslices, nodes=listed, pods=pods, fleet=fleet)
 
 
 async def _list(client: Client, resource: Resource[T], namespace: str | None = None) -> Sequence[T]:
