@@ -6,6 +6,8 @@ from collections.abc import Callable
 import pytest
 from tests.support.virtual_lab import VirtualLab
 
+from tessera.kube.client.errors import NotFound
+from tessera.kube.resources import PODS
 from tessera.nvml.interface import MigUuid
 from tessera.nvml.measurements import Quantity
 from tessera_lab.activity.lab_cards import LabCards
@@ -89,6 +91,8 @@ def test_a_scenario_with_an_end_leaves_the_lab_as_it_is_until_it_is_stopped(in_l
         assert "is over" in play.player.status()
         assert "are free" in play.player.status(), "the last problem is that of the pod too-much"
         await play.player.stop()
+        with pytest.raises(NotFound):
+            await lab.client.get(PODS, "full-1", "default")
         assert machine.measure(hot).values[Quantity.TEMPERATURE] < 40
 
     in_lab(story)

@@ -1,1 +1,1 @@
-"""What happens on a lab's simulated cards: faults, load and memory of pods, and scenarios of both over time."""
+"""Faults, load and memory of a lab's simulated cards, and scenarios of them over time."""

@@ -28,6 +28,8 @@ from tessera_lab.simulation.virtual_time import CountedClock
 
 #: Seconds between two changes of load and memory.
 TICK = 5.0
+#: Seconds for which the end of a deleted pod is awaited, and between two looks.
+GONE, _PAUSE = 60.0, 0.2
 #: Label of the pods that a scenario creates; its value is the scenario's name.
 SCENARIO_LABEL = "lab.tessera.dev/scenario"
 
@@ -96,8 +98,11 @@ class ScenarioPlayer:
             for device in container.devices:
                 with suppress(NvmlError, MemoryError):
                     container.use(device, activity=0.0)
-        for pod in list(self._pods.values()):
+        pods = list(self._pods.values())
+        for pod in pods:
             await self._delete(pod)
+        for pod in pods:  # the next scenario may use the same names
+            await self._wait_for_deletion(pod)
 
     def status(self) -> str:
         """Says in a line what runs since when, and the last problem."""
@@ -166,6 +171,14 @@ class ScenarioPlayer:
             pass  # somebody else deleted it
         except ApiError as error:
             self._note(error)
+
+    async def _wait_for_deletion(self, pod: _OwnPod) -> None:
+        """Returns once a deleted pod is gone, or after :data:`GONE` seconds."""
+        until = self._clock.monotonic() + GONE
+        with suppress(NotFound):
+            while self._clock.monotonic() < until:
+                await self._client.get(PODS, pod.name, pod.namespace)
+                await self._clock.rest(_PAUSE)
 
     # Use of cards
 

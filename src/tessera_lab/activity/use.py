@@ -1,4 +1,4 @@
-"""What a pod does on its cards over time: load and memory as functions of time. Pure.
+"""Load and memory of a pod on its cards, as functions of time. Pure.
 
 The same seed and pod give the same curve in each run. Times are in seconds since the pod began to follow the curve.
 """
