@@ -98,16 +98,16 @@ def on_slices(course: Course) -> None:
 
 def on_bad_cards(course: Course) -> None:
     """Whole cards with faults."""
-    course.play("power-brake", lasts="2m")
+    course.play("power-brake", lasts="80s")
     course.expect("TesseraGpuThrottled", silent=["TesseraGpuHot", "TesseraGpuUnhealthy", "TesseraCardNeedsReboot"])
     course.stop()
-    course.play("hot-card", lasts="2m")
+    course.play("hot-card", lasts="80s")
     course.expect("TesseraGpuHot", "TesseraGpuThrottled", silent=["TesseraGpuUnhealthy", "TesseraConditionFalse"])
     course.stop()
     course.play("failing-memory", lasts="80s")
     course.expect("TesseraGpuUnhealthy", silent=["TesseraCardNeedsReboot"])
     course.stop()
-    course.play("lost-card", lasts="2m")
+    course.play("lost-card", lasts="80s")
     course.expect("TesseraCardNeedsReboot", "TesseraConditionFalse", silent=["TesseraGpuHot"])
     course.stop()
 
@@ -115,7 +115,7 @@ def on_bad_cards(course: Course) -> None:
 def on_one_error(course: Course) -> None:
     """The same error on all cards of two nodes."""
     lab = course.lab
-    course.play("lost-card", lasts="2m")
+    course.play("lost-card", lasts="80s")
     course.expect(silent=["TesseraHealthBreakerOpen"])
     course.stop()
     course.play("same-error", lasts="70s")

@@ -27,12 +27,14 @@ def break_command() -> None:
 
 @break_command.command("gpu")
 @click.argument("card", metavar="NODE/INDEX")
-@click.option("--xid", type=click.IntRange(1, LAB_XID), help="The driver reports this XID; 79 also loses the card.")
+@click.option(
+    "--xid", type=click.IntRange(1, int(LAB_XID)), help="The driver reports this XID; 79 also loses the card."
+)
 @click.option(
     "--fault",
     metavar="NAME",
     default="",
-    help="lost, ecc, heat, power, nvlink, no-answer or no-slices; see below.",
+    help="lost, ecc, heat, power, nvlink, no-answer or no-slices; see above.",
 )
 @dir_option
 @report_errors

@@ -54,7 +54,7 @@ def _break(cards: LabCards, request: _Break) -> str:
     if (request.xid is None) == (not request.fault):
         raise ValueError("a card breaks by either an XID or a fault")
     if request.xid is not None and not 1 <= request.xid <= LAB_XID:
-        raise ValueError(f"XID {request.xid}: an XID is 1 to {LAB_XID}")
+        raise ValueError(f"XID {request.xid}: an XID is 1 to {int(LAB_XID)}")
     return cards.break_card(request.card, fault=request.fault, xid=request.xid)
 
 
