@@ -51,7 +51,7 @@ class Course:
             expectation(before, self._last, {**dict.fromkeys(silent, False), **dict.fromkeys(firing, True)})
         )
 
-    def play(self, name: str, **changes: str) -> None:
+    def play(self, name: str, **changes: Any) -> None:
         """Plays a built-in scenario to its end."""
         text = json.dumps({**yaml.safe_load(builtin_text(name)), **changes})
         send_request(self.lab.folder, "scenario", json.dumps({"name": name, "text": text}))
@@ -104,7 +104,8 @@ def on_bad_cards(course: Course) -> None:
     course.play("hot-card", lasts="80s")
     course.expect("TesseraGpuHot", "TesseraGpuThrottled", silent=["TesseraGpuUnhealthy", "TesseraConditionFalse"])
     course.stop()
-    course.play("failing-memory", lasts="80s")
+    # A card that a pod holds is not reset, so its fault stays.
+    course.play("failing-memory", lasts="80s", pods=[{"name": "holder", "request": {"nvidia.com/gpu": 1}}])
     course.expect("TesseraGpuUnhealthy", silent=["TesseraCardNeedsReboot"])
     course.stop()
     course.play("lost-card", lasts="80s")
