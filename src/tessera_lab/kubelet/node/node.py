@@ -34,7 +34,7 @@ from tessera_lab.kubelet.pods.node_pods import PodWorkers
 from tessera_lab.kubelet.pods.node_services import NodeNetwork, NodeServices
 from tessera_lab.scheduler.state.node_cache import CachedPod
 from tessera_lab.scheduler.state.pod_requests import parse_amounts
-from tessera_lab.simulation.supervision import LabInformer, supervise
+from tessera_lab.simulation.supervision import LabInformer, is_being_cancelled, supervise
 from tessera_lab.simulation.virtual_time import CountedClock
 
 Json = Mapping[str, Any]
@@ -186,6 +186,8 @@ class SimulatedNode:
         """Registers the node and runs its pods until cancelled."""
         while True:
             await self._run_until_down()
+            if is_being_cancelled():  # a task group that ends by _MachineDown loses a cancellation that came meanwhile
+                raise asyncio.CancelledError
             await self._boot()
 
     def reboot(self, kernel: str = "") -> None:

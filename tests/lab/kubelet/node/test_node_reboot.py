@@ -1,5 +1,7 @@
 """A simulated node reboots: what runs on it ends, and what kubelet and the API server know brings it back."""
 
+import asyncio
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +11,7 @@ from tests.support.control_plane_lab import ControlPlaneLab
 from tessera.kube.resources import EVENTS, NODES, PODS
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.kubelet.context import InProcessPlugins
-from tessera_lab.kubelet.node.node import SHUTDOWN
+from tessera_lab.kubelet.node.node import SHUTDOWN, SimulatedNode
 from tessera_lab.kubelet.pod_status import Running, Terminated, Waiting, container_records, mark_after_reboot
 
 InLab = Callable[[Callable[[Any], Any]], None]
@@ -51,6 +53,31 @@ def test_a_pod_is_the_same_with_its_containers_started_again(in_lab: InLab) -> N
         assert (ended["exitCode"], ended["reason"]) == (255, "Unknown")
         events = [each["reason"] for each in (await lab.api.list(EVENTS.as_dicts(), "default")).items]
         assert "SandboxChanged" in events
+
+    in_lab(story)
+
+
+def test_a_machine_that_is_switched_off_while_it_goes_down_stays_off(in_lab: InLab) -> None:
+    """A task group that ends by an error of its own loses a cancellation that comes meanwhile."""
+
+    async def story(lab: ControlPlaneLab) -> None:
+        for turns in range(8):
+            node = SimulatedNode(
+                f"n{turns}",
+                lab.client(f"system:node:n{turns}"),
+                clock=lab.clock,
+                rng=random.Random(turns),
+                plugins=InProcessPlugins(),
+            )
+            running = asyncio.create_task(node.run())
+            await lab.clock.sleep(0.1)
+            node.reboot()
+            await lab.clock.sleep(SHUTDOWN)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            running.cancel()
+            await lab.clock.sleep(AWAY)
+            assert running.cancelled(), f"after {turns} turns of the loop"
 
     in_lab(story)
 
