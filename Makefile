@@ -3,11 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # What the tests run beside Python; unpacked into .venv where this machine has none.
-TOOLS := kubectl docker-registry skopeo prometheus promtool
+TOOLS := kubectl docker-registry skopeo prometheus promtool chromium
 # The tests start some hundred processes: each finds its modules compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo check test lint types page layers fast unit soak bench lock fmt clean
+.PHONY: help demo check test lint types page pictures layers fast unit soak bench lock fmt clean
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-8s %s\n", $$1, $$2}' Makefile
 
@@ -42,6 +42,15 @@ page:  ## the live page: its types, and that its built files are those of its so
 	@command -v npm >/dev/null || { echo "page: npm is missing, so the built files are not compared"; exit 0; }; \
 	cd web && npm ci --silent --no-audit --no-fund && npm run --silent check && \
 	node build.mjs ../$(VENV)/page && diff -r ../$(VENV)/page ../src/tessera/dashboard/assets
+
+# Those that pages show; all of them are below .venv/pictures.
+PICTURES := live-page-1280-light live-page-390-dark live-page-waiting
+pictures: $(VENV)/.dev  ## the pictures of the live page in docs/, made anew by its tests
+	@scripts/need-debian $(VENV)/tools chromium
+	@mkdir -p $(VENV)/pictures
+	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" TESSERA_PICTURES=$(VENV)/pictures $(BIN)/pytest -q tests/dashboard/browser
+	@cp $(PICTURES:%=$(VENV)/pictures/%.png) docs/pictures/
+	@cat src/tessera/dashboard/assets/* tests/dashboard/browser/scene.py | sha256sum | cut -d' ' -f1 > docs/pictures/live-page.sha256
 
 layers: $(VENV)/.dev
 	@$(BIN)/lint-imports

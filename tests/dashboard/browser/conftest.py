@@ -1,0 +1,168 @@
+"""The live page in a real browser, fed with documents that the production code makes of simulated cards."""
+
+import asyncio
+import os
+import shutil
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from tests.dashboard.browser.scene import NOW
+
+from tessera.dashboard.documents import Document
+from tessera.dashboard.feed import FeedGroup
+from tessera.dashboard.server import PageAddress, PageServer
+from tessera.explain.explanation import Explanation, ExplanationReport
+
+CHROMIUM = shutil.which("chromium")
+#: Where the pictures go; without the variable they are not kept.
+PICTURES = os.environ.get("TESSERA_PICTURES", "")
+
+
+async def explain(namespace: str, pod: str) -> ExplanationReport:
+    answer = Explanation(
+        case="full",
+        verdict="waits for room; every card that could make it is full",
+        facts=("2 cards on 1 node can make it",),
+        help=("a smaller slice has room now: nvidia.com/mig-3g.20gb",),
+    )
+    return ExplanationReport(kind="pod", namespace=namespace, name=pod, answers=(answer,))
+
+
+class LivePage:
+    """A page's server on an event loop of its own.
+
+    Attributes:
+        url: the page's address.
+    """
+
+    def __init__(self) -> None:
+        self._port = 0
+        self._listening = threading.Event()
+        self._feeds = FeedGroup()
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://localhost:{self._port}/"
+
+    def start(self) -> None:
+        """Starts the server, the second time on the port that it had."""
+        self._listening.clear()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        assert self._listening.wait(60)
+
+    def stop(self) -> None:
+        assert self._task is not None
+        self._loop.call_soon_threadsafe(self._task.cancel)
+        self._thread.join(60)
+
+    def publish(self, documents: Mapping[str, Document]) -> None:
+        """Makes these the documents of the page."""
+        done = threading.Event()
+
+        def now() -> None:
+            self._feeds.publish(dict(documents))
+            done.set()
+
+        self._loop.call_soon_threadsafe(now)
+        assert done.wait(60)
+
+    def _run(self) -> None:
+        with suppress(asyncio.CancelledError):
+            asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        self._feeds = FeedGroup()
+        server = PageServer(self._feeds, explain, PageAddress("127.0.0.1", self._port))
+
+        def announce(_: str, port: int) -> None:
+            self._port = port
+            self._listening.set()
+
+        await server.run(announce)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium on this machine")
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+        with playwright.chromium.launch(executable_path=CHROMIUM, args=arguments) as found:
+            yield found
+
+
+@pytest.fixture(scope="module")
+def live(browser: Browser) -> Iterator[LivePage]:
+    found = LivePage()
+    yield found
+    found.stop()
+
+
+class Visitor:
+    """Somebody who looks at the page.
+
+    Attributes:
+        page: the browser's page.
+        errors: what the browser complained about: scripts, the Content-Security-Policy, connections.
+        requests: addresses that the page asked for.
+    """
+
+    def __init__(self, context: BrowserContext, url: str) -> None:
+        self.page: Page = context.new_page()
+        self.errors: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.clock.set_fixed_time(datetime.fromtimestamp(NOW, UTC))
+        self.page.goto(url)
+        self.page.get_by_role("status").get_by_text("live").wait_for()
+
+    def check(self) -> None:
+        """The page keeps nobody out, asks no other host, and the browser has nothing to complain about."""
+        found = Axe().run(self.page)
+        assert found.response["passes"], "axe looked at nothing"
+        assert found.violations_count == 0, found.generate_report()
+        assert {url.split("/")[2] for url in self.requests} == {self.page.url.split("/")[2]}
+        assert self.errors == []
+
+    def picture(self, name: str, *, whole: bool = True) -> None:
+        """Keeps a picture of the whole page or of what fits the window, where pictures are wanted."""
+        if PICTURES:
+            self.page.screenshot(path=Path(PICTURES) / f"{name}.png", full_page=whole)
+
+
+@pytest.fixture
+def visit(browser: Browser, live: LivePage) -> Iterator["Visits"]:
+    visits = Visits(browser, live)
+    yield visits
+    visits.close()
+
+
+class Visits:
+    """Opens the page with a width and a theme."""
+
+    def __init__(self, browser: Browser, live: LivePage) -> None:
+        self._browser = browser
+        self._live = live
+        self._contexts: list[BrowserContext] = []
+
+    def __call__(self, part: str = "", *, width: int = 1280, theme: str = "light") -> Visitor:
+        context = self._browser.new_context(
+            viewport={"width": width, "height": 800}, color_scheme="dark" if theme == "dark" else "light"
+        )
+        self._contexts.append(context)
+        return Visitor(context, self._live.url + part)
+
+    def close(self) -> None:
+        for each in self._contexts:
+            each.close()
