@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.agent.monitoring.conftest import Rows
 
 from tessera.agent.base.options import MetricNames
-from tessera.agent.monitoring.exposition import ExpositionOptions, render
+from tessera.agent.monitoring.exposition import ExpositionOptions, XidHistory, render
 from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, NodeSample, ProcessUse
 from tessera.api.names import PodUid
 from tessera.nvml.interface import GpuInfo, GpuUuid
@@ -55,7 +55,7 @@ def sample(*leases: Lease, processes: tuple[ProcessUse, ...] = (), mig: tuple[De
 
 def text(taken: NodeSample, names: MetricNames = MetricNames.BOTH, max_series: int = 1000) -> bytes:
     options = ExpositionOptions(names=names, node="node-1", max_series=max_series)
-    return render(taken, options, unix_time=1.7e9, last_xids={GPU: 79})
+    return render(taken, options, unix_time=1.7e9, xids={GPU: XidHistory().add(31).add(79).add(31).add(79)})
 
 
 @pytest.mark.parametrize(
@@ -98,6 +98,19 @@ def test_each_dialect_has_its_labels(rows: Read) -> None:
     }
     assert old == {**common, "Hostname": "node-1", "DCGM_FI_DRIVER_VERSION": "580.1"}
     assert new == {**common, "hostname": "node-1", "DCGM_FI_SYSTEM_DRIVER_VERSION": "580.1"}
+
+
+@pytest.mark.parametrize(
+    ("names", "node_label"),
+    [(MetricNames.DCGM_48, "Hostname"), (MetricNames.DCGM_49, "hostname"), (MetricNames.BOTH, "Hostname")],
+)
+def test_xids_are_counted_by_number(rows: Read, names: MetricNames, node_label: str) -> None:
+    page = text(sample(), names)
+    expected = [({"gpu": GPU, "xid": "31"}, 2), ({"gpu": GPU, "xid": "79"}, 2)]
+    assert rows(page, "tessera_gpu_xid_errors_total") == expected
+    found = rows(page, "DCGM_EXP_XID_ERRORS_TOTAL")
+    assert [(labels["UUID"], labels["xid"], value) for labels, value in found] == [(GPU, "31", 2), (GPU, "79", 2)]
+    assert all(labels[node_label] == "node-1" for labels, _ in found)
 
 
 def test_a_quantity_without_a_value_has_no_row_but_a_reason(rows: Read) -> None:

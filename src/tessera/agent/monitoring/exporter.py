@@ -11,7 +11,7 @@ import msgspec
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.monitoring.card_states import CardStates, HealthSource
-from tessera.agent.monitoring.exposition import ExpositionOptions, render
+from tessera.agent.monitoring.exposition import ExpositionOptions, XidHistory, render
 from tessera.agent.monitoring.findings import LeaseFindings
 from tessera.agent.monitoring.lease_states import JudgedLease, LeaseStates
 from tessera.agent.monitoring.sample import NodeSample
@@ -53,8 +53,8 @@ class Exporter:
         self._options = options
         self._changes = changes
         self._clock = clock
-        #: By card, the last XID that the driver reported.
-        self._last_xids: dict[str, int] = {}
+        #: By card, the XIDs that the driver reported.
+        self._xids: dict[str, XidHistory] = {}
         self._states = LeaseStates()
         self._health = health
         self._cards = CardStates(health)
@@ -74,7 +74,7 @@ class Exporter:
     def note_hardware_event(self, event: GpuEvent | None) -> None:
         """Notes the XID of a hardware event."""
         if event is not None and event.xid is not None and event.gpu is not None:
-            self._last_xids[event.gpu] = event.xid
+            self._xids[event.gpu] = self._xids.get(event.gpu, XidHistory()).add(event.xid)
 
     def _judge(self, sample: NodeSample) -> list[JudgedLease]:
         """The leases of a sample with their states and findings."""
@@ -92,8 +92,6 @@ class Exporter:
             judged, now = self._judge(sample), self._clock.now()
             cards = self._cards.handle(sample, now)
             self._report = report_usage(sample, self._options, unix_time=now, judged=judged, health=cards)
-            self._text = render(
-                sample, self._options, unix_time=now, last_xids=self._last_xids, judged=judged, health=cards
-            )
+            self._text = render(sample, self._options, unix_time=now, xids=self._xids, judged=judged, health=cards)
             await self._clock.sleep(SHORTEST)
             await self._changes.wait(count, PERIOD - SHORTEST)

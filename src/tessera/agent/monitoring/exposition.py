@@ -27,6 +27,7 @@ from tessera.agent.monitoring.families import (
     NVLINK_49,
     XID_48,
     XID_49,
+    XID_COUNT,
     Family,
     dcgm_families,
     of_dialect,
@@ -52,6 +53,7 @@ POD_WASTED = Family(
 POD_FINDING = Family("tessera_pod_gpu_finding", GAUGE, "1 for each kind of finding about a lease, in the label finding")
 INFO = Family("tessera_gpu_info", GAUGE, "1 for each card, with its properties")
 LAST_XID = Family("tessera_gpu_last_xid", GAUGE, XID_48.help)
+XIDS = Family("tessera_gpu_xid_errors_total", COUNTER, XID_COUNT.help)
 THROTTLED = Family("tessera_gpu_throttled", GAUGE, "1 while a card is slowed down for this reason, else 0")
 HEALTH_STATE = Family(
     "tessera_gpu_health_state", GAUGE, "1 for the state of a card, in the label state; also of a card that is lost"
@@ -59,6 +61,22 @@ HEALTH_STATE = Family(
 UNAVAILABLE = Family("tessera_metric_unavailable", GAUGE, "devices on which a quantity is not measured, by reason")
 CUT = Family("tessera_pod_series_cut", GAUGE, "leases without series of their own, for the limit --max-series")
 SAMPLE_TIME = Family("tessera_sample_timestamp_seconds", GAUGE, "Unix time of the sample that the series show")
+
+
+class XidHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """The XIDs that the driver reported about a card since the agent started.
+
+    Attributes:
+        last: the last one, 0 for none.
+        counts: how often each was reported.
+    """
+
+    last: int = 0
+    counts: Mapping[int, int] = {}
+
+    def add(self, xid: int) -> "XidHistory":
+        """The history with one more XID."""
+        return XidHistory(last=xid, counts={**self.counts, xid: self.counts.get(xid, 0) + 1})
 
 
 class ExpositionOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +100,7 @@ def render(
     options: ExpositionOptions,
     *,
     unix_time: float = 0.0,
-    last_xids: Mapping[str, int] | None = None,
+    xids: Mapping[str, XidHistory] | None = None,
     judged: Iterable[JudgedLease] = (),
     health: Mapping[str, CardHealth] | None = None,
 ) -> bytes:
@@ -92,14 +110,14 @@ def render(
         sample: the sample.
         options: dialect and limits.
         unix_time: when it was taken.
-        last_xids: by card, the last XID that the driver reported.
+        xids: by card, the XIDs that the driver reported.
         judged: the leases of the sample with their states.
         health: the health of each card, by UUID.
     """
     leases = list(judged)
     renderer = _Renderer(sample, options, {id(each.lease): len(each.findings) for each in leases})
     for gpu in sample.gpus:
-        renderer.add_card(gpu, (last_xids or {}).get(gpu.info.uuid, 0))
+        renderer.add_card(gpu, (xids or {}).get(gpu.info.uuid, XidHistory()))
         for device in gpu.mig_devices:
             renderer.add_mig_device(gpu, device)
     for gpu_uuid, found in (health or {}).items():
@@ -181,7 +199,7 @@ class _Renderer:
         self._options = options
         self._leases = _Leases(sample, options, findings)
 
-    def add_card(self, gpu: GpuSample, last_xid: int) -> None:
+    def add_card(self, gpu: GpuSample, xids: XidHistory) -> None:
         """Adds the rows of a card as a whole."""
         info, values, names = gpu.info, gpu.card.measured.values, self._options.names
         holder = self._leases.holder(info.uuid)
@@ -193,8 +211,11 @@ class _Renderer:
                 self.page.add_text(GPU_FAMILIES[quantity], own, value)
         if info.uuid in self._sample.nvlink_rates:
             dcgm.add(of_dialect(NVLINK_48, NVLINK_49, names), self._sample.nvlink_rates[info.uuid])
-        dcgm.add(of_dialect(XID_48, XID_49, names), last_xid)
-        self.page.add(LAST_XID, {"gpu": info.uuid}, last_xid)
+        dcgm.add(of_dialect(XID_48, XID_49, names), xids.last)
+        self.page.add(LAST_XID, {"gpu": info.uuid}, xids.last)
+        for xid, count in sorted(xids.counts.items()):
+            dcgm.add((XID_COUNT,), count, f'xid="{xid}"')
+            self.page.add(XIDS, {"gpu": info.uuid, "xid": str(xid)}, count)
         properties = {
             "gpu": info.uuid,
             "index": str(info.index),
@@ -263,21 +284,26 @@ class _Renderer:
             self.page.add(UNAVAILABLE, {"metric": metric, "reason": reason}, count)
 
     def _dcgm_rows(self, labels: Labels) -> "_DcgmRows":
-        return _DcgmRows(self.page, labels, self._sample.driver_version, self._options.node)
+        return _DcgmRows(self.page, labels, self._sample.driver_version, self._options)
 
 
 class _DcgmRows:
-    """Rows of dcgm-exporter for one device; each dialect has its labels."""
+    """Rows of dcgm-exporter for one device; each dialect has its labels.
 
-    def __init__(self, page: "_Page", labels: Labels, driver: str, node: str) -> None:
+    A family that both dialects have has the labels of the old one, unless only the new one is shown.
+    """
+
+    def __init__(self, page: "_Page", labels: Labels, driver: str, options: ExpositionOptions) -> None:
         self._page = page
-        self._old = _label_text({**labels, "Hostname": node, "DCGM_FI_DRIVER_VERSION": driver})
-        self._new = _label_text({**labels, "hostname": node, "DCGM_FI_SYSTEM_DRIVER_VERSION": driver})
+        self._only_new = options.names is MetricNames.DCGM_49
+        self._old = _label_text({**labels, "Hostname": options.node, "DCGM_FI_DRIVER_VERSION": driver})
+        self._new = _label_text({**labels, "hostname": options.node, "DCGM_FI_SYSTEM_DRIVER_VERSION": driver})
 
-    def add(self, families: Iterable[Family], value: float) -> None:
-        """Adds a row for each family."""
+    def add(self, families: Iterable[Family], value: float, more: str = "") -> None:
+        """Adds a row for each family; ``more`` is a further label as text."""
         for family in families:
-            self._page.add_text(family, self._new if family.dialect_49 else self._old, value)
+            labels = self._new if self._only_new or family.dialect_49 else self._old
+            self._page.add_text(family, f"{labels[:-1]},{more}}}" if more else labels, value)
 
 
 def _dcgm_labels(gpu: GpuSample, holder: Lease | None, device: DeviceSample | None = None) -> dict[str, str]:

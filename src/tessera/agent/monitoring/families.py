@@ -272,6 +272,8 @@ NVLINK_49 = Family("DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND", GAUGE, "dat
 #: The last XID of a card in both dialects.
 XID_48 = Family("DCGM_FI_DEV_XID_ERRORS", GAUGE, "last XID since the agent started, 0 for none")
 XID_49 = Family("DCGM_FI_DEV_XID_ERROR", GAUGE, XID_48.help, 1.0, True)
+#: The XIDs of a card by number; dcgm-exporter has this family from 4.8.3 on, with one name in both dialects.
+XID_COUNT = Family("DCGM_EXP_XID_ERRORS_TOTAL", COUNTER, "XIDs since the agent started, by their number")
 
 
 def _kind(own: str) -> str:
