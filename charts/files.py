@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from monitoring.manifests import scrape_annotations
+
 from charts.notices import tables
 from charts.objects import templates, workload
 from charts.schema import values_schema
@@ -31,9 +33,13 @@ def _boards() -> list[Path]:
 
 
 def _arguments(name: str) -> Mapping[str, Any]:
-    """What the chart's values add to: the arguments and the environment of a workload's container."""
+    """What the chart's values add to: arguments, environment and metrics port of a workload's container."""
     (container,) = workload(name)["spec"]["template"]["spec"]["containers"]
-    return {"args": container.get("args", []), "env": container.get("env", [])}
+    return {
+        "args": container.get("args", []),
+        "env": container.get("env", []),
+        "scrape": scrape_annotations(container),
+    }
 
 
 def _json(value: Any) -> str:

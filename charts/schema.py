@@ -104,7 +104,10 @@ def _own() -> Schema:
             ),
             "monitoring": _closed(
                 {
-                    **{key: {"type": "boolean"} for key in ("podMonitors", "prometheusRule", "dashboards")},
+                    **{
+                        key: {"type": "boolean"}
+                        for key in ("podMonitors", "prometheusRule", "podAnnotations", "dashboards")
+                    },
                     **dict.fromkeys(("labels", "dashboardLabels"), _TEXT_MAP),
                 }
             ),

@@ -5,7 +5,18 @@ from pathlib import Path
 
 from monitoring.boards import BOARDS
 from monitoring.boards.grafana import to_json
-from monitoring.manifests import RUNBOOKS, config_maps, pod_monitors, prometheus, prometheus_rule, rules, to_yaml
+from monitoring.manifests import (
+    COMPONENTS,
+    RUNBOOKS,
+    annotation_component,
+    config_maps,
+    pod_monitors,
+    prometheus,
+    prometheus_rule,
+    rules,
+    to_yaml,
+)
+from tessera.manifests import install_manifests
 
 #: Where the files lie in a checkout; they ship with the manifests.
 FOLDER = Path(__file__).parents[1] / "deploy" / "monitoring"
@@ -23,7 +34,13 @@ def generate(runbooks: str = RUNBOOKS) -> Mapping[str, str]:
         "resources": ["prometheus-rule.yaml", "pod-monitors.yaml"],
     }
     boards = {f"{board.uid}.json": to_json(board) for board in BOARDS}
+    workloads = [
+        each
+        for each in install_manifests()
+        if each["metadata"]["name"] in COMPONENTS and "template" in each.get("spec", {})
+    ]
     return {
+        "annotations/kustomization.yaml": to_yaml(annotation_component(workloads)),
         **{f"grafana/{name}": text for name, text in boards.items()},
         "grafana/kustomization.yaml": to_yaml(config_maps(list(boards))),
         "prometheus/kustomization.yaml": to_yaml(kustomization),

@@ -50,6 +50,36 @@ def prometheus_rule(runbooks: str = RUNBOOKS) -> Document:
     return {**_head("monitoring.coreos.com/v1", "PrometheusRule", "tessera"), "spec": rules(runbooks)}
 
 
+def scrape_annotations(container: Document) -> Mapping[str, str]:
+    """Returns the annotations by which a Prometheus of common configuration finds the metrics of a pod.
+
+    Args:
+        container: the pod's container, with a port ``http``.
+    """
+    (port,) = (each["containerPort"] for each in container["ports"] if each["name"] == "http")
+    return {"prometheus.io/scrape": "true", "prometheus.io/port": str(port), "prometheus.io/path": "/metrics"}
+
+
+def annotation_component(workloads: Sequence[Document]) -> Document:
+    """Returns a kustomize component that adds these annotations to the pods of Tessera's workloads."""
+    return {
+        "apiVersion": "kustomize.config.k8s.io/v1alpha1",
+        "kind": "Component",
+        "patches": [{"patch": yaml.safe_dump(_annotated(each), sort_keys=False)} for each in workloads],
+    }
+
+
+def _annotated(workload: Document) -> Document:
+    template = workload["spec"]["template"]
+    (container,) = template["spec"]["containers"]
+    return {
+        "apiVersion": workload["apiVersion"],
+        "kind": workload["kind"],
+        "metadata": {key: workload["metadata"][key] for key in ("name", "namespace")},
+        "spec": {"template": {"metadata": {"annotations": dict(scrape_annotations(container))}}},
+    }
+
+
 def pod_monitors() -> list[Document]:
     """Returns the scrape of each component for the Prometheus operator.
 

@@ -1,7 +1,8 @@
 """The chart makes the objects of ``tessera install``, for each choice that both have."""
 
+import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,31 @@ def test_monitoring_is_that_of_the_manifests(options: Mapping[str, Any], folder:
     assert chart.keys() - plain.keys() == manifests.keys()
     for key, manifest in manifests.items():
         assert sorted(leaves(chart[key])) == sorted(leaves(manifest)), key
+
+
+def test_annotations_let_a_prometheus_find_the_pods(helm: Helm, tmp_path: Path) -> None:
+    chart = helm.template({"tessera": {"monitoring": {"podAnnotations": True}}}, "kube-system")
+    deploy = os.path.relpath(ROOT / "deploy", tmp_path)
+    overlay = {"resources": [deploy], "components": [f"{deploy}/monitoring/annotations"]}
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay), encoding="utf-8")
+    done = subprocess.run(["kubectl", "kustomize", str(tmp_path)], capture_output=True, text=True, check=True)
+    assert scraped(chart) == scraped(list(yaml.load_all(done.stdout, yaml.CSafeLoader)))
+    assert scraped(chart) == {"tessera-agent": "8082", "tessera-controller": "8081", "tessera-webhook": "8081"}
+    assert scraped(helm.template({}, "kube-system")) == {}
+
+
+def scraped(objects: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """The annotated port of each workload whose pods are to be scraped."""
+    templates = {
+        each["metadata"]["name"]: each["spec"]["template"]["metadata"].get("annotations") or {}
+        for each in objects
+        if each["kind"] in {"Deployment", "DaemonSet"}
+    }
+    return {
+        name: annotations["prometheus.io/port"]
+        for name, annotations in templates.items()
+        if annotations.get("prometheus.io/scrape") == "true"
+    }
 
 
 def test_labels_let_an_operator_find_the_monitors(helm: Helm) -> None:

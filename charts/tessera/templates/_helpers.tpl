@@ -28,6 +28,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $root := index . 0 -}}
 {{- $key := index . 1 -}}
 {{- $found := deepCopy (index $root.Values.tessera $key).podAnnotations -}}
+{{- if $root.Values.tessera.monitoring.podAnnotations -}}
+{{- $workloads := $root.Files.Get "files/workloads.json" | fromJson -}}
+{{- $found = merge $found (get $workloads (printf "tessera-%s" $key)).scrape -}}
+{{- end -}}
 {{- with $root.Values.tessera.registries.authorities }}{{ if eq $key "controller" -}}
 {{- $_ := set $found "checksum/registry-ca" (sha256sum .) -}}
 {{- end }}{{ end -}}
