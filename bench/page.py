@@ -27,7 +27,7 @@ from tessera.dashboard.feed import Feed, FeedGroup
 from tessera.dashboard.server import PageAddress, PageServer
 from tessera.explain.explanation import ExplanationReport
 from tessera.kube.resources import Pod
-from tessera.observe.agent_pages import FleetUsage
+from tessera.usage.agent_pages import FleetUsage
 
 CARDS, SLICES = 8, 7
 GIB = 2.0**30

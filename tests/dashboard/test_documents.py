@@ -17,7 +17,7 @@ from tessera.dashboard.documents import (
 )
 from tessera.dashboard.waiting_reasons import explain_waiting
 from tessera.kube.resources import Pod
-from tessera.observe.agent_pages import FleetUsage, NodeFailure
+from tessera.usage.agent_pages import FleetUsage, NodeFailure
 
 SLICE = DeviceUsage(uuid="MIG-1", profile="3g.40gb", start=4, size=4, share=0.5, values={"memory_used": 2 * GIB})
 

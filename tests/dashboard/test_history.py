@@ -7,7 +7,7 @@ from tessera.dashboard.card_documents import make_documents
 from tessera.dashboard.documents import CardHistoryDocument, Document, HistoryDocument
 from tessera.dashboard.history import CARD_STEP, SPAN, STEP, History
 from tessera.limits.processes import HISTORY_CARDS
-from tessera.observe.agent_pages import FleetUsage
+from tessera.usage.agent_pages import FleetUsage
 
 
 def documents(*cards: CardUsage) -> dict[str, Document]:

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from tests.observe.conftest import GIB, card, lease
 
 from tessera.api.nodes.usage import NodeUsage
-from tessera.observe.agent_pages import FleetUsage
 from tessera.observe.reading import Usage
 from tessera.observe.top_view import TopView, View, visible_rows
 from tessera.observe.usage_rows import card_rows, lease_rows
+from tessera.usage.agent_pages import FleetUsage
 
 PAGE = NodeUsage(
     node="n1",

@@ -210,7 +210,7 @@ async def _watch(
 
 def make_map(reading: "ClusterReading") -> ClusterMap:
     """Makes the map of what was read."""
-    from tessera.observe.agent_pages import FleetUsage
+    from tessera.usage.agent_pages import FleetUsage
 
     fleet, nodes = reading.fleet or FleetUsage(), reading.nodes or ()
     unread = {each.node: each.reason for each in fleet.failures}

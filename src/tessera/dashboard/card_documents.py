@@ -25,8 +25,8 @@ from tessera.explain.card_map import MappedCard
 from tessera.explain.explanation import Explanation
 from tessera.explain.fleet_map import map_fleet
 from tessera.kube.resources import Pod
-from tessera.observe.agent_pages import FleetUsage
 from tessera.observe.usage_rows import LeaseRow, activity, card_rows, lease_rows, owners_of
+from tessera.usage.agent_pages import FleetUsage
 
 #: Prefix of the resources whose pods wait for cards.
 _RESOURCES = "nvidia.com/"

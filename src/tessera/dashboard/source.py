@@ -26,7 +26,7 @@ from tessera.kube.client.errors import ApiError, Forbidden
 from tessera.kube.resources import NODES, PODS, Pod
 from tessera.kube.resources.meta import Resource
 from tessera.kube.watch.informer import Informer
-from tessera.observe.agent_pages import FleetUsage, NodeFailure, read_fleet
+from tessera.usage.agent_pages import FleetUsage, NodeFailure, read_fleet
 
 _log = logging.getLogger(__name__)
 

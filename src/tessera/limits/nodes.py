@@ -74,6 +74,12 @@ USAGE_LEASES = Limit(
     "leases on the page `/usage` of an agent",
     "an agent lists no more by default (`--max-series`)",
 )
+ENDED_LEASES = Limit(
+    1_000,
+    "leases",
+    "leases that ended in the last quarter of an hour, on the page `/usage` of an agent",
+    "each of 512 slices ends twice in that time; with more, the page says since when the list has all",
+)
 CARD_EVIDENCE = Limit(
     16,
     "errors",

@@ -22,7 +22,7 @@ from tessera.kube.client.errors import Forbidden
 from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kube.resources.meta import Resource
 from tessera.kube.watch.informer import Informer
-from tessera.observe.agent_pages import FleetUsage, read_fleet
+from tessera.usage.agent_pages import FleetUsage, read_fleet
 
 T = TypeVar("T")
 

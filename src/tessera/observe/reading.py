@@ -9,8 +9,8 @@ from tessera.api.nodes.agent_pod import AGENT_LABEL
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden
 from tessera.kube.resources import PODS, Pod
-from tessera.observe.agent_pages import FleetUsage, read_fleet
 from tessera.observe.usage_rows import CardRow, LeaseRow, card_rows, lease_rows, owners_of
+from tessera.usage.agent_pages import FleetUsage, read_fleet
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):

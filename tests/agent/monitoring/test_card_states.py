@@ -5,6 +5,7 @@ from tests.agent.monitoring.test_lease_states import GPU, INFO, POD
 
 from tessera.agent.monitoring.card_states import CardStates
 from tessera.agent.monitoring.exposition import ExpositionOptions
+from tessera.agent.monitoring.lease_states import LeaseStates
 from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, NodeSample, ProcessUse, SilentGpu
 from tessera.agent.monitoring.usage_report import report_usage
 from tessera.api.nodes.health import CardHealth, CardState, Holder
@@ -97,7 +98,9 @@ def test_what_is_wrong_with_the_row_remapper_is_passed_on() -> None:
 def test_a_silent_card_is_reported_with_those_who_hold_it() -> None:
     silent = NodeSample(taken=0, silent=(SilentGpu(INFO, (LEASE,)),))
     health = CardStates(Faults(CardState.LOST)).handle(silent, 5.0)
-    page = report_usage(silent, ExpositionOptions(node="n"), unix_time=5.0, judged=(), health=health)
+    page = report_usage(
+        silent, ExpositionOptions(node="n"), unix_time=5.0, judged=(), health=health, states=LeaseStates()
+    )
     read = msgspec.json.decode(msgspec.json.encode(page), type=type(page))
     assert [(card.uuid, card.values, card.health.state) for card in read.cards] == [(GPU, {}, "lost")]
     assert [(each.namespace, each.pod) for each in read.cards[0].health.holders] == [("team", "a")]

@@ -6,9 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.agent.monitoring.lease_states import BUSY, GRACE, WINDOW, JudgedLease, LeaseState, LeaseStates
+from tessera.agent.monitoring.lease_states import (
+    BUSY,
+    GRACE,
+    MEMORY,
+    WINDOW,
+    JudgedLease,
+    LeaseState,
+    LeaseStates,
+)
 from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, NodeSample, ProcessUse
 from tessera.api.names import PodUid
+from tessera.limits.nodes import ENDED_LEASES
 from tessera.nvml.interface import GpuInfo, GpuUuid
 from tessera.nvml.measurements import Measurements, Quantity
 
@@ -125,3 +134,50 @@ def test_waste_never_falls_and_never_exceeds_the_time_held(
     for (_, busy, _), each in zip(looks, found, strict=True):
         if busy is not None and busy >= BUSY and each.state is not LeaseState.BUSY:
             assert each.state in {LeaseState.NEVER_USED, LeaseState.IDLE, LeaseState.UNKNOWN}
+
+
+def holding(taken: float, *pods: str, busy: float = 0.9) -> NodeSample:
+    """A sample of one card, with a quarter of it for each of these pods."""
+    leases = tuple(
+        Lease(namespace="team", pod=pod, uid=PodUid(pod), container="main", device=GPU, kind="mps", ratio=0.25)
+        for pod in pods
+    )
+    processes = tuple(ProcessUse(PodUid(pod), GIB, busy) for pod in pods)
+    card = DeviceSample(uuid=GPU, measured=Measurements({}), processes=processes)
+    return NodeSample(taken=taken, gpus=(GpuSample(info=INFO, card=card),), leases=leases)
+
+
+def test_a_lease_that_ended_is_remembered_with_its_counts_to_the_end() -> None:
+    states = LeaseStates()
+    for sample in (holding(0), holding(10, "a", "b"), holding(30, "a", "b"), holding(40, "b")):
+        states.handle(sample)
+    (past,) = states.ended
+    assert (past.last.lease.pod, past.gpu, past.share, past.ended) == ("a", GPU, 0.25, 40)
+    assert (past.last.held, past.last.active, past.last.wasted) == (30, 7.5, 0)
+    assert states.complete_from == 0
+
+
+def test_a_lease_that_ended_is_forgotten_after_a_quarter_of_an_hour_and_the_list_says_since_when_it_is_complete() -> (
+    None
+):
+    states = LeaseStates()
+    for sample in (holding(0, "a"), holding(10, "b"), holding(20), holding(10 + MEMORY), holding(11 + MEMORY)):
+        states.handle(sample)
+    assert [each.last.lease.pod for each in states.ended] == ["b"]
+    assert states.complete_from == 10
+
+
+def test_of_very_many_leases_that_ended_the_last_are_remembered() -> None:
+    states = LeaseStates()
+    states.handle(holding(0, *(f"p{n:04}" for n in range(ENDED_LEASES + 2))))
+    states.handle(holding(10))
+    assert len(states.ended) == ENDED_LEASES
+    assert states.complete_from == 10
+
+
+def test_the_active_and_the_wasted_time_of_a_lease_sum_to_at_most_the_time_held() -> None:
+    found = judge([*every(60, WINDOW, 0.5, OWN), *every(60, 3 * WINDOW, 0.0, begin=WINDOW + 60)])
+    assert found[-1].state is LeaseState.IDLE
+    assert found[-1].active > 0
+    assert found[-1].wasted > 0
+    assert all(each.active + each.wasted <= each.held for each in found)

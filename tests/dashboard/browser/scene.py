@@ -19,9 +19,9 @@ from tessera.dashboard.documents import Document
 from tessera.dashboard.history import CARD_STEP, History
 from tessera.dashboard.node_documents import node_documents
 from tessera.dashboard.waiting_reasons import explain_waiting
-from tessera.observe.agent_pages import FleetUsage, NodeFailure
 from tessera.provisioning.history import encode_record
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION
+from tessera.usage.agent_pages import FleetUsage, NodeFailure
 
 #: The time in the browser.
 NOW = T0 + 100

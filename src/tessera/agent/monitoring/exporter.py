@@ -91,7 +91,9 @@ class Exporter:
             sample = await self._sampler.take(self._health.gpus_to_empty())
             judged, now = self._judge(sample), self._clock.now()
             cards = self._cards.handle(sample, now)
-            self._report = report_usage(sample, self._options, unix_time=now, judged=judged, health=cards)
+            self._report = report_usage(
+                sample, self._options, unix_time=now, judged=judged, health=cards, states=self._states
+            )
             self._text = render(sample, self._options, unix_time=now, xids=self._xids, judged=judged, health=cards)
             await self._clock.sleep(SHORTEST)
             await self._changes.wait(count, PERIOD - SHORTEST)

@@ -50,6 +50,7 @@ POD_STATE = Family("tessera_pod_gpu_state", GAUGE, "1 for the state of a lease, 
 POD_WASTED = Family(
     "tessera_pod_gpu_wasted_seconds_total", COUNTER, "GPU-seconds of a lease in the states never_used, idle or resident"
 )
+POD_ACTIVE = Family("tessera_pod_gpu_active_seconds_total", COUNTER, "GPU-seconds of a lease in the state busy")
 POD_FINDING = Family("tessera_pod_gpu_finding", GAUGE, "1 for each kind of finding about a lease, in the label finding")
 INFO = Family("tessera_gpu_info", GAUGE, "1 for each card, with its properties")
 LAST_XID = Family("tessera_gpu_last_xid", GAUGE, XID_48.help)
@@ -167,7 +168,7 @@ class _Leases:
         left = options.max_series
         for lease in sorted(sample.leases, key=lambda each: (each.namespace, each.pod, each.container, each.device)):
             self._by_device.setdefault(lease.device, []).append(lease)
-            cost = 5 + findings.get(id(lease), 0) + _rows_of(devices[lease.device], options.names)
+            cost = 6 + findings.get(id(lease), 0) + _rows_of(devices[lease.device], options.names)
             if cost <= left:
                 left -= cost
                 self.kept.append(lease)
@@ -261,6 +262,7 @@ class _Renderer:
                 found = states[id(lease)]
                 self.page.add_text(POD_STATE, f'{labels[:-1]},state="{found.state.value}"}}', 1)
                 self.page.add_text(POD_WASTED, labels, found.wasted)
+                self.page.add_text(POD_ACTIVE, labels, found.active)
                 for finding in found.findings:
                     self.page.add_text(POD_FINDING, f'{labels[:-1]},finding="{finding.kind}"}}', 1)
             if (lease.uid, lease.device) not in shown:

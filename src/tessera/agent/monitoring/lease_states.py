@@ -12,6 +12,9 @@ States and rules, in this order:
    server may be so on purpose.
 
 A state is a report; nothing acts on it. The history begins with the agent's process.
+
+GPU-seconds are counted by state. A lease that has ended is remembered for :data:`MEMORY`, so that who reads the page
+less often than samples are taken still counts it to its end.
 """
 
 from collections import deque
@@ -24,6 +27,7 @@ import msgspec
 from tessera.agent.monitoring.sample import DeviceSample, Lease, NodeSample
 from tessera.api.names import PodUid
 from tessera.api.nodes.health import Finding
+from tessera.limits.nodes import ENDED_LEASES
 from tessera.nvml.measurements import Quantity
 
 #: Seconds after which a device without any process counts as never used.
@@ -32,6 +36,8 @@ GRACE = 600.0
 WINDOW = 1800.0
 #: Share of time from which on a device is busy.
 BUSY = 0.01
+#: Seconds for which a lease that has ended is remembered.
+MEMORY = 900.0
 #: Seconds that one entry of the history covers.
 _STEP = 60.0
 
@@ -67,6 +73,7 @@ class JudgedLease(msgspec.Struct, frozen=True, kw_only=True):
         evidence: the reason in words.
         held: seconds since the agent first saw the lease.
         wasted: GPU-seconds of the lease so far in a state of :data:`WASTED`; half a card for an hour is 1,800.
+        active: GPU-seconds of the lease so far in the state busy.
         findings: what is wrong with its use, see :mod:`tessera.agent.monitoring.findings`.
     """
 
@@ -75,12 +82,29 @@ class JudgedLease(msgspec.Struct, frozen=True, kw_only=True):
     evidence: str
     held: float
     wasted: float
+    active: float = 0.0
     findings: tuple[Finding, ...] = ()
 
     @property
     def key(self) -> LeaseKey:
         """The lease over several samples."""
         return LeaseKey(self.lease.uid, self.lease.container, self.lease.device)
+
+
+class PastLease(msgspec.Struct, frozen=True, kw_only=True):
+    """A lease that has ended.
+
+    Attributes:
+        last: its state at the last sample that had it, with the counts until its end.
+        gpu: UUID of its card.
+        share: part of the card, 0 to 1.
+        ended: monotonic seconds of the first sample without it.
+    """
+
+    last: JudgedLease
+    gpu: str
+    share: float
+    ended: float
 
 
 class _Use(NamedTuple):
@@ -102,6 +126,16 @@ class _History:
         #: (begin, highest activity) of each minute in the window, oldest first. ``None`` for a minute without a value.
         self.activity: deque[tuple[float, float | None]] = deque()
         self.wasted = 0.0
+        self.active = 0.0
+
+    def count(self, state: LeaseState, share: float, now: float) -> None:
+        """Counts the time since the last look for a state."""
+        passed = (now - self.last_sample) * share
+        if state in WASTED:
+            self.wasted += passed
+        elif state is LeaseState.BUSY:
+            self.active += passed
+        self.last_sample = now
 
     def add(self, use: _Use, now: float) -> None:
         """Adds a look."""
@@ -122,34 +156,79 @@ class _History:
         return max((value for _, value in self.activity if value is not None), default=None)
 
 
+class _Place(NamedTuple):
+    """What a lease holds: the card, and the part of it."""
+
+    gpu: str
+    share: float
+
+
 class LeaseStates:
-    """Judges the leases of one node, sample by sample."""
+    """Judges the leases of one node, sample by sample.
+
+    Attributes:
+        ended: the leases that ended in the last :data:`MEMORY` seconds, oldest first; at most ``ENDED_LEASES``.
+        complete_from: monotonic seconds; of leases that ended since then, none is missing in ``ended``. ``None`` before
+            the first sample.
+    """
 
     def __init__(self) -> None:
+        self.ended: deque[PastLease] = deque()
+        self.complete_from: float | None = None
         #: By lease, its history; exactly the leases of the last sample.
         self._histories: dict[LeaseKey, _History] = {}
+        #: By lease of the last sample, its state and what it holds.
+        self._last: dict[LeaseKey, tuple[JudgedLease, _Place]] = {}
 
     def handle(self, sample: NodeSample) -> tuple[JudgedLease, ...]:
         """Takes a sample in; returns the state of each of its leases."""
+        if self.complete_from is None:
+            self.complete_from = sample.taken
         devices = {device.uuid: device for gpu in sample.gpus for device in gpu.devices}
+        gpus = {device.uuid: gpu.info.uuid for gpu in sample.gpus for device in gpu.devices}
         histories: dict[LeaseKey, _History] = {}
         judged = []
         for lease in sample.leases:
             key = LeaseKey(lease.uid, lease.container, lease.device)
             history = histories[key] = self._histories.get(key) or _History(sample.taken)
             judged.append(_judge(lease, devices[lease.device], history, sample.taken))
+        for key in self._last.keys() - histories.keys():
+            self._end(key, sample.taken)
+        self._forget(sample.taken)
         self._histories = histories
+        self._last = {
+            each.key: (each, _Place(gpus[each.lease.device], devices[each.lease.device].share * each.lease.ratio))
+            for each in judged
+        }
         return tuple(judged)
+
+    def _end(self, key: LeaseKey, now: float) -> None:
+        """Remembers a lease that this sample does not have any more."""
+        (last, place), history = self._last[key], self._histories[key]
+        history.count(last.state, place.share, now)
+        last = msgspec.structs.replace(
+            last, held=now - history.began, wasted=history.wasted, active=history.active, findings=()
+        )
+        self.ended.append(PastLease(last=last, gpu=place.gpu, share=place.share, ended=now))
+
+    def _forget(self, now: float) -> None:
+        while self.ended and (len(self.ended) > ENDED_LEASES or now - self.ended[0].ended > MEMORY):
+            self.complete_from = self.ended.popleft().ended
 
 
 def _judge(lease: Lease, device: DeviceSample, history: _History, now: float) -> JudgedLease:
     use = _use(lease, device)
     history.add(use, now)
     state, evidence = _decide(use, history, now)
-    if state in WASTED:
-        history.wasted += (now - history.last_sample) * device.share * lease.ratio
-    history.last_sample = now
-    return JudgedLease(lease=lease, state=state, evidence=evidence, held=now - history.began, wasted=history.wasted)
+    history.count(state, device.share * lease.ratio, now)
+    return JudgedLease(
+        lease=lease,
+        state=state,
+        evidence=evidence,
+        held=now - history.began,
+        wasted=history.wasted,
+        active=history.active,
+    )
 
 
 def _decide(use: _Use, history: _History, now: float) -> tuple[LeaseState, str]:

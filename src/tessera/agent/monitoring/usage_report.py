@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 from tessera.agent.monitoring.exposition import ExpositionOptions
-from tessera.agent.monitoring.lease_states import JudgedLease
+from tessera.agent.monitoring.lease_states import MEMORY, JudgedLease, LeaseStates, PastLease
 from tessera.agent.monitoring.sample import CardOffer, DeviceSample, GpuSample, NodeSample, measure_lease
 from tessera.api.nodes.health import CardHealth
-from tessera.api.nodes.usage import CardUsage, DeviceUsage, LeaseUsage, NodeUsage
+from tessera.api.nodes.usage import CardUsage, DeviceUsage, EndedLease, LeaseUsage, NodeUsage
 from tessera.nvml.measurements import THROTTLE_REASONS, Quantity
 
 _NOT_OFFERED = CardOffer("")
@@ -19,6 +19,7 @@ def report_usage(
     unix_time: float,
     judged: Sequence[JudgedLease],
     health: Mapping[str, CardHealth],
+    states: LeaseStates,
 ) -> NodeUsage:
     """Makes the document.
 
@@ -28,6 +29,7 @@ def report_usage(
         unix_time: when the sample was taken.
         judged: the leases of the sample with their states.
         health: the health of the cards, by UUID.
+        states: has judged the leases; knows those that have ended.
     """
     devices = {device.uuid: device for gpu in sample.gpus for device in gpu.devices}
     ordered = sorted(judged, key=lambda each: (each.lease.namespace, each.lease.pod, each.lease.container))
@@ -38,6 +40,8 @@ def report_usage(
         driver=sample.driver_version,
         cards=tuple(_cards(sample, health)),
         leases=tuple(_lease(each, devices[each.lease.device]) for each in leases),
+        ended=tuple(_ended(each, sample.taken) for each in states.ended),
+        ended_window=0.0 if states.complete_from is None else min(MEMORY, sample.taken - states.complete_from),
         cut=len(ordered) - len(leases),
         simulated=options.simulated,
     )
@@ -111,7 +115,25 @@ def _lease(judged: JudgedLease, device: DeviceSample) -> LeaseUsage:
         evidence=judged.evidence,
         held=judged.held,
         wasted=judged.wasted,
+        active=judged.active,
         memory=memory,
         busy=busy,
         findings=judged.findings,
+    )
+
+
+def _ended(past: PastLease, now: float) -> EndedLease:
+    lease = past.last.lease
+    return EndedLease(
+        namespace=lease.namespace,
+        pod=lease.pod,
+        uid=lease.uid,
+        container=lease.container,
+        device=lease.device,
+        gpu=past.gpu,
+        share=past.share,
+        ago=now - past.ended,
+        held=past.last.held,
+        wasted=past.last.wasted,
+        active=past.last.active,
     )

@@ -1,7 +1,7 @@
 """The health of a card, and what is wrong with a pod's use of it, as agents report them on the page ``/usage``.
 
 Times are Unix times in seconds. Texts are for people; words that programs compare are listed with their field. A reader
-of another agent's page trusts nothing: :mod:`tessera.observe.agent_pages` bounds the page, and who shows a text escapes
+of another agent's page trusts nothing: :mod:`tessera.usage.agent_pages` bounds the page, and who shows a text escapes
 it.
 """
 

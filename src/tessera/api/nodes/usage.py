@@ -88,6 +88,7 @@ class LeaseUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
         evidence: the reason for the state, in words.
         held: seconds since the agent first saw the lease.
         wasted: GPU-seconds in the states never_used, idle and resident.
+        active: GPU-seconds in the state busy.
         memory: bytes that its processes hold; ``None`` if not measured.
         busy: share of time in which the device computed for it; ``None`` if not measured.
         findings: what is wrong with the use; empty also if nothing could be measured.
@@ -104,9 +105,40 @@ class LeaseUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     evidence: str = ""
     held: float = 0.0
     wasted: float = 0.0
+    active: float = 0.0
     memory: float | None = None
     busy: float | None = None
     findings: tuple[Finding, ...] = ()
+
+
+class EndedLease(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A lease that ended a short time ago, so that readers who come seldom count it to its end.
+
+    Attributes:
+        namespace: of the pod.
+        pod: name of the pod.
+        uid: of the pod.
+        container: its name; empty if kubelet did not list it.
+        device: UUID of the card or MIG device, which may be gone.
+        gpu: UUID of the card.
+        share: part of the card, 0 to 1.
+        ago: seconds between its end and the sample.
+        held: seconds from the time that the agent first saw it to its end.
+        wasted: GPU-seconds in the states never_used, idle and resident.
+        active: GPU-seconds in the state busy.
+    """
+
+    namespace: str
+    pod: str
+    uid: str = ""
+    container: str = ""
+    device: str = ""
+    gpu: str = ""
+    share: float = 0.0
+    ago: float = 0.0
+    held: float = 0.0
+    wasted: float = 0.0
+    active: float = 0.0
 
 
 class NodeUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -118,6 +150,8 @@ class NodeUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
         driver: version of the kernel module.
         cards: the node's cards, by index.
         leases: what containers hold, by namespace, pod and container.
+        ended: leases that ended a short time ago, oldest first.
+        ended_window: seconds before the sample; of leases that ended within them, none is missing in ``ended``.
         cut: number of leases beyond the agent's ``--max-series``.
         simulated: True if the cards exist only in a lab.
     """
@@ -127,5 +161,7 @@ class NodeUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     driver: str = ""
     cards: tuple[CardUsage, ...] = ()
     leases: tuple[LeaseUsage, ...] = ()
+    ended: tuple[EndedLease, ...] = ()
+    ended_window: float = 0.0
     cut: int = 0
     simulated: bool = False
