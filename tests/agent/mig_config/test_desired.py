@@ -9,7 +9,7 @@ from tessera.agent.inventory.card_ownership import CardOwner
 from tessera.agent.inventory.gpu_inventory import GpuState
 from tessera.agent.mig_config.desired import RejectedLayout, ResolvedLayout, resolve_layout
 from tessera.agent.mig_config.events import CardGoal
-from tessera.api.mig_layouts.layouts_file import LayoutEntry, parse_layouts
+from tessera.api.mig_layouts.layouts_file import DeviceFilter, LayoutEntry, parse_layouts
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.interface import GpuInfo, GpuUuid
 
@@ -229,3 +229,32 @@ def test_the_clusters_default_is_not_for_nodes_without_mig() -> None:
 
 def test_a_card_of_an_unknown_model_is_checked_once_mig_mode_is_on() -> None:
     assert wanted("impossible", [card(0), card(1, known=False)]).goals["GPU-1"].counts == {"1g.5gb": 1, "3g.20gb": 2}
+
+
+def test_a_layout_of_a_file_for_other_models_gives_way_to_the_generated_one() -> None:
+    other = LayoutEntry(
+        devices=None, mig_enabled=True, counts={"1g.6gb": 4}, filters=(DeviceFilter("A30", None),), path="file"
+    )
+    desired = DesiredLayout(name="all-balanced", entries=(other,), reason="the label")
+    found = resolve_layout(desired, [card(0)])
+    assert isinstance(found, ResolvedLayout)
+    assert found.goals["GPU-0"].counts == {"1g.5gb": 2, "2g.10gb": 1, "3g.20gb": 1}
+    assert found.goals["GPU-0"].path == ""
+
+
+def test_a_layout_of_another_name_for_other_models_leaves_the_cards_as_they_are() -> None:
+    other = LayoutEntry(
+        devices=None, mig_enabled=True, counts={"1g.6gb": 4}, filters=(DeviceFilter("A30", None),), path="file"
+    )
+    found = resolve_layout(DesiredLayout(name="ours", entries=(other,), reason="the label"), [card(0)])
+    assert isinstance(found, ResolvedLayout)
+    assert found.goals == {}
+
+
+def test_a_node_with_one_card_that_the_file_names_leaves_the_others() -> None:
+    entry = LayoutEntry(
+        devices=(0,), mig_enabled=True, counts={"7g.40gb": 1}, filters=(DeviceFilter("A100-40GB", None),), path="file"
+    )
+    found = resolve_layout(DesiredLayout(name="all-balanced", entries=(entry,), reason="x"), [card(0), card(1)])
+    assert isinstance(found, ResolvedLayout)
+    assert {uuid: goal.counts for uuid, goal in found.goals.items()} == {"GPU-0": {"7g.40gb": 1}}

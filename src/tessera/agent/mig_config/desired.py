@@ -6,7 +6,8 @@ Rules:
 
 - ``dynamic`` gives every card that has MIG to slices on demand. A layout whose name begins with ``dynamic-`` does so
   with the cards that it leaves in MIG mode without instances; its other cards are static.
-- A layout without a file may be one of the generated ones (``all-1g.5gb``, ``7x1g.5gb``).
+- A layout without a file may be one of the generated ones (``all-1g.5gb``, ``7x1g.5gb``). So may one whose filters
+  in the file select no card of the node: the file was written for other models.
 - A layout that turns MIG on is rejected on a node without a card that has MIG. If it is only the cluster's default,
   such a node has no layout.
 - If one card cannot hold the instances of its entry, the whole layout is rejected.
@@ -84,6 +85,8 @@ def resolve_layout(desired: DesiredLayout, cards: Sequence[GpuState]) -> Resolve
     entries = desired.entries if desired.entries is not None else _built_in_layout(desired.name, cards)
     if entries is None:
         return _reject_unknown(desired, cards)
+    if _is_for_other_models(entries, cards):
+        entries = _built_in_layout(desired.name, cards) or entries
     try:
         found = resolve_targets(entries, mig_cards_of(cards))
     except FileRefused as refused:
@@ -153,6 +156,12 @@ def _find_conflict(target: CardTarget, card: GpuState) -> str | None:
     plan = plan_layout(card.geometry, target.counts)
     # The table has the model's name until MIG mode is on, and the product's name from then on.
     return plan.reason.removeprefix(f"{card.geometry.family}: ") if isinstance(plan, Infeasible) else None
+
+
+def _is_for_other_models(entries: Sequence[LayoutEntry], cards: Sequence[GpuState]) -> bool:
+    """True if every entry has filters, and none selects a card with MIG."""
+    able = [card for card in mig_cards_of(cards) if card.mig_capable]
+    return all(entry.filters and not any(entry.selects(card) for card in able) for entry in entries)
 
 
 def _built_in_layout(name: str, cards: Iterable[GpuState]) -> tuple[LayoutEntry, ...] | None:

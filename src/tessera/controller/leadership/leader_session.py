@@ -1,4 +1,4 @@
-"""One term of leadership: informers, the slicer and its executor, drivers, and provisioning.
+"""One term of leadership: informers, the slicer and its executor, drivers, provisioning, and default settings.
 
 The informers list after the Lease was won, so they see everything that the previous leader wrote. The slicer takes in
 events as they come and decides once it has absorbed all of them. Drivers and provisioning share the informers of nodes
@@ -15,6 +15,7 @@ from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE, PodUid
 from tessera.controller.base.metrics import ControllerMetrics
 from tessera.controller.base.options import ControllerOptions
+from tessera.controller.defaults.default_settings import DefaultSettings
 from tessera.controller.execution.slice_executor import SliceExecutor
 from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
 from tessera.controller.health.fault_breaker import FaultBreaker
@@ -154,6 +155,7 @@ class LeaderSession:
             recorders=runtime.recorders,
         )
         self._nodes.add_handler(self._breaker.node_changed)
+        self._defaults = DefaultSettings(runtime, namespace=options.namespace)
 
     async def run(self, on_started: Callable[[Slicer], None]) -> None:
         """Decides and writes until cancelled; calls ``on_started`` once everything is listed."""
@@ -169,6 +171,7 @@ class LeaderSession:
             group.create_task(self._provisioning.run(), name="provisioning")
             group.create_task(self._drivers.run(), name="drivers")
             group.create_task(self._constraints.run(), name="claims and namespaces")
+            group.create_task(self._defaults.run(), name="default settings")
             for informer in informers:
                 await informer.wait_synced()
             await self._constraints.wait_synced()
