@@ -21,6 +21,8 @@ from tessera.cli.install.manifests import (
     PULL_SECRETS_ROLE,
     WEBHOOK,
 )
+from tessera.cli.install.protections import POD_SECURITY_LABEL
+from tessera.cli.install.rendering import OPENSHIFT
 from tessera.manifests import deploy_folder
 
 Manifest = dict[str, Any]
@@ -36,6 +38,7 @@ CONDITIONS: Mapping[str, str] = {
     "monitoring/prometheus/prometheus-rule.yaml": ".Values.tessera.monitoring.prometheusRule",
     "options/evict.yaml": 'or .Values.tessera.agent.migEvict (eq .Values.tessera.agent.memoryLimits "evict")',
     "options/replace.yaml": "gt (int .Values.tessera.controller.replaceFailed) 0",
+    f"options/{OPENSHIFT}": 'eq (include "tessera.openshift" .) "true"',
 }
 #: Workloads by the key of their values.
 WORKLOADS: Mapping[str, str] = {CONTROLLER: "controller", WEBHOOK: "webhook", AGENT: "agent"}
@@ -60,7 +63,8 @@ def base_files() -> list[str]:
     kustomization = yaml.safe_load((deploy_folder() / "kustomization.yaml").read_text(encoding="utf-8"))
     options: Sequence[Path] = sorted((deploy_folder() / "options").glob("*.yaml"))
     monitoring = (f"monitoring/prometheus/{name}.yaml" for name in ("pod-monitors", "prometheus-rule"))
-    return [*kustomization["resources"], *(f"options/{each.name}" for each in options), *monitoring]
+    named = (f"options/{each.name}" for each in options)
+    return [*kustomization["resources"], *named, f"options/{OPENSHIFT}", *monitoring]
 
 
 def templates() -> Mapping[str, str]:
@@ -105,6 +109,8 @@ def _changed(manifest: Manifest) -> Manifest:
     labels["app.kubernetes.io/part-of"] = "tessera"
     labels[block('include "tessera.labels" .')] = None
     kind, name = changed["kind"], metadata["name"]
+    if POD_SECURITY_LABEL in labels:
+        labels[block(f'include "tessera.podSecurity" (list . "{labels.pop(POD_SECURITY_LABEL)}")')] = None
     if kind in {"PodMonitor", "PrometheusRule"}:
         labels[block('include "tessera.extra" .Values.tessera.monitoring.labels')] = None
     if kind == "CustomResourceDefinition":

@@ -111,6 +111,8 @@ def _own() -> Schema:
                     **dict.fromkeys(("labels", "dashboardLabels"), _TEXT_MAP),
                 }
             ),
+            "podSecurity": {"type": "boolean"},
+            "openshift": {"enum": ["auto", True, False]},
             "policies": _closed({"agents": {"type": "boolean"}, "drivers": {"type": "boolean"}}),
             "registries": _closed({"authorities": {"type": "string"}, "plainHttp": _TEXTS}),
             "startup": _closed(

@@ -124,6 +124,21 @@ CASES: Mapping[str, tuple[Mapping[str, Any] | None, Mapping[str, Any], Sequence[
         {"networkPolicy": {"apiServers": ["192.0.2.0/28", "2001:db8::/64"]}},
         ["--api-server", "192.0.2.0/28", "--api-server", "2001:db8::/64"],
     ),
+    "no agent policy": (None, {"policies": {"agents": False}}, ["--without", "agent-policy"]),
+    "no protections": (
+        None,
+        {
+            "policies": {"agents": False, "drivers": False},
+            "networkPolicy": {"enabled": False},
+            "podSecurity": False,
+            "deviceAccess": {"action": "off"},
+        },
+        [
+            *("--without", "agent-policy", "--without", "driver-policy", "--without", "network-policies"),
+            *("--without", "pod-security", "--device-access", "off"),
+        ],
+    ),
+    "openshift": (None, {"openshift": True}, ["--openshift"]),
     "image": (
         None,
         {"image": {"repository": "registry.local/tessera", "tag": "9"}},

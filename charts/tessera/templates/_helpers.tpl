@@ -6,6 +6,17 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
+{{- /* The label of a namespace with its Pod Security level. */ -}}
+{{- define "tessera.podSecurity" -}}
+{{- if (index . 0).Values.tessera.podSecurity }}pod-security.kubernetes.io/enforce: {{ index . 1 }}{{ end -}}
+{{- end -}}
+
+{{- /* "true" if pods need rights to OpenShift's security context constraints. */ -}}
+{{- define "tessera.openshift" -}}
+{{- $choice := toString .Values.tessera.openshift -}}
+{{- if eq $choice "auto" }}{{ .Capabilities.APIVersions.Has "security.openshift.io/v1" }}{{ else }}{{ $choice }}{{ end -}}
+{{- end -}}
+
 {{- define "tessera.image" -}}
 {{- $image := .Values.tessera.image -}}
 {{- $image.repository }}{{ if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $image.tag | default .Chart.AppVersion }}{{ end -}}

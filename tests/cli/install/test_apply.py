@@ -381,3 +381,36 @@ def test_the_note_that_kubectl_keeps_of_what_it_applied_is_no_change(place: Any)
         assert not (await kubectl.get(kind, "tessera-build", "tessera-system"))["metadata"].get("annotations")
 
     asyncio.run(scenario())
+
+
+def test_protections_that_are_left_out_are_removed_and_come_back(place: Any) -> None:
+    async def scenario() -> None:
+        await install(place)
+        left_out = ("agent-policy", "driver-policy", "network-policies", "pod-security")
+        done = await install(place, without=left_out)
+        assert results(done)["deleted"] == 7
+        assert {each.name for each in done if each.result == "configured"} == {"namespace/tessera-system"}
+        assert "pod-security.kubernetes.io/enforce" not in await labels(place)
+        again = await install(place)
+        assert results(again)["created"] == 7
+        assert (await labels(place))["pod-security.kubernetes.io/enforce"] == "privileged"
+
+    asyncio.run(scenario())
+
+
+async def labels(place: Any) -> Any:
+    found = await place.client().get(NAMESPACES.as_dicts(), "tessera-system")
+    return found["metadata"]["labels"]
+
+
+def test_a_network_policy_of_another_namespace_stays(place: Any) -> None:
+    async def scenario() -> None:
+        await install(place)
+        await namespace(place.client(), "team")
+        kind = resource_for(NETWORK_POLICY)
+        metadata = {"name": "tessera-webhook", "namespace": "team"}
+        await place.client().create(kind, {"metadata": metadata, "spec": {"podSelector": {}}}, "team")
+        assert results(await install(place, without=("network-policies",)))["deleted"] == 3
+        assert (await place.client().get(kind, "tessera-webhook", "team"))["metadata"]["name"] == "tessera-webhook"
+
+    asyncio.run(scenario())

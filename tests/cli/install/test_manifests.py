@@ -10,6 +10,8 @@ from tessera.api.documents import load_document
 from tessera.api.gpu_operator.settings_reader import read_settings
 from tessera.cli.agent import parse_options
 from tessera.cli.install.manifests import InstallChoices, Manifest, manifests
+from tessera.cli.install.protections import OBJECTS, POD_SECURITY, POD_SECURITY_LABEL, PROTECTIONS
+from tessera.cli.install.rendering import OPENSHIFT, option
 from tessera.manifests import deploy_folder, install_manifests
 
 ARTICLE = "{mig: {strategy: mixed}, migManager: {config: {name: layouts}}, devicePlugin: {config: {name: profiles}}}"
@@ -232,3 +234,23 @@ def test_reviews_come_from_everybody_or_from_the_addresses_that_are_named() -> N
     addresses = ("192.0.2.0/28", "2001:db8::/64")
     blocks = [{"ipBlock": {"cidr": each}} for each in addresses]
     assert reviewers(made(api_servers=addresses)) == [(9443, blocks), (8081, None)]
+
+
+@pytest.mark.parametrize("protection", PROTECTIONS)
+def test_a_protection_that_is_left_out_is_the_only_difference(protection: str) -> None:
+    found = made(without=[protection])
+    kinds, names = OBJECTS.get(protection, ((), ()))
+    wanted = [each for each in BASE if not (each["kind"] in kinds and each["metadata"]["name"] in names)]
+    assert len(BASE) - len(wanted) == len(kinds) * len(names)
+    if protection == POD_SECURITY:
+        (namespace,) = (each for each in found if each["metadata"]["name"] == "tessera-system")
+        assert POD_SECURITY_LABEL not in namespace["metadata"]["labels"]
+        wanted = [namespace if each["metadata"]["name"] == "tessera-system" else each for each in wanted]
+    assert found == wanted
+
+
+def test_on_openshift_the_rights_to_its_constraints_come_with_the_other_roles() -> None:
+    constraints = option(OPENSHIFT)
+    found = manifests(BASE, EVICTION, InstallChoices(openshift=True), constraints=constraints)
+    assert [each for each in found if each not in BASE] == constraints
+    assert found[-1] == BASE[-1]

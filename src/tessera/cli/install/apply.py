@@ -12,9 +12,9 @@ Rules:
 - Definitions and objects of NVIDIA's kinds that others made are not changed
   (:func:`tessera.cli.install.ownership.is_left_alone`).
 - Objects that only an earlier installation needed are deleted: the right to read ConfigMaps in another namespace, the
-  right to evict, the policy about pods that use GPUs without a request, and the authorities of registries unless builds
-  still trust them. The ClusterPolicy and NVIDIADriver are different: a forgotten option must remove no driver, so they
-  are deleted only if the user says so or if others replace them.
+  right to evict, protections that are left out, the policy about pods that use GPUs without a request, and the
+  authorities of registries unless builds still trust them. The ClusterPolicy and NVIDIADriver are different: a
+  forgotten option must remove no driver, so they are deleted only if the user says so or if others replace them.
 - A dry run sends the same requests as a dry run of the API server and writes nothing. It changes no owner, so it does
   not report an object whose only change is that a field set by kubectl would be removed.
 """
@@ -38,6 +38,7 @@ from tessera.cli.install.manifests import (
     builds_mount_it,
 )
 from tessera.cli.install.ownership import LAST_APPLIED, is_left_alone, is_ours, take_over_fields
+from tessera.cli.install.protections import OBJECTS
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Conflict, NotFound
@@ -55,7 +56,22 @@ _APPLY = "application/apply-patch+yaml"
 _RBAC = "rbac.authorization.k8s.io"
 _EVICT = "tessera-agent-evict"
 _REPLACE = "tessera-controller-replace"
-_VERSIONS = dict.fromkeys((BINDING_KIND, "ValidatingAdmissionPolicy"), "admissionregistration.k8s.io/v1")
+_VERSIONS = {
+    **dict.fromkeys((BINDING_KIND, "ValidatingAdmissionPolicy"), "admissionregistration.k8s.io/v1"),
+    "NetworkPolicy": "networking.k8s.io/v1",
+}
+#: Objects that only some options need: the kind, whether it is in namespaces, the name.
+OPTIONAL: tuple[tuple[str, bool, str], ...] = (
+    ("RoleBinding", True, CONFIG_ROLE),
+    ("Role", True, CONFIG_ROLE),
+    ("ClusterRoleBinding", False, _EVICT),
+    ("ClusterRole", False, _EVICT),
+    ("ClusterRoleBinding", False, _REPLACE),
+    ("ClusterRole", False, _REPLACE),
+    (BINDING_KIND, False, DEVICE_ACCESS_POLICY),
+    ("ValidatingAdmissionPolicy", False, DEVICE_ACCESS_POLICY),
+    *((kind, kind == "NetworkPolicy", name) for kinds, names in OBJECTS.values() for kind in kinds for name in names),
+)
 
 
 class AppliedObject(msgspec.Struct, frozen=True):
@@ -223,20 +239,13 @@ async def _unlisted_objects(
     client: Client, objects: Sequence[Manifest]
 ) -> AsyncIterator[tuple[Resource[dict[str, Any]], Mapping[str, Any]]]:
     wanted = {(each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in objects}
-    for kind, namespaced, name in (
-        ("RoleBinding", True, CONFIG_ROLE),
-        ("Role", True, CONFIG_ROLE),
-        ("ClusterRoleBinding", False, _EVICT),
-        ("ClusterRole", False, _EVICT),
-        ("ClusterRoleBinding", False, _REPLACE),
-        ("ClusterRole", False, _REPLACE),
-        (BINDING_KIND, False, DEVICE_ACCESS_POLICY),
-        ("ValidatingAdmissionPolicy", False, DEVICE_ACCESS_POLICY),
-    ):
-        place = {"namespace": ""} if namespaced else {}
-        version = _VERSIONS.get(kind, f"{_RBAC}/v1")
-        resource = resource_for({"apiVersion": version, "kind": kind, "metadata": place})
-        for item in (await client.list(resource, field_selector=f"metadata.name={name}")).items:
+    for kind, namespaced, name in OPTIONAL:
+        # Only the Roles may be in another namespace; a NetworkPolicy of this name there is not Tessera's.
+        where = SYSTEM_NAMESPACE if kind == "NetworkPolicy" else None
+        if name != CONFIG_ROLE and (kind, where, name) in wanted:
+            continue
+        resource = optional_resource(kind, namespaced=namespaced)
+        for item in (await client.list(resource, where, field_selector=f"metadata.name={name}")).items:
             metadata = item["metadata"]
             if (kind, metadata.get("namespace"), name) not in wanted:
                 yield resource, metadata
@@ -245,6 +254,12 @@ async def _unlisted_objects(
     authorities = await get_object(client, CONFIGMAPS.as_dicts(), CONFIG_MAP, SYSTEM_NAMESPACE)
     if authorities and is_ours(authorities, FIELD_MANAGER):
         yield CONFIGMAPS.as_dicts(), authorities["metadata"]
+
+
+def optional_resource(kind: str, *, namespaced: bool) -> Resource[dict[str, Any]]:
+    """The resource of a kind in :data:`OPTIONAL`."""
+    version = _VERSIONS.get(kind, f"{_RBAC}/v1")
+    return resource_for({"apiVersion": version, "kind": kind, "metadata": {"namespace": ""} if namespaced else {}})
 
 
 async def get_object(

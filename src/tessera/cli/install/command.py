@@ -22,7 +22,7 @@ from tessera.text import one_line
 
 if TYPE_CHECKING:
     from tessera.api.problems import Notice
-    from tessera.cli.install.manifests import InstallChoices, Manifest
+    from tessera.cli.install.manifests import InstallChoices
 
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True)
 _NETWORK = "write a CIDR, as in 192.0.2.0/28, or 192.0.2.7/32 for one address"
@@ -122,6 +122,18 @@ def _networks(_context: click.Context, _parameter: click.Parameter, texts: tuple
     help="Let only these addresses reach the webhook, by a NetworkPolicy; repeatable. List all API servers: if one is"
     " missing, pods with slices cannot be created through it.  [default: all addresses]",
 )
+@click.option(
+    "--without",
+    multiple=True,
+    type=click.Choice(["agent-policy", "driver-policy", "network-policies", "pod-security"]),
+    help="Leave out a protection, where the cluster has its own; repeatable. docs/security.md says what each prevents.",
+)
+@click.option(
+    "--openshift/--no-openshift",
+    default=None,
+    help="Give Tessera's pods rights to OpenShift's security context constraints.  [default: where the cluster has"
+    " them; with -o: --no-openshift]",
+)
 @site_options
 @build_options
 @click.option("--dry-run", is_flag=True, help="Show the change of each object; write nothing.")
@@ -142,6 +154,8 @@ def command(
     device_namespaces: tuple[str, ...],
     pull_secrets: tuple[str, ...],
     api_servers: tuple[str, ...],
+    without: tuple[str, ...],
+    openshift: bool | None,
     dry_run: bool,
     output: str | None,
     kubeconfig: Path | None,
@@ -173,6 +187,9 @@ def command(
     privileged. With --device-access warn it admits them with a warning. --device-access-namespace exempts a namespace,
     as does its label tessera.dev/device-access=allowed.
 
+    OpenShift: where the API server has security context constraints, Tessera's accounts get the right to use those that
+    their pods need.
+
     \b
     Examples:
       tessera install
@@ -197,15 +214,16 @@ def command(
         device_namespaces=device_namespaces,
         pull_secrets=pull_secrets,
         api_servers=api_servers,
+        without=without,
+        openshift=bool(openshift),
         **_controller_choices(controllers),
     )
-    objects = _manifests(choices)
     for notice in notices:
         say(f"note: {notice}", err=True)
     if output is not None:
-        _show(objects)
+        _show(choices)
         return
-    asyncio.run(_install(choices, objects, dry_run, kubeconfig, context))
+    asyncio.run(_install(choices, dry_run, kubeconfig, context, detect=openshift is None))
 
 
 def _choices(
@@ -236,34 +254,28 @@ def _controller_choices(values: dict[str, Any]) -> dict[str, Any]:
     return {"site": (*site_arguments(site), *build_arguments(builds)), "authorities": authorities}
 
 
-def _manifests(choices: "InstallChoices") -> "list[Manifest]":
+def _show(choices: "InstallChoices") -> None:
     import yaml
 
-    from tessera.cli.install.manifests import manifests
-    from tessera.manifests import deploy_folder, install_manifests
+    from tessera.cli.install.rendering import render
 
-    options = deploy_folder() / "options"
-    eviction, replacing = (
-        list(yaml.safe_load_all((options / f"{name}.yaml").read_text(encoding="utf-8")))
-        for name in ("evict", "replace")
-    )
-    return manifests(install_manifests(), eviction, choices, replacing)
-
-
-def _show(objects: "Sequence[Manifest]") -> None:
-    import yaml
-
-    say_document(yaml.safe_dump_all(objects, sort_keys=False, width=120, explicit_start=True))
+    say_document(yaml.safe_dump_all(render(choices), sort_keys=False, width=120, explicit_start=True))
 
 
 async def _install(
-    choices: "InstallChoices", objects: "Sequence[Manifest]", dry: bool, kubeconfig: Path | None, context: str | None
+    choices: "InstallChoices", dry: bool, kubeconfig: Path | None, context: str | None, *, detect: bool
 ) -> None:
+    import msgspec
+
     from tessera.cli.install.apply import FIELD_MANAGER, apply_all, next_steps, result_line, summary_line
-    from tessera.cli.install.preflight import missing_namespace, warnings
+    from tessera.cli.install.preflight import is_openshift, missing_namespace, warnings
+    from tessera.cli.install.rendering import render
     from tessera.clock import SystemClock
 
     async with connect(FIELD_MANAGER, kubeconfig, context) as client:
+        if detect and await is_openshift(client):
+            choices = msgspec.structs.replace(choices, openshift=True)
+        objects = render(choices)
         missing = await missing_namespace(client, choices)
         if missing and all(each["metadata"]["name"] != missing for each in objects if each["kind"] == "Namespace"):
             raise CommandError(

@@ -9,6 +9,8 @@ Rules:
 - they may evict pods only if the user chose so;
 - pods that use GPUs without a request are refused, admitted with a warning, or admitted; namespaces may be exempt;
 - the webhook's port is open to all addresses, or only to those of the API servers;
+- protections are left out if the user says so (:mod:`tessera.cli.install.protections`);
+- on OpenShift, pods get rights to its security context constraints;
 - the controller gets the site's options about registries, new nodes and builds, and the certificate authorities of
   its registries: a ConfigMap, mounted into its pod. The controller reads that file when it starts, so an annotation of
   the pod holds the certificates' hash (as Helm charts do): other certificates start another pod;
@@ -35,6 +37,7 @@ from tessera.api.gpu_operator.settings_reader import (
     OperatorSettings,
 )
 from tessera.api.names import DEVICE_ACCESS_POLICY
+from tessera.cli.install.protections import without_protections
 
 #: The ConfigMap of authorities and its key. Builds mount it too, and trust its keys ``*.crt``.
 CONFIG_MAP = "tessera-registry-ca"
@@ -116,6 +119,8 @@ class InstallChoices(msgspec.Struct, frozen=True, kw_only=True):
         device_namespaces: namespaces that are exempt, besides those of ``deploy/``.
         pull_secrets: image pull secrets that the controller may read, besides those that ``drivers`` name.
         api_servers: addresses of the API servers as CIDRs; empty leaves the webhook's port open to all addresses.
+        without: protections to leave out.
+        openshift: True if the cluster has OpenShift's security context constraints.
     """
 
     settings: OperatorSettings | None = None
@@ -133,6 +138,8 @@ class InstallChoices(msgspec.Struct, frozen=True, kw_only=True):
     device_namespaces: Sequence[str] = ()
     pull_secrets: Sequence[str] = ()
     api_servers: Sequence[str] = ()
+    without: Sequence[str] = ()
+    openshift: bool = False
 
     @property
     def may_evict(self) -> bool:
@@ -152,7 +159,11 @@ class InstallChoices(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def manifests(
-    base: Sequence[Manifest], eviction: Sequence[Manifest], choices: InstallChoices, replacing: Sequence[Manifest] = ()
+    base: Sequence[Manifest],
+    eviction: Sequence[Manifest],
+    choices: InstallChoices,
+    replacing: Sequence[Manifest] = (),
+    constraints: Sequence[Manifest] = (),
 ) -> list[Manifest]:
     """All objects in the order in which they are applied.
 
@@ -161,8 +172,9 @@ def manifests(
         eviction: the objects of ``deploy/options/evict.yaml``.
         choices: the user's choices.
         replacing: the objects of ``deploy/options/replace.yaml``.
+        constraints: the objects of ``deploy/options/openshift/constraints.yaml``.
     """
-    objects = copy.deepcopy(list(base))
+    objects = without_protections(copy.deepcopy(list(base)), choices.without)
     objects = [
         each for each in objects if choices.device_access != "off" or each["metadata"]["name"] != DEVICE_ACCESS_POLICY
     ]
@@ -175,6 +187,7 @@ def manifests(
         [
             *(eviction if choices.may_evict else ()),
             *(replacing if choices.replace_failed else ()),
+            *(constraints if choices.openshift else ()),
             *([config_map(choices.authorities)] if choices.authorities else ()),
         ]
     )

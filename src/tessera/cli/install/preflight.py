@@ -9,6 +9,9 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden, NotFound
 from tessera.kube.resources import CONFIGMAPS, DAEMONSETS, NAMESPACES, DaemonSet
 
+#: The group and version of OpenShift's security context constraints.
+_CONSTRAINTS = "/apis/security.openshift.io/v1"
+
 #: NVIDIA's programs that do the same work as Tessera's agent: part of the image's name, and the conflict.
 CONFLICTS = {
     "k8s-device-plugin": "offers the same cards to kubelet",
@@ -18,6 +21,15 @@ CONFLICTS = {
 
 #: The agents' behaviour while the ConfigMap of profiles, or of layouts, does not exist.
 _UNTIL_THEN = ("cards are offered whole", "only the generated layouts are known (all-disabled, all-1g.5gb, ...)")
+
+
+async def is_openshift(client: Client) -> bool:
+    """Returns True if the API server has OpenShift's security context constraints."""
+    try:
+        await client.request("GET", _CONSTRAINTS)
+    except NotFound:
+        return False
+    return True
 
 
 async def missing_namespace(client: Client, choices: InstallChoices) -> str:

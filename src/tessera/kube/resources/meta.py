@@ -194,8 +194,13 @@ def manifest(resource: Resource[Any], item: object) -> dict[str, Any]:
 
 
 def resource_for(manifest: Mapping[str, Any]) -> Resource[dict[str, Any]]:
-    """Returns the resource of a kind with a regular plural; all kinds of Tessera's manifests have one."""
+    """Returns the resource of a kind with a regular plural, or that is one; all kinds of Tessera's manifests are."""
     group, _, version = manifest["apiVersion"].rpartition("/")
     kind = manifest["kind"]
-    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
-    return Resource(group, version, plural.lower(), kind, "namespace" in manifest["metadata"], dict[str, Any])
+    return Resource(group, version, _plural(kind).lower(), kind, "namespace" in manifest["metadata"], dict[str, Any])
+
+
+def _plural(kind: str) -> str:
+    if kind.endswith("y"):
+        return f"{kind[:-1]}ies"
+    return kind if kind.endswith("s") else f"{kind}s"  # SecurityContextConstraints

@@ -1,0 +1,26 @@
+"""The objects of an installation, from the files of ``deploy/`` and the user's choices."""
+
+import yaml
+
+from tessera.cli.install.manifests import InstallChoices, Manifest, manifests
+from tessera.manifests import deploy_folder, install_manifests
+
+#: The file with OpenShift's security context constraints, below ``deploy/options``.
+OPENSHIFT = "openshift/constraints.yaml"
+
+
+def render(choices: InstallChoices) -> list[Manifest]:
+    """Reads the files and returns all objects in the order in which they are applied."""
+    return manifests(
+        install_manifests(),
+        option("evict.yaml"),
+        choices,
+        option("replace.yaml"),
+        option(OPENSHIFT),
+    )
+
+
+def option(file: str) -> list[Manifest]:
+    """The objects of a file below ``deploy/options``."""
+    text = (deploy_folder() / "options" / file).read_text(encoding="utf-8")
+    return list(yaml.safe_load_all(text))
