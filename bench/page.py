@@ -25,6 +25,7 @@ from tessera.api.nodes.usage import CardUsage, DeviceUsage, LeaseUsage, NodeUsag
 from tessera.dashboard.card_documents import make_documents
 from tessera.dashboard.feed import Feed, FeedGroup
 from tessera.dashboard.server import PageAddress, PageServer
+from tessera.dashboard.visibility import Visibility
 from tessera.explain.explanation import ExplanationReport
 from tessera.kube.resources import Pod
 from tessera.usage.agent_pages import FleetUsage
@@ -111,7 +112,7 @@ class Fleet:
         return FleetUsage(nodes=tuple(self._nodes))
 
 
-async def explain(namespace: str, pod: str) -> ExplanationReport:
+async def explain(namespace: str, pod: str, _visible: Visibility) -> ExplanationReport:
     """No pod waits here."""
     return ExplanationReport(kind="pod", namespace=namespace, name=pod)
 

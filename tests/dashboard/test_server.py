@@ -11,12 +11,13 @@ import pytest
 from tessera.dashboard.documents import FailureDocument
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.server import ASSETS, PageAddress, PageServer
+from tessera.dashboard.visibility import Visibility
 from tessera.explain.explanation import Explanation, ExplanationReport
 from tessera.kube.client.errors import NotFound, Status
 from tessera.limits.processes import PAGE_READERS
 
 
-async def explain(namespace: str, pod: str) -> ExplanationReport:
+async def explain(namespace: str, pod: str, _visible: Visibility) -> ExplanationReport:
     if pod == "gone":
         raise NotFound(Status(code=404, reason="NotFound", message=f'pods "{pod}" not found'))
     if pod == "offline":

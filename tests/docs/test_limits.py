@@ -6,7 +6,7 @@ from pathlib import Path
 from types import ModuleType
 
 from tessera import limits
-from tessera.limits import Limit, drivers, messages, nodes, planning, pods, processes, provisioning, settings
+from tessera.limits import Limit, access, drivers, messages, nodes, planning, pods, processes, provisioning, settings
 from tessera_lab import limits as lab
 
 ROOT = Path(__file__).parents[2]
@@ -22,6 +22,7 @@ TABLES: dict[str, ModuleType] = {
     "Nodes": nodes,
     "Decisions and caches": planning,
     "Processes": processes,
+    "Visitors of the page in the cluster": access,
     "Drivers and registries": drivers,
     "Provisioning records and reports": provisioning,
     "The lab": lab,

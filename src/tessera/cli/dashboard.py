@@ -1,16 +1,21 @@
-"""``tessera dashboard``: the live page, on this machine and with the user's own rights."""
+"""``tessera dashboard``: the live page, on this machine with the user's own rights, or as a process of the cluster."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tessera.cli.base.connection import cluster_options, connect, report_errors
+from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say
-from tessera.cli.base.process import run_process
+from tessera.cli.base.process import log_option, run_process, start_log
 
 if TYPE_CHECKING:
+    from tessera.dashboard.visibility import Visibility
     from tessera.explain.explanation import ExplanationReport
+
+#: Options that need --in-cluster, with their defaults.
+_IN_CLUSTER: Mapping[str, Any] = {"http_port": None, "origins": (), "without_token": "refuse", "tls_folder": None}
 
 
 @click.command()
@@ -19,24 +24,103 @@ if TYPE_CHECKING:
     type=click.IntRange(0, 65535),
     default=8088,
     show_default=True,
-    help="Port on 127.0.0.1; 0: any.",
+    help="Port of the page; 0: any. On 127.0.0.1, with --in-cluster on all addresses.",
 )
 @click.option("--open", "opens", is_flag=True, help="Open the page in a browser.")
+@click.option(
+    "--in-cluster",
+    is_flag=True,
+    help="Run as a process of the cluster: show each visitor what the visitor's bearer token may see.",
+)
+@click.option(
+    "--origin",
+    "origins",
+    multiple=True,
+    metavar="URL",
+    help="With --in-cluster: serve the page under this name too, e.g. https://gpu.example.com; repeatable."
+    "  [default: localhost only, for kubectl port-forward]",
+)
+@click.option(
+    "--without-token",
+    type=click.Choice(["refuse", "hide-names"]),
+    default="refuse",
+    show_default=True,
+    help="With --in-cluster: ask visitors without a token to log in, or show them the page without names.",
+)
+@click.option(
+    "--tls-folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="With --in-cluster: serve HTTPS with tls.crt and tls.key of this folder, if they exist.  [default: HTTP]",
+)
+@click.option("--http-port", type=click.IntRange(0, 65535), help="With --in-cluster: serve /healthz and /readyz here.")
+@log_option
 @cluster_options
 @report_errors
-def command(*, port: int, opens: bool, kubeconfig: Path | None, context: str | None) -> None:
+def command(
+    *,
+    port: int,
+    opens: bool,
+    in_cluster: bool,
+    log_level: str,
+    kubeconfig: Path | None,
+    context: str | None,
+    **more: Any,
+) -> None:
     """Serve a live page of the cluster's cards on this machine until Ctrl-C.
 
     The page shows every card with what is on it, the pods that hold and that wait for cards, and what they do. The
     command uses the rights of the kubeconfig and installs nothing. It listens on 127.0.0.1 only; as with kubectl
     proxy, other users of this machine can reach that address.
 
+    With --in-cluster it is the process of the Deployment tessera-dashboard (tessera install --dashboard). It reads the
+    cluster with its own account. Each visitor sends a bearer token, as for kubectl, and sees names of nodes and pods
+    only as far as the token's owner may list them.
+
     \b
     Examples:
       tessera dashboard
       tessera dashboard --port 0 --open
+      tessera dashboard --in-cluster --origin https://gpu.example.com
     """
+    if in_cluster:
+        if opens:
+            raise CommandError("error: --open and --in-cluster exclude each other: nobody sits at a pod")
+        start_log(log_level)
+        run_process(_run_in_cluster(options_from({**more, "port": port}), kubeconfig, context), on_uvloop=False)
+        return
+    foreign = [name for name, usual in _IN_CLUSTER.items() if more[name] != usual]
+    if foreign:
+        option = {"origins": "--origin"}.get(foreign[0], f"--{foreign[0].replace('_', '-')}")
+        raise CommandError(f"error: {option} needs --in-cluster: the page on this machine has one user and one name")
     run_process(_serve(port, opens, kubeconfig, context))
+
+
+def options_from(values: Mapping[str, Any]) -> Any:
+    """The options of the process in the cluster for values of the command line."""
+    from tessera.dashboard.in_cluster import PageOptions
+
+    return PageOptions(
+        port=values["port"],
+        http_port=values["http_port"],
+        origins=values["origins"],
+        nameless=values["without_token"] == "hide-names",  # noqa: S105 - an option's value
+        tls_folder=values["tls_folder"],
+    )
+
+
+def parse_options(arguments: Sequence[str], _environment: Mapping[str, str]) -> Any:
+    """The options of the process in the cluster for a container's arguments and environment."""
+    return options_from(command.make_context("dashboard", list(arguments)).params)
+
+
+async def _run_in_cluster(options: Any, kubeconfig: Path | None, context: str | None) -> None:
+    import random
+
+    from tessera.clock import SystemClock
+    from tessera.dashboard.in_cluster import PageReplica
+
+    async with connect("tessera-dashboard", kubeconfig, context) as client:
+        await PageReplica(options, client, SystemClock(), random.Random()).run()
 
 
 async def _serve(port: int, opens: bool, kubeconfig: Path | None, context: str | None) -> None:
@@ -53,7 +137,7 @@ async def _serve(port: int, opens: bool, kubeconfig: Path | None, context: str |
     clock, feeds = SystemClock(), FeedGroup()
     async with connect("tessera-dashboard", kubeconfig, context) as client:
 
-        async def explain_pod(namespace: str, pod: str) -> "ExplanationReport":
+        async def explain_pod(namespace: str, pod: str, _visible: "Visibility") -> "ExplanationReport":
             return await explain(client, clock, parse_query(f"pod/{pod}"), namespace)
 
         def announce(_host: str, actual: int) -> None:

@@ -131,10 +131,11 @@ class FeedGroup:
 
     Attributes:
         namespaces: the namespaces that the documents name.
+        redactor: hides names.
     """
 
     def __init__(self) -> None:
-        self._redactor = Redactor(secrets.token_bytes(32))
+        self.redactor = Redactor(secrets.token_bytes(32))
         self._documents: dict[str, _Encodings] = {}
         self._feeds: dict[Visibility, _SharedFeed] = {}
         self.namespaces: frozenset[str] = frozenset()
@@ -160,7 +161,7 @@ class FeedGroup:
                 shared.feed.publish_encoded(self._encode(visibility))
 
     def _encode(self, visibility: Visibility) -> dict[str, bytes]:
-        return dict(each.encode(self._redactor, visibility) for each in self._documents.values())
+        return dict(each.encode(self.redactor, visibility) for each in self._documents.values())
 
     @contextmanager
     def join(self, visibility: Visibility) -> Iterator[Feed]:

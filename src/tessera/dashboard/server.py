@@ -1,37 +1,53 @@
 """Serves the live page and its feed over HTTP.
 
 Paths: ``/`` and ``/assets/…`` are the page, ``/feed`` its server-sent events, ``/why/NAMESPACE/POD`` the reason of a
-wait as JSON, ``/healthz`` the state of the process.
+wait as JSON, ``/whoami`` what the visitor may see, ``/healthz`` the state of the process.
 
 Rules for every request:
 
 1. The Host header names this server, and an Origin, if there is one, is this server's: another site that a visitor has
    open, or one whose name was pointed to the loopback address, gets 403.
-2. Only GET and HEAD are answered.
+2. Only GET and HEAD are answered. A token belongs in the header Authorization: one in the address is refused, since
+   addresses stand in logs and histories.
 3. A strict Content-Security-Policy forbids scripts, styles and connections of other hosts, and frames.
-4. A reader of the feed has no queue: it gets the changes since its version, or a snapshot.
+4. The page itself is for everybody; what it shows is for those whom a gate lets in. 401 comes as JSON with
+   ``"login": true``.
+5. A reader of the feed has no queue: it gets the changes since its version, or a snapshot.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Collection
+import ssl
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 from typing import NamedTuple
 
 import msgspec
 from aiohttp import web
 
-from tessera.dashboard.feed import Feed, FeedGroup, TooManyViewsError, Update
-from tessera.dashboard.visibility import FULL
+from tessera.dashboard.access.visitors import Gate, LoginNeededError, NotNowError, OwnRights, Visitor
+from tessera.dashboard.feed import FeedGroup, TooManyViewsError
+from tessera.dashboard.feed_stream import RECHECK, FeedStream
+from tessera.dashboard.names import LOOPBACK, PageNames
+from tessera.dashboard.visibility import Visibility
 from tessera.explain.explanation import ExplanationReport
 from tessera.kube.client.errors import ApiError
+from tessera.limits.access import PAGE_CONNECTIONS, PAGE_HEADER, PAGE_HEADER_TIME, PAGE_HEADERS
 from tessera.limits.processes import PAGE_READERS
 from tessera.status_pages import JSON, TEXT, OnListening
+from tessera.webhook.serving.bounded_port import Bounds, Connection, ConnectionPort
+from tessera.webhook.serving.server import listening_socket
 
-#: Explains why a pod waits, by namespace and name.
-Explain = Callable[[str, str], Awaitable[ExplanationReport]]
+#: Explains why a pod waits, by namespace and name, for a visitor who may see so much.
+Explain = Callable[[str, str, Visibility], Awaitable[ExplanationReport]]
 
-#: Seconds after which a feed without changes sends a comment, so that proxies keep the connection.
-_HEARTBEAT = 15.0
+_BOUNDS = Bounds(
+    connections=PAGE_CONNECTIONS,
+    headers=PAGE_HEADERS,
+    header=PAGE_HEADER,
+    header_time=PAGE_HEADER_TIME,
+    cancels=True,
+)
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:;"
@@ -49,14 +65,24 @@ ASSETS = {
     "/assets/page.js": ("page.js", "text/javascript"),
     "/assets/page.css": ("page.css", "text/css"),
 }
+#: Parameters of an address in which people put tokens.
+_TOKEN_PARAMETERS = frozenset({"token", "access_token", "id_token", "bearer", "authorization"})
 
 
 class PageAddress(NamedTuple):
-    """Address and port of the page, and the names by which visitors may reach it."""
+    """Address and port of the page, and the names by which visitors may reach it.
 
-    host: str
+    Attributes:
+        host: address to listen on; None for all.
+        port: TCP port; 0 picks a free one.
+        names: None for this machine's names with this port.
+        tls: for HTTPS; None for plain HTTP.
+    """
+
+    host: str | None
     port: int
-    names: Collection[str] = ("localhost", "127.0.0.1", "[::1]")
+    names: PageNames | None = None
+    tls: ssl.SSLContext | None = None
 
 
 class PageServer:
@@ -66,19 +92,32 @@ class PageServer:
         feeds: the documents of the page.
         explain: explains why a pod waits.
         address: where to listen.
+        gate: lets visitors in; None takes everybody for the user of the kubeconfig.
+        recheck: seconds between two looks at a reader's rights.
 
     Attributes:
         readers: number of open connections to the feed.
     """
 
-    def __init__(self, feeds: FeedGroup, explain: Explain, address: PageAddress) -> None:
+    def __init__(
+        self,
+        feeds: FeedGroup,
+        explain: Explain,
+        address: PageAddress,
+        gate: Gate | None = None,
+        recheck: float = RECHECK,
+    ) -> None:
         self.readers = 0
         self._feeds = feeds
         self._explain = explain
         self._address = address
+        self._gate = gate or OwnRights(PAGE_READERS)
+        self._recheck = recheck
         folder = files("tessera.dashboard") / "assets"
         self._files = {path: ((folder / name).read_bytes(), kind) for path, (name, kind) in ASSETS.items()}
-        self._hosts: frozenset[str] = frozenset()
+        self._names = address.names or PageNames()
+        #: Open feeds by user.
+        self._readers: Counter[str] = Counter()
 
     async def run(self, on_listening: OnListening | None = None) -> None:
         """Serves until cancelled.
@@ -86,104 +125,129 @@ class PageServer:
         Raises:
             OSError: the port is taken.
         """
-        app = web.Application(middlewares=[self._guard])
-        app.add_routes([web.get("/feed", self._serve_feed), web.get("/why/{namespace}/{pod}", self._serve_reason)])
-        app.add_routes([web.get("/healthz", _serve_health), *(web.get(path, self._serve_file) for path in self._files)])
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, self._address.host, self._address.port).start()
-            host, port = runner.addresses[0][:2]
-            self._hosts = frozenset(f"{name}:{port}" for name in self._address.names)
-            if on_listening is not None:
-                on_listening(host, port)
-            await asyncio.Event().wait()
-        finally:
-            await runner.cleanup()
+        listener = listening_socket(self._address.host, self._address.port)
+        host, port = listener.getsockname()[:2]
+        if self._address.names is None:
+            self._names = PageNames([f"http://{name}:{port}" for name in LOOPBACK])
+        if on_listening is not None:
+            on_listening(host, port)
+        await _PagePort(self.respond, self._address.tls).serve(listener)
 
-    @web.middleware
-    async def _guard(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
-        origin = request.headers.get("Origin")
-        if request.host not in self._hosts or (origin is not None and origin != f"http://{request.host}"):
-            return web.Response(status=403, text="this page is not served under this name\n", headers=_HEADERS)
+    async def respond(self, request: web.BaseRequest, connection: Connection) -> web.StreamResponse:
+        """The answer to a request; a feed is the answer until its reader goes."""
+        if not self._names.admit(request.headers.get("Host", ""), request.headers.get("Origin")):
+            return _answer(403, b"this page is not served under this name\n", TEXT)
+        if request.method not in {"GET", "HEAD"}:
+            return _answer(405, b"only GET and HEAD are answered\n", TEXT, Allow="GET, HEAD")
+        if _TOKEN_PARAMETERS & {name.lower() for name in request.query}:
+            return _problem(400, "a token does not belong in an address: send it as Authorization: Bearer TOKEN")
+        if request.path in self._files:
+            body, kind = self._files[request.path]
+            return _answer(200, body, kind)
+        if request.path == "/healthz":
+            return _answer(200, b"ok\n", TEXT)
         try:
-            answer = await handler(request)
-        except web.HTTPException as error:
-            error.headers.update(_HEADERS)
-            raise
-        if not answer.prepared:
-            answer.headers.update(_HEADERS)
-        return answer
+            return await self._respond_to(request, connection)
+        except LoginNeededError as error:
+            return _login(str(error))
+        except NotNowError as error:
+            return _problem(error.code, str(error), **{"Retry-After": "1"})
 
-    async def _serve_file(self, request: web.Request) -> web.Response:
-        body, kind = self._files[request.path]
-        return web.Response(body=body, content_type=kind, charset="utf-8")
+    async def _respond_to(self, request: web.BaseRequest, connection: Connection) -> web.StreamResponse:
+        match request.path.split("/"):
+            case ["", "feed"] if request.method == "GET":
+                return await self._serve_feed(request, connection, await self._admit(request))
+            case ["", "why", namespace, pod]:
+                return await self._serve_reason(await self._admit(request), namespace, pod)
+            case ["", "whoami"]:
+                return await self._serve_identity(await self._admit(request))
+        return _answer(404, b"there is no such page\n", TEXT)
 
-    async def _serve_reason(self, request: web.Request) -> web.Response:
+    async def _admit(self, request: web.BaseRequest) -> Visitor:
+        return await self._gate.admit(request.headers.get("Authorization"))
+
+    async def _serve_identity(self, visitor: Visitor) -> web.Response:
+        visible = await visitor.visibility()
+        namespaces = None if visible.namespaces is None else sorted(visible.namespaces)
+        document = {"user": visitor.name, "nodes": visible.nodes, "namespaces": namespaces}
+        return _answer(200, msgspec.json.encode(document), JSON)
+
+    async def _serve_reason(self, visitor: Visitor, namespace: str, pod: str) -> web.Response:
+        visible = await visitor.visibility()
+        if visible.namespaces is not None and namespace not in visible.namespaces:
+            return _problem(403, f"you may not list pods in the namespace {namespace!r}")
         try:
-            report = await self._explain(request.match_info["namespace"], request.match_info["pod"])
+            report = await self._explain(namespace, pod, visible)
         except ApiError as error:
             return _problem(error.status.code or 502, str(error))
         except OSError as error:
             return _problem(502, f"the API server does not answer: {error}")
-        return web.Response(body=msgspec.json.encode(report), content_type=JSON)
+        return _answer(200, msgspec.json.encode(report), JSON)
 
-    async def _serve_feed(self, request: web.Request) -> web.StreamResponse:
+    async def _serve_feed(
+        self, request: web.BaseRequest, connection: Connection, visitor: Visitor
+    ) -> web.StreamResponse:
         if self.readers >= PAGE_READERS:
-            return _problem(503, f"this page has {self.readers} readers already")
-        self.readers += 1
-        try:
-            with self._feeds.join(FULL) as feed:
-                return await self._stream(request, feed)
-        except TooManyViewsError:
-            return _problem(503, "readers with too many different rights look at this page")
-        finally:
-            self.readers -= 1
-
-    async def _stream(self, request: web.Request, feed: Feed) -> web.StreamResponse:
+            return _problem(503, f"this page has {self.readers} readers already", **{"Retry-After": "5"})
+        if self._readers[visitor.key] >= visitor.readers:
+            return _problem(429, f"you have this page open {visitor.readers} times already", **{"Retry-After": "5"})
         response = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream"})
-        try:
-            await response.prepare(request)
-            version = _parse_event_id(feed, request.headers.get("Last-Event-ID", ""))
-            while True:
-                update = feed.read(version)
-                if update is None:
-                    await _wait(feed, response, version)
-                    continue
-                version = update.version
-                await response.write(_event(feed, update))
-        except ConnectionError:
-            pass  # the reader is gone; that is the normal end
+        with self._reader(visitor.key):
+            visible = await visitor.visibility()
+            try:
+                with self._feeds.join(visible):
+                    await response.prepare(request)
+                    connection.clear_deadline()
+                    stream = FeedStream(self._feeds, visitor, response, connection, self._recheck)
+                    await stream.run(visible, request.headers.get("Last-Event-ID", ""))
+            except (TooManyViewsError, LoginNeededError, NotNowError) as error:
+                if response.prepared:  # the reader comes again, and is told why
+                    return response
+                if isinstance(error, TooManyViewsError):
+                    return _problem(503, "readers with too many different rights look at this page")
+                raise
+            except ConnectionError:
+                pass  # the reader is gone; that is the normal end
         return response
 
-
-async def _wait(feed: Feed, response: web.StreamResponse, version: int | None) -> None:
-    try:
-        async with asyncio.timeout(_HEARTBEAT):
-            await feed.wait(version)
-    except TimeoutError:
-        await response.write(b": still here\n\n")
-
-
-def _event(feed: Feed, update: Update) -> bytes:
-    first = update.version - len(update.texts) + 1
-    return b"".join(
-        b"id: %s.%d\nevent: %s\ndata: %s\n\n" % (feed.name.encode(), number, update.event.encode(), text)
-        for number, text in enumerate(update.texts, first)
-    )
+    @contextmanager
+    def _reader(self, key: str) -> Iterator[None]:
+        self.readers += 1
+        self._readers[key] += 1
+        try:
+            yield
+        finally:
+            self.readers -= 1
+            self._readers[key] -= 1
+            if not self._readers[key]:
+                del self._readers[key]
 
 
-def _parse_event_id(feed: Feed, text: str) -> int | None:
-    """The version in an event id of this feed; None for any other text."""
-    name, _, number = text.partition(".")
-    return int(number[:15]) if name == feed.name and number.isascii() and number.isdecimal() else None
+class _PagePort(ConnectionPort):
+    """The page's port."""
+
+    def __init__(
+        self,
+        respond: Callable[[web.BaseRequest, Connection], Awaitable[web.StreamResponse]],
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        super().__init__("page", tls, _BOUNDS)
+        self._respond = respond
+
+    async def respond(self, request: web.BaseRequest, connection: Connection) -> web.StreamResponse:
+        connection.set_deadline(PAGE_HEADER_TIME, "while its answer was made")
+        return await self._respond(request, connection)
 
 
-async def _serve_health(_request: web.Request) -> web.Response:
-    return web.Response(text="ok\n", content_type=TEXT)
+def _answer(code: int, body: bytes, kind: str, **headers: str) -> web.Response:
+    kind = kind if kind == JSON else f"{kind}; charset=utf-8"
+    return web.Response(status=code, body=body, headers={**_HEADERS, "Content-Type": kind, **headers})
 
 
-def _problem(code: int, text: str) -> web.Response:
-    return web.Response(status=code, body=msgspec.json.encode({"error": text}), content_type=JSON)
+def _problem(code: int, text: str, **headers: str) -> web.Response:
+    return _answer(code, msgspec.json.encode({"error": text}), JSON, **headers)
+
+
+def _login(text: str) -> web.Response:
+    body = msgspec.json.encode({"error": text, "login": True})
+    return _answer(401, body, JSON, **{"WWW-Authenticate": "Bearer"})

@@ -19,6 +19,7 @@ from tessera.dashboard.documents import Document
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.history import STEP, History
 from tessera.dashboard.node_documents import node_documents
+from tessera.dashboard.private_reasons import Objects
 from tessera.dashboard.waiting_reasons import explain_waiting
 from tessera.explain.explanation import Explanation
 from tessera.kube.client.client import Client
@@ -99,6 +100,32 @@ class ClusterSource:
         self._refused.pop(name, None)
         self._changed.set()
         await informer.run()
+
+    @property
+    def missing(self) -> str:
+        """The kind that is not read yet, with the refusal; empty once everything is there."""
+        read = {"pods": self._pods.synced, "instaslices": self._instaslices.synced, "nodes": self._nodes.synced}
+        names = [name for name, synced in read.items() if not synced]
+        return f"{names[0]} are not read yet: {self._refused.get(names[0], 'no answer so far')}" if names else ""
+
+    @property
+    def objects(self) -> Objects:
+        """What is mirrored now."""
+        return Objects(
+            now=self._clock.now(),
+            pods=list(self._pods.cache.values()),
+            nodes=list(self._nodes.cache.values()),
+            instaslices=list(self._instaslices.cache.values()),
+        )
+
+    @property
+    def fleet(self) -> FleetUsage:
+        """The agents' pages as they were read last."""
+        return self._fleet
+
+    def pod(self, namespace: str, name: str) -> Pod | None:
+        """A pod of the cluster."""
+        return self._pods.cache.get(f"{namespace}/{name}")
 
     def _publish(self) -> None:
         pods: list[Pod] = list(self._pods.cache.values())

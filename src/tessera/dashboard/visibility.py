@@ -124,6 +124,14 @@ class Redactor:
             return key
         return f"{key.partition('/')[0]}/{self.alias(key, 8)}"
 
+    def pod(self, namespace: str, name: str) -> str:
+        """The alias of a pod."""
+        return self.alias(f"pod/{namespace}/{name}")
+
+    def node(self, name: str) -> str:
+        """The alias of a node."""
+        return self.alias(f"node/{name}")
+
     def alias(self, text: str, size: int = 4) -> str:
         """The alias of a name; it has ``size`` bytes in hexadecimal."""
         return HIDDEN + hashlib.blake2b(text.encode(), key=self._secret, digest_size=size).hexdigest()
@@ -143,9 +151,9 @@ class _Reader(NamedTuple):
             case Audience.POD_NAMESPACE:
                 return HIDDEN
             case Audience.POD_NAME:
-                return self.redactor.alias(f"pod/{self.namespace}/{text}")
+                return self.redactor.pod(self.namespace, text)
             case Audience.NODE_NAME:
-                return self.redactor.alias(f"node/{text}")
+                return self.redactor.node(text)
             case _:
                 return ""
 

@@ -17,6 +17,7 @@ from tests.dashboard.browser.scene import NOW
 from tessera.dashboard.documents import Document
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.server import PageAddress, PageServer
+from tessera.dashboard.visibility import Visibility
 from tessera.explain.explanation import Explanation, ExplanationReport
 
 CHROMIUM = shutil.which("chromium")
@@ -24,7 +25,7 @@ CHROMIUM = shutil.which("chromium")
 PICTURES = os.environ.get("TESSERA_PICTURES", "")
 
 
-async def explain(namespace: str, pod: str) -> ExplanationReport:
+async def explain(namespace: str, pod: str, _visible: Visibility) -> ExplanationReport:
     answer = Explanation(
         case="full",
         verdict="waits for room; every card that could make it is full",

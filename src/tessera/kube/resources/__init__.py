@@ -132,6 +132,8 @@ __all__ = [
     "SERVICE_ACCOUNTS",
     "STATEFULSETS",
     "STORAGE_CLASSES",
+    "SUBJECT_ACCESS_REVIEWS",
+    "TOKEN_REVIEWS",
     "VALIDATING_WEBHOOKS",
     "Affinity",
     "Condition",
@@ -267,6 +269,10 @@ CRDS = Resource(
     CustomResourceDefinition,
 )
 OPENSHIFT_PROXIES = Resource("config.openshift.io", "v1", "proxies", "Proxy", False, dict[str, Any])
+TOKEN_REVIEWS = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", False, dict[str, Any])
+SUBJECT_ACCESS_REVIEWS = Resource(
+    "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", False, dict[str, Any]
+)
 RUNTIME_CLASSES = Resource("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", False, PartialObject)
 # Of autoscalers; newer versions of the same group are read as well where the server prefers them.
 CAPI_MACHINES = Resource("cluster.x-k8s.io", "v1beta1", "machines", "Machine", True, Machine)

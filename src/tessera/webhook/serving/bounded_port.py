@@ -14,6 +14,7 @@ import asyncio
 import logging
 import socket
 import ssl
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 
@@ -47,9 +48,16 @@ Answer = Callable[[str, str, bytes], Page]
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of a port on connections, bytes and waiting times; times in milliseconds."""
+    """Limits of a port on connections, bytes and waiting times; times in milliseconds.
+
+    Attributes:
+        cancels: True if the answer to a request ends with its connection.
+    """
 
     connections: int = PORT_CONNECTIONS
+    headers: int = PORT_HEADERS
+    header: int = PORT_HEADER
+    cancels: bool = False
     bytes: int = PORT_BYTES
     header_time: int = PORT_HEADER_TIME
     body_time: int = PORT_BODY_TIME
@@ -115,7 +123,7 @@ class _Malformed(logging.Filter):
 class _Server(web.Server):
     """aiohttp's server, which also reports lost connections."""
 
-    def __init__(self, port: "BoundedPort", drops: Drops) -> None:
+    def __init__(self, port: "ConnectionPort", drops: Drops, bounds: Bounds) -> None:
         self._log = logging.getLogger(f"{__name__}.http")
         self._filter = _Malformed(drops)
         self._log.addFilter(self._filter)
@@ -123,12 +131,13 @@ class _Server(web.Server):
             port.handle,
             access_log=None,
             logger=self._log,
-            keepalive_timeout=2 * PORT_IDLE_TIME / 1000,  # the deadlines here are shorter
+            handler_cancellation=bounds.cancels,
+            keepalive_timeout=2 * bounds.idle_time / 1000,  # the deadlines here are shorter
             lingering_time=0,
             read_bufsize=_BUFFER,
-            max_headers=PORT_HEADERS,
-            max_field_size=PORT_HEADER,
-            max_line_size=PORT_HEADER,
+            max_headers=bounds.headers,
+            max_field_size=bounds.header,
+            max_line_size=bounds.header,
             auto_decompress=False,
         )
         self._port = port
@@ -151,7 +160,7 @@ class Connection:
         silent_since: the loop's time of its last progress.
     """
 
-    def __init__(self, port: "BoundedPort", address: str) -> None:
+    def __init__(self, port: "ConnectionPort", address: str) -> None:
         self._port = port
         self.address = address
         self.unfinished_bytes = 0
@@ -189,20 +198,16 @@ class Connection:
             self.task.cancel()  # during the handshake
 
 
-class BoundedPort:
-    """Serves one listening socket.
+class ConnectionPort(ABC):
+    """Serves one listening socket; a subclass answers the requests.
 
     Args:
         name: the port's name in the log.
-        answer: returns the answer; called on the loop, after the whole body has come.
         context: for TLS; None for plain HTTP.
         bounds: the limits.
     """
 
-    def __init__(
-        self, name: str, answer: Answer, context: ssl.SSLContext | None = None, bounds: Bounds = BOUNDS
-    ) -> None:
-        self._answer = answer
+    def __init__(self, name: str, context: ssl.SSLContext | None = None, bounds: Bounds = BOUNDS) -> None:
         self._bounds = bounds
         self._context = context
         self._loop = asyncio.get_running_loop()
@@ -210,7 +215,7 @@ class BoundedPort:
         self._by_protocol: dict[object, Connection] = {}
         self._unfinished_bytes = 0
         self.drops = Drops(self._loop, name)
-        self._server = _Server(self, self.drops)
+        self._server = _Server(self, self.drops, bounds)
 
     @property
     def connections(self) -> int:
@@ -285,11 +290,50 @@ class BoundedPort:
             connection.close()
             raise
 
-    async def handle(self, request: web.BaseRequest) -> web.Response:
+    @abstractmethod
+    async def respond(self, request: web.BaseRequest, connection: Connection) -> web.StreamResponse:
+        """The answer to a request; it sets the deadlines of its connection until it returns.
+
+        Raises:
+            ConnectionError: the client is gone.
+        """
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answers one request."""
         connection = self._by_protocol.get(request.protocol)
         if connection is None:
             raise ConnectionResetError  # cut off between two steps of the loop
+        response = await self.respond(request, connection)
+        connection.set_deadline(self._bounds.idle_time, "idle")
+        return response
+
+    def _largest_holder(self, weight: Callable[[Connection], int], rank: Callable[[Connection], float]) -> Connection:
+        """Returns the highest-ranked connection of the address that holds most."""
+        holds: Counter[str] = Counter()
+        for each in self._connections:
+            holds[each.address] += weight(each)
+        ((address, _),) = holds.most_common(1)
+        return max((each for each in self._connections if each.address == address), key=rank)
+
+
+class BoundedPort(ConnectionPort):
+    """Answers requests with whole bodies.
+
+    Args:
+        name: the port's name in the log.
+        answer: returns the answer; called on the loop, after the whole body has come.
+        context: for TLS; None for plain HTTP.
+        bounds: the limits.
+    """
+
+    def __init__(
+        self, name: str, answer: Answer, context: ssl.SSLContext | None = None, bounds: Bounds = BOUNDS
+    ) -> None:
+        super().__init__(name, context, bounds)
+        self._answer = answer
+
+    async def respond(self, request: web.BaseRequest, connection: Connection) -> web.StreamResponse:
+        """See :meth:`ConnectionPort.respond`."""
         connection.set_deadline(self._bounds.body_time, "without the whole body in time")
         try:
             body = await self._read_body(request, connection)
@@ -299,11 +343,9 @@ class BoundedPort:
             text = f"the body is too long: {REVIEW_BODY} are allowed; make the pod smaller\n"
             response = web.Response(status=413, text=text)
             response.force_close()
-        else:
-            status, content_type, content = self._answer(request.method, request.path, body)
-            response = web.Response(status=status, body=content, headers={"content-type": content_type})
-        connection.set_deadline(self._bounds.idle_time, "idle")
-        return response
+            return response
+        status, content_type, content = self._answer(request.method, request.path, body)
+        return web.Response(status=status, body=content, headers={"content-type": content_type})
 
     async def _read_body(self, request: web.BaseRequest, connection: Connection) -> bytes | None:
         """Returns the body; None if it is too long.
@@ -330,11 +372,3 @@ class BoundedPort:
             raise ConnectionResetError from error
         finally:
             chunks.clear()  # frees the memory now, before the exception's frames are collected
-
-    def _largest_holder(self, weight: Callable[[Connection], int], rank: Callable[[Connection], float]) -> Connection:
-        """Returns the highest-ranked connection of the address that holds most."""
-        holds: Counter[str] = Counter()
-        for each in self._connections:
-            holds[each.address] += weight(each)
-        ((address, _),) = holds.most_common(1)
-        return max((each for each in self._connections if each.address == address), key=rank)

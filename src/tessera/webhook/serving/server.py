@@ -74,7 +74,7 @@ async def serve_reviews(options: WebhookOptions, context: ssl.SSLContext, review
         except ReviewError as error:
             return Page(400, TEXT, f"{error}\n".encode(errors="replace"))
 
-    listener = _listener(options.address, options.port or 0)
+    listener = listening_socket(options.address, options.port or 0)
     port = BoundedPort("reviews", answer, context)
     if options.on_listening is not None:
         options.on_listening(*listener.getsockname()[:2])
@@ -122,7 +122,7 @@ async def serve_health(address: str | None, port: int, process: ProcessStatus, h
         stuck = heartbeat.missing if path in {"/healthz", "/readyz"} else ""
         return unavailable(stuck) if stuck else status_page(path, process)
 
-    await _in_thread(_listener(address, port), answer)
+    await _in_thread(listening_socket(address, port), answer)
 
 
 async def _in_thread(listener: socket.socket, answer: "Answer") -> None:
@@ -159,7 +159,7 @@ async def _in_thread(listener: socket.socket, answer: "Answer") -> None:
             thread.join()
 
 
-def _listener(address: str | None, port: int) -> socket.socket:
+def listening_socket(address: str | None, port: int) -> socket.socket:
     """Returns a listening socket; without an address, on all addresses, IPv6 too."""
     if address is None and socket.has_dualstack_ipv6():
         listener = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)

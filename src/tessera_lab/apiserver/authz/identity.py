@@ -79,17 +79,20 @@ class TokenAuthenticator:
 
     Args:
         core: stored service accounts, and the clock.
-        static: tokens that are always valid, with their users.
+        static: tokens of users.
+
+    Attributes:
+        static: tokens that are valid as long as they are listed here, with their users.
     """
 
     def __init__(self, core: ServerState, static: Mapping[str, UserInfo]) -> None:
         self._core = core
-        self._static = static
+        self.static = dict(static)
         self._key = core.rng.randbytes(32)
 
     def authenticate(self, token: str) -> UserInfo | None:
         """The user of a token; None if the token is not valid (any more)."""
-        known = self._static.get(token)
+        known = self.static.get(token)
         if known is not None:
             return known
         claims = self._claims(token)

@@ -1,0 +1,132 @@
+"""Remembers the API server's answers for a while.
+
+1. An answer is used without a question for half of its life.
+2. After that, the API server is asked again; while it does not answer, the old answer counts until its life is over.
+3. A key is asked once at a time, however many callers wait for it.
+4. The number of answers, and of questions a second, is bounded. The answer that was unused longest is forgotten.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, NamedTuple, TypeVar
+
+from tessera.clock import Clock
+from tessera.dashboard.access.pace import Pace
+from tessera.kube.client.errors import ApiError
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class BusyError(Exception):
+    """The question may not be asked now: there were too many in this second."""
+
+
+class SilentError(Exception):
+    """The API server did not answer the question."""
+
+
+class _Answer(NamedTuple, Generic[V]):
+    """An answer, and the time of the question."""
+
+    value: V
+    asked: float
+
+
+class ReviewCache(Generic[K, V]):
+    """Answers by key.
+
+    Args:
+        clock: the time.
+        life: seconds for which an answer counts.
+        size: the number of answers.
+    """
+
+    def __init__(self, clock: Clock, life: float, size: int) -> None:
+        self._clock = clock
+        self._life = life
+        self._size = size
+        #: The answers, the longest unused first.
+        self._answers: dict[K, _Answer[V]] = {}
+        #: The questions that are open, by key.
+        self._open: dict[K, asyncio.Task[V]] = {}
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def peek(self, key: K) -> V | None:
+        """The answer, if it still counts."""
+        found = self._answers.get(key)
+        return None if found is None or self._age(found) >= self._life else found.value
+
+    def fresh(self, key: K) -> V | None:
+        """The answer, if it needs no question yet; it counts as used now."""
+        found = self._answers.get(key)
+        if found is None or self._age(found) >= self._life / 2:
+            return None
+        self._answers[key] = self._answers.pop(key)
+        return found.value
+
+    async def get(self, key: K, ask: Callable[[], Awaitable[V]], pace: Pace) -> V:
+        """The answer for a key.
+
+        Args:
+            key: what the answer is for.
+            ask: asks the API server.
+            pace: bounds the questions; one that is open already costs nothing.
+
+        Raises:
+            BusyError: there is no answer, and the pace allows no question.
+            SilentError: there is no answer, and the API server gave none.
+        """
+        fresh = self.fresh(key)
+        if fresh is not None:
+            return fresh
+        try:
+            return await self._ask(key, ask, pace)
+        except (BusyError, SilentError):
+            value = self.peek(key)
+            if value is None:
+                raise
+            return value
+
+    async def _ask(self, key: K, ask: Callable[[], Awaitable[V]], pace: Pace) -> V:
+        task = self._open.get(key)
+        if task is None:
+            if not pace.take(self._clock.monotonic()):
+                raise BusyError
+            task = self._open[key] = asyncio.ensure_future(self._answer(key, ask))
+            task.add_done_callback(lambda done: self._end(key, done))
+        # A caller that goes away does not take the answer from the others.
+        return await asyncio.shield(task)
+
+    def _end(self, key: K, done: asyncio.Task[V]) -> None:
+        self._open.pop(key, None)
+        if not done.cancelled():
+            done.exception()  # if every caller has gone, nobody else looks at it
+
+    async def _answer(self, key: K, ask: Callable[[], Awaitable[V]]) -> V:
+        asked = self._clock.monotonic()
+        try:
+            value = await ask()
+        except (ApiError, OSError) as error:
+            raise SilentError(str(error)) from error
+        self._put(key, value, asked)
+        return value
+
+    def put(self, key: K, value: V) -> None:
+        """Remembers an answer that was not asked for here."""
+        self._put(key, value, self._clock.monotonic())
+
+    def _put(self, key: K, value: V, asked: float) -> None:
+        self._answers.pop(key, None)
+        self._answers[key] = _Answer(value, asked)
+        while len(self._answers) > self._size:
+            del self._answers[next(iter(self._answers))]
+
+    def forget(self, key: K) -> None:
+        """Forgets the answer."""
+        self._answers.pop(key, None)
+
+    def _age(self, answer: _Answer[V]) -> float:
+        return self._clock.monotonic() - answer.asked

@@ -1,0 +1,119 @@
+"""Lets visitors of the page in the cluster in by their bearer tokens.
+
+1. A token is judged by a TokenReview. The page keeps it only as long as its connection, and its hash under a key that
+   nobody else has.
+2. A token is judged again while its connection is open, so that one that was withdrawn ends it.
+3. Tokens that the page does not know have a pace of their own, and refused ones a memory of their own: whoever tries
+   many delays the log-in of others, and never those who are in.
+"""
+
+import hashlib
+import secrets
+
+from tessera.clock import Clock
+from tessera.dashboard.access.pace import Pace
+from tessera.dashboard.access.review_cache import BusyError, ReviewCache, SilentError
+from tessera.dashboard.access.reviewer import Person, Reviewer
+from tessera.dashboard.access.rights import Rights
+from tessera.dashboard.access.visitors import LoginNeededError, NotNowError, Visitor
+from tessera.dashboard.visibility import Visibility
+from tessera.limits.access import PAGE_REVIEWS, PAGE_TOKENS, PERSON_READERS, REFUSED_TOKENS, RIGHTS_LIFE, TOKEN_REVIEWS
+
+#: Readers without a token have together as many feeds as this number of users.
+_NAMELESS = 4
+_REFUSED = "the API server does not accept this token"
+
+
+class TokenGate:
+    """Lets those in whose tokens the API server accepts.
+
+    Args:
+        reviewer: asks the API server.
+        rights: what persons may see.
+        clock: the time.
+        nameless: True if visitors without a token see the page without names.
+    """
+
+    def __init__(self, reviewer: Reviewer, rights: Rights, clock: Clock, *, nameless: bool) -> None:
+        self._reviewer = reviewer
+        self._rights = rights
+        self._clock = clock
+        self._known_pace = Pace(PAGE_REVIEWS)
+        self._new_pace = Pace(TOKEN_REVIEWS)
+        self._nameless = nameless
+        self._secret = secrets.token_bytes(32)
+        self._known: ReviewCache[bytes, Person] = ReviewCache(clock, RIGHTS_LIFE, PAGE_TOKENS)
+        self._refused: ReviewCache[bytes, bool] = ReviewCache(clock, RIGHTS_LIFE, REFUSED_TOKENS)
+
+    async def admit(self, authorization: str | None) -> Visitor:
+        """See :meth:`tessera.dashboard.access.visitors.Gate.admit`."""
+        if authorization is None:
+            if not self._nameless:
+                raise LoginNeededError("this page needs a token: send it as Authorization: Bearer TOKEN")
+            return _Nameless()
+        scheme, _, token = authorization.partition(" ")
+        token = token.strip()
+        if scheme.lower() != "bearer" or not token:
+            raise LoginNeededError("the header Authorization is not of the form: Bearer TOKEN")
+        return _Bearer(await self.person(token), token, self, self._rights)
+
+    async def person(self, token: str) -> Person:
+        """The owner of a token.
+
+        Raises:
+            LoginNeededError: the API server does not accept it.
+            NotNowError: it could not be asked.
+        """
+        digest = hashlib.blake2b(token.encode(), key=self._secret).digest()
+        if self._refused.peek(digest):
+            raise LoginNeededError(_REFUSED)
+        pace = self._new_pace if self._known.peek(digest) is None else self._known_pace
+        try:
+            return await self._known.get(digest, lambda: self._review(token), pace)
+        except BusyError:
+            raise NotNowError("too many tokens are being checked; try again in a second", 429) from None
+        except SilentError:
+            raise NotNowError("the API server does not say whether this token is valid; try again", 503) from None
+        except LoginNeededError:
+            self._known.forget(digest)
+            self._refused.put(digest, True)
+            raise
+
+    async def _review(self, token: str) -> Person:
+        person = await self._reviewer.review_token(token)
+        if person is None:
+            raise LoginNeededError(_REFUSED)
+        return person
+
+
+class _Bearer:
+    """A visitor with a token."""
+
+    def __init__(self, person: Person, token: str, gate: TokenGate, rights: Rights) -> None:
+        self.name, self.key = person.name, _group(person.name)
+        self.readers = int(PERSON_READERS)
+        self._token = token
+        self._gate = gate
+        self._rights = rights
+
+    async def visibility(self) -> Visibility:
+        return await self._rights.visibility(await self._gate.person(self._token))
+
+
+def _group(user: str) -> str:
+    """Whose readers are counted together: a tenant can make many service accounts, so those of a namespace are one."""
+    match user.split(":"):
+        case ["system", "serviceaccount", namespace, _]:
+            return f"namespace/{namespace}"
+    return f"user/{user}"
+
+
+class _Nameless:
+    """A visitor without a token: sees what nobody has a right to."""
+
+    def __init__(self) -> None:
+        self.name, self.key = "", "nameless"
+        self.readers = _NAMELESS * PERSON_READERS
+
+    async def visibility(self) -> Visibility:
+        return Visibility()

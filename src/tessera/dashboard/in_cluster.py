@@ -1,0 +1,138 @@
+"""The live page as a process of the cluster: it reads with its own account, and shows visitors what they may see.
+
+A restart loses nothing but the curves of the last hours, so any number may run. The page is served as plain HTTP, for
+an ingress or ``kubectl port-forward``, or with the certificate of a mounted Secret, which is read again when it
+changes.
+"""
+
+import asyncio
+import logging
+import random
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from tessera.clock import Clock
+from tessera.dashboard.access.reviewer import Reviewer
+from tessera.dashboard.access.rights import Rights
+from tessera.dashboard.access.token_gate import TokenGate
+from tessera.dashboard.explainer import PrivateExplainer
+from tessera.dashboard.feed import FeedGroup
+from tessera.dashboard.names import PageNames
+from tessera.dashboard.server import PageAddress, PageServer
+from tessera.dashboard.source import ClusterSource
+from tessera.kube.client.client import Client
+from tessera.status_pages import OnListening, serve_status
+
+_log = logging.getLogger(__name__)
+
+#: Files of the certificate, as in a Secret of the type ``kubernetes.io/tls``.
+CERTIFICATE, KEY = "tls.crt", "tls.key"
+#: Seconds between two looks at these files; kubelet writes a changed Secret within a minute or two.
+_LOOK = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageOptions:
+    """Options of :class:`PageReplica`.
+
+    Attributes:
+        address: address of the servers; None for all addresses, IPv6 too.
+        port: port of the page; None opens none.
+        http_port: plain HTTP port for ``/healthz`` and ``/readyz``; None opens none.
+        origins: origins by which visitors reach the page, besides their own machine's.
+        nameless: True if visitors without a token see the page without names.
+        tls_folder: folder with the page's certificate and key; None, or one without them, for plain HTTP.
+        on_listening: called with address and port of the page once it is open.
+    """
+
+    address: str | None = None
+    port: int | None = 8088
+    http_port: int | None = 8081
+    origins: tuple[str, ...] = ()
+    nameless: bool = False
+    tls_folder: Path | None = None
+    on_listening: OnListening | None = None
+
+
+class PageReplica:
+    """One replica; a :class:`~tessera.status_pages.ProcessStatus`.
+
+    Args:
+        options: names and ports.
+        client: the API server; its identity needs the rights that ``deploy/dashboard/`` grants.
+        clock: the time.
+        rng: for jitter.
+    """
+
+    def __init__(self, options: PageOptions, client: Client, clock: Clock, rng: random.Random) -> None:
+        self._options = options
+        self._clock = clock
+        self._feeds = FeedGroup()
+        reviewer = Reviewer(client)
+        rights = Rights(reviewer, clock, lambda: self._feeds.namespaces)
+        gate = TokenGate(reviewer, rights, clock, nameless=options.nameless)
+        self._source = ClusterSource(
+            client, self._feeds, watched=lambda: self._server.readers > 0, clock=clock, rng=rng
+        )
+        explainer = PrivateExplainer(self._source, self._feeds.redactor)
+        self._tls = _Certificate(options.tls_folder) if options.tls_folder is not None else None
+        names = PageNames(options.origins, loopback=True)
+        context = self._tls.context if self._tls is not None and self._tls.load() else None
+        address = PageAddress(options.address, options.port or 0, names, context)
+        self._server = PageServer(self._feeds, explainer.explain, address, gate)
+
+    def metrics_text(self) -> bytes:
+        """See :meth:`~tessera.status_pages.ProcessStatus.metrics_text`; the page has no metrics."""
+        return b""
+
+    def unready_reason(self) -> str:
+        """The kind of object that is not read yet; empty once the page can be shown."""
+        return self._source.missing
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        options = self._options
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._source.run())
+            if options.port is not None:
+                group.create_task(self._server.run(options.on_listening))
+            if options.http_port is not None:
+                group.create_task(serve_status(self, options.http_port, address=options.address))
+            if self._tls is not None:
+                group.create_task(self._tls.follow(self._clock))
+
+
+class _Certificate:
+    """A certificate in a folder, which serves from the next handshake on after it changed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._loaded = b""
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+
+    def load(self) -> bool:
+        """Loads the files if they have changed; False if there are none.
+
+        Raises:
+            OSError: a file cannot be read.
+            ssl.SSLError: OpenSSL refuses them.
+        """
+        certificate, key = self._folder / CERTIFICATE, self._folder / KEY
+        if not certificate.exists():
+            return False
+        content = certificate.read_bytes() + key.read_bytes()
+        if content != self._loaded:
+            self.context.load_cert_chain(certificate, key)
+            self._loaded = content
+        return True
+
+    async def follow(self, clock: Clock) -> None:
+        """Looks at the files until cancelled; a broken pair leaves the one before."""
+        while True:
+            await clock.sleep(_LOOK)
+            try:
+                self.load()
+            except OSError as error:  # ssl.SSLError is one
+                _log.warning("the certificate in %s cannot be used: %s", self._folder, error)

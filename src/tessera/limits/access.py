@@ -1,0 +1,88 @@
+"""Limits on visitors of a page that runs in the cluster: tokens, rights that are looked up, connections, readers."""
+
+from tessera.limits import Limit
+
+RIGHTS_LIFE = Limit(
+    60,
+    "seconds",
+    "the time for which the page believes an answer about a token or a right; it asks again after half of it",
+    "a right that was withdrawn hides names on open pages within it, also while the API server does not answer",
+)
+PAGE_TOKENS = Limit(
+    1_024,
+    "tokens",
+    "valid bearer tokens that the page remembers, by hash; the one that was unused longest is forgotten",
+    "four for each reader",
+)
+REFUSED_TOKENS = Limit(
+    1_024,
+    "tokens",
+    "refused bearer tokens that the page remembers, by hash; the one that was unused longest is forgotten",
+    "a program that tries one again and again costs no review; they take no place of valid ones",
+)
+TOKEN_REVIEWS = Limit(
+    20,
+    "reviews a second",
+    "reviews of tokens that the page does not know; more are refused with 429",
+    "people log in; the API server may check each by an external service. Tokens that are in use have their own pace",
+)
+PAGE_REVIEWS = Limit(
+    100,
+    "reviews a second",
+    "new reviews of rights, renewed ones, and renewed ones of tokens, each; what could not be asked stays hidden",
+    "256 readers with two rights each need 17; an API server answers thousands",
+)
+PAGE_RIGHTS = Limit(
+    16_384,
+    "answers",
+    "answers about rights that the page remembers; the one that was unused longest is forgotten",
+    "256 readers with 64 namespaces each",
+)
+PAGE_NAMESPACES = Limit(
+    512,
+    "namespaces",
+    "namespaces with cards or waiting pods whose rights are asked for a reader; names of others stay hidden",
+    "each is a review; a reader who may list the pods of all namespaces needs one",
+)
+PERSON_READERS = Limit(
+    16,
+    "readers",
+    "open feeds of one user, or of the service accounts of one namespace; the next is refused with 429",
+    "windows of a person; one user cannot take the places of all. Those without a token share four times as many",
+)
+PAGE_CONNECTIONS = Limit(
+    512,
+    "connections",
+    "connections to the page; beyond them, the address with the most loses its longest silent one",
+    "twice the readers of the feed",
+)
+PAGE_HEADERS = Limit(
+    64,
+    "headers",
+    "headers of a request to the page",
+    "browsers send 15, and ingresses add 10",
+)
+PAGE_HEADER = Limit(
+    16_384,
+    "bytes",
+    "the request line, or one header, of a request to the page",
+    "tokens of OpenID Connect with many groups have 8 KiB",
+)
+PAGE_HEADER_TIME = Limit(
+    10_000,
+    "ms",
+    "handshake and headers of a request to the page",
+    "a slow phone needs less",
+)
+PAGE_WRITE_TIME = Limit(
+    20_000,
+    "ms",
+    "the time in which a reader of the page takes 64 KiB; a slower one is cut off",
+    "3 kB/s; a reader that stands still holds 64 KiB",
+)
+PAGE_EXPLANATIONS = Limit(
+    8,
+    "explanations",
+    "explanations of waiting pods that the page computes or has in its queue; more are refused with 503",
+    "each takes milliseconds to a second, one after the other",
+)

@@ -1,0 +1,112 @@
+"""What a person sees follows the cluster's RBAC, and hides what could not be asked."""
+
+from tests.dashboard.access.conftest import Guarded
+
+from tessera.dashboard.access.reviewer import Person, Reviewer
+from tessera.dashboard.access.rights import Rights
+from tessera.dashboard.visibility import FULL, Visibility
+from tessera.limits.access import PAGE_NAMESPACES, PAGE_REVIEWS, RIGHTS_LIFE
+
+TEAM_A = Visibility(namespaces=frozenset({"team-a"}))
+ANN = Person("ann", groups=("people", "system:authenticated"))
+
+
+class Named:
+    """The namespaces that documents name."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = frozenset(names)
+
+    def rights(self, cluster: Guarded) -> Rights:
+        return Rights(Reviewer(cluster.page), cluster.clock, lambda: self.names)
+
+
+async def test_an_administrator_sees_everything_by_two_questions() -> None:
+    cluster = Guarded()
+    await cluster.begin()
+    await cluster.let("ann", "nodes")
+    await cluster.let("ann", "pods")
+    assert await Named(*"abcdef").rights(cluster).visibility(ANN) == FULL
+    assert len(cluster.asked) == 2
+
+
+async def test_a_tenant_sees_its_own_namespaces_and_one_without_rights_none() -> None:
+    cluster = Guarded()
+    await cluster.begin()
+    await cluster.let("ann", "pods", ["team-a", "team-c", "without-cards"])
+    rights = Named("team-a", "team-b", "team-c").rights(cluster)
+    assert await rights.visibility(ANN) == Visibility(namespaces=frozenset({"team-a", "team-c"}))
+    assert await rights.visibility(Person("eve")) == Visibility()
+
+
+async def test_a_right_of_a_group_counts() -> None:
+    cluster = Guarded()
+    await cluster.begin()
+    await cluster.let("ann", "nodes")
+    rights = Named().rights(cluster)
+    assert (await rights.visibility(ANN)).nodes
+    assert not (await rights.visibility(Person("ann2", groups=ANN.groups))).nodes
+
+
+async def test_a_right_that_is_withdrawn_ends_within_its_life() -> None:
+    cluster = Guarded()
+    await cluster.begin()
+    await cluster.let("ann", "pods", ["team-a"])
+    rights = Named("team-a").rights(cluster)
+    assert await rights.visibility(ANN) == TEAM_A
+    await cluster.forbid("ann", "pods", "team-a")
+    cluster.clock.seconds += RIGHTS_LIFE / 2
+    assert await rights.visibility(ANN) == Visibility()
+
+
+async def test_names_are_hidden_once_the_api_server_was_away_for_too_long() -> None:
+    cluster = Guarded()
+    await cluster.begin()
+    await cluster.let("ann", "pods", ["team-a"])
+    rights = Named("team-a").rights(cluster)
+    await rights.visibility(ANN)
+    cluster.silent = True
+    cluster.clock.seconds += RIGHTS_LIFE - 1
+    assert await rights.visibility(ANN) == TEAM_A
+    cluster.clock.seconds += 1
+    assert await rights.visibility(ANN) == Visibility()
+
+
+async def test_a_namespace_counts_for_a_while_after_its_last_document() -> None:
+    cluster = Guarded()
+    await cluster.begin()
+    await cluster.let("ann", "pods", ["team-a"])
+    named = Named("team-a")
+    rights = named.rights(cluster)
+    await rights.visibility(ANN)
+    named.names = frozenset()
+    cluster.clock.seconds += 300
+    assert await rights.visibility(ANN) == TEAM_A
+    cluster.clock.seconds += 301
+    assert await rights.visibility(ANN) == Visibility()
+
+
+async def test_thousands_of_namespaces_cost_a_bounded_number_of_questions() -> None:
+    cluster = Guarded()
+    await cluster.begin()
+    rights = Named(*(f"team-{number}" for number in range(5_000))).rights(cluster)
+    await rights.visibility(ANN)
+    assert len(cluster.asked) == PAGE_REVIEWS
+    for _ in range(20):
+        cluster.clock.seconds += 1
+        await rights.visibility(ANN)
+    assert len(cluster.asked) <= PAGE_NAMESPACES + 2
+
+
+async def test_many_new_visitors_do_not_let_the_answers_of_others_run_out() -> None:
+    cluster = Guarded()
+    await cluster.begin()
+    await cluster.let("ann", "nodes")
+    rights = Named().rights(cluster)
+    assert (await rights.visibility(ANN)).nodes
+    cluster.clock.seconds += RIGHTS_LIFE - 1
+    for number in range(2 * PAGE_REVIEWS):
+        await rights.visibility(Person(f"robot-{number}"))
+    assert (await rights.visibility(ANN)).nodes
+    cluster.clock.seconds += 2
+    assert (await rights.visibility(ANN)).nodes

@@ -1,0 +1,56 @@
+"""The names under which the page is served: its own origins, and the visitor's own machine."""
+
+import pytest
+
+from tessera.dashboard.names import PageNames
+
+PAGE = PageNames(["https://gpu.example.com", "http://[2001:db8::1]:8088"], loopback=True)
+
+
+@pytest.mark.parametrize(
+    ("host", "origin"),
+    [
+        ("gpu.example.com", None),
+        ("GPU.example.com", "https://gpu.example.com"),
+        ("gpu.example.com:443", "https://gpu.example.com"),
+        ("[2001:db8::1]:8088", "http://[2001:db8::1]:8088"),
+        ("localhost:9999", "http://localhost:9999"),
+        ("127.0.0.1:8088", "https://127.0.0.1:8088"),
+        ("[::1]:8088", None),
+        ("localhost", "http://localhost"),
+    ],
+)
+def test_own_names_are_admitted(host: str, origin: str | None) -> None:
+    assert PAGE.admit(host, origin)
+
+
+@pytest.mark.parametrize(
+    ("host", "origin"),
+    [
+        ("", None),
+        ("evil.example", None),
+        ("localhost.evil.example", None),
+        ("localhost:8088.evil.example", None),
+        ("gpu.example.com:80", None),
+        ("gpu.example.com", "http://gpu.example.com"),
+        ("gpu.example.com", "https://evil.example"),
+        ("gpu.example.com", "null"),
+        ("localhost:8088", "http://localhost:3000"),
+        ("localhost:8088", "https://gpu.example.com"),
+        ("[2001:db8::1]", None),
+    ],
+)
+def test_other_names_and_other_sites_are_not(host: str, origin: str | None) -> None:
+    assert not PAGE.admit(host, origin)
+
+
+def test_without_loopback_only_origins_count() -> None:
+    assert not PageNames(["https://gpu.example.com"]).admit("localhost", None)
+
+
+@pytest.mark.parametrize(
+    "text", ["gpu.example.com", "ftp://a", "https://a/path", "https://u@a", "https://", "https://a?b"]
+)
+def test_anything_but_an_origin_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="write a scheme and a name"):
+        PageNames([text])
