@@ -16,6 +16,9 @@ PAGES = sorted({*ROOT.glob("docs/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTIN
 FOREIGN = {
     "--prefix": "kubectl logs",
     "--ignore-not-found": "kubectl delete",
+    "--clusterrole": "kubectl create rolebinding",
+    "--role": "kubectl create rolebinding",
+    "--group": "kubectl create rolebinding",
     "--make-rshared": "mount",
     "--register-with-taints": "kubelet",
     "--dist": "pytest",

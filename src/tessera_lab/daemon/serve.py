@@ -88,7 +88,7 @@ LEASE_SECONDS = 10.0
 START_TIMEOUT = 55.0
 
 #: The default class of volumes, as kind, k3s and the clouds have one: claims without a class are served.
-_STORAGE = {
+STORAGE = {
     "metadata": {"name": "standard", "annotations": {DEFAULT_CLASS: "true"}},
     "provisioner": PROVISIONER,
     "volumeBindingMode": "WaitForFirstConsumer",
@@ -214,7 +214,7 @@ class LabProcess:
     async def _wait_until_usable(self, cluster: SimulatedCluster, clock: Clock) -> None:
         """Waits until nodes are registered; with Tessera also for the webhook and for all nodes with cards."""
         client = cluster.client("tessera-lab")
-        await client.create(STORAGE_CLASSES.as_dicts(), _STORAGE)
+        await client.create(STORAGE_CLASSES.as_dicts(), STORAGE)
         rng = cluster.rng("serve")
         nodes = Informer(client, NODES, clock=clock, rng=rng)
         if not self._lab_options.installed:

@@ -1,0 +1,62 @@
+"""The roles for people: an administrator of GPUs has what each command takes, and nobody gets more by the way."""
+
+from collections.abc import Iterator
+
+import pytest
+from tests.deploy.conftest import Installation, Obj, rendered
+
+from tessera.doctor.facts import RIGHTS, Right
+
+#: Commands that an administrator of GPUs runs; installing takes an administrator of the cluster.
+COMMANDS = sorted(set(RIGHTS) - {"tessera install"})
+PEOPLE = ("tessera-edit", "tessera-admin")
+
+
+@pytest.fixture
+def deploy() -> Installation:
+    return rendered("deploy")
+
+
+def roles(installation: Installation, name: str) -> Iterator[Obj]:
+    yield from (each for each in installation.of_kind("ClusterRole", "Role") if each["metadata"]["name"] == name)
+
+
+def allows(role: Obj, right: Right) -> bool:
+    plural = f"{right.resource}/{right.subresource}" if right.subresource else right.resource
+    return any(
+        right.verb in rule["verbs"] and plural in rule["resources"] and right.group in rule["apiGroups"]
+        for rule in role["rules"]
+        if "resources" in rule and "resourceNames" not in rule
+    )
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_administrator_of_gpus_may_run_each_command(deploy: Installation, command: str) -> None:
+    own, whole = sorted(roles(deploy, "tessera-admin"), key=lambda each: -len(each["metadata"].get("namespace", "")))
+    assert (own["kind"], own["metadata"]["namespace"]) == ("Role", "tessera-system")
+    assert whole["kind"] == "ClusterRole"
+    for right in RIGHTS[command]:
+        assert allows(whole, right) or (right.namespace == "tessera-system" and allows(own, right)), right
+
+
+@pytest.mark.parametrize("name", PEOPLE)
+def test_nobody_is_bound_by_the_installation(deploy: Installation, name: str) -> None:
+    bindings = deploy.of_kind("RoleBinding", "ClusterRoleBinding")
+    assert [each for each in bindings if each["roleRef"]["name"] == name] == []
+
+
+@pytest.mark.parametrize("name", PEOPLE)
+def test_no_role_reads_secrets_or_gives_rights(deploy: Installation, name: str) -> None:
+    for role in roles(deploy, name):
+        for rule in role["rules"]:
+            assert not {"secrets", "serviceaccounts/token"} & set(rule.get("resources", ()))
+            assert "rbac.authorization.k8s.io" not in rule.get("apiGroups", ())
+            assert not {"bind", "escalate", "impersonate"} & set(rule["verbs"])
+
+
+def test_a_member_of_a_team_gets_nothing_that_has_no_namespace(deploy: Installation) -> None:
+    (role,) = roles(deploy, "tessera-edit")
+    everywhere = {"nodes", "namespaces", "persistentvolumes", "clusterpolicies", "nvidiadrivers"}
+    for rule in role["rules"]:
+        assert not everywhere & set(rule["resources"])
+        assert "nonResourceURLs" not in rule
