@@ -32,6 +32,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 GUIDE = ROOT / "docs" / "user-guide.md"
 #: Options that are about the process and not about what it does, or that only simulated cards have.
 UNTOLD = {"--help", "--kubeconfig", "--context", "--log-level", "--node-name", "--simulate", "--simulated-state"}
+UNTOLD |= {each.opts[0] for each in command.params if isinstance(each, click.Option) and each.hidden}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -9,7 +9,7 @@ import click
 
 from tessera.cli.base.connection import cluster_options, connect, report_errors
 from tessera.cli.base.inputs import check_cards
-from tessera.cli.base.process import log_option, record_option, run_process, start_log
+from tessera.cli.base.process import address_option, log_option, record_option, run_process, start_log
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 #: Environment variables of NVIDIA's device plugin by the option that they set; users' manifests have them.
@@ -161,6 +161,7 @@ _PASSED_ON = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
     help="Most series in /metrics with labels of pods; the rest is counted in tessera_pod_series_cut.",
 )
 @record_option
+@address_option
 @log_option
 @cluster_options
 @report_errors

@@ -9,7 +9,7 @@ import click
 
 from tessera.cli.base.connection import cluster_options, connect, report_errors
 from tessera.cli.base.controller_options import build_options, pop_build_settings, pop_site, site_options
-from tessera.cli.base.process import log_option, record_option, run_process, start_log
+from tessera.cli.base.process import address_option, log_option, record_option, run_process, start_log
 
 
 @click.command()
@@ -57,6 +57,7 @@ from tessera.cli.base.process import log_option, record_option, run_process, sta
 )
 @click.option("--http-port", type=click.IntRange(0, 65535), help="Serve /metrics, /healthz and /readyz here.")
 @record_option
+@address_option
 @log_option
 @cluster_options
 @report_errors

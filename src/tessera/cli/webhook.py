@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from tessera.cli.base.connection import cluster_options, connect, report_errors
-from tessera.cli.base.process import log_option, run_process, start_log
+from tessera.cli.base.process import address_option, log_option, run_process, start_log
 
 
 @click.command()
@@ -29,6 +29,7 @@ from tessera.cli.base.process import log_option, run_process, start_log
     metavar="NAME",
     help="Another host name or address in the certificate, for a webhook outside of the cluster; repeatable.",
 )
+@address_option
 @log_option
 @cluster_options
 @report_errors
@@ -56,6 +57,7 @@ def options_from(values: Mapping[str, Any]) -> Any:
         service=values["service"],
         port=values["port"],
         health_port=values["http_port"],
+        address=values["http_address"],
         extra_names=tuple(values["extra_name"]),
     )
 

@@ -100,6 +100,14 @@ def lab_options(function: Any) -> Any:
             ),
             click.option("--dashboard", is_flag=True, help="Serve the live page too; `lab status` shows its address."),
             click.option(
+                "--image",
+                "images",
+                multiple=True,
+                metavar="IMAGE=WHEEL",
+                help="Run Tessera's containers of this image as processes of their own, with the code of a wheel: for"
+                " trials of an upgrade; repeatable. Needs --no-tessera.",
+            ),
+            click.option(
                 "--tessera/--no-tessera",
                 "installed",
                 default=True,
@@ -139,7 +147,12 @@ def up(folder: Path | None, **options: Any) -> None:
     from tessera_lab.cloud.autoscaled_groups import parse_groups
     from tessera_lab.cluster.options import parse_nodes, parse_system
     from tessera_lab.daemon import lab_folder
+    from tessera_lab.installation.image_processes import parse_image
 
+    for image in options["images"]:
+        parse_image(image)
+    if options["images"] and (options["installed"] or options["virtual_time"]):
+        raise click.UsageError("--image needs --no-tessera, and real time: its processes share cards in files")
     parse_nodes(options["nodes"])
     parse_system(options["system"], options["kernel"])
     parse_groups(options["groups"])
@@ -164,6 +177,7 @@ def _arguments(options: dict[str, Any]) -> list[str]:
     pairs = [("--nodes", options["nodes"]), ("--port", options["port"]), ("--publish-every", options["publish_every"])]
     pairs += [("--image-pull", options["image_pull"]), ("--slice-latency", options["slice_latency"])]
     pairs += [("--group", each) for each in options["groups"]] + [("--idle-time", options["idle_time"])]
+    pairs += [("--image", each) for each in options["images"]]
     pairs += [("--os", options["system"]), ("--kernel", options["kernel"])]
     pairs += [("--mig-config", options["mig_config"]), ("--boot-time", options["boot_time"])]
     return flags + [str(part) for pair in pairs if pair[1] is not None for part in pair]

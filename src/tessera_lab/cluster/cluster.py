@@ -34,7 +34,7 @@ from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.cluster.node_maker import NodeMaker
 from tessera_lab.cluster.options import ClusterOptions, LabNodeSpec, cards_file, node_folders
-from tessera_lab.kubelet.context import ContainerContext, Entrypoint
+from tessera_lab.kubelet.context import ContainerContext, Entrypoint, PodIdentity
 from tessera_lab.kubelet.node.node import SimulatedNode
 from tessera_lab.scheduler.scheduler import Scheduler
 from tessera_lab.simulation.supervision import supervise
@@ -50,13 +50,13 @@ class ContainerToken:
 
     Args:
         kubelet: the client that requests tokens.
-        context: the container; its tokens are bound to its pod.
+        pod: the container's pod, to which its tokens are bound.
         clock: says when to renew.
     """
 
-    def __init__(self, kubelet: Client, context: ContainerContext, clock: Clock) -> None:
+    def __init__(self, kubelet: Client, pod: PodIdentity, clock: Clock) -> None:
         self._kubelet = kubelet
-        self._context = context
+        self._pod = pod
         self._clock = clock
         self._credential: Credential | None = None
         self._renew = 0.0
@@ -80,11 +80,11 @@ class ContainerToken:
         return True
 
     async def _ask(self) -> Credential:
-        context, requested = self._context, self._clock.now()
-        bound = {"kind": "Pod", "apiVersion": "v1", "name": context.pod.name, "uid": context.pod.uid}
+        pod, requested = self._pod, self._clock.now()
+        bound = {"kind": "Pod", "apiVersion": "v1", "name": pod.name, "uid": pod.uid}
         answer = await self._kubelet.request(
             "POST",
-            SERVICE_ACCOUNTS.path(context.pod.namespace, context.pod.service_account, "token"),
+            SERVICE_ACCOUNTS.path(pod.namespace, pod.service_account, "token"),
             body={
                 "apiVersion": "authentication.k8s.io/v1",
                 "kind": "TokenRequest",
@@ -190,9 +190,13 @@ class SimulatedCluster:
             return self.account_client(
                 component, service_account_user(context.pod.namespace, context.pod.service_account, extra=extra)
             )
-        credentials = ContainerToken(self.client("kubelet"), context, self.clock)
+        credentials = self.token(context.pod)
         await credentials.current()  # like kubelet, which starts no container before it has the token
         return Client(self.connect(credentials), field_manager=component, clock=self.clock)
+
+    def token(self, pod: PodIdentity) -> ContainerToken:
+        """Returns the credentials of a pod's containers."""
+        return ContainerToken(self.client("kubelet"), pod, self.clock)
 
     @property
     def pending_waits(self) -> int:

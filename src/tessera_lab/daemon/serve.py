@@ -48,8 +48,10 @@ from tessera_lab.daemon.live_page import serve_live_page
 from tessera_lab.daemon.pod_pages import pod_page_getter
 from tessera_lab.daemon.scenario_control import ScenarioControl
 from tessera_lab.experiments.scenarios import article_registries
+from tessera_lab.installation.image_processes import LabAccess, add_images
 from tessera_lab.installation.image_resolver import SimulatedResolver
 from tessera_lab.installation.install import TesseraCommands, build_entrypoint, install_tessera
+from tessera_lab.kubelet.images.catalogue import ImageCatalogue
 from tessera_lab.kubelet.node.node import SHUTDOWN, SimulatedNode
 from tessera_lab.simulation.virtual_time import VirtualTimeLoop
 from tessera_lab.workloads.storage.provisioner import PROVISIONER
@@ -113,6 +115,7 @@ class LabOptions(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     dashboard: bool
     installed: bool
+    images: tuple[str, ...] = ()
 
 
 def serve_lab(folder: Path, options: LabOptions, commands: TesseraCommands) -> None:
@@ -141,6 +144,7 @@ class LabProcess:
         self._commands = commands
         self._cluster: SimulatedCluster | None = None
         self._is_usable = False
+        self._access = LabAccess(folder)
 
     def loop(self) -> asyncio.AbstractEventLoop:
         """Makes the event loop: real time on uvloop, or virtual time that skips only simulated waits."""
@@ -162,6 +166,7 @@ class LabProcess:
         front = HttpServer(cluster.server, authority, port=self._lab_options.port)
         await front.start()
         cluster.connect = lambda credentials: _transport(front.url, authority, credentials)
+        self._access.open(cluster.token, front.url, authority.certificate)
         try:
             async with (
                 pod_page_getter(self._network) as cluster.server.parts.get_page,
@@ -193,6 +198,9 @@ class LabProcess:
         machines = (article_registries() if lab.drivers else {}) | {
             name: value for name, value in given.items() if value
         }
+        if lab.images:
+            machines.setdefault("catalogue", ImageCatalogue())
+            add_images(machines["catalogue"], lab.images, self._access)
         return ClusterOptions(
             folder=self._folder,
             # A user who installs Tessera may run its agent as a process of its own, on the same cards.

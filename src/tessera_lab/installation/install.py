@@ -151,7 +151,15 @@ async def _agent(
         driver = SimulatedDriver(context.host.machine, cluster.hardware_clock)
     processes = context.host.processes
     await run_lifecycle(
-        options, client, driver, _kubelet(context), clock, rng=rng, reboot=_reboot(context), processes=processes
+        options,
+        client,
+        driver,
+        _kubelet(context),
+        clock,
+        rng=rng,
+        reboot=_reboot(context),
+        processes=processes,
+        on_started=context.ready,
     )
 
 

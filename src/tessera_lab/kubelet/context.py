@@ -170,6 +170,7 @@ class ContainerContext:
         host: its node.
         clock: the node's clock.
         log: adds a line to the container's log.
+        ready: sets the container ready, if it is not so from its start (``Launcher.reports_readiness``).
     """
 
     argv: tuple[str, ...]
@@ -179,6 +180,7 @@ class ContainerContext:
     host: ContainerHost
     clock: Clock
     log: Callable[[str], None]
+    ready: Callable[[], None] = lambda: None
 
 
 #: Runs a container for real and returns its exit code; kubelet cancels it when the container must stop.

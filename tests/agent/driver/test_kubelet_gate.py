@@ -93,10 +93,17 @@ class Node:
         """Lets everything go on that can: some simulated time later nothing is under way."""
         await self.clock.sleep(0.1)
 
-    async def end(self) -> None:
+    @property
+    def allocatable(self) -> int | None:
+        return self.manager.ledger.counts()[1].get(RESOURCE)
+
+    async def end_owner(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+
+    async def end(self) -> None:
+        await self.end_owner()
         await self.manager.stop()
 
 
@@ -150,7 +157,7 @@ def test_a_closed_gate_lists_and_allocates_nothing_whatever_its_plugin_lists() -
         served = node.advertising._served[0]
         with pytest.raises(PluginError, match="no device is allocated while the node's driver is replaced"):
             await served.allocate([["0"]])
-        with pytest.raises(PluginError, match=r"nvidia\.com/gpu: no device is allocated"):
+        with pytest.raises(PluginError, match=r"nvidia\.com/gpu: no container starts"):
             await served.pre_start_container(["0"])
         await node.end()
         assert node.plugin.closed
@@ -170,3 +177,27 @@ async def test_over_kubelet_s_own_sockets_the_capacity_is_zero_at_once(sockets: 
         await node.counts(0)
         assert clock.monotonic() - began < EMPTY_LISTS_TIMEOUT
         await node.end()
+
+
+def test_a_gate_that_holds_serves_the_last_list_on_after_its_owner_has_ended() -> None:
+    async def story() -> None:
+        bus = InProcessKubelet()
+        node = Node(bus, LoopClock(0.0))
+        bus.start(node.manager.add_plugin, node.manager)
+        node.start()
+        await node.counts(2)
+        served = node.advertising._served[0]
+        node.advertising.hold()
+        await node.end_owner()
+        node.plugin.show(7)
+        await asyncio.sleep(60.0)
+        assert node.allocatable == 2
+        assert [answer.envs for answer in await served.allocate([["0"]])] == [{"IDS": "0"}]
+        with pytest.raises(PluginError, match="while the node's agent is replaced; kubelet starts it again"):
+            await served.pre_start_container(["0"])
+        await node.advertising.end()
+        await node.rest()
+        assert (node.allocatable, node.plugin.closed) == (0, True)
+        await node.end()
+
+    run_virtual(story())

@@ -6,7 +6,7 @@ from tests.support.control_plane_lab import ControlPlaneLab
 
 from tessera.kube.resources import SERVICE_ACCOUNTS
 from tessera_lab.cluster.cluster import ContainerToken
-from tessera_lab.kubelet.context import ContainerContext, ContainerHost, InProcessPlugins, PodIdentity
+from tessera_lab.kubelet.context import PodIdentity
 
 HOUR = 3600.0
 
@@ -15,24 +15,8 @@ async def _token(lab: ControlPlaneLab) -> ContainerToken:
     """A token for a container of a pod that exists; tokens live for an hour."""
     await lab.api.create(SERVICE_ACCOUNTS.as_dicts(), {"metadata": {"name": "robot"}}, "default")
     pod = await lab.pod("p", "sleep", "infinity", serviceAccountName="robot")
-    context = ContainerContext(
-        argv=("tessera", "agent"),
-        env={},
-        pod=PodIdentity(namespace="default", name="p", uid=pod["metadata"]["uid"], service_account="robot"),
-        container="main",
-        host=ContainerHost(
-            name="node-1",
-            kernel="6.8.0",
-            architecture="amd64",
-            machine=None,
-            plugins=InProcessPlugins(),
-            markers=None,
-            reboot=lambda: None,
-        ),
-        clock=lab.clock,
-        log=lambda _line: None,
-    )
-    return ContainerToken(lab.client("kubelet"), context, lab.clock)
+    identity = PodIdentity(namespace="default", name="p", uid=pod["metadata"]["uid"], service_account="robot")
+    return ContainerToken(lab.client("kubelet"), identity, lab.clock)
 
 
 def test_a_token_is_kept_for_four_fifths_of_its_life(in_lab: Callable[..., None]) -> None:

@@ -3,6 +3,11 @@
 The devices of a plugin that ends stay in the node's capacity for minutes, since kubelet waits for its return. An empty
 list counts at once. So before the driver goes, the gate makes every list empty, whatever its plugin lists, and gives
 out no further device.
+
+Before another agent takes the node over, the gate holds the lists instead: the plugins go on with their last lists
+until the successor has registered its own, although the parts of the agent that made them have ended. So kubelet counts
+the devices all the time. Kubelet may still ask for a device; the answer rests on the last reading of the cards. A
+container's start is refused, since nobody makes its slice now: kubelet starts it again.
 """
 
 import asyncio
@@ -43,15 +48,23 @@ class GatedKubelet:
         self._changes = changes
         self._clock = clock
         self._served: list[_GatedPlugin] = []
-        self._closed = asyncio.Event()
+        self._gate = _Gate()
+        #: Plugins that are served on, although their owners have ended.
+        self._held: list[asyncio.Task[None]] = []
 
     async def serve(self, plugin: DevicePlugin) -> None:
         """See :meth:`.Kubelet.serve`."""
-        served = _GatedPlugin(plugin, self._closed, self._changes)
+        served = _GatedPlugin(plugin, self._gate, self._changes)
         self._served.append(served)
+        task = asyncio.create_task(self._kubelet.serve(served))
         try:
-            await self._kubelet.serve(served)
+            await asyncio.shield(task)
         finally:
+            if self._gate.holds:
+                self._held.append(task)
+            else:
+                task.cancel()
+                await asyncio.wait({task})
             self._served.remove(served)
 
     async def pod_resources(self) -> Sequence[PodResources]:
@@ -74,9 +87,34 @@ class GatedKubelet:
 
     async def close(self) -> None:
         """Empties all lists; returns when kubelet has read them, or after :data:`EMPTY_LISTS_TIMEOUT`."""
-        self._closed.set()
+        self._gate.closed.set()
         if await self._changes.wait_until(lambda: not self.devices, EMPTY_LISTS_TIMEOUT):
             await self._clock.sleep(HANDOVER)
+
+    def hold(self) -> None:
+        """Keeps the lists as they are; from now on the plugins are served until :meth:`end`."""
+        self._gate.holds = True
+        self._gate.closed.set()
+
+    async def end(self) -> None:
+        """Ends the plugins that are served on."""
+        held, self._held = self._held, []
+        for task in held:
+            task.cancel()
+        await asyncio.gather(*held, return_exceptions=True)
+
+
+class _Gate:
+    """The state of the gate.
+
+    Attributes:
+        closed: set once the plugins' own lists count no more.
+        holds: true if the last lists stay; otherwise a closed gate makes them empty.
+    """
+
+    def __init__(self) -> None:
+        self.closed = asyncio.Event()
+        self.holds = False
 
 
 class _GatedPlugin:
@@ -87,9 +125,9 @@ class _GatedPlugin:
         healthy: how many of them are healthy.
     """
 
-    def __init__(self, plugin: DevicePlugin, closed: asyncio.Event, changes: ChangeNotifier) -> None:
+    def __init__(self, plugin: DevicePlugin, gate: _Gate, changes: ChangeNotifier) -> None:
         self._plugin = plugin
-        self._closed = closed
+        self._gate = gate
         self._changes = changes
         self.count: int | None = None
         self.healthy = 0
@@ -105,14 +143,15 @@ class _GatedPlugin:
         return self._plugin.options
 
     async def list_and_watch(self) -> AsyncIterator[Sequence[Device]]:
-        """The plugin's lists; once the gate is closed, an empty one and no other."""
+        """The plugin's lists; once the gate is closed, an empty one or none, and no other."""
         try:
-            async with aclosing(_until(self._plugin.list_and_watch(), self._closed)) as lists:
+            async with aclosing(_until(self._plugin.list_and_watch(), self._gate.closed)) as lists:
                 async for devices in lists:
                     yield devices
                     self._set_count(len(devices), sum(each.healthy for each in devices))
-            yield ()
-            self._set_count(0)
+            if not self._gate.holds:
+                yield ()
+                self._set_count(0)
             await asyncio.Event().wait()
         finally:
             self._set_count(None)
@@ -122,13 +161,18 @@ class _GatedPlugin:
         return await self._plugin.get_preferred_allocation(requests)
 
     async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[ContainerAllocateResponse]:
-        """See :meth:`.DevicePlugin.allocate`; refused once the gate is closed."""
-        self._check_open()
+        """See :meth:`.DevicePlugin.allocate`; refused once the gate has made the lists empty."""
+        if self._gate.closed.is_set() and not self._gate.holds:
+            text = "no device is allocated while the node's driver is replaced"
+            raise PluginError(f"{self.resource_name}: {text}")
         return await self._plugin.allocate(requests)
 
     async def pre_start_container(self, device_ids: Sequence[str]) -> None:
         """See :meth:`.DevicePlugin.pre_start_container`; refused once the gate is closed."""
-        self._check_open()
+        if self._gate.closed.is_set():
+            what = "agent" if self._gate.holds else "driver"
+            text = f"no container starts while the node's {what} is replaced; kubelet starts it again"
+            raise PluginError(f"{self.resource_name}: {text}")
         await self._plugin.pre_start_container(device_ids)
 
     def _set_count(self, count: int | None, healthy: int = 0) -> None:
@@ -136,10 +180,6 @@ class _GatedPlugin:
         if (count, healthy) != (self.count, self.healthy):
             self.count, self.healthy = count, healthy
             self._changes.notify()
-
-    def _check_open(self) -> None:
-        if self._closed.is_set():
-            raise PluginError(f"{self.resource_name}: no device is allocated while the node's driver is replaced")
 
 
 async def _until(

@@ -8,12 +8,15 @@ anew from hardware, files and the API server, as after a restart of the process.
 3. NVML is closed before the Node shows that the driver is released (:mod:`tessera.agent.driver.ready_condition`).
 
 ``/healthz`` is served all the time: a late driver is no reason to restart the process.
+
+Another agent of the node, of a version before, may still run. Then this one waits for its turn
+(:mod:`tessera.agent.base.turn`), and counts as ready meanwhile: an update removes the other one only then.
 """
 
 import asyncio
 import logging
 import random
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -25,6 +28,7 @@ from tessera.agent.base.node_objects import NodeMirror
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.base.processes import ProcessTable
 from tessera.agent.base.runtime import AgentEnvironment, RebootNode
+from tessera.agent.base.turn import NodeTurn
 from tessera.agent.driver.gate import DriverGate, OpenDriver
 from tessera.agent.driver.hardware import DriverBackend
 from tessera.agent.driver.kubelet_gate import GatedKubelet
@@ -56,6 +60,7 @@ async def run_lifecycle(
     rng: random.Random | None = None,
     reboot: RebootNode | None = None,
     processes: ProcessTable | None = None,
+    on_started: Callable[[], None] = lambda: None,
 ) -> None:
     """Runs one node's agent until cancelled. It may be killed at any moment and started again.
 
@@ -68,6 +73,7 @@ async def run_lifecycle(
         rng: for jitter; seeded in tests.
         reboot: reboots the node, if the options allow it; raises OSError on failure.
         processes: the machine's processes, which the lab simulates; ``None`` for those of the kernel.
+        on_started: called once the agent has its turn on the node, or waits for it.
 
     Raises:
         ExceptionGroup: a part failed, and only a fresh start can help.
@@ -81,7 +87,7 @@ async def run_lifecycle(
         recorders=Recorders(options.record),
         processes=processes or ProcessTable(),
     )
-    await _Lifecycle(environment, driver, kubelet).run()
+    await _Lifecycle(environment, driver, kubelet, on_started).run()
 
 
 class _Lifecycle:
@@ -91,9 +97,16 @@ class _Lifecycle:
         environment: options, API server, clock and recorders of this process.
         driver: finds the node's driver and opens it.
         kubelet: the node's kubelet.
+        on_started: called once the agent has its turn on the node, or waits for it.
     """
 
-    def __init__(self, environment: AgentEnvironment, driver: DriverBackend, kubelet: Kubelet) -> None:
+    def __init__(
+        self,
+        environment: AgentEnvironment,
+        driver: DriverBackend,
+        kubelet: Kubelet,
+        on_started: Callable[[], None],
+    ) -> None:
         options, client = environment.options, environment.client
         clock, rng = environment.clock, environment.rng
         self._environment = environment
@@ -117,6 +130,7 @@ class _Lifecycle:
             clock=clock,
             rng=rng,
         )
+        self._turn = NodeTurn(options.state_dir, clock, on_started)
         #: The agent on the open driver; ``None`` while no driver is open.
         self._components: Components | None = None
         self._node.informer.add_handler(self._handle_node)
@@ -139,15 +153,22 @@ class _Lifecycle:
             group.create_task(_explain_watch_errors(self._markers.follow(self._changes)))
             group.create_task(_explain_watch_errors(self._driver.watch(self._changes)))
             await self._node.informer.wait_synced()
-            while True:
-                nvml_error = ""
-                async with AsyncExitStack() as stack:
-                    opened = await self._gate.open_driver(stack)
-                    if await self._gate.wait_validated(opened):
-                        nvml_error = await self._run_agent(opened)
-                self._gate.note_released()
-                if nvml_error:
-                    await self._gate.report_nvml_failure(nvml_error)
+            await self._turn.take()
+            try:
+                await self._run_on_drivers()
+            finally:
+                self._turn.end()
+
+    async def _run_on_drivers(self) -> None:
+        while True:
+            nvml_error = ""
+            async with AsyncExitStack() as stack:
+                opened = await self._gate.open_driver(stack)
+                if await self._gate.wait_validated(opened):
+                    nvml_error = await self._run_agent(opened)
+            self._gate.note_released()
+            if nvml_error:
+                await self._gate.report_nvml_failure(nvml_error)
 
     async def _run_agent(self, opened: OpenDriver) -> str:
         """Runs an agent on a driver until it must be released; returns NVML's error, empty if NVML did not fail."""
@@ -169,10 +190,17 @@ class _Lifecycle:
                 agent.result()
             _log.info("the driver is released%s", f": {opened.hardware.gone}" if opened.hardware.gone else "")
             await kubelet.close()
+        except asyncio.CancelledError:
+            if self._turn.has_successor:
+                kubelet.hold()
+                await _cancel(agent, release)
+                await self._turn.hand_over()
+            raise
         finally:
             self._components = None
             components.detach()
             await _cancel(agent, release)
+            await kubelet.end()
         await _end_daemons(components)
         return "" if opened.hardware.gone else nvml_error
 
@@ -190,6 +218,7 @@ class _Lifecycle:
                 node = self._node.node()
                 published = node is not None and kubelet.is_published(node.status.allocatable)
                 self._gate.note_advertised(published=published)
+                self._turn.note_serving()
             await self._changes.wait(count)
 
     # State for the HTTP server ----------------------------------------------------------------------------------
@@ -206,6 +235,8 @@ class _Lifecycle:
 
     def unready_reason(self) -> str:
         """See :meth:`~tessera.status_pages.ProcessStatus.unready_reason`."""
+        if self._turn.waiting:
+            return ""
         if self._components is not None:
             return "" if self._components.ready else "cards not read yet"
         return (

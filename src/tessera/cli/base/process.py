@@ -101,3 +101,11 @@ log_option = click.option(
     show_default=True,
     help="Lowest level of log entries to write.",
 )
+
+address_option = click.option(
+    "--http-address",
+    envvar="TESSERA_HTTP_ADDRESS",
+    metavar="ADDRESS",
+    hidden=True,  # a pod has an address of its own; the lab's processes share those of one machine
+    help="Address to listen on.  [default: all]",
+)

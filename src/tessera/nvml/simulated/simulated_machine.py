@@ -267,6 +267,11 @@ class SimulatedMachine:
         """Gives the state for a change from outside of NVML, such as a fault of the hardware."""
         return self._access.change()
 
+    @property
+    def spec(self) -> str:
+        """The cards, as the machine was made with."""
+        return self._access.read().spec
+
     def uuids(self) -> list[GpuUuid]:
         """Returns the cards' UUIDs by index, lost ones included."""
         return [card.uuid for card in self._access.read().cards]

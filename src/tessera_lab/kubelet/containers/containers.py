@@ -9,7 +9,7 @@ create, PreStartContainer) one after another. This module changes records and re
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from tessera.api.names import SIMULATED_RUNTIME
@@ -55,10 +55,12 @@ class PodHost(Protocol):
         """The Allocate responses of device plugins for the container."""
         ...
 
-    def start_real(
-        self, container: str, created: CreatedContainer, log: Callable[[str], None]
-    ) -> asyncio.Task[int] | None:
+    def start_real(self, record: ContainerRecord, created: CreatedContainer) -> asyncio.Task[int] | None:
         """Starts the container as a real process; None if it is not one of Tessera's."""
+        ...
+
+    def reports_readiness(self, created: CreatedContainer) -> bool:
+        """True if the container's process says when it is ready."""
         ...
 
     def start_program(self, record: ContainerRecord, created: CreatedContainer) -> ProgramRun | None:
@@ -208,8 +210,7 @@ class PodContainers:
         await self._clock.sleep(seconds)
 
     async def _process(self, record: ContainerRecord, created: CreatedContainer) -> int:
-        log = record.log.append
-        task = self._host.start_real(record.name, created, log)
+        task = self._host.start_real(record, created)
         if task is None:
             record.log += self._runtime.log_head(created)
             program = self._host.start_program(record, created)
@@ -296,7 +297,8 @@ class PodContainers:
         record.container_id = f"{SIMULATED_RUNTIME}{self._rng.getrandbits(256):064x}"
         record.env = created.env
         record.image_id = self._runtime.images.image_id(created.image)
-        record.started = record.ready = True
+        record.started = True
+        record.ready = not self._host.reports_readiness(created)
         if isinstance(record.state, Terminated):
             record.last = record.state
         record.state = Running(self._clock.now())

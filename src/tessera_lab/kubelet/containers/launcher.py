@@ -65,10 +65,17 @@ class Launcher:
         self._clock = clock
 
     def start_real(
-        self, pod: Json, pod_ip: str, container: str, created: CreatedContainer, log: Callable[[str], None]
+        self,
+        pod: Json,
+        pod_ip: str,
+        container: str,
+        created: CreatedContainer,
+        *,
+        log: Callable[[str], None],
+        ready: Callable[[], None],
     ) -> asyncio.Task[int] | None:
-        """Starts one of Tessera's own processes; None for any other container."""
-        if self._entrypoint is None or not runs_tessera(created.argv):
+        """Starts one of Tessera's own processes; None for any other container, and if its image runs it."""
+        if self._entrypoint is None or not self._is_real(created):
             return None
         context = ContainerContext(
             argv=created.argv,
@@ -78,8 +85,22 @@ class Launcher:
             host=self._node.host(),
             clock=self._clock,
             log=log,
+            ready=ready,
         )
         return asyncio.create_task(exit_code(self._entrypoint, context))
+
+    def reports_readiness(self, created: CreatedContainer) -> bool:
+        """True if the process itself calls ``ready``: an agent, which an update may start beside another one.
+
+        The lab runs no probes of the processes in its own process; all others are ready from their start.
+        """
+        return self._entrypoint is not None and self._is_real(created) and created.argv[1] == "agent"
+
+    def _is_real(self, created: CreatedContainer) -> bool:
+        if not runs_tessera(created.argv):
+            return False
+        image = self.runtime.images.image(created.image)
+        return image is None or not image.has_tessera
 
     def start_program(
         self, pod: Json, pod_ip: str, created: CreatedContainer, log: Callable[[str], None]

@@ -41,12 +41,14 @@ class SimulatedImage(msgspec.Struct, frozen=True, kw_only=True):
         shared_mib: part of the size in layers that all images of its repository share; a node that has one of these
             images does not pull these layers again.
         architectures: the architectures that it exists for, as registries name them.
+        has_tessera: the program runs Tessera's commands too; otherwise the lab runs them itself.
     """
 
     size_mib: float = 0.0
     program: ImageProgram | None = None
     shared_mib: float = 0.0
     architectures: tuple[str, ...] = ("amd64",)
+    has_tessera: bool = False
 
     @property
     def size_bytes(self) -> int:

@@ -6,7 +6,7 @@ deletion with a delete of grace zero, as kubelet does.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from tessera.kube.client.errors import ApiError, Conflict, NotFound
@@ -254,11 +254,20 @@ class PodWorker:
         """The Allocate responses of device plugins for the container."""
         return self._services.devices.allocations(self._uid, container)
 
-    def start_real(
-        self, container: str, created: CreatedContainer, log: Callable[[str], None]
-    ) -> asyncio.Task[int] | None:
+    def start_real(self, record: ContainerRecord, created: CreatedContainer) -> asyncio.Task[int] | None:
         """The container's process if it is run for real."""
-        return self._services.launcher.start_real(self.pod, self._pod_ip, container, created, log)
+
+        def note_ready() -> None:
+            record.ready = True
+            self.note_status_change()
+
+        return self._services.launcher.start_real(
+            self.pod, self._pod_ip, record.name, created, log=record.log.append, ready=note_ready
+        )
+
+    def reports_readiness(self, created: CreatedContainer) -> bool:
+        """True if the container's process says when it is ready."""
+        return self._services.launcher.reports_readiness(created)
 
     def start_program(self, record: ContainerRecord, created: CreatedContainer) -> ProgramRun | None:
         """The run of the image's program, with the container's probes."""

@@ -1,12 +1,12 @@
 """DaemonSet: one pod on every node that its template admits.
 
 As in the real controller, a pod has required affinity on its node's name and tolerates the taints of a failing node. An
-update goes node by node within ``maxUnavailable``, or waits until somebody deletes the pods (OnDelete). ``maxSurge`` is
-not implemented; an event says so. The template's hash is only in the pods' label; there are no ControllerRevision
-objects.
+update goes node by node within ``maxUnavailable``; or with ``maxSurge``, where a node's new pod is available before its
+old one is deleted; or it waits until somebody deletes the pods (OnDelete). The template's hash is only in the pods'
+label; there are no ControllerRevision objects.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tessera.kube.resources import DAEMONSETS, PODS
@@ -93,7 +93,7 @@ class DaemonSetController:
         superfluous = [
             pod
             for name, pods in by_node.items()
-            for pod in (pods[1:] if name in desired else self._unwanted_pods(name, pods))
+            for pod in (surplus_pods(owner, pods) if name in desired else self._unwanted_pods(name, pods))
             if not is_being_deleted(pod)
         ]
         failed = [pod for name in desired for pod in by_node.get(name, ())[:1] if phase(pod) == "Failed"]
@@ -123,17 +123,26 @@ class DaemonSetController:
         if strategy.get("type") == "OnDelete":
             return
         rolling = strategy.get("rollingUpdate") or {}
-        if rolling.get("maxSurge") not in {None, 0, "0", "0%"}:
-            note = "maxSurge is not implemented by the lab; the update keeps to maxUnavailable"
-            self._mirrors.record_event(DAEMONSETS, owner, "NotImplemented", note, warning=True)
-        budget = _unavailable_budget(rolling.get("maxUnavailable", 1), len(desired))
         digest = owner_hash(owner)
         now, minimum = self._mirrors.clock.now(), owner["spec"].get("minReadySeconds") or 0
+
+        def available(pod: Json) -> bool:
+            return available_in(pod, minimum, now) == 0.0
+
+        if surge := _budget(rolling.get("maxSurge", 0), len(desired)):
+            victims, nodes = _plan_surge(digest, surge, {name: by_node.get(name, []) for name in desired}, available)
+            if victims or nodes:
+                gone = [pod["metadata"]["uid"] for pod in victims]
+                self._expectations.expect(key, creations=len(nodes), deletions=gone)
+                await self._pods.delete(key, owner, victims)
+                await self._pods.create(key, owner, lambda index: new_pod(owner, nodes[index]), len(nodes))
+            return
+        budget = _budget(rolling.get("maxUnavailable", 1), len(desired))
         pods = [by_node[name][0] for name in desired if by_node.get(name)]
-        unavailable = len(desired) - sum(available_in(pod, minimum, now) == 0.0 for pod in pods)
+        unavailable = len(desired) - sum(map(available, pods))
         outdated = [pod for pod in pods if labels_of(pod).get(HASH_LABEL) != digest and not is_being_deleted(pod)]
-        lame = [pod for pod in outdated if available_in(pod, minimum, now) != 0.0]
-        sound = [pod for pod in outdated if available_in(pod, minimum, now) == 0.0]
+        lame = [pod for pod in outdated if not available(pod)]
+        sound = [pod for pod in outdated if available(pod)]
         victims = lame + sound[: max(0, budget - unavailable)]
         if victims:
             self._expectations.expect(key, deletions=[pod["metadata"]["uid"] for pod in victims])
@@ -224,7 +233,47 @@ def _by_node(pods: Sequence[Json]) -> dict[str, list[Json]]:
     return found
 
 
-def _unavailable_budget(value: int | str, total: int) -> int:
+def surplus_pods(owner: Json, pods: Sequence[Json]) -> Sequence[Json]:
+    """The pods of one node that are too many: all but the oldest, with maxSurge all but the oldest of each template."""
+    rolling = (owner["spec"].get("updateStrategy") or {}).get("rollingUpdate") or {}
+    if rolling.get("maxSurge") in {None, 0, "0", "0%"}:
+        return pods[1:]
+    digest = owner_hash(owner)
+    return [pod for is_new in (True, False) for pod in _of_template(pods, digest, is_new=is_new)[1:]]
+
+
+def _plan_surge(
+    digest: str, surge: int, by_node: Mapping[str, Sequence[Json]], available: Callable[[Json], bool]
+) -> tuple[list[Json], list[str]]:
+    """Returns old pods beside which a new one is available, and nodes that get a new pod beside their old one.
+
+    Args:
+        digest: hash of the present template.
+        surge: the most nodes with a new pod that is not available yet.
+        by_node: the pods of each node.
+        available: returns true if a pod is available.
+    """
+    victims: list[Json] = []
+    urgent: list[str] = []
+    others: list[str] = []
+    for name, pods in by_node.items():
+        alive = [pod for pod in pods if not is_being_deleted(pod)]
+        new, old = (_of_template(alive, digest, is_new=is_new) for is_new in (True, False))
+        if new and old:
+            surge -= not available(new[0])
+            victims += old if available(new[0]) else ()
+        elif old:
+            (others if available(old[0]) else urgent).append(name)
+    return victims, [*urgent, *others[: max(0, surge)]]
+
+
+def _of_template(pods: Sequence[Json], digest: str, *, is_new: bool) -> list[Json]:
+    return [pod for pod in pods if (labels_of(pod).get(HASH_LABEL) == digest) is is_new]
+
+
+def _budget(value: int | str, total: int) -> int:
     if isinstance(value, int):
         return value
+    if value in {"0", "0%"}:
+        return 0
     return max(1, -(-int(value.removesuffix("%")) * total // 100)) if value.endswith("%") else int(value)

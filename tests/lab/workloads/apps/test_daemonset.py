@@ -107,6 +107,32 @@ def test_an_update_goes_node_by_node(in_lab: InLab, workload: Make) -> None:
     in_lab(story)
 
 
+def test_with_max_surge_a_node_has_its_new_pod_before_its_old_one_goes(in_lab: InLab, workload: Make) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
+        body = workload("d")
+        body["spec"]["updateStrategy"] = {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+        body["spec"]["minReadySeconds"] = 5
+        await up(lab, body, "n1", "n2")
+        await lab.clock.sleep(6)
+        old = {pod["metadata"]["uid"] for pod in await lab.all(PODS)}
+        gaps = []
+        change = {"spec": {"template": {"metadata": {"labels": {"app": "d", "version": "2"}}}}}
+        await lab.api.merge_patch(DAEMONSETS.as_dicts(), "d", change, "default")
+        most = 0
+        for _ in range(200):
+            await lab.clock.sleep(0.1)
+            pods = await lab.all(PODS)
+            most = max(most, len(pods))
+            alive = {pod["spec"].get("nodeName") for pod in pods if pod["status"].get("phase") == "Running"}
+            gaps.append({"n1", "n2"} - alive)
+        assert not any(gaps)
+        assert most == 3
+        assert old.isdisjoint(pod["metadata"]["uid"] for pod in await lab.all(PODS))
+        assert await where(lab) == ["n1", "n2"]
+
+    in_lab(story)
+
+
 def test_a_failed_pod_is_replaced(in_lab: InLab, workload: Make) -> None:
     async def story(lab: ControlPlaneLab) -> None:
         await up(lab, workload("d"), "n1")
