@@ -170,7 +170,8 @@ class DaemonSetController:
         old = owner.get("status") or {}
         status = {name: value for name, value in counts.items() if value or name in required or old.get(name)}
         await self._mirrors.write_status(DAEMONSETS, owner, status)
-        return min((wait for wait in waits if wait), default=None)
+        every = [available_in(pod, minimum, now) for name in desired for pod in by_node.get(name, ())]
+        return min((wait for wait in every if wait), default=None)
 
 
 def pod_template(owner: Json) -> dict[str, Any]:
