@@ -1,0 +1,137 @@
+"""A real Prometheus scrapes the pods of a running lab, with the configuration and the rules that ship.
+
+Debian's Prometheus is built without the discovery of Kubernetes. So the test lists the pods, and gives each port with
+the labels that the discovery would give; the configuration's own rules choose among them.
+"""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from monitoring.alerts import ALERTS, Alert
+from monitoring.boards import BOARDS
+from monitoring.manifests import COMPONENTS, prometheus, rules
+from tests.monitoring.prometheus_server import Prometheus, filled
+from tests.support.ports import free_port
+from tests.support.running_lab import RunningLab
+
+from tessera_lab.daemon.control_socket import send_request
+from tessera_lab.daemon.lab_folder import start, stop
+
+BUSY = {"load": {"low": 0.6, "high": 0.9}, "memory": "40%"}
+SHARE = {"load": 0.2, "memory": "10%"}
+SCENARIO = {
+    "about": "Pods on a slice, a share and a whole card compute, and one pod has no place.",
+    "pods": [
+        {"name": "train", "namespace": "research", "request": {"nvidia.com/mig-3g.40gb": 1}, "use": BUSY},
+        {"name": "share", "namespace": "production", "request": {"nvidia.com/gpu.shared": 1}, "use": SHARE},
+        {"name": "whole", "namespace": "production", "request": {"nvidia.com/gpu": 1}, "use": BUSY},
+        {"name": "large", "namespace": "research", "request": {"nvidia.com/mig-7g.80gb": 2}},
+    ],
+}
+#: Panels about drivers that Tessera installs; the nodes of this lab come with theirs.
+NEEDS_DRIVERS = {
+    "Total by strategy (p50)",
+    "Stopped rollouts",
+    "Next kernels without a driver",
+    "Nodes by state of the change",
+    "Next kernels: 1 has a driver",
+}
+
+
+def targets(lab: RunningLab) -> Sequence[Mapping[str, Any]]:
+    """Each port of each pod of Tessera, with the labels of Prometheus's discovery."""
+    return [
+        {
+            "targets": [f"{pod['status']['podIP']}:{port['containerPort']}"],
+            "labels": {
+                "__meta_kubernetes_pod_label_app_kubernetes_io_name": pod["metadata"]["labels"][
+                    "app.kubernetes.io/name"
+                ],
+                "__meta_kubernetes_pod_container_port_name": port["name"],
+                "__meta_kubernetes_pod_node_name": pod["spec"]["nodeName"],
+            },
+        }
+        for pod in lab.get("pods", "-n", "tessera-system")["items"]
+        for container in pod["spec"]["containers"]
+        for port in container.get("ports", ())
+    ]
+
+
+def configuration(lab: RunningLab) -> dict[str, Any]:
+    """The configuration that ships, with the lab's pods for the discovery."""
+    made = json.loads(json.dumps(prometheus()))
+    made["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    for job in made["scrape_configs"]:
+        del job["kubernetes_sd_configs"]
+        job["static_configs"] = targets(lab)
+    return dict(made)
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[RunningLab]:
+    top = Path(tempfile.mkdtemp(prefix="tl-", dir="/tmp"))
+    try:
+        running = RunningLab(start(top / "lab", ["--nodes", "1xH100-80GB,1xH100-80GB,1xT4", "--mig-config", ""]))
+        running.kubectl("label", "node", "node-1", "nvidia.com/mig.config=dynamic")
+        running.kubectl("label", "node", "node-3", "nvidia.com/device-plugin.config=slice-4")
+        send_request(running.folder, "scenario", json.dumps({"name": "busy", "text": json.dumps(SCENARIO)}))
+        yield running
+    finally:
+        stop(top / "lab")
+        shutil.rmtree(top, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def server(lab: RunningLab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    folder = tmp_path_factory.mktemp("prometheus")
+    (folder / "prometheus.yaml").write_text(yaml.safe_dump(configuration(lab)), encoding="utf-8")
+    (folder / "rules.yaml").write_text(yaml.safe_dump(rules()), encoding="utf-8")
+    started = Prometheus(folder, free_port())
+    try:
+        started.wait_for("tessera:namespace_gpu_wasted:rate5m and on () (count(tessera_pod_gpu_busy_ratio) == 3)")
+        started.wait_for("count(tessera:gpu_energy_joules:rate5m) == 3 and on () (tessera_pods_waiting > 0)")
+        yield started
+    finally:
+        started.close()
+
+
+def test_every_target_of_every_component_is_read(server: Prometheus) -> None:
+    assert {each["metric"]["job"] for each in server.query("up == 1")} == set(COMPONENTS)
+    assert server.query("up == 0") == []
+
+
+def test_each_query_of_each_board_has_data_on_the_lab(server: Prometheus) -> None:
+    for board in BOARDS:
+        for panel in (panel for _, panels in board.rows for panel in panels):
+            for query in panel.queries:
+                expr = filled(query.expr)
+                if query.absent or panel.title in NEEDS_DRIVERS:
+                    assert not server.query(expr), f"{board.uid}: {panel.title} has data: {expr}"
+                else:
+                    server.wait_for(expr)  # a quantile is NaN where nothing happened in the last minute
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
+def test_no_alert_is_about_the_healthy_cards_of_the_lab(server: Prometheus, alert: Alert) -> None:
+    assert not server.query(alert.expr)
+
+
+def test_series_of_pods_name_the_pods_of_the_lab(server: Prometheus) -> None:
+    held = server.query("tessera_pod_gpu_share_ratio")
+    found = {each["metric"]["kind"]: (each["metric"]["namespace"], each["metric"]["node"]) for each in held}
+    assert found == {
+        "slice": ("research", "node-1"),
+        "whole": ("production", "node-2"),
+        "time-slicing": ("production", "node-3"),
+    }
+
+
+def test_the_waiting_pod_is_counted_with_its_reason(server: Prometheus) -> None:
+    waiting = server.query("tessera_pods_waiting > 0")
+    assert [float(each["value"][1]) for each in waiting] == [1.0]
