@@ -1,6 +1,10 @@
-"""Every form of installation makes the same objects: kustomize, the chart by the real Helm, ``tessera install``."""
+"""Every form of installation makes the same objects.
+
+The forms are kustomize, the chart by the real Helm, ``tessera install``, and the OLM bundle with its operator.
+"""
 
 import os
+import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,8 +12,12 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
+from bundle.check.reading import CSV_KIND, read_bundle
+from bundle.files import FOLDER
 from tests.charts.conftest import Helm, Key, Manifest, by_name, install, is_hook, leaves
 
+from tessera.cli.install.operator_process import operated_objects
+from tessera.cli.install.operator_settings import read_choices
 from tessera.cli.install.protections import PROTECTIONS
 
 ROOT = Path(__file__).parents[2]
@@ -72,11 +80,15 @@ def kustomize(overlay: Mapping[str, Sequence[str]], folder: Path) -> list[Manife
 
 def every_form(case: Case, helm: Helm, folder: Path) -> dict[str, dict[Key, Manifest]]:
     """The objects of each form."""
+    settings = read_choices({"options": shlex.join(case.arguments)}, "")
+    operated = operated_objects(settings)
+    bundled = [each for each in read_bundle(FOLDER).objects if each["kind"] != CSV_KIND]
     release = helm.template({"tessera": case.values}, "kube-system")
     return {
         "kustomize": by_name(kustomize(case.overlay, folder)),
         "chart": by_name([each for each in release if not is_hook(each)]),
         "install": by_name(install(folder, *case.arguments)),
+        "bundle": by_name([*map(dict, bundled), *operated]),
     }
 
 

@@ -1,4 +1,7 @@
-"""The rights that ``deploy/rbac.yaml`` grants are those that the source asks for: no call without one, none unused."""
+"""The rights that ``deploy/rbac.yaml`` grants are those that the source asks for: no call without one, none unused.
+
+Each other form of installation grants the same.
+"""
 
 import ast
 from collections.abc import Iterator
@@ -6,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.deploy.conftest import ROOT, Installation, Obj, rendered
+from tests.deploy.conftest import FORMS, ROOT, Installation, Obj, rendered, rendered_form
 
 import tessera
 from tessera.api import instaslice
@@ -99,6 +102,23 @@ def roles_of(installation: Installation, account: str) -> Iterator[Obj]:
 @pytest.mark.parametrize("process", MADE_OF)
 def test_every_call_has_its_right_and_every_right_its_call(process: str) -> None:
     assert set(granted(rendered("deploy"), process)) == set(asked(process))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("process", MADE_OF)
+def test_every_form_of_installation_grants_the_rights_of_the_calls(process: str, form: str) -> None:
+    assert set(granted(rendered_form(form), process)) == set(asked(process))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_confines_the_accounts_by_the_same_policies(form: str) -> None:
+    kinds = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
+    wanted = {each["metadata"]["name"]: each["spec"] for each in rendered("deploy").of_kind(kinds[0])}
+    assert {each["metadata"]["name"]: each["spec"] for each in rendered_form(form).of_kind(kinds[0])} == wanted
+    bound = {
+        each["spec"]["policyName"]: each["spec"]["validationActions"] for each in rendered_form(form).of_kind(kinds[1])
+    }
+    assert bound == {key: ["Deny"] for key in wanted}
 
 
 @pytest.mark.parametrize("process", MADE_OF)

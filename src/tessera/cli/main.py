@@ -41,6 +41,10 @@ COMMANDS: Table = {
         "Run the admission webhook: holds pods that request slices until they have a node.",
     ),
     "agent": ("tessera.cli.agent", "Run the node's process: slices and shares cards, and offers them to kubelet."),
+    "operator": (
+        "tessera.cli.install.operator",
+        "Run the operator of the OLM bundle: keeps an installation as it was set.",
+    ),
     "wait-for": ("tessera.cli.wait_for", "Wait on a node until its driver, toolkit or cards are ready."),
     "debug": ("tessera.cli.debug", "Fetch the decisions of a process, and replay them."),
     "validate": ("tessera.cli.validate", "Run a small CUDA program on every card of this node."),

@@ -56,3 +56,9 @@ NAMES_COMPARED = Limit(
     "names of a cluster that a mistyped one is compared with",
     "these comparisons take some 25 ms; names beyond are not suggested",
 )
+INSTALL_OPTIONS = Limit(
+    16_384,
+    "characters",
+    "options of `tessera install` in the ConfigMap of `tessera operator`",
+    "all options together have some hundred",
+)

@@ -1,14 +1,17 @@
 """Tessera's own commands as the lab runs them: in its process, with the production parsers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import click
+import msgspec
 
 from tessera.cli import agent, controller, webhook
+from tessera.cli.install import operator
 from tessera.cli.install.drivers import apply_choice, parse_choice
+from tessera.cli.install.operator_process import Operator
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
-from tessera_lab.installation.install import TesseraCommands
+from tessera_lab.installation.install import OperatorSeat, TesseraCommands
 
 
 def own_commands() -> TesseraCommands:
@@ -18,7 +21,17 @@ def own_commands() -> TesseraCommands:
         controller=controller.parse_options,
         webhook=webhook.parse_options,
         driver=_run_driver,
+        operator=_run_operator,
     )
+
+
+async def _run_operator(
+    arguments: Sequence[str], environment: Mapping[str, str], seat: OperatorSeat, client: Client
+) -> None:
+    """Runs ``tessera operator``."""
+    options = operator.parse_options(arguments, environment)
+    place = {"http_address": seat.address} if seat.address else {"http_port": None}
+    await Operator(msgspec.structs.replace(options, **place), client, seat.clock, seat.rng).run()
 
 
 async def _run_driver(arguments: Sequence[str], client: Client, clock: Clock, log: Callable[[str], None]) -> None:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -50,6 +50,37 @@ Parsed = Callable[[Sequence[str], Mapping[str, str]], Any]
 Runs = Callable[[Sequence[str], Client, Clock, Callable[[str], None]], Awaitable[None]]
 
 
+class RunsOperator(Protocol):
+    """Runs ``tessera operator`` until cancelled."""
+
+    async def __call__(
+        self, arguments: Sequence[str], environment: Mapping[str, str], seat: "OperatorSeat", client: Client
+    ) -> None:
+        """See the class.
+
+        Args:
+            arguments: the container's arguments.
+            environment: its environment.
+            seat: what the lab gives it.
+            client: the API server, under the container's account.
+        """
+        ...
+
+
+class OperatorSeat(msgspec.Struct, frozen=True):
+    """What the lab gives an operator besides its arguments.
+
+    Attributes:
+        clock: gives the time.
+        rng: for jitter.
+        address: address of its health pages; None if it cannot listen.
+    """
+
+    clock: Clock
+    rng: random.Random
+    address: str | None
+
+
 class TesseraCommands(msgspec.Struct, frozen=True):
     """Parsers of each process's arguments and environment; the command line injects its own parsers.
 
@@ -58,12 +89,14 @@ class TesseraCommands(msgspec.Struct, frozen=True):
         controller: parser of ``tessera controller``.
         webhook: parser of ``tessera webhook``.
         driver: runs ``tessera driver apply``.
+        operator: runs ``tessera operator``.
     """
 
     agent: Parsed
     controller: Parsed
     webhook: Parsed
     driver: Runs
+    operator: RunsOperator
 
 
 def build_entrypoint(commands: TesseraCommands) -> "Callable[[SimulatedCluster], Entrypoint]":
@@ -89,6 +122,9 @@ def build_entrypoint(commands: TesseraCommands) -> "Callable[[SimulatedCluster],
                         )
                     case "driver":
                         await commands.driver(context.argv[2:], client, context.clock, context.log)
+                    case "operator":
+                        seat = OperatorSeat(context.clock, rng, context.pod.ip if _listens(context) else None)
+                        await commands.operator(context.argv[2:], context.env, seat, client)
                     case _:
                         options_: WebhookOptions = commands.webhook(context.argv[2:], context.env)
                         await _webhook(cluster, options_, context, client, rng)

@@ -1,7 +1,6 @@
 """``tessera install``: applies the manifests of ``deploy/``, with the settings of NVIDIA's operator if it is given."""
 
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,19 +8,11 @@ import click
 
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say, say_document
-from tessera.cli.base.controller_options import (
-    build_arguments,
-    build_options,
-    pop_build_settings,
-    pop_site,
-    site_arguments,
-    site_options,
-)
-from tessera.cli.base.inputs import check_cards
+from tessera.cli.base.controller_options import build_options, site_options
+from tessera.cli.base.inputs import check_cards, display_name, read_text
 from tessera.text import one_line
 
 if TYPE_CHECKING:
-    from tessera.api.problems import Notice
     from tessera.cli.install.manifests import InstallChoices
 
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True)
@@ -143,24 +134,11 @@ def _networks(_context: click.Context, _parameter: click.Parameter, texts: tuple
 def command(
     *,
     values: Path | None,
-    namespace: str | None,
-    image: str | None,
-    evict: bool,
-    memory_limits: str | None,
-    simulate: str | None,
-    drivers: bool | None,
-    replace_failed: int,
-    device_access: str,
-    device_namespaces: tuple[str, ...],
-    pull_secrets: tuple[str, ...],
-    api_servers: tuple[str, ...],
-    without: tuple[str, ...],
-    openshift: bool | None,
     dry_run: bool,
     output: str | None,
     kubeconfig: Path | None,
     context: str | None,
-    **controllers: Any,
+    **options: Any,
 ) -> None:
     """Install Tessera, or change the options of an installation.
 
@@ -201,57 +179,16 @@ def command(
       tessera install --values values.yaml --registry-ca authority.crt --startup-deadline 20m
       tessera install --image localhost/tessera:0.1.0 --simulate 4xA100-40GB
     """
-    choices, notices = _choices(
-        values,
-        namespace,
-        image=image or "",
-        evict=evict,
-        memory_limits=memory_limits or "",
-        simulate=simulate or "",
-        drivers=drivers,
-        replace_failed=replace_failed,
-        device_access=device_access,
-        device_namespaces=device_namespaces,
-        pull_secrets=pull_secrets,
-        api_servers=api_servers,
-        without=without,
-        openshift=bool(openshift),
-        **_controller_choices(controllers),
-    )
+    from tessera.cli.install.choices import choices_from
+
+    file = None if values is None else (read_text(values), display_name(values))
+    choices, notices = choices_from(options, file)
     for notice in notices:
         say(f"note: {notice}", err=True)
     if output is not None:
         _show(choices)
         return
-    asyncio.run(_install(choices, dry_run, kubeconfig, context, detect=openshift is None))
-
-
-def _choices(
-    values: Path | None, namespace: str | None, drivers: bool | None, **others: Any
-) -> "tuple[InstallChoices, Sequence[Notice]]":
-    from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
-    from tessera.cli.install.manifests import InstallChoices
-    from tessera.cli.install.settings import driver_objects, read_file
-
-    settings = None if values is None else read_file(values, drivers)
-    where = namespace or (settings.namespace if settings else "") or SYSTEM_NAMESPACE
-    objects, notices = driver_objects(settings, drivers)
-    choices = InstallChoices(settings=settings, namespace=where, drivers=objects, ask_for_drivers=drivers, **others)
-    return choices, notices
-
-
-def _controller_choices(values: dict[str, Any]) -> dict[str, Any]:
-    """The choices about the controller. Builds trust the same authorities, unless they have their own ConfigMap."""
-    import msgspec
-
-    from tessera.cli.install.manifests import CONFIG_MAP
-    from tessera.driver.registry.credentials import read_authorities
-
-    site, builds = pop_site(values), pop_build_settings(values)
-    authorities = read_authorities(site.registry_ca) if site.registry_ca else ""
-    if authorities and not builds.ca_config_map:
-        builds = msgspec.structs.replace(builds, ca_config_map=CONFIG_MAP)
-    return {"site": (*site_arguments(site), *build_arguments(builds)), "authorities": authorities}
+    asyncio.run(_install(choices, dry_run, kubeconfig, context))
 
 
 def _show(choices: "InstallChoices") -> None:
@@ -262,19 +199,14 @@ def _show(choices: "InstallChoices") -> None:
     say_document(yaml.safe_dump_all(render(choices), sort_keys=False, width=120, explicit_start=True))
 
 
-async def _install(
-    choices: "InstallChoices", dry: bool, kubeconfig: Path | None, context: str | None, *, detect: bool
-) -> None:
-    import msgspec
-
+async def _install(choices: "InstallChoices", dry: bool, kubeconfig: Path | None, context: str | None) -> None:
     from tessera.cli.install.apply import FIELD_MANAGER, apply_all, next_steps, result_line, summary_line
-    from tessera.cli.install.preflight import is_openshift, missing_namespace, warnings
+    from tessera.cli.install.preflight import ask_cluster, missing_namespace, warnings
     from tessera.cli.install.rendering import render
     from tessera.clock import SystemClock
 
     async with connect(FIELD_MANAGER, kubeconfig, context) as client:
-        if detect and await is_openshift(client):
-            choices = msgspec.structs.replace(choices, openshift=True)
+        choices = await ask_cluster(client, choices)
         objects = render(choices)
         missing = await missing_namespace(client, choices)
         if missing and all(each["metadata"]["name"] != missing for each in objects if each["kind"] == "Namespace"):

@@ -120,7 +120,7 @@ class InstallChoices(msgspec.Struct, frozen=True, kw_only=True):
         pull_secrets: image pull secrets that the controller may read, besides those that ``drivers`` name.
         api_servers: addresses of the API servers as CIDRs; empty leaves the webhook's port open to all addresses.
         without: protections to leave out.
-        openshift: True if the cluster has OpenShift's security context constraints.
+        openshift: True if the cluster has OpenShift's security context constraints; None to ask it.
     """
 
     settings: OperatorSettings | None = None
@@ -139,7 +139,7 @@ class InstallChoices(msgspec.Struct, frozen=True, kw_only=True):
     pull_secrets: Sequence[str] = ()
     api_servers: Sequence[str] = ()
     without: Sequence[str] = ()
-    openshift: bool = False
+    openshift: bool | None = None
 
     @property
     def may_evict(self) -> bool:

@@ -2,6 +2,8 @@
 
 from collections.abc import AsyncIterator
 
+import msgspec
+
 from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.cli.install.apply import driver_objects, list_objects
 from tessera.cli.install.manifests import InstallChoices
@@ -23,13 +25,15 @@ CONFLICTS = {
 _UNTIL_THEN = ("cards are offered whole", "only the generated layouts are known (all-disabled, all-1g.5gb, ...)")
 
 
-async def is_openshift(client: Client) -> bool:
-    """Returns True if the API server has OpenShift's security context constraints."""
+async def ask_cluster(client: Client, choices: InstallChoices) -> InstallChoices:
+    """The choices with the cluster's own answer where the user left it open: if it is OpenShift."""
+    if choices.openshift is not None:
+        return choices
     try:
         await client.request("GET", _CONSTRAINTS)
     except NotFound:
-        return False
-    return True
+        return msgspec.structs.replace(choices, openshift=False)
+    return msgspec.structs.replace(choices, openshift=True)
 
 
 async def missing_namespace(client: Client, choices: InstallChoices) -> str:

@@ -244,20 +244,29 @@ def read_authorities(file: Path) -> str:
     Raises:
         AuthoritiesError: the file has no certificate, has one that cannot be read, or is too large.
     """
+    return parse_authorities(_read_bounded(file), str(file))
+
+
+def parse_authorities(data: bytes, name: str) -> str:
+    """As :func:`read_authorities`, of a text; ``name`` stands for the file in errors."""
     from cryptography.hazmat.primitives.serialization import Encoding
     from cryptography.x509 import load_pem_x509_certificates
 
-    data = _read_bounded(file)
+    if len(data) > REGISTRY_AUTHORITIES:
+        raise AuthoritiesError(
+            f"{name} is too long: {REGISTRY_AUTHORITIES} are allowed; name the authorities of your registries only,"
+            " the system's are trusted anyway"
+        )
     if _BEGIN not in data:
         raise AuthoritiesError(
-            f"{file} has no certificate in PEM ({_BEGIN.decode()}); one in DER becomes one by:"
-            f" openssl x509 -inform der -in {file} -out ca.crt"
+            f"{name} has no certificate in PEM ({_BEGIN.decode()}); one in DER becomes one by:"
+            f" openssl x509 -inform der -in {name} -out ca.crt"
         )
     try:
         found = load_pem_x509_certificates(data)
     except ValueError as error:
         raise AuthoritiesError(
-            f"{file} has a certificate that is damaged or not whole; get it from the authority again"
+            f"{name} has a certificate that is damaged or not whole; get it from the authority again"
         ) from error
     return "".join(each.public_bytes(Encoding.PEM).decode("ascii") for each in found)
 
@@ -270,9 +279,4 @@ def _read_bounded(file: Path) -> bytes:
         raise AuthoritiesError(
             f"{file} cannot be read ({(error.strerror or str(error)).lower()}); name a file of certificates in PEM"
         ) from error
-    if len(data) > REGISTRY_AUTHORITIES:
-        raise AuthoritiesError(
-            f"{file} is too long: {REGISTRY_AUTHORITIES} are allowed; name the authorities of your registries only,"
-            " the system's are trusted anyway"
-        )
     return data

@@ -1,0 +1,59 @@
+"""The choices of an installation, from the options of ``tessera install``.
+
+The command has them as words, ``tessera operator`` has the same words in a ConfigMap.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
+from tessera.api.problems import Notice
+from tessera.cli.base.controller_options import build_arguments, pop_build_settings, pop_site, site_arguments
+from tessera.cli.install.manifests import CONFIG_MAP, InstallChoices
+from tessera.cli.install.settings import driver_objects, read_text_settings
+from tessera.driver.registry.credentials import read_authorities
+
+#: A file of NVIDIA's settings: its text, and its name in messages.
+SettingsFile = tuple[str, str]
+
+
+def choices_from(
+    options: Mapping[str, Any], file: SettingsFile | None, authorities: str = ""
+) -> tuple[InstallChoices, Sequence[Notice]]:
+    """Returns the choices, and notices on settings of the file that have no effect.
+
+    Args:
+        options: values of the options by their names, without those that name a file or a cluster.
+        file: settings of NVIDIA's operator; None for none.
+        authorities: certificate authorities of registries, PEM, in place of those of ``--registry-ca``.
+
+    Raises:
+        CommandError: the file has mistakes; all of them are listed.
+        AuthoritiesError: the file of ``--registry-ca`` cannot be used.
+    """
+    given = dict(options)
+    drivers, namespace = given.pop("drivers"), given.pop("namespace")
+    settings = None if file is None else read_text_settings(*file, drivers)
+    objects, notices = driver_objects(settings, drivers)
+    controller = _controller_choices(given, authorities)
+    others = {**given, **{name: given[name] or "" for name in ("image", "memory_limits", "simulate")}}
+    choices = InstallChoices(
+        settings=settings,
+        namespace=namespace or (settings.namespace if settings else "") or SYSTEM_NAMESPACE,
+        drivers=objects,
+        ask_for_drivers=drivers,
+        **controller,
+        **others,
+    )
+    return choices, notices
+
+
+def _controller_choices(values: dict[str, Any], authorities: str) -> dict[str, Any]:
+    """The choices about the controller. Builds trust the same authorities, unless they have their own ConfigMap."""
+    site, builds = pop_site(values), pop_build_settings(values)
+    trusted = authorities or (read_authorities(site.registry_ca) if site.registry_ca else "")
+    if trusted and not builds.ca_config_map:
+        builds = msgspec.structs.replace(builds, ca_config_map=CONFIG_MAP)
+    return {"site": (*site_arguments(site), *build_arguments(builds)), "authorities": trusted}

@@ -1,0 +1,197 @@
+"""The process of ``tessera operator``: applies Tessera's objects whenever its settings change, and from time to time.
+
+Rules:
+
+- The objects are those of ``tessera install`` with the same options, applied in the same way. So changes by others are
+  undone at the next round, and objects that a setting no longer needs are deleted.
+- The objects that the bundle has belong to the Operator Lifecycle Manager; the operator leaves them alone.
+- Settings with a mistake change nothing: what was applied before stays.
+- A failed round is repeated after a pause that grows. Each round begins anew, so the process may end at any moment.
+- The process is ready while its last round succeeded; ``/readyz`` says why it is not. The Operator Lifecycle Manager
+  shows an operator that is not ready as failed.
+
+Two operators would overwrite each other's objects for a moment, so the Deployment of the bundle ends the old pod before
+it starts a new one.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from tessera.cli.base.connection import CommandError
+from tessera.cli.install.apply import apply_all, result_line
+from tessera.cli.install.manifests import InstallChoices, Manifest
+from tessera.cli.install.operator_settings import read_choices
+from tessera.cli.install.preflight import ask_cluster, missing_namespace
+from tessera.cli.install.rendering import render
+from tessera.clock import Clock, until_set
+from tessera.errors import UserError
+from tessera.kube.backoff import Backoff
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError
+from tessera.kube.resources import CONFIGMAPS, ConfigMap
+from tessera.kube.watch.informer import Informer
+from tessera.status_pages import serve_status
+from tessera.text import one_line
+
+_log = logging.getLogger(__name__)
+
+#: Definitions that the bundle has. Those of NVIDIA's kinds are not among them: where NVIDIA's operator is installed by
+#: the Operator Lifecycle Manager too, two bundles would own them, which it refuses.
+_DEFINITIONS = frozenset({"instaslices.inference.redhat.com"})
+
+#: Longest seconds between two rounds.
+PERIOD = 60.0
+
+
+class OperatorOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of ``tessera operator``.
+
+    Attributes:
+        namespace: namespace of the settings.
+        config_map: name of the ConfigMap with the settings.
+        image: image of all pods; empty for the image of the manifests.
+        http_port: port of the health pages; None for none.
+        http_address: address of the health pages; None for all.
+    """
+
+    namespace: str
+    config_map: str
+    image: str = ""
+    http_port: int | None = None
+    http_address: str | None = None
+
+
+def operated_objects(choices: InstallChoices) -> list[Manifest]:
+    """The objects that the operator applies."""
+    objects = render(choices)
+    bundled = bundled_objects(objects)
+    return [each for each in objects if each not in bundled]
+
+
+def bundled_objects(objects: Sequence[Manifest]) -> list[Manifest]:
+    """The objects that the bundle itself has, which the Operator Lifecycle Manager makes.
+
+    These are the definition of Instaslice, and the ClusterRoles that no account of Tessera has, which are for people:
+    to make them, the operator would need all their rights itself.
+    """
+    bindings = ("RoleBinding", "ClusterRoleBinding")
+    bound = {each["roleRef"]["name"] for each in objects if each["kind"] in bindings}
+    return [
+        each
+        for each in objects
+        if each["metadata"]["name"] in _DEFINITIONS
+        or (each["kind"] == "ClusterRole" and each["metadata"]["name"] not in bound)
+    ]
+
+
+class Operator:
+    """One operator; a :class:`~tessera.status_pages.ProcessStatus`.
+
+    Args:
+        options: its options.
+        client: the API server.
+        clock: gives the time.
+        rng: for jitter; seeded in tests.
+    """
+
+    def __init__(self, options: OperatorOptions, client: Client, clock: Clock, rng: random.Random) -> None:
+        self._options = options
+        self._client = client
+        self._clock = clock
+        self._backoff = Backoff(rng, shortest=1.0, longest=PERIOD)
+        self._changed = asyncio.Event()
+        self._unready_reason = "the objects have not been applied yet"
+        self._settings = Informer(
+            client,
+            CONFIGMAPS,
+            clock=clock,
+            rng=rng,
+            namespace=options.namespace,
+            field_selector=f"metadata.name={options.config_map}",
+        )
+        self._settings.add_handler(lambda _event: self._changed.set())
+
+    @property
+    def _place(self) -> str:
+        return f"ConfigMap {self._options.namespace}/{self._options.config_map}"
+
+    def metrics_text(self) -> bytes:
+        """See :meth:`~tessera.status_pages.ProcessStatus.metrics_text`; an operator has no metrics."""
+        return b""
+
+    def unready_reason(self) -> str:
+        """See :meth:`~tessera.status_pages.ProcessStatus.unready_reason`."""
+        return self._unready_reason
+
+    async def run(self) -> None:
+        """Applies the objects until cancelled."""
+        options = self._options
+        async with asyncio.TaskGroup() as group:
+            if options.http_port is not None:
+                group.create_task(serve_status(self, options.http_port, address=options.http_address))
+            group.create_task(self._settings.run())
+            await self._wait_settings()
+            while True:
+                self._changed.clear()
+                await until_set(self._changed, await self._round())
+
+    async def _wait_settings(self) -> None:
+        """Waits until the settings are read: with settings that it cannot read, the operator applies nothing."""
+        await self._settings.reflector.attempted.wait()
+        if not self._settings.synced:
+            self._report(f"{self._place} cannot be read: {one_line(self._settings.reflector.error, 1_000)}")
+            await self._settings.wait_synced()
+
+    async def _round(self) -> float:
+        """Applies the objects once; returns the seconds until the next round."""
+        try:
+            await self.apply(self._data())
+        except (ApiError, CommandError, UserError, OSError, TimeoutError) as error:
+            self._report(one_line(error, 1_000))
+            return self._backoff.next()
+        self._report("")
+        self._backoff.reset()
+        return PERIOD
+
+    async def apply(self, data: Mapping[str, str]) -> None:
+        """Applies the objects once.
+
+        Args:
+            data: the settings.
+
+        Raises:
+            CommandError: the settings have a mistake, or name a namespace that is missing.
+            ApiError: the API server refused an object; the objects before it are applied.
+        """
+        choices = await ask_cluster(self._client, self._choices(data))
+        missing = await missing_namespace(self._client, choices)
+        if missing:
+            raise CommandError(
+                f'there is no namespace "{missing}" for the ConfigMaps that the settings name; create it'
+            )
+        async for done in apply_all(
+            self._client, self._clock, operated_objects(choices), drivers=choices.ask_for_drivers
+        ):
+            if line := result_line(done, dry=False):
+                _log.info("%s", line)
+
+    def _choices(self, data: Mapping[str, str]) -> InstallChoices:
+        try:
+            return read_choices(data, self._options.image)
+        except (CommandError, UserError) as error:
+            raise CommandError(f"{self._place}: {str(error).removeprefix('error: ')}") from error
+
+    def _data(self) -> Mapping[str, str]:
+        found: ConfigMap | None = next(iter(self._settings.cache.values()), None)
+        return found.data if found is not None else {}
+
+    def _report(self, problem: str) -> None:
+        if problem and problem != self._unready_reason:
+            _log.error("not applied: %s", problem)
+        elif not problem and self._unready_reason:
+            _log.info("all objects are applied")
+        self._unready_reason = problem

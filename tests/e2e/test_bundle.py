@@ -1,0 +1,91 @@
+"""The OLM bundle on a lab: a stand-in for OLM makes what the bundle has, the operator in it makes the rest.
+
+The names are those of the article on the dynamic accelerator slicer: ``oc new-project instaslice-system``, then
+``operator-sdk run bundle ... -n instaslice-system``.
+"""
+
+from typing import Any
+
+import pytest
+from bundle.files import FOLDER
+from tests.support.olm_stand_in import OlmStandIn
+from tests.support.running_lab import RunningLab
+
+from tessera.manifests import install_manifests
+
+NAMESPACE = "instaslice-system"
+SETTINGS = ("configmap/tessera-install", "-n", NAMESPACE)
+
+
+@pytest.fixture(scope="module")
+def lab_arguments() -> list[str]:
+    return ["--no-tessera", "--nodes", "4xA100-40GB"]
+
+
+@pytest.fixture(scope="module")
+def olm(cluster: RunningLab) -> OlmStandIn:
+    cluster.kubectl("create", "namespace", NAMESPACE)
+    stand_in = OlmStandIn(cluster, FOLDER, NAMESPACE)
+    stand_in.install()
+    cluster.eventually(lambda: stand_in.phase() == "Succeeded")
+    # The lab asks no container if it is ready, so the phase says only that the operator runs.
+    last = "mutatingwebhookconfiguration", "tessera-webhook"
+    cluster.eventually(lambda: cluster.run("kubectl", "get", *last).returncode == 0)
+    return stand_in
+
+
+def policies(cluster: RunningLab) -> set[str]:
+    return {each["metadata"]["name"] for each in cluster.get("networkpolicy", "-n", "tessera-system")["items"]}
+
+
+def options(cluster: RunningLab, text: str) -> None:
+    settings = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"options": text}}
+    metadata = {"name": "tessera-install", "namespace": NAMESPACE}
+    cluster.kubectl("apply", "-f", "-", manifest={**settings, "metadata": metadata})
+
+
+@pytest.mark.usefixtures("olm")
+def test_a_pod_gets_its_slice_and_the_instaslice_shows_it(cluster: RunningLab) -> None:
+    cluster.kubectl("rollout", "status", "daemonset/tessera-agent", "-n", "tessera-system", "--timeout=180s")
+    for name in ("tessera-controller", "tessera-webhook"):
+        cluster.kubectl("rollout", "status", f"deployment/{name}", "-n", "tessera-system", "--timeout=180s")
+    cluster.eventually(lambda: cluster.get("instaslices", "-n", NAMESPACE)["items"])
+    cluster.kubectl("apply", "-n", NAMESPACE, "-f", "-", manifest=cluster.pod("vllm", {"nvidia.com/mig-3g.20gb": 1}))
+    cluster.kubectl("wait", "pod/vllm", "-n", NAMESPACE, "--for=condition=Ready", "--timeout=180s")
+    uid = cluster.get("pod", "vllm", "-n", NAMESPACE)["metadata"]["uid"]
+    assert cluster.slices("node-1")[uid]["allocationStatus"] == {
+        "allocationStatusController": "ungated",
+        "allocationStatusDaemonset": "created",
+    }
+
+
+@pytest.mark.usefixtures("olm")
+def test_every_object_of_deploy_is_there_and_the_webhook_has_its_conditions(cluster: RunningLab) -> None:
+    for each in install_manifests():
+        place = ["-n", each["metadata"]["namespace"]] if "namespace" in each["metadata"] else []
+        found = cluster.get(f"{each['kind']}.{each['apiVersion'].rpartition('/')[0]}", each["metadata"]["name"], *place)
+        assert found["metadata"]["name"] == each["metadata"]["name"]
+    (wanted,) = (each for each in install_manifests() if each["kind"] == "MutatingWebhookConfiguration")
+    hooks = cluster.get("mutatingwebhookconfiguration", "tessera-webhook")["webhooks"]
+    assert [each["matchConditions"] for each in hooks] == [each["matchConditions"] for each in wanted["webhooks"]]
+
+
+@pytest.mark.usefixtures("olm")
+def test_settings_change_the_objects(cluster: RunningLab) -> None:
+    assert policies(cluster) == {"tessera-agent", "tessera-controller", "tessera-webhook"}
+    options(cluster, "--without network-policies  # the cluster's mesh has its own\n")
+    assert cluster.eventually(lambda: not policies(cluster))
+    cluster.kubectl("delete", *SETTINGS)
+    assert cluster.eventually(lambda: len(policies(cluster)) == 3)
+
+
+@pytest.mark.usefixtures("olm")
+def test_what_others_delete_or_change_comes_back(cluster: RunningLab) -> None:
+    cluster.kubectl("delete", "validatingadmissionpolicybinding", "tessera-agent")
+    options(cluster, "# any change starts a round; else the next one comes within a minute\n")
+
+    def bound() -> Any:
+        return cluster.run("kubectl", "get", "validatingadmissionpolicybinding", "tessera-agent").returncode == 0
+
+    assert cluster.eventually(bound)
+    cluster.kubectl("delete", *SETTINGS)
