@@ -6,7 +6,19 @@ from pathlib import Path
 from types import ModuleType
 
 from tessera import limits
-from tessera.limits import Limit, access, drivers, messages, nodes, planning, pods, processes, provisioning, settings
+from tessera.limits import (
+    Limit,
+    access,
+    drivers,
+    messages,
+    nodes,
+    planning,
+    pods,
+    processes,
+    provisioning,
+    settings,
+    support,
+)
 from tessera_lab import limits as lab
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +37,7 @@ TABLES: dict[str, ModuleType] = {
     "Visitors of the page in the cluster": access,
     "Drivers and registries": drivers,
     "Provisioning records and reports": provisioning,
+    "Support archives": support,
     "The lab": lab,
 }
 

@@ -21,12 +21,19 @@ FORBIDDEN = Refusal("Error from server (Forbidden): no")
 MISSING = Refusal("Error from server (NotFound): none", missing=True)
 
 
-def node(name: str = "n1", *, ready: str = "True", **info: str) -> Node:
+def node(name: str = "n1", *, ready: str = "True", wrong: str = "", **info: str) -> Node:
     told = {"kubeletVersion": "v1.34.1", "containerRuntimeVersion": "containerd://2.1.4", **info}
     return msgspec.convert(
         {
             "metadata": {"name": name, "labels": {"nvidia.com/gpu.present": "true"}},
-            "status": {"nodeInfo": told, "conditions": [{"type": "Ready", "status": ready}]},
+            "status": {
+                "nodeInfo": told,
+                "conditions": [
+                    {"type": "Ready", "status": ready},
+                    {"type": "GpuHealthy", "status": "True"},
+                    {"type": "GpuNodeReady", "status": "False" if wrong else "True", "reason": wrong},
+                ],
+            },
         },
         Node,
     )
@@ -121,6 +128,7 @@ CASES: Sequence[tuple[str, Any, str, Verdict, str]] = [
     ("pods", [*PODS[:3], pod("tessera-webhook", ready="False")], "tessera-webhook", Verdict.WARNING, "1 of 2"),
     ("pods", [pod("tessera-agent", ready="False"), *PODS[1:]], "drivers", Verdict.ERROR, "n1"),
     ("pods", [*PODS[1:], pod("tessera-agent", image="tessera:2")], "versions", Verdict.WARNING, "2 images"),
+    ("nodes", [node(wrong="WaitingForDriver")], "node-conditions", Verdict.WARNING, "WaitingForDriver"),
     ("leader", MISSING, "leader", Verdict.ERROR, "no controller"),
     ("leader", FORBIDDEN, "leader", Verdict.UNKNOWN, "Forbidden"),
     ("leader", lease("tessera-controller", 31), "leader", Verdict.ERROR, "31 s ago"),

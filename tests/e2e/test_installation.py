@@ -1,6 +1,8 @@
 """The installation of ``deploy/`` by kubectl itself, on a lab that has it already."""
 
 import json
+import tarfile
+from pathlib import Path
 from typing import Any
 
 
@@ -49,3 +51,20 @@ def test_the_doctor_finds_nothing_wrong(cluster: Any) -> None:
     assert verdicts.pop("feature-gates") == "unknown"  # the lab's API server has no metrics
     assert set(verdicts.values()) == {"ok"}
     assert "webhook-reachable" in verdicts
+
+
+def test_the_doctor_writes_an_archive_for_a_support_case(cluster: Any, tmp_path: Path) -> None:
+    told = cluster.tessera("doctor", "--bundle", str(tmp_path / "case.tar.gz"))
+    assert "not in it: Secrets: never read" in told
+    with tarfile.open(tmp_path / "case.tar.gz", "r:gz") as tar:
+        names = {name.removeprefix("tessera-support/") for name in tar.getnames()}
+    assert {"manifest.json", "doctor.json", "nodes.json", "events.json", "objects/instaslices.json"} <= names
+    for app in ("agent", "controller", "webhook"):
+        assert any(name.startswith(f"metrics/tessera-{app}-") for name in names), names
+        assert any(name.startswith(f"logs/tessera-{app}-") for name in names), names
+
+
+def test_an_archive_needs_a_folder_and_records_need_an_archive(cluster: Any, tmp_path: Path) -> None:
+    missing = cluster.tessera("doctor", "--bundle", str(tmp_path / "none" / "case.tar.gz"), fails=True)
+    assert "does not exist; create it" in missing
+    assert "--bundle FILE" in cluster.tessera("doctor", "--records", fails=True)

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tessera.cli.base.connection import cluster_options, connect, report_errors
+from tessera.cli.base.connection import CommandError, cluster_options, connect_transport, report_errors
 from tessera.cli.base.console import say, say_json
-from tessera.text import one_line
+from tessera.text import count_noun, one_line
 
 if TYPE_CHECKING:
+    from tessera.doctor.archive import Archive
+    from tessera.doctor.bundle import FetchRecords
     from tessera.doctor.findings import Finding
+    from tessera.kube.transport.http import HttpTransport
 
 
 @click.command()
@@ -26,21 +29,47 @@ if TYPE_CHECKING:
 )
 @click.option("--all", "shows_all", is_flag=True, help="Show also what is as it should be.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Output format.")
+@click.option(
+    "--bundle",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write a support archive (tar.gz) without secrets instead.",
+)
+@click.option("--records", is_flag=True, help="Put the decision records of the processes into the archive.")
 @cluster_options
 @report_errors
-def command(*, namespace: str, shows_all: bool, output: str, kubeconfig: Path | None, context: str | None) -> int:
+def command(
+    *,
+    namespace: str,
+    shows_all: bool,
+    output: str,
+    bundle: Path | None,
+    records: bool,
+    kubeconfig: Path | None,
+    context: str | None,
+) -> int:
     """Check a cluster before and after the installation, and say what to do.
 
     The command looks at versions, feature gates, container runtimes, clocks, other software that manages cards,
     Tessera's processes, certificates, your rights, and whether the API server reaches the webhook. It changes nothing.
     The exit code is 1 if something does not work.
 
+    With --bundle it writes an archive for a support case: the findings, Tessera's objects, nodes, events, logs and
+    metrics. Secrets, tokens and values of environment variables are left out; its manifest.json lists what is in it and
+    what is not.
+
     \b
     Examples:
       tessera doctor
       tessera doctor --all
       tessera doctor -o json > doctor.json
+      tessera doctor --bundle case.tar.gz
     """
+    if bundle is not None:
+        _write_bundle(bundle, namespace, records=records, kubeconfig=kubeconfig, context=context)
+        return 0
+    if records:
+        raise click.UsageError("--records is for an archive: name its file with --bundle FILE")
     from tessera.doctor.examination import worst
     from tessera.doctor.findings import Verdict
 
@@ -57,8 +86,45 @@ async def _examine(namespace: str, kubeconfig: Path | None, context: str | None)
     from tessera.clock import SystemClock
     from tessera.doctor.examination import examine
 
-    async with connect("tessera-doctor", kubeconfig, context) as client:
+    async with connect_transport("tessera-doctor", kubeconfig, context) as (client, _):
         return await examine(client, SystemClock(), namespace)
+
+
+def _write_bundle(file: Path, namespace: str, *, records: bool, kubeconfig: Path | None, context: str | None) -> None:
+    from tessera import __version__
+
+    if not file.parent.is_dir():
+        raise CommandError(f"error: the folder {file.parent} does not exist; create it, or name another FILE")
+    archive = asyncio.run(_collect(namespace, kubeconfig, context, records=records))
+    size = archive.write(file, tessera=__version__)
+    say(f"{file}: {count_noun(len(archive.files), 'file')}, {size:,} bytes; readable for you only")
+    for each in archive.left_out:
+        say(f"  not in it: {each.what}: {each.why}")
+    say("Names of nodes, namespaces, pods and images are in it. Look through it before you send it.")
+
+
+async def _collect(namespace: str, kubeconfig: Path | None, context: str | None, *, records: bool) -> "Archive":
+    from tessera.clock import SystemClock
+    from tessera.doctor.bundle import collect
+
+    async with connect_transport("tessera-doctor", kubeconfig, context) as (client, transport):
+        fetch = _record_fetcher(transport) if records else None
+        return await collect(client, SystemClock(), trial_namespace=namespace, fetch_records=fetch)
+
+
+def _record_fetcher(transport: "HttpTransport") -> "FetchRecords":
+    from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
+    from tessera.kube.client.exec import run_in_container
+
+    async def fetch(pod: str, container: str) -> bytes:
+        this = ["tessera", "debug", "record", "--here"]
+        done = await run_in_container(transport, SYSTEM_NAMESPACE, pod, container, this)
+        if done.failure:
+            text = done.stderr.decode(errors="replace").strip() or done.failure
+            raise ConnectionError(text.removeprefix("error: "))
+        return done.stdout
+
+    return fetch
 
 
 def _lines(findings: "Sequence[Finding]", *, shows_all: bool) -> Iterator[str]:

@@ -136,17 +136,17 @@ async def read_facts(client: Client, clock: Clock, trial_namespace: str) -> Clus
     """
     version, skew = await _version(client, clock)
     async with asyncio.TaskGroup() as group:
-        nodes = group.create_task(_try(_nodes(client)))
-        pods = group.create_task(_try(_list(client, PODS.as_dicts(), SYSTEM_NAMESPACE)))
-        daemon_sets = group.create_task(_try(_list(client, DAEMONSETS.as_dicts())))
-        namespace = group.create_task(_try(_get(client, NAMESPACES.as_dicts(), SYSTEM_NAMESPACE)))
-        definitions = group.create_task(_try(_list(client, CRDS.as_dicts())))
-        webhook = group.create_task(_try(_get(client, MUTATING_WEBHOOKS.as_dicts(), WEBHOOK)))
-        leader = group.create_task(_try(_get(client, LEASES.as_dicts(), "tessera-controller", SYSTEM_NAMESPACE)))
-        node_leases = group.create_task(_try(_list(client, LEASES.as_dicts(), NODE_LEASES)))
-        gates = group.create_task(_try(_gates(client)))
-        trial = group.create_task(_try(_trial(client, trial_namespace)))
-        rights = group.create_task(_try(_rights(client)))
+        nodes = group.create_task(try_to_read(_nodes(client)))
+        pods = group.create_task(try_to_read(_list(client, PODS.as_dicts(), SYSTEM_NAMESPACE)))
+        daemon_sets = group.create_task(try_to_read(_list(client, DAEMONSETS.as_dicts())))
+        namespace = group.create_task(try_to_read(_get(client, NAMESPACES.as_dicts(), SYSTEM_NAMESPACE)))
+        definitions = group.create_task(try_to_read(_list(client, CRDS.as_dicts())))
+        webhook = group.create_task(try_to_read(_get(client, MUTATING_WEBHOOKS.as_dicts(), WEBHOOK)))
+        leader = group.create_task(try_to_read(_get(client, LEASES.as_dicts(), "tessera-controller", SYSTEM_NAMESPACE)))
+        node_leases = group.create_task(try_to_read(_list(client, LEASES.as_dicts(), NODE_LEASES)))
+        gates = group.create_task(try_to_read(_gates(client)))
+        trial = group.create_task(try_to_read(_trial(client, trial_namespace)))
+        rights = group.create_task(try_to_read(_rights(client)))
     return ClusterFacts(
         version=version,
         skew=skew,
@@ -165,7 +165,8 @@ async def read_facts(client: Client, clock: Clock, trial_namespace: str) -> Clus
     )
 
 
-async def _try(reading: Awaitable[T]) -> T | Refusal:
+async def try_to_read(reading: Awaitable[T]) -> T | Refusal:
+    """Awaits a reading; returns the reason instead if it was refused or not answered."""
     try:
         return await reading
     except (ApiError, ConnectionError, TimeoutError) as problem:

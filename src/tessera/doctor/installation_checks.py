@@ -5,12 +5,15 @@ import binascii
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tessera.agent.base.node_conditions import TYPES
+from tessera.api.driver.node_status import ADVERTISED_CONDITION
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.names import GATE
 from tessera.clock import parse_time_or_zero
 from tessera.doctor.facts import ClusterFacts, Object, Refusal
 from tessera.doctor.findings import Finding, error, ok, unknown, warning
 from tessera.doctor.platform_checks import is_gpu_node, is_ready
+from tessera.kube.resources import Node
 from tessera.text import count_noun, list_names, one_line
 
 #: Names of the definitions, and who else may bring them.
@@ -34,6 +37,7 @@ def check_installation(facts: ClusterFacts) -> Iterator[Finding]:
         yield unknown("processes", f"pods of Tessera cannot be read: {facts.pods.reason}", "ask for the right")
     else:
         yield from _processes(facts, facts.pods)
+    yield _conditions(facts.nodes)
     yield _leader(facts)
     yield from _webhook(facts)
     yield _trial(facts.trial)
@@ -134,6 +138,26 @@ def _agents(facts: ClusterFacts, pods: Sequence[Object]) -> Iterator[Finding]:
         yield error("drivers", text, advice, [f"node/{each}" for each in silent])
     if not (missing or silent):
         yield ok("agents", f"ready on {count_noun(len(cards), 'node')}")
+
+
+def _conditions(nodes: Sequence[Node] | Refusal) -> Finding:
+    """What the agents say of their nodes: no driver yet, a layout that does not fit, a profile that does not exist."""
+    if isinstance(nodes, Refusal):
+        return unknown("node-conditions", "not examined: that needs the right to list nodes")
+    known = TYPES | {ADVERTISED_CONDITION}
+    wrong = {
+        each.metadata.name: f"{one.type}: {one.reason}"
+        for each in nodes
+        for one in each.status.conditions
+        if one.type in known and one.status == "False"
+    }
+    if wrong:
+        text = "; ".join(f"{name} {what}" for name, what in list(wrong.items())[:5])
+        more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+        advice = f"tessera why node/{next(iter(wrong))}"
+        named = [f"node/{each}" for each in wrong]
+        return warning("node-conditions", f"not as wanted: {one_line(text, 500)}{more}", advice, named)
+    return ok("node-conditions", "drivers, layouts and profiles of all nodes are as wanted")
 
 
 def _images(pods: Sequence[Object]) -> Finding:

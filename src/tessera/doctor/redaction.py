@@ -1,0 +1,146 @@
+"""Takes secrets out of objects and texts before they go into a support archive. Pure.
+
+Rules:
+
+- Of an object, values stay that Kubernetes or NVIDIA define; what people may write freely is left out: the value of
+  each environment variable, and of labels and annotations under names that are not in :data:`KNOWN`.
+- The value of a key whose name speaks of a secret is left out, except where the format keeps a mere name there.
+- In every text, whatever has the form of a token, a key, a password or a login in an address is replaced.
+- A text never has a value of an environment, of eight characters or more: those values are searched for.
+
+What is left out is replaced by a mark, so that a reader sees that there was something.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tessera.limits.support import ARCHIVE_VALUES
+
+#: Stands for what was left out.
+MARK = "(left out)"
+
+#: Domains of labels and annotations whose values are kept; a subdomain counts too.
+KNOWN = (
+    "cluster-api.io",
+    "feature.node.kubernetes.io",
+    "inference.redhat.com",
+    "instaslice.redhat.com",
+    "karpenter.sh",
+    "kubernetes.io",
+    "kueue.x-k8s.io",
+    "nvidia.com",
+    "openshift.io",
+    "tessera.dev",
+    "x-k8s.io",
+)
+#: Annotations of a known domain that repeat whole objects.
+_COPIES = frozenset({"kubectl.kubernetes.io/last-applied-configuration", "deprecated.daemonset.template.generation"})
+#: Words that speak of a secret, in names of keys, fields and options.
+_WORDS = (
+    "pass(?:word|wd|phrase)",
+    "token",
+    "secret",
+    "credential",
+    "api[_-]?key",
+    "private[_-]?key",
+    "authorization",
+    "kubeconfig",
+)
+_WORD = rf"(?:{'|'.join(_WORDS)})"
+_SPEAKING_KEY = re.compile(rf"^auth$|{_WORD}", re.IGNORECASE)
+#: Keys that name an object, and do not hold its content.
+_REFERENCES = frozenset({"imagePullSecret", "secretName"})
+#: The start of ``NAME: VALUE`` and ``--NAME VALUE``. The bounds keep the time linear in the text's length.
+_FIELD = rf"(?P<name>(?:[\w.-]{{0,40}}{_WORD}[\w.-]{{0,40}}|\bauth)[\"']?\s{{0,4}}[:=]\s{{0,4}})"
+_OPTION = rf"(?P<name>--[\w-]{{0,40}}{_WORD}[\w-]{{0,40}}[= ])"
+_NOT_DONE = r"(?!\(left out\))"
+_PRIVATE = r"-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,20}PRIVATE KEY-----|\Z)"
+_ISSUED = r"\b(?:gh[opsu]_|github_pat_|glpat-|xox[abp]-|nvapi-|hf_|sk-|AKIA)[A-Za-z0-9_-]{8,}"
+_TEXT_RULES: Sequence[tuple[re.Pattern[str], str]] = tuple(
+    (re.compile(pattern, flags), instead)
+    for pattern, flags, instead in (
+        (_PRIVATE, re.DOTALL, MARK),
+        (r"\beyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*)?", 0, MARK),
+        (r"(?<=://)[^\s/@\"']+(?=@)", 0, MARK),
+        (r"\b(Bearer|Basic)\s{1,4}[A-Za-z0-9+/=._~-]{6,}", re.IGNORECASE, rf"\1 {MARK}"),
+        (_ISSUED, 0, MARK),
+        (rf"{_FIELD}(?P<quote>[\"']){_NOT_DONE}(?:(?!(?P=quote)).)+", re.IGNORECASE, rf"\g<name>\g<quote>{MARK}"),
+        (rf"{_FIELD}{_NOT_DONE}[^\s\"',;}}]+", re.IGNORECASE, rf"\g<name>{MARK}"),
+        (rf"{_OPTION}{_NOT_DONE}\S+", re.IGNORECASE, rf"\g<name>{MARK}"),
+    )
+)
+#: Shortest value of an environment that is searched for: shorter ones are words of every log.
+_SHORTEST = 8
+
+
+class Redaction:
+    """Takes out what must not leave the cluster.
+
+    Args:
+        values: values of environments.
+        names: names of objects of the cluster, which stay although a variable may have the same text.
+
+    Attributes:
+        unsearched: values beyond the limit, which are not searched for.
+    """
+
+    def __init__(self, values: Iterable[str] = (), names: Iterable[str] = ()) -> None:
+        found = sorted({each for each in values if len(each) >= _SHORTEST} - set(names), key=len, reverse=True)
+        self._values = found[:ARCHIVE_VALUES]
+        self.unsearched = len(found) - len(self._values)
+
+    def text(self, text: str) -> str:
+        """A text without secrets."""
+        for pattern, instead in _TEXT_RULES:
+            text = pattern.sub(instead, text)
+        for value in self._values:
+            text = text.replace(value, MARK)
+        return text
+
+    def object(self, value: Mapping[str, Any]) -> dict[str, Any]:
+        """An object of the API without secrets."""
+        cleaned: dict[str, Any] = {}
+        for key, item in value.items():
+            if key == "managedFields":
+                continue
+            if key in {"labels", "annotations"} and isinstance(item, Mapping):
+                cleaned[key] = self._named(item)
+            elif key == "env" and isinstance(item, list):
+                cleaned[key] = [self._variable(each) for each in item]
+            elif isinstance(item, str) and key not in _REFERENCES and _SPEAKING_KEY.search(key):
+                cleaned[key] = MARK
+            else:
+                cleaned[key] = self._value(item)
+        return cleaned
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return self.object(value)
+        if isinstance(value, list | tuple):
+            return [self._value(each) for each in value]
+        return self.text(value) if isinstance(value, str) else value
+
+    def _named(self, texts: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: self._value(text) if _is_known(key) else MARK for key, text in texts.items() if key not in _COPIES}
+
+    def _variable(self, variable: Any) -> Any:
+        if not isinstance(variable, Mapping):
+            return MARK
+        source = {"valueFrom": self._value(variable["valueFrom"])} if "valueFrom" in variable else {}
+        return {"name": variable.get("name"), **({"value": MARK} if "value" in variable else {}), **source}
+
+
+def _is_known(key: str) -> bool:
+    domain, slash, _ = key.partition("/")
+    return bool(slash) and any(domain == known or domain.endswith(f".{known}") for known in KNOWN)
+
+
+def environment_values(pod: Mapping[str, Any]) -> Iterable[str]:
+    """The values of all variables in a pod's manifest."""
+    spec = pod.get("spec") or {}
+    for kind in ("containers", "initContainers", "ephemeralContainers"):
+        for container in spec.get(kind) or ():
+            for variable in container.get("env") or ():
+                if isinstance(variable.get("value"), str):
+                    yield variable["value"]

@@ -1,0 +1,40 @@
+"""Limits on a support archive: it is sent by mail, and tenants and nodes write much of what it holds."""
+
+from tessera.limits import Limit
+
+ARCHIVE_SIZE = Limit(
+    64 * 1024 * 1024,
+    "bytes",
+    "all files of a support archive together, before they are compressed",
+    "text compresses to about a tenth, which still goes by mail",
+)
+ARCHIVE_FILE = Limit(
+    4 * 1024 * 1024,
+    "bytes",
+    "one file of a support archive",
+    "the objects of 500 nodes have about as much; of a log the last part counts",
+)
+ARCHIVE_OBJECTS = Limit(
+    1_000,
+    "objects",
+    "objects of one kind in a support archive",
+    "a case is about a few of them; the manifest counts the others",
+)
+ARCHIVE_PROCESSES = Limit(
+    40,
+    "pods",
+    "pods of Tessera whose log and metrics a support archive has, those that are not ready first",
+    "each is one request to its node; the manifest names the others",
+)
+ARCHIVE_LOG_LINES = Limit(
+    5_000,
+    "lines",
+    "last lines of a pod's log in a support archive",
+    "an hour of an agent with a broken card",
+)
+ARCHIVE_VALUES = Limit(
+    5_000,
+    "values",
+    "values of containers' environments that are searched for in the texts of a support archive",
+    "each costs one search through all texts; the manifest tells if there were more",
+)
