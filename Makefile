@@ -38,17 +38,17 @@ types: $(VENV)/.dev
 	@$(BIN)/mypy
 
 # Needs Node; the built files are in the tree, so that users and machines without Node need none.
-page:  ## the live page: its types, and that its built files are those of its sources
+page:  ## the live page: lint, types, and that its built files are those of its sources
 	@command -v npm >/dev/null || { echo "page: npm is missing, so the built files are not compared"; exit 0; }; \
-	cd web && npm ci --silent --no-audit --no-fund && npm run --silent check && \
+	cd web && npm ci --silent --no-audit --no-fund && npm run --silent lint && npm run --silent check && \
 	node build.mjs ../$(VENV)/page && diff -r ../$(VENV)/page ../src/tessera/dashboard/assets
 
 # Those that pages show; all of them are below .venv/pictures.
-PICTURES := live-page-1280-light live-page-390-dark live-page-waiting
+PICTURES := live-page-1280-light live-page-390-dark live-page-waiting-768-light live-page-cards-light
 pictures: $(VENV)/.dev  ## the pictures of the live page in docs/, made anew by its tests
 	@scripts/need-debian $(VENV)/tools chromium
 	@mkdir -p $(VENV)/pictures
-	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" TESSERA_PICTURES=$(VENV)/pictures $(BIN)/pytest -q tests/dashboard/browser
+	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" TESSERA_PICTURES=$(VENV)/pictures $(BIN)/pytest -q tests/dashboard/browser/test_stories.py
 	@cp $(PICTURES:%=$(VENV)/pictures/%.png) docs/pictures/
 	@cat src/tessera/dashboard/assets/* tests/dashboard/browser/scene.py | sha256sum | cut -d' ' -f1 > docs/pictures/live-page.sha256
 

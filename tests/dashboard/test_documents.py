@@ -1,17 +1,23 @@
 """Documents of the live page: every card with what is on it, pods that wait, nodes that fail, and true sums."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 import pytest
+from tests.explain.test_pods import cards
 from tests.observe.conftest import GIB, card, lease, mig_card
+from tests.provisioning.conftest import make_node, offering
 
+from tessera.api.instaslice import ForeignSlice
 from tessera.api.nodes.health import CardHealth, Evidence, Holder
 from tessera.api.nodes.usage import DeviceUsage, NodeUsage
 from tessera.dashboard.card_documents import make_documents, waiting_pod
 from tessera.dashboard.documents import (
     CardDocument,
+    Document,
     FailureDocument,
+    OfferDocument,
     SummaryDocument,
     WaitingDocument,
 )
@@ -19,6 +25,9 @@ from tessera.dashboard.waiting_reasons import explain_waiting
 from tessera.kube.resources import Pod
 from tessera.usage.agent_pages import FleetUsage, NodeFailure
 
+#: A slice that others made, as the record and as the agent have it.
+FOREIGN = ForeignSlice(gpu_uuid="GPU-0", start=4, size=4)
+OTHERS = DeviceUsage(uuid="MIG-9", profile="3g.20gb", start=4, size=4, share=0.5)
 SLICE = DeviceUsage(uuid="MIG-1", profile="3g.40gb", start=4, size=4, share=0.5, values={"memory_used": 2 * GIB})
 
 
@@ -137,3 +146,56 @@ def test_a_pod_that_waits_tells_why() -> None:
     assert (document.case, document.reason) == (found["team/w"].case, found["team/w"].verdict)
     assert document.case == "no-node-joined"
     assert explain_waiting(100.0, [], [], []) == {}
+
+
+def card_of(documents: Mapping[str, Document], key: str) -> CardDocument:
+    document = documents[key]
+    assert isinstance(document, CardDocument)
+    return document
+
+
+def test_a_promised_slice_is_drawn_before_it_exists_and_a_foreign_one_is_named() -> None:
+    known = cards(("new", "2g.10gb", 0, 2, "creating"), ("late", "1g.5gb", 2, 1, "created"), foreign=[FOREIGN])
+    usage = NodeUsage(node="n1", cards=(msgspec.structs.replace(mig_card(OTHERS), uuid="GPU-0", slots=8),))
+    tiles = card_of(make_documents(FleetUsage(nodes=(usage,)), [], [known]), "card/n1/GPU-0").tiles
+    assert [(tile.start, tile.state, tile.promise and tile.promise.pod) for tile in tiles] == [
+        (0, "creating", "new"),
+        (2, "creating", "late"),
+        (4, "foreign", None),
+    ]
+    assert tiles[2].profile == "3g.20gb"
+
+
+def test_a_card_whose_agent_is_silent_is_drawn_from_the_records() -> None:
+    fleet = FleetUsage(failures=(NodeFailure(node="n1", reason="gone"),))
+    documents = make_documents(fleet, [], [cards(("a", "3g.20gb", 4, 4, "created"))])
+    card = card_of(documents, "card/n1/GPU-0")
+    assert (card.silent, card.kind, card.slots, card.held, card.free) == (True, "slice", 8, 0.5, {})
+    assert [(tile.start, tile.state, tile.promise and tile.promise.pod) for tile in card.tiles] == [(4, "", "a")]
+    summary = documents["summary"]
+    assert isinstance(summary, SummaryDocument)
+    assert summary.cards == 0, "cards that answer"
+
+
+def test_a_node_without_a_page_tells_its_offers() -> None:
+    node = make_node("n1", annotations=offering())
+    fleet = FleetUsage(failures=(NodeFailure(node="n1", reason="gone"),))
+    failure = make_documents(fleet, [pod("a", {"nvidia.com/gpu": "1"}, nodeName="n1")], [], nodes=[node])["failure/n1"]
+    assert failure == FailureDocument(
+        node="n1",
+        reason="gone",
+        offers=(OfferDocument(resource="nvidia.com/gpu", model="Tesla T4", count=1, used=1),),
+    )
+
+
+@pytest.mark.parametrize(
+    ("device", "share", "limit"),
+    [("GPU-1", 1.0, 80), ("GPU-1", 0.25, 20), ("MIG-1", 0.5, 40), ("MIG-1", 0.125, 10), ("gone", 1.0, None)],
+)
+def test_the_memory_of_a_lease_has_a_limit(device: str, share: float, limit: int | None) -> None:
+    values = {"memory_total": 40 * GIB}
+    part = DeviceUsage(uuid="MIG-1", profile="3g.40gb", start=0, size=4, share=0.5, values=values)
+    usage = NodeUsage(node="n1", cards=(mig_card(part),), leases=(lease("a", device, share=share),))
+    card = card_of(make_documents(FleetUsage(nodes=(usage,)), [], []), "card/n1/GPU-1")
+    found = [*card.leases, *(each for tile in card.tiles for each in tile.leases)]
+    assert [each.limit for each in found] == ([] if limit is None else [limit * GIB])

@@ -18,17 +18,23 @@ interface ChartProps {
 
 /** The pieces of the line between the gaps, as points of an SVG polyline. */
 function pieces(values: Curve, most: number): string[] {
-  const found: string[][] = [[]];
-  values.forEach((value, number) => {
+  const found: string[] = [];
+  let points: string[] = [];
+  const end = (): void => {
+    if (points.length > 0) found.push([...points, points[points.length - 1]].join(" "));
+    points = [];
+  };
+  for (const [number, value] of values.entries()) {
     if (value === null) {
-      if (found[found.length - 1]!.length) found.push([]);
-      return;
+      end();
+      continue;
     }
     const x = values.length > 1 ? (number / (values.length - 1)) * WIDTH : WIDTH;
     const y = HEIGHT - 2 - (Math.min(value, most) / most) * (HEIGHT - 4);
-    found[found.length - 1]!.push(`${x.toFixed(1)},${y.toFixed(1)}`);
-  });
-  return found.filter((points) => points.length > 0).map((points) => (points.length === 1 ? [points[0]!, points[0]!] : points).join(" "));
+    points.push(`${x.toFixed(1)},${y.toFixed(1)}`);
+  }
+  end();
+  return found;
 }
 
 function span(seconds: number): string {
@@ -38,14 +44,32 @@ function span(seconds: number): string {
 /** The chart with its range in words, so that it needs no axis. */
 export function Chart({ label, values, step, most, text }: ChartProps) {
   const known = values.filter((value): value is number => value !== null);
-  if (known.length === 0) return <figure class="chart"><figcaption>{label}: n/a</figcaption></figure>;
-  const top = most ?? Math.max(...known, 1e-9);
-  const words = `${label}: now ${text(known[known.length - 1]!)}, ${text(Math.min(...known))} to ${text(Math.max(...known))} in ${span(values.length * step)}`;
+  const last = known[known.length - 1];
+  if (last === undefined) {
+    return (
+      <figure class="chart">
+        <figcaption>
+          <b>{label}</b> n/a
+        </figcaption>
+      </figure>
+    );
+  }
+  const top = Math.max(most ?? Math.max(...known), 1e-9);
+  const range = `${text(Math.min(...known))} to ${text(Math.max(...known))} in ${span(values.length * step)}`;
   return (
     <figure class="chart">
-      <figcaption>{words}</figcaption>
-      <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label={words}>
-        {pieces(values, top).map((points) => <polyline key={points} points={points} />)}
+      <figcaption>
+        <b>{label}</b> now {text(last)} <small>{range}</small>
+      </figcaption>
+      <svg
+        viewBox={`0 0 ${WIDTH} ${HEIGHT}`}
+        preserveAspectRatio="none"
+        role="img"
+        aria-label={`${label}: now ${text(last)}, ${range}`}
+      >
+        {pieces(values, top).map((points) => (
+          <polyline key={points} points={points} />
+        ))}
       </svg>
     </figure>
   );

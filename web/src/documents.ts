@@ -38,6 +38,8 @@ export interface Lease {
   wasted: number;
   busy?: number;
   memory?: number;
+  /** Bytes that it may use. */
+  limit?: number;
   findings?: string[];
 }
 
@@ -45,6 +47,10 @@ export interface Tile {
   start: number;
   size: number;
   profile: string;
+  /** What is special about it: creating, deleting, foreign, kept. */
+  state?: string;
+  /** The pod that it is reserved for. */
+  promise?: { namespace: string; pod: string };
   busy?: number;
   memory?: number;
   memoryTotal?: number;
@@ -72,6 +78,8 @@ export interface Card {
   kind?: string;
   replicas?: number;
   health?: Health;
+  /** The node's agent does not answer; the rest are Tessera's records. */
+  silent?: boolean;
 }
 
 export interface Waiting {
@@ -84,9 +92,18 @@ export interface Waiting {
   reason?: string;
 }
 
+/** A resource of a node whose agent does not answer. */
+export interface Offer {
+  resource: string;
+  model: string;
+  count: number;
+  used: number;
+}
+
 export interface Failure {
   node: string;
   reason: string;
+  offers?: Offer[];
 }
 
 export interface Driver {
@@ -125,6 +142,8 @@ export interface FleetHistory {
 }
 
 export interface CardHistory {
+  node: string;
+  uuid: string;
   until: number;
   step: number;
   held: Curve;
@@ -151,49 +170,11 @@ export interface Change {
   gone: string[];
 }
 
-export interface Cluster {
-  summary: Summary | undefined;
-  cards: Map<string, Card>;
-  waiting: Map<string, Waiting>;
-  failures: Map<string, Failure>;
-  nodes: Map<string, NodeState>;
-  history: FleetHistory | undefined;
-  /** By the key of the card. */
-  curves: Map<string, CardHistory>;
-}
-
-export function emptyCluster(): Cluster {
-  return {
-    summary: undefined,
-    cards: new Map(),
-    waiting: new Map(),
-    failures: new Map(),
-    nodes: new Map(),
-    history: undefined,
-    curves: new Map(),
-  };
-}
-
-/** Applies a change; documents that did not change keep their identity, so their rows are not drawn again. */
-export function applyChange(cluster: Cluster, change: Change): void {
-  for (const [key, document] of Object.entries(change.set)) {
-    if (key.startsWith("card/")) cluster.cards.set(key, document as Card);
-    else if (key.startsWith("waiting/")) cluster.waiting.set(key, document as Waiting);
-    else if (key.startsWith("failure/")) cluster.failures.set(key, document as Failure);
-    else if (key.startsWith("node/")) cluster.nodes.set(key, document as NodeState);
-    else if (key.startsWith("history/")) cluster.curves.set(key.replace("history/", "card/"), document as CardHistory);
-    else if (key === "history") cluster.history = document as FleetHistory;
-    else if (key === "summary") cluster.summary = document as Summary;
-  }
-  for (const key of change.gone) {
-    cluster.cards.delete(key);
-    cluster.waiting.delete(key);
-    cluster.failures.delete(key);
-    cluster.nodes.delete(key);
-    cluster.curves.delete(key.replace("history/", "card/"));
-  }
-}
-
 export function leasesOf(card: Card): Lease[] {
   return [...(card.leases ?? []), ...(card.tiles ?? []).flatMap((tile) => tile.leases ?? [])];
+}
+
+/** Identity of a card on the page and in its address. */
+export function idOf(card: { node: string; uuid: string }): string {
+  return `${card.node}/${card.uuid}`;
 }

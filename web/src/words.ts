@@ -1,17 +1,21 @@
 // Values as text. What was not measured is "n/a", never 0.
 
+import type { Card } from "./documents";
+
 const ABSENT = "n/a";
+const GIB = 2 ** 30;
 
 export function percent(value: number | undefined): string {
   return value === undefined ? ABSENT : `${Math.round(value * 100)} %`;
 }
 
-export function gib(value: number | undefined): string {
-  return value === undefined ? ABSENT : (value / 2 ** 30).toFixed(value < 10 * 2 ** 30 ? 1 : 0);
+function gib(value: number): string {
+  return (value / GIB).toFixed(value < 10 * GIB ? 1 : 0);
 }
 
 export function gibOf(value: number | undefined, whole: number | undefined): string {
-  return value === undefined ? ABSENT : `${gib(value)} of ${gib(whole)} GiB`;
+  if (value === undefined) return ABSENT;
+  return whole === undefined ? `${gib(value)} GiB` : `${gib(value)} of ${gib(whole)} GiB`;
 }
 
 export function watts(value: number | undefined): string {
@@ -24,23 +28,43 @@ export function celsius(value: number | undefined): string {
 
 export function age(seconds: number): string {
   const whole = Math.max(0, Math.floor(seconds));
-  for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "m"]] as const) {
-    if (whole >= 2 * size) return `${Math.floor(whole / size)}${unit}`;
-  }
-  return `${whole}s`;
+  const sizes: [number, string][] = [
+    [86400, "d"],
+    [3600, "h"],
+    [60, "m"],
+  ];
+  for (const [size, unit] of sizes) if (whole >= 2 * size) return `${Math.floor(whole / size)} ${unit}`;
+  return `${whole} s`;
 }
 
+export function count(number: number, noun: string): string {
+  return `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
+}
+
+export function byName(left: string, right: string): number {
+  return left.localeCompare(right, "en", { numeric: true });
+}
+
+/** States of leases in words. */
 export const STATES: Record<string, string> = {
   busy: "busy",
-  resident: "resident: holds memory, computes nothing",
-  idle: "idle: no process for 30 minutes",
+  resident: "resident",
+  idle: "idle",
   never_used: "never used",
-  unknown: "not known",
+  unknown: "not known yet",
 };
 
-export function modelName(model: string): string {
-  return model.replace(/^NVIDIA /, "");
-}
+/** What the states of leases mean. */
+export const MEANINGS: Record<string, string> = {
+  busy: "computes",
+  resident: "holds memory, computes nothing",
+  idle: "no process for 30 minutes",
+  never_used: "no process since it got the card",
+  unknown: "could not be measured, or too young to tell",
+};
+
+/** States in which a lease could serve somebody else. */
+export const WASTED = ["never_used", "idle", "resident"];
 
 /** States of cards in words; a card that is well has none. */
 export const HEALTH: Record<string, string> = {
@@ -51,17 +75,49 @@ export const HEALTH: Record<string, string> = {
   lost: "lost",
 };
 
-/** Kinds of cards in words. */
-export const KINDS: Record<string, string> = {
-  slice: "on demand",
-  mig: "fixed MIG",
-  whole: "whole",
-  "time-slicing": "time slices",
-  mps: "MPS shares",
-  "": "not offered",
+/** States of slices that no container holds in the usual way. */
+export const SLICES: Record<string, string> = {
+  creating: "being made",
+  deleting: "being removed",
+  foreign: "made by others",
+  kept: "its record is lost",
 };
+
+export function modelName(model: string): string {
+  return model.replace(/^NVIDIA /, "");
+}
+
+/** How a card is offered, in words. */
+export function kindName(card: Card): string {
+  const shares = card.replicas ?? 1;
+  const inMig = card.slots > 0;
+  switch (card.kind) {
+    case "slice":
+      return "slices on demand";
+    case "mig":
+      return "fixed MIG";
+    case "whole":
+      return "whole";
+    case "time-slicing":
+      return inMig ? `fixed MIG, ${shares} time slices each` : `${shares} time slices`;
+    case "mps":
+      return inMig ? `fixed MIG, ${shares} MPS shares each` : `${shares} MPS shares`;
+    default:
+      return "not offered";
+  }
+}
 
 /** What a card may have room for: a profile, the whole card, or a share of it. */
 export function roomName(name: string): string {
   return name === "gpu" ? "whole card" : name;
+}
+
+/** True for the alias that stands for a name which the visitor may not see. */
+export function isHidden(name: string): boolean {
+  return name.startsWith("~");
+}
+
+export function podName(pod: { namespace?: string; pod?: string }): string {
+  if (isHidden(pod.pod ?? "")) return pod.pod ?? "";
+  return `${pod.namespace}/${pod.pod}`;
 }

@@ -17,19 +17,25 @@ from tessera.dashboard.documents import (
     HealthDocument,
     HolderDocument,
     LeaseDocument,
+    OfferDocument,
+    PromiseDocument,
     SummaryDocument,
     TileDocument,
     WaitingDocument,
 )
-from tessera.explain.card_map import MappedCard
+from tessera.explain.card_map import MappedCard, NodeResource, Tile
 from tessera.explain.explanation import Explanation
 from tessera.explain.fleet_map import map_fleet
-from tessera.kube.resources import Pod
+from tessera.kube.resources import Node, Pod
 from tessera.observe.usage_rows import LeaseRow, activity, card_rows, lease_rows, owners_of
 from tessera.usage.agent_pages import FleetUsage
 
 #: Prefix of the resources whose pods wait for cards.
 _RESOURCES = "nvidia.com/"
+#: States of slices that differ from "a container holds it" and "nobody holds it".
+_TOLD = ("creating", "deleting", "foreign", "kept")
+#: States of promised slices.
+_COMING = ("creating", "ungated", "created")
 
 
 def make_documents(
@@ -37,6 +43,7 @@ def make_documents(
     pods: Iterable[Pod],
     instaslices: Iterable[Instaslice],
     reasons: Mapping[str, Explanation] | None = None,
+    nodes: Iterable[Node] = (),
 ) -> dict[str, Document]:
     """Makes all documents by key.
 
@@ -45,16 +52,27 @@ def make_documents(
         pods: the pods that the user may read.
         instaslices: the Instaslice objects that the user may read.
         reasons: for pods that wait, by ``namespace/name``, why they do.
+        nodes: for the offers of nodes whose agent does not answer.
     """
     pods, reasons = list(pods), reasons or {}
-    mapped = {card.uuid: card for node in map_fleet(instaslices, fleet.nodes) for card in node.cards}
+    answering = {usage.node: usage for usage in fleet.nodes}
     owners = owners_of(pods)
     documents: dict[str, Document] = {}
-    for usage in fleet.nodes:
-        for document in _cards(usage, owners, mapped):
-            documents[f"card/{document.node}/{document.uuid}"] = document
-    for each in fleet.failures:
-        documents[f"failure/{each.node}"] = FailureDocument(node=each.node, reason=each.reason)
+    offers: dict[str, Sequence[NodeResource]] = {}
+    for node in map_fleet(instaslices, fleet.nodes, nodes=nodes, pods=pods):
+        usage, offers[node.node] = answering.get(node.node), node.resources
+        mapped = {card.uuid: card for card in node.cards}
+        cards = _cards(usage, owners, mapped) if usage else (_silent_card(node.node, card) for card in node.cards)
+        documents |= {f"card/{each.node}/{each.uuid}": each for each in cards}
+    for failure in fleet.failures:
+        documents[f"failure/{failure.node}"] = FailureDocument(
+            node=failure.node,
+            reason=failure.reason,
+            offers=tuple(
+                OfferDocument(resource=each.resource, model=each.product, count=each.count, used=each.used)
+                for each in offers.get(failure.node, ())
+            ),
+        )
     for pod in pods:
         waiting = waiting_pod(pod)
         if waiting is not None:
@@ -68,8 +86,10 @@ def make_documents(
 
 def _cards(usage: NodeUsage, owners: Mapping[str, str], mapped: Mapping[str, MappedCard]) -> Iterator[CardDocument]:
     by_device: dict[str, list[LeaseDocument]] = {}
+    shares = {each.uuid: each.share for card in usage.cards for each in card.devices}
     for row in lease_rows([usage], owners):
-        by_device.setdefault(row.lease.device, []).append(_lease(row))
+        limit = _limit(row, shares.get(row.lease.device, 1.0))
+        by_device.setdefault(row.lease.device, []).append(_lease(row, limit))
     for card, row_of_card in zip(usage.cards, card_rows([usage]), strict=True):
         yield CardDocument(
             node=usage.node,
@@ -86,13 +106,29 @@ def _cards(usage: NodeUsage, owners: Mapping[str, str], mapped: Mapping[str, Map
             power_limit=row_of_card.power_limit,
             temperature=row_of_card.temperature,
             throttled=row_of_card.throttled,
-            tiles=_tiles(card, by_device),
+            tiles=_tiles(card, by_device, mapped[card.uuid].tiles),
             leases=tuple(by_device.get(card.uuid, ())),
             free=mapped[card.uuid].possible,
             kind=mapped[card.uuid].kind,
             replicas=card.replicas,
             health=_health(card.health),
         )
+
+
+def _silent_card(node: str, card: MappedCard) -> CardDocument:
+    """A card that is cut on demand, as Tessera's records have it; nothing new is promised on it meanwhile."""
+    return CardDocument(
+        node=node,
+        index=card.index,
+        uuid=card.uuid,
+        model=card.model,
+        mig=True,
+        slots=card.slots,
+        held=card.used / card.slots if card.slots else 0.0,
+        tiles=tuple(_recorded(tile) for tile in card.tiles if tile.state != "deleted"),
+        kind=card.kind,
+        silent=True,
+    )
 
 
 def _health(health: CardHealth) -> HealthDocument | None:
@@ -121,22 +157,51 @@ def _health(health: CardHealth) -> HealthDocument | None:
     )
 
 
-def _tiles(card: CardUsage, leases: Mapping[str, Sequence[LeaseDocument]]) -> tuple[TileDocument, ...]:
-    return tuple(
-        TileDocument(
-            start=each.start,
-            size=each.size,
-            profile=each.profile,
-            busy=activity(each.values),
-            memory=each.values.get("memory_used"),
-            memory_total=each.values.get("memory_total"),
-            leases=tuple(leases.get(each.uuid, ())),
+def _tiles(
+    card: CardUsage, leases: Mapping[str, Sequence[LeaseDocument]], recorded: Iterable[Tile]
+) -> tuple[TileDocument, ...]:
+    """The MIG devices that exist, and the slices that are promised and do not exist yet."""
+    records = {(each.start, each.size): each for each in recorded if each.state != "deleted"}
+    found = []
+    for each in card.devices:
+        held = tuple(leases.get(each.uuid, ()))
+        record = records.pop((each.start, each.size), None)
+        tile = TileDocument(start=each.start, size=each.size, profile=each.profile)
+        found.append(
+            msgspec.structs.replace(
+                tile if record is None or held else _recorded(record, each.profile),
+                busy=activity(each.values),
+                memory=each.values.get("memory_used"),
+                memory_total=each.values.get("memory_total"),
+                leases=held,
+            )
         )
-        for each in sorted(card.devices, key=lambda each: each.start)
+    # "created" here means that the agent's sample is older than the slice.
+    coming = [msgspec.structs.replace(each, state="creating") for each in records.values() if each.state in _COMING]
+    found += [_recorded(each) for each in coming]
+    return tuple(sorted(found, key=lambda each: each.start))
+
+
+def _recorded(tile: Tile, profile: str = "") -> TileDocument:
+    """A slice as Tessera's records have it; the pod of a MIG device of a layout is no promise."""
+    namespace, _, pod = tile.pod.partition("/") if tile.uid else ("", "", "")
+    return TileDocument(
+        start=tile.start,
+        size=tile.size,
+        profile=tile.profile or profile,
+        state=tile.state if tile.state in _TOLD else "",
+        promise=PromiseDocument(namespace=namespace, pod=pod) if pod else None,
     )
 
 
-def _lease(row: LeaseRow) -> LeaseDocument:
+def _limit(row: LeaseRow, size: float) -> float | None:
+    """The memory of the device that the lease may use; ``size`` is the part of the card that the device has."""
+    if row.device_memory is None or size <= 0:
+        return None
+    return row.device_memory * min(1.0, row.lease.share / size)
+
+
+def _lease(row: LeaseRow, limit: float | None) -> LeaseDocument:
     lease = row.lease
     return LeaseDocument(
         namespace=lease.namespace,
@@ -151,6 +216,7 @@ def _lease(row: LeaseRow) -> LeaseDocument:
         wasted=round(lease.wasted),
         busy=lease.busy,
         memory=lease.memory,
+        limit=limit,
         findings=tuple(f"{each.kind.replace('_', ' ')}: {each.text}; {each.advice}" for each in lease.findings),
     )
 
@@ -186,7 +252,7 @@ def _created(pod: Pod) -> float:
 def _summary(fleet: FleetUsage, documents: Iterable[Document]) -> SummaryDocument:
     cards, waiting = [], 0
     for each in documents:
-        if isinstance(each, CardDocument):
+        if isinstance(each, CardDocument) and not each.silent:
             cards.append(each)
         elif isinstance(each, WaitingDocument):
             waiting += 1

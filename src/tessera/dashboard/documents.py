@@ -44,7 +44,10 @@ class HealthDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
 
 
 class LeaseDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Hold of a container on a device; see :class:`tessera.api.nodes.usage.LeaseUsage`."""
+    """Hold of a container on a device; see :class:`tessera.api.nodes.usage.LeaseUsage`.
+
+    ``limit`` is the memory of the device in bytes; of a shared device, the part that belongs to the lease.
+    """
 
     namespace: PodNamespace
     pod: PodName
@@ -58,15 +61,38 @@ class LeaseDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     wasted: float
     busy: float | None = None
     memory: float | None = None
+    limit: float | None = None
     findings: tuple[PodText, ...] = ()
 
 
+class PromiseDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A pod that a slice is reserved for."""
+
+    namespace: PodNamespace
+    pod: PodName
+
+
 class TileDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A MIG device on a card: its place in memory slots, and who holds it."""
+    """A MIG device on a card: its place in memory slots, and who holds it.
+
+    Attributes:
+        start: first memory slot.
+        size: memory slots.
+        profile: NVIDIA's name; empty for a foreign slice of unknown profile.
+        state: ``creating``, ``deleting``, ``foreign`` or ``kept`` of a slice that no container holds in the usual way;
+            see :class:`tessera.explain.card_map.Tile`.
+        promise: the pod that the slice is reserved for.
+        busy: share of time in which it computed.
+        memory: bytes in use.
+        memory_total: bytes of the device.
+        leases: the containers that hold it.
+    """
 
     start: int
     size: int
     profile: Public
+    state: Public = ""
+    promise: PromiseDocument | None = None
     busy: float | None = None
     memory: float | None = None
     memory_total: float | None = None
@@ -97,6 +123,7 @@ class CardDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
         kind: its offer, ``slice`` (on demand), ``mig``, ``whole``, ``time-slicing``, ``mps``; empty if not offered.
         replicas: shares of the card, or of each of its MIG devices.
         health: its state and evidence; None for a card that is well.
+        silent: True if the node's agent does not answer: what is shown are Tessera's records.
     """
 
     node: NodeName
@@ -119,6 +146,7 @@ class CardDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     kind: Public = ""
     replicas: int = 1
     health: HealthDocument | None = None
+    silent: bool = False
 
 
 class WaitingDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -143,11 +171,21 @@ class WaitingDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     reason: ClusterText = ""
 
 
-class FailureDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A node whose agent does not answer, and the reason."""
+class OfferDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A resource of a node whose agent does not answer: its devices, and those that pods ask for."""
+
+    resource: Public
+    model: Public
+    count: int
+    used: int
+
+
+class FailureDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A node whose agent does not answer, the reason, and what the node offers as far as the node itself says."""
 
     node: NodeName
     reason: ClusterText
+    offers: tuple[OfferDocument, ...] = ()
 
 
 class SummaryDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -62,7 +62,7 @@ class History:
             self.documents["history"] = HistoryDocument(
                 until=now, step=STEP, held=held, busy=busy, power=power, waiting=waiting
             )
-        cards = {key: each for key, each in documents.items() if isinstance(each, CardDocument)}
+        cards = {key: each for key, each in documents.items() if isinstance(each, CardDocument) and not each.silent}
         if now >= self._next_cards and cards:
             self._next_cards = now + CARD_STEP
             self._record_cards(now, cards)

@@ -133,8 +133,9 @@ class ClusterSource:
         refused = (NodeFailure(node=name, reason=reason) for name, reason in self._refused.items())
         fleet = msgspec.structs.replace(self._fleet, failures=(*self._fleet.failures, *refused))
         now = self._clock.now()
-        documents: dict[str, Document] = {**make_documents(fleet, pods, instaslices, self._reasons)}
-        documents |= {f"node/{each.node}": each for each in node_documents(self._nodes.cache.values(), now)}
+        nodes = list(self._nodes.cache.values())
+        documents: dict[str, Document] = {**make_documents(fleet, pods, instaslices, self._reasons, nodes)}
+        documents |= {f"node/{each.node}": each for each in node_documents(nodes, now)}
         self._history.record(now, documents)
         self._feeds.publish({**documents, **self._history.documents})
 

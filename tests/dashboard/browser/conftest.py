@@ -4,14 +4,15 @@ import asyncio
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Self
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
 from tests.dashboard.browser.scene import NOW
 
 from tessera.dashboard.documents import Document
@@ -33,6 +34,10 @@ async def explain(namespace: str, pod: str, _visible: Visibility) -> Explanation
         help=("a smaller slice has room now: nvidia.com/mig-3g.20gb",),
     )
     return ExplanationReport(kind="pod", namespace=namespace, name=pod, answers=(answer,))
+
+
+#: Of a phone, a tablet and a laptop.
+WIDTHS = (390, 768, 1280)
 
 
 class LivePage:
@@ -113,12 +118,14 @@ class Visitor:
 
     Attributes:
         page: the browser's page.
+        theme: ``light`` or ``dark``.
         errors: what the browser complained about: scripts, the Content-Security-Policy, connections.
         requests: addresses that the page asked for.
     """
 
-    def __init__(self, context: BrowserContext, url: str) -> None:
+    def __init__(self, context: BrowserContext, url: str, theme: str) -> None:
         self.page: Page = context.new_page()
+        self.theme = theme
         self.errors: list[str] = []
         self.requests: list[str] = []
         self.page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
@@ -126,15 +133,55 @@ class Visitor:
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.clock.set_fixed_time(datetime.fromtimestamp(NOW, UTC))
         self.page.goto(url)
-        self.page.get_by_role("status").get_by_text("live").wait_for()
+
+    @property
+    def link(self) -> Locator:
+        """The state of the connection, as the page shows it."""
+        return self.page.get_by_role("banner").get_by_role("status")
+
+    def await_live(self) -> Self:
+        """Waits until the page shows the cluster."""
+        expect(self.link).to_have_text("live")
+        expect(self.page.get_by_role("region", name="Cards", exact=True)).to_be_visible()
+        return self
+
+    def region(self, name: str) -> Locator:
+        return self.page.get_by_role("region", name=name, exact=True)
 
     def check(self) -> None:
-        """The page keeps nobody out, asks no other host, and the browser has nothing to complain about."""
+        """The page keeps nobody out, fits its width, asks no other host, and the browser has nothing to complain."""
+        self.check_fit()
         found = Axe().run(self.page)
         assert found.response["passes"], "axe looked at nothing"
         assert found.violations_count == 0, found.generate_report()
         assert {url.split("/")[2] for url in self.requests} == {self.page.url.split("/")[2]}
         assert self.errors == []
+
+    def check_widths(self, name: str, at: Locator | None = None, thorough: Collection[int] = WIDTHS) -> None:
+        """Looks at the page on a phone, a tablet and a laptop; keeps a picture of each.
+
+        Args:
+            name: of the pictures.
+            at: what the pictures show; the top of the page if it is None.
+            thorough: the widths for :meth:`check`, which takes a second for a full page.
+        """
+        for width in WIDTHS:
+            self.page.set_viewport_size({"width": width, "height": 800})
+            if width in thorough:
+                self.check()
+            self.check_fit()
+            if at is not None:
+                at.evaluate("element => element.scrollIntoView()")
+            self.picture(f"{name}-{width}-{self.theme}", whole=False)
+
+    def check_fit(self) -> None:
+        """Nothing is wider than the window."""
+        assert self.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+    def picture_of(self, part: Locator, name: str) -> None:
+        """Keeps a picture of a part of the page, where pictures are wanted."""
+        if PICTURES:
+            part.screenshot(path=Path(PICTURES) / f"{name}-{self.theme}.png")
 
     def picture(self, name: str, *, whole: bool = True) -> None:
         """Keeps a picture of the whole page or of what fits the window, where pictures are wanted."""
@@ -158,11 +205,17 @@ class Visits:
         self._contexts: list[BrowserContext] = []
 
     def __call__(self, part: str = "", *, width: int = 1280, theme: str = "light") -> Visitor:
+        return self.before(part, width=width, theme=theme).await_live()
+
+    def before(self, part: str = "", *, width: int = 1280, theme: str = "light") -> Visitor:
+        """A visitor whose page may not show the cluster yet."""
         context = self._browser.new_context(
-            viewport={"width": width, "height": 800}, color_scheme="dark" if theme == "dark" else "light"
+            viewport={"width": width, "height": 800},
+            color_scheme="dark" if theme == "dark" else "light",
+            reduced_motion="reduce",
         )
         self._contexts.append(context)
-        return Visitor(context, self._live.url + part)
+        return Visitor(context, self._live.url + part, theme)
 
     def close(self) -> None:
         for each in self._contexts:

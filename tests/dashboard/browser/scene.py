@@ -1,38 +1,34 @@
-"""A small cluster with a card of each kind, pods in each state, one broken card and a pod that waits."""
+"""A small cluster with a card of each kind, leases in each state, broken cards and nodes, and pods that wait."""
 
 from typing import Any
 
 import msgspec
-from tests.cli.base.test_tiles import GPU
-from tests.cli.base.test_tiles import node as sliced
 from tests.dashboard.test_documents import GATED, pod
 from tests.explain.test_node_startup import record
+from tests.explain.test_pods import GPU
+from tests.explain.test_pods import cards as recorded
+from tests.explain.test_pods import node as sliced
 from tests.observe.conftest import GIB, lease
-from tests.provisioning.conftest import T0, driver, make_node
+from tests.provisioning.conftest import T0, driver, make_node, offering
 
-from tessera.api.driver.node_status import DriverPhase
+from tessera.api.driver.node_status import DriverPhase, DriverStrategy
+from tessera.api.instaslice import Instaslice
 from tessera.api.nodes.health import CardHealth, Evidence, Holder
-from tessera.api.nodes.usage import CardUsage, DeviceUsage, NodeUsage
+from tessera.api.nodes.usage import CardUsage, DeviceUsage, LeaseUsage, NodeUsage
 from tessera.clock import rfc3339
 from tessera.dashboard.card_documents import make_documents
 from tessera.dashboard.documents import Document
 from tessera.dashboard.history import CARD_STEP, History
 from tessera.dashboard.node_documents import node_documents
 from tessera.dashboard.waiting_reasons import explain_waiting
+from tessera.kube.resources import Node, Pod
 from tessera.provisioning.history import encode_record
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION
 from tessera.usage.agent_pages import FleetUsage, NodeFailure
 
 #: The time in the browser.
 NOW = T0 + 100
-A100 = "NVIDIA A100-SXM4-40GB"
-VALUES = {
-    "memory_total": 40 * GIB,
-    "memory_used": 12 * GIB,
-    "power": 210.0,
-    "temperature": 51.0,
-    "gpu_utilization": 0.6,
-}
+A100, H100, T4 = "NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3", "Tesla T4"
 BROKEN = CardHealth(
     state="needs_reset",
     since=T0 - 600,
@@ -42,43 +38,118 @@ BROKEN = CardHealth(
 )
 
 
-def fleet(*more: Any, pod_name: str = "vllm") -> FleetUsage:
-    """The agents' pages; ``more`` are further MIG devices of the first card."""
-    device = DeviceUsage(uuid="MIG-1", profile="3g.20gb", start=4, size=4, share=0.5, values=VALUES)
-    on_demand = CardUsage(uuid=GPU, model=A100, mig=True, slots=8, values=VALUES, devices=(device, *more))
-    shared = CardUsage(uuid="GPU-s", index=1, model="Tesla T4", kind="time-slicing", replicas=4, values=VALUES)
-    whole = CardUsage(uuid="GPU-w", model="NVIDIA H100 80GB HBM3", kind="whole", values=VALUES)
-    sick = CardUsage(uuid="GPU-x", index=1, model="NVIDIA H100 80GB HBM3", kind="whole", health=BROKEN)
+def measured(total: float, used: float, busy: float | None = None, **more: float) -> dict[str, float]:
+    """Values of a card or a MIG device, in GiB."""
+    values = {"memory_total": total * GIB, "memory_used": used * GIB, **more}
+    return values if busy is None else {**values, "gpu_utilization": busy}
+
+
+def device(name: str, profile: str, start: int, size: int, *use: float) -> DeviceUsage:
+    """A MIG device of a card with 8 memory slots of 5 GiB; ``use`` is its memory in GiB, and its activity."""
+    values = measured(5.0 * size, *(use or [0.0]))
+    return DeviceUsage(uuid=name, profile=profile, start=start, size=size, share=size / 8, values=values)
+
+
+def card(uuid: str, index: int, model: str, **more: Any) -> CardUsage:
+    """A card that is warm and draws power."""
+    values = measured(80.0, 0.0, power=90.0 + 60 * index, temperature=38.0 + 7 * index)
+    return CardUsage(uuid=uuid, index=index, model=model, **{"values": values, **more})
+
+
+def on_demand(*more: DeviceUsage, pod_name: str) -> NodeUsage:
+    """A card that is cut on demand, and one in time slices."""
+    cut = card(GPU, 0, A100, mig=True, slots=8, devices=(device("MIG-1", "3g.20gb", 4, 4, 12.0, 0.6), *more))
+    cut = msgspec.structs.replace(cut, values=measured(40, 12, 0.6, power=210.0, temperature=51.0))
+    shared = card("GPU-s", 1, T4, kind="time-slicing", replicas=4, values=measured(16, 5, 0.35, power=44.0))
     leases = (
-        lease(pod_name, "MIG-1", kind="slice", share=0.5),
-        lease("notebook", "GPU-s", kind="time-slicing", share=0.25),
+        lease(pod_name, "MIG-1", kind="slice", share=0.5, memory=12 * GIB, busy=0.6, held=5400.0),
+        lease("notebook", "GPU-s", kind="time-slicing", share=0.25, memory=3.4 * GIB, busy=0.3, held=900.0),
+        lease("demo", "GPU-s", kind="time-slicing", share=0.25, state="resident", memory=1.2 * GIB, held=7000.0),
     )
-    idle = lease(
+    return NodeUsage(node="gpu-1", cards=(cut, shared), leases=leases, simulated=True)
+
+
+def wholes() -> NodeUsage:
+    """Whole cards: one that is held and not used, one that needs a reset, a free one, one that is not offered."""
+    whole = card("GPU-w", 0, H100, kind="whole", values=measured(80, 2, 0.0, power=71.0, temperature=33.0))
+    sick = card("GPU-x", 1, H100, kind="whole", health=BROKEN, values={})
+    hot = card("GPU-h", 2, H100, kind="whole", throttled=("hw_thermal",), values=measured(80, 60, 0.98, temperature=88))
+    shut = card("GPU-n", 3, H100)
+    never = lease(
         "forgotten", "GPU-w", state="never_used", wasted=7200.0, held=7200.0, evidence="no process in the 120 min"
     )
-    return FleetUsage(
-        nodes=(
-            NodeUsage(node="gpu-1", cards=(on_demand, shared), leases=leases, simulated=True),
-            NodeUsage(node="gpu-2", cards=(whole, sick), leases=(idle,), simulated=True),
-        ),
-        failures=(NodeFailure(node="gpu-3", reason="its agent does not answer: connection refused"),),
+    works = lease("trainer-7", "GPU-h", memory=60 * GIB, busy=0.98, held=86000.0)
+    return NodeUsage(node="gpu-2", cards=(whole, sick, hot, shut), leases=(never, works), simulated=True)
+
+
+def fixed() -> NodeUsage:
+    """Cards of a layout: each MIG device for one pod, in time slices; and a card in MPS shares."""
+    layout = (
+        device("MIG-a", "3g.20gb", 0, 4, 9.0, 0.8),
+        device("MIG-b", "2g.10gb", 4, 2),
+        device("MIG-c", "1g.5gb", 6, 1),
     )
+    cut = card("GPU-f", 0, A100, mig=True, slots=8, kind="mig", devices=layout)
+    halves = (device("MIG-d", "3g.20gb", 0, 4, 6.0, 0.5), device("MIG-e", "3g.20gb", 4, 4))
+    sliced_mig = card("GPU-g", 1, A100, mig=True, slots=8, kind="time-slicing", replicas=4, devices=halves)
+    mps = card("GPU-m", 2, A100, kind="mps", replicas=5, values=measured(40, 11, 0.7, power=260.0, temperature=60.0))
+    leases: list[LeaseUsage] = [
+        lease("bert", "MIG-a", kind="mig", share=0.5, memory=9 * GIB, busy=0.8, held=1800.0),
+        lease("old-notebook", "MIG-c", kind="mig", share=0.125, state="idle", wasted=9000.0, held=80000.0),
+        *(
+            lease(f"student-{n}", "MIG-d", kind="time-slicing", share=0.125, memory=2 * GIB, held=2400.0)
+            for n in (1, 2, 3)
+        ),
+        *(lease(f"api-{n}", "GPU-m", kind="mps", share=0.2, memory=3 * GIB, busy=0.3, held=6e5) for n in (1, 2)),
+    ]
+    return NodeUsage(node="gpu-4", cards=(cut, sliced_mig, mps), leases=tuple(leases), simulated=True)
 
 
-def scene(*more: Any, pod_name: str = "vllm", history: bool = True) -> dict[str, Document]:
-    """All documents of the page."""
-    waits = pod("big", {"nvidia.com/mig-7g.40gb": "1"}, **GATED)
-    created = msgspec.structs.replace(waits.metadata, creation_timestamp=rfc3339(NOW - 720))
-    waits = msgspec.structs.replace(waits, metadata=created)
-    instaslices = [sliced(("vllm", "3g.20gb", 4, 4))]
-    way = encode_record(record(ready=20, labelled=30))
-    node = make_node(annotations={PROVISIONING_ANNOTATION: way, **driver(phase=DriverPhase.PULLING, reason="an image")})
-    documents: dict[str, Document] = {
-        **make_documents(
-            fleet(*more, pod_name=pod_name), [waits], instaslices, explain_waiting(T0, [waits], [], instaslices)
+def fleet(*more: DeviceUsage, pod_name: str = "vllm") -> FleetUsage:
+    """The agents' pages; ``more`` are further MIG devices of the first card."""
+    silent = NodeFailure(node="gpu-3", reason="its agent does not answer: connection refused")
+    return FleetUsage(nodes=(on_demand(*more, pod_name=pod_name), wholes(), fixed()), failures=(silent,))
+
+
+def records() -> list[Instaslice]:
+    """The slices of the first card: one is held, one is being made; and of a node whose agent does not answer."""
+    known = recorded(("vllm", "3g.20gb", 4, 4, "created"), ("new-pod", "1g.5gb", 0, 1, "creating"), name="gpu-1")
+    text = msgspec.json.encode(recorded(("batch-3", "3g.20gb", 0, 4, "created"), name="gpu-3"))
+    return [known, msgspec.json.decode(text.replace(f'"{GPU}"'.encode(), b'"GPU-silent"'), type=Instaslice)]
+
+
+def waiting() -> list[Pod]:
+    """Pods that wait, the oldest first."""
+    asks = [("big", "mig-7g.40gb", 720, GATED), ("sweep-9", "mig-3g.20gb", 260, GATED), ("llama", "gpu", 40, {})]
+    pods = [(pod(name, {f"nvidia.com/{resource}": "1"}, **spec), age) for name, resource, age, spec in asks]
+    return [
+        msgspec.structs.replace(
+            each, metadata=msgspec.structs.replace(each.metadata, creation_timestamp=rfc3339(NOW - age))
         )
-    }
-    documents |= {f"node/{each.node}": each for each in node_documents([node], T0 + 100)}
+        for each, age in pods
+    ]
+
+
+def nodes() -> list[Node]:
+    """A node on its way, one whose driver failed, one whose driver is ready, and one that does not answer."""
+    way = encode_record(record(ready=20, labelled=30))
+    pulling = driver(phase=DriverPhase.PULLING, reason="an image", version="570")
+    failed = driver(phase=DriverPhase.FAILED, reason="no image for kernel 5.14.0-284 in the registry", version="570")
+    ready = driver(DriverStrategy.PRECOMPILED, phase=DriverPhase.READY, version="570")
+    return [
+        make_node("gpu-5", annotations={PROVISIONING_ANNOTATION: way, **pulling}),
+        make_node("gpu-6", annotations=failed),
+        make_node("gpu-4", annotations=ready),
+        make_node("gpu-3", annotations=offering()),
+    ]
+
+
+def scene(*more: DeviceUsage, pod_name: str = "vllm", history: bool = True) -> dict[str, Document]:
+    """All documents of the page."""
+    pods, known = waiting(), records()
+    reasons = explain_waiting(NOW, pods, [sliced("gpu-1")], known[:1])
+    documents: dict[str, Document] = {**make_documents(fleet(*more, pod_name=pod_name), pods, known, reasons, nodes())}
+    documents |= {f"node/{each.node}": each for each in node_documents(nodes(), T0 + 100)}
     if history:
         past = History()
         for number in range(30):

@@ -1,15 +1,14 @@
-"""What a person who opens the page wants to know, in a real browser; each story leaves a page that keeps nobody out."""
+"""What a person who opens the page wants to know, in a real browser, at three widths and in both themes.
+
+Each story leaves a page that keeps nobody out.
+"""
 
 import re
 
 import pytest
-from playwright.sync_api import expect
-from tests.dashboard.browser.conftest import LivePage, Visits
+from playwright.sync_api import Locator, expect
+from tests.dashboard.browser.conftest import LivePage, Visitor, Visits
 from tests.dashboard.browser.scene import scene
-
-from tessera.api.nodes.usage import DeviceUsage
-
-HOSTILE = "<img src=x onerror=alert(1)>\u202e" + "x" * 200
 
 
 @pytest.fixture(autouse=True)
@@ -17,133 +16,117 @@ def documents(live: LivePage) -> None:
     live.publish(scene())
 
 
-def test_which_card_has_room_for_a_slice(visit: Visits) -> None:
-    visitor = visit()
-    visitor.page.get_by_role("button", name=re.compile("3g.20gb$")).first.click()
-    cards = visitor.page.get_by_role("region", name="Cards", exact=True)
-    expect(cards.get_by_text("1 of 4 shown")).to_be_visible()
-    expect(cards.get_by_role("heading", name="gpu-1")).to_be_visible()
-    expect(cards.get_by_role("heading", name="gpu-2")).to_have_count(0)
-    visitor.check()
-    visitor.picture("live-page-room")
+def has_room(visitor: Visitor) -> Locator:
+    visitor.region("Free room").get_by_role("button", name="5 3g.20gb").click()
+    answer = visitor.region("Free room").get_by_role("status")
+    expect(answer).to_have_text("1 card has room for 3g.20gb: gpu-4, card 1 (5 times)")
+    expect(visitor.region("Cards").get_by_role("heading", name="gpu-4")).to_be_visible()
+    expect(visitor.region("Cards").get_by_role("heading", name="gpu-1")).to_have_count(0)
+    return visitor.region("Free room")
 
 
-def test_why_a_pod_waits(visit: Visits) -> None:
-    visitor = visit()
-    queue = visitor.page.get_by_role("region", name="Pods that wait")
-    expect(queue.get_by_text("team/big")).to_be_visible()
-    queue.get_by_role("button").click()
+def waits(visitor: Visitor) -> Locator:
+    queue = visitor.region("Waiting")
+    expect(queue.get_by_text("waits for room; every card that could make 7g.40gb is full")).to_be_visible()
+    queue.get_by_role("listitem").filter(has_text="team/big").get_by_role("button").click()
     expect(queue.get_by_text("a smaller slice has room now")).to_be_visible()
-    visitor.check()
-    visitor.picture("live-page-waiting")
+    return queue
 
 
-def test_which_cards_are_held_and_not_used(visit: Visits) -> None:
-    visitor = visit()
-    visitor.page.get_by_label("State").select_option("held and not used")
-    row = visitor.page.get_by_role("region", name="Cards", exact=True).get_by_role("button", name=re.compile("H100"))
-    row.click()
-    expect(visitor.page.get_by_text("never used", exact=True).last).to_be_visible()
-    expect(visitor.page.get_by_text("no process in the 120 min")).to_be_visible()
-    visitor.check()
-    visitor.picture("live-page-idle")
+def is_idle(visitor: Visitor) -> Locator:
+    held = visitor.region("Held, not used")
+    expect(held.get_by_role("listitem").first).to_contain_text("team/old-notebook")
+    row = held.get_by_role("listitem").filter(has_text="team/forgotten")
+    expect(row).to_contain_text("2.0 GPU-hours unused")
+    row.get_by_role("button", name="gpu-2, card 0").click()
+    sheet = visitor.page.get_by_role("complementary", name="Card")
+    expect(sheet.get_by_role("heading", name="gpu-2, card 0")).to_be_focused()
+    expect(sheet.get_by_text("no process in the 120 min")).to_be_visible()
+    return held
 
 
-def test_which_node_is_broken_and_why(visit: Visits) -> None:
-    visitor = visit()
-    sick = visitor.page.get_by_role("region", name="Cards that are not well")
+def is_broken(visitor: Visitor) -> Locator:
+    broken = visitor.region("Broken")
     for text in ("gpu-2, card 1", "needs a reset", "XID 48", "research/trainer-0", "once nobody holds it"):
-        expect(sick.get_by_text(text).first).to_be_visible()
-    expect(visitor.page.get_by_role("region", name="Nodes that do not answer").get_by_text("gpu-3")).to_be_visible()
-    visitor.check()
+        expect(broken.get_by_text(text).first).to_be_visible()
+    expect(broken.get_by_text("its agent does not answer: connection refused")).to_be_visible()
+    expect(broken.get_by_text("it offers 1 x nvidia.com/gpu")).to_be_visible()
+    expect(broken.get_by_text("no image for kernel 5.14.0-284 in the registry")).to_be_visible()
+    return broken
 
 
-def test_tiles_come_and_go(visit: Visits, live: LivePage) -> None:
+STORIES = {"room": has_room, "waiting": waits, "idle": is_idle, "broken": is_broken}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("story", STORIES)
+def test_a_stranger_finds(story: str, theme: str, visit: Visits) -> None:
+    visitor = visit(theme=theme)
+    answer = STORIES[story](visitor)
+    visitor.check_widths(f"live-page-{story}", answer, thorough={"light": [1280], "dark": [390]}[theme])
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_each_kind_of_card_is_drawn_as_it_is(theme: str, visit: Visits) -> None:
+    visitor = visit(theme=theme)
+    cards = visitor.region("Cards")
+    expect(cards.get_by_role("button", name=re.compile("^card "))).to_have_count(10)
+    kinds = ("slices on demand", "whole", "not offered", "fixed MIG", "4 time slices", "5 MPS shares")
+    for kind in (*kinds, "fixed MIG, 4 time slices each"):
+        expect(cards.get_by_text(kind, exact=True).first).to_be_visible()
+    for title, count in {
+        "3g.20gb: team/vllm, busy, busy 60 %": 1,
+        "1g.5gb: team/new-pod, being made": 1,
+        "free memory slot": 7,
+        "2g.10gb: free": 1,
+        "not part of the layout": 1,
+        "3g.20gb: free shares": 1,
+        "free share": 5,
+        "team/demo, resident, busy 35 %": 1,
+        "not offered": 1,
+        "not given out: needs a reset": 1,
+    }.items():
+        expect(cards.get_by_title(title, exact=True)).to_have_count(count)
+    visitor.check_widths("live-page")
+    visitor.picture_of(cards, "live-page-cards")
+
+
+def test_the_mosaic_says_in_words_what_it_shows_in_colours(visit: Visits) -> None:
     visitor = visit()
-    tile = visitor.page.get_by_title("1g.5gb: free")
-    expect(tile).to_have_count(0)
-    live.publish(scene(DeviceUsage(uuid="MIG-2", profile="1g.5gb", start=0, size=1, share=0.125)))
-    expect(tile).to_be_visible()
-    live.publish(scene())
-    expect(tile).to_have_count(0)
+    visitor.region("Cards").get_by_role("button", name="mosaic").click()
+    for name in (
+        "card 0, A100-SXM4-40GB, 1 being made, 1 busy",
+        "card 1, H100 80GB HBM3, free, needs a reset: XID 48",
+        "card 1, A100-SXM4-40GB, 3 busy, 2 free",
+    ):
+        expect(visitor.region("Cards").get_by_role("button", name=name)).to_be_visible()
     visitor.check()
+    visitor.picture("live-page-mosaic")
 
 
-def test_a_view_can_be_sent_to_somebody(visit: Visits) -> None:
+def test_pods_with_state_load_and_memory(visit: Visits) -> None:
     visitor = visit()
-    visitor.page.get_by_label("Filter").fill("H100 never")
-    expect(visitor.page.get_by_text("1 of 4 shown")).to_be_visible()
-    other = visit(visitor.page.url.partition("/#")[2] and "#" + visitor.page.url.partition("/#")[2])
-    expect(other.page.get_by_label("Filter")).to_have_value("H100 never")
-    expect(other.page.get_by_text("1 of 4 shown")).to_be_visible()
-
-
-def test_the_keyboard_is_enough(visit: Visits) -> None:
-    visitor = visit()
-    keys = visitor.page.keyboard
-    keys.press("?")
-    expect(visitor.page.get_by_text("next card, card before")).to_be_visible()
-    keys.press("j")
-    keys.press("j")
-    keys.press("Enter")
-    expect(visitor.page.get_by_role("button", expanded=True).first).to_be_visible()
-    keys.press("/")
-    keys.type("T4")
-    expect(visitor.page.get_by_text("1 of 4 shown")).to_be_visible()
-    keys.press("Escape")
-    expect(visitor.page.get_by_label("Filter")).to_have_value("")
-    visitor.check()
+    pods = visitor.region("Pods with cards")
+    expect(pods.get_by_role("row").nth(1)).to_contain_text("team/trainer-7")
+    row = pods.get_by_role("row").filter(has_text="team/notebook")
+    for text in ("busy", "30 %", "3.4 of 4.0 GiB", "gpu-1, card 1", "15 m"):
+        expect(row).to_contain_text(text)
+    pods.get_by_label("first").select_option("most wasted")
+    expect(pods.get_by_role("row").nth(1)).to_contain_text("team/old-notebook")
 
 
 def test_the_last_hours_of_the_fleet_and_of_a_card(visit: Visits) -> None:
     visitor = visit()
-    past = visitor.page.get_by_role("region", name="The last hours")
+    past = visitor.region("The last hours")
     expect(past.get_by_role("img", name=re.compile("busy: now 26 %, 20 % to 58 %"))).to_be_visible()
-    visitor.page.get_by_role("button", name=re.compile("^0 H100")).click()
-    expect(visitor.page.get_by_role("img", name=re.compile("memory: now 30 %"))).to_be_visible()
+    visitor.region("Cards").get_by_role("button", name=re.compile("^card 0 H100")).click()
+    expect(visitor.page.get_by_role("img", name=re.compile("memory: now 3 %"))).to_be_visible()
     visitor.check()
-    visitor.picture("live-page-history")
+    visitor.picture("live-page-card", whole=False)
 
 
-def test_a_node_on_its_way(visit: Visits) -> None:
-    visitor = visit()
-    section = visitor.page.get_by_role("region", name="Drivers and nodes on their way")
+def test_a_node_on_its_way_and_drivers(visit: Visits) -> None:
+    section = visit().region("Drivers and nodes on their way")
     expect(section.get_by_text("pulling its driver's image")).to_be_visible()
     expect(section.get_by_title("ready 20 s")).to_be_visible()
-    visitor.check()
-
-
-def test_a_lost_connection_is_shown_and_comes_back(visit: Visits, live: LivePage) -> None:
-    visitor = visit()
-    live.stop()
-    expect(visitor.page.get_by_role("status")).to_have_text("not connected")
-    live.start()
-    live.publish(scene(pod_name="after"))
-    expect(visitor.page.get_by_role("status")).to_have_text("live", timeout=30_000)
-    expect(visitor.page.get_by_text("after").first).to_be_visible()
-
-
-def test_names_are_text_and_nothing_else(visit: Visits, live: LivePage) -> None:
-    live.publish(scene(pod_name=HOSTILE))
-    visitor = visit()
-    expect(visitor.page.get_by_text("<img src=x").first).to_be_visible()
-    assert visitor.page.locator("img").count() == 0
-    assert visitor.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    visitor.check()
-
-
-def test_an_empty_cluster_says_so(visit: Visits, live: LivePage) -> None:
-    live.publish({"summary": scene(history=False)["summary"]})
-    visitor = visit()
-    expect(visitor.page.get_by_text("No agent has reported a card yet.")).to_be_visible()
-    visitor.check()
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 768, 1280])
-def test_every_width_and_theme(width: int, theme: str, visit: Visits) -> None:
-    visitor = visit(width=width, theme=theme)
-    expect(visitor.page.get_by_title("3g.20gb: vllm")).to_be_visible()
-    assert visitor.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    visitor.check()
-    visitor.picture(f"live-page-{width}-{theme}", whole=False)
+    expect(section.get_by_text("1 570: precompiled, ready")).to_be_visible()

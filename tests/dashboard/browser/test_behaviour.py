@@ -1,0 +1,218 @@
+"""How the page behaves: changes, filters, addresses, keys, lost connections, hostile names, rights."""
+
+import json
+
+import pytest
+from playwright.sync_api import Page, Route, expect
+from tests.dashboard.browser.conftest import LivePage, Visits
+from tests.dashboard.browser.scene import device, scene
+
+from tessera.dashboard.documents import Document
+from tessera.dashboard.visibility import Redactor, Visibility
+
+HOSTILE = "<img src=x onerror=alert(1)>\u202e" + "x" * 200
+TOKEN = "eyJ.good.token"
+
+
+@pytest.fixture(autouse=True)
+def documents(live: LivePage) -> None:
+    live.publish(scene())
+
+
+def test_tiles_come_and_go(visit: Visits, live: LivePage) -> None:
+    visitor = visit()
+    tile = visitor.region("Cards").get_by_title("1g.5gb: free")
+    expect(tile).to_have_count(0)
+    live.publish(scene(device("MIG-2", "1g.5gb", 2, 1)))
+    expect(tile).to_be_visible()
+    live.publish(scene())
+    expect(tile).to_have_count(0)
+
+
+def test_words_and_fields_filter(visit: Visits) -> None:
+    visitor = visit()
+    for words, shown in {
+        "h100 never": 1,
+        "node:gpu-4": 3,
+        "model:T4 ns:team": 1,
+        "pod:demo state:resident": 1,
+        "pod:notebook state:resident": 0,
+        "state:needs_reset": 1,
+        "kind:mps": 1,
+        "profile:3g.20gb": 4,
+    }.items():
+        visitor.page.get_by_label("Filter").fill(words)
+        expect(visitor.region("Cards").get_by_text(f"{shown} of 10 shown")).to_be_visible()
+
+
+def test_a_view_can_be_sent_to_somebody(visit: Visits) -> None:
+    visitor = visit()
+    visitor.page.get_by_label("Filter").fill("team")
+    visitor.page.get_by_label("State").select_option("never used")
+    visitor.region("Held, not used").get_by_role("button", name="gpu-2, card 0").click()
+    other = visit("#" + visitor.page.url.partition("#")[2])
+    expect(other.page.get_by_label("Filter")).to_have_value("team")
+    expect(other.page.get_by_label("State")).to_have_value("never_used")
+    expect(other.region("Cards").get_by_text("1 of 10 shown")).to_be_visible()
+    expect(other.page.get_by_role("complementary").get_by_role("heading", name="gpu-2, card 0")).to_be_visible()
+    visitor.page.go_back()
+    expect(visitor.page.get_by_role("complementary")).to_have_count(0)
+
+
+def test_the_keyboard_is_enough(visit: Visits) -> None:
+    visitor = visit()
+    keys = visitor.page.keyboard
+    keys.press("?")
+    expect(visitor.page.get_by_text("next card, card before")).to_be_visible()
+    keys.press("j")
+    keys.press("j")
+    keys.press("Enter")
+    sheet = visitor.page.get_by_role("complementary", name="Card")
+    expect(sheet.get_by_role("heading", name="gpu-1, card 1")).to_be_focused()
+    keys.press("Escape")
+    expect(sheet).to_have_count(0)
+    expect(visitor.region("Cards").get_by_role("button", name="card 1 Tesla T4")).to_be_focused()
+    keys.press("/")
+    keys.type("T4")
+    expect(visitor.page.get_by_text("1 of 10 shown")).to_be_visible()
+    keys.press("Escape")
+    expect(visitor.page.get_by_label("Filter")).to_have_value("")
+    keys.press("m")
+    expect(visitor.region("Cards").get_by_role("button", name="mosaic")).to_have_attribute("aria-pressed", "true")
+    visitor.check()
+
+
+def test_a_theme_can_be_chosen(visit: Visits) -> None:
+    visitor = visit()
+    colour = "getComputedStyle(document.body).backgroundColor"
+    light = visitor.page.evaluate(colour)
+    visitor.page.get_by_role("button", name="system theme").click()
+    assert visitor.page.evaluate(colour) != light
+    visitor.page.reload()
+    expect(visitor.page.get_by_role("button", name="dark theme")).to_be_visible()
+
+
+def test_a_lost_connection_is_shown_and_comes_back(visit: Visits, live: LivePage) -> None:
+    visitor = visit()
+    live.stop()
+    expect(visitor.link).to_contain_text("not connected: ")
+    live.start()
+    live.publish(scene(pod_name="after"))
+    expect(visitor.link).to_have_text("live", timeout=30_000)
+    expect(visitor.page.get_by_text("after").first).to_be_visible()
+
+
+def test_a_connection_that_broke_goes_on_where_it_ended(visit: Visits) -> None:
+    visitor, asked = visit.before(), list[str | None]()
+
+    def answer(route: Route) -> None:
+        asked.append(route.request.headers.get("last-event-id"))
+        if len(asked) > 1:
+            return route.continue_()
+        text = 'id: ab.7\nevent: snapshot\ndata: {"set": {}, "gone": []}\n\n'
+        return route.fulfill(content_type="text/event-stream", body=text)
+
+    visitor.page.route("**/feed", answer)
+    visitor.page.reload()
+    visitor.await_live()
+    assert asked == [None, "ab.7"]
+
+
+def test_names_are_text_and_nothing_else(visit: Visits, live: LivePage) -> None:
+    live.publish(scene(pod_name=HOSTILE))
+    visitor = visit()
+    expect(visitor.page.get_by_text("<img src=x").first).to_be_visible()
+    assert visitor.page.locator("img").count() == 0
+    visitor.check()
+
+
+def test_an_empty_cluster_says_so(visit: Visits, live: LivePage) -> None:
+    live.publish({"summary": scene(history=False)["summary"]})
+    visitor = visit()
+    expect(visitor.page.get_by_text("No agent has reported a card yet.")).to_be_visible()
+    for nothing in ("Every card is well", "No pod waits for cards.", "Every pod uses what it holds."):
+        expect(visitor.page.get_by_text(nothing)).to_be_visible()
+    visitor.check()
+
+
+def hidden(documents: dict[str, Document], visibility: Visibility) -> dict[str, Document]:
+    """The documents as somebody with fewer rights gets them."""
+    redactor = Redactor(b"key")
+    return {
+        redactor.redact_key(key, each, visibility): redactor.redact(each, visibility) for key, each in documents.items()
+    }
+
+
+def test_hidden_names_are_aliases_and_the_page_says_why(visit: Visits, live: LivePage) -> None:
+    live.publish(hidden(scene(), Visibility()))
+    visitor = visit()
+    note = visitor.page.get_by_text("Names that start with ~ are hidden")
+    expect(note).to_contain_text("names of nodes, since you may not list nodes")
+    expect(note).to_contain_text("of pods, since you may not list pods in their namespaces")
+    for name in ("vllm", "gpu-1", "team"):
+        expect(visitor.page.get_by_text(name)).to_have_count(0)
+    visitor.region("Cards").get_by_role("button", name="card 0 A100").first.click()
+    expect(visitor.page.get_by_role("complementary").get_by_text("The last hours")).to_be_visible()
+    visitor.check()
+    visitor.picture("live-page-hidden", whole=False)
+    note.get_by_role("button", name="Sign in").click()
+    expect(visitor.page.get_by_role("form", name="Sign in")).to_be_visible()
+    visitor.check()
+
+
+def guard(page: Page, tokens: list[str]) -> None:
+    """Lets only those read the feed who send the token; notes what was sent."""
+
+    def answer(route: Route) -> None:
+        sent = route.request.headers.get("authorization", "")
+        tokens.append(sent)
+        if sent == f"Bearer {TOKEN}":
+            route.continue_()
+        else:
+            error = "the token is not valid" if sent else "this page needs a token"
+            body = json.dumps({"error": error, "login": True})
+            route.fulfill(status=401, content_type="application/json", body=body)
+
+    page.route("**/feed", answer)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_server_that_wants_a_token_gets_it_in_a_header(theme: str, visit: Visits) -> None:
+    visitor, tokens = visit(theme=theme), list[str]()
+    guard(visitor.page, tokens)
+    visitor.page.reload()
+    form = visitor.page.get_by_role("form", name="Sign in")
+    expect(form.get_by_role("alert")).to_have_text("this page needs a token")
+    expect(form.get_by_text("kubectl create token")).to_be_visible()
+    assert visitor.errors
+    assert all("401" in each for each in visitor.errors)
+    visitor.errors.clear()
+    visitor.check_widths("live-page-signin")
+    form.get_by_label("Token").fill("two words")
+    form.get_by_role("button", name="Sign in").click()
+    expect(form.get_by_text("A token has no spaces")).to_be_visible()
+    form.get_by_label("Token").fill("wrong")
+    form.get_by_role("button", name="Sign in").click()
+    expect(form.get_by_text("the token is not valid")).to_be_visible()
+    form.get_by_label("Token").fill(f" {TOKEN}\n")
+    visitor.page.keyboard.press("Enter")
+    visitor.await_live()
+    assert tokens == ["", "Bearer wrong", f"Bearer {TOKEN}"]
+    assert TOKEN not in visitor.page.url
+    visitor.page.get_by_role("button", name="sign out").click()
+    expect(form).to_be_visible()
+    expect(visitor.page.get_by_text("vllm")).to_have_count(0)
+    assert visitor.page.evaluate("Object.values(sessionStorage).length") == 0
+
+
+def test_a_token_is_kept_for_the_tab_only(visit: Visits) -> None:
+    visitor, tokens = visit(), list[str]()
+    guard(visitor.page, tokens)
+    visitor.page.reload()
+    visitor.page.get_by_label("Token").fill(TOKEN)
+    visitor.page.keyboard.press("Enter")
+    visitor.await_live()
+    visitor.page.reload()
+    visitor.await_live()
+    assert tokens[-1] == f"Bearer {TOKEN}"
+    assert visitor.page.evaluate("localStorage.length + document.cookie.length") == 0

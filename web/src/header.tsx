@@ -1,0 +1,122 @@
+// The top of the page: the state of the connection, the filter, the theme, and who looks.
+
+import type { RefObject } from "preact";
+import { useEffect, useState } from "preact/hooks";
+import type { Link } from "./feed";
+import { askName, session } from "./session";
+import { CHOICES, type View } from "./view";
+import { count, roomName } from "./words";
+
+const THEME = "tessera-theme";
+const THEMES: Record<string, string> = { "": "dark", dark: "light", light: "" };
+
+/** Applies the theme that was chosen; empty follows the system. */
+function applyTheme(theme: string): void {
+  document.documentElement.dataset.theme = theme;
+}
+
+applyTheme(localStorage.getItem(THEME) ?? "");
+
+function linkWords(link: Link): string {
+  switch (link.state) {
+    case "live":
+      return "live";
+    case "connecting":
+      return "connecting";
+    case "login":
+      return "not signed in";
+    case "lost":
+      return `not connected: ${link.reason}; next try in ${count(Math.max(1, Math.round(link.pause / 1000)), "second")}`;
+  }
+}
+
+/** Who is signed in, and the way out. */
+function Account({ live }: { live: boolean }) {
+  const [name, setName] = useState("");
+  useEffect(() => {
+    if (live) void askName().then(setName);
+  }, [live]);
+  return (
+    <>
+      {name && <span class="quiet account">{name}</span>}
+      <button type="button" onClick={() => session.signOut()}>
+        sign out
+      </button>
+    </>
+  );
+}
+
+interface HeaderProps {
+  link: Link;
+  simulated: boolean;
+  view: View;
+  change: (part: Partial<View>) => void;
+  search: RefObject<HTMLInputElement>;
+  onKeys: () => void;
+  showsKeys: boolean;
+}
+
+export function Header({ link, simulated, view, change, search, onKeys, showsKeys }: HeaderProps) {
+  const [theme, setTheme] = useState(localStorage.getItem(THEME) ?? "");
+  const turn = (): void => {
+    const next = THEMES[theme] ?? "";
+    localStorage.setItem(THEME, next);
+    applyTheme(next);
+    setTheme(next);
+  };
+  return (
+    <header>
+      <div class="top">
+        <h1>Tessera</h1>
+        {simulated && <span class="badge">simulated cards</span>}
+        <span class={`badge ${link.state}`} role="status">
+          {linkWords(link)}
+        </span>
+        <span class="tools">
+          <button type="button" onClick={turn} title="light, dark, or as the system">
+            {theme || "system"} theme
+          </button>
+          <button type="button" class="keys" aria-expanded={showsKeys} onClick={onKeys}>
+            keys
+          </button>
+          {session.signedIn && <Account live={link.state === "live"} />}
+        </span>
+      </div>
+      {link.state !== "login" && (
+        <search class="filters">
+          <label>
+            Filter{" "}
+            <input
+              ref={search}
+              type="search"
+              value={view.text}
+              placeholder="words, or node: model: ns: pod: state:"
+              onInput={(event) => change({ text: event.currentTarget.value })}
+            />
+          </label>
+          <label>
+            State{" "}
+            <select value={view.state} onChange={(event) => change({ state: event.currentTarget.value })}>
+              <option value="">all</option>
+              {CHOICES.map(([value, name]) => (
+                <option key={value} value={value}>
+                  {name}
+                </option>
+              ))}
+            </select>
+          </label>
+          {view.room && (
+            <button type="button" onClick={() => change({ room: "" })}>
+              with room for {roomName(view.room)} ✕
+            </button>
+          )}
+          {(view.text || view.state) && (
+            <button type="button" onClick={() => change({ text: "", state: "", room: "" })}>
+              clear
+            </button>
+          )}
+        </search>
+      )}
+    </header>
+  );
+}

@@ -1,0 +1,102 @@
+// What is wrong with cards and nodes: the evidence, who holds a card that must be reset, and the next step.
+
+import type { Card, Failure, Health, NodeState } from "./documents";
+import { Panel } from "./panel";
+import { age, HEALTH, modelName, podName } from "./words";
+
+/** What is wrong with a card. */
+export function HealthDetails({ health }: { health: Health }) {
+  const now = Date.now() / 1000;
+  const holders = health.holders ?? [];
+  return (
+    <div class="health">
+      <p>
+        <b class="warn">{HEALTH[health.state] ?? health.state}</b>
+        {health.since ? ` for ${age(now - health.since)}` : ""}
+      </p>
+      <ul>
+        {(health.evidence ?? []).map((each) => (
+          <li key={each.source + each.text}>
+            {!each.text.startsWith(each.source) && <b>{each.source}</b>} {each.text}
+            <span class="quiet">
+              {" "}
+              asks for {each.asks}
+              {(each.count ?? 1) > 1 ? `, ${each.count} times` : ""}
+              {each.since ? `, first ${age(now - each.since)} ago` : ""}
+            </span>
+            {each.spared && <span> The card stays in use: the breaker spares it.</span>}
+          </li>
+        ))}
+      </ul>
+      {holders.length > 0 && (
+        <p>
+          Held by{" "}
+          {holders
+            .map((each) => (each.pod ? `pod ${podName(each)}` : `process ${each.pid} ${each.process ?? ""}`))
+            .join(", ")}
+          {(health.cut ?? 0) > 0 ? ` and ${health.cut} more` : ""}.
+        </p>
+      )}
+      {health.next && <p>Next: {health.next}</p>}
+    </div>
+  );
+}
+
+interface BrokenProps {
+  filtered: boolean;
+  unwell: [string, Card][];
+  failures: Failure[];
+  /** Nodes whose driver or start went wrong. */
+  nodes: NodeState[];
+  onOpen: (id: string) => void;
+}
+
+/** True for a node that somebody must look at. */
+export function isBroken({ driver, startup }: NodeState): boolean {
+  return startup?.overdue === true || ["failed", "blocked"].includes(driver?.phase ?? "");
+}
+
+export function Broken({ filtered, unwell, failures, nodes, onOpen }: BrokenProps) {
+  const items = [
+    ...failures.map((each) => <FailureItem key={`f/${each.node}`} failure={each} />),
+    ...nodes.map((each) => (
+      <li key={`n/${each.node}`} class="item unwell">
+        <b>{each.node}</b> <span class="warn">{each.startup?.verdict ?? `driver ${each.driver?.phase}`}</span>
+        {each.driver?.reason && <p>{each.driver.reason}</p>}
+      </li>
+    )),
+    ...unwell.map(([id, card]) => (
+      <li key={id} class="item unwell">
+        <button type="button" class="link" onClick={() => onOpen(id)}>
+          {card.node}, card {card.index}
+        </button>{" "}
+        <small>{modelName(card.model)}</small>
+        {card.health && <HealthDetails health={card.health} />}
+      </li>
+    )),
+  ];
+  return (
+    <Panel
+      filtered={filtered}
+      title="Broken"
+      id="broken"
+      items={items}
+      empty="Every card is well, and every agent answers."
+      first={3}
+    />
+  );
+}
+
+function FailureItem({ failure }: { failure: Failure }) {
+  return (
+    <li class="item unwell">
+      <b>{failure.node}</b> <span class="warn">{failure.reason || "its agent does not answer"}</span>
+      {(failure.offers ?? []).map((each) => (
+        <p key={each.resource} class="quiet">
+          it offers {each.count} x {each.resource}
+          {each.model ? ` (${modelName(each.model)})` : ""}, pods ask for {each.used}
+        </p>
+      ))}
+    </li>
+  );
+}

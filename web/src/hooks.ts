@@ -1,0 +1,35 @@
+// Draws parts of the page again when documents change.
+
+import { useEffect, useState } from "preact/hooks";
+import type { Store } from "./store";
+
+/** Draws the component when anything changed, at most once in `period` milliseconds. */
+export function useChanges(store: Store, period: number): void {
+  const [, draw] = useState(0);
+  useEffect(() => {
+    let timer = 0;
+    let drawn = 0;
+    const now = (): void => {
+      timer = 0;
+      drawn = performance.now();
+      draw((number) => number + 1);
+    };
+    const end = store.listen(() => {
+      if (timer === 0) timer = setTimeout(now, Math.max(0, period - (performance.now() - drawn)));
+    });
+    now();
+    return () => {
+      clearTimeout(timer);
+      end();
+    };
+  }, [store, period]);
+}
+
+/** Draws the component each `period` milliseconds, for ages. */
+export function useTicks(period: number): void {
+  const [, draw] = useState(0);
+  useEffect(() => {
+    const timer = setInterval(() => draw((number) => number + 1), period);
+    return () => clearInterval(timer);
+  }, [period]);
+}

@@ -1,0 +1,168 @@
+// A card as a bar: its memory slots with their MIG devices, or its shares. As wide as it is, a part says who holds it;
+// in the mosaic of a large cluster a card is one element with a striped background, which costs a browser little.
+
+import type { Card, Lease, Tile } from "./documents";
+import { HEALTH, isHidden, percent, podName, SLICES, STATES } from "./words";
+
+/** States of cards of which pods get nothing. */
+const OUT_OF_USE = ["draining", "needs_reset", "needs_reboot", "lost"];
+/** The most parts that a bar is divided into. */
+const MOST = 64;
+
+/** A part of a bar: its place in units of the card, its colour, and its words. */
+interface Part {
+  at: number;
+  size: number;
+  /** A state of a lease; `none` for a MIG device without holder, `slot` for a place without MIG device. */
+  look: string;
+  name: string;
+  note: string;
+  title: string;
+  busy?: number | undefined;
+}
+
+export interface Bar {
+  units: number;
+  parts: Part[];
+}
+
+/** What a free place of the card is good for: its look and its words. */
+function freePlace(card: Card): { look: string; name: string; title: string } {
+  if (!card.kind) return { look: "slot shut", name: "not offered", title: "not offered" };
+  const state = card.health?.state ?? "";
+  if (OUT_OF_USE.includes(state)) return { look: "slot shut", name: "", title: `not given out: ${HEALTH[state]}` };
+  if (card.slots > 0 && card.kind !== "slice") return { look: "slot shut", name: "", title: "not part of the layout" };
+  if (card.slots > 0) return { look: "slot", name: "", title: "free memory slot" };
+  return { look: "slot", name: "", title: (card.replicas ?? 1) > 1 ? "free share" : "free" };
+}
+
+/** The parts of a card from left to right. */
+export function barOf(card: Card): Bar {
+  if (card.slots > 0) return slotsOf(card);
+  const shares = Math.max(1, Math.min(card.replicas ?? 1, MOST));
+  const leases = card.leases ?? [];
+  const parts = leases.map((lease) =>
+    leasePart(lease, 0, Math.max(1, Math.round(lease.share * shares)), "", card.busy),
+  );
+  const units = Math.max(
+    shares,
+    parts.reduce((sum, part) => sum + part.size, 0),
+  );
+  place(parts, 0);
+  const free = freePlace(card);
+  for (let at = parts.reduce((sum, part) => sum + part.size, 0); at < units; at += 1) {
+    parts.push({ at, size: 1, note: "", ...free });
+  }
+  return { units, parts };
+}
+
+function slotsOf(card: Card): Bar {
+  // Whole numbers for the shares of each MIG device, as far as they can be seen.
+  const scale = Math.min(card.replicas ?? 1, Math.max(1, Math.floor(MOST / card.slots)));
+  const parts: Part[] = [];
+  const tiles = card.tiles ?? [];
+  const taken = new Set<number>();
+  const free = freePlace(card);
+  for (const tile of tiles) {
+    for (let slot = tile.start; slot < tile.start + tile.size; slot += 1) taken.add(slot);
+    parts.push(...partsOf(tile, scale));
+  }
+  for (let slot = 0; slot < card.slots; slot += 1) {
+    if (!taken.has(slot)) {
+      parts.push({ at: slot * scale, size: scale, note: "", ...free });
+    }
+  }
+  return { units: card.slots * scale, parts: parts.sort((left, right) => left.at - right.at) };
+}
+
+function partsOf(tile: Tile, scale: number): Part[] {
+  const at = tile.start * scale;
+  const size = tile.size * scale;
+  const leases = tile.leases ?? [];
+  if (leases.length === 0) {
+    const state = SLICES[tile.state ?? ""] ?? "";
+    const name = tile.promise ? tile.promise.pod : state || "free";
+    const note = [tile.profile, tile.promise && state].filter(Boolean).join(", ");
+    const look = state ? `none ${tile.state}` : tile.promise ? "unknown" : "none";
+    const holder = tile.promise ? podName(tile.promise) : "";
+    return [
+      { at, size, look, name, note, title: `${tile.profile}: ${[holder, state].filter(Boolean).join(", ") || "free"}` },
+    ];
+  }
+  // Shares of one MIG device stand side by side; the rest of it is free.
+  const width = scale > 1 ? tile.size : Math.max(1, Math.floor(size / leases.length));
+  const parts = leases.map((lease) => leasePart(lease, 0, scale > 1 ? width : size, tile.profile, tile.busy));
+  if (parts.length === 1 && scale === 1) return [{ ...(parts[0] as Part), at, size }];
+  const fitting = parts.slice(0, Math.max(1, Math.floor(size / width))).map((part) => ({ ...part, size: width }));
+  place(fitting, at);
+  const end = at + fitting.length * width;
+  const rest = at + size - end;
+  if (rest > 0) {
+    fitting.push({ at: end, size: rest, look: "none", name: "free", note: "", title: `${tile.profile}: free shares` });
+  }
+  return fitting;
+}
+
+function place(parts: Part[], start: number): void {
+  let at = start;
+  for (const part of parts) {
+    part.at = at;
+    at += part.size;
+  }
+}
+
+function leasePart(lease: Lease, at: number, size: number, profile: string, measured: number | undefined): Part {
+  const busy = lease.busy ?? measured;
+  const state = STATES[lease.state] ?? lease.state;
+  const title = `${profile ? `${profile}: ` : ""}${podName(lease)}, ${state}, busy ${percent(busy)}`;
+  return { at, size, look: lease.state, name: lease.pod, note: profile, title, busy };
+}
+
+/** The bar with names. */
+export function WideBar({ card }: { card: Card }) {
+  const { units, parts } = barOf(card);
+  return (
+    <span class={card.silent ? "bar silent" : "bar"} style={{ "--units": units }}>
+      {parts.map((part) => (
+        <span
+          key={`${part.at}-${part.size}`}
+          class={`part ${part.look}${isHidden(part.name) ? " hidden" : ""}`}
+          style={{ gridColumn: `${part.at + 1} / span ${part.size}` }}
+          title={part.title}
+        >
+          {part.name} <i>{part.note}</i>
+          {part.busy !== undefined && (
+            <b class="load" style={{ width: `${Math.round(Math.min(1, part.busy) * 100)}%` }} />
+          )}
+        </span>
+      ))}
+    </span>
+  );
+}
+
+const LOOKS: Record<string, string> = { slot: "--free", "slot shut": "--shut" };
+
+/** The bar as a background: a gradient with hard edges, and gaps between its parts. */
+export function stripes(card: Card): string {
+  const { units, parts } = barOf(card);
+  const stops = parts.map((part) => {
+    const colour = `var(${LOOKS[part.look] ?? `--${part.look.split(" ")[0]}`})`;
+    const from = ((part.at / units) * 100).toFixed(2);
+    const to = (((part.at + part.size) / units) * 100).toFixed(2);
+    return `${colour} ${from}% calc(${to}% - 1px), var(--back) calc(${to}% - 1px) ${to}%`;
+  });
+  return `linear-gradient(90deg, ${stops.join(", ")})`;
+}
+
+/** The state of a card in words, for those who see no colours. */
+export function sayCard(card: Card): string {
+  const { parts } = barOf(card);
+  const states = new Map<string, number>();
+  for (const part of parts) {
+    if (part.look.startsWith("slot")) continue;
+    const state = STATES[part.look] ?? (part.look === "none" ? "free" : SLICES[part.look.split(" ")[1] ?? ""]);
+    if (state) states.set(state, (states.get(state) ?? 0) + 1);
+  }
+  const held = [...states].map(([state, number]) => `${number} ${state}`).join(", ");
+  return held || (card.kind ? "free" : "not offered");
+}

@@ -1,0 +1,28 @@
+// The last hours of the fleet.
+
+import { Chart } from "./curve";
+import { store } from "./store";
+import { percent, watts } from "./words";
+
+export function Past() {
+  const past = store.history;
+  if (past === undefined || past.held.length < 2) return null;
+  const { step } = past;
+  return (
+    <section id="past" aria-label="The last hours">
+      <h2>The last hours</h2>
+      <div class="charts">
+        <Chart
+          label="cards held"
+          values={past.held}
+          step={step}
+          most={store.summary?.cards}
+          text={(value) => value.toFixed(1)}
+        />
+        <Chart label="busy" values={past.busy} step={step} most={1} text={percent} />
+        <Chart label="power" values={past.power} step={step} text={watts} />
+        <Chart label="pods waiting" values={past.waiting} step={step} text={(value) => value.toFixed(0)} />
+      </div>
+    </section>
+  );
+}

@@ -1,0 +1,148 @@
+// The pods that hold cards: state, load and memory of each, and those that hold without need.
+
+import { useState } from "preact/hooks";
+import type { Lease } from "./documents";
+import { Panel } from "./panel";
+import type { Held } from "./survey";
+import { age, count, gibOf, isHidden, MEANINGS, modelName, percent, podName, STATES } from "./words";
+
+/** The number of pods that are shown at once. */
+const PAGE = 50;
+
+interface ListProps {
+  held: Held[];
+  onOpen: (id: string) => void;
+}
+
+/** Who holds something and does not use it. */
+export function Wasted({ held, filtered, onOpen }: ListProps & { filtered: boolean }) {
+  const items = held.map(({ id, card, profile, lease }) => (
+    <li key={`${id}/${lease.namespace}/${lease.pod}/${lease.container}`} class="item">
+      <div class="line">
+        <b class={isHidden(lease.pod) ? "hidden" : ""}>{podName(lease)}</b>
+        <State lease={lease} />
+      </div>
+      <div>
+        {profile || (lease.share < 1 ? `${percent(lease.share)} of a card` : "a whole card")} on{" "}
+        <button type="button" class="link" onClick={() => onOpen(id)}>
+          {card.node}, card {card.index}
+        </button>{" "}
+        <small>{modelName(card.model)}</small>
+      </div>
+      <div class="quiet">
+        held {age(lease.held)}
+        {lease.wasted > 0 && `, ${gpuHours(lease.wasted)} GPU-hours unused`}
+        {lease.owner && `, of ${lease.owner}`}
+      </div>
+    </li>
+  ));
+  return (
+    <Panel
+      filtered={filtered}
+      title="Held, not used"
+      id="wasted"
+      items={items}
+      empty="Every pod uses what it holds."
+      first={4}
+      note="most wasted first"
+    />
+  );
+}
+
+function gpuHours(seconds: number): string {
+  return (seconds / 3600).toFixed(seconds < 36000 ? 1 : 0);
+}
+
+export function State({ lease }: { lease: Lease }) {
+  return (
+    <span class="state" title={MEANINGS[lease.state]}>
+      <span class={`mark ${lease.state}`} aria-hidden="true" /> {STATES[lease.state] ?? lease.state}
+    </span>
+  );
+}
+
+/** Memory in use against what the pod may use. */
+export function Memory({ lease }: { lease: Lease }) {
+  const { memory, limit } = lease;
+  return (
+    <span class="memory">
+      {gibOf(memory, limit)}
+      {memory !== undefined && limit ? (
+        <meter min={0} max={limit} high={limit * 0.9} optimum={0} value={memory} aria-label={gibOf(memory, limit)} />
+      ) : null}
+    </span>
+  );
+}
+
+const ORDERS: Record<string, (lease: Lease) => number> = {
+  wasted: (lease) => lease.wasted,
+  busy: (lease) => lease.busy ?? -1,
+  memory: (lease) => lease.memory ?? -1,
+  held: (lease) => lease.held,
+};
+
+export function Pods({ held, onOpen }: ListProps) {
+  const [order, setOrder] = useState("busy");
+  const [size, setSize] = useState(PAGE);
+  const value = ORDERS[order] ?? ((lease: Lease) => lease.held);
+  const sorted = [...held].sort((left, right) => value(right.lease) - value(left.lease));
+  return (
+    <section id="pods" aria-label="Pods with cards">
+      <h2>
+        Pods with cards <small>{count(held.length, "lease")}</small>
+        <label class="switch">
+          first{" "}
+          <select value={order} onChange={(event) => setOrder(event.currentTarget.value)}>
+            <option value="busy">most busy</option>
+            <option value="memory">most memory</option>
+            <option value="wasted">most wasted</option>
+            <option value="held">longest held</option>
+          </select>
+        </label>
+      </h2>
+      {held.length === 0 ? (
+        <p class="quiet">No pod holds a card that is shown.</p>
+      ) : (
+        <table>
+          <thead>
+            <tr>
+              {["pod", "state", "busy", "memory", "place", "held"].map((each) => (
+                <th key={each} scope="col">
+                  {each}
+                </th>
+              ))}
+            </tr>
+          </thead>
+          <tbody>
+            {sorted.slice(0, size).map(({ id, card, profile, lease }) => (
+              <tr key={`${id}/${lease.namespace}/${lease.pod}/${lease.container}`}>
+                <th scope="row">
+                  <span class={isHidden(lease.pod) ? "hidden" : ""}>{podName(lease)}</span> <small>{lease.owner}</small>
+                </th>
+                <td data-name="state">
+                  <State lease={lease} />
+                </td>
+                <td data-name="busy">{percent(lease.busy)}</td>
+                <td data-name="memory">
+                  <Memory lease={lease} />
+                </td>
+                <td data-name="place">
+                  <button type="button" class="link" onClick={() => onOpen(id)}>
+                    {card.node}, card {card.index}
+                  </button>{" "}
+                  <small>{profile || (lease.share < 1 ? percent(lease.share) : "whole")}</small>
+                </td>
+                <td data-name="held">{age(lease.held)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      )}
+      {sorted.length > size && (
+        <button type="button" onClick={() => setSize(size + 4 * PAGE)}>
+          show more of {sorted.length}
+        </button>
+      )}
+    </section>
+  );
+}

@@ -1,0 +1,71 @@
+// What fits now, and where.
+
+import { store } from "./store";
+import type { Survey } from "./survey";
+import type { View } from "./view";
+import { count, roomName } from "./words";
+
+/** The most cards that are named. */
+const NAMED = 6;
+
+interface RoomProps {
+  found: Survey;
+  view: View;
+  change: (part: Partial<View>) => void;
+  onOpen: (id: string) => void;
+}
+
+export function Room({ found, view, change, onOpen }: RoomProps) {
+  if (found.room.length === 0) return null;
+  return (
+    <section id="room" class="room" aria-label="Free room">
+      <h2>
+        Room for <small>each alone; choose one to see on which cards</small>
+      </h2>
+      <p>
+        {found.room.map(([name, number]) => (
+          <button
+            type="button"
+            key={name}
+            disabled={number === 0}
+            aria-pressed={view.room === name}
+            onClick={() => change({ room: view.room === name ? "" : name })}
+          >
+            <b>{number}</b> {roomName(name)}
+          </button>
+        ))}
+      </p>
+      {view.room && <Places found={found} room={view.room} onOpen={onOpen} />}
+    </section>
+  );
+}
+
+/** The cards with room, in words. */
+function Places({ found, room, onOpen }: { found: Survey; room: string; onOpen: (id: string) => void }) {
+  const ids = found.groups.flatMap((group) => group.ids);
+  if (ids.length === 0) return <p role="status">No card that is shown has room for {roomName(room)}.</p>;
+  return (
+    <p role="status">
+      {count(ids.length, "card")} {ids.length === 1 ? "has" : "have"} room for {roomName(room)}:{" "}
+      {ids.slice(0, NAMED).map((id, number) => {
+        const card = store.cards.get(id);
+        return (
+          <span key={id}>
+            {number > 0 && ", "}
+            <button type="button" class="link" onClick={() => onOpen(id)}>
+              {card?.node}, card {card?.index}
+            </button>
+            {(card?.free?.[room] ?? 0) > 1 && ` (${card?.free?.[room]} times)`}
+          </span>
+        );
+      })}
+      {ids.length > NAMED && (
+        <button type="button" class="link" onClick={showCards}>{` and ${ids.length - NAMED} more`}</button>
+      )}
+    </p>
+  );
+}
+
+function showCards(): void {
+  document.getElementById("cards")?.scrollIntoView();
+}

@@ -1,0 +1,59 @@
+// The visitor's token. It is kept for this tab only (sessionStorage), sent in a header, and never part of an address.
+
+const KEY = "tessera-token";
+/** The largest header that servers take. */
+const LONGEST = 8192;
+
+type Listener = () => void;
+
+/** Asks the server whom it takes the visitor for; empty where it does not tell. */
+export async function askName(): Promise<string> {
+  try {
+    const response = await fetch("/whoami", { headers: session.headers, cache: "no-store" });
+    const body = response.ok ? ((await response.json()) as { user?: unknown }) : {};
+    return typeof body.user === "string" ? body.user : "";
+  } catch {
+    return "";
+  }
+}
+
+class Session {
+  #token = sessionStorage.getItem(KEY) ?? "";
+  readonly #listeners = new Set<Listener>();
+
+  get signedIn(): boolean {
+    return this.#token !== "";
+  }
+
+  get headers(): Record<string, string> {
+    return this.#token === "" ? {} : { Authorization: `Bearer ${this.#token}` };
+  }
+
+  /** Takes a token as it was pasted; returns what is wrong with it. */
+  signIn(text: string): string {
+    const token = text.trim().replace(/^Bearer\s+/i, "");
+    if (token === "") return "Paste a token first.";
+    if (token.length > LONGEST) return `A token has at most ${LONGEST} characters; this text has ${token.length}.`;
+    if (!/^[\x21-\x7e]+$/.test(token)) return "A token has no spaces and no line breaks; copy it as one line.";
+    sessionStorage.setItem(KEY, token);
+    this.#set(token);
+    return "";
+  }
+
+  signOut(): void {
+    sessionStorage.removeItem(KEY);
+    this.#set("");
+  }
+
+  /** Calls back when the token changed. */
+  listen(listener: Listener): void {
+    this.#listeners.add(listener);
+  }
+
+  #set(token: string): void {
+    this.#token = token;
+    for (const each of this.#listeners) each();
+  }
+}
+
+export const session = new Session();

@@ -1,0 +1,137 @@
+// Everything about one card, beside the page: it can be opened from any list and by an address.
+
+import { useEffect, useRef } from "preact/hooks";
+import { Chart } from "./curve";
+import type { Lease } from "./documents";
+import { leasesOf } from "./documents";
+import { HealthDetails } from "./health";
+import { WideBar } from "./mosaic";
+import { Memory, State } from "./pods";
+import { store } from "./store";
+import {
+  age,
+  byName,
+  celsius,
+  count,
+  gibOf,
+  isHidden,
+  kindName,
+  modelName,
+  percent,
+  podName,
+  roomName,
+  watts,
+} from "./words";
+
+interface SheetProps {
+  id: string;
+  onClose: () => void;
+}
+
+export function Sheet({ id, onClose }: SheetProps) {
+  const heading = useRef<HTMLHeadingElement>(null);
+  const known = store.cards.has(id);
+  // A link is opened before its card has come.
+  useEffect(() => heading.current?.focus(), [id, known]);
+  const card = store.cards.get(id);
+  if (store.summary === undefined) return null;
+  return (
+    <aside class="sheet" aria-label="Card">
+      <div class="line">
+        <h2 ref={heading} tabIndex={-1}>
+          {card ? `${card.node}, card ${card.index}` : "No such card"}
+        </h2>
+        <button type="button" onClick={onClose}>
+          close
+        </button>
+      </div>
+      {card ? <Details id={id} /> : <p>{id} is not here, or you may not see its name.</p>}
+    </aside>
+  );
+}
+
+function Details({ id }: { id: string }) {
+  const card = store.cards.get(id);
+  const curves = store.curves.get(id);
+  if (!card) return null;
+  const leases = leasesOf(card);
+  const free = Object.entries(card.free ?? {})
+    .filter(([, number]) => number > 0)
+    .sort(([left], [right]) => byName(left, right));
+  return (
+    <>
+      <p>
+        {modelName(card.model)}, {kindName(card)}
+        <br />
+        <small>{card.uuid}</small>
+      </p>
+      {card.silent && <p class="warn">The node's agent does not answer: what is shown are Tessera's records.</p>}
+      {card.health && <HealthDetails health={card.health} />}
+      {(card.throttled ?? []).length > 0 && (
+        <p class="warn">Slowed down: {(card.throttled ?? []).join(", ").replaceAll("_", " ")}.</p>
+      )}
+      <WideBar card={card} />
+      <dl class="figures">
+        <Value name="busy">{percent(card.busy)}</Value>
+        <Value name="memory">{gibOf(card.memory, card.memoryTotal)}</Value>
+        <Value name="power">
+          {watts(card.power)}
+          {card.powerLimit !== undefined && <small> of {watts(card.powerLimit)}</small>}
+        </Value>
+        <Value name="heat">{celsius(card.temperature)}</Value>
+      </dl>
+      <h3>Room</h3>
+      <p>{free.length > 0 ? free.map(([name, number]) => `${number} x ${roomName(name)}`).join(", or ") : "None."}</p>
+      <h3>Held by {count(leases.length, "lease")}</h3>
+      <ul class="plain">
+        {leases.map((lease) => (
+          <LeaseItem key={`${lease.namespace}/${lease.pod}/${lease.container}`} lease={lease} />
+        ))}
+      </ul>
+      {curves && curves.held.length > 1 && (
+        <>
+          <h3>The last hours</h3>
+          <div class="charts">
+            <Chart label="busy" values={curves.busy} step={curves.step} most={1} text={percent} />
+            <Chart label="memory" values={curves.memory} step={curves.step} most={1} text={percent} />
+            <Chart label="held" values={curves.held} step={curves.step} most={1} text={percent} />
+          </div>
+        </>
+      )}
+    </>
+  );
+}
+
+function Value({ name, children }: { name: string; children: preact.ComponentChildren }) {
+  return (
+    <div class="figure">
+      <dt>{name}</dt>
+      <dd>{children}</dd>
+    </div>
+  );
+}
+
+function LeaseItem({ lease }: { lease: Lease }) {
+  return (
+    <li class="item">
+      <div class="line">
+        <b class={isHidden(lease.pod) ? "hidden" : ""}>{podName(lease)}</b>
+        <State lease={lease} />
+      </div>
+      <div class="facts">
+        <span>busy {percent(lease.busy)}</span>
+        <span>
+          memory <Memory lease={lease} />
+        </span>
+        <span>{percent(lease.share)} of the card</span>
+        <span>held {age(lease.held)}</span>
+        {lease.container && <span>container {lease.container}</span>}
+        {lease.owner && <span>{lease.owner}</span>}
+      </div>
+      {lease.evidence && <div class="quiet">{lease.evidence}</div>}
+      {(lease.findings ?? []).map((each) => (
+        <div key={each}>{each}</div>
+      ))}
+    </li>
+  );
+}

@@ -1,0 +1,84 @@
+// The form that asks for a token, and the sentence about hidden names.
+
+import { useRef, useState } from "preact/hooks";
+import { session } from "./session";
+import type { Survey } from "./survey";
+
+interface SignInProps {
+  /** What the server said. */
+  reason: string;
+  onCancel?: (() => void) | undefined;
+}
+
+export function SignIn({ reason, onCancel }: SignInProps) {
+  // The field keeps its text itself: drawings come a frame late, and nobody waits for them.
+  const field = useRef<HTMLInputElement>(null);
+  const [problem, setProblem] = useState("");
+  const submit = (event: Event): void => {
+    event.preventDefault();
+    const wrong = session.signIn(field.current?.value ?? "");
+    setProblem(wrong);
+    if (wrong) return;
+    if (field.current) field.current.value = "";
+    onCancel?.();
+  };
+  return (
+    <form class="signin" aria-label="Sign in" onSubmit={submit}>
+      <h2>Sign in</h2>
+      {reason && <p role="alert">{reason}</p>}
+      <p>The page shows what your account of the cluster may see. Paste a token of it, for example the output of</p>
+      <pre>kubectl create token ACCOUNT -n NAMESPACE</pre>
+      <label>
+        Token{" "}
+        <input
+          type="password"
+          autocomplete="off"
+          spellcheck={false}
+          ref={field}
+          aria-invalid={problem !== ""}
+          aria-describedby="token-note"
+        />
+      </label>
+      {problem && (
+        <p class="warn" role="alert">
+          {problem}
+        </p>
+      )}
+      <p>
+        <button type="submit" class="main">
+          Sign in
+        </button>{" "}
+        {onCancel && (
+          <button type="button" onClick={onCancel}>
+            Cancel
+          </button>
+        )}
+      </p>
+      <p id="token-note" class="quiet">
+        The token stays in this tab until you close it or sign out. It is sent to this page's server only, and never
+        stands in an address.
+      </p>
+    </form>
+  );
+}
+
+/** Says which names are hidden, and what would show them. */
+export function HiddenNames({ found, onSignIn }: { found: Survey; onSignIn: () => void }) {
+  if (!found.hidesNodes && !found.hidesPods) return null;
+  const what = [
+    found.hidesNodes && "nodes, since you may not list nodes",
+    found.hidesPods && "pods, since you may not list pods in their namespaces",
+  ].filter(Boolean);
+  return (
+    <p class="note">
+      Names that start with ~ are hidden: names of {what.join("; and of ")}. Texts about them are left out.{" "}
+      {session.signedIn ? (
+        "An administrator can bind the ClusterRole view to your account, in a namespace or for all."
+      ) : (
+        <button type="button" onClick={onSignIn}>
+          Sign in to see your names
+        </button>
+      )}
+    </p>
+  );
+}

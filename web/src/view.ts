@@ -1,0 +1,166 @@
+// What the visitor chose: filter, room, open card. It stands in the address, so that a view can be sent to somebody.
+
+import type { Card, Lease, NodeState, Waiting } from "./documents";
+import { leasesOf } from "./documents";
+import { HEALTH, kindName, SLICES, STATES, WASTED } from "./words";
+
+export interface View {
+  /** Words of the filter. */
+  text: string;
+  /** A key of `CHOICES`. */
+  state: string;
+  /** What shown cards have room for. */
+  room: string;
+  /** `idOf` of the open card. */
+  open: string;
+  /** `rows` or `mosaic`; empty: by the number of cards. */
+  form: string;
+}
+
+/** The states to choose from. */
+export const CHOICES: [string, string][] = [
+  ["free", "with room"],
+  ["wasted", "held, not used"],
+  ["never_used", "never used"],
+  ["idle", "idle"],
+  ["resident", "resident"],
+  ["busy", "busy"],
+  ["unknown", "not known yet"],
+  ["unwell", "not well"],
+];
+
+const NAMES: Record<keyof View, string> = { text: "q", state: "state", room: "room", open: "open", form: "form" };
+
+export function readView(): View {
+  const values = new URLSearchParams(location.hash.slice(1));
+  const value = (name: keyof View): string => values.get(NAMES[name]) ?? "";
+  return { text: value("text"), state: value("state"), room: value("room"), open: value("open"), form: value("form") };
+}
+
+/** Writes the view into the address. A choice is a step back for the browser; typing is not. */
+export function writeView(view: View, before: View): void {
+  const values = new URLSearchParams();
+  for (const [name, short] of Object.entries(NAMES)) {
+    const value = view[name as keyof View];
+    if (value) values.set(short, value);
+  }
+  const address = `#${values.toString()}`;
+  if (view.text === before.text) history.pushState(null, "", address);
+  else history.replaceState(null, "", address);
+}
+
+/** A word of the filter; `node:gpu-1` looks at one field, a bare word at all. */
+interface Term {
+  field: string;
+  word: string;
+}
+
+const FIELDS: Record<string, string> = {
+  node: "node",
+  model: "model",
+  kind: "kind",
+  ns: "namespace",
+  namespace: "namespace",
+  pod: "pod",
+  owner: "owner",
+  state: "state",
+  profile: "profile",
+};
+
+function readTerms(text: string): Term[] {
+  const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+  return words.map((each) => {
+    const at = each.indexOf(":");
+    const field = FIELDS[each.slice(0, at)];
+    return at > 0 && field ? { field, word: each.slice(at + 1) } : { field: "", word: each };
+  });
+}
+
+type Fields = Record<string, string>;
+
+function cardFields(card: Card): Fields {
+  const state = [card.health && (HEALTH[card.health.state] ?? card.health.state), card.silent && "silent"];
+  return {
+    node: card.node,
+    model: card.model,
+    kind: `${kindName(card)} ${card.kind}`,
+    uuid: card.uuid,
+    state: `${card.health?.state ?? ""} ${state.filter(Boolean).join(" ")}`,
+    profile: (card.tiles ?? []).map((tile) => `${tile.profile} ${SLICES[tile.state ?? ""] ?? ""}`).join(" "),
+    pod: (card.tiles ?? []).map((tile) => tile.promise?.pod ?? "").join(" "),
+    namespace: (card.tiles ?? []).map((tile) => tile.promise?.namespace ?? "").join(" "),
+  };
+}
+
+function leaseFields(lease: Lease): Fields {
+  const { namespace, pod, owner, state } = lease;
+  return { namespace, pod: `${namespace}/${pod}`, owner, state: `${state} ${STATES[state] ?? ""}` };
+}
+
+function hits(term: Term, fields: Fields): boolean {
+  if (term.field) return (fields[term.field] ?? "").toLowerCase().includes(term.word);
+  return Object.values(fields).some((value) => value.toLowerCase().includes(term.word));
+}
+
+/** Decides what is shown. Words about pods must all be true of one pod of the card. */
+export class Filter {
+  readonly #terms: Term[];
+  readonly #view: View;
+
+  constructor(view: View) {
+    this.#view = view;
+    this.#terms = readTerms(view.text);
+  }
+
+  get empty(): boolean {
+    return this.#terms.length === 0 && this.#view.state === "" && this.#view.room === "";
+  }
+
+  card(card: Card): boolean {
+    const { room, state } = this.#view;
+    if (room && !(card.free?.[room] ?? 0)) return false;
+    if (state === "free" && !Object.values(card.free ?? {}).some((number) => number > 0)) return false;
+    if (state === "unwell" && card.health === undefined && !card.silent) return false;
+    const ofLease = state !== "" && state !== "free" && state !== "unwell";
+    if (this.#terms.length === 0 && !ofLease) return true;
+    const rest = this.#restOf(card);
+    if (rest.length === 0 && !ofLease) return true;
+    return leasesOf(card).some((lease) => this.#takes(lease, rest));
+  }
+
+  /** The leases of a card that is shown. */
+  leases(card: Card): Lease[] {
+    if (this.#terms.length === 0 && this.#view.state === "") return leasesOf(card);
+    const rest = this.#restOf(card);
+    return leasesOf(card).filter((lease) => this.#takes(lease, rest));
+  }
+
+  waiting(pod: Waiting): boolean {
+    const { namespace } = pod;
+    const profile = pod.requests;
+    const fields = { namespace, pod: `${namespace}/${pod.pod}`, profile, state: "waiting", reason: pod.reason ?? "" };
+    return this.#terms.every((term) => hits(term, fields));
+  }
+
+  node(node: { node: string } & Partial<NodeState>): boolean {
+    const { driver, startup } = node;
+    const state = [driver?.phase, driver?.upgrade, startup?.overdue && "overdue"].filter(Boolean).join(" ");
+    const fields = { node: node.node, state, driver: `${driver?.version ?? ""} ${driver?.strategy ?? ""}` };
+    return this.#terms.every((term) => hits(term, fields));
+  }
+
+  /** The words that the card itself does not have. */
+  #restOf(card: Card): Term[] {
+    const fields = this.#terms.length ? cardFields(card) : {};
+    return this.#terms.filter((term) => !hits(term, fields));
+  }
+
+  #takes(lease: Lease, rest: Term[]): boolean {
+    const { state } = this.#view;
+    if (state === "wasted" ? !WASTED.includes(lease.state) : STATES[state] !== undefined && lease.state !== state) {
+      return false;
+    }
+    const fields = leaseFields(lease);
+    return rest.every((term) => hits(term, fields));
+  }
+}

@@ -1,0 +1,90 @@
+// The pods that wait, and why.
+
+import { useState } from "preact/hooks";
+import type { Waiting } from "./documents";
+import { readRefusal } from "./feed";
+import { Panel } from "./panel";
+import { session } from "./session";
+import { age, isHidden, podName } from "./words";
+
+interface Explanation {
+  answers?: { verdict: string; facts: string[]; help: string[] }[];
+  error?: string;
+}
+
+/** Asks for the whole answer of `tessera why`. */
+async function explain(pod: Waiting): Promise<Explanation> {
+  const path = `/why/${encodeURIComponent(pod.namespace)}/${encodeURIComponent(pod.pod)}`;
+  try {
+    const response = await fetch(path, { headers: session.headers, cache: "no-store" });
+    return response.ok ? ((await response.json()) as Explanation) : await readRefusal(response);
+  } catch (error) {
+    return { error: String(error) };
+  }
+}
+
+export function WaitingPods({ pods, filtered }: { pods: Waiting[]; filtered: boolean }) {
+  const items = pods.map((pod) => <WaitingPod key={`${pod.namespace}/${pod.pod}`} pod={pod} />);
+  return (
+    <Panel
+      filtered={filtered}
+      title="Waiting"
+      id="waiting"
+      items={items}
+      empty="No pod waits for cards."
+      first={4}
+      note="oldest first"
+    />
+  );
+}
+
+function WaitingPod({ pod }: { pod: Waiting }) {
+  const [answer, setAnswer] = useState<Explanation | "asked" | undefined>();
+  const ask = async (): Promise<void> => {
+    if (answer !== undefined) return setAnswer(undefined);
+    setAnswer("asked");
+    setAnswer(await explain(pod));
+  };
+  const hidden = isHidden(pod.pod);
+  return (
+    <li class="item">
+      <div class="line">
+        <b class={hidden ? "hidden" : ""}>{podName(pod)}</b>
+        <span class="quiet">waits {age(Date.now() / 1000 - pod.since)}</span>
+      </div>
+      <div>asks for {pod.requests || "slices"}</div>
+      {pod.reason && <p class="reason">{pod.reason}</p>}
+      {!hidden && (
+        <button type="button" aria-expanded={answer !== undefined} onClick={() => void ask()}>
+          why, and what would help
+        </button>
+      )}
+      {answer === "asked" && <p class="quiet">asking…</p>}
+      {answer !== undefined && answer !== "asked" && <Answer answer={answer} />}
+    </li>
+  );
+}
+
+function Answer({ answer }: { answer: Explanation }) {
+  if (answer.error) return <p class="warn">{answer.error}</p>;
+  return (
+    <>
+      {(answer.answers ?? []).map((each) => (
+        <div class="answer" key={each.verdict}>
+          <p>{each.verdict}</p>
+          <ul>
+            {each.facts.map((fact) => (
+              <li key={fact}>{fact}</li>
+            ))}
+          </ul>
+          {each.help.length > 0 && <p>What would help:</p>}
+          <ul>
+            {each.help.map((help) => (
+              <li key={help}>{help}</li>
+            ))}
+          </ul>
+        </div>
+      ))}
+    </>
+  );
+}
