@@ -237,7 +237,12 @@ def objects() -> dict[str, list[Obj]]:
         "daemonsets": [{"metadata": meta("rival"), "spec": {"template": {"spec": {"containers": [
             {"name": "plugin", "image": "nvcr.io/nvidia/k8s-device-plugin:v1"}]}}}}],
         "configmaps": [{"metadata": {"name": "provisioning-records", "namespace": "tessera-system"}, "data": {
-            "records.jsonl": Json(row), "workloads.jsonl": "", "unreadable.txt": "junk"}}],
+            "records.jsonl": Json(row), "workloads.jsonl": "", "unreadable.txt": "junk"}},
+            {"metadata": {"name": "usage-records", "namespace": "tessera-system"}, "data": {"usage.json": Json({
+                "version": 1, "began": 1_700_000_000, "label": "part", "simulated": False, "nodes": {},
+                "keys": [["team", "anna", "training", "NVIDIA A100"]], "periods": [[1_799_996_400, 3600, [
+                    ["NVIDIA A100", 7200.0, 60.0, 60.0]], [[0, 3600.0, 1800.0, 60.0]]]]})}}],
+        "services": [],
         "namespaces": [{"metadata": {"name": name}} for name in ("team", "tessera-system", "instaslice-system")],
         "clusterpolicies": [{"kind": "ClusterPolicy", "apiVersion": "nvidia.com/v1", "metadata": {"name": "policy"},
                              "spec": {"driver": {"enabled": True, "version": "535", "repository": "127.0.0.1:1/nvidia",

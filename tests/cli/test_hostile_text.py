@@ -43,6 +43,9 @@ READING = (
     ["top"],
     ["top", "--by", "cards"],
     ["top", "-o", "json"],
+    ["usage"],
+    ["usage", "--by", "user", "-o", "csv"],
+    ["usage", "-o", "json"],
     ["idle", "--unknown"],
     ["idle", "-o", "json"],
     ["health"],
@@ -73,7 +76,7 @@ STRUCTURE = frozenset(
     name namespace uid kind apiVersion type status phase controller effect hostname nodeName strategy holderIdentity
     renewTime creationTimestamp lastTransitionTime lastTimestamp since resource profile product gpuUUID GPUUUID
     computeCapability cpu memory pods size start id node reason image
-    kubernetes.io/hostname app.kubernetes.io/name nvidia.com/mig.config records.jsonl
+    kubernetes.io/hostname app.kubernetes.io/name nvidia.com/mig.config records.jsonl usage.json
     """.split()  # noqa: SIM905 - shorter than one a line
 )
 

@@ -6,6 +6,7 @@ Each other form of installation grants the same.
 import ast
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -30,6 +31,7 @@ MADE_OF = {
         *(f"driver/{room}" for room in ("executor.py", "policies", "run.py", "registry/credentials.py")),
         *(f"driver/{room}" for room in ("rollout", "build", "coverage")),
         *(f"provisioning/{room}" for room in ("run.py", "recording.py", "tracking", "startup/startup_taints.py")),
+        *(f"usage/{room}" for room in ("recorder.py", "agent_pages.py")),
         "kube/event_recorder.py",
         "kube/leader_election.py",
     ),
@@ -68,10 +70,25 @@ def asked(process: str) -> Iterator[Right]:
         if method == "evict":
             if process not in EVICTS_BY_OPTION:
                 yield "create", "pods/eviction"
+        elif method == "path" and any(_is_proxy(each) for each in parts):
+            yield from (("get", f"{kind.plural}/proxy") for kind in receivers(call))
         elif method in VERBS and kinds:
             given = [each.value for each in call.keywords if each.arg == "subresource"]
             for below in subresources(given[0]) if given else [""]:
                 yield from ((verb, kind.plural + below) for verb in VERBS[method] for kind in kinds)
+
+
+def _is_proxy(part: ast.AST) -> bool:
+    """True for the subresource of a request that a process makes by its path."""
+    return isinstance(part, ast.Constant) and str(part.value).startswith("proxy")
+
+
+def receivers(call: ast.Call) -> Iterator[Resource[Any]]:
+    """The resource of ``PODS.path(...)``."""
+    if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name):
+        kind = constant(call.func.value.id)
+        if isinstance(kind, Resource):
+            yield kind
 
 
 def constant(name: str) -> object:

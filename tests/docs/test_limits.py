@@ -18,6 +18,7 @@ from tessera.limits import (
     provisioning,
     settings,
     support,
+    usage,
 )
 from tessera_lab import limits as lab
 
@@ -38,6 +39,7 @@ TABLES: dict[str, ModuleType] = {
     "Drivers and registries": drivers,
     "Provisioning records and reports": provisioning,
     "Support archives": support,
+    "GPU-hours": usage,
     "The lab": lab,
 }
 

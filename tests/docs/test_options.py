@@ -21,6 +21,7 @@ FOREIGN = {
     "--group": "kubectl create rolebinding",
     "--make-rshared": "mount",
     "--register-with-taints": "kubelet",
+    "--metric-labels-allowlist": "kube-state-metrics",
     "--dist": "pytest",
     "--shuffle": "pytest, an option of this project's tests",
 }

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from tessera.cli.base.connection import cluster_options, connect, report_errors
-from tessera.cli.base.controller_options import build_options, pop_build_settings, pop_site, site_options
+from tessera.cli.base.controller_options import build_options, check_key, pop_build_settings, pop_site, site_options
 from tessera.cli.base.process import address_option, log_option, record_option, run_process, start_log
 
 
@@ -55,6 +55,22 @@ from tessera.cli.base.process import address_option, log_option, record_option, 
     show_default=True,
     help="Cards that one kind of error may always take away; also those of the largest node.",
 )
+@click.option(
+    "--usage-user",
+    metavar="KEY",
+    default="tessera.dev/user",
+    show_default=True,
+    callback=check_key,
+    help="Label, or else annotation, of pods that names their user in tessera usage.",
+)
+@click.option(
+    "--usage-label",
+    metavar="KEY",
+    default="app.kubernetes.io/part-of",
+    show_default=True,
+    callback=check_key,
+    help="Label of pods by which tessera usage --by label adds up.",
+)
 @click.option("--http-port", type=click.IntRange(0, 65535), help="Serve /metrics, /healthz and /readyz here.")
 @record_option
 @address_option
@@ -77,6 +93,7 @@ def options_from(values: Mapping[str, Any]) -> Any:
     from tessera.controller.base.options import BreakerLimits, ControllerOptions, RegistryOptions
     from tessera.driver.run import DriverOptions
     from tessera.provisioning.options import ProvisioningOptions
+    from tessera.usage.recorder import UsageOptions
 
     given = dict(values)
     identity = given.pop("identity") or socket.gethostname()
@@ -86,6 +103,7 @@ def options_from(values: Mapping[str, Any]) -> Any:
         identity=identity,
         drivers=DriverOptions(identity=identity, image=given.pop("image") or "", builds=pop_build_settings(given)),
         breaker=BreakerLimits(share=given.pop("health_breaker_share"), cards=given.pop("health_breaker_cards")),
+        usage=UsageOptions(namespace=given["namespace"], user=given.pop("usage_user"), label=given.pop("usage_label")),
         registries=RegistryOptions(ca=site.registry_ca, plain_http=site.plain_http),
         provisioning=ProvisioningOptions(
             namespace=given["namespace"],

@@ -19,6 +19,7 @@ COMMANDS: Table = {
     "why": ("tessera.cli.why", "Explain why a pod waits or why a node's cards are not as configured."),
     "top": ("tessera.cli.top", "Show live what cards and pods do: load, memory, power."),
     "dashboard": ("tessera.cli.dashboard", "Serve a live page of the cluster's cards on this machine."),
+    "usage": ("tessera.cli.usage", "Show GPU-hours by namespace, user, label or model, and their cost."),
     "idle": ("tessera.cli.idle", "List cards and slices that pods hold and do not use."),
     "health": ("tessera.cli.health", "Show which cards are not well, why, and what happens next."),
     "plan": ("tessera.cli.plan", "Compute a MIG layout for a card model, without a cluster."),

@@ -25,7 +25,8 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import NODES, SERVICE_ACCOUNTS
 from tessera.kube.transport.credentials import Credential, Credentials
-from tessera.kube.transport.interface import Transport
+from tessera.kube.transport.interface import Response, Transport
+from tessera.status_pages import JSON, JsonDocuments
 from tessera_lab.apiserver.admission.webhooks.admission_webhooks import AdmissionWebhooks
 from tessera_lab.apiserver.admission.webhooks.callers import HttpCaller, InProcessCaller, WebhookCaller
 from tessera_lab.apiserver.authz.identity import BoundObject, bound_pod_extra, service_account_user
@@ -116,6 +117,7 @@ class SimulatedCluster:
         nodes: the nodes by name.
         hardware_clock: the clock for waits of calls to simulated cards.
         reviewers: webhooks that run in this process without sockets, by namespace and service.
+        documents: pages of agents that do not listen, by the pod's address; filled if the options ask for pages.
         connect: connects a container with its service account's credentials to the server over HTTPS; None if the
             server does not listen.
     """
@@ -138,6 +140,9 @@ class SimulatedCluster:
         self.server.parts.run_command = self._run_command
         #: Runs commands in containers that run for real, by namespace, pod and container, while they run.
         self.commands: dict[tuple[str, str, str], Callable[[Sequence[str]], Awaitable[CommandResult]]] = {}
+        self.documents: dict[str, JsonDocuments] = {}
+        if self.options.pages:
+            self.server.parts.get_page = self._get_document
         self.connect: Callable[[Credentials], Transport] | None = None
         self._maker = NodeMaker(
             self.options,
@@ -149,6 +154,10 @@ class SimulatedCluster:
         self._group: asyncio.TaskGroup | None = None
         self._running: dict[str, asyncio.Task[None]] = {}
         self.nodes = {spec.name: self._maker.make_node(spec) for spec in nodes}
+
+    async def _get_document(self, address: str, port: int, path: str) -> Response:  # noqa: ARG002 - it has one port
+        """Gets a page of an agent that does not listen."""
+        return Response(status=200, headers={"content-type": JSON}, body=self.documents[address][path]())
 
     def _logs(self, namespace: str, pod: str, container: str) -> Sequence[str]:
         for node in self.nodes.values():

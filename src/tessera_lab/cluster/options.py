@@ -167,6 +167,8 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
         lease_seconds: period on which kubelets renew their Leases (10 on a real node); a node without renewal becomes
             Unknown; None for no Leases.
         leaps: time skips waits, and the server's version says so to clients that measure from outside.
+        pages: without sockets, the API server's proxy shows the agents' pages. Agents then take samples, which costs
+            time.
     """
 
     folder: Path | None = None
@@ -189,6 +191,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     nfd_seconds: float | None = None
     lease_seconds: float | None = None
     leaps: bool = False
+    pages: bool = False
 
 
 def cards_file(folder: Path, node: str) -> Path:

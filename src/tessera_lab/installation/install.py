@@ -196,6 +196,7 @@ async def _agent(
         reboot=_reboot(context),
         processes=processes,
         on_started=context.ready,
+        publish=partial(cluster.documents.__setitem__, context.pod.ip) if cluster.options.pages else None,
     )
 
 

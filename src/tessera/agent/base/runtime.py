@@ -12,6 +12,7 @@ from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.event_recorder import EventRecorder
 from tessera.replay.service import Recorders
+from tessera.status_pages import JsonDocuments
 
 #: Reboots the node; returns or raises OSError soon, and the machine goes down after that.
 RebootNode = Callable[[], Awaitable[None]]
@@ -29,6 +30,7 @@ class AgentEnvironment:
         reboot: reboots the node, if the options allow it; ``None`` if nothing can.
         recorders: record the decisions of the deciders, if the options ask for it.
         processes: the machine's processes.
+        publish: takes the agent's own pages where no port serves them; ``None`` for nobody.
     """
 
     options: AgentOptions
@@ -38,6 +40,7 @@ class AgentEnvironment:
     reboot: RebootNode | None
     recorders: Recorders
     processes: ProcessTable = field(default_factory=ProcessTable)
+    publish: Callable[[JsonDocuments], None] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

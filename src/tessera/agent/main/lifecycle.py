@@ -45,7 +45,7 @@ from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kubelet.interfaces import Kubelet
 from tessera.nvml.errors import NvmlError
 from tessera.replay.service import Recorders, serve_records
-from tessera.status_pages import serve_status
+from tessera.status_pages import JsonDocuments, serve_status
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +61,7 @@ async def run_lifecycle(
     reboot: RebootNode | None = None,
     processes: ProcessTable | None = None,
     on_started: Callable[[], None] = lambda: None,
+    publish: Callable[[JsonDocuments], None] | None = None,
 ) -> None:
     """Runs one node's agent until cancelled. It may be killed at any moment and started again.
 
@@ -74,6 +75,7 @@ async def run_lifecycle(
         reboot: reboots the node, if the options allow it; raises OSError on failure.
         processes: the machine's processes, which the lab simulates; ``None`` for those of the kernel.
         on_started: called once the agent has its turn on the node, or waits for it.
+        publish: takes the agent's own pages where no port serves them.
 
     Raises:
         ExceptionGroup: a part failed, and only a fresh start can help.
@@ -86,6 +88,7 @@ async def run_lifecycle(
         reboot=reboot,
         recorders=Recorders(options.record),
         processes=processes or ProcessTable(),
+        publish=publish,
     )
     await _Lifecycle(environment, driver, kubelet, on_started).run()
 
@@ -141,8 +144,10 @@ class _Lifecycle:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
+            documents = {USAGE_PATH: self._usage_json}
+            if self._environment.publish is not None:
+                self._environment.publish(documents)
             if self._options.http_port is not None:
-                documents = {USAGE_PATH: self._usage_json}
                 pages = serve_status(
                     self, self._options.http_port, address=self._options.http_address, documents=documents
                 )

@@ -78,7 +78,7 @@ async def run_components(components: Components) -> None:
             components.memory,
         ):
             group.create_task(each.run(), name=type(each).__name__)
-        if components.options.http_port is not None:
+        if components.shows_pages:
             group.create_task(components.exporter.run(), name="Exporter")
         while not components.ownership.decided:
             await components.changes.wait(components.changes.count)

@@ -84,6 +84,7 @@ class Components:
         driver_root: Path | None = None,
     ) -> None:
         self.options = options = environment.options
+        self.shows_pages = options.http_port is not None or environment.publish is not None
         self._client = client = environment.client
         self.clock = clock = environment.clock
         self._rng = rng = environment.rng

@@ -52,7 +52,7 @@ POD_WASTED = Family(
 )
 POD_ACTIVE = Family("tessera_pod_gpu_active_seconds_total", COUNTER, "GPU-seconds of a lease in the state busy")
 POD_FINDING = Family("tessera_pod_gpu_finding", GAUGE, "1 for each kind of finding about a lease, in the label finding")
-INFO = Family("tessera_gpu_info", GAUGE, "1 for each card, with its properties")
+INFO = Family("tessera_gpu_info", GAUGE, "1 for each card, with its properties; in a lab with the label `simulated`")
 LAST_XID = Family("tessera_gpu_last_xid", GAUGE, XID_48.help)
 XIDS = Family("tessera_gpu_xid_errors_total", COUNTER, XID_COUNT.help)
 THROTTLED = Family("tessera_gpu_throttled", GAUGE, "1 while a card is slowed down for this reason, else 0")
@@ -224,6 +224,7 @@ class _Renderer:
             "pci_bus_id": info.pci_bus_id,
             "driver": self._sample.driver_version,
             "mig": str(info.mig_enabled).lower(),
+            **({"simulated": "true"} if self._options.simulated else {}),
         }
         self.page.add(INFO, properties, 1)
         if Quantity.THROTTLE_REASONS in values:

@@ -77,6 +77,17 @@ def _keys(_context: click.Context, _parameter: click.Parameter, keys: tuple[str,
     return keys
 
 
+def check_key(_context: click.Context, _parameter: click.Parameter, key: str) -> str:
+    """Returns the key of a label or annotation unchanged.
+
+    Raises:
+        click.BadParameter: it is not such a key.
+    """
+    if not _KEY.fullmatch(key):
+        raise click.BadParameter(f'"{key[:100]}" is not the key of a label; write example.com/name, without a value')
+    return key
+
+
 #: The option, the field of Site, and click's settings.
 _SITE_OPTIONS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
     (

@@ -8,6 +8,7 @@ from tessera.driver.run import DriverOptions
 from tessera.provisioning.options import ProvisioningOptions
 from tessera.replay.service import SOCKET
 from tessera.status_pages import OnListening
+from tessera.usage.recorder import UsageOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +62,7 @@ class ControllerOptions:
         registries: access to the registries of driver images.
         provisioning: the observation of starting nodes.
         breaker: the most cards that one rule of health takes away.
+        usage: the count of GPU-hours.
     """
 
     identity: str
@@ -77,3 +79,4 @@ class ControllerOptions:
     registries: RegistryOptions = field(default_factory=RegistryOptions)
     provisioning: ProvisioningOptions = field(default_factory=ProvisioningOptions)
     breaker: BreakerLimits = BreakerLimits()
+    usage: UsageOptions = field(default_factory=UsageOptions)

@@ -1,4 +1,4 @@
-"""One term of leadership: informers, the slicer and its executor, drivers, provisioning, and default settings.
+"""One term of leadership: informers, the slicer and its executor, drivers, provisioning, default settings, GPU-hours.
 
 The informers list after the Lease was won, so they see everything that the previous leader wrote. The slicer takes in
 events as they come and decides once it has absorbed all of them. Drivers and provisioning share the informers of nodes
@@ -30,6 +30,7 @@ from tessera.kube.resources import NODES, PODS
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import Informer
 from tessera.provisioning.run import Provisioning
+from tessera.usage.recorder import UsageRecorder
 
 #: Seconds after which a refused pod loses its slices. A node's kubelet publishes an agent's resources within 10 s, and
 #: those of a restarted agent within half a minute.
@@ -156,6 +157,9 @@ class LeaderSession:
         )
         self._nodes.add_handler(self._breaker.node_changed)
         self._defaults = DefaultSettings(runtime, namespace=options.namespace)
+        self._usage = UsageRecorder(
+            runtime, nodes=self._nodes, pods=self._pods, events=self._events, options=options.usage
+        )
 
     async def run(self, on_started: Callable[[Slicer], None]) -> None:
         """Decides and writes until cancelled; calls ``on_started`` once everything is listed."""
@@ -170,6 +174,8 @@ class LeaderSession:
             group.create_task(self._events.run())
             group.create_task(self._provisioning.run(), name="provisioning")
             group.create_task(self._drivers.run(), name="drivers")
+            group.create_task(self._usage.run(), name="GPU-hours")
+            group.create_task(self._usage.write(), name="record of GPU-hours")
             group.create_task(self._constraints.run(), name="claims and namespaces")
             group.create_task(self._defaults.run(), name="default settings")
             for informer in informers:

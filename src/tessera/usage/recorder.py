@@ -1,0 +1,190 @@
+"""Counts GPU-hours as a part of the leading controller: reads the agents' pages, and writes the record.
+
+Each round asks every agent once through the API server's proxy. The record is one ConfigMap; it is written after the
+second round, which has the first seconds, and then every :data:`WRITE_PERIOD`, however many pods come and go. What a
+killed controller did not write is counted again by the next one, from the time that the record has for each node.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tessera.api.nodes.agent_pod import is_agent
+from tessera.api.nodes.usage import EndedLease, LeaseUsage, NodeUsage
+from tessera.kube.client.errors import ApiError
+from tessera.kube.event_recorder import EventRecorder, make_reference
+from tessera.kube.persistent_config_map import PersistentConfigMap
+from tessera.kube.resources import CONFIGMAPS, Node, Pod
+from tessera.kube.runtime import KubeRuntime
+from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
+from tessera.limits.usage import PAST_HOLDERS, USAGE_BROKEN
+from tessera.usage.agent_pages import FleetUsage, read_fleet
+from tessera.usage.ledger import LeaseOwner, NodeGone, NodeSilent, PageRead, UsageLedger
+from tessera.usage.record import UsageRecord, short_name, with_label
+from tessera.usage.record_text import BROKEN_KEY, RECORD_KEY, RECORD_NAME, decode_record, encode_record
+
+_log = logging.getLogger(__name__)
+
+#: Seconds between two rounds, and between two writes.
+PERIOD = 60.0
+WRITE_PERIOD = 300.0
+#: The label or annotation that names a pod's user, and the label by which GPU-hours are counted too.
+USER_KEY = "tessera.dev/user"
+LABEL_KEY = "app.kubernetes.io/part-of"
+
+
+@dataclass(frozen=True, kw_only=True)
+class UsageOptions:
+    """Options of :class:`UsageRecorder`.
+
+    Attributes:
+        namespace: namespace of the ConfigMap, the deployment's.
+        user: key of the label, or else the annotation, that names a pod's user.
+        label: key of the label by which GPU-hours are counted too.
+    """
+
+    namespace: str = "tessera-system"
+    user: str = USER_KEY
+    label: str = LABEL_KEY
+
+
+class UsageRecorder:
+    """Reads, counts and writes.
+
+    Args:
+        runtime: see :class:`~tessera.kube.runtime.KubeRuntime`.
+        nodes: all nodes; run by the caller.
+        pods: all pods; run by the caller.
+        events: records that a record cannot be read.
+        options: see :class:`UsageOptions`.
+    """
+
+    def __init__(
+        self,
+        runtime: KubeRuntime,
+        *,
+        nodes: Informer[Node],
+        pods: Informer[Pod],
+        events: EventRecorder,
+        options: UsageOptions,
+    ) -> None:
+        self._client = runtime.client
+        self._clock = runtime.clock
+        self._nodes = nodes
+        self._pods = pods
+        self._events = events
+        self._options = options
+        self._ledger = UsageLedger(UsageRecord(label=options.label))
+        self._broken = ""
+        #: Owners of pods that are gone, with their node, by UID; the newest last.
+        self._past: OrderedDict[str, tuple[str, LeaseOwner]] = OrderedDict()
+        self._warned = False
+        self._map = PersistentConfigMap(
+            runtime.client,
+            runtime.clock,
+            namespace=options.namespace,
+            name=RECORD_NAME,
+            data=self._data,
+            rng=runtime.rng,
+            may_act=runtime.may_act,
+        )
+        pods.add_handler(self._pod_changed)
+
+    async def write(self) -> None:
+        """Writes requested changes until cancelled."""
+        await self._map.run()
+
+    async def run(self) -> None:
+        """Counts until cancelled; begins once nodes and pods are listed."""
+        await self._nodes.wait_synced()
+        await self._pods.wait_synced()
+        self._restore(await self._map.load())
+        due = 0.0
+        while True:
+            await self._count()
+            now = self._clock.monotonic()
+            if self._ledger.record.periods and now >= due:
+                self._map.mark_changed()
+                due = now + WRITE_PERIOD
+            await self._clock.sleep(PERIOD)
+
+    def _restore(self, data: Mapping[str, str]) -> None:
+        text = data.get(RECORD_KEY, "")
+        self._broken = data.get(BROKEN_KEY, "")[:USAGE_BROKEN]
+        if not text:
+            return
+        try:
+            record = decode_record(text)
+        except ValueError as error:
+            self._broken = text[:USAGE_BROKEN]
+            message = f"the record cannot be read and is set aside under {BROKEN_KEY}; counting begins anew: {error}"
+            _log.warning("ConfigMap %s/%s: %s", self._options.namespace, RECORD_NAME, message)
+            about = make_reference(CONFIGMAPS, RECORD_NAME, self._options.namespace)
+            self._events.record(about, "RecordsUnreadable", message, type="Warning")
+            return
+        if record.label != self._options.label:
+            record = with_label(record, self._options.label)
+        self._ledger = UsageLedger(record)
+
+    def _data(self) -> dict[str, str]:
+        broken = {BROKEN_KEY: self._broken} if self._broken else {}
+        return {RECORD_KEY: encode_record(self._ledger.record), **broken}
+
+    async def _count(self) -> None:
+        """One round."""
+        fleet = await self._read()
+        now = self._clock.now()
+        read = {usage.node for usage in fleet.nodes}
+        for usage in fleet.nodes:
+            node = self._nodes.cache.get(usage.node)
+            if node is not None:
+                self._ledger.handle(PageRead(usage, now, not node.spec.unschedulable, self._owners(usage)))
+        for name in list(self._ledger.record.nodes):
+            if self._nodes.cache.get(name) is None:
+                self._ledger.handle(NodeGone(name))
+            elif name not in read:
+                self._ledger.handle(NodeSilent(name, now))
+
+    async def _read(self) -> FleetUsage:
+        agents = [pod for pod in self._pods.cache.values() if is_agent(pod)]
+        try:
+            found = await read_fleet(self._client, agents)
+        except (ApiError, OSError) as error:
+            if not self._warned:
+                _log.warning("GPU-hours are not counted: agents' pages cannot be read: %s", error)
+            self._warned = True
+            return FleetUsage()
+        self._warned = False
+        return found
+
+    # Owners
+
+    def _owners(self, usage: NodeUsage) -> dict[str, LeaseOwner]:
+        """The owners of the leases on a page, by UID; only of pods that the API server has, or had, on that node."""
+        leases: list[LeaseUsage | EndedLease] = [*usage.leases, *usage.ended]
+        found = {}
+        for lease in leases:
+            pod, past = self._pods.cache.get(f"{lease.namespace}/{lease.pod}"), self._past.get(lease.uid)
+            if pod is not None and (pod.metadata.uid, pod.spec.node_name) == (lease.uid, usage.node):
+                found[lease.uid] = self._owner(pod)
+            elif past is not None and past[0] == usage.node:
+                found[lease.uid] = past[1]
+        return found
+
+    def _owner(self, pod: Pod) -> LeaseOwner:
+        meta, options = pod.metadata, self._options
+        user = meta.labels.get(options.user) or meta.annotations.get(options.user, "")
+        return LeaseOwner(meta.namespace, short_name(user), short_name(meta.labels.get(options.label, "")))
+
+    def _pod_changed(self, event: WatchEvent[Pod]) -> None:
+        pod = event.object
+        if event.kind is EventKind.DELETED and pod.spec.node_name and _asks_for_cards(pod):
+            self._past[pod.metadata.uid] = pod.spec.node_name, self._owner(pod)
+            while len(self._past) > PAST_HOLDERS:
+                self._past.popitem(last=False)
+
+
+def _asks_for_cards(pod: Pod) -> bool:
+    containers = (*pod.spec.containers, *pod.spec.init_containers)
+    return any(name.startswith("nvidia.com/") for each in containers for name in each.resources.limits)

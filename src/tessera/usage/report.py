@@ -1,0 +1,238 @@
+"""Reports of GPU-hours: totals of a window, grouped, with shares and costs. Pure.
+
+Whatever the source, a report has the cards of the window and the hours that leases held. For the whole cluster
+
+    capacity = allocated + free + unavailable + unknown
+
+and the allocated hours of the rows sum to the allocated hours of the cards. A report of some namespaces has their rows
+only, and no cards: what is free is not theirs.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from enum import StrEnum
+
+import msgspec
+
+from tessera.usage.prices import PriceList
+from tessera.usage.record import HOUR, CardSeconds, LeaseSeconds, UsageKey, UsageRecord
+
+#: Name of a row without a user or a label's value.
+NOT_STATED = "(none)"
+
+
+class Grouping(StrEnum):
+    """Meaning of a row."""
+
+    NAMESPACE = "namespace"
+    USER = "user"
+    LABEL = "label"
+    MODEL = "model"
+
+
+_NAMES: Mapping[Grouping, Callable[[UsageKey], str]] = {
+    Grouping.NAMESPACE: lambda key: key.namespace,
+    Grouping.USER: lambda key: key.user or NOT_STATED,
+    Grouping.LABEL: lambda key: key.label or NOT_STATED,
+    Grouping.MODEL: lambda key: key.model,
+}
+
+
+class UsageTotals(msgspec.Struct, frozen=True, kw_only=True):
+    """What a source knows of a window.
+
+    Attributes:
+        source: the source in words.
+        begin: Unix time.
+        end: Unix time.
+        cards: card-seconds by model.
+        rows: GPU-seconds by owner and model.
+        label: key of the label of the rows.
+        simulated: True if some cards exist only in a lab.
+        notes: what is missing, in words.
+    """
+
+    source: str
+    begin: float
+    end: float
+    cards: Mapping[str, CardSeconds]
+    rows: Mapping[UsageKey, LeaseSeconds]
+    label: str = ""
+    simulated: bool = False
+    notes: tuple[str, ...] = ()
+
+
+class UsageRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """GPU-hours of one group.
+
+    Attributes:
+        name: of the group.
+        allocated: all GPU-hours that its leases held.
+        active: of them, those in the state busy.
+        idle: of them, those without use.
+        unknown: of them, those whose use could not be measured.
+        part: of all allocated hours of the report, 0 to 1.
+        cost: by the price list.
+    """
+
+    name: str
+    allocated: float
+    active: float
+    idle: float
+    unknown: float
+    part: float
+    cost: float | None = None
+
+
+class CardHours(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Card-hours of a model, or of all.
+
+    Attributes:
+        capacity: all of them.
+        allocated: held by leases.
+        free: held by none.
+        unavailable: held by none, on cards that are not well, or on cordoned nodes.
+        unknown: not watched.
+    """
+
+    capacity: float
+    allocated: float
+    free: float
+    unavailable: float
+    unknown: float
+
+
+class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A report.
+
+    Attributes:
+        grouping: what a row is.
+        rows: the most GPU-hours first.
+        total: of all rows.
+        cards: of the whole cluster; ``None`` in a report of some namespaces.
+        models: the same by model.
+    """
+
+    grouping: Grouping
+    rows: tuple[UsageRow, ...]
+    total: UsageRow
+    cards: CardHours | None
+    models: Mapping[str, CardHours]
+
+
+def totals_of_record(record: UsageRecord, begin: float) -> UsageTotals:
+    """The totals of the periods that end after ``begin``; old periods are days, so the window begins with a period."""
+    chosen = [each for each in record.periods if each.end > begin]
+    cards: dict[str, CardSeconds] = {}
+    rows: dict[UsageKey, LeaseSeconds] = {}
+    for period in chosen:
+        for model, amount in period.cards.items():
+            cards.setdefault(model, CardSeconds()).add(amount)
+        for key, lease in period.rows.items():
+            rows.setdefault(key, LeaseSeconds()).add(lease)
+    first = max(record.began, min((each.start for each in chosen), default=record.until))
+    return UsageTotals(
+        source="the controller's record",
+        begin=first,
+        end=record.until,
+        cards=cards,
+        rows=rows,
+        label=record.label,
+        simulated=record.simulated,
+        notes=_notes(record, begin),
+    )
+
+
+def _notes(record: UsageRecord, begin: float) -> tuple[str, ...]:
+    return ("the record begins later than the window",) if record.began > begin else ()
+
+
+def make_report(
+    totals: UsageTotals,
+    grouping: Grouping,
+    *,
+    namespaces: Collection[str] = (),
+    prices: PriceList | None = None,
+) -> UsageReport:
+    """Groups the totals.
+
+    Args:
+        totals: what a source knows.
+        grouping: what a row is.
+        namespaces: report these only; empty for the whole cluster.
+        prices: for the cost.
+
+    Raises:
+        UserError: the list lacks the price of a model.
+    """
+    rows = {key: lease for key, lease in totals.rows.items() if not namespaces or key.namespace in namespaces}
+    if prices is not None:
+        prices.check(key.model for key, lease in rows.items() if lease.held > 0)
+    groups: dict[str, LeaseSeconds] = {}
+    costs: dict[str, float] = {}
+    whole, cost = LeaseSeconds(), 0.0
+    for key, lease in rows.items():
+        name = _NAMES[grouping](key)
+        groups.setdefault(name, LeaseSeconds()).add(lease)
+        whole.add(lease)
+        if prices is not None and lease.held > 0:
+            price = prices.cost(key.model, lease.held / HOUR)
+            costs[name] = costs.get(name, 0.0) + price
+            cost += price
+    found = [
+        _row(name, lease, whole.held, None if prices is None else costs.get(name, 0.0))
+        for name, lease in groups.items()
+    ]
+    models = {} if namespaces else _models(totals)
+    return UsageReport(
+        grouping=grouping,
+        rows=tuple(sorted(found, key=lambda row: (-row.allocated, row.name))),
+        total=_row("total", whole, whole.held, None if prices is None else cost),
+        cards=None if namespaces else _sum(models),
+        models=models,
+    )
+
+
+def _row(name: str, lease: LeaseSeconds, whole: float, cost: float | None) -> UsageRow:
+    return UsageRow(
+        name=name,
+        allocated=lease.held / HOUR,
+        active=lease.active / HOUR,
+        idle=lease.idle / HOUR,
+        unknown=lease.unknown / HOUR,
+        part=lease.held / whole if whole > 0 else 0.0,
+        cost=cost,
+    )
+
+
+def _models(totals: UsageTotals) -> dict[str, CardHours]:
+    held: dict[str, float] = {}
+    for key, lease in totals.rows.items():
+        held[key.model] = held.get(key.model, 0.0) + lease.held
+    return {
+        model: _hours(totals.cards.get(model, CardSeconds()), held.get(model, 0.0))
+        for model in sorted({*totals.cards, *held})
+    }
+
+
+def _hours(cards: CardSeconds, held: float) -> CardHours:
+    free = cards.capacity - held - cards.unavailable - cards.unknown
+    return CardHours(
+        capacity=cards.capacity / HOUR,
+        allocated=held / HOUR,
+        free=free / HOUR,
+        unavailable=cards.unavailable / HOUR,
+        unknown=cards.unknown / HOUR,
+    )
+
+
+def _sum(models: Mapping[str, CardHours]) -> CardHours:
+    def total(value: Callable[[CardHours], float]) -> float:
+        return sum(value(each) for each in models.values())
+
+    return CardHours(
+        capacity=total(lambda each: each.capacity),
+        allocated=total(lambda each: each.allocated),
+        free=total(lambda each: each.free),
+        unavailable=total(lambda each: each.unavailable),
+        unknown=total(lambda each: each.unknown),
+    )
