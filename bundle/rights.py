@@ -9,12 +9,15 @@ that it creates, so that ``resourceNames`` limits ``create`` too (kube-apiserver
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.gpu_operator.settings_reader import NamedConfig, OperatorSettings
 from tessera.api.sharing.profile import MigStrategy
 from tessera.cli.install.apply import OPTIONAL, optional_resource
 from tessera.cli.install.manifests import CONFIG_MAP, CONFIG_ROLE, InstallChoices, Manifest
 from tessera.cli.install.operator_process import operated_objects
+from tessera.cli.install.webhook_certificate import CERT_MANAGER
 from tessera.kube.resources import CONFIGMAPS
 from tessera.kube.resources.meta import resource_for
 
@@ -63,6 +66,9 @@ def every_object() -> list[Manifest]:
     )
     choices = InstallChoices(settings=settings, evict=True, replace_failed=1, authorities="PEM", openshift=True)
     objects = operated_objects(choices)
+    # The rules of the webhook's Roles differ with cert-manager, so both are needed.
+    by_cert_manager = operated_objects(msgspec.structs.replace(choices, certificate=CERT_MANAGER))
+    objects += [each for each in by_cert_manager if each not in objects]
     for each in objects:
         if each["kind"] == "Role" and each["metadata"]["name"] == CONFIG_ROLE:
             (rule,) = each["rules"]

@@ -1,6 +1,7 @@
 """The templates of the objects in ``deploy/``: their YAML, with the user's values in their places."""
 
 import copy
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ from tessera.cli.install.manifests import (
     WEBHOOK,
 )
 from tessera.cli.install.protections import POD_SECURITY_LABEL
-from tessera.cli.install.rendering import OPENSHIFT
+from tessera.cli.install.rendering import CERTIFICATES, OPENSHIFT
+from tessera.cli.install.webhook_certificate import INJECT, reading_rules
 from tessera.manifests import deploy_folder
 
 Manifest = dict[str, Any]
@@ -38,6 +40,7 @@ CONDITIONS: Mapping[str, str] = {
     "monitoring/prometheus/prometheus-rule.yaml": ".Values.tessera.monitoring.prometheusRule",
     "options/evict.yaml": 'or .Values.tessera.agent.migEvict (eq .Values.tessera.agent.memoryLimits "evict")',
     "options/replace.yaml": "gt (int .Values.tessera.controller.replaceFailed) 0",
+    f"options/{CERTIFICATES}": ".Values.tessera.webhook.certManager.enabled",
     f"options/{OPENSHIFT}": 'eq (include "tessera.openshift" .) "true"',
 }
 #: Workloads by the key of their values.
@@ -97,6 +100,8 @@ def _own_condition(manifest: Manifest) -> str:
         return ".Values.tessera.criticalPodsQuota"
     if manifest["kind"] == "PodDisruptionBudget":
         return ".Values.tessera.webhook.podDisruptionBudget"
+    if manifest["kind"] in {"Certificate", "Issuer"} and (manifest["kind"], name) != ("Certificate", WEBHOOK):
+        return "not .Values.tessera.webhook.certManager.issuer.name"
     if manifest["kind"] == "CustomResourceDefinition" and manifest["spec"]["group"] == "nvidia.com":
         return f'eq (include "tessera.crd.ours" (list . "{name}")) "true"'
     return ""
@@ -117,10 +122,18 @@ def _changed(manifest: Manifest) -> Manifest:
         metadata["annotations"] = {**metadata.get("annotations", {}), **_KEEP}
     if name in WORKLOADS and kind in {"Deployment", "DaemonSet"}:
         _change_workload(changed, WORKLOADS[name])
+    if name == WEBHOOK and _certificate_rights(changed):
+        _change_webhook_rights(changed)
     for (kind_of, name_of), change in _CHANGES.items():
         if (kind, name) == (kind_of, name_of):
             change(changed)
     return changed
+
+
+def _certificate_rights(manifest: Manifest) -> bool:
+    """True for the Roles whose rules depend on who makes the webhook's certificate."""
+    rules = manifest.get("rules") or []
+    return manifest["kind"] in {"Role", "ClusterRole"} and reading_rules(rules) != rules
 
 
 def _change_workload(manifest: Manifest, key: str) -> None:
@@ -179,6 +192,25 @@ def _change_pull_secrets(manifest: Manifest) -> None:
     rule["resourceNames"] = hole(f'include "tessera.pullSecrets" (list . (list {names}))')
 
 
+def _change_certificate(manifest: Manifest) -> None:
+    usual = json.dumps(manifest["spec"]["issuerRef"])
+    manifest["spec"]["issuerRef"] = hole(f'include "tessera.issuer" (list . {json.dumps(usual)})')
+
+
+def _change_webhook_configuration(manifest: Manifest) -> None:
+    ((key, value),) = INJECT.items()
+    annotations = f'(dict "annotations" (dict "{key}" "{value}"))'
+    shown = f'include "tessera.byCertManager" (list . {annotations})'
+    manifest["metadata"][block(shown)] = None
+
+
+def _change_webhook_rights(manifest: Manifest) -> None:
+    """The rules for the webhook's own certificate, or those with cert-manager."""
+    rules = manifest["rules"]
+    own, by_cert_manager = (json.dumps(json.dumps(each)) for each in (rules, reading_rules(rules)))
+    manifest["rules"] = hole(f"ternary {by_cert_manager} {own} .Values.tessera.webhook.certManager.enabled")
+
+
 def _change_binding(manifest: Manifest) -> None:
     spec = manifest["spec"]
     spec["validationActions"] = hole(f"toJson {_ACTIONS}")
@@ -200,6 +232,8 @@ _CHANGES: Mapping[tuple[str, str], Callable[[Manifest], None]] = {
     ("Role", PULL_SECRETS_ROLE): _change_pull_secrets,
     (BINDING_KIND, DEVICE_ACCESS_POLICY): _change_binding,
     ("NetworkPolicy", WEBHOOK): _change_webhook_network,
+    ("Certificate", WEBHOOK): _change_certificate,
+    ("MutatingWebhookConfiguration", WEBHOOK): _change_webhook_configuration,
 }
 
 

@@ -130,7 +130,18 @@ def _own() -> Schema:
                 }
             ),
             "controller": _closed({**central, "replaceFailed": {"type": "integer", "minimum": 0, "maximum": 100}}),
-            "webhook": _closed({**central, "podDisruptionBudget": {"type": "boolean"}}),
+            "webhook": _closed(
+                {
+                    **central,
+                    "podDisruptionBudget": {"type": "boolean"},
+                    "certManager": _closed(
+                        {
+                            "enabled": {"type": "boolean"},
+                            "issuer": _closed({"kind": {"enum": ["Issuer", "ClusterIssuer"]}, "name": _NAMED}),
+                        }
+                    ),
+                }
+            ),
             "agent": _closed(
                 {
                     **workload,

@@ -138,6 +138,12 @@ CASES: Mapping[str, tuple[Mapping[str, Any] | None, Mapping[str, Any], Sequence[
             *("--without", "pod-security", "--device-access", "off"),
         ],
     ),
+    "cert-manager": (None, {"webhook": {"certManager": {"enabled": True}}}, ["--certificate", "cert-manager"]),
+    "cert-manager's issuer": (
+        None,
+        {"webhook": {"certManager": {"enabled": True, "issuer": {"kind": "Issuer", "name": "corporate"}}}},
+        ["--certificate", "cert-manager", "--issuer", "Issuer/corporate"],
+    ),
     "openshift": (None, {"openshift": True}, ["--openshift"]),
     "image": (
         None,

@@ -17,6 +17,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if eq $choice "auto" }}{{ .Capabilities.APIVersions.Has "security.openshift.io/v1" }}{{ else }}{{ $choice }}{{ end -}}
 {{- end -}}
 
+{{- /* The issuer of the webhook's certificate. */ -}}
+{{- define "tessera.issuer" -}}
+{{- $issuer := (index . 0).Values.tessera.webhook.certManager.issuer -}}
+{{- if $issuer.name }}{{ toJson $issuer }}{{ else }}{{ index . 1 }}{{ end -}}
+{{- end -}}
+
+{{- /* Entries that an object has with cert-manager only. */ -}}
+{{- define "tessera.byCertManager" -}}
+{{- if (index . 0).Values.tessera.webhook.certManager.enabled }}{{ toYaml (index . 1) }}{{ end -}}
+{{- end -}}
+
 {{- define "tessera.image" -}}
 {{- $image := .Values.tessera.image -}}
 {{- $image.repository }}{{ if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $image.tag | default .Chart.AppVersion }}{{ end -}}

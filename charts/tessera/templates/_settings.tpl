@@ -175,5 +175,7 @@
 {{- end -}}
 
 {{- define "tessera.webhook.args" -}}
-{{- concat (get (.Files.Get "files/workloads.json" | fromJson) "tessera-webhook").args .Values.tessera.webhook.extraArgs | toJson -}}
+{{- $args := get (.Files.Get "files/workloads.json" | fromJson) "tessera-webhook" | dig "args" list -}}
+{{- if .Values.tessera.webhook.certManager.enabled }}{{ $args = append $args "--certificate-secret=tessera-webhook-tls" }}{{ end -}}
+{{- concat $args .Values.tessera.webhook.extraArgs | toJson -}}
 {{- end -}}

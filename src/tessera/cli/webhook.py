@@ -20,6 +20,12 @@ from tessera.cli.base.process import address_option, log_option, run_process, st
 )
 @click.option("--service", default="tessera-webhook", show_default=True, help="Name of the webhook's Service.")
 @click.option(
+    "--certificate-secret",
+    metavar="NAME",
+    default="",
+    help="Serve the certificate of this Secret, which cert-manager renews, instead of the webhook's own.",
+)
+@click.option(
     "--port", type=click.IntRange(0, 65535), default=9443, show_default=True, help="Serve admission reviews here."
 )
 @click.option("--http-port", type=click.IntRange(0, 65535), help="Serve /healthz and /readyz here.")
@@ -40,7 +46,8 @@ def command(kubeconfig: Path | None, context: str | None, log_level: str, **opti
     the slices. The webhook also turns a pod's GPU requirements (annotations tessera.dev/...) into resource requests.
 
     It runs as a Deployment (deploy/webhook.yaml). It makes and renews its certificates itself, and writes the
-    certificate authority into the MutatingWebhookConfiguration. Any number of replicas may run.
+    certificate authority into the MutatingWebhookConfiguration; with --certificate-secret, cert-manager does both. Any
+    number of replicas may run.
     """
     start_log(log_level)
     # uvloop holds the bytes that a closed TLS connection has received until its client has closed too: 600 MiB for 150
@@ -55,6 +62,7 @@ def options_from(values: Mapping[str, Any]) -> Any:
     return WebhookOptions(
         namespace=values["namespace"],
         service=values["service"],
+        given_secret=values["certificate_secret"],
         port=values["port"],
         health_port=values["http_port"],
         address=values["http_address"],

@@ -14,6 +14,7 @@ from tessera.cli.base.controller_options import build_arguments
 from tessera.cli.install.apply import AppliedObject, apply_all
 from tessera.cli.install.manifests import InstallChoices, Manifest, manifests
 from tessera.cli.install.preflight import missing_namespace, warnings
+from tessera.cli.install.rendering import render
 from tessera.driver.build.settings import BuildSettings
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden, Invalid, NotFound
@@ -412,5 +413,35 @@ def test_a_network_policy_of_another_namespace_stays(place: Any) -> None:
         await place.client().create(kind, {"metadata": metadata, "spec": {"podSelector": {}}}, "team")
         assert results(await install(place, without=("network-policies",)))["deleted"] == 3
         assert (await place.client().get(kind, "tessera-webhook", "team"))["metadata"]["name"] == "tessera-webhook"
+
+    asyncio.run(scenario())
+
+
+def cert_manager_kind(kind: str) -> Manifest:
+    """The definition of one of cert-manager's kinds, as far as an object of it can be stored."""
+    plural = f"{kind.lower()}s"
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    return {
+        "metadata": {"name": f"{plural}.cert-manager.io"},
+        "spec": {
+            "group": "cert-manager.io",
+            "scope": "Namespaced",
+            "names": {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"},
+            "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
+        },
+    }
+
+
+def test_cert_managers_objects_come_and_go_with_the_option(place: Any) -> None:
+    async def scenario() -> None:
+        for kind in ("Issuer", "Certificate"):
+            await place.client().create(CRDS.as_dicts(), cert_manager_kind(kind))
+        assert results(await installed(place, "own"))["deleted"] == 0
+        assert results(await installed(place, "cert-manager"))["created"] == 4
+        assert results(await installed(place, "own"))["deleted"] == 4
+
+    async def installed(place: Any, certificate: str) -> list[AppliedObject]:
+        found = render(InstallChoices(certificate=certificate, openshift=False))
+        return [each async for each in apply_all(place.client(), place.clock, found)]
 
     asyncio.run(scenario())

@@ -11,7 +11,8 @@ from tessera.api.gpu_operator.settings_reader import read_settings
 from tessera.cli.agent import parse_options
 from tessera.cli.install.manifests import InstallChoices, Manifest, manifests
 from tessera.cli.install.protections import OBJECTS, POD_SECURITY, POD_SECURITY_LABEL, PROTECTIONS
-from tessera.cli.install.rendering import OPENSHIFT, option
+from tessera.cli.install.rendering import CERTIFICATES, OPENSHIFT, option
+from tessera.cli.webhook import parse_options as parse_webhook
 from tessera.manifests import deploy_folder, install_manifests
 
 ARTICLE = "{mig: {strategy: mixed}, migManager: {config: {name: layouts}}, devicePlugin: {config: {name: profiles}}}"
@@ -220,7 +221,7 @@ def test_the_controller_reads_the_pull_secrets_that_are_named_and_no_others() ->
     for each in made(values):
         if each["kind"] in {"Role", "ClusterRole"} and "tessera-webhook" not in each["metadata"]["name"]:
             for rule in each["rules"]:
-                assert "secrets" not in rule["resources"] or rule.get("resourceNames")
+                assert "secrets" not in rule.get("resources", ()) or rule.get("resourceNames")
 
 
 def reviewers(objects: Sequence[Manifest]) -> list[Any]:
@@ -254,3 +255,26 @@ def test_on_openshift_the_rights_to_its_constraints_come_with_the_other_roles() 
     found = manifests(BASE, EVICTION, InstallChoices(openshift=True), constraints=constraints)
     assert [each for each in found if each not in BASE] == constraints
     assert found[-1] == BASE[-1]
+
+
+def test_with_cert_manager_the_webhook_only_reads() -> None:
+    found = manifests(BASE, EVICTION, InstallChoices(certificate="cert-manager"), certificates=option(CERTIFICATES))
+    roles = [
+        each
+        for each in found
+        if each["kind"] in {"Role", "ClusterRole"} and each["metadata"]["name"] == "tessera-webhook"
+    ]
+    assert len(roles) == 3
+    assert {verb for role in roles for rule in role["rules"] for verb in rule["verbs"]} == {"list", "watch"}
+    (webhook,) = named(found, "Deployment", "tessera-webhook")
+    (container,) = webhook["spec"]["template"]["spec"]["containers"]
+    (certificate,) = named(found, "Certificate", "tessera-webhook")
+    chosen = parse_webhook(container["args"], {})
+    assert chosen.given_secret == certificate["spec"]["secretName"]
+    (service,) = named(found, "Service", chosen.service)
+    assert f"{service['metadata']['name']}.{service['metadata']['namespace']}.svc" in certificate["spec"]["dnsNames"]
+    (configuration,) = named(found, "MutatingWebhookConfiguration", chosen.configuration)
+    metadata = certificate["metadata"]
+    assert configuration["metadata"]["annotations"] == {
+        "cert-manager.io/inject-ca-from": f"{metadata['namespace']}/{metadata['name']}"
+    }

@@ -215,6 +215,8 @@ def test_the_rights_of_the_bundle_are_enough(data: dict[str, str], place: Place)
         ({"options": "--help"}, "--help has no effect here; tessera install --help lists the options"),
         ({"options": "'"}, "options: No closing quotation"),
         ({"options": "#" * (INSTALL_OPTIONS + 1)}, "at most 16384 are read"),
+        ({"options": "--issuer Issuer/x"}, "--issuer needs --certificate cert-manager"),
+        ({"options": "--certificate cert-manager --issuer x"}, "neither Issuer/NAME nor ClusterIssuer/NAME"),
         ({"values.yaml": "migManger: {}"}, 'the key "values.yaml" has mistakes'),
     ],
 )

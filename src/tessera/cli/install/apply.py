@@ -39,6 +39,7 @@ from tessera.cli.install.manifests import (
 )
 from tessera.cli.install.ownership import LAST_APPLIED, is_left_alone, is_ours, take_over_fields
 from tessera.cli.install.protections import OBJECTS
+from tessera.cli.install.webhook_certificate import OBJECTS as CERTIFICATES
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Conflict, NotFound
@@ -59,7 +60,10 @@ _REPLACE = "tessera-controller-replace"
 _VERSIONS = {
     **dict.fromkeys((BINDING_KIND, "ValidatingAdmissionPolicy"), "admissionregistration.k8s.io/v1"),
     "NetworkPolicy": "networking.k8s.io/v1",
+    **dict.fromkeys(("Certificate", "Issuer"), "cert-manager.io/v1"),
 }
+#: Kinds of objects in tessera-system only: an object of the same name in another namespace is not Tessera's.
+_IN_SYSTEM = frozenset({"NetworkPolicy", "Certificate", "Issuer"})
 #: Objects that only some options need: the kind, whether it is in namespaces, the name.
 OPTIONAL: tuple[tuple[str, bool, str], ...] = (
     ("RoleBinding", True, CONFIG_ROLE),
@@ -70,7 +74,8 @@ OPTIONAL: tuple[tuple[str, bool, str], ...] = (
     ("ClusterRole", False, _REPLACE),
     (BINDING_KIND, False, DEVICE_ACCESS_POLICY),
     ("ValidatingAdmissionPolicy", False, DEVICE_ACCESS_POLICY),
-    *((kind, kind == "NetworkPolicy", name) for kinds, names in OBJECTS.values() for kind in kinds for name in names),
+    *((kind, kind in _IN_SYSTEM, name) for kinds, names in OBJECTS.values() for kind in kinds for name in names),
+    *((kind, True, name) for kind in ("Certificate", "Issuer") for name in CERTIFICATES),
 )
 
 
@@ -240,12 +245,11 @@ async def _unlisted_objects(
 ) -> AsyncIterator[tuple[Resource[dict[str, Any]], Mapping[str, Any]]]:
     wanted = {(each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in objects}
     for kind, namespaced, name in OPTIONAL:
-        # Only the Roles may be in another namespace; a NetworkPolicy of this name there is not Tessera's.
-        where = SYSTEM_NAMESPACE if kind == "NetworkPolicy" else None
+        where = SYSTEM_NAMESPACE if kind in _IN_SYSTEM else None
         if name != CONFIG_ROLE and (kind, where, name) in wanted:
             continue
         resource = optional_resource(kind, namespaced=namespaced)
-        for item in (await client.list(resource, where, field_selector=f"metadata.name={name}")).items:
+        for item in await _named(client, resource, name, where):
             metadata = item["metadata"]
             if (kind, metadata.get("namespace"), name) not in wanted:
                 yield resource, metadata
@@ -254,6 +258,16 @@ async def _unlisted_objects(
     authorities = await get_object(client, CONFIGMAPS.as_dicts(), CONFIG_MAP, SYSTEM_NAMESPACE)
     if authorities and is_ours(authorities, FIELD_MANAGER):
         yield CONFIGMAPS.as_dicts(), authorities["metadata"]
+
+
+async def _named(
+    client: Client, resource: Resource[dict[str, Any]], name: str, namespace: str | None
+) -> Sequence[dict[str, Any]]:
+    """The objects of a name; none where the server does not know the kind."""
+    try:
+        return (await client.list(resource, namespace, field_selector=f"metadata.name={name}")).items
+    except NotFound:
+        return ()
 
 
 def optional_resource(kind: str, *, namespaced: bool) -> Resource[dict[str, Any]]:

@@ -10,9 +10,11 @@ import msgspec
 
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.problems import Notice
+from tessera.cli.base.connection import CommandError
 from tessera.cli.base.controller_options import build_arguments, pop_build_settings, pop_site, site_arguments
 from tessera.cli.install.manifests import CONFIG_MAP, InstallChoices
 from tessera.cli.install.settings import driver_objects, read_text_settings
+from tessera.cli.install.webhook_certificate import CERT_MANAGER
 from tessera.driver.registry.credentials import read_authorities
 
 #: A file of NVIDIA's settings: its text, and its name in messages.
@@ -30,10 +32,12 @@ def choices_from(
         authorities: certificate authorities of registries, PEM, in place of those of ``--registry-ca``.
 
     Raises:
-        CommandError: the file has mistakes; all of them are listed.
+        CommandError: two options contradict each other, or the file has mistakes; all of these are listed.
         AuthoritiesError: the file of ``--registry-ca`` cannot be used.
     """
     given = dict(options)
+    if given["issuer"] and given["certificate"] != CERT_MANAGER:
+        raise CommandError("error: --issuer needs --certificate cert-manager; the webhook's own certificate has none")
     drivers, namespace = given.pop("drivers"), given.pop("namespace")
     settings = None if file is None else read_text_settings(*file, drivers)
     objects, notices = driver_objects(settings, drivers)

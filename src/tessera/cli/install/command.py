@@ -38,6 +38,20 @@ def _networks(_context: click.Context, _parameter: click.Parameter, texts: tuple
     return texts
 
 
+def _issuer(_context: click.Context, _parameter: click.Parameter, text: str | None) -> tuple[str, str] | None:
+    """Returns kind and name.
+
+    Raises:
+        click.BadParameter: the text has another form.
+    """
+    if text is None:
+        return None
+    kind, _, name = text.partition("/")
+    if kind not in {"Issuer", "ClusterIssuer"} or not name:
+        raise click.BadParameter(f'"{one_line(text, 100)}" is neither Issuer/NAME nor ClusterIssuer/NAME')
+    return kind, name
+
+
 @click.command()
 @click.option(
     "--values",
@@ -124,6 +138,20 @@ def _networks(_context: click.Context, _parameter: click.Parameter, texts: tuple
     default=None,
     help="Give Tessera's pods rights to OpenShift's security context constraints.  [default: where the cluster has"
     " them; with -o: --no-openshift]",
+)
+@click.option(
+    "--certificate",
+    type=click.Choice(["own", "cert-manager"]),
+    default="own",
+    show_default=True,
+    help="Let the webhook make and renew its certificate, or cert-manager, which must be installed.",
+)
+@click.option(
+    "--issuer",
+    metavar="KIND/NAME",
+    callback=_issuer,
+    help="cert-manager's issuer of that certificate, ClusterIssuer/NAME or Issuer/NAME in tessera-system; it must write"
+    " its authority into the Secret.  [default: an authority of Tessera's own]",
 )
 @site_options
 @build_options

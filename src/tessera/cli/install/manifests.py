@@ -10,6 +10,7 @@ Rules:
 - pods that use GPUs without a request are refused, admitted with a warning, or admitted; namespaces may be exempt;
 - the webhook's port is open to all addresses, or only to those of the API servers;
 - protections are left out if the user says so (:mod:`tessera.cli.install.protections`);
+- the webhook's certificate is its own, or cert-manager's (:mod:`tessera.cli.install.webhook_certificate`);
 - on OpenShift, pods get rights to its security context constraints;
 - the controller gets the site's options about registries, new nodes and builds, and the certificate authorities of
   its registries: a ConfigMap, mounted into its pod. The controller reads that file when it starts, so an annotation of
@@ -38,6 +39,7 @@ from tessera.api.gpu_operator.settings_reader import (
 )
 from tessera.api.names import DEVICE_ACCESS_POLICY
 from tessera.cli.install.protections import without_protections
+from tessera.cli.install.webhook_certificate import CERT_MANAGER, OWN, with_cert_manager
 
 #: The ConfigMap of authorities and its key. Builds mount it too, and trust its keys ``*.crt``.
 CONFIG_MAP = "tessera-registry-ca"
@@ -120,6 +122,8 @@ class InstallChoices(msgspec.Struct, frozen=True, kw_only=True):
         pull_secrets: image pull secrets that the controller may read, besides those that ``drivers`` name.
         api_servers: addresses of the API servers as CIDRs; empty leaves the webhook's port open to all addresses.
         without: protections to leave out.
+        certificate: ``own`` or ``cert-manager``, for the webhook's certificate.
+        issuer: kind and name of cert-manager's issuer; None for an authority of Tessera's own.
         openshift: True if the cluster has OpenShift's security context constraints; None to ask it.
     """
 
@@ -139,6 +143,8 @@ class InstallChoices(msgspec.Struct, frozen=True, kw_only=True):
     pull_secrets: Sequence[str] = ()
     api_servers: Sequence[str] = ()
     without: Sequence[str] = ()
+    certificate: str = OWN
+    issuer: tuple[str, str] | None = None
     openshift: bool | None = None
 
     @property
@@ -163,7 +169,9 @@ def manifests(
     eviction: Sequence[Manifest],
     choices: InstallChoices,
     replacing: Sequence[Manifest] = (),
+    *,
     constraints: Sequence[Manifest] = (),
+    certificates: Sequence[Manifest] = (),
 ) -> list[Manifest]:
     """All objects in the order in which they are applied.
 
@@ -173,8 +181,11 @@ def manifests(
         choices: the user's choices.
         replacing: the objects of ``deploy/options/replace.yaml``.
         constraints: the objects of ``deploy/options/openshift/constraints.yaml``.
+        certificates: the objects of ``deploy/options/cert-manager.yaml``.
     """
     objects = without_protections(copy.deepcopy(list(base)), choices.without)
+    if choices.certificate == CERT_MANAGER:
+        objects = with_cert_manager(objects, certificates, choices.issuer)
     objects = [
         each for each in objects if choices.device_access != "off" or each["metadata"]["name"] != DEVICE_ACCESS_POLICY
     ]

@@ -7,6 +7,8 @@ from tessera.manifests import deploy_folder, install_manifests
 
 #: The file with OpenShift's security context constraints, below ``deploy/options``.
 OPENSHIFT = "openshift/constraints.yaml"
+#: The file with cert-manager's objects.
+CERTIFICATES = "cert-manager.yaml"
 
 
 def render(choices: InstallChoices) -> list[Manifest]:
@@ -16,7 +18,8 @@ def render(choices: InstallChoices) -> list[Manifest]:
         option("evict.yaml"),
         choices,
         option("replace.yaml"),
-        option(OPENSHIFT),
+        constraints=option(OPENSHIFT),
+        certificates=option(CERTIFICATES),
     )
 
 

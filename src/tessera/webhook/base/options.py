@@ -17,6 +17,7 @@ class WebhookOptions:
         namespace: the deployment's namespace, which has the Secret.
         service: name of the Service in front of the webhook; the certificate is issued for it.
         secret: name of the Secret that keeps the certificate.
+        given_secret: name of a Secret that cert-manager renews; empty if the webhook renews its own certificate.
         configuration: name of the MutatingWebhookConfiguration whose caBundle is kept up to date.
         address: address of the servers; None for all addresses, IPv6 too.
         port: None opens no socket: callers in the process call the reviews directly; 0 picks a free port.
@@ -30,6 +31,7 @@ class WebhookOptions:
     namespace: str = "tessera-system"
     service: str = "tessera-webhook"
     secret: str = "tessera-webhook-cert"  # noqa: S105 - an object's name
+    given_secret: str = ""
     configuration: str = "tessera-webhook"
     address: str | None = None
     port: int | None = 9443

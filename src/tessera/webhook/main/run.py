@@ -21,6 +21,7 @@ from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNodeWatcher
 from tessera.webhook.serving.certificate_manager import CertificateManager
 from tessera.webhook.serving.certificates import Certificate
+from tessera.webhook.serving.given_certificate import GivenCertificate
 from tessera.webhook.serving.server import (
     LoopHeartbeat,
     load_certificate,
@@ -66,7 +67,8 @@ class WebhookReplica:
         self._reviewer = Reviewer(self.capabilities, self.metrics.count)
         self._context = server_context()
         self._trusted = asyncio.Event()
-        self._certificates = CertificateManager(options, client, clock, rng=rng, serve=self._serve)
+        kind = GivenCertificate if options.given_secret else CertificateManager
+        self._certificates = kind(options, client, clock, rng=rng, serve=self._serve)
 
     def review(self, body: bytes) -> bytes:
         """Returns the answer to an AdmissionReview; both are JSON.
@@ -91,7 +93,7 @@ class WebhookReplica:
         """Reason that the API server should not send reviews yet; empty if it may."""
         if not self._objects.synced or not self._nodes.synced:
             return "the cluster's cards are not listed yet"
-        return "" if self._certificates.serves else "no certificate is trusted by the API server yet"
+        return self._certificates.unready_reason
 
     async def run(self) -> None:
         """Runs until cancelled."""

@@ -87,9 +87,9 @@ class CertificateManager:
         )
 
     @property
-    def serves(self) -> bool:
-        """True if the webhook serves a certificate that the API server trusts."""
-        return self._served is not None
+    def unready_reason(self) -> str:
+        """Reason that the webhook serves no certificate; empty if it serves one that the API server trusts."""
+        return "" if self._served is not None else "no certificate is trusted by the API server yet"
 
     @property
     def names(self) -> Sequence[str]:

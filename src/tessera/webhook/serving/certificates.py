@@ -1,7 +1,8 @@
 """The webhook's certificate: reads it from the Secret, tells when to replace it, and makes the next one.
 
 Pure except for randomness. ``cryptography`` makes the certificates; the rotation is hand-written, because cert-manager
-would be a second installation that every cluster needs.
+would be a second installation that every cluster needs. Where it is installed, it can do the same
+(:mod:`tessera.webhook.serving.given_certificate`).
 
 Every rotation makes a new authority with exactly one certificate, and discards the authority's key, so that nobody can
 sign another one. The bundle that the API server trusts has each authority until its certificate has expired, so that
