@@ -10,7 +10,7 @@ from monitoring.manifests import scrape_annotations
 from charts.notices import tables
 from charts.objects import templates, workload
 from charts.schema import values_schema
-from tessera.cli.install.manifests import AGENT, CONTROLLER, WEBHOOK
+from tessera.cli.install.manifests import AGENT, CONTROLLER, DASHBOARD, WEBHOOK
 from tessera.manifests import deploy_folder
 
 #: Where the chart lies in a checkout.
@@ -22,7 +22,7 @@ def generate() -> Mapping[str, str]:
     return {
         **{f"templates/{name}": text for name, text in templates().items()},
         "values.schema.json": _json(values_schema()),
-        "files/workloads.json": _json({name: _arguments(name) for name in (AGENT, CONTROLLER, WEBHOOK)}),
+        "files/workloads.json": _json({name: _arguments(name) for name in (AGENT, CONTROLLER, WEBHOOK, DASHBOARD)}),
         "files/notices.json": _json(tables()),
         **{f"files/dashboards/{each.name}": each.read_text(encoding="utf-8") for each in _boards()},
     }

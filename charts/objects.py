@@ -15,6 +15,7 @@ from tessera.cli.install.manifests import (
     BINDING_KIND,
     CONFIG_ROLE,
     CONTROLLER,
+    DASHBOARD,
     DRIVER_VOLUME,
     MPS_MEMORY_VOLUME,
     MPS_VOLUME,
@@ -24,6 +25,7 @@ from tessera.cli.install.manifests import (
 )
 from tessera.cli.install.protections import POD_SECURITY_LABEL
 from tessera.cli.install.rendering import CERTIFICATES, OPENSHIFT
+from tessera.cli.install.rendering import DASHBOARD as DASHBOARD_FILE
 from tessera.cli.install.webhook_certificate import INJECT, reading_rules
 from tessera.manifests import deploy_folder
 
@@ -41,10 +43,11 @@ CONDITIONS: Mapping[str, str] = {
     "options/evict.yaml": 'or .Values.tessera.agent.migEvict (eq .Values.tessera.agent.memoryLimits "evict")',
     "options/replace.yaml": "gt (int .Values.tessera.controller.replaceFailed) 0",
     f"options/{CERTIFICATES}": ".Values.tessera.webhook.certManager.enabled",
+    f"options/{DASHBOARD_FILE}": ".Values.tessera.dashboard.enabled",
     f"options/{OPENSHIFT}": 'eq (include "tessera.openshift" .) "true"',
 }
 #: Workloads by the key of their values.
-WORKLOADS: Mapping[str, str] = {CONTROLLER: "controller", WEBHOOK: "webhook", AGENT: "agent"}
+WORKLOADS: Mapping[str, str] = {CONTROLLER: "controller", WEBHOOK: "webhook", AGENT: "agent", DASHBOARD: "dashboard"}
 _ACTIONS = '(ternary (list "Warn" "Audit") (list "Deny") (eq .Values.tessera.deviceAccess.action "warn"))'
 #: Volumes of the agent whose folder the values may move, with the settings that have the folder.
 _MOVED = {
@@ -67,7 +70,7 @@ def base_files() -> list[str]:
     options: Sequence[Path] = sorted((deploy_folder() / "options").glob("*.yaml"))
     monitoring = (f"monitoring/prometheus/{name}.yaml" for name in ("pod-monitors", "prometheus-rule"))
     named = (f"options/{each.name}" for each in options)
-    return [*kustomization["resources"], *named, f"options/{OPENSHIFT}", *monitoring]
+    return [*kustomization["resources"], *named, f"options/{OPENSHIFT}", f"options/{DASHBOARD_FILE}", *monitoring]
 
 
 def templates() -> Mapping[str, str]:
@@ -98,6 +101,8 @@ def _own_condition(manifest: Manifest) -> str:
         return f'ne .Release.Namespace "{name}"'
     if manifest["kind"] == "ResourceQuota":
         return ".Values.tessera.criticalPodsQuota"
+    if (manifest["kind"], name) == ("NetworkPolicy", DASHBOARD):
+        return ".Values.tessera.networkPolicy.enabled"
     if manifest["kind"] == "PodDisruptionBudget":
         return ".Values.tessera.webhook.podDisruptionBudget"
     if manifest["kind"] in {"Certificate", "Issuer"} and (manifest["kind"], name) != ("Certificate", WEBHOOK):
@@ -145,7 +150,10 @@ def _change_workload(manifest: Manifest, key: str) -> None:
         spec["replicas"] = hole(f"{values}.replicas")
     template["metadata"]["labels"][block(f'include "tessera.extra" {values}.podLabels')] = None
     template["metadata"][block(f'include "tessera.annotations" (list . "{key}")')] = None
-    pod["priorityClassName"] = hole(f"{values}.priorityClassName | quote")
+    if "priorityClassName" in pod:
+        pod["priorityClassName"] = hole(f"{values}.priorityClassName | quote")
+    else:
+        pod[block(f'include "tessera.optional" (dict "priorityClassName" {values}.priorityClassName)')] = None
     if "affinity" not in pod:
         pod[block(f'include "tessera.optional" (dict "affinity" {values}.affinity)')] = None
     pod.pop("tolerations", None)

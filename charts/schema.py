@@ -130,6 +130,14 @@ def _own() -> Schema:
                 }
             ),
             "controller": _closed({**central, "replaceFailed": {"type": "integer", "minimum": 0, "maximum": 100}}),
+            "dashboard": _closed(
+                {
+                    **central,
+                    "enabled": {"type": "boolean"},
+                    "origins": {"type": "array", "items": {"type": "string", "pattern": "^https?://[^/?#@]+$"}},
+                    "withoutToken": {"enum": ["refuse", "hide-names"]},
+                }
+            ),
             "webhook": _closed(
                 {
                     **central,

@@ -33,15 +33,25 @@ def deploy_folder() -> Path:
 def install_manifests() -> list[dict[str, Any]]:
     """Returns all objects of ``kubectl apply -k deploy/`` in the order of the files."""
     folder = deploy_folder()
-    kustomization = yaml.load((folder / "kustomization.yaml").read_text(), _LOADER)  # noqa: S506 - a safe one
-    tags = {image["name"]: image["newTag"] for image in kustomization.get("images", ())}
     objects: list[dict[str, Any]] = []
-    for resource in kustomization["resources"]:
+    for resource in _kustomization()["resources"]:
         objects += msgspec.json.decode(_json_of((folder / resource).read_text()))
+    return tag_images(objects)
+
+
+def tag_images(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Gives the images of the objects' containers the tags of ``deploy/kustomization.yaml``; returns the objects."""
+    tags = {image["name"]: image["newTag"] for image in _kustomization().get("images", ())}
     for each in objects:
         for container in _containers(each):
             container["image"] = _tagged(container["image"], tags)
     return objects
+
+
+def _kustomization() -> dict[str, Any]:
+    text = (deploy_folder() / "kustomization.yaml").read_text()
+    found: dict[str, Any] = yaml.load(text, _LOADER)  # noqa: S506 - a safe one
+    return found
 
 
 @lru_cache(maxsize=64)

@@ -113,6 +113,14 @@ CASES: Mapping[str, tuple[Mapping[str, Any] | None, Mapping[str, Any], Sequence[
             *("--build-ca-config-map", "authorities", "--no-build-tls-verify", "--no-build-nvswitch"),
         ],
     ),
+    "dashboard": (
+        None,
+        {"dashboard": {"enabled": True, "origins": ["https://gpu.example.com"], "withoutToken": "hide-names"}},
+        [
+            *("--dashboard", "--dashboard-origin", "https://gpu.example.com"),
+            *("--dashboard-without-token", "hide-names"),
+        ],
+    ),
     "device access": (
         None,
         {"deviceAccess": {"action": "warn", "namespaces": ["monitoring", "kube-system"]}},

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from tests.explain.test_pods import bound, cards, node, pod
+from tests.explain.test_pods import agent, bound, cards, node, pod
 
 from tessera.api.instaslice import Instaslice
 from tessera.clock import rfc3339
@@ -30,8 +30,11 @@ def held_by(name: str) -> Instaslice:
 
 
 def explain(who: Pod, where: Node, cards_there: Instaslice, *others: Pod, sees: Visibility = TENANT) -> Explanation:
-    objects = Objects(now=NOW, pods=[who, *others], nodes=[where], instaslices=[cards_there])
+    objects = Objects(now=NOW, pods=[who, AGENT, *others], nodes=[where], instaslices=[cards_there])
     return explain_privately(objects, who, sees, REDACTOR)
+
+
+AGENT = msgspec.structs.replace(agent(), spec=msgspec.structs.replace(agent().spec, node_name=NODE))
 
 
 def said(found: Explanation) -> str:

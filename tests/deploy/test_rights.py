@@ -36,7 +36,12 @@ MADE_OF = {
         "kube/leader_election.py",
     ),
     "tessera-webhook": ("webhook",),
+    "tessera-dashboard": ("dashboard", "usage/agent_pages.py"),
 }
+#: Where the rights of a process stand, if not in deploy/.
+GRANTED_BY = {"tessera-dashboard": "deploy/options/dashboard"}
+#: Rights for requests whose path is written out: through the proxy to the agents' pages.
+BY_PATH = {"tessera-dashboard": {("get", "pods/proxy")}}
 #: Granted by deploy/options/evict.yaml only.
 EVICTS_BY_OPTION = ("tessera-agent",)
 #: What needs the rights of deploy/options/replace.yaml.
@@ -118,7 +123,16 @@ def roles_of(installation: Installation, account: str) -> Iterator[Obj]:
 
 @pytest.mark.parametrize("process", MADE_OF)
 def test_every_call_has_its_right_and_every_right_its_call(process: str) -> None:
-    assert set(granted(rendered("deploy"), process)) == set(asked(process))
+    assert set(granted(installation_of(process), process)) == set(asked(process)) | BY_PATH.get(process, set())
+
+
+def installation_of(process: str) -> Installation:
+    return rendered(GRANTED_BY.get(process, "deploy"))
+
+
+def test_the_agents_pages_are_the_only_ones_that_are_read_through_the_proxy() -> None:
+    users = {path.relative_to(SOURCE) for path in SOURCE.rglob("*.py") if "proxy{" in path.read_text(encoding="utf-8")}
+    assert users == {Path("usage/agent_pages.py")}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -144,7 +158,7 @@ def test_groups_are_those_of_the_resources(process: str) -> None:
     groups: dict[str, set[str]] = {}
     for each in known:
         groups.setdefault(each.plural, set()).add(each.group)
-    for role in roles_of(rendered("deploy"), process):
+    for role in roles_of(installation_of(process), process):
         for rule in role["rules"]:
             for resource in rule["resources"]:
                 assert set(rule["apiGroups"]) == groups[resource.partition("/")[0]]

@@ -52,7 +52,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $found := deepCopy (index $root.Values.tessera $key).podAnnotations -}}
 {{- if $root.Values.tessera.monitoring.podAnnotations -}}
 {{- $workloads := $root.Files.Get "files/workloads.json" | fromJson -}}
-{{- $found = merge $found (get $workloads (printf "tessera-%s" $key)).scrape -}}
+{{- $found = merge $found ((get $workloads (printf "tessera-%s" $key)).scrape | default dict) -}}
 {{- end -}}
 {{- with $root.Values.tessera.registries.authorities }}{{ if eq $key "controller" -}}
 {{- $_ := set $found "checksum/registry-ca" (sha256sum .) -}}

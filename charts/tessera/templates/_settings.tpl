@@ -174,6 +174,15 @@
 {{- concat $base $args $own.controller.extraArgs | toJson -}}
 {{- end -}}
 
+{{- define "tessera.dashboard.args" -}}
+{{- $own := .Values.tessera.dashboard -}}
+{{- $args := list -}}
+{{- range $own.origins }}{{ $args = append $args (printf "--origin=%s" .) }}{{ end -}}
+{{- if ne $own.withoutToken "refuse" }}{{ $args = append $args (printf "--without-token=%s" $own.withoutToken) }}{{ end -}}
+{{- $base := (get (.Files.Get "files/workloads.json" | fromJson) "tessera-dashboard").args -}}
+{{- concat $base $args $own.extraArgs | toJson -}}
+{{- end -}}
+
 {{- define "tessera.webhook.args" -}}
 {{- $args := get (.Files.Get "files/workloads.json" | fromJson) "tessera-webhook" | dig "args" list -}}
 {{- if .Values.tessera.webhook.certManager.enabled }}{{ $args = append $args "--certificate-secret=tessera-webhook-tls" }}{{ end -}}

@@ -87,7 +87,8 @@ class _Aliases:
         if not self._visible(metadata.namespace):
             alias = self._redactor.pod(metadata.namespace, metadata.name)
             namespace = metadata.namespace if is_agent(pod) else HIDDEN
-            status = _replace(pod.status, message="", conditions=())
+            conditions = tuple(_replace(each, message="") for each in pod.status.conditions)
+            status = _replace(pod.status, message="", conditions=conditions)
             pod = _replace(pod, metadata=_replace(metadata, name=alias, namespace=namespace), status=status)
         return _replace(pod, spec=_replace(pod.spec, node_name=self._node(pod.spec.node_name)))
 

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.instaslice import INSTASLICES, Instaslice
+from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.clock import Clock
 from tessera.dashboard.card_documents import make_documents
 from tessera.dashboard.documents import Document
@@ -62,7 +63,7 @@ class ClusterSource:
         #: The last refusal of each kind that the user may not read.
         self._refused: dict[str, str] = {}
         self._pods = Informer(client, PODS, clock=clock, rng=rng)
-        self._instaslices = Informer(client, INSTASLICES, clock=clock, rng=rng)
+        self._instaslices = Informer(client, INSTASLICES, namespace=INSTASLICE_NAMESPACE, clock=clock, rng=rng)
         self._nodes = Informer(client, NODES, clock=clock, rng=rng)
         self._history = History()
         #: By ``namespace/name`` of pods that wait, why they do.
@@ -89,9 +90,10 @@ class ClusterSource:
     async def _mirror(self, resource: Resource[Any], informer: Informer[Any]) -> None:
         """Mirrors a kind once the user may read it; until then its refusal is shown."""
         name = resource.plural
+        where = INSTASLICE_NAMESPACE if resource is INSTASLICES else None
         while True:
             try:
-                await self._client.page(resource, limit=1)
+                await self._client.page(resource, where, limit=1)
                 break
             except (ApiError, OSError) as error:
                 self._refused[name] = " ".join(str(error).split())

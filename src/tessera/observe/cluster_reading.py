@@ -106,7 +106,13 @@ async def watch_cluster(
     first = await read_cluster(client, nodes)
     changed = asyncio.Event()
     informers: dict[str, Informer[Any]] = {
-        resource.plural: Informer(client, resource, clock=clock, rng=rng)
+        resource.plural: Informer(
+            client,
+            resource,
+            namespace=INSTASLICE_NAMESPACE if resource is INSTASLICES else None,
+            clock=clock,
+            rng=rng,
+        )
         for resource, listed in ((INSTASLICES, first.instaslices), (NODES, first.nodes), (PODS, first.pods))
         if listed is not None
     }

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import click
 import msgspec
 
-from tessera.cli import agent, controller, webhook
+from tessera.cli import agent, controller, dashboard, webhook
 from tessera.cli.install import operator
 from tessera.cli.install.drivers import apply_choice, parse_choice
 from tessera.cli.install.operator_process import Operator
@@ -20,6 +20,7 @@ def own_commands() -> TesseraCommands:
         agent=agent.parse_options,
         controller=controller.parse_options,
         webhook=webhook.parse_options,
+        dashboard=dashboard.parse_options,
         driver=_run_driver,
         operator=_run_operator,
     )

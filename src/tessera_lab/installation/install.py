@@ -25,6 +25,7 @@ from tessera.agent.main.lifecycle import run_lifecycle
 from tessera.clock import Clock
 from tessera.controller.base.options import ControllerOptions
 from tessera.controller.main.run import run as run_controller
+from tessera.dashboard.in_cluster import PageOptions, PageReplica
 from tessera.kube.client.client import Client
 from tessera.kube.resources.meta import resource_for
 from tessera.kubelet.grpc import GrpcKubelet
@@ -88,6 +89,7 @@ class TesseraCommands(msgspec.Struct, frozen=True):
         agent: parser of ``tessera agent``.
         controller: parser of ``tessera controller``.
         webhook: parser of ``tessera webhook``.
+        dashboard: parser of ``tessera dashboard --in-cluster``.
         driver: runs ``tessera driver apply``.
         operator: runs ``tessera operator``.
     """
@@ -95,6 +97,7 @@ class TesseraCommands(msgspec.Struct, frozen=True):
     agent: Parsed
     controller: Parsed
     webhook: Parsed
+    dashboard: Parsed
     driver: Runs
     operator: RunsOperator
 
@@ -120,6 +123,8 @@ def build_entrypoint(commands: TesseraCommands) -> "Callable[[SimulatedCluster],
                         await run_controller(
                             _in_lab(options, context), client, context.clock, resolver=_registry(cluster), rng=rng
                         )
+                    case "dashboard":
+                        await _dashboard(commands.dashboard(context.argv[2:], context.env), context, client, rng)
                     case "driver":
                         await commands.driver(context.argv[2:], client, context.clock, context.log)
                     case "operator":
@@ -239,6 +244,13 @@ async def _webhook(
     if not _listens(context):
         cluster.reviewers[(options.namespace, options.service)] = webhook.review
     await webhook.run()
+
+
+async def _dashboard(options: PageOptions, context: ContainerContext, client: Client, rng: random.Random) -> None:
+    options = dataclasses.replace(options, address=context.pod.ip, tls_folder=None)
+    if not _listens(context):
+        options = dataclasses.replace(options, port=None, http_port=None)
+    await PageReplica(options, client, context.clock, rng).run()
 
 
 async def install_tessera(client: Client, *, without: Collection[str] = ()) -> None:

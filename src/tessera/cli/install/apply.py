@@ -39,6 +39,7 @@ from tessera.cli.install.manifests import (
 )
 from tessera.cli.install.ownership import LAST_APPLIED, is_left_alone, is_ours, take_over_fields
 from tessera.cli.install.protections import OBJECTS
+from tessera.cli.install.rendering import DASHBOARD, option
 from tessera.cli.install.webhook_certificate import OBJECTS as CERTIFICATES
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
@@ -113,6 +114,8 @@ async def apply_all(
         if each["kind"] == "CustomResourceDefinition" and not dry:
             await _wait_until_established(client, clock, each["metadata"]["name"])
     async for resource, metadata in _unlisted_objects(client, objects):
+        yield await _delete(client, resource, metadata, dry=dry)
+    async for resource, metadata in _unlisted_dashboard(client, objects):
         yield await _delete(client, resource, metadata, dry=dry)
     async for done in _delete_drivers(client, objects, dry=dry, drivers=drivers):
         yield done
@@ -268,6 +271,23 @@ async def _named(
         return (await client.list(resource, namespace, field_selector=f"metadata.name={name}")).items
     except NotFound:
         return ()
+
+
+async def _unlisted_dashboard(
+    client: Client, objects: Sequence[Manifest]
+) -> AsyncIterator[tuple[Resource[dict[str, Any]], Mapping[str, Any]]]:
+    """The live page's objects, if it was installed and is not any more. Its account is the last."""
+    page = option(DASHBOARD)
+    account = page[0]["metadata"]
+    if any((each["kind"], each["metadata"]) == (page[0]["kind"], account) for each in objects):
+        return
+    if await get_object(client, resource_for(page[0]), account["name"], account["namespace"]) is None:
+        return
+    for each in reversed(page):
+        resource, metadata = resource_for(each), each["metadata"]
+        found = await get_object(client, resource, metadata["name"], metadata.get("namespace"))
+        if found is not None and is_ours(found, FIELD_MANAGER) and each["kind"] != "NetworkPolicy":
+            yield resource, metadata
 
 
 def optional_resource(kind: str, *, namespaced: bool) -> Resource[dict[str, Any]]:

@@ -15,6 +15,7 @@ from tessera.cli.base.controller_options import build_arguments, pop_build_setti
 from tessera.cli.install.manifests import CONFIG_MAP, InstallChoices
 from tessera.cli.install.settings import driver_objects, read_text_settings
 from tessera.cli.install.webhook_certificate import CERT_MANAGER
+from tessera.dashboard.names import PageNames
 from tessera.driver.registry.credentials import read_authorities
 
 #: A file of NVIDIA's settings: its text, and its name in messages.
@@ -42,12 +43,14 @@ def choices_from(
     settings = None if file is None else read_text_settings(*file, drivers)
     objects, notices = driver_objects(settings, drivers)
     controller = _controller_choices(given, authorities)
+    page = _page_arguments(given.pop("origins"), given.pop("without_token"), installed=given["dashboard"])
     others = {**given, **{name: given[name] or "" for name in ("image", "memory_limits", "simulate")}}
     choices = InstallChoices(
         settings=settings,
         namespace=namespace or (settings.namespace if settings else "") or SYSTEM_NAMESPACE,
         drivers=objects,
         ask_for_drivers=drivers,
+        page=page,
         **controller,
         **others,
     )
@@ -61,3 +64,17 @@ def _controller_choices(values: dict[str, Any], authorities: str) -> dict[str, A
     if trusted and not builds.ca_config_map:
         builds = msgspec.structs.replace(builds, ca_config_map=CONFIG_MAP)
     return {"site": (*site_arguments(site), *build_arguments(builds)), "authorities": trusted}
+
+
+def _page_arguments(origins: Sequence[str], without_token: str, *, installed: bool) -> Sequence[str]:
+    """The arguments of the page's process.
+
+    Raises:
+        CommandError: the page is not installed, or an origin is none.
+    """
+    refuse = without_token == "refuse"  # noqa: S105 - an option's value
+    if not installed and (origins or not refuse):
+        option = "--dashboard-origin" if origins else "--dashboard-without-token"
+        raise CommandError(f"error: {option} needs --dashboard, which installs the page")
+    PageNames(origins)
+    return [*(f"--origin={each}" for each in origins), *([] if refuse else [f"--without-token={without_token}"])]

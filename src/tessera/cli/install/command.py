@@ -153,6 +153,26 @@ def _issuer(_context: click.Context, _parameter: click.Parameter, text: str | No
     help="cert-manager's issuer of that certificate, ClusterIssuer/NAME or Issuer/NAME in tessera-system; it must write"
     " its authority into the Secret.  [default: an authority of Tessera's own]",
 )
+@click.option(
+    "--dashboard",
+    is_flag=True,
+    help="Install the live page as a process of the cluster: each visitor sees what its token may see.",
+)
+@click.option(
+    "--dashboard-origin",
+    "origins",
+    multiple=True,
+    metavar="URL",
+    help="Serve the page under this name, e.g. https://gpu.example.com; repeatable. Needs --dashboard.",
+)
+@click.option(
+    "--dashboard-without-token",
+    "without_token",
+    type=click.Choice(["refuse", "hide-names"]),
+    default="refuse",
+    show_default=True,
+    help="Ask visitors of the page without a token to log in, or show them the page without names.",
+)
 @site_options
 @build_options
 @click.option("--dry-run", is_flag=True, help="Show the change of each object; write nothing.")
@@ -187,6 +207,10 @@ def command(
 
     Certificates: the file of --registry-ca becomes a ConfigMap that the controller mounts. Builds trust it too, unless
     --build-ca-config-map names another ConfigMap. To change the certificates, run tessera install again.
+
+    Live page: --dashboard installs it as a process of the cluster. kubectl -n tessera-system port-forward
+    service/tessera-dashboard 8088 brings it to this machine; an ingress needs its name by --dashboard-origin. A run
+    without --dashboard removes it.
 
     Device access: pods outside the system's namespaces may not use GPUs that they do not request. The API server
     refuses pods that set NVIDIA_VISIBLE_DEVICES to a device, name devices in annotations, mount device folders, or are

@@ -84,6 +84,7 @@ Manifest = dict[str, Any]
 AGENT = "tessera-agent"
 CONTROLLER = "tessera-controller"
 WEBHOOK = "tessera-webhook"
+DASHBOARD = "tessera-dashboard"
 #: The Role, and its binding, that let the agents read the ConfigMaps that they follow.
 CONFIG_ROLE = "tessera-agent-config"
 #: The Role that lets the controller read image pull secrets, by name.
@@ -125,6 +126,8 @@ class InstallChoices(msgspec.Struct, frozen=True, kw_only=True):
         certificate: ``own`` or ``cert-manager``, for the webhook's certificate.
         issuer: kind and name of cert-manager's issuer; None for an authority of Tessera's own.
         openshift: True if the cluster has OpenShift's security context constraints; None to ask it.
+        dashboard: True for the live page as a process of the cluster.
+        page: arguments of that process besides those of ``deploy/``.
     """
 
     settings: OperatorSettings | None = None
@@ -146,6 +149,8 @@ class InstallChoices(msgspec.Struct, frozen=True, kw_only=True):
     certificate: str = OWN
     issuer: tuple[str, str] | None = None
     openshift: bool | None = None
+    dashboard: bool = False
+    page: Sequence[str] = ()
 
     @property
     def may_evict(self) -> bool:
@@ -172,6 +177,7 @@ def manifests(
     *,
     constraints: Sequence[Manifest] = (),
     certificates: Sequence[Manifest] = (),
+    dashboard: Sequence[Manifest] = (),
 ) -> list[Manifest]:
     """All objects in the order in which they are applied.
 
@@ -182,6 +188,7 @@ def manifests(
         replacing: the objects of ``deploy/options/replace.yaml``.
         constraints: the objects of ``deploy/options/openshift/constraints.yaml``.
         certificates: the objects of ``deploy/options/cert-manager.yaml``.
+        dashboard: the objects of ``deploy/options/dashboard/dashboard.yaml``.
     """
     objects = without_protections(copy.deepcopy(list(base)), choices.without)
     if choices.certificate == CERT_MANAGER:
@@ -202,6 +209,8 @@ def manifests(
             *([config_map(choices.authorities)] if choices.authorities else ()),
         ]
     )
+    if choices.dashboard:
+        objects += without_protections(copy.deepcopy(list(dashboard)), choices.without)
     for each in objects:
         for container in _containers(each):
             container["image"] = choices.image or container["image"]
@@ -219,6 +228,9 @@ def manifests(
             container["args"] = [*container["args"], *_controllers_arguments(choices)]
             if choices.authorities:
                 each["spec"]["template"] = trust_authorities(each["spec"]["template"], choices.authorities)
+        if each["kind"] == "Deployment" and each["metadata"]["name"] == DASHBOARD:
+            (container,) = each["spec"]["template"]["spec"]["containers"]
+            container["args"] = [*container["args"], *choices.page]
     return [*objects, *(drivers_in_charge(choices.drivers) if choices.ask_for_drivers else choices.drivers)]
 
 

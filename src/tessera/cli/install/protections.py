@@ -27,7 +27,10 @@ _POLICIES = ("ValidatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy")
 OBJECTS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     AGENT_POLICY: (_POLICIES, ("tessera-agent",)),
     DRIVER_POLICY: (_POLICIES, ("tessera-driver",)),
-    NETWORK_POLICIES: (("NetworkPolicy",), ("tessera-agent", "tessera-controller", "tessera-webhook")),
+    NETWORK_POLICIES: (
+        ("NetworkPolicy",),
+        ("tessera-agent", "tessera-controller", "tessera-webhook", "tessera-dashboard"),
+    ),
 }
 
 

@@ -3,12 +3,14 @@
 import yaml
 
 from tessera.cli.install.manifests import InstallChoices, Manifest, manifests
-from tessera.manifests import deploy_folder, install_manifests
+from tessera.manifests import deploy_folder, install_manifests, tag_images
 
 #: The file with OpenShift's security context constraints, below ``deploy/options``.
 OPENSHIFT = "openshift/constraints.yaml"
 #: The file with cert-manager's objects.
 CERTIFICATES = "cert-manager.yaml"
+#: The file with the live page, there.
+DASHBOARD = "dashboard/dashboard.yaml"
 
 
 def render(choices: InstallChoices) -> list[Manifest]:
@@ -20,6 +22,7 @@ def render(choices: InstallChoices) -> list[Manifest]:
         option("replace.yaml"),
         constraints=option(OPENSHIFT),
         certificates=option(CERTIFICATES),
+        dashboard=tag_images(option(DASHBOARD)),
     )
 
 

@@ -130,7 +130,7 @@ def _identity(pod: Json, ip: str) -> PodIdentity:
 
 
 #: Tessera's commands that the lab runs as real processes.
-OWN_COMMANDS = frozenset({"agent", "controller", "webhook", "driver", "operator"})
+OWN_COMMANDS = frozenset({"agent", "controller", "webhook", "driver", "operator", "dashboard"})
 
 
 def runs_tessera(argv: Sequence[str]) -> bool:

@@ -1,0 +1,126 @@
+"""The live page's objects are valid, start the process as it takes its arguments, and write nothing."""
+
+import pytest
+import yaml
+from tests.deploy.conftest import ROOT, Installation, Obj, rendered
+from tests.deploy.test_network_policy import selecting, served
+from tests.deploy.test_objects import SUPPORTED
+from tests.support.kubernetes_schemas import validate
+
+from tessera import __version__
+from tessera.cli import dashboard
+from tessera.cli.install.manifests import InstallChoices
+from tessera.cli.install.rendering import render
+from tessera.dashboard.in_cluster import PageOptions
+
+PAGE = rendered("deploy/options/dashboard")
+NAMESPACE = "tessera-system"
+
+
+def deployment(installation: Installation = PAGE) -> Obj:
+    return installation.one("Deployment", "tessera-dashboard", NAMESPACE)
+
+
+def container() -> Obj:
+    (found,) = deployment()["spec"]["template"]["spec"]["containers"]
+    return found  # type: ignore[no-any-return] # of a mapping
+
+
+def options() -> PageOptions:
+    found = dashboard.parse_options(container()["args"], {})
+    assert isinstance(found, PageOptions)
+    return found
+
+
+def installed(**choices: object) -> Installation:
+    return Installation("installed", render(InstallChoices(**choices)))  # type: ignore[arg-type] # by name
+
+
+@pytest.mark.parametrize("version", SUPPORTED)
+def test_every_object_is_valid_with_no_unknown_field(version: str) -> None:
+    for manifest in PAGE.objects:
+        validate(manifest, version)
+
+
+def test_every_object_is_tesseras_and_in_a_namespace_of_the_installation() -> None:
+    made = {each["metadata"]["name"] for each in rendered("deploy").of_kind("Namespace")}
+    for each in PAGE.objects:
+        assert each["metadata"]["labels"]["app.kubernetes.io/part-of"] == "tessera"
+        assert each["metadata"].get("namespace", NAMESPACE) in made
+
+
+def test_the_process_takes_its_arguments_and_serves_on_the_ports_that_are_declared() -> None:
+    assert container()["command"] == ["tessera", "dashboard"]
+    assert container()["image"] == f"tessera:{__version__}"
+    ports = {each["name"]: each["containerPort"] for each in container()["ports"]}
+    assert (ports["page"], ports["http"]) == (options().port, options().http_port)
+    for probe in ("livenessProbe", "readinessProbe"):
+        assert container()[probe]["httpGet"]["port"] == "http"
+
+
+def test_visitors_without_a_token_are_refused_unless_somebody_chose_otherwise() -> None:
+    assert not options().nameless
+    assert options().origins == ()
+
+
+def test_the_certificate_is_read_where_its_secret_is_mounted() -> None:
+    (mount,) = container()["volumeMounts"]
+    (volume,) = deployment()["spec"]["template"]["spec"]["volumes"]
+    assert (mount["mountPath"], mount["name"]) == (str(options().tls_folder), volume["name"])
+    assert volume["secret"]["optional"]
+
+
+def test_the_service_leads_to_the_page() -> None:
+    spec = PAGE.one("Service", "tessera-dashboard", NAMESPACE)["spec"]
+    labels = deployment()["spec"]["template"]["metadata"]["labels"]
+    assert spec["selector"].items() <= labels.items()
+    assert "page" in {each["targetPort"] for each in spec["ports"]}
+
+
+def test_its_own_ports_are_open_to_everybody_and_no_others() -> None:
+    spec = selecting(PAGE, deployment())["spec"]
+    assert not any("from" in rule for rule in spec["ingress"])
+    opened = [(each["protocol"], each["port"]) for rule in spec["ingress"] for each in rule["ports"]]
+    assert sorted(opened) == sorted(served(deployment()))
+
+
+def test_it_is_no_root_writes_to_no_image_and_needs_no_right_to_a_constraint_of_openshift() -> None:
+    pod = deployment()["spec"]["template"]["spec"]["securityContext"]
+    assert pod["runAsNonRoot"]
+    assert "runAsUser" not in pod
+    own = container()["securityContext"]
+    assert (own["readOnlyRootFilesystem"], own["allowPrivilegeEscalation"]) == (True, False)
+
+
+def test_its_account_can_change_nothing() -> None:
+    for role in PAGE.of_kind("Role", "ClusterRole"):
+        for rule in role["rules"]:
+            reviews = {"tokenreviews", "subjectaccessreviews"}
+            assert set(rule["verbs"]) <= {"get", "list", "watch"} or set(rule["resources"]) <= reviews
+
+
+def test_the_option_installs_these_objects_and_no_others() -> None:
+    plain, more = installed(), installed(dashboard=True)
+    added = [each for each in more.objects if each not in plain.objects]
+    assert sorted(map(yaml.safe_dump, added)) == sorted(map(yaml.safe_dump, PAGE.objects))
+    assert len(more.objects) == len(plain.objects) + len(PAGE.objects)
+
+
+def test_the_options_of_the_page_reach_its_process() -> None:
+    page = ["--origin=https://gpu.example.com", "--without-token=hide-names"]
+    (found,) = deployment(installed(dashboard=True, page=page))["spec"]["template"]["spec"]["containers"]
+    parsed = dashboard.parse_options(found["args"], {})
+    assert (parsed.origins, parsed.nameless) == (("https://gpu.example.com",), True)
+
+
+def test_without_network_policies_the_page_has_none_either() -> None:
+    found = installed(dashboard=True, without=("network-policies",))
+    assert not found.of_kind("NetworkPolicy")
+
+
+def test_the_folder_has_the_image_of_the_installation() -> None:
+    tags = [
+        yaml.safe_load((ROOT / folder / "kustomization.yaml").read_text())["images"]
+        for folder in ("deploy", "deploy/options/dashboard")
+    ]
+    assert tags[0] == tags[1]

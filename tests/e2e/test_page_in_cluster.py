@@ -1,0 +1,126 @@
+"""The live page as a Deployment of a lab: two teams with different rights, and hostile visitors."""
+
+import http.client
+import json
+from typing import Any
+
+import pytest
+from tests.support.running_lab import TIMEOUT, RunningLab
+
+ORIGIN = "https://gpu.example.com"
+PORT = 8088
+
+
+@pytest.fixture(scope="module")
+def lab_arguments() -> list[str]:
+    return ["--nodes", "1xA100-40GB,1xT4"]
+
+
+@pytest.fixture(scope="module")
+def page(cluster: RunningLab) -> "Page":
+    """A page in a cluster with a pod on a card in team-a, and one in team-b; each team has an account."""
+    cluster.tessera("install", "--dashboard", "--dashboard-origin", ORIGIN)
+    for team in ("team-a", "team-b"):
+        cluster.kubectl("create", "namespace", team)
+        cluster.kubectl("-n", team, "create", "serviceaccount", "member")
+        cluster.kubectl("-n", team, "create", "-f", "-", manifest=holder(f"holder-{team}"))
+    role = ["--verb=get,list,watch", "--resource=pods"]
+    cluster.kubectl("create", "clusterrole", "pod-reader", *role)
+    for team in ("team-a", "team-b"):
+        arguments = ["--clusterrole=pod-reader", f"--serviceaccount={team}:member"]
+        cluster.kubectl("-n", team, "create", "rolebinding", "members", *arguments)
+    return Page(cluster)
+
+
+def holder(name: str) -> dict[str, Any]:
+    return RunningLab.pod(name, {"nvidia.com/mig-2g.10gb": 1})
+
+
+class Page:
+    """The page's pod."""
+
+    def __init__(self, lab: RunningLab) -> None:
+        self.lab = lab
+        self.address = lab.eventually(self._address)
+
+    def _address(self) -> str:
+        found = self.lab.get("pods", "-n", "tessera-system", "-l", "app.kubernetes.io/name=tessera-dashboard")
+        running = [each["status"] for each in found["items"] if each["status"].get("phase") == "Running"]
+        return str(running[0].get("podIP", "")) if running else ""
+
+    def token(self, team: str) -> str:
+        """A new token of a team's account."""
+        return self.lab.kubectl("-n", team, "create", "token", "member").strip()
+
+    def ask(self, path: str, token: str = "", **headers: str) -> tuple[int, str]:
+        """Status and beginning of an answer."""
+        connection = http.client.HTTPConnection(self.address, PORT, timeout=TIMEOUT)
+        given = {"Host": "localhost", **headers, **({"Authorization": f"Bearer {token}"} if token else {})}
+        try:
+            connection.request("GET", path, headers=given)
+            answer = connection.getresponse()
+            if path.startswith("/feed") and answer.status == 200:
+                return 200, "".join(answer.readline().decode() for _ in range(3))
+            return answer.status, answer.read().decode()
+        except ConnectionError as error:
+            return 0, str(error)
+        finally:
+            connection.close()
+
+    def reason(self, pod: str, team: str) -> tuple[int, str] | None:
+        """Why a pod of a team waits, once the page has it and the queue has planned for it."""
+        found = self.ask(f"/why/{team}/{pod}", self.token(team))
+        return found if "waits for room" in found[1] else None
+
+    def feed(self, team: str) -> str:
+        """The snapshot that a team's member gets, once both pods hold their cards."""
+        return str(self.lab.eventually(lambda: self._snapshot(team)))
+
+    def _snapshot(self, team: str) -> str:
+        status, text = self.ask("/feed", self.token(team))
+        return text if status == 200 and text.count('"pod":"') == 2 and "holder-" in text else ""
+
+
+def test_each_team_sees_all_cards_and_the_names_of_its_own_pods(page: Page) -> None:
+    for own, other in (("team-a", "team-b"), ("team-b", "team-a")):
+        text = page.feed(own)
+        assert f"holder-{own}" in text
+        assert other not in text
+        assert "node-1" not in text
+        documents = json.loads(text.partition("data: ")[2])["set"]
+        assert len([key for key in documents if key.startswith("card/")]) == 2
+
+
+def test_a_waiting_pod_is_explained_to_its_team_only_and_without_names_of_others(page: Page) -> None:
+    waiting = RunningLab.pod("waits", {"nvidia.com/mig-7g.40gb": 1})
+    page.lab.kubectl("-n", "team-b", "create", "-f", "-", manifest=waiting)
+    status, text = page.lab.eventually(lambda: page.reason("waits", "team-b"))
+    assert (status, json.loads(text)["answers"][0]["case"]) == (200, "full")
+    assert not any(name in text for name in ("team-a", "node-1"))
+    assert page.ask("/why/team-b/waits", page.token("team-a"))[0] == 403
+    page.lab.kubectl("-n", "team-b", "delete", "pod", "waits")
+
+
+def test_hostile_visitors_get_nothing(page: Page) -> None:
+    token = page.token("team-a")
+    status, text = page.ask("/feed")
+    assert (status, json.loads(text)["login"]) == (401, True)
+    assert page.ask("/feed", "forged")[0] == 401
+    assert page.ask(f"/feed?token={token}")[0] == 400
+    assert page.ask("/feed", token, Host="evil.example")[0] == 403
+    assert page.ask("/feed", token, Origin="https://evil.example")[0] == 403
+    assert page.ask("/feed", token, Host="gpu.example.com", Origin=ORIGIN)[0] == 200
+    assert page.ask("/feed", "x" * 100_000)[0] in {0, 400}
+    own = {"X-Remote-User": "kubernetes-admin", "X-Remote-Group": "system:masters"}
+    assert page.ask("/whoami", token, **own)[1] == page.ask("/whoami", token)[1]
+    assert page.ask("/whoami", **own)[0] == 401
+
+
+def test_a_token_ends_with_its_account_and_a_run_without_the_option_removes_the_page(page: Page) -> None:
+    token = page.token("team-b")
+    assert page.ask("/whoami", token)[0] == 200
+    done = page.lab.tessera("install")
+    assert "deployment.apps/tessera-dashboard in tessera-system deleted" in done
+    assert "serviceaccount/tessera-dashboard in tessera-system deleted" in done
+    assert "tessera-dashboard" not in page.lab.tessera("install", "--dry-run")
+    page.lab.eventually(lambda: page.ask("/whoami", token)[0] == 0)
