@@ -17,6 +17,7 @@ from tessera.api.sharing.profile import MigStrategy
 from tessera.cli.install.apply import OPTIONAL, optional_resource
 from tessera.cli.install.manifests import CONFIG_MAP, CONFIG_ROLE, InstallChoices, Manifest
 from tessera.cli.install.operator_process import operated_objects
+from tessera.cli.install.rendering import DASHBOARD, option
 from tessera.cli.install.webhook_certificate import CERT_MANAGER
 from tessera.kube.resources import CONFIGMAPS
 from tessera.kube.resources.meta import resource_for
@@ -64,7 +65,9 @@ def every_object() -> list[Manifest]:
         sharing=NamedConfig(name=PROFILES[0], data=data),
         layouts=NamedConfig(name=LAYOUTS[0], data=data),
     )
-    choices = InstallChoices(settings=settings, evict=True, replace_failed=1, authorities="PEM", openshift=True)
+    choices = InstallChoices(
+        settings=settings, evict=True, replace_failed=1, authorities="PEM", openshift=True, dashboard=True
+    )
     objects = operated_objects(choices)
     # The rules of the webhook's Roles differ with cert-manager, so both are needed.
     by_cert_manager = operated_objects(msgspec.structs.replace(choices, certificate=CERT_MANAGER))
@@ -95,6 +98,9 @@ def _own_rules(objects: Sequence[Manifest]) -> Iterator[Rule]:
     for kind, namespaced, name in OPTIONAL:
         resource = optional_resource(kind, namespaced=namespaced)
         removable.setdefault((resource.group, resource.plural), []).append(name)
+    for each in option(DASHBOARD):
+        resource = resource_for(each)
+        removable.setdefault((resource.group, resource.plural), []).append(each["metadata"]["name"])
     for (group, plural), found in removable.items():
         yield _rule(group, plural, ("list", "delete"), found)
     yield _rule(CONFIGMAPS.group, CONFIGMAPS.plural, ("delete",), [CONFIG_MAP])

@@ -54,17 +54,19 @@ FORMS = ("chart", "install", "bundle")
 
 
 @cache
-def rendered_form(form: str) -> Installation:
+def rendered_form(form: str, *, dashboard: bool = False) -> Installation:
+    choices = InstallChoices(dashboard=dashboard)
     match form:
         case "chart":
             command = [HELM, "template", "tessera", str(ROOT / "charts" / "tessera"), "--namespace", "kube-system"]
+            command += ["--set", f"tessera.dashboard.enabled={str(dashboard).lower()}"]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             objects = [each for each in yaml.load_all(done.stdout, yaml.CSafeLoader) if each]
         case "install":
-            objects = render(InstallChoices())
+            objects = render(choices)
         case _:
             bundled = read_bundle(FOLDER).objects
-            objects = [*(each for each in bundled if each["kind"] != CSV_KIND), *operated_objects(InstallChoices())]
+            objects = [*(each for each in bundled if each["kind"] != CSV_KIND), *operated_objects(choices)]
     return Installation(form, objects)
 
 
