@@ -110,3 +110,15 @@ BREAKER_RULES = Limit(
     "rules of the breaker in the controller's metrics and Events",
     "a fleet has a few kinds of errors at a time; a node that lies cannot make thousands of series",
 )
+REMOVAL_NOTES = Limit(
+    64,
+    "notes",
+    "notes of a node's annotation tessera.dev/removed",
+    "a node of 16 cards in slices has fewer that stay; the rest is counted",
+)
+REMOVAL_NOTE = Limit(
+    400,
+    "characters",
+    "one of these notes",
+    "it names a card, a slice, a pod and a command",
+)

@@ -8,21 +8,36 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.agent.conftest import NODE, Scene
+from tests.agent.conftest import NODE, MortalNvml, Scene
 from tests.support.scenes import repeated_scene_player, scene_player
 
 from tessera.agent.base.marker_files import MarkerFiles
 from tessera.agent.base.options import ValidationMode
+from tessera.agent.driver.driver_state import DriverHome
 from tessera.agent.driver.hardware import SimulatedDriver
 from tessera.agent.main.lifecycle import run_lifecycle
 from tessera.api.driver.node_status import ADVERTISED_CONDITION as ADVERTISED
 from tessera.api.driver.node_status import CUDA_READY, DRIVER_CONTAINER_READY, PAUSE_LABEL, PAUSED, TOOLKIT_READY
+from tessera.clock import Clock
 from tessera.kube.resources import NODES
+from tessera.nvml.asynchronous.async_nvml import AsyncNvml
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.kubelet.devices.checkpoint import MemoryCheckpoint
 from tessera_lab.kubelet.devices.device_ledger import PodUid
 from tessera_lab.kubelet.devices.device_manager import DeviceManager
 
 VERSION = "595.58.03"
+
+
+class _DriverOf(SimulatedDriver):
+    """A driver that opens given cards."""
+
+    def __init__(self, cards: MortalNvml, machine: SimulatedMachine, clock: Clock) -> None:
+        super().__init__(machine, clock)
+        self._cards = cards
+
+    def nvml(self, _home: DriverHome) -> AsyncNvml:
+        return self._cards
 
 
 class DriverScene(Scene):
@@ -106,11 +121,21 @@ class DriverScene(Scene):
         driver, mark = self.markers.identity(DRIVER_CONTAINER_READY), self.markers.mark(CUDA_READY)
         return driver is not None and mark is not None and mark.is_about(driver)
 
-    def start_life(self, validation: ValidationMode = ValidationMode.AUTO) -> None:
+    def start_mortal_life(self, last_call: int, *, after: bool) -> MortalNvml:
+        """Starts the agent's process; it dies at its ``last_call``-th NVML call."""
+        cards = MortalNvml(self.machine, self.clock, last=last_call, after=after)
+        self.start_life(driver=_DriverOf(cards, self.machine, self.clock))
+        assert self.agent is not None
+        cards.kill = self.agent.cancel
+        return cards
+
+    def start_life(
+        self, validation: ValidationMode = ValidationMode.AUTO, driver: SimulatedDriver | None = None
+    ) -> None:
         """Starts the agent's process."""
         client = self.user("agent")
         options = msgspec.structs.replace(self.options, validation=validation)
-        driver = SimulatedDriver(self.machine, self.clock)
+        driver = driver or SimulatedDriver(self.machine, self.clock)
         self.lives += 1
         rng = random.Random(self.lives)
 

@@ -41,6 +41,7 @@ from tessera.api.driver.node_status import (
     PLUGIN_READY,
     TOOLKIT_READY,
 )
+from tessera.api.nodes.removal import RemovalRequest, read_request
 from tessera.clock import Clock
 from tessera.kube.backoff import Backoff
 from tessera.kube.resources import Node
@@ -150,17 +151,23 @@ class DriverGate:
         self._backoff = Backoff(rng)
         #: True if the Node's labels ask for a pause, and true if they name a driver set.
         self._labels = (False, False)
+        #: The request that Tessera leaves this node; ``None`` without one.
+        self.removal: RemovalRequest | None = None
 
     def note_node_change(self, node: Node | None) -> None:
         """Takes in a change of the Node object."""
         labels = node.metadata.labels if node is not None else {}
         now = (labels.get(PAUSE_LABEL) == PAUSED, bool(labels.get(DRIVER_SET_LABEL)))
-        if now != self._labels:
-            self._labels = now
+        removal = read_request(node.metadata.annotations) if node is not None else None
+        if (now, removal) != (self._labels, self.removal):
+            self._labels, self.removal = now, removal
             self._changes.notify()
 
-    async def open_driver(self, stack: AsyncExitStack) -> OpenDriver:
+    async def open_driver(self, stack: AsyncExitStack) -> OpenDriver | None:
         """Opens NVML as soon as there is a driver; ``stack`` closes it.
+
+        Returns:
+            The driver; ``None`` if there is none that works and Tessera must leave the node.
 
         Raises:
             NvmlError: only a new process can open the host's driver.
@@ -177,6 +184,8 @@ class DriverGate:
                         raise
                     found, pause = self._explain_refusal(found, error)
             self._remove_markers(DRIVER_READY, PLUGIN_READY)
+            if self.removal is not None:
+                return None
             self._condition.set_waiting(found)
             await self._changes.wait(count, pause)
 
@@ -210,6 +219,8 @@ class DriverGate:
 
     def is_usable(self, opened: OpenDriver) -> bool:
         """True if an open driver may still be used; writes the marker anew if it is gone."""
+        if self.removal is not None:
+            return False
         facts = DriverFacts(paused=self._labels[0], container=self._markers.identity(DRIVER_CONTAINER_READY))
         if opened.hardware.gone or not is_still_usable(opened.found, facts):
             return False

@@ -99,6 +99,10 @@ class ReadyConditionWriter:
         """Sets the condition to true: the node's status shows the cards."""
         self._set(_ADVERTISED)
 
+    def stop(self) -> None:
+        """Writes nothing until the condition is set again: Tessera leaves the node."""
+        self._desired = None
+
     def _set(self, desired: NodeCondition) -> None:
         if desired != self._desired:
             self._desired = desired

@@ -121,6 +121,20 @@ class MpsDaemons:
                     supervisor.set_plan(self._plans.get(resource))
                 await self._wake.wait(count)
 
+    @property
+    def recorded_resources(self) -> frozenset[str]:
+        """Resources with a daemon, or with cards in the compute mode for one; also of a former process."""
+        return frozenset({*self._record.daemons, *self._record.exclusive.values()})
+
+    async def release_cards(self) -> None:
+        """Sets the cards back to the default compute mode. The daemons have ended.
+
+        Raises:
+            NvmlError: a card refuses.
+            OSError: the record cannot be written.
+        """
+        await self._cards.release(list(self._record.exclusive))
+
     async def end_all(self) -> None:
         """Ends every daemon, even with busy clients, so that none keeps the driver in use. :meth:`run` has ended.
 

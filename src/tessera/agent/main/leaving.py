@@ -1,0 +1,156 @@
+"""Takes Tessera off the cards of one node, when ``tessera uninstall`` asks for it by an annotation of the Node.
+
+Kubelet's lists of devices are empty before (:mod:`tessera.agent.main.lifecycle`), so no pod gets a device any more.
+Then:
+
+1. MPS daemons end, but only when no pod is their client: the computations of a client end with its daemon. Until then
+   the answer is "waiting", with the pods.
+2. Unused GPU instances that Tessera made are destroyed, unless the request keeps them.
+
+Both read the node anew and need no memory of a former process, so an agent that was killed in between begins again.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from tessera.agent.inventory.device_users import DeviceUser, match_device_users
+from tessera.agent.inventory.positions import parse_device_id
+from tessera.agent.main.wiring import Components
+from tessera.agent.mig_config.journal import LayoutJournal
+from tessera.agent.mps.interfaces import ControlFailed
+from tessera.agent.removal.cards import InstanceUse, destroy_command, plan_card, pods_of_instance
+from tessera.agent.slices.slice_table import SliceJournalFile
+from tessera.api.names import PodUid
+from tessera.kubelet.interfaces import Kubelet
+from tessera.nvml.errors import NvmlError, NvmlNotFound
+from tessera.nvml.interface import GpuInfo, GpuInstance
+
+_log = logging.getLogger(__name__)
+
+#: Seconds between two looks at the pods that are clients of MPS daemons: kubelet announces no change of its list.
+CLIENT_RECHECK = 5.0
+#: Pods that a note names.
+_SHOWN = 5
+
+
+class CardRelease:
+    """Releases the cards of one node.
+
+    Args:
+        components: an agent's components, none of them running.
+        kubelet: the node's kubelet.
+    """
+
+    def __init__(self, components: Components, kubelet: Kubelet) -> None:
+        self._components = components
+        self._hardware = components.hardware
+        self._kubelet = kubelet
+
+    async def end_daemons(self, wait: Callable[[Sequence[str]], Awaitable[bool]]) -> bool:
+        """Ends the MPS daemons once no pod is a client, and gives their cards back.
+
+        Args:
+            wait: is called with notes about the clients while there are any; returns false to give up.
+
+        Returns:
+            False if it was given up.
+        """
+        mps = self._components.mps
+        while mps.recorded_resources:
+            try:
+                if not (clients := await self._clients()):
+                    await mps.end_all()
+                    await mps.release_cards()
+                    return True
+                notes = [f"waits for clients of MPS daemons to end: {_names(clients)}"]
+            except (ConnectionError, ControlFailed, OSError, NvmlError) as error:
+                notes = [f"MPS daemons cannot be ended yet: {error}"]
+            if not await wait(notes):
+                return False
+        return True
+
+    async def _clients(self) -> set[str]:
+        """The pods that have shares of an MPS daemon; raises ConnectionError."""
+        served = self._components.mps.recorded_resources
+        users = await self._users()
+        return {each.pod_name for found in users.values() for each in found if each.resource in served}
+
+    async def _users(self) -> Mapping[str, tuple[DeviceUser, ...]]:
+        bound = await self._components.mirror.list_bound_pods()
+        return match_device_users(await self._kubelet.pod_resources(), bound)
+
+    async def free(self, *, keep: bool) -> list[str]:
+        """Destroys the unused instances that Tessera made; returns notes about all that stays.
+
+        Args:
+            keep: true if unused instances stay too.
+
+        Raises:
+            ConnectionError: kubelet or API server did not answer, so the users of instances are not known.
+        """
+        try:
+            cards = await self._hardware.devices()
+        except NvmlError as error:
+            return [f"the cards cannot be listed, so instances on them stay: {error}"]
+        notes: list[str] = []
+        for card in cards:
+            if card.mig_enabled and not card.lost:
+                try:
+                    notes += await self._free_card(card, keep=keep)
+                except NvmlError as error:
+                    notes.append(f"GPU {card.index} ({card.uuid}) cannot be read, its instances stay: {error}")
+        return notes
+
+    async def _free_card(self, card: GpuInfo, *, keep: bool) -> list[str]:
+        plan = plan_card(card.uuid, card.index, await self._uses(card), keep=keep)
+        notes = list(plan.notes)
+        for each in plan.destroy:
+            try:
+                await self._destroy(card, each)
+            except NvmlError as error:
+                command = destroy_command(card.index, each.gi_id)
+                notes.append(f"{each.profile} at start {each.start} of GPU {card.index} stays: {error}; {command}")
+        if not await self._hardware.instances(card.uuid):
+            notes.append(
+                f"GPU {card.index} ({card.uuid}) is empty and stays in MIG mode: nvidia-smi -i {card.index} -mig 0"
+            )
+        return notes
+
+    async def _destroy(self, card: GpuInfo, instance: GpuInstance) -> None:
+        _log.info("destroying %s at start %d of card %s", instance.profile, instance.start, card.uuid)
+        for compute in instance.compute_instances:
+            try:
+                await self._hardware.destroy_compute_instance(card.uuid, instance.gi_id, compute.ci_id)
+            except NvmlNotFound:
+                continue
+        await self._hardware.destroy_gpu_instance(card.uuid, instance.gi_id)
+
+    async def _uses(self, card: GpuInfo) -> list[InstanceUse]:
+        options = self._components.options
+        positions = SliceJournalFile(options.journal_file).load().owners.items()
+        slices = {parse_device_id(text): pod for text, pod in positions}
+        owners = {(position.gpu, position.start): pod for position, pod in slices.items()}
+        layout = LayoutJournal(options.state_dir / "layout.json").record.managed.get(card.uuid, ())
+        made = {each.start for each in layout} | {start for gpu, start in owners if gpu == card.uuid}
+        users = {device: {each.pod_name for each in found} for device, found in (await self._users()).items()}
+        names = {
+            PodUid(pod.metadata.uid): f"{pod.metadata.namespace}/{pod.metadata.name}"
+            for pod in await self._components.mirror.list_bound_pods()
+        }
+        instances = await self._hardware.instances(card.uuid)
+        processes = await self._hardware.processes(card.uuid)
+        return [
+            InstanceUse(
+                instance=each,
+                made=each.start in made,
+                pods=pods_of_instance(card.uuid, each, owners=owners, users=users, names=names),
+                processes=tuple(process.pid for process in processes if process.gi_id == each.gi_id),
+            )
+            for each in instances
+        ]
+
+
+def _names(pods: set[str]) -> str:
+    listed = sorted(pods)
+    more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
+    return ", ".join(listed[:_SHOWN]) + more

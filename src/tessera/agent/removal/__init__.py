@@ -1,0 +1,1 @@
+"""``tessera.agent.removal``: what an agent does when Tessera leaves its node."""
