@@ -28,6 +28,7 @@ COMMANDS: Table = {
         "Check and explain files of sharing, MIG or gpu-operator settings.",
     ),
     "install": ("tessera.cli.install.command", "Install Tessera, or take over the settings of NVIDIA's gpu-operator."),
+    "uninstall": ("tessera.cli.uninstall.command", "Remove Tessera from a cluster, without a trace."),
     "doctor": ("tessera.cli.doctor", "Check a cluster before and after the installation, and say what to do."),
     "driver": ("tessera.cli.driver", "Show the nodes' drivers; find, build and mirror driver images."),
     "provisioning": ("tessera.cli.provisioning", "Show how long new nodes took until their cards could be used."),

@@ -1,0 +1,173 @@
+"""``tessera uninstall``: removes Tessera from a cluster."""
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
+from tessera.cli.base.console import say, say_json
+from tessera.text import count_noun
+
+if TYPE_CHECKING:
+    from tessera.cli.uninstall.removal import RemovalOptions
+    from tessera.cli.uninstall.results import Result
+    from tessera.kube.client.client import Client
+
+#: Field manager of the removal's writes. It begins as those of Tessera's processes, so its own fields go as well.
+COMPONENT = "tessera-uninstall"
+
+
+@click.command()
+@click.option(
+    "--keep-slices",
+    is_flag=True,
+    help="Keep all GPU instances on the cards, also those that no pod uses.  [default: destroy the unused ones that"
+    " Tessera made]",
+)
+@click.option("--keep-crds", is_flag=True, help="Keep the definitions of Instaslice, ClusterPolicy and NVIDIADriver.")
+@click.option(
+    "--timeout",
+    type=click.IntRange(0, 86400),
+    default=300,
+    show_default=True,
+    metavar="SECONDS",
+    help="Wait so long for the agents to leave their nodes.",
+)
+@click.option(
+    "--force", is_flag=True, help="Go on without agents that have not left in time; clients of MPS daemons end then."
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be removed; write nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--from-hook", is_flag=True, help="Leave the objects of a Helm release to Helm, which runs this command.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Output format.")
+@cluster_options
+@report_errors
+def command(
+    *,
+    keep_slices: bool,
+    keep_crds: bool,
+    timeout: int,
+    force: bool,
+    dry_run: bool,
+    yes: bool,
+    from_hook: bool,
+    output: str,
+    kubeconfig: Path | None,
+    context: str | None,
+) -> int:
+    """Remove Tessera from a cluster, without a trace.
+
+    Each agent leaves its node: it gives its devices back, destroys slices that no pod uses, and removes its files. Then
+    the command removes gates from pods, Tessera's fields from Nodes, all objects, and the definitions of kinds. It
+    prints what it does, and what stays, with the command that removes it.
+
+    Running pods keep running, with their slices. Pods that wait for slices are told by an event and a condition.
+    Drivers that Tessera installed go from each node on which no pod uses cards.
+
+    If the command is interrupted, run it again: it continues. The exit code is 1 if something stays that should go. An
+    installation by Helm is removed by helm uninstall, which runs this command.
+
+    \b
+    Examples:
+      tessera uninstall --dry-run
+      tessera uninstall
+      tessera uninstall --keep-slices --yes
+      tessera uninstall --yes -o json > removed.json
+    """
+    from tessera.cli.uninstall.removal import RemovalOptions
+
+    options = RemovalOptions(
+        keep_slices=keep_slices,
+        keep_crds=keep_crds,
+        force=force,
+        timeout=float(timeout),
+        from_hook=from_hook,
+        dry=dry_run,
+    )
+    may_ask = not (yes or dry_run or from_hook)
+    return asyncio.run(_uninstall(options, kubeconfig, context, may_ask=may_ask, as_json=output == "json"))
+
+
+async def _uninstall(
+    options: "RemovalOptions", kubeconfig: Path | None, context: str | None, *, may_ask: bool, as_json: bool
+) -> int:
+    from tessera.cli.uninstall.removal import remove_all
+    from tessera.cli.uninstall.results import Left, Unfinished
+    from tessera.clock import SystemClock
+    from tessera.kube.client.errors import Forbidden
+
+    results: list[Result] = []
+    async with connect(COMPONENT, kubeconfig, context) as client:
+        if not options.from_hook:
+            await _refuse_release(client)
+        if may_ask:
+            _confirm()
+        try:
+            async for each in remove_all(client, SystemClock(), options):
+                results.append(each)
+                if not as_json:
+                    say(*lines(each, dry=options.dry))
+        except Unfinished as unfinished:
+            results += unfinished.left
+            if not as_json:
+                say(*(line for each in unfinished.left for line in lines(each, dry=options.dry)))
+        except Forbidden as error:
+            raise CommandError(
+                " ".join(str(error).split()),
+                "error: the removal stopped there; run the command again with an account that has this right",
+            ) from error
+    left = [each for each in results if isinstance(each, Left)]
+    if as_json:
+        say_json({"removed": [each for each in results if not isinstance(each, Left)], "left": left})
+    else:
+        say(summary(results, dry=options.dry))
+    return int(bool(left))
+
+
+def lines(result: "Result", *, dry: bool) -> Iterator[str]:
+    """The lines for one result."""
+    from tessera.cli.uninstall.results import Left
+
+    if isinstance(result, Left):
+        yield f"{result.name} stays: {result.reason}"
+        return
+    yield f"{result.name} {result.result}{' (dry run)' if dry else ''}"
+    yield from (f"  {note}" for note in result.notes)
+
+
+def summary(results: "list[Result]", *, dry: bool) -> str:
+    """The last line."""
+    from tessera.cli.uninstall.results import Left
+
+    left = sum(isinstance(each, Left) for each in results)
+    if dry:
+        return f"{count_noun(len(results) - left, 'change')} (dry run); nothing was changed"
+    if left:
+        return f"{count_noun(left, 'thing')} stays; the same command continues when its reason is gone"
+    return "Tessera is removed" if results else "Tessera is not installed in this cluster; nothing to remove"
+
+
+def _confirm() -> None:
+    if not sys.stdin.isatty():
+        raise CommandError("error: the command asks before it removes Tessera, and there is no terminal; add --yes")
+    click.confirm("Remove Tessera from this cluster? tessera uninstall --dry-run shows what goes", abort=True, err=True)
+
+
+async def _refuse_release(client: "Client") -> None:
+    """Raises CommandError if a Helm release owns the installation."""
+    from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
+    from tessera.cli.install.apply import get_object
+    from tessera.cli.install.manifests import AGENT
+    from tessera.kube.resources import DAEMONSETS
+
+    agent = await get_object(client, DAEMONSETS.as_dicts(), AGENT, SYSTEM_NAMESPACE)
+    annotations = (agent or {}).get("metadata", {}).get("annotations") or {}
+    if release := annotations.get("meta.helm.sh/release-name"):
+        namespace = annotations.get("meta.helm.sh/release-namespace", "")
+        raise CommandError(
+            f'error: Helm installed Tessera as release "{release}"; run: helm uninstall {release} -n {namespace}'
+        )

@@ -1,0 +1,181 @@
+"""Asks the agents to leave their nodes, waits for their answers, and removes Tessera's fields from the Nodes."""
+
+import random
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Literal
+
+from tessera.api.driver.node_status import AGENT_APP
+from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
+from tessera.api.nodes.removal import (
+    REMOVAL_ANNOTATION,
+    RemovalAnswer,
+    RemovalRequest,
+    RemovalState,
+    read_answer,
+)
+from tessera.cli.uninstall.node_fields import metadata_patch, our_fields, status_patch
+from tessera.cli.uninstall.results import Done, Left, Result, Unfinished
+from tessera.clock import Clock
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import Conflict, NotFound
+from tessera.kube.resources import NODES, PODS, Node
+from tessera.kube.watch.informer import Informer, InformerGroup
+
+#: What an agent that could not be asked may have left on its node.
+FILES = "/var/lib/tessera, /var/run/cdi/tessera.dev-*, /run/nvidia/mps"
+#: Tries of a patch while others write the same Node.
+_TRIES = 20
+
+
+async def agent_nodes(client: Client) -> dict[str, bool]:
+    """The nodes that have an agent, by name, and whether it runs."""
+    pods = await client.list(PODS, SYSTEM_NAMESPACE, label_selector=f"app.kubernetes.io/name={AGENT_APP}")
+    found: dict[str, bool] = {}
+    for pod in pods.items:
+        if pod.spec.node_name:
+            runs = pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None
+            found[pod.spec.node_name] = found.get(pod.spec.node_name, False) or runs
+    return found
+
+
+async def ask_agents(client: Client, request: RemovalRequest, *, dry: bool) -> AsyncIterator[Result]:
+    """Writes the request on each node that has an agent, or fields of one."""
+    agents = await agent_nodes(client)
+    for node in (await client.list(NODES.as_dicts())).items:
+        metadata = node["metadata"]
+        shown = (metadata.get("annotations") or {}).get(REMOVAL_ANNOTATION)
+        if (metadata["name"] not in agents and not our_fields(node)) or shown is not None:
+            continue
+        if not dry:
+            patch = {"metadata": {"annotations": {REMOVAL_ANNOTATION: request.value}}}
+            try:
+                await client.merge_patch(NODES, metadata["name"], patch, uid=metadata["uid"])
+            except (NotFound, Conflict):  # the node has gone
+                continue
+        yield Done(f"node/{metadata['name']}", "asked")
+
+
+async def wait_for_agents(client: Client, clock: Clock, *, seconds: float, force: bool) -> AsyncIterator[Result]:
+    """Waits until every agent that can answer has left its node.
+
+    Raises:
+        Unfinished: an agent has not left in time, and ``force`` is false.
+    """
+    agents = await agent_nodes(client)
+    informer = Informer(client, NODES, clock=clock, rng=random.Random())
+    group = InformerGroup(informer)
+    shown: dict[str, RemovalAnswer | None] = {}
+    async with group.running():
+        deadline = clock.monotonic() + seconds
+        while True:
+            answers = {name: _answer(informer.cache.get(name)) for name in sorted(agents)}
+            for name, answer in answers.items():
+                if answer is not None and answer != shown.get(name):
+                    yield Done(f"node/{name}", _RESULTS[answer.state], answer.notes)
+            shown = answers
+            expected = _expected(informer, agents)
+            left = max(0.0, deadline - clock.monotonic())
+            if not expected or not left:
+                break
+            with suppress(TimeoutError):
+                await group.wait_until(partial(_differs, informer, agents, (answers, expected)), left, "an answer")
+        late = [Left(f"node/{name}", _why_late(answers[name])) for name in expected]
+        if late and not force:
+            raise Unfinished(*late)
+        for each in late:
+            yield each
+        for name, answer in answers.items():
+            if name not in expected and (node := informer.cache.get(name)) is not None and not _has_left(answer):
+                yield Left(f"node/{name}", _why_unreachable(node, runs=agents[name]))
+
+
+_RESULTS: Mapping[RemovalState, Literal["left by its agent", "waits"]] = {
+    RemovalState.DONE: "left by its agent",
+    RemovalState.WAITING: "waits",
+}
+
+
+def _expected(informer: Informer[Node], agents: Mapping[str, bool]) -> list[str]:
+    """The nodes whose agent will still answer."""
+    nodes = ((name, informer.cache.get(name)) for name, runs in sorted(agents.items()) if runs)
+    return [name for name, node in nodes if node is not None and is_ready(node) and not _has_left(_answer(node))]
+
+
+def _differs(informer: Informer[Node], agents: Mapping[str, bool], before: tuple[object, object]) -> bool:
+    answers = {name: _answer(informer.cache.get(name)) for name in sorted(agents)}
+    return (answers, _expected(informer, agents)) != before
+
+
+def is_ready(node: Node) -> bool:
+    """True if kubelet reports that it works."""
+    return any(each.type == "Ready" and each.status == "True" for each in node.status.conditions)
+
+
+def _answer(node: Node | None) -> RemovalAnswer | None:
+    return None if node is None else read_answer(node.metadata.annotations)
+
+
+def _has_left(answer: RemovalAnswer | None) -> bool:
+    return answer is not None and answer.state is RemovalState.DONE
+
+
+def _why_late(answer: RemovalAnswer | None) -> str:
+    if answer is None:
+        return (
+            "its agent does not answer; look at its log (kubectl logs -n tessera-system), then run the command again;"
+            f" --force goes on without it, which leaves {FILES} there"
+        )
+    notes = "; ".join(answer.notes) or "its agent has not finished"
+    return f"{notes}; run the command again later, or go on by --force, which ends these clients' computations"
+
+
+def _why_unreachable(node: Node, *, runs: bool) -> str:
+    reason = "its agent does not run" if is_ready(node) or not runs else "it is not ready"
+    return (
+        f"{reason}, so its agent could not clean it; on the node, remove {FILES}, and slices by nvidia-smi mig -dci and"
+        " nvidia-smi mig -dgi; a reboot removes the slices as well"
+    )
+
+
+async def clean_nodes(client: Client, *, keep: Sequence[str] = (), dry: bool) -> AsyncIterator[Result]:
+    """Removes Tessera's fields from every Node.
+
+    Args:
+        client: the API server.
+        keep: keys of labels that stay.
+        dry: change nothing.
+    """
+    for node in (await client.list(NODES.as_dicts())).items:
+        if await _clean_node(client, node, keep, dry=dry):
+            yield Done(f"node/{node['metadata']['name']}", "cleaned")
+
+
+async def _clean_node(client: Client, node: dict[str, Any], keep: Sequence[str], *, dry: bool) -> bool:
+    """Returns true if there was something to remove."""
+    cleaned = False
+    name, uid = node["metadata"]["name"], node["metadata"]["uid"]
+    for _ in range(_TRIES):
+        fields = our_fields(node)
+        patches = {None: metadata_patch(node, fields, keep), "status": status_patch(node, fields)}
+        if not any(patches.values()) or dry:
+            return cleaned or any(map(bool, patches.values()))
+        try:
+            for subresource, patch in patches.items():
+                if patch:
+                    version = node["metadata"]["resourceVersion"]
+                    node = await client.merge_patch(
+                        NODES.as_dicts(), name, patch, uid=uid, resource_version=version, subresource=subresource
+                    )
+            cleaned = True
+        except NotFound:
+            return cleaned
+        except Conflict:
+            try:
+                node = await client.get(NODES.as_dicts(), name)
+            except NotFound:
+                return cleaned
+            if node["metadata"]["uid"] != uid:
+                return cleaned
+    raise Unfinished(Left(f"node/{name}", "others write it all the time; run the command again"))

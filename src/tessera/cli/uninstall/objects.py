@@ -1,0 +1,224 @@
+"""The objects of an installation, found by their names, their label and their owners, and the order in which they go.
+
+- Objects of ``deploy/`` and its options go by name, in reverse order of the files. Others go if they have Tessera's
+  label.
+- The namespace ``tessera-system`` goes with all that is in it. ``instaslice-system`` may be a project of users: it
+  stays if it has anything that Tessera did not make.
+- NVIDIA's definitions and objects go only if Tessera made them, and a definition stays while objects of others exist.
+- Definitions go last, since their objects go with them.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
+
+import msgspec
+import yaml
+
+from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
+from tessera.api.driver.node_status import DRIVER_APP
+from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
+from tessera.api.instaslice import INSTASLICES
+from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.cli.install.apply import driver_objects, get_object, list_objects
+from tessera.cli.install.manifests import CONFIG_ROLE
+from tessera.cli.uninstall.node_fields import OURS
+from tessera.cli.uninstall.results import Done, Result
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import NotFound
+from tessera.kube.resources import (
+    CONFIGMAPS,
+    CRDS,
+    JOBS,
+    LEASES,
+    NAMESPACES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PODS,
+    RUNTIME_CLASSES,
+    SECRETS,
+    SERVICES,
+)
+from tessera.kube.resources.meta import Resource, resource_for
+from tessera.manifests import deploy_folder, install_manifests
+
+Dicts = Resource[dict[str, Any]]
+
+PART_OF = "app.kubernetes.io/part-of"
+_LABEL = f"{PART_OF}=tessera"
+#: Kinds of which an installation makes objects whose names depend on its options.
+_LABELLED = (
+    ("v1", "ConfigMap", True),
+    ("monitoring.coreos.com/v1", "PodMonitor", True),
+    ("monitoring.coreos.com/v1", "PrometheusRule", True),
+)
+_ROLES = (("rbac.authorization.k8s.io/v1", "RoleBinding"), ("rbac.authorization.k8s.io/v1", "Role"))
+#: Kinds that Tessera's processes make in their namespace.
+_MADE = (CONFIGMAPS, SECRETS, LEASES, JOBS, PODS)
+#: Kinds by which a namespace has something of users in it.
+_OF_USERS = (PODS, SERVICES, PERSISTENT_VOLUME_CLAIMS, CONFIGMAPS, SECRETS)
+#: ConfigMaps that every namespace has.
+_EVERYWHERE = frozenset({"kube-root-ca.crt", "openshift-service-ca.crt"})
+
+
+class InstalledObject(msgspec.Struct, frozen=True):
+    """An object that may exist."""
+
+    resource: Dicts
+    name: str
+    namespace: str | None = None
+
+    @property
+    def text(self) -> str:
+        """Its name as kubectl prints it, with its namespace."""
+        group = f".{self.resource.group}" if self.resource.group else ""
+        where = f" in {self.namespace}" if self.namespace else ""
+        return f"{self.resource.kind.lower()}{group}/{self.name}{where}"
+
+
+def named_objects() -> Iterator[InstalledObject]:
+    """The objects of ``deploy/`` and its options without namespaces and definitions, the last one first."""
+    folder = deploy_folder()
+    manifests = install_manifests()
+    for path in sorted((folder / "options").glob("*.yaml")):
+        manifests += [each for each in yaml.safe_load_all(path.read_text(encoding="utf-8")) if each]
+    for each in reversed(manifests):
+        if each["kind"] not in {"Namespace", "CustomResourceDefinition"}:
+            metadata = each["metadata"]
+            yield InstalledObject(resource_for(each), metadata["name"], metadata.get("namespace"))
+
+
+async def delete_object(client: Client, found: InstalledObject, *, dry: bool) -> Done | None:
+    """Deletes an object if it exists; ``None`` if it does not."""
+    try:
+        if dry:
+            await client.get(found.resource, found.name, found.namespace)
+        else:
+            await client.delete(found.resource, found.name, found.namespace, propagation="Background")
+    except NotFound:
+        return None
+    return Done(found.text, "deleted")
+
+
+async def delete_objects(client: Client, *, drivers_stay: bool, own: bool, dry: bool) -> AsyncIterator[Result]:
+    """Deletes all objects outside of namespaces that go as a whole, and NVIDIA's objects that Tessera made.
+
+    Args:
+        client: the API server.
+        drivers_stay: true if driver pods stay, which need their account and its rights.
+        own: false to leave the objects of the manifests to whoever else deletes them (Helm).
+        dry: change nothing.
+    """
+    if own:
+        async for each in _listed(client):
+            if drivers_stay and each.name == DRIVER_APP:
+                continue
+            if done := await delete_object(client, each, dry=dry):
+                yield done
+        async for resource, metadata in driver_objects(client):
+            if done := await delete_object(client, InstalledObject(resource, metadata["name"]), dry=dry):
+                yield done
+    for item in await list_objects(client, INSTASLICES.as_dicts()):
+        metadata = item["metadata"]
+        found = InstalledObject(INSTASLICES.as_dicts(), metadata["name"], metadata["namespace"])
+        if done := await delete_object(client, found, dry=dry):
+            yield done
+    if not drivers_stay:
+        runtime = await get_object(client, RUNTIME_CLASSES.as_dicts(), "nvidia", None)
+        if (
+            runtime is not None
+            and _is_made(runtime)
+            and (done := await delete_object(client, InstalledObject(RUNTIME_CLASSES.as_dicts(), "nvidia"), dry=dry))
+        ):
+            yield done
+
+
+async def _listed(client: Client) -> AsyncIterator[InstalledObject]:
+    for each in named_objects():
+        yield each
+    for version, kind in _ROLES:
+        resource = resource_for({"apiVersion": version, "kind": kind, "metadata": {"namespace": ""}})
+        for item in (await client.list(resource, field_selector=f"metadata.name={CONFIG_ROLE}")).items:
+            yield InstalledObject(resource, CONFIG_ROLE, item["metadata"]["namespace"])
+    for version, kind, namespaced in _LABELLED:
+        place = {"namespace": ""} if namespaced else {}
+        resource = resource_for({"apiVersion": version, "kind": kind, "metadata": place})
+        try:
+            items = (await client.list(resource, label_selector=_LABEL)).items
+        except NotFound:  # the server does not know the kind
+            continue
+        for item in items:
+            yield InstalledObject(resource, item["metadata"]["name"], item["metadata"].get("namespace"))
+
+
+async def delete_made_objects(client: Client, *, dry: bool) -> AsyncIterator[Result]:
+    """Deletes what Tessera's processes made in their namespace, where the namespace itself stays."""
+    for resource in _MADE:
+        dicts = resource.as_dicts()
+        for item in (await client.list(dicts, SYSTEM_NAMESPACE)).items:
+            metadata = item["metadata"]
+            labels = metadata.get("labels") or {}
+            if (
+                not _is_made(item)
+                or labels.get("app.kubernetes.io/name") == DRIVER_APP
+                or metadata.get("ownerReferences")
+            ):
+                continue
+            if done := await delete_object(client, InstalledObject(dicts, metadata["name"], SYSTEM_NAMESPACE), dry=dry):
+                yield done
+
+
+def _is_made(item: Mapping[str, Any]) -> bool:
+    """True if a process of Tessera made an object, and no other client changed it."""
+    owners = {str(each.get("manager", "")) for each in item["metadata"].get("managedFields") or ()}
+    return bool(owners) and all(each.startswith((OURS, "kube-")) for each in owners)
+
+
+async def delete_namespaces(client: Client, *, drivers_stay: bool, own: bool, dry: bool) -> AsyncIterator[Result]:
+    """Deletes Tessera's namespaces; see :func:`delete_objects` for the arguments."""
+    if drivers_stay or not own:
+        async for each in delete_made_objects(client, dry=dry):
+            yield each
+    elif await get_object(client, NAMESPACES.as_dicts(), SYSTEM_NAMESPACE, None) is not None:
+        notes = tuple(
+            [f"with {each}, which Tessera did not make" async for each in _of_users(client, SYSTEM_NAMESPACE)]
+        )
+        if done := await delete_object(client, InstalledObject(NAMESPACES.as_dicts(), SYSTEM_NAMESPACE), dry=dry):
+            yield Done(done.name, done.result, notes)
+    found = await get_object(client, NAMESPACES.as_dicts(), INSTASLICE_NAMESPACE, None)
+    if found is None or (found["metadata"].get("labels") or {}).get(PART_OF) != "tessera":
+        return
+    notes = tuple([each async for each in _of_users(client, INSTASLICE_NAMESPACE)])
+    if notes:
+        yield Done(f"namespace/{INSTASLICE_NAMESPACE}", "kept", (f"it has {', '.join(notes[:5])}",))
+    elif done := await delete_object(client, InstalledObject(NAMESPACES.as_dicts(), INSTASLICE_NAMESPACE), dry=dry):
+        yield done
+
+
+async def _of_users(client: Client, namespace: str) -> AsyncIterator[str]:
+    """Names of things in a namespace that Tessera did not make."""
+    named = {(each.resource.kind, each.name) for each in named_objects() if each.namespace == namespace}
+    for resource in _OF_USERS:
+        for item in (await client.list(resource.as_dicts(), namespace)).items:
+            metadata = item["metadata"]
+            name = metadata["name"]
+            ours = (metadata.get("labels") or {}).get(PART_OF) == "tessera" or _is_made(item)
+            if not ours and name not in _EVERYWHERE and (resource.kind, name) not in named:
+                yield f"{resource.kind} {name}"
+
+
+async def delete_definitions(client: Client, *, dry: bool) -> AsyncIterator[Result]:
+    """Deletes the definitions of kinds; NVIDIA's only if they are Tessera's and nobody else has objects of them."""
+    instaslices = InstalledObject(CRDS.as_dicts(), f"{INSTASLICES.plural}.{INSTASLICES.group}")
+    if done := await delete_object(client, instaslices, dry=dry):
+        yield done
+    for resource in (CLUSTER_POLICIES, NVIDIA_DRIVERS):
+        name = f"{resource.plural}.{resource.group}"
+        found = await get_object(client, CRDS.as_dicts(), name, None)
+        if found is None or (found["metadata"].get("labels") or {}).get(PART_OF) != "tessera":
+            continue
+        ours = {metadata["name"] async for kind, metadata in driver_objects(client) if kind is resource}
+        others = [each["metadata"]["name"] for each in await list_objects(client, resource)]
+        others = [each for each in others if not (dry and each in ours)]
+        if others:
+            yield Done(f"customresourcedefinition/{name}", "kept", (f"others made {', '.join(sorted(others)[:5])}",))
+        elif done := await delete_object(client, InstalledObject(CRDS.as_dicts(), name), dry=dry):
+            yield done

@@ -1,0 +1,163 @@
+"""Removes Tessera from a cluster, in an order in which an interruption at any point does no harm.
+
+1. The webhook's configuration: no pod is gated any more, and pods are created as if Tessera had never been there.
+2. The controller: nothing is promised any more.
+3. Each agent leaves its node: pods get no device any more, unused slices go, files go. Running pods keep theirs.
+4. Gates of pods, now that no node offers slices.
+5. Drivers that Tessera installed, from nodes on which no pod uses cards.
+6. Agents and webhook.
+7. Tessera's labels, annotations, conditions and amounts on Nodes. The request of step 3 is one of them; until then an
+   agent that starts again knows that it must not begin.
+8. All other objects, namespaces, and definitions last.
+
+Each step looks at the cluster and does what is left to do. So the same command continues after an interruption, and a
+second one has nothing to do.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import msgspec
+
+from tessera.api.driver.node_status import DRIVER_SET_LABEL
+from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
+from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.api.nodes.removal import RemovalRequest
+from tessera.cli.install.apply import get_object
+from tessera.cli.install.manifests import AGENT, CONTROLLER, WEBHOOK
+from tessera.cli.uninstall.drivers import remove_drivers
+from tessera.cli.uninstall.nodes import ask_agents, clean_nodes, is_ready, wait_for_agents
+from tessera.cli.uninstall.objects import (
+    InstalledObject,
+    delete_definitions,
+    delete_namespaces,
+    delete_object,
+    delete_objects,
+)
+from tessera.cli.uninstall.pods import release_pods
+from tessera.cli.uninstall.results import Left, Result
+from tessera.clock import Clock
+from tessera.kube.client.client import Client
+from tessera.kube.resources import DAEMONSETS, DEPLOYMENTS, MUTATING_WEBHOOKS, NAMESPACES, NODES, PODS
+from tessera.kube.resources.meta import Resource
+
+#: Seconds between two looks at pods or namespaces that end.
+_PAUSE = 1.0
+#: Seconds that pods and namespaces may take to end.
+_END_TIMEOUT = 120.0
+
+
+class RemovalOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What to remove.
+
+    Attributes:
+        keep_slices: unused GPU instances that Tessera made stay on the cards.
+        keep_crds: definitions of kinds stay.
+        force: go on without agents that do not leave in time.
+        timeout: seconds for the agents.
+        from_hook: Helm deletes the objects of the manifests, and keeps the definitions.
+        dry: change nothing, and wait for nothing.
+    """
+
+    keep_slices: bool = False
+    keep_crds: bool = False
+    force: bool = False
+    timeout: float = 300.0
+    from_hook: bool = False
+    dry: bool = False
+
+
+async def remove_all(client: Client, clock: Clock, options: RemovalOptions) -> AsyncIterator[Result]:
+    """Removes everything; yields what was done, or what a dry run would do, and what stays.
+
+    Raises:
+        Unfinished: an agent has not left its node in time.
+        ApiError: the server refused a request; what was yielded is done.
+    """
+    dry = options.dry
+    if done := await delete_object(client, InstalledObject(MUTATING_WEBHOOKS.as_dicts(), WEBHOOK), dry=dry):
+        yield done
+    async for each in _end_workloads(client, clock, [(DEPLOYMENTS, CONTROLLER)], dry=dry):
+        yield each
+    request = RemovalRequest.KEEP if options.keep_slices else RemovalRequest.DESTROY
+    async for each in ask_agents(client, request, dry=dry):
+        yield each
+    if not dry:
+        async for each in wait_for_agents(client, clock, seconds=options.timeout, force=options.force):
+            yield each
+    async for each in release_pods(client, clock, dry=dry):
+        yield each
+    drivers_stay = False
+    async for each in remove_drivers(client, dry=dry):
+        drivers_stay |= isinstance(each, Left)
+        yield each
+    async for each in _end_workloads(client, clock, [(DAEMONSETS, AGENT), (DEPLOYMENTS, WEBHOOK)], dry=dry):
+        yield each
+    async for each in clean_nodes(client, keep=(DRIVER_SET_LABEL,) if drivers_stay else (), dry=dry):
+        yield each
+    if not dry:  # pods that were gated by a review that was under way
+        async for each in release_pods(client, clock, dry=dry):
+            yield each
+    async for each in _delete_rest(client, clock, options, drivers_stay=drivers_stay):
+        yield each
+
+
+async def _delete_rest(
+    client: Client, clock: Clock, options: RemovalOptions, *, drivers_stay: bool
+) -> AsyncIterator[Result]:
+    dry, own = options.dry, not options.from_hook
+    async for each in delete_objects(client, drivers_stay=drivers_stay, own=own, dry=dry):
+        yield each
+    async for each in delete_namespaces(client, drivers_stay=drivers_stay, own=own, dry=dry):
+        yield each
+    if own and not dry:
+        gone = [INSTASLICE_NAMESPACE] if drivers_stay else [SYSTEM_NAMESPACE, INSTASLICE_NAMESPACE]
+        async for each in _wait_for_namespaces(client, clock, gone):
+            yield each
+    if own and not options.keep_crds:
+        async for each in delete_definitions(client, dry=dry):
+            yield each
+
+
+async def _end_workloads(
+    client: Client, clock: Clock, workloads: Sequence[tuple[Resource[Any], str]], *, dry: bool
+) -> AsyncIterator[Result]:
+    """Deletes workloads, and waits until their pods on nodes that work are gone."""
+    for resource, name in workloads:
+        found = InstalledObject(resource.as_dicts(), name, SYSTEM_NAMESPACE)
+        if done := await delete_object(client, found, dry=dry):
+            yield done
+    if dry:
+        return
+    for _, name in workloads:
+        deadline = clock.monotonic() + _END_TIMEOUT
+        while pods := await _pods_that_end(client, name):
+            if clock.monotonic() >= deadline:
+                yield Left(f"pod/{pods[0]} in {SYSTEM_NAMESPACE}", "has not ended; look at it with kubectl describe")
+                break
+            await clock.sleep(_PAUSE)
+
+
+async def _pods_that_end(client: Client, app: str) -> list[str]:
+    """The pods of a workload on nodes that work; kubelet ends no pod on another node."""
+    pods = (await client.list(PODS, SYSTEM_NAMESPACE, label_selector=f"app.kubernetes.io/name={app}")).items
+    if not pods:
+        return []
+    working = {each.metadata.name for each in (await client.list(NODES)).items if is_ready(each)}
+    return [each.metadata.name for each in pods if not each.spec.node_name or each.spec.node_name in working]
+
+
+async def _wait_for_namespaces(client: Client, clock: Clock, names: Sequence[str]) -> AsyncIterator[Result]:
+    """Waits until namespaces that are being deleted are gone."""
+    deadline = clock.monotonic() + _END_TIMEOUT
+    for name in names:
+        while True:
+            found = await get_object(client, NAMESPACES.as_dicts(), name, None)
+            if found is None or not found["metadata"].get("deletionTimestamp"):
+                break
+            if clock.monotonic() >= deadline:
+                yield Left(
+                    f"namespace/{name}", "is being deleted; kubectl get namespace -o yaml says what is in its way"
+                )
+                break
+            await clock.sleep(_PAUSE)
