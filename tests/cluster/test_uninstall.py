@@ -1,24 +1,34 @@
 """Tessera is removed from a whole cluster: nothing stays behind, and running pods run on."""
 
+import asyncio
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cluster.driverlab import K1, VERSION, Drivers, node, precompiled
 from tests.support.leftovers import Snapshot, differences, snapshot
+from tests.support.mortal_transport import KilledError, TransportUntilWrite
 from tests.support.virtual_lab import COMMANDS, VirtualLab
 
+from tessera.api.driver.assignment import CLUSTER_POLICIES
+from tessera.api.driver.node_status import DRIVER_SET_LABEL
 from tessera.api.names import GATE, SLICE_CONDITION
+from tessera.cli.install.apply import withdraw_removals
 from tessera.cli.uninstall.removal import RemovalOptions, remove_all
 from tessera.cli.uninstall.results import Done, Left, Result, Unfinished
 from tessera.clock import LoopClock
-from tessera.kube.resources import NODES, PODS
+from tessera.kube.client.client import Client
+from tessera.kube.resources import CRDS, DAEMONSETS, DEPLOYMENTS, NAMESPACES, NODES, PODS
+from tessera.kube.resources.meta import resource_for
+from tessera.nvml.attributes import ComputeMode
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.installation.install import build_entrypoint, install_tessera
 from tessera_lab.simulation.virtual_time import run_virtual
 
+_READS = {"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["list", "watch"]}
 #: Resources that kubelet may go on showing with 0.
 ZERO = ': "0"'
 
@@ -45,6 +55,38 @@ class Removable(VirtualLab):
         """What differs from the time before the installation; names of resources at 0 are kubelet's."""
         found = differences(self.bare, await snapshot(self.client, [self.folder]))
         return [each for each in found if not (each.startswith("+") and each.rstrip(",").endswith(ZERO))]
+
+    async def is_bare(self) -> None:
+        """Checks that nothing of Tessera is left."""
+        left = await self.leftovers()
+        assert not left, "\n".join(left)
+
+    async def forget_policy(self) -> None:
+        """The agents lose the right to write their Nodes, so they cannot answer."""
+        role = resource_for({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {}})
+        await self.client.merge_patch(role, "tessera-agent", {"rules": [_READS]})
+
+    async def power_off(self, node: str) -> None:
+        """Switches a machine off; the Node object says so, as the node life cycle controller would write it."""
+        task = self.cluster._running.pop(node)
+        task.cancel()
+        await asyncio.wait([task])
+        found = await self.client.get(NODES.as_dicts(), node)
+        conditions = [
+            {**each, "status": "Unknown"} if each["type"] == "Ready" else each for each in found["status"]["conditions"]
+        ]
+        await self.client.merge_patch(NODES, node, {"status": {"conditions": conditions}}, subresource="status")
+
+
+def left_of(results: list[Result]) -> list[Left]:
+    return [each for each in results if isinstance(each, Left)]
+
+
+def notes_of(results: list[Result], node: str = "node-1") -> tuple[str, ...]:
+    """What stays by design on a node."""
+    return tuple(
+        note for each in results if isinstance(each, Done) and each.name == f"node/{node}" for note in each.notes
+    )
 
 
 Scenario = Callable[[Removable], Awaitable[None]]
@@ -89,10 +131,288 @@ def removable(tmp_path: Path) -> Callable[..., None]:
 
 def test_an_unused_installation_leaves_nothing(removable: Callable[..., None]) -> None:
     async def scenario(lab: Removable) -> None:
-        results = await lab.uninstall()
-        assert [each for each in results if isinstance(each, Left)] == []
-        left = await lab.leftovers()
-        assert not left, "\n".join(left)
+        assert left_of(await lab.uninstall()) == []
+        await lab.is_bare()
         assert await lab.uninstall() == [], "a second run has nothing to do"
 
     removable(scenario)
+
+
+def test_running_pods_keep_their_slices_and_waiting_pods_are_told(removable: Callable[..., None]) -> None:
+    async def scenario(lab: Removable) -> None:
+        await lab.create("runs", {"nvidia.com/mig-3g.20gb": 1})
+        await lab.running("runs")
+        await lab.create("large", {"nvidia.com/mig-7g.40gb": 1})
+        await lab.running("large")
+        await lab.create("waits", {"nvidia.com/mig-7g.40gb": 1})
+        await lab.until(lambda: lab.pod("waits") and gated(lab.pod("waits")), "it finds no room")
+        hardware = {name: lab.hardware(name) for name in lab.cluster.nodes}
+        before = {pod.metadata.name: pod.metadata.uid for pod in lab.pods.cache.values()}
+        results = await lab.uninstall()
+        assert left_of(results) == []
+        assert {name: lab.hardware(name) for name in lab.cluster.nodes} == hardware
+        assert {pod.metadata.name: pod.metadata.uid for pod in lab.pods.cache.values()} == before
+        assert lab.ready("runs")
+        home = lab.pod("runs").spec.node_name
+        assert any("3g.20gb at start" in note and "pod default/runs" in note for note in notes_of(results, home))
+        pod = lab.pod("waits")
+        assert not gated(pod)
+        assert [(each.status, each.reason) for each in pod.status.conditions if each.type == SLICE_CONDITION] == [
+            ("False", "TesseraRemoved")
+        ]
+        assert lab.events_of("waits", "TesseraRemoved")
+        assert lab.phase("waits") == "Pending"
+        await lab.is_bare()
+
+    removable(scenario)
+
+
+def gated(pod: Any) -> bool:
+    return any(each.name == GATE for each in pod.spec.scheduling_gates)
+
+
+def test_gates_of_others_stay(removable: Callable[..., None]) -> None:
+    async def scenario(lab: Removable) -> None:
+        await lab.create("queued", {"nvidia.com/mig-1g.5gb": 1}, schedulingGates=[{"name": "kueue.x-k8s.io/admission"}])
+        await lab.until(lambda: lab.pod("queued"), "it is there")
+        assert gated(lab.pod("queued"))
+        await lab.uninstall()
+        assert [each.name for each in lab.pod("queued").spec.scheduling_gates] == ["kueue.x-k8s.io/admission"]
+
+    removable(scenario)
+
+
+@pytest.mark.parametrize("applied", [False, True], ids=["request-lost", "answer-lost"])
+def test_it_may_be_interrupted_at_every_write(removable: Callable[..., None], applied: bool) -> None:
+    """Each run of the command makes one write and dies at the next, until a run finds nothing to do."""
+
+    async def scenario(lab: Removable) -> None:
+        await lab.create("runs", {"nvidia.com/mig-3g.20gb": 1})
+        await lab.running("runs")
+        await lab.create("large", {"nvidia.com/mig-7g.40gb": 1})
+        await lab.running("large")
+        await lab.create("waits", {"nvidia.com/mig-7g.40gb": 1})
+        await lab.until(lambda: any(gated(each) for each in lab.pods.cache.values()), "one finds no room")
+        runs, hardware = 0, lab.hardware(lab.pod("runs").spec.node_name)
+        while True:
+            runs += 1
+            transport = TransportUntilWrite(
+                lab.cluster.client("tessera-uninstall")._transport, last=0 if applied else 1, applied=applied
+            )
+            client = Client(transport, field_manager="tessera-uninstall", clock=lab.clock)
+            if await ends(lab.uninstall(client)):
+                break
+            assert runs < 300
+        assert runs > 30
+        assert lab.hardware(lab.pod("runs").spec.node_name) == hardware
+        assert lab.ready("runs")
+        assert not any(gated(each) for each in lab.pods.cache.values())
+        await lab.is_bare()
+
+    removable(scenario)
+
+
+async def ends(work: Awaitable[object]) -> bool:
+    """True if the work ends, false if it was killed; an informer reports that in a group."""
+    ended = False
+    try:
+        await work
+        ended = True
+    except* KilledError:
+        pass
+    return ended
+
+
+def test_a_node_that_is_down_is_named_and_the_rest_goes(removable: Callable[..., None]) -> None:
+    async def scenario(lab: Removable) -> None:
+        await lab.power_off("node-2")
+        (left,) = left_of(await lab.uninstall())
+        assert left.name == "node/node-2"
+        assert "it is not ready" in left.reason
+        assert "/var/lib/tessera" in left.reason
+        found = await lab.leftovers()
+        assert all(
+            "node-2" in each or "file " in each or "nvidia.com/mig-" in each or "Ready" in each for each in found
+        ), found
+        assert not any("tessera.dev" in each for each in found if "file " not in each)
+
+    removable(scenario)
+
+
+@pytest.mark.parametrize("missing", ["tessera-controller", "tessera-webhook", "tessera-agent", "all"])
+def test_it_works_without_one_of_its_own_processes(removable: Callable[..., None], missing: str) -> None:
+    async def scenario(lab: Removable) -> None:
+        for resource in (DEPLOYMENTS, DAEMONSETS):
+            for each in (await lab.client.list(resource, "tessera-system")).items:
+                if missing in {each.metadata.name, "all"}:
+                    await lab.client.delete(resource, each.metadata.name, "tessera-system", propagation="Background")
+        await lab.clock.sleep(30)
+        left = left_of(await lab.uninstall())
+        await lab.clock.sleep(360)  # kubelet counts the devices of a plugin that went without a word for five minutes
+        found = await lab.leftovers()
+        if missing in {"tessera-agent", "all"}:
+            assert [each.name for each in left] == ["node/node-1", "node/node-2"]
+            assert all("its agent does not run" in each.reason for each in left)
+            assert all(each.startswith("+file") for each in found), found
+        else:
+            assert (left, found) == ([], [])
+
+    removable(scenario)
+
+
+def test_an_agent_that_does_not_answer_stops_the_removal_until_it_is_forced(removable: Callable[..., None]) -> None:
+    async def scenario(lab: Removable) -> None:
+        await lab.forget_policy()
+        with pytest.raises(Unfinished) as stopped:
+            await lab.uninstall(timeout=30.0)
+        assert {each.name for each in stopped.value.left} == {"node/node-1", "node/node-2"}
+        assert "its agent does not answer" in stopped.value.left[0].reason
+        assert (await lab.client.list(DAEMONSETS, "tessera-system")).items, "the agents stay"
+        left = left_of(await lab.uninstall(timeout=30.0, force=True))
+        assert {each.name for each in left} == {"node/node-1", "node/node-2"}
+        assert all(each.startswith("+file") for each in await lab.leftovers())
+
+    removable(scenario)
+
+
+def test_what_users_have_in_the_namespace_of_instaslices_stays(removable: Callable[..., None]) -> None:
+    async def scenario(lab: Removable) -> None:
+        pod = {"metadata": {"name": "mine"}, "spec": {"containers": [{"name": "c", "image": "busybox"}]}}
+        await lab.client.create(PODS.as_dicts(), pod, "instaslice-system")
+        results = await lab.uninstall()
+        assert left_of(results) == []
+        (kept,) = [each for each in results if isinstance(each, Done) and each.result == "kept"]
+        assert (kept.name, kept.notes) == ("namespace/instaslice-system", ("it has Pod mine",))
+        await lab.client.get(PODS, "mine", "instaslice-system")
+
+    removable(scenario)
+
+
+def test_a_dry_run_changes_nothing_and_names_all(removable: Callable[..., None]) -> None:
+    async def scenario(lab: Removable) -> None:
+        await lab.clock.sleep(60)
+        before = await snapshot(lab.client, [lab.folder])
+        results = await lab.uninstall(dry=True)
+        assert differences(before, await snapshot(lab.client, [lab.folder])) == []
+        wanted = {each.name for each in await lab.uninstall() if isinstance(each, Done)}
+        assert {each.name for each in results} == wanted
+
+    removable(scenario)
+
+
+def test_kept_slices_and_kept_definitions(removable: Callable[..., None]) -> None:
+    async def scenario(lab: Removable) -> None:
+        await lab.uninstall(keep_crds=True, keep_slices=True)
+        assert len((await lab.client.list(CRDS)).items) == 3
+        namespaces = {each.metadata.name for each in (await lab.client.list(NAMESPACES)).items}
+        assert "tessera-system" not in namespaces
+
+    removable(scenario)
+
+
+def test_tessera_can_be_installed_again(removable: Callable[..., None]) -> None:
+    async def scenario(lab: Removable) -> None:
+        await lab.uninstall()
+        await install_tessera(lab.client)
+        await lab.until(lambda: all(map(lab.offers, lab.cluster.nodes)), "every node has joined again")
+        await lab.until(lab.trusts_webhook, "the webhook is trusted")
+        await lab.create("one", {"nvidia.com/mig-1g.5gb": 1})
+        await lab.running("one")
+
+    removable(scenario)
+
+
+MPS = "version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
+
+
+def test_clients_of_an_mps_daemon_are_waited_for(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        await lab.config_map("sharing-profiles", {"mps-4": MPS})
+        await lab.label("node-1", profile="mps-4")
+        await lab.becomes({"nvidia.com/gpu": 4})
+        await lab.create("client", {"nvidia.com/gpu": 1})
+        await lab.running("client")
+        client = lab.cluster.client("tessera-uninstall")
+        machine = lab.cluster.nodes["node-1"].machine
+        assert machine is not None
+        (card,) = machine.uuids()
+        with pytest.raises(Unfinished) as stopped:
+            async for _ in remove_all(client, lab.clock, RemovalOptions(timeout=60.0)):
+                pass
+        assert "waits for clients of MPS daemons to end: default/client" in stopped.value.left[0].reason
+        assert machine.compute_mode(card) is ComputeMode.EXCLUSIVE_PROCESS
+        assert lab.ready("client")
+        assert lab.gpus() == {}
+        await lab.delete("client")
+        results = [each async for each in remove_all(client, lab.clock, RemovalOptions())]
+        assert left_of(results) == []
+        assert machine.compute_mode(card) is ComputeMode.DEFAULT
+
+    in_lab(scenario, nodes="1xA100-40GB", mig_config="")
+
+
+def test_an_agent_that_waits_for_clients_returns_when_tessera_is_installed_again(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        await lab.config_map("sharing-profiles", {"mps-4": MPS})
+        await lab.label("node-1", profile="mps-4")
+        await lab.becomes({"nvidia.com/gpu": 4})
+        await lab.create("client", {"nvidia.com/gpu": 1})
+        await lab.running("client")
+        client = lab.cluster.client("tessera-uninstall")
+        with pytest.raises(Unfinished):
+            async for _ in remove_all(client, lab.clock, RemovalOptions(timeout=0.0)):
+                pass
+        await install_tessera(lab.client)
+        assert [each async for each in withdraw_removals(lab.client, dry=False)] == ["node-1"]
+        await lab.becomes({"nvidia.com/gpu": 4})
+        assert lab.ready("client")
+
+    in_lab(scenario, nodes="1xA100-40GB", mig_config="")
+
+
+def test_the_instances_of_a_layout_go_except_those_that_pods_have(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        await lab.becomes({"nvidia.com/mig-1g.5gb": 7})
+        await lab.create("user", {"nvidia.com/mig-1g.5gb": 1})
+        await lab.running("user")
+        devices = lab.devices("user")
+        client = lab.cluster.client("tessera-uninstall")
+        results = [each async for each in remove_all(client, lab.clock, RemovalOptions())]
+        assert left_of(results) == []
+        assert lab.mig_uuids() == devices
+        assert any("used by pod default/user" in note for note in notes_of(results))
+        assert lab.ready("user")
+
+    in_lab(scenario, nodes="1xA100-40GB", mig_config="all-1g.5gb")
+
+
+def test_drivers_go_from_unused_nodes_and_from_the_others_when_their_pods_have_ended(
+    with_drivers: Callable[..., None],
+) -> None:
+    async def scenario(lab: Drivers) -> None:
+        await lab.policy()
+        await lab.served("a", "b")
+        await lab.create("job", {"nvidia.com/gpu": 1})
+        await lab.running("job")
+        home = lab.pod("job").spec.node_name  # type: ignore[union-attr]
+        other = "b" if home == "a" else "a"
+        client = lab.cluster.client("tessera-uninstall")
+        (left,) = left_of([each async for each in remove_all(client, lab.clock, RemovalOptions())])
+        assert left.name == f"node/{home}"
+        assert "keeps its driver while pods use its cards: default/job" in left.reason
+        machines = {name: node.machine for name, node in lab.cluster.nodes.items()}
+        await lab.clock.sleep(120)
+        assert (machines[home].loaded_driver, machines[other].loaded_driver) == (VERSION, None)
+        assert lab.ready("job")
+        await lab.delete("job")
+        assert left_of([each async for each in remove_all(client, lab.clock, RemovalOptions())]) == []
+        await lab.clock.sleep(120)
+        assert machines[home].loaded_driver is None
+        assert not (await lab.client.list(NODES, label_selector=DRIVER_SET_LABEL)).items
+        assert [
+            each.metadata.name for each in (await lab.client.list(NAMESPACES)).items if "tessera" in each.metadata.name
+        ] == []
+        policies = [each["metadata"]["name"] for each in (await lab.client.list(CLUSTER_POLICIES)).items]
+        assert policies == ["cluster-policy"], "the administrator made it"
+
+    with_drivers(scenario, [node("a"), node("b")], precompiled(K1))

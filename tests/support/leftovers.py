@@ -50,7 +50,9 @@ def owners(item: Mapping[str, Any]) -> set[str]:
 
 def _lines(one: Snapshot) -> list[str]:
     return [
-        f"{name}: {line}" for name in sorted(one) for line in json.dumps(one[name], indent=1, sort_keys=True).split("\n")
+        f"{name}: {line}"
+        for name in sorted(one)
+        for line in json.dumps(one[name], indent=1, sort_keys=True).split("\n")
     ]
 
 

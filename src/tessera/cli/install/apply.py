@@ -28,6 +28,7 @@ import msgspec
 from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.names import DEVICE_ACCESS_POLICY
+from tessera.api.nodes.removal import REMOVAL_ANNOTATION
 from tessera.cli.install.manifests import (
     AGENT,
     BINDING_KIND,
@@ -43,8 +44,8 @@ from tessera.cli.install.rendering import DASHBOARD, option
 from tessera.cli.install.webhook_certificate import OBJECTS as CERTIFICATES
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
-from tessera.kube.client.errors import Conflict, NotFound
-from tessera.kube.resources import CONFIGMAPS
+from tessera.kube.client.errors import Conflict, Forbidden, NotFound
+from tessera.kube.resources import CONFIGMAPS, NODES
 from tessera.kube.resources.meta import Resource, resource_for
 from tessera.text import count_noun
 
@@ -294,6 +295,18 @@ def optional_resource(kind: str, *, namespaced: bool) -> Resource[dict[str, Any]
     """The resource of a kind in :data:`OPTIONAL`."""
     version = _VERSIONS.get(kind, f"{_RBAC}/v1")
     return resource_for({"apiVersion": version, "kind": kind, "metadata": {"namespace": ""} if namespaced else {}})
+
+
+async def withdraw_removals(client: Client, *, dry: bool) -> AsyncIterator[str]:
+    """Withdraws the requests of a removal that was interrupted, so that agents serve again; yields the nodes' names."""
+    try:
+        nodes = (await client.list(NODES)).items
+    except Forbidden:  # who may install may not always list nodes; the agents' log names the annotation
+        return
+    for meta in (each.metadata for each in nodes if REMOVAL_ANNOTATION in each.metadata.annotations):
+        if not dry:
+            await client.merge_patch(NODES, meta.name, {"metadata": {"annotations": {REMOVAL_ANNOTATION: None}}})
+        yield meta.name
 
 
 async def get_object(

@@ -252,7 +252,15 @@ def _show(choices: "InstallChoices") -> None:
 
 
 async def _install(choices: "InstallChoices", dry: bool, kubeconfig: Path | None, context: str | None) -> None:
-    from tessera.cli.install.apply import FIELD_MANAGER, apply_all, next_steps, result_line, summary_line
+    from tessera.cli.install.apply import (
+        DRY_RUN,
+        FIELD_MANAGER,
+        apply_all,
+        next_steps,
+        result_line,
+        summary_line,
+        withdraw_removals,
+    )
     from tessera.cli.install.preflight import ask_cluster, missing_namespace, warnings
     from tessera.cli.install.rendering import render
     from tessera.clock import SystemClock
@@ -270,6 +278,8 @@ async def _install(choices: "InstallChoices", dry: bool, kubeconfig: Path | None
             all_done.append(done)
             if text := result_line(done, dry=dry):
                 say(text)
+        async for node in withdraw_removals(client, dry=dry):
+            say(f"node/{node} may be used again: the request of tessera uninstall is withdrawn{DRY_RUN if dry else ''}")
         say(summary_line(all_done, dry=dry))
         async for warning in warnings(client, choices):
             say(f"warning: {warning}", err=True)

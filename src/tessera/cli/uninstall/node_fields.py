@@ -42,9 +42,6 @@ class NodeFields(msgspec.Struct, frozen=True, kw_only=True):
     quota: bool = False
     cordoned: bool = False
 
-    def __bool__(self) -> bool:
-        return self != NodeFields()
-
 
 def our_fields(node: Json) -> NodeFields:
     """The fields of a Node that Tessera set and that are still there."""

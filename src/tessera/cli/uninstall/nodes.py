@@ -6,7 +6,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
 
-from tessera.api.driver.node_status import AGENT_APP
+from tessera.api.driver.node_status import AGENT_APP, DRIVER_SET_LABEL
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.nodes.removal import (
     REMOVAL_ANNOTATION,
@@ -15,7 +15,7 @@ from tessera.api.nodes.removal import (
     RemovalState,
     read_answer,
 )
-from tessera.cli.uninstall.node_fields import metadata_patch, our_fields, status_patch
+from tessera.cli.uninstall.node_fields import NodeFields, metadata_patch, our_fields, status_patch
 from tessera.cli.uninstall.results import Done, Left, Result, Unfinished
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
@@ -41,12 +41,14 @@ async def agent_nodes(client: Client) -> dict[str, bool]:
 
 
 async def ask_agents(client: Client, request: RemovalRequest, *, dry: bool) -> AsyncIterator[Result]:
-    """Writes the request on each node that has an agent, or fields of one."""
+    """Writes the request on each node that has an agent, or fields of one; a driver that stayed is none of these."""
     agents = await agent_nodes(client)
     for node in (await client.list(NODES.as_dicts())).items:
         metadata = node["metadata"]
         shown = (metadata.get("annotations") or {}).get(REMOVAL_ANNOTATION)
-        if (metadata["name"] not in agents and not our_fields(node)) or shown is not None:
+        fields = our_fields(node)
+        had_agent = fields != NodeFields() and fields != NodeFields(labels=(DRIVER_SET_LABEL,))
+        if shown is not None or not (had_agent or metadata["name"] in agents):
             continue
         if not dry:
             patch = {"metadata": {"annotations": {REMOVAL_ANNOTATION: request.value}}}
@@ -58,12 +60,16 @@ async def ask_agents(client: Client, request: RemovalRequest, *, dry: bool) -> A
 
 
 async def wait_for_agents(client: Client, clock: Clock, *, seconds: float, force: bool) -> AsyncIterator[Result]:
-    """Waits until every agent that can answer has left its node.
+    """Waits until every agent that was asked and can answer has left its node.
 
     Raises:
         Unfinished: an agent has not left in time, and ``force`` is false.
     """
-    agents = await agent_nodes(client)
+    runs = await agent_nodes(client)
+    asked = [
+        each.metadata for each in (await client.list(NODES)).items if REMOVAL_ANNOTATION in each.metadata.annotations
+    ]
+    agents = {each.name: runs.get(each.name, False) for each in asked}
     informer = Informer(client, NODES, clock=clock, rng=random.Random())
     group = InformerGroup(informer)
     shown: dict[str, RemovalAnswer | None] = {}
@@ -158,7 +164,8 @@ async def _clean_node(client: Client, node: dict[str, Any], keep: Sequence[str],
     name, uid = node["metadata"]["name"], node["metadata"]["uid"]
     for _ in range(_TRIES):
         fields = our_fields(node)
-        patches = {None: metadata_patch(node, fields, keep), "status": status_patch(node, fields)}
+        # The request goes last: a node without it, and with other fields of ours, would be asked again.
+        patches = {"status": status_patch(node, fields), None: metadata_patch(node, fields, keep)}
         if not any(patches.values()) or dry:
             return cleaned or any(map(bool, patches.values()))
         try:

@@ -87,11 +87,12 @@ def named_objects() -> Iterator[InstalledObject]:
 
 
 async def delete_object(client: Client, found: InstalledObject, *, dry: bool) -> Done | None:
-    """Deletes an object if it exists; ``None`` if it does not."""
+    """Deletes an object if it exists; ``None`` if it does not, or if it is being deleted already."""
     try:
-        if dry:
-            await client.get(found.resource, found.name, found.namespace)
-        else:
+        item = await client.get(found.resource, found.name, found.namespace)
+        if item["metadata"].get("deletionTimestamp"):
+            return None
+        if not dry:
             await client.delete(found.resource, found.name, found.namespace, propagation="Background")
     except NotFound:
         return None

@@ -1,9 +1,9 @@
 """Removes Tessera's gate from pods, and tells pods that wait for slices that nobody will make them.
 
-A gated pod is told before its gate goes: the condition and the Event have fixed names, so a removal that was
-interrupted tells nobody twice. Without the gate kube-scheduler decides about the pod. By then no node offers slices any
-more, so it stays Pending with the scheduler's own reason, as in a cluster that never had Tessera. A pod that has a
-place already keeps its node selector, which Kubernetes lets nobody change then.
+A gated pod is told before its gate goes: first by an Event of a fixed name, then by a condition. So a removal that was
+interrupted tells everybody, and nobody twice. Without the gate kube-scheduler decides about the pod. By then no node
+offers slices any more, so it stays Pending with the scheduler's own reason, as in a cluster that never had Tessera. A
+pod that has a place already keeps its node selector, which Kubernetes lets nobody change then.
 """
 
 import hashlib
@@ -37,7 +37,8 @@ async def release_pods(client: Client, clock: Clock, *, dry: bool) -> AsyncItera
         where = f"pod/{pod.metadata.name} in {pod.metadata.namespace}"
         if any(each.name == GATE for each in pod.spec.scheduling_gates):
             if not dry:
-                await _tell(client, clock, pod, _GATED)
+                if not _is_told(pod):
+                    await _tell(client, clock, pod, _GATED)
                 await _ungate(client, pod)
             yield Done(where, "ungated")
         elif _waits_for_slices(pod) and not _is_told(pod):
@@ -73,7 +74,7 @@ async def _tell(client: Client, clock: Clock, pod: Pod, text: str) -> None:
         "lastTransitionTime": now,
     }
     body = {"metadata": {"uid": meta.uid}, "status": {"conditions": [condition]}}
-    event = {
+    event: dict[str, Any] = {
         "metadata": {"name": f"{meta.name[:200]}.{hashlib.sha256(f'{meta.uid} {text}'.encode()).hexdigest()[:16]}"},
         "involvedObject": {
             "apiVersion": "v1",
@@ -91,12 +92,15 @@ async def _tell(client: Client, clock: Clock, pod: Pod, text: str) -> None:
         "lastTimestamp": now,
         "count": 1,
     }
+    try:
+        await client.get(EVENTS.as_dicts(), event["metadata"]["name"], meta.namespace)
+    except NotFound:
+        with suppress(AlreadyExists, NotFound):
+            await client.create(EVENTS.as_dicts(), event, meta.namespace)
     with suppress(NotFound, Conflict):
         await client.with_field_manager(_CONDITION_MANAGER).apply(
             PODS, meta.name, body, meta.namespace, subresource="status"
         )
-    with suppress(AlreadyExists, NotFound):
-        await client.create(EVENTS.as_dicts(), event, meta.namespace)
 
 
 async def _ungate(client: Client, pod: Pod) -> None:

@@ -15,6 +15,7 @@ second one has nothing to do.
 """
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -38,6 +39,7 @@ from tessera.cli.uninstall.pods import release_pods
 from tessera.cli.uninstall.results import Left, Result
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
+from tessera.kube.client.errors import Conflict, NotFound
 from tessera.kube.resources import DAEMONSETS, DEPLOYMENTS, MUTATING_WEBHOOKS, NAMESPACES, NODES, PODS
 from tessera.kube.resources.meta import Resource
 
@@ -131,20 +133,27 @@ async def _end_workloads(
         return
     for _, name in workloads:
         deadline = clock.monotonic() + _END_TIMEOUT
-        while pods := await _pods_that_end(client, name):
+        while pods := await _end_lost_pods(client, name):
             if clock.monotonic() >= deadline:
                 yield Left(f"pod/{pods[0]} in {SYSTEM_NAMESPACE}", "has not ended; look at it with kubectl describe")
                 break
             await clock.sleep(_PAUSE)
 
 
-async def _pods_that_end(client: Client, app: str) -> list[str]:
-    """The pods of a workload on nodes that work; kubelet ends no pod on another node."""
+async def _end_lost_pods(client: Client, app: str) -> list[str]:
+    """Deletes a workload's pods on nodes that do not work, where no kubelet would; returns the others."""
     pods = (await client.list(PODS, SYSTEM_NAMESPACE, label_selector=f"app.kubernetes.io/name={app}")).items
     if not pods:
         return []
     working = {each.metadata.name for each in (await client.list(NODES)).items if is_ready(each)}
-    return [each.metadata.name for each in pods if not each.spec.node_name or each.spec.node_name in working]
+    ending: list[str] = []
+    for each in pods:
+        if not each.spec.node_name or each.spec.node_name in working:
+            ending.append(each.metadata.name)
+        else:
+            with suppress(NotFound, Conflict):
+                await client.delete(PODS, each.metadata.name, SYSTEM_NAMESPACE, uid=each.metadata.uid, grace_seconds=0)
+    return ending
 
 
 async def _wait_for_namespaces(client: Client, clock: Clock, names: Sequence[str]) -> AsyncIterator[Result]:

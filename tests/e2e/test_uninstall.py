@@ -1,0 +1,126 @@
+"""Tessera is installed and removed by the real commands; kubectl looks at what is left."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.running_lab import RunningLab
+
+#: Kinds in which Tessera could leave something, besides Nodes.
+KINDS = (
+    "namespaces,clusterroles,clusterrolebindings,roles,rolebindings,crds,mutatingwebhookconfigurations,"
+    "validatingadmissionpolicies,validatingadmissionpolicybindings,runtimeclasses,configmaps,secrets,resourcequotas,"
+    "daemonsets,deployments,services,networkpolicies,serviceaccounts,poddisruptionbudgets"
+)
+
+
+@pytest.fixture(scope="module")
+def lab_arguments() -> list[str]:
+    return ["--no-tessera", "--nodes", "2*1xA100-40GB"]
+
+
+@pytest.fixture(scope="module")
+def bare(cluster: RunningLab) -> Mapping[str, Any]:
+    """The cluster before Tessera."""
+    return inventory(cluster)
+
+
+@pytest.fixture
+def installed(cluster: RunningLab, bare: Mapping[str, Any]) -> Iterator[RunningLab]:
+    """The lab with Tessera; afterwards without it."""
+    assert bare
+    cluster.tessera("install")
+    for node in ("node-1", "node-2"):
+        cluster.eventually(
+            lambda node=node: cluster.get("node", node)["status"]["allocatable"].get("nvidia.com/mig-1g.5gb")
+        )
+    yield cluster
+    cluster.run_tessera("uninstall", "--yes")
+
+
+def inventory(cluster: RunningLab) -> dict[str, Any]:
+    """All objects by kind, namespace and name, Nodes with their fields, and the files of the nodes' agents."""
+    found: dict[str, Any] = {
+        f"{each['kind']} {each['metadata'].get('namespace', '')}/{each['metadata']['name']}": ""
+        for each in cluster.get(KINDS, "-A")["items"]
+    }
+    for node in cluster.get("nodes")["items"]:
+        metadata, name = node["metadata"], node["metadata"]["name"]
+        found[f"labels {name}"] = metadata["labels"]
+        found[f"annotations {name}"] = metadata.get("annotations", {})
+        found[f"conditions {name}"] = sorted(each["type"] for each in node["status"]["conditions"])
+        found[f"amounts {name}"] = {key: each for key, each in node["status"]["capacity"].items() if each != "0"}
+    for folder in ("cdi", "state"):
+        for path in sorted(cluster.folder.rglob(f"{folder}/*")):
+            found[f"file {path}"] = ""
+    return found
+
+
+def test_nothing_is_left_and_a_running_pod_runs_on(installed: RunningLab, bare: Mapping[str, Any]) -> None:
+    installed.kubectl("apply", "-f", "-", manifest=RunningLab.pod("runs", {"nvidia.com/mig-3g.20gb": 1}))
+    installed.kubectl("wait", "pod/runs", "--for=condition=Ready", "--timeout=120s")
+    for name in ("large-1", "large-2"):
+        installed.kubectl("apply", "-f", "-", manifest=RunningLab.pod(name, {"nvidia.com/mig-7g.40gb": 1}))
+    installed.eventually(
+        lambda: [each for each in installed.get("pods")["items"] if each["spec"].get("schedulingGates")]
+    )
+    planned = installed.tessera("uninstall", "--dry-run")
+    assert "daemonset.apps/tessera-agent in tessera-system deleted (dry run)" in planned
+    assert "nothing was changed" in planned
+    assert "mutatingwebhookconfiguration" in installed.kubectl("get", "mutatingwebhookconfigurations", "-o", "name")
+
+    told = installed.tessera("uninstall", "--yes")
+    assert told.endswith("Tessera is removed\n")
+    assert "3g.20gb at start" in told
+    assert "used by pod default/runs; once it is unused: nvidia-smi mig" in told
+    assert inventory(installed) == bare
+    pods = {each["metadata"]["name"]: each for each in installed.get("pods")["items"]}
+    assert pods["runs"]["status"]["phase"] == "Running"
+    assert not any(each["spec"].get("schedulingGates") for each in pods.values())
+    events = installed.get("events", "--field-selector", "reason=TesseraRemoved")["items"]
+    assert {each["involvedObject"]["name"] for each in events} & {"large-1", "large-2"}
+    assert installed.tessera("uninstall", "--yes") == "Tessera is not installed in this cluster; nothing to remove\n"
+    installed.kubectl("delete", "pods", "--all", "--now")
+
+
+def test_a_program_reads_what_was_removed(installed: RunningLab, bare: Mapping[str, Any]) -> None:
+    document = json.loads(installed.tessera("uninstall", "--yes", "-o", "json"))
+    assert document["left"] == []
+    assert {"name": "daemonset.apps/tessera-agent in tessera-system", "result": "deleted", "notes": []} in document[
+        "removed"
+    ]
+    assert inventory(installed) == bare
+
+
+def test_without_a_terminal_it_asks_for_yes(installed: RunningLab) -> None:
+    assert "add --yes" in installed.tessera("uninstall", fails=True)
+
+
+def test_kubectl_delete_after_it_finds_nothing(installed: RunningLab) -> None:
+    installed.tessera("uninstall", "--yes")
+    assert installed.kubectl("delete", "-k", "deploy/", "--ignore-not-found") == ""
+
+
+def test_a_missing_right_stops_it_and_another_account_continues(
+    installed: RunningLab, bare: Mapping[str, Any], tmp_path: Path
+) -> None:
+    """The account may delete webhook configurations and nothing else."""
+    installed.kubectl("create", "serviceaccount", "weak", "-n", "default")
+    rules = ["--verb=get,list,delete", "--resource=mutatingwebhookconfigurations,daemonsets"]
+    installed.kubectl("create", "clusterrole", "weak", *rules)
+    installed.kubectl("create", "clusterrolebinding", "weak", "--clusterrole=weak", "--serviceaccount=default:weak")
+    config = json.loads(installed.kubectl("config", "view", "--raw", "--flatten", "-o", "json"))
+    config["users"][0]["user"] = {"token": installed.kubectl("create", "token", "weak", "-n", "default").strip()}
+    file = tmp_path / "weak"
+    file.write_text(json.dumps(config))
+    told = installed.tessera("uninstall", "--yes", "--kubeconfig", str(file), fails=True)
+    assert "deployments" in told
+    assert "run the command again with an account that has this right" in told
+    assert installed.kubectl("get", "mutatingwebhookconfigurations", "-o", "name") == ""
+    for kind in ("clusterrole", "clusterrolebinding"):
+        installed.kubectl("delete", kind, "weak")
+    installed.kubectl("delete", "serviceaccount", "weak")
+    installed.tessera("uninstall", "--yes")
+    assert inventory(installed) == bare
