@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Field manager of the removal's writes. It begins as those of Tessera's processes, so its own fields go as well.
 COMPONENT = "tessera-uninstall"
+#: The Deployment of the OLM bundle's operator, by its label.
+_OPERATOR = "tessera-operator"
 
 
 @click.command()
@@ -103,7 +105,7 @@ async def _uninstall(
     results: list[Result] = []
     async with connect(COMPONENT, kubeconfig, context) as client:
         if not options.from_hook:
-            await _refuse_release(client)
+            await _refuse_owned(client)
         if may_ask:
             _confirm()
         try:
@@ -157,12 +159,12 @@ def _confirm() -> None:
     click.confirm("Remove Tessera from this cluster? tessera uninstall --dry-run shows what goes", abort=True, err=True)
 
 
-async def _refuse_release(client: "Client") -> None:
-    """Raises CommandError if a Helm release owns the installation."""
+async def _refuse_owned(client: "Client") -> None:
+    """Raises CommandError if Helm, or the operator of the OLM bundle, owns the installation."""
     from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
     from tessera.cli.install.apply import get_object
     from tessera.cli.install.manifests import AGENT
-    from tessera.kube.resources import DAEMONSETS
+    from tessera.kube.resources import DAEMONSETS, DEPLOYMENTS
 
     agent = await get_object(client, DAEMONSETS.as_dicts(), AGENT, SYSTEM_NAMESPACE)
     annotations = (agent or {}).get("metadata", {}).get("annotations") or {}
@@ -170,4 +172,9 @@ async def _refuse_release(client: "Client") -> None:
         namespace = annotations.get("meta.helm.sh/release-namespace", "")
         raise CommandError(
             f'error: Helm installed Tessera as release "{release}"; run: helm uninstall {release} -n {namespace}'
+        )
+    for each in (await client.list(DEPLOYMENTS, label_selector=f"app.kubernetes.io/name={_OPERATOR}")).items:
+        raise CommandError(
+            f"error: the operator in namespace {each.metadata.namespace} would install Tessera again; first delete its"
+            " Subscription and its ClusterServiceVersion, then run this command again"
         )

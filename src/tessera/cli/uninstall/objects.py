@@ -78,7 +78,9 @@ def named_objects() -> Iterator[InstalledObject]:
     """The objects of ``deploy/`` and its options without namespaces and definitions, the last one first."""
     folder = deploy_folder()
     manifests = install_manifests()
-    for path in sorted((folder / "options").glob("*.yaml")):
+    for path in sorted((folder / "options").rglob("*.yaml")):
+        if path.name == "kustomization.yaml":
+            continue
         manifests += [each for each in yaml.safe_load_all(path.read_text(encoding="utf-8")) if each]
     for each in reversed(manifests):
         if each["kind"] not in {"Namespace", "CustomResourceDefinition"}:
