@@ -20,7 +20,7 @@ from tessera.cli.uninstall.removal import RemovalOptions, remove_all
 from tessera.cli.uninstall.results import Done, Left, Result, Unfinished
 from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
-from tessera.kube.resources import CRDS, DAEMONSETS, DEPLOYMENTS, NAMESPACES, NODES, PODS
+from tessera.kube.resources import CRDS, DAEMONSETS, DEPLOYMENTS, NAMESPACES, NODES, PODS, Pod
 from tessera.kube.resources.meta import resource_for
 from tessera.nvml.attributes import ComputeMode
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
@@ -55,6 +55,12 @@ class Removable(VirtualLab):
         """What differs from the time before the installation; names of resources at 0 are kubelet's."""
         found = differences(self.bare, await snapshot(self.client, [self.folder]))
         return [each for each in found if not (each.startswith("+") and each.rstrip(",").endswith(ZERO))]
+
+    def found(self, name: str) -> Pod:
+        """A pod that is there."""
+        pod = self.pod(name)
+        assert pod is not None
+        return pod
 
     async def is_bare(self) -> None:
         """Checks that nothing of Tessera is left."""
@@ -153,9 +159,9 @@ def test_running_pods_keep_their_slices_and_waiting_pods_are_told(removable: Cal
         assert {name: lab.hardware(name) for name in lab.cluster.nodes} == hardware
         assert {pod.metadata.name: pod.metadata.uid for pod in lab.pods.cache.values()} == before
         assert lab.ready("runs")
-        home = lab.pod("runs").spec.node_name
+        home = lab.found("runs").spec.node_name
         assert any("3g.20gb at start" in note and "pod default/runs" in note for note in notes_of(results, home))
-        pod = lab.pod("waits")
+        pod = lab.found("waits")
         assert not gated(pod)
         assert [(each.status, each.reason) for each in pod.status.conditions if each.type == SLICE_CONDITION] == [
             ("False", "TesseraRemoved")
@@ -177,7 +183,7 @@ def test_gates_of_others_stay(removable: Callable[..., None]) -> None:
         await lab.until(lambda: lab.pod("queued"), "it is there")
         assert gated(lab.pod("queued"))
         await lab.uninstall()
-        assert [each.name for each in lab.pod("queued").spec.scheduling_gates] == ["kueue.x-k8s.io/admission"]
+        assert [each.name for each in lab.found("queued").spec.scheduling_gates] == ["kueue.x-k8s.io/admission"]
 
     removable(scenario)
 
@@ -193,7 +199,7 @@ def test_it_may_be_interrupted_at_every_write(removable: Callable[..., None], ap
         await lab.running("large")
         await lab.create("waits", {"nvidia.com/mig-7g.40gb": 1})
         await lab.until(lambda: any(gated(each) for each in lab.pods.cache.values()), "one finds no room")
-        runs, hardware = 0, lab.hardware(lab.pod("runs").spec.node_name)
+        runs, hardware = 0, lab.hardware(lab.found("runs").spec.node_name)
         while True:
             runs += 1
             transport = TransportUntilWrite(
@@ -204,7 +210,7 @@ def test_it_may_be_interrupted_at_every_write(removable: Callable[..., None], ap
                 break
             assert runs < 300
         assert runs > 30
-        assert lab.hardware(lab.pod("runs").spec.node_name) == hardware
+        assert lab.hardware(lab.found("runs").spec.node_name) == hardware
         assert lab.ready("runs")
         assert not any(gated(each) for each in lab.pods.cache.values())
         await lab.is_bare()
@@ -242,10 +248,12 @@ def test_a_node_that_is_down_is_named_and_the_rest_goes(removable: Callable[...,
 @pytest.mark.parametrize("missing", ["tessera-controller", "tessera-webhook", "tessera-agent", "all"])
 def test_it_works_without_one_of_its_own_processes(removable: Callable[..., None], missing: str) -> None:
     async def scenario(lab: Removable) -> None:
-        for resource in (DEPLOYMENTS, DAEMONSETS):
+        for resource in (DEPLOYMENTS.as_dicts(), DAEMONSETS.as_dicts()):
             for each in (await lab.client.list(resource, "tessera-system")).items:
-                if missing in {each.metadata.name, "all"}:
-                    await lab.client.delete(resource, each.metadata.name, "tessera-system", propagation="Background")
+                if missing in {each["metadata"]["name"], "all"}:
+                    await lab.client.delete(
+                        resource, each["metadata"]["name"], "tessera-system", propagation="Background"
+                    )
         await lab.clock.sleep(30)
         left = left_of(await lab.uninstall())
         await lab.clock.sleep(360)  # kubelet counts the devices of a plugin that went without a word for five minutes
@@ -400,7 +408,7 @@ def test_drivers_go_from_unused_nodes_and_from_the_others_when_their_pods_have_e
         (left,) = left_of([each async for each in remove_all(client, lab.clock, RemovalOptions())])
         assert left.name == f"node/{home}"
         assert "keeps its driver while pods use its cards: default/job" in left.reason
-        machines = {name: node.machine for name, node in lab.cluster.nodes.items()}
+        machines: dict[str, Any] = {name: node.machine for name, node in lab.cluster.nodes.items()}
         await lab.clock.sleep(120)
         assert (machines[home].loaded_driver, machines[other].loaded_driver) == (VERSION, None)
         assert lab.ready("job")

@@ -60,11 +60,13 @@ async def _collections(client: Client) -> list[str]:
     """Paths of all collections that the server lists, each kind once."""
     groups = json.loads((await client.request("GET", "/apis")).body)["groups"]
     roots = ["/api/v1", *(f"/apis/{each['preferredVersion']['groupVersion']}" for each in groups)]
-    paths = []
+    paths: list[str] = []
     for root in roots:
-        for each in json.loads((await client.request("GET", root)).body)["resources"]:
-            if "list" in each["verbs"] and "/" not in each["name"] and each["kind"] not in _IGNORED:
-                paths.append(f"{root}/{each['name']}")
+        paths += [
+            f"{root}/{each['name']}"
+            for each in json.loads((await client.request("GET", root)).body)["resources"]
+            if "list" in each["verbs"] and "/" not in each["name"] and each["kind"] not in _IGNORED
+        ]
     return sorted(paths)
 
 
