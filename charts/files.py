@@ -10,7 +10,7 @@ from monitoring.manifests import scrape_annotations
 from charts.notices import tables
 from charts.objects import templates, workload
 from charts.schema import values_schema
-from tessera.cli.install.manifests import AGENT, CONTROLLER, DASHBOARD, WEBHOOK
+from tessera.cli.install.manifests import AGENT, CONTROLLER, DASHBOARD, MPS_HOST, WEBHOOK
 from tessera.manifests import deploy_folder
 
 #: Where the chart lies in a checkout.
@@ -22,7 +22,9 @@ def generate() -> Mapping[str, str]:
     return {
         **{f"templates/{name}": text for name, text in templates().items()},
         "values.schema.json": _json(values_schema()),
-        "files/workloads.json": _json({name: _arguments(name) for name in (AGENT, CONTROLLER, WEBHOOK, DASHBOARD)}),
+        "files/workloads.json": _json(
+            {name: _arguments(name) for name in (AGENT, CONTROLLER, WEBHOOK, DASHBOARD, MPS_HOST)}
+        ),
         "files/notices.json": _json(tables()),
         **{f"files/dashboards/{each.name}": each.read_text(encoding="utf-8") for each in _boards()},
     }
@@ -38,7 +40,7 @@ def _arguments(name: str) -> Mapping[str, Any]:
     return {
         "args": container.get("args", []),
         "env": container.get("env", []),
-        "scrape": scrape_annotations(container),
+        "scrape": scrape_annotations(container) if "ports" in container else {},
     }
 
 

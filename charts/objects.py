@@ -17,6 +17,7 @@ from tessera.cli.install.manifests import (
     CONTROLLER,
     DASHBOARD,
     DRIVER_VOLUME,
+    MPS_HOST,
     MPS_MEMORY_VOLUME,
     MPS_VOLUME,
     POD_RESOURCES_VOLUME,
@@ -47,7 +48,13 @@ CONDITIONS: Mapping[str, str] = {
     f"options/{OPENSHIFT}": 'eq (include "tessera.openshift" .) "true"',
 }
 #: Workloads by the key of their values.
-WORKLOADS: Mapping[str, str] = {CONTROLLER: "controller", WEBHOOK: "webhook", AGENT: "agent", DASHBOARD: "dashboard"}
+WORKLOADS: Mapping[str, str] = {
+    CONTROLLER: "controller",
+    WEBHOOK: "webhook",
+    AGENT: "agent",
+    DASHBOARD: "dashboard",
+    MPS_HOST: "mps",
+}
 _ACTIONS = '(ternary (list "Warn" "Audit") (list "Deny") (eq .Values.tessera.deviceAccess.action "warn"))'
 #: Volumes of the agent whose folder the values may move, with the settings that have the folder.
 _MOVED = {
@@ -174,6 +181,12 @@ def _change_agent(manifest: Manifest) -> None:
     (container,) = pod["containers"]
     manifest["spec"]["updateStrategy"] = hole("toJson .Values.tessera.agent.updateStrategy")
     container["env"] = hole('include "tessera.agent.env" .')
+    _move_folders(manifest)
+
+
+def _move_folders(manifest: Manifest) -> None:
+    pod = manifest["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
     for volume in pod["volumes"]:
         if volume["name"] in _MOVED:
             usual = volume["hostPath"]["path"]
@@ -236,6 +249,7 @@ def _change_webhook_network(manifest: Manifest) -> None:
 
 _CHANGES: Mapping[tuple[str, str], Callable[[Manifest], None]] = {
     ("DaemonSet", AGENT): _change_agent,
+    ("DaemonSet", MPS_HOST): _move_folders,
     ("Deployment", CONTROLLER): _change_controller,
     ("Role", PULL_SECRETS_ROLE): _change_pull_secrets,
     (BINDING_KIND, DEVICE_ACCESS_POLICY): _change_binding,

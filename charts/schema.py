@@ -150,6 +150,7 @@ def _own() -> Schema:
                     ),
                 }
             ),
+            "mps": _closed(workload),
             "agent": _closed(
                 {
                     **workload,

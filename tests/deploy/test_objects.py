@@ -84,7 +84,7 @@ def test_the_simulated_installation_differs_by_the_simulated_cards_and_the_image
     different = [(a, b) for a, b in zip(real.objects, simulated.objects, strict=True) if a != b]
     for a, b in different:
         (before,), (after,) = (each["spec"]["template"]["spec"]["containers"] for each in (a, b))
-        more = ["--simulate=4xA100-40GB"] if a["kind"] == "DaemonSet" else []
+        more = ["--simulate=4xA100-40GB"] if a["metadata"]["name"] == "tessera-agent" else []
         assert after["args"] == before["args"] + more
         assert after["image"] == f"localhost/{before['image']}"
         assert after | {"args": 0, "image": 0} == before | {"args": 0, "image": 0}
@@ -106,6 +106,7 @@ def test_on_openshift_every_account_may_use_one_of_its_security_context_constrai
         "tessera-build": "tessera-build",
         "tessera-controller": "nonroot-v2",
         "tessera-driver": "privileged",
+        "tessera-mps": "privileged",
         "tessera-webhook": "nonroot-v2",
     }
     assert set(granted) == {each["metadata"]["name"] for each in plain.of_kind("ServiceAccount")}

@@ -9,8 +9,8 @@ from tests.deploy.conftest import Installation, Obj
 
 from tessera import __version__
 from tessera.agent.base.options import AgentOptions
-from tessera.api.names import INSTASLICE_NAMESPACE
-from tessera.cli import agent, controller, webhook
+from tessera.api.names import INSTASLICE_NAMESPACE, MPS_HOST_LABEL
+from tessera.cli import agent, controller, mps_host, webhook
 from tessera.cli.install.manifests import PULL_SECRETS_ROLE
 from tessera.cli.main import COMMANDS
 from tessera.controller.base.options import ControllerOptions
@@ -58,6 +58,8 @@ def processes(installation: Installation) -> Iterator[Process]:
         program, command = container["command"]
         assert program == "tessera"
         assert command in COMMANDS
+        if command == "mps-host":  # it has neither ports nor access to the API server
+            continue
         yield Process(owner, container, PARSERS[command](container["args"], environment(container)))
 
 
@@ -78,6 +80,46 @@ def test_each_of_the_three_processes_has_one_container_of_this_version(installat
     found = list(processes(installation))
     assert {type(each.options) for each in found} == {AgentOptions, ControllerOptions, WebhookOptions}
     assert {each.container["image"].rpartition("/")[2] for each in found} == {f"tessera:{__version__}"}
+
+
+def test_the_mps_host_serves_the_socket_that_the_agent_uses_and_sees_the_same_folders(
+    installation: Installation,
+) -> None:
+    owner = installation.one("DaemonSet", "tessera-mps", NAMESPACE)
+    pod = owner["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    served = process(installation, AgentOptions)
+    assert container["image"] == served.container["image"]
+    assert mps_host.command.make_context("mps-host", list(container["args"])).params["path"] == served.options.mps_host
+    agent = served.owner["spec"]["template"]["spec"]
+    folders, of_agent = (_folders(each) for each in (pod, agent))
+    assert folders.items() <= of_agent.items()
+    assert {"/mps", "/dev/shm", "/dev", "/run/nvidia/driver", "/var/lib/tessera"} == set(folders)
+
+
+def test_the_mps_host_is_left_alone_by_updates_and_has_no_rights(installation: Installation) -> None:
+    spec = installation.one("DaemonSet", "tessera-mps", NAMESPACE)["spec"]
+    assert spec["updateStrategy"] == {"type": "OnDelete"}
+    pod = spec["template"]["spec"]
+    assert (pod["hostPID"], pod["automountServiceAccountToken"]) == (True, False)
+    (container,) = pod["containers"]
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert "limits" not in container["resources"], "the end of memory would end the work of all clients"
+    granted = [
+        subject["name"]
+        for binding in installation.of_kind("RoleBinding", "ClusterRoleBinding")
+        for subject in binding["subjects"]
+        if binding["roleRef"]["name"] != "tessera-privileged"
+    ]
+    assert pod["serviceAccountName"] not in granted
+    (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert term == {"matchExpressions": [{"key": MPS_HOST_LABEL, "operator": "In", "values": ["true"]}]}
+
+
+def _folders(pod: Obj) -> dict[str, str]:
+    """The host's folders by their paths in the pod's container."""
+    hosts = {each["name"]: each["hostPath"]["path"] for each in pod["volumes"]}
+    return {each["mountPath"]: hosts[each["name"]] for each in pod["containers"][0]["volumeMounts"]}
 
 
 def test_identities_come_from_the_pod(installation: Installation) -> None:

@@ -183,6 +183,10 @@
 {{- concat $base $args $own.extraArgs | toJson -}}
 {{- end -}}
 
+{{- define "tessera.mps.args" -}}
+{{- concat (get (.Files.Get "files/workloads.json" | fromJson) "tessera-mps").args .Values.tessera.mps.extraArgs | toJson -}}
+{{- end -}}
+
 {{- define "tessera.webhook.args" -}}
 {{- $args := get (.Files.Get "files/workloads.json" | fromJson) "tessera-webhook" | dig "args" list -}}
 {{- if .Values.tessera.webhook.certManager.enabled }}{{ $args = append $args "--certificate-secret=tessera-webhook-tls" }}{{ end -}}

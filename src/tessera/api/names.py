@@ -29,6 +29,8 @@ GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
 #: Asks for a MIG layout of a node; the value :data:`MIG_CONFIG_DYNAMIC` gives the node's cards to on-demand slicing.
 MIG_CONFIG_LABEL = "nvidia.com/mig.config"
 MIG_CONFIG_STATE_LABEL = "nvidia.com/mig.config.state"
+#: Label of a node on which MPS daemons run or must run: the nodes of the DaemonSet tessera-mps.
+MPS_HOST_LABEL = "tessera.dev/mps"
 MIG_CONFIG_DYNAMIC = "dynamic"
 #: Value of the state label of a node that does not have its requested layout.
 MIG_CONFIG_FAILED = "failed"

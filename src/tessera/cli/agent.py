@@ -145,6 +145,12 @@ _PASSED_ON = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
     help="Folder on the host for pipes and logs of the MPS daemons.",
 )
 @click.option("--mps-mount", type=_FOLDER, help="Path of --mps-root in this container.  [default: the same path]")
+@click.option(
+    "--mps-host",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Socket of `tessera mps-host`, which starts the MPS daemons, so that they outlive this process's container."
+    "  [default: this process starts them]",
+)
 @click.option("--http-port", type=click.IntRange(0, 65535), help="Serve /metrics, /usage, /healthz and /readyz here.")
 @click.option(
     "--metric-names",

@@ -47,6 +47,7 @@ COMMANDS: Table = {
         "tessera.cli.install.operator",
         "Run the operator of the OLM bundle: keeps an installation as it was set.",
     ),
+    "mps-host": ("tessera.cli.mps_host", "Start the MPS daemons of a node for its agent."),
     "wait-for": ("tessera.cli.wait_for", "Wait on a node until its driver, toolkit or cards are ready."),
     "debug": ("tessera.cli.debug", "Fetch the decisions of a process, and replay them."),
     "validate": ("tessera.cli.validate", "Run a small CUDA program on every card of this node."),

@@ -44,6 +44,12 @@ STATE_FILE = Limit(
     "a file in which an agent keeps its state",
     "the largest that an agent writes, with the devices of thousands of pods, has a tenth of it",
 )
+SPAWN_REQUEST = Limit(
+    64 * 1024,
+    "bytes",
+    "the message by which an agent has its MPS host start a process",
+    "command line and environment of a daemon with 16 cards have less than two thousand",
+)
 BAD_FILES = Limit(
     3,
     "files",

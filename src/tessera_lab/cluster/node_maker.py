@@ -157,9 +157,11 @@ class NodeMaker:
             state = cards_file(self._options.folder, spec.name)
             state.parent.mkdir(parents=True, exist_ok=True)
         driver = None if self._options.drivers else DRIVER_VERSION
-        return SimulatedMachine(
+        machine = SimulatedMachine(
             spec.spec, seed=spec.name, latencies=latencies, state=state, driver=driver, now=self._clock.monotonic
         )
+        machine.set_mps_host(False)
+        return machine
 
     def _plugins(self, name: str) -> InProcessPlugins | GrpcPlugins:
         if self._options.folder is not None:

@@ -33,7 +33,7 @@ class MpsNode:
     def __init__(self, folder: Path, *, cards: int = 2, start_seconds: float = 0.0) -> None:
         self.clock = LoopClock(epoch=0)
         self.machine = SimulatedMachine(f"{cards}xA100-40GB", seed="mps")
-        self.launcher = SimulatedLauncher(self.clock, start_seconds=start_seconds)
+        self.launcher = SimulatedLauncher(self.clock, self.machine, start_seconds=start_seconds)
         self.changes = ChangeNotifier()
         self.state_file = folder / "mps.json"
         self.cards: list[str] = list(self.machine.uuids())

@@ -20,6 +20,7 @@ from tessera.agent.base.processes import ProcessId
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.mps.interfaces import DaemonId, DaemonSpec
 from tessera.agent.mps.process_launcher import BINARY, ProcessLauncher
+from tessera.agent.mps.spawning import Spawner
 from tessera.agent.mps.state import MpsState
 from tessera.api.sharing.shares import client_share
 from tessera.clock import SystemClock
@@ -47,11 +48,14 @@ class Host:
         self.state_file = folder / "mps.json"
         self.changes = ChangeNotifier()
 
-    def launcher(self, *, control_timeout: float = SOON, end_timeout: float = SOON) -> ProcessLauncher:
+    def launcher(
+        self, *, control_timeout: float = SOON, end_timeout: float = SOON, spawner: Spawner | None = None
+    ) -> ProcessLauncher:
         return ProcessLauncher(
             root=self.root,
             binary=self.binary,
             shm=self.root / "shm",
+            spawner=spawner,
             control_timeout=control_timeout,
             end_timeout=end_timeout,
         )
@@ -60,11 +64,11 @@ class Host:
         return {RESOURCE: ServicePlan({self.card: client_share(40960, replicas)}, replicas)}
 
     @asynccontextmanager
-    async def agent(self) -> AsyncIterator[MpsDaemons]:
+    async def agent(self, spawner: Spawner | None = None) -> AsyncIterator[MpsDaemons]:
         clock = SystemClock()
         daemons = MpsDaemons(
             hardware=InlineNvml(self.machine, clock),
-            launcher=self.launcher(),
+            launcher=self.launcher(spawner=spawner),
             state_file=self.state_file,
             host_root=self.root,
             changes=self.changes,

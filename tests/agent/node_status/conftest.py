@@ -93,6 +93,7 @@ class Stage:
         conditions: all that shall stand on the Node; ``None`` likewise.
         mig_state: of the layout.
         card_faults: the faults that take cards away.
+        needs_mps_host: true if the node needs an MPS host.
         changes: wakes the publisher.
         behind: the Node as a watch shows it that is behind; ``None`` for one that is not.
     """
@@ -110,6 +111,7 @@ class Stage:
         self.changes = ChangeNotifier()
         self.leaving_gpus: frozenset[str] = frozenset()
         self.card_faults: tuple[CardFault, ...] = ()
+        self.needs_mps_host: bool | None = False
         self.behind: Node | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._starts = 0

@@ -129,7 +129,7 @@ class Scene:
         self.fenced: frozenset[str] = frozenset()
         self.taken: frozenset[str] = frozenset()
         self.removed: list[str] = []
-        self.launcher = SimulatedLauncher(self.clock)
+        self.launcher = SimulatedLauncher(self.clock, self.machine)
         self.daemons = MpsDaemons(
             hardware=self.hardware,
             launcher=self.launcher,

@@ -96,6 +96,7 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
         validation: when a program must have run on the cards before they are advertised.
         mps_root: the host's folder of the MPS daemons' pipes and logs.
         mps_mount: that folder as this process sees it; the same unless given.
+        mps_host: socket of the node's MPS host, which starts the daemons; ``None`` if this process starts them.
         record: number of decisions to keep of each decider, for ``tessera debug record``; 0 keeps none.
         record_socket: name of the socket through which the records are fetched.
         environment: the process's environment, for the variables of NVIDIA's device plugin that the agent honours.
@@ -131,6 +132,7 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     validation: ValidationMode = ValidationMode.AUTO
     mps_root: Path = Path("/run/nvidia/mps")
     mps_mount: Path | None = None
+    mps_host: Path | None = None
     record: int = 0
     record_socket: str = SOCKET
     environment: Mapping[str, str] = {}

@@ -33,8 +33,10 @@ from tessera.agent.monitoring.exporter import Exporter
 from tessera.agent.monitoring.exposition import ExpositionOptions
 from tessera.agent.monitoring.sampler import NodeSampler
 from tessera.agent.mps.daemons import MpsDaemons
+from tessera.agent.mps.interfaces import DaemonLauncher
 from tessera.agent.mps.process_launcher import ProcessLauncher
 from tessera.agent.mps.simulated import SimulatedLauncher
+from tessera.agent.mps.spawning import HostSpawner
 from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, read_machine
 from tessera.agent.node_status.publisher import MachineFacts, NodeStatusPublisher
 from tessera.agent.node_status.report import NodeReport
@@ -184,10 +186,9 @@ class Components:
 
     def _build_mps(self) -> MpsDaemons:
         root = self.options.mps_root
-        real = self._build_process_launcher(self.options.mps_mount or root)
         return MpsDaemons(
             hardware=self.hardware,
-            launcher=SimulatedLauncher(self.clock) if self.hardware.simulated else real,
+            launcher=self._build_launcher(self.options.mps_mount or root),
             state_file=self.options.state_dir / "mps.json",
             host_root=root,
             changes=self.changes,
@@ -196,11 +197,14 @@ class Components:
             rng=self._rng,
         )
 
-    def _build_process_launcher(self, root: Path) -> ProcessLauncher:
+    def _build_launcher(self, root: Path) -> DaemonLauncher:
+        if self.hardware.machine is not None:
+            return SimulatedLauncher(self.clock, self.hardware.machine)
+        spawner = HostSpawner(self.options.mps_host) if self.options.mps_host is not None else None
         if self._driver_root is None:
-            return ProcessLauncher(root=root)
+            return ProcessLauncher(root=root, spawner=spawner)
         environment = program_environment(self._driver_root, self.options.state_dir / "driver-libraries")
-        return ProcessLauncher(root=root, driver_root=self._driver_root, environment=environment)
+        return ProcessLauncher(root=root, driver_root=self._driver_root, environment=environment, spawner=spawner)
 
     def _build_mig_config(self) -> LayoutReconciler:
         journal = LayoutJournal(self.options.state_dir / "layout.json")

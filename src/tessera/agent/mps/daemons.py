@@ -99,6 +99,13 @@ class MpsDaemons:
         planned = {card for plan in self._plans.values() for card in plan.cards}
         return frozenset(self._record.exclusive).difference(planned)
 
+    @property
+    def needs_host(self) -> bool | None:
+        """True if the node needs an MPS host: a daemon is desired or may run; ``None`` before plans are known."""
+        if self._plans or self._supervisors or self._record.daemons:
+            return True
+        return None if self._plans is None else False
+
     def summary(self) -> Mapping[str, str]:
         """Every resource that has a daemon or a plan, with its difference from the plan; empty text for none.
 

@@ -1,8 +1,10 @@
-"""Starts control daemons as child processes: NVIDIA's ``nvidia-cuda-mps-control``, kept in the foreground.
+"""Starts control daemons as processes: NVIDIA's ``nvidia-cuda-mps-control``, kept in the foreground.
+
+The node's MPS host starts the process (:mod:`tessera.agent.mps.spawning`), or, without one, this agent.
 
 These rules prevent that a daemon stays unknown or runs twice:
 
-* The child is a shell that waits for a line before it becomes the daemon. The agent sends the line after it has
+* The process is a shell that waits for a line before it becomes the daemon. The agent sends the line after it has
   recorded the daemon's id. If the agent dies in between, the shell's input ends, and the shell with it.
 * An id is boot, PID and start time, so it can name no other process.
 * If a daemon without a record answers in the pipe directory, the agent first makes it quit. The binary itself refuses
@@ -26,6 +28,7 @@ from tessera.agent.base.processes import ProcessId, ProcessTable
 from tessera.agent.mps.daemon_process import END_TIMEOUT, DaemonProcess, boot_id, end_session, is_alive, reap, send
 from tessera.agent.mps.interfaces import QUIT, ControlFailed, DaemonId, DaemonSpec, LaunchFailed
 from tessera.agent.mps.paths import LOG_VARIABLE, PIPE_VARIABLE, MpsPaths
+from tessera.agent.mps.spawning import ChildSpawner, Spawner
 
 BINARY = "nvidia-cuda-mps-control"
 #: Paths of the binary in a driver's root and on a host.
@@ -63,6 +66,7 @@ class ProcessLauncher:
         driver_root: root of the driver's files, as this process sees it.
         shm: the shared memory of this process, which the daemons inherit.
         environment: environment of this process.
+        spawner: starts the processes; children of this process unless given.
         control_timeout: seconds that an answer to a command may take.
         end_timeout: seconds that a daemon may take to end after each of quit, SIGTERM and SIGKILL.
     """
@@ -75,6 +79,7 @@ class ProcessLauncher:
         driver_root: Path = Path("/"),
         shm: Path = Path("/dev/shm"),  # noqa: S108 - a mount point, not a temporary file
         environment: Mapping[str, str] | None = None,
+        spawner: Spawner | None = None,
         control_timeout: float = CONTROL_TIMEOUT,
         end_timeout: float = END_TIMEOUT,
     ) -> None:
@@ -87,6 +92,7 @@ class ProcessLauncher:
         self._control_timeout = control_timeout
         self._end_timeout = end_timeout
         self._table = ProcessTable()
+        self._spawner = spawner or ChildSpawner()
 
     def find_obstacle(self) -> str:
         """The reason that no daemon can be started on this node, with the next step; empty if one can."""
@@ -101,7 +107,7 @@ class ProcessLauncher:
                 f"{self._shm} is not {self._paths.shm}, which containers get as theirs; MPS needs the same for daemon"
                 f" and clients: mount {self._paths.shm} at {self._shm} in the agent's container"
             )
-        return ""
+        return self._spawner.find_obstacle()
 
     async def start(self, spec: DaemonSpec, note: Callable[[DaemonId], None]) -> DaemonProcess:
         """Starts a daemon.
@@ -114,7 +120,7 @@ class ProcessLauncher:
         if binary is None:
             raise LaunchFailed(self.find_obstacle())
         self._make_folders(spec.resource)
-        process, word = self._spawn(spec, binary)
+        process, word = await self._spawn(spec, binary)
         daemon = self._daemon(spec.resource, process)
         try:
             note(daemon.id)
@@ -162,31 +168,33 @@ class ProcessLauncher:
         label_for_containers(self._paths.shm)
         label_for_containers(self._paths.pipe(resource))
 
-    def _spawn(self, spec: DaemonSpec, binary: Path) -> tuple[ProcessId, int]:
-        """Starts the shell that waits; returns it and the pipe for its line."""
+    async def _spawn(self, spec: DaemonSpec, binary: Path) -> tuple[ProcessId, int]:
+        """Starts the shell that waits; returns it and the pipe for its line.
+
+        If this process is killed meanwhile, the pipe ends, and the shell with it.
+        """
         output = os.open(self._output(spec.resource), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         awaited, word = os.pipe()
+        environment = {**self._variables(spec.resource), "CUDA_VISIBLE_DEVICES": ",".join(spec.cards)}
         try:
-            pid = os.posix_spawn(
-                _SHELL[0],
-                [*_SHELL, str(binary)],
-                {**self._variables(spec.resource), "CUDA_VISIBLE_DEVICES": ",".join(spec.cards)},
-                file_actions=[
-                    (os.POSIX_SPAWN_DUP2, awaited, 0),
-                    (os.POSIX_SPAWN_DUP2, output, 1),
-                    (os.POSIX_SPAWN_DUP2, output, 2),
-                ],
-                setsid=True,
-            )
+            pid = await self._spawner.spawn((*_SHELL, str(binary)), environment, stdin=awaited, output=output)
+            process = self._identify(spec.resource, pid)
         except BaseException:
             os.close(word)
             raise
         finally:
             os.close(awaited)
             os.close(output)
-        process = self._table.identify(pid)
-        assert process is not None  # a child keeps its PID until it is reaped
         return process, word
+
+    def _identify(self, resource: str, pid: int) -> ProcessId:
+        process = self._table.identify(pid)
+        if process is None:  # a child, or one of the host, has its PID until it is collected
+            raise LaunchFailed(
+                f"the MPS daemon of {resource}, process {pid}, has ended already, or is not to be seen from here: agent"
+                " and MPS host need the host's processes, hostPID: true in both pods"
+            )
+        return process
 
     def _daemon(self, resource: str, process: ProcessId) -> DaemonProcess:
         mark = DaemonId(f"{boot_id()}/{process.pid}/{process.start}")

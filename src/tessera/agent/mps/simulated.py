@@ -1,19 +1,25 @@
-"""Simulated control daemons for simulated cards: they live in this process, on the injected clock.
+"""Simulated control daemons for simulated cards, on the injected clock.
 
 They take the commands of :mod:`tessera.agent.mps.interfaces` and answer them as documented. Tests make a daemon die,
-stop answering, or have clients. Daemons belong to the launcher and live as long as it does: an agent that starts again
-with the same launcher finds them.
+stop answering, or have clients. That a daemon runs, and its containers that are clients, is a part of the simulated
+machine. So daemons outlive the agent, as real ones in the node's MPS host do: the next agent finds them. Limits are
+kept in this process only; the next agent sets them again.
 """
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Callable, Mapping
 
 from tessera.agent.mps.interfaces import ControlFailed, DaemonId, DaemonSpec, LaunchFailed
 from tessera.clock import Clock
+from tessera.nvml.simulated.machine_state import SimMpsDaemon
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 #: Seconds after which a daemon that does not answer fails.
 CONTROL_TIMEOUT = 5.0
+#: PID of the server of containers, and the first of its clients.
+_CONTAINERS = 2_000
 
 
 class SimulatedServer:
@@ -30,8 +36,9 @@ class SimulatedDaemon:
 
     Args:
         spec: its resource and cards.
-        id: identifies the daemon.
+        mark: identifies the daemon.
         clock: for its latencies.
+        machine: the machine on which it runs.
 
     Attributes:
         limits: the default memory limit by card.
@@ -41,7 +48,7 @@ class SimulatedDaemon:
         hung: true if it no longer answers.
     """
 
-    def __init__(self, spec: DaemonSpec, mark: DaemonId, clock: Clock) -> None:
+    def __init__(self, spec: DaemonSpec, mark: DaemonId, clock: Clock, machine: SimulatedMachine) -> None:
         self.spec = spec
         self.limits: dict[str, str] = {}
         self.thread_percent = "100"
@@ -50,9 +57,9 @@ class SimulatedDaemon:
         self.hung = False
         self._mark = mark
         self._clock = clock
+        self._machine = machine
         self._pids = itertools.count(1000)
-        self._over = asyncio.Event()
-        self._how = ""
+        self._how = "its container ended"
 
     @property
     def id(self) -> DaemonId:
@@ -62,11 +69,20 @@ class SimulatedDaemon:
     @property
     def alive(self) -> bool:
         """True if the daemon has not ended."""
-        return not self._over.is_set()
+        return any(each.id == self._mark for each in self._machine.mps_daemons)
 
     async def wait_ended(self) -> str:
         """Returns once the daemon has ended."""
-        await self._over.wait()
+        changed = asyncio.Event()
+        unsubscribe = self._machine.subscribe(changed.set)
+        try:
+            while self.alive:
+                changed.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._machine.poll_interval):
+                        await changed.wait()
+        finally:
+            unsubscribe()
         return self._how
 
     async def control(self, command: str) -> str:
@@ -91,7 +107,8 @@ class SimulatedDaemon:
         """Ends the daemon and its servers at once."""
         self.servers.clear()
         self._how = how
-        self._over.set()
+        with self._machine.change() as machine:
+            machine.mps_daemons = [each for each in machine.mps_daemons if each.id != self._mark]
 
     def connect(self) -> int:
         """Connects a client, and starts a server if there is none; returns the client's PID."""
@@ -109,7 +126,11 @@ class SimulatedDaemon:
     def _answer(self, verb: str, *arguments: str) -> str:
         match verb, arguments:
             case "get_server_list", ():
-                return "\n".join(map(str, self.servers))
+                return "\n".join(map(str, [*self.servers, *([_CONTAINERS] if self._containers() else ())]))
+            case "get_client_list", (pid,) if pid == str(_CONTAINERS):
+                return "\n".join(str(_CONTAINERS + number) for number, _ in enumerate(self._containers(), 1))
+            case "set_device_pinned_mem_limit" | "set_active_thread_percentage", (pid, *_) if pid == str(_CONTAINERS):
+                return ""
             case "get_client_list", (pid,):
                 return "\n".join(map(str, sorted(self._server(pid).clients)))
             case "set_default_device_pinned_mem_limit", (card, amount):
@@ -124,6 +145,10 @@ class SimulatedDaemon:
                 raise ControlFailed(f"MPS daemon of {self.spec.resource}: unknown command {verb}")
         return ""
 
+    def _containers(self) -> list[str]:
+        """The containers that are clients; one server serves all of them."""
+        return [client for each in self._machine.mps_daemons if each.id == self._mark for client in each.clients]
+
     def _server(self, pid: str) -> SimulatedServer:
         if (server := self.servers.get(int(pid))) is None:
             raise ControlFailed(f"MPS daemon of {self.spec.resource}: no server {pid}")
@@ -135,19 +160,21 @@ class SimulatedLauncher:
 
     Args:
         clock: for their latencies.
+        machine: the machine on which they run.
         start_seconds: duration of a start, seconds.
 
     Attributes:
         refusal: why no daemon can be started; empty if one can.
         asked: times of the calls of :meth:`find_obstacle`, monotonic seconds.
-        started: every daemon so far, in order.
+        started: every daemon that this launcher has started or found, in order.
     """
 
-    def __init__(self, clock: Clock, *, start_seconds: float = 0.0) -> None:
+    def __init__(self, clock: Clock, machine: SimulatedMachine, *, start_seconds: float = 0.0) -> None:
         self.refusal = ""
         self.asked: list[float] = []
         self.started: list[SimulatedDaemon] = []
         self._clock = clock
+        self._machine = machine
         self._start_seconds = start_seconds
 
     def daemon(self, resource: str) -> SimulatedDaemon | None:
@@ -157,6 +184,8 @@ class SimulatedLauncher:
     def find_obstacle(self) -> str:
         """The reason that no daemon can be started."""
         self.asked.append(self._clock.monotonic())
+        if self._machine.mps_host is False:
+            return "the node's MPS host does not run yet; see the pods of the DaemonSet tessera-mps"
         return self.refusal
 
     async def start(self, spec: DaemonSpec, note: Callable[[DaemonId], None]) -> SimulatedDaemon:
@@ -167,8 +196,13 @@ class SimulatedLauncher:
         """
         if self.daemon(spec.resource) is not None:
             raise LaunchFailed(f"{spec.resource}: an MPS daemon serves its pipe directory already")
-        daemon = SimulatedDaemon(spec, DaemonId(f"simulated/{len(self.started)}"), self._clock)
+        with self._machine.change() as machine:
+            machine.next_pid += 1
+            mark = DaemonId(f"simulated/{machine.next_pid}")
+        daemon = SimulatedDaemon(spec, mark, self._clock, self._machine)
         note(daemon.id)
+        with self._machine.change() as machine:
+            machine.mps_daemons.append(SimMpsDaemon(daemon.id, spec.resource, spec.cards))
         self.started.append(daemon)
         await self._clock.sleep(self._start_seconds)
         return daemon
@@ -176,12 +210,19 @@ class SimulatedLauncher:
     def find(self, resource: str, mark: DaemonId) -> SimulatedDaemon | None:
         """A daemon that was started earlier."""
         daemon = self.daemon(resource)
-        return daemon if daemon is not None and daemon.id == mark else None
+        if daemon is not None and daemon.id == mark:
+            return daemon
+        for each in self._machine.mps_daemons:
+            if (each.id, each.resource) == (mark, resource):
+                daemon = SimulatedDaemon(DaemonSpec(resource, each.cards), mark, self._clock, self._machine)
+                self.started.append(daemon)
+                return daemon
+        return None
 
     async def quit_unknown(self, resource: str) -> None:
         """Ends a daemon without a record."""
-        if (daemon := self.daemon(resource)) is not None:
-            await daemon.end()
+        with self._machine.change() as machine:
+            machine.mps_daemons = [each for each in machine.mps_daemons if each.resource != resource]
 
     async def end_leftovers(self, mark: DaemonId) -> None:
         """Does nothing: a simulated daemon's servers end with it."""

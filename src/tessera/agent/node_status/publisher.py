@@ -33,7 +33,7 @@ from tessera.agent.inventory.gpu_inventory import GpuInventory
 from tessera.agent.node_status.label_facts import SharingFacts, collect_label_facts
 from tessera.agent.node_status.labels import VgpuFacts, node_labels
 from tessera.agent.node_status.offers import node_offers
-from tessera.api.names import MIG_CONFIG_STATE_LABEL
+from tessera.api.names import MIG_CONFIG_STATE_LABEL, MPS_HOST_LABEL
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, CardFault, encode_cards
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, encode_offers
 from tessera.clock import Clock, rfc3339
@@ -71,6 +71,7 @@ class _Facts(msgspec.Struct, frozen=True, kw_only=True):
     on_demand: frozenset[str]
     leaving: frozenset[str]
     mig_state: str
+    needs_mps_host: bool
     faults: tuple[CardFault, ...]
 
     def metadata(self, machine: str | None, vgpu: VgpuFacts | None, began: int) -> NodeMetadata:
@@ -89,6 +90,7 @@ class _Facts(msgspec.Struct, frozen=True, kw_only=True):
         )
         offers = node_offers(self.inventory, self.sharing.offer, on_demand=self.on_demand - self.leaving)
         state = {MIG_CONFIG_STATE_LABEL: self.mig_state} if self.mig_state else {}
+        state |= {MPS_HOST_LABEL: "true"} if self.needs_mps_host else {}
         annotations = {
             OFFERS_ANNOTATION: encode_offers(offers),
             CARDS_ANNOTATION: encode_cards(len(self.inventory.gpus), self.faults),
@@ -129,6 +131,14 @@ class NodeStatusSource(Protocol):
     @property
     def mig_state(self) -> str:
         """Value of ``nvidia.com/mig.config.state``; empty for no such label."""
+        ...
+
+    @property
+    def needs_mps_host(self) -> bool | None:
+        """True if MPS daemons run on the node, or must; ``None`` while unknown, and then the metadata stays as it is.
+
+        Without the label, the MPS host's pod is deleted, and all daemons with it.
+        """
         ...
 
     @property
@@ -277,7 +287,8 @@ class NodeStatusPublisher:
     def _facts(self) -> "_Facts | None":
         source = self._source
         inventory, sharing = source.inventory, source.sharing
-        if sharing is None or not inventory.driver_version:
+        needs_mps_host = source.needs_mps_host
+        if sharing is None or needs_mps_host is None or not inventory.driver_version:
             return None
         return _Facts(
             inventory=inventory,
@@ -285,6 +296,7 @@ class NodeStatusPublisher:
             on_demand=source.on_demand,
             leaving=source.leaving_gpus,
             mig_state=source.mig_state,
+            needs_mps_host=needs_mps_host,
             faults=source.card_faults,
         )
 

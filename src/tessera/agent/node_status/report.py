@@ -84,6 +84,11 @@ class NodeReport:
         return SharingFacts(offer=found.offer, profile=found.profile, mig_strategy=strategy)
 
     @property
+    def needs_mps_host(self) -> bool | None:
+        """True if the node needs an MPS host; ``None`` while unknown."""
+        return self._mps.needs_host
+
+    @property
     def mig_state(self) -> str:
         """The value of ``nvidia.com/mig.config.state``; empty if no layout is desired."""
         status = self._mig_config.status

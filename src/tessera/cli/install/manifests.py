@@ -85,6 +85,7 @@ AGENT = "tessera-agent"
 CONTROLLER = "tessera-controller"
 WEBHOOK = "tessera-webhook"
 DASHBOARD = "tessera-dashboard"
+MPS_HOST = "tessera-mps"
 #: The Role, and its binding, that let the agents read the ConfigMaps that they follow.
 CONFIG_ROLE = "tessera-agent-config"
 #: The Role that lets the controller read image pull secrets, by name.
@@ -223,6 +224,8 @@ def manifests(
             _open_to(each["spec"], choices.api_servers)
         if each["kind"] == "DaemonSet" and each["metadata"]["name"] == AGENT:
             _set_agent(each["spec"]["template"]["spec"], choices)
+        if each["kind"] == "DaemonSet" and each["metadata"]["name"] == MPS_HOST and choices.settings is not None:
+            _move_folders(each["spec"]["template"]["spec"], choices.settings)
         if each["kind"] == "Deployment" and each["metadata"]["name"] == CONTROLLER:
             (container,) = each["spec"]["template"]["spec"]["containers"]
             container["args"] = [*container["args"], *_controllers_arguments(choices)]
@@ -299,15 +302,20 @@ def _set_agent(pod: Manifest, choices: InstallChoices) -> None:
         return
     kept = [each for each in container.get("env", ()) if each["name"] not in settings.health]
     container["env"] = kept + [{"name": name, "value": value} for name, value in settings.health.items()]
+    _move_folders(pod, settings)
+    if settings.kubelet_root:
+        # Kubelet has the sockets of device plugins at one fixed path, not below its root.
+        _move(pod, POD_RESOURCES_VOLUME, f"{settings.kubelet_root.rstrip('/')}/pod-resources", container)
+
+
+def _move_folders(pod: Manifest, settings: OperatorSettings) -> None:
+    """Mounts the folders of driver and MPS from where the settings have them."""
     if settings.driver_root:
-        _move(pod, DRIVER_VOLUME, settings.driver_root, container)
+        _move(pod, DRIVER_VOLUME, settings.driver_root, pod["containers"][0])
     if settings.mps_root:
         root = settings.mps_root.rstrip("/")
         _move(pod, MPS_VOLUME, root)
         _move(pod, MPS_MEMORY_VOLUME, f"{root}/shm")
-    if settings.kubelet_root:
-        # Kubelet has the sockets of device plugins at one fixed path, not below its root.
-        _move(pod, POD_RESOURCES_VOLUME, f"{settings.kubelet_root.rstrip('/')}/pod-resources", container)
 
 
 def _move(pod: Manifest, name: str, path: str, container: Manifest | None = None) -> None:

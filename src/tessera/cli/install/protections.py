@@ -29,7 +29,7 @@ OBJECTS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     DRIVER_POLICY: (_POLICIES, ("tessera-driver",)),
     NETWORK_POLICIES: (
         ("NetworkPolicy",),
-        ("tessera-agent", "tessera-controller", "tessera-webhook", "tessera-dashboard"),
+        ("tessera-agent", "tessera-controller", "tessera-webhook", "tessera-dashboard", "tessera-mps"),
     ),
 }
 

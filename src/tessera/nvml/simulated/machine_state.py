@@ -188,6 +188,22 @@ class SimulatedFault(msgspec.Struct):
     gpu: GpuUuid | None = None
 
 
+class SimMpsDaemon(msgspec.Struct):
+    """An MPS control daemon, a process of the machine.
+
+    Attributes:
+        id: identifies it.
+        resource: the extended resource whose shares it serves.
+        cards: UUIDs of its cards.
+        clients: ids of the containers that are its clients.
+    """
+
+    id: str
+    resource: str
+    cards: tuple[str, ...]
+    clients: list[str] = []
+
+
 class MachineState(msgspec.Struct):
     """Everything that outlives a process: cards, injected faults, unread events.
 
@@ -196,6 +212,8 @@ class MachineState(msgspec.Struct):
         spec: the requested cards.
         driver_version: the kernel module that is loaded; empty for none.
         host_driver: the driver that the host itself has and loads at every boot; empty for none.
+        mps_host: true while the container runs that starts MPS daemons; ``None`` on a machine without such containers.
+        mps_daemons: the MPS daemons that run.
     """
 
     seed: str
@@ -207,6 +225,8 @@ class MachineState(msgspec.Struct):
     latencies: dict[str, float] = {}
     events: list[SimEvent] = []
     next_pid: int = _FIRST_PID
+    mps_host: bool | None = None
+    mps_daemons: list[SimMpsDaemon] = []
 
     def find_card(self, gpu: str) -> SimCard:
         """Returns the card of that UUID.
@@ -283,6 +303,7 @@ class MachineState(msgspec.Struct):
         """
         self.driver_version = self.host_driver
         self.events.clear()
+        self.mps_daemons.clear()
         for card in self.cards:
             card.lost = False
             card.processes = []

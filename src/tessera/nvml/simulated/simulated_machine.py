@@ -44,6 +44,7 @@ from tessera.nvml.simulated.machine_state import (
     DRIVER_VERSION,
     MachineState,
     SimEvent,
+    SimMpsDaemon,
     SimulatedFault,
     build_machine,
 )
@@ -275,6 +276,22 @@ class SimulatedMachine:
     def uuids(self) -> list[GpuUuid]:
         """Returns the cards' UUIDs by index, lost ones included."""
         return [card.uuid for card in self._access.read().cards]
+
+    def set_mps_host(self, runs: bool) -> None:
+        """The container that starts MPS daemons has started, or ended, and all daemons with it."""
+        with self._access.change() as machine:
+            machine.mps_host = runs
+            machine.mps_daemons.clear()
+
+    @property
+    def mps_host(self) -> bool | None:
+        """True while a container runs that starts MPS daemons; ``None`` on a machine without such containers."""
+        return self._access.read().mps_host
+
+    @property
+    def mps_daemons(self) -> list[SimMpsDaemon]:
+        """The MPS daemons that run, as they are now."""
+        return self._access.read().mps_daemons
 
     def fail(
         self,

@@ -8,7 +8,7 @@ processes, and sends its signals here: a signal ends the container.
 
 import asyncio
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NewType
 
@@ -24,6 +24,8 @@ from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 DeviceUuid = NewType("DeviceUuid", str)
 #: Added to a signal's number in the exit code of a process that it ended, as a shell does.
 _SIGNALLED = 128
+#: Exit code of a program that ends after an error of CUDA.
+_FAILED = 1
 #: Start time of every simulated process: a PID is never used again.
 _START = 1
 
@@ -107,9 +109,16 @@ class GpuContainer:
 
     def kill(self, number: signal.Signals) -> None:
         """Ends the container by a signal."""
+        self._end(_SIGNALLED + number)
+
+    def fail(self) -> None:
+        """Ends the container as a CUDA program ends whose MPS daemon is gone: it reports an error."""
+        self._end(_FAILED)
+
+    def _end(self, code: int) -> None:
         self.stop()
         if not self.ended.done():
-            self.ended.set_result(_SIGNALLED + number)
+            self.ended.set_result(code)
 
 
 class GpuProcesses(ProcessTable):
@@ -128,13 +137,16 @@ class GpuProcesses(ProcessTable):
         self.containers: list[GpuContainer] = []
 
     @contextmanager
-    def running(self, owner: ContainerOwner, devices: Sequence[str], memory_bytes: int) -> Iterator[GpuContainer]:
+    def running(
+        self, owner: ContainerOwner, devices: Sequence[str], memory_bytes: int, mps_resource: str = ""
+    ) -> Iterator[GpuContainer]:
         """Keeps the driver loaded, and a process on each MIG device, while the container runs.
 
         Args:
             owner: the container.
             devices: the cards and MIG devices that it sees.
             memory_bytes: memory of its process on each MIG device.
+            mps_resource: the resource whose MPS daemon it is a client of; empty for none.
 
         Raises:
             NvmlError: a MIG device does not exist, or no driver is loaded.
@@ -142,6 +154,7 @@ class GpuProcesses(ProcessTable):
         """
         container = GpuContainer(self._machine, owner, devices)
         end_session = self._machine.open_session()
+        leave_mps = self._join_mps(container, mps_resource) if mps_resource else lambda: None
         try:
             for device in container.devices:
                 if device.startswith("MIG-"):
@@ -152,7 +165,32 @@ class GpuProcesses(ProcessTable):
             if container in self.containers:
                 self.containers.remove(container)
             container.stop()
+            leave_mps()
             end_session()
+
+    def _join_mps(self, container: GpuContainer, resource: str) -> Callable[[], None]:
+        """Makes the container a client of a daemon, whose end ends it; the function returned ends that."""
+        client = f"{container.owner.uid}/{container.owner.container}"
+        with self._machine.change() as machine:
+            joined = next((each for each in machine.mps_daemons if each.resource == resource), None)
+            if joined is not None:
+                joined.clients.append(client)
+        daemon = "" if joined is None else joined.id
+
+        def look() -> None:
+            if not any(each.id == daemon for each in self._machine.mps_daemons):
+                container.fail()
+
+        unsubscribe = self._machine.subscribe(look)
+        look()
+
+        def leave() -> None:
+            unsubscribe()
+            with self._machine.change() as machine:
+                for each in machine.mps_daemons:
+                    each.clients = [one for one in each.clients if one != client]
+
+        return leave
 
     def _find(self, pid: int) -> GpuContainer | None:
         return next((each for each in self.containers if pid in each.pids.values()), None)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tessera.clock import Clock
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.kubelet.containers.runtime import ContainerRuntime, CreatedContainer
 from tessera_lab.kubelet.context import ContainerContext, ContainerHost, Entrypoint, PodIdentity
 from tessera_lab.kubelet.images.catalogue import ImageCatalogue, ImageProgram
@@ -75,6 +76,9 @@ class Launcher:
         ready: Callable[[], None],
     ) -> asyncio.Task[int] | None:
         """Starts one of Tessera's own processes; None for any other container, and if its image runs it."""
+        host = self._node.host()
+        if runs_mps_host(created.argv) and host.machine is not None:
+            return asyncio.create_task(run_mps_host(host.machine))
         if self._entrypoint is None or not self._is_real(created):
             return None
         context = ContainerContext(
@@ -82,7 +86,7 @@ class Launcher:
             env=created.env,
             pod=_identity(pod, pod_ip),
             container=container,
-            host=self._node.host(),
+            host=host,
             clock=self._clock,
             log=log,
             ready=ready,
@@ -136,6 +140,21 @@ OWN_COMMANDS = frozenset({"agent", "controller", "webhook", "driver", "operator"
 def runs_tessera(argv: Sequence[str]) -> bool:
     """True if the container is one of Tessera's processes."""
     return len(argv) > 1 and argv[0].rsplit("/", 1)[-1] == "tessera" and argv[1] in OWN_COMMANDS
+
+
+def runs_mps_host(argv: Sequence[str]) -> bool:
+    """True if the container is an MPS host, of whatever version."""
+    return len(argv) > 1 and argv[0].rsplit("/", 1)[-1] == "tessera" and argv[1] == "mps-host"
+
+
+async def run_mps_host(machine: SimulatedMachine) -> int:
+    """Simulates an MPS host: on simulated cards daemons are simulated too, and end with its container."""
+    machine.set_mps_host(True)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        machine.set_mps_host(False)
+    return 0
 
 
 async def exit_code(entrypoint: Entrypoint, context: ContainerContext) -> int:

@@ -4,7 +4,8 @@ There are three sorts of containers. The injected entrypoint runs Tessera's own 
 program (:mod:`tessera_lab.kubelet.images.catalogue`); the runtime interprets the command of all others. It resolves CDI
 devices as containerd does. A running container that sees MIG devices has a simulated process with memory on each, so
 that nobody can destroy a slice in use; a container that sees any card keeps the driver loaded
-(:mod:`tessera_lab.kubelet.containers.gpu_processes`).
+(:mod:`tessera_lab.kubelet.containers.gpu_processes`). A container with a share by MPS is a client of the simulated
+daemon, and fails when that ends.
 
 Commands that it interprets: ``sleep`` (seconds, suffixes ``smhd``, ``infinity``), ``true``, ``false``, ``exit``,
 ``echo``, tools that end at once, and ``sh -c`` / ``bash -c`` scripts made of these with ``;``, ``&&``, ``||`` and
@@ -20,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from tessera.agent.mps.paths import CONTAINER_ROOT, PIPE_VARIABLE
 from tessera.kubelet.interfaces import ContainerAllocateResponse
 from tessera_lab.kubelet.containers.cdi import CdiEdits, CdiRegistry
 from tessera_lab.kubelet.containers.gpu_processes import ContainerOwner, GpuProcesses
@@ -237,12 +239,15 @@ class ContainerRuntime:
         if self._processes is None or not devices:
             await self._wait(does.seconds)
             return does.exit_code
-        with self._processes.running(owner, devices, self._gpu_memory) as container:
+        resource = mps_resource(created.env)
+        with self._processes.running(owner, devices, self._gpu_memory, resource) as container:
             work = asyncio.ensure_future(self._wait(does.seconds))
             try:
                 await asyncio.wait((work, container.ended), return_when=asyncio.FIRST_COMPLETED)
             finally:
                 work.cancel()
+            if resource and container.ended.done():
+                log(f"simulated: the MPS daemon of {resource} is gone, or a signal came")
             return container.ended.result() if container.ended.done() else does.exit_code
 
     async def _wait(self, seconds: float | None) -> None:
@@ -260,3 +265,9 @@ def visible_devices(env: Mapping[str, str], *prefixes: str) -> tuple[str, ...]:
         if uuids:
             return uuids
     return ()
+
+
+def mps_resource(env: Mapping[str, str]) -> str:
+    """Returns the resource whose MPS daemon a container is a client of; empty for none."""
+    path = env.get(PIPE_VARIABLE, "")
+    return path.removeprefix(f"{CONTAINER_ROOT}/").removesuffix("/pipe") if path else ""
