@@ -1,9 +1,11 @@
 """Authentication and authorization: service accounts, roles, reviews."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.support.conformance_api import MERGE, Api, configmap
+from tests.support.conformance_api import APPLY, MERGE, TIMEOUT, Api, configmap
 
 RBAC = "rbac.authorization.k8s.io/v1"
 
@@ -136,3 +138,95 @@ async def test_a_token_bound_to_a_pod_tells_its_pod_and_node(
 async def test_a_token_bound_to_no_pod_tells_no_node(robot: Api) -> None:
     answer = await robot("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {})
     assert set(answer.ok()["status"]["userInfo"].get("extra", {})) <= {"authentication.kubernetes.io/credential-id"}
+
+
+ROLE = {"rules": [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]}
+HELD = {
+    "apiGroups": [RBAC.partition("/")[0]],
+    "resources": ["roles", "rolebindings"],
+    "verbs": ["get", "create", "patch"],
+}
+
+
+async def as_robot(robot: Any, method: str, path: str, body: Any, **form: Any) -> Any:
+    """The answer once the robot's new rights are in force."""
+    return await until(
+        lambda: robot(method, path, body, **form),
+        lambda answer: answer.status != 403 or "cannot" not in answer.body["message"],
+    )
+
+
+async def until(send: Callable[[], Awaitable[Any]], found: Callable[[Any], bool]) -> Any:
+    """The first answer that satisfies; new rights need a moment on a real server."""
+    async with asyncio.timeout(TIMEOUT):
+        while True:
+            answer = await send()
+            if found(answer):
+                return answer
+            await asyncio.sleep(0.05)
+
+
+async def test_nobody_grants_a_right_that_they_do_not_have(api: Api, robot: Any, namespace: str) -> None:
+    await granted(api, namespace, **HELD)
+    roles = f"/apis/{RBAC}/namespaces/{namespace}/roles"
+    wanted = {"metadata": {"name": "reader"}, **ROLE}
+    text = (await as_robot(robot, "POST", roles, wanted)).refused(403, "Forbidden")
+    user = f"system:serviceaccount:{namespace}:robot"
+    assert text.startswith(f'roles.rbac.authorization.k8s.io "reader" is forbidden: user "{user}" (groups=[')
+    assert text.endswith(
+        "is attempting to grant RBAC permissions not currently held:\n"
+        '{APIGroups:[""], Resources:["secrets"], Verbs:["get"]}'
+    )
+    own = {"metadata": {"name": "own"}, "rules": [HELD]}
+    (await as_robot(robot, "POST", roles, own)).ok()
+    text = (await robot("PATCH", f"{roles}/own", ROLE, content=MERGE)).refused(403, "Forbidden")
+    assert '{APIGroups:[""], Resources:["secrets"], Verbs:["get"]}' in text
+    (await robot("PATCH", f"{roles}/own", {"metadata": {"labels": {"a": "b"}}}, content=MERGE)).ok()
+
+
+async def test_nobody_binds_a_role_with_rights_that_they_do_not_have(api: Api, robot: Any, namespace: str) -> None:
+    place = f"/apis/{RBAC}/namespaces/{namespace}"
+    (await api("POST", f"{place}/roles", {"metadata": {"name": "reader"}, **ROLE})).ok()
+    await granted(api, namespace, **HELD)
+    binding: dict[str, Any] = {
+        "metadata": {"name": "reader"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"},
+        "subjects": [{"kind": "ServiceAccount", "namespace": namespace, "name": "robot"}],
+    }
+    text = (await as_robot(robot, "POST", f"{place}/rolebindings", binding)).refused(403, "Forbidden")
+    assert "is attempting to grant RBAC permissions not currently held" in text
+    missing = {**binding, "roleRef": {**binding["roleRef"], "name": "none"}}
+    (await robot("POST", f"{place}/rolebindings", missing)).refused(404, "NotFound")
+    bind = {
+        "apiGroups": [RBAC.partition("/")[0]],
+        "resources": ["roles"],
+        "resourceNames": ["reader"],
+        "verbs": ["bind"],
+    }
+    (await api("PATCH", f"{place}/roles/r", {"rules": [HELD, bind]}, content=MERGE)).ok()
+    path = f"{place}/rolebindings"
+
+    await until(lambda: robot("POST", path, binding), lambda answer: answer.status == 201)
+
+
+async def test_the_verb_escalate_lets_its_holder_write_any_rules(api: Api, robot: Any, namespace: str) -> None:
+    await granted(api, namespace, **{**HELD, "verbs": [*HELD["verbs"], "escalate"]})
+    roles = f"/apis/{RBAC}/namespaces/{namespace}/roles"
+    (await as_robot(robot, "POST", roles, {"metadata": {"name": "reader"}, **ROLE})).ok()
+
+
+async def test_an_apply_creates_only_by_the_right_to_create_and_that_may_have_a_name(
+    api: Api, robot: Any, core: str, namespace: str
+) -> None:
+    named = {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["a"], "verbs": ["create", "patch"]}
+    other = {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["b"], "verbs": ["patch"]}
+    await granted(api, namespace, **named)
+    (await api("PATCH", f"/apis/{RBAC}/namespaces/{namespace}/roles/r", {"rules": [named, other]}, content=MERGE)).ok()
+
+    async def applied(name: str) -> Any:
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}}
+        return await robot("PATCH", f"{core}/configmaps/{name}?fieldManager=robot", body, content=APPLY)
+
+    await until(lambda: applied("a"), lambda answer: answer.status in {200, 201})
+    text = (await applied("b")).refused(403, "Forbidden")
+    assert 'cannot create resource "configmaps"' in text or 'cannot patch resource "configmaps"' in text

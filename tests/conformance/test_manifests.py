@@ -23,6 +23,7 @@ WEBHOOKS = ADMISSION + "/mutatingwebhookconfigurations"
 PATHS = {
     "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
     "Service": "/api/v1/namespaces/{}/services",
+    "ConfigMap": "/api/v1/namespaces/{}/configmaps",
     "ResourceQuota": "/api/v1/namespaces/{}/resourcequotas",
     "Deployment": "/apis/apps/v1/namespaces/{}/deployments",
     "DaemonSet": "/apis/apps/v1/namespaces/{}/daemonsets",

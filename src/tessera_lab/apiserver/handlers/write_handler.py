@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from tessera_lab.apiserver.admission.chain import AdmissionChain
+from tessera_lab.apiserver.handlers.access import check_create, check_rights
 from tessera_lab.apiserver.handlers.request_bodies import check_place, check_type
 from tessera_lab.apiserver.handlers.write_rules import (
     check_deletion,
@@ -108,6 +109,7 @@ class WriteHandler:
         if admitted.obj is not None and admitted.obj is not obj:
             obj = admitted.obj
             conform_to_schema(request, obj, None, quiet=True)
+        check_rights(self._core, request, obj, None)
         meta = obj["metadata"]
         if not meta.get("name") and meta.get("generateName"):
             suffix = "".join(self._core.rng.choice(SUFFIX_LETTERS) for _ in range(5))
@@ -175,6 +177,7 @@ class WriteHandler:
         if admitted.obj is not None and admitted.obj is not obj:
             obj = restore_protected_fields(request, admitted.obj, old)
             conform_to_schema(request, obj, old, quiet=True)
+        check_rights(self._core, request, obj, old)
         raise_invalid(request, obj, validate_update(request, obj, old))
         admission = self._admission_request(request, "UPDATE", obj, old)
         request.warnings.extend(await self._admission.validate(admission))
@@ -214,6 +217,7 @@ class WriteHandler:
             or request.route.subresource
         ):
             return await self.update(request, transform, by_apply=True), False
+        check_create(self._core, request)
         uid = config["metadata"].get("uid")
         if uid:
             reason = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"

@@ -25,6 +25,7 @@ from tessera_lab.apiserver.crd.definition_controller import DefinitionController
 from tessera_lab.apiserver.discovery import openapi
 from tessera_lab.apiserver.discovery.discovery import DiscoveryDocuments
 from tessera_lab.apiserver.discovery.openapi import OpenApiDocuments
+from tessera_lab.apiserver.handlers.access import not_allowed_error
 from tessera_lab.apiserver.handlers.dispatch import OpenWatch, RequestDispatcher
 from tessera_lab.apiserver.handlers.write_handler import WriteHandler
 from tessera_lab.apiserver.interfaces import Attributes, CommandResult, Obj, UserInfo
@@ -33,7 +34,7 @@ from tessera_lab.apiserver.request.routing import QueryParameters, Route, route
 from tessera_lab.apiserver.request.server_state import ResourceRequest, ServerParts, ServerState
 from tessera_lab.apiserver.resource_types import ResourceRegistry
 from tessera_lab.apiserver.schemas import protobuf
-from tessera_lab.apiserver.status import StatusError, forbidden_error, no_such_path_error, qualified_name
+from tessera_lab.apiserver.status import StatusError, no_such_path_error, qualified_name
 from tessera_lab.apiserver.storage.store import HISTORY, Store
 from tessera_lab.apiserver.storage.watch import Watcher
 
@@ -182,7 +183,7 @@ class ApiServer:
         )
         decision = authorizer.authorize(attributes)
         if not decision.allowed:
-            raise _not_allowed_error(attributes, decision.reason)
+            raise not_allowed_error(attributes, decision.reason)
 
     def _document(self, request: Request, user: UserInfo) -> Response:
         """Answers a path that names no resource: health, version, discovery, OpenAPI."""
@@ -230,16 +231,6 @@ class ApiServer:
             dry_run=bool(query.text("dryRun")),
         )
         self.core.audit.record(entry)
-
-
-def _not_allowed_error(attributes: Attributes, reason: str) -> StatusError:
-    resource = attributes.resource + (f"/{attributes.subresource}" if attributes.subresource else "")
-    scope = f' in the namespace "{attributes.namespace}"' if attributes.namespace else " at the cluster scope"
-    verb = f'cannot {attributes.verb} resource "{resource}" in API group "{attributes.group}"'
-    message = f'User "{attributes.user.name}" {verb}{scope}' + (f": {reason}" if reason else "")
-    return forbidden_error(
-        attributes.group, attributes.resource, attributes.name, message + (f": {reason}" if reason else "")
-    )
 
 
 def error_response(error: StatusError) -> Response:
