@@ -1,12 +1,14 @@
-"""Cost of the live page on a large cluster: making its documents, finding what changed, and sending it to readers.
+"""Cost of the live page on a large cluster: its documents in the server, and its frames in Chromium.
 
     python bench/page.py
     python bench/page.py --nodes 50 --readers 100 --json page.json
     python bench/page.py --serve 8099
 
-The cluster is made up: nodes with 8 cards of 7 slices each, and a pod on each slice. In each round one node in eight
-reports new values, as if all agents took a sample within eight rounds. ``--serve`` plays it, four rounds a second, for
-a browser.
+The cluster is made up: nodes with 8 cards of 7 slices each, and a pod on each slice. For the server, one node in eight
+reports new values in each round. For the browser, as for ``--serve``, ``--tiles`` slices change in a second, each time
+on as many different cards, four times a second as the server publishes. A frame is the time between two calls of
+``requestAnimationFrame``: Chromium draws at most 60 in a second, and here without a GPU. Without chromium in PATH
+(``scripts/need-debian .venv/tools chromium``) frames are not measured.
 """
 
 import argparse
@@ -14,17 +16,24 @@ import asyncio
 import json
 import os
 import random
+import shutil
 import statistics
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, LeaseUsage, NodeUsage
 from tessera.dashboard.card_documents import make_documents
+from tessera.dashboard.documents import CardDocument, Document
 from tessera.dashboard.feed import Feed, FeedGroup
 from tessera.dashboard.server import PageAddress, PageServer
+from tessera.dashboard.source import SHORTEST
 from tessera.dashboard.visibility import Visibility
 from tessera.explain.explanation import ExplanationReport
 from tessera.kube.resources import Pod
@@ -32,6 +41,38 @@ from tessera.usage.agent_pages import FleetUsage
 
 CARDS, SLICES = 8, 7
 GIB = 2.0**30
+#: The longest time between two frames, of 95 in 100: 30 frames a second.
+BAR = 34.0
+#: Seconds before the measurement, in which the page draws the whole cluster.
+WARM_UP = 3.0
+_STATES = ("busy", "idle", "resident", "never_used")
+#: Notes the time of each frame, and each part of the page that changed.
+_RECORD = """() => {
+  window.frames_ = []; window.changes_ = 0;
+  let last = performance.now();
+  const next = now => { window.frames_.push(now - last); last = now; requestAnimationFrame(next); };
+  requestAnimationFrame(next);
+  const cards = document.getElementById("cards");
+  new MutationObserver(all => { window.changes_ += all.length; }).observe(cards, {attributes: true, subtree: true});
+}"""
+
+
+class Look(NamedTuple):
+    """A way to look at the page: its name, the part of its address, and the width of the window."""
+
+    name: str
+    address: str
+    width: int
+
+
+LOOKS = (
+    Look("mosaic, laptop", "#form=mosaic", 1280),
+    Look("rows, laptop", "#form=rows", 1280),
+    Look("mosaic, phone", "#form=mosaic", 390),
+    Look("filter, laptop", "#form=mosaic&q=state:idle", 1280),
+)
+
+
 #: Of all nodes, one in so many changes in a round.
 PART = 8
 
@@ -149,42 +190,147 @@ def _row(name: str, unit: str, values: list[float]) -> dict[str, Any]:
     return {"step": name, "unit": unit, "median": statistics.median(values), "largest": max(values)}
 
 
-async def serve(nodes: int, port: int) -> None:
-    """Plays the cluster until cancelled."""
-    fleet, feeds = Fleet(nodes), FeedGroup()
+class ChangingTiles:
+    """Documents of a large cluster, of which some tiles change."""
+
+    def __init__(self, nodes: int) -> None:
+        fleet = Fleet(nodes)
+        self._rng = random.Random(1)
+        self.documents: dict[str, Document] = dict(make_documents(fleet.advance(), fleet.pods, []))
+        self._keys = [key for key, each in self.documents.items() if isinstance(each, CardDocument)]
+
+    def change(self, tiles: int) -> None:
+        """Changes a tile on each of so many cards."""
+        for key in self._rng.sample(self._keys, min(tiles, len(self._keys))):
+            card = self.documents[key]
+            assert isinstance(card, CardDocument)
+            self.documents[key] = self._change_tile(card)
+
+    def _change_tile(self, card: CardDocument) -> CardDocument:
+        at, busy = self._rng.randrange(len(card.tiles)), self._rng.random()
+        tile = card.tiles[at]
+        leases = tuple(
+            msgspec.structs.replace(each, state=self._rng.choice(_STATES), busy=busy) for each in tile.leases
+        )
+        tile = msgspec.structs.replace(tile, busy=busy, leases=leases)
+        return msgspec.structs.replace(card, tiles=(*card.tiles[:at], tile, *card.tiles[at + 1 :]))
+
+
+async def serve(nodes: int, rate: int, port: int) -> None:
+    """Serves the cluster until cancelled."""
+    feeds, cluster = FeedGroup(), ChangingTiles(nodes)
     server = PageServer(feeds, explain, PageAddress("127.0.0.1", port))
 
     async def play() -> None:
         while True:
-            feeds.publish(make_documents(fleet.advance(), fleet.pods, []))
-            await asyncio.sleep(0.25)
+            cluster.change(round(rate * SHORTEST))
+            feeds.publish(cluster.documents)
+            await asyncio.sleep(SHORTEST)
 
     async with asyncio.TaskGroup() as group:
-        group.create_task(server.run(lambda _, actual: print(f"http://localhost:{actual}/, a made-up cluster")))
+        group.create_task(server.run(lambda _, actual: print(f"http://localhost:{actual}/", flush=True)))
         group.create_task(play())
 
 
+@contextmanager
+def served(nodes: int, rate: int) -> Iterator[str]:
+    """A server of the cluster, as a process of its own; its address."""
+    command = [sys.executable, __file__, "--serve", "0", "--nodes", str(nodes), "--tiles", str(rate)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
+
+
+def measure_frames(chromium: str, url: str, seconds: float) -> list[dict[str, Any]]:
+    """A row for each way to look at the page."""
+    from playwright.sync_api import sync_playwright
+
+    rows = []
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+        with playwright.chromium.launch(executable_path=chromium, args=arguments) as browser:
+            for look in LOOKS:
+                with browser.new_context(viewport={"width": look.width, "height": 800}) as context:
+                    page = context.new_page()
+                    page.goto(url + look.address)
+                    page.locator("#cards").evaluate("element => element.scrollIntoView({behavior: 'instant'})")
+                    page.locator("[data-card]").first.wait_for()
+                    page.wait_for_timeout(1000 * WARM_UP)
+                    page.evaluate(_RECORD)
+                    page.wait_for_timeout(1000 * seconds)
+                    frames, changes = page.evaluate("[window.frames_, window.changes_]")
+                    drawn = page.locator("[data-card]").count()
+                    rows.append(_frame_row(look, frames, changes / seconds, drawn))
+    return rows
+
+
+def _frame_row(look: Look, frames: list[float], changes: float, drawn: int) -> dict[str, Any]:
+    ordered = sorted(frames)
+
+    def part(share: float) -> float:
+        return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 1)
+
+    late = sum(each > BAR for each in frames)
+    values = {"p50": part(0.5), "p95": part(0.95), "p99": part(0.99), "largest": part(1.0)}
+    return {
+        "look": look.name,
+        "cards in the document": drawn,
+        "drawn changes per s": round(changes),
+        "frames": len(frames),
+        **values,
+        f"over {BAR:.0f} ms": late,
+    }
+
+
 def main() -> None:
-    """Measures and prints the table, or serves the page."""
+    """Measures and prints the tables, or serves the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=200, help="nodes with 8 cards each")
-    parser.add_argument("--rounds", type=int, default=20, help="rounds of changes")
+    parser.add_argument("--rounds", type=int, default=20, help="rounds of changes for the server")
     parser.add_argument("--readers", type=int, default=50, help="readers of the feed")
+    parser.add_argument("--tiles", type=int, default=1000, help="tiles that change in a second for the browser")
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of each measurement in the browser")
     parser.add_argument("--serve", type=int, metavar="PORT", help="serve the page of this cluster instead")
     parser.add_argument("--json", type=Path, help="write the figures here")
     given = parser.parse_args()
     if given.serve is not None:
-        asyncio.run(serve(given.nodes, given.serve))
+        asyncio.run(serve(given.nodes, given.tiles, given.serve))
         return
+    cards = given.nodes * CARDS
     rows = measure(given.nodes, given.rounds, given.readers)
     load = os.getloadavg()[0]
-    cards = given.nodes * CARDS
     print(f"{cards:,} cards, {cards * SLICES:,} pods, one node in {PART} changes in a round; load {load:.1f}")
-    print(f"{'step':<24}{'unit':>8}{'median':>10}{'largest':>10}")
-    for row in rows:
-        print(f"{row['step']:<24}{row['unit']:>8}{row['median']:>10.1f}{row['largest']:>10.1f}")
+    _print(rows)
+    figures = {"cards": cards, "load": load, "rows": rows, "frames": []}
+    chromium = shutil.which("chromium", path=f"{os.environ.get('PATH', '')}:.venv/tools/bin")
+    if chromium is None:
+        print("frames are not measured: no chromium in PATH; get one by scripts/need-debian .venv/tools chromium")
+    else:
+        with served(given.nodes, given.tiles) as url:
+            figures["frames"] = frames = measure_frames(chromium, url, given.seconds)
+        load = figures["frames_load"] = os.getloadavg()[0]
+        print(
+            f"\n{given.tiles:,} tiles change in a second; ms between two frames; bar: p95 <= {BAR:.0f}; load {load:.1f}"
+        )
+        _print(frames)
     if given.json is not None:
-        given.json.write_text(json.dumps({"cards": cards, "load": load, "rows": rows}) + "\n")
+        given.json.write_text(json.dumps(figures) + "\n")
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
+    """Prints rows as a table; the first column is text."""
+    texts = [[f"{each:.1f}" if isinstance(each, float) else f"{each}" for each in row.values()] for row in rows]
+    lines = [list(rows[0]), *texts]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
+    for first, *rest in lines:
+        print(
+            f"{first:<{widths[0]}}",
+            *(f"{each:>{width}}" for each, width in zip(rest, widths[1:], strict=True)),
+            sep="  ",
+        )
 
 
 if __name__ == "__main__":

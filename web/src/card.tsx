@@ -57,7 +57,6 @@ function SmallCard({ id, card, open, onOpen }: Drawn) {
       class={`tile${wrong ? " unwell" : ""}${card.silent ? " silent" : ""}`}
       style={{ backgroundImage: stripes(card) }}
       title={words}
-      aria-label={words}
       aria-expanded={open}
       data-card={id}
       onClick={() => onOpen(id)}

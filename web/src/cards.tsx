@@ -1,11 +1,12 @@
 // All cards by node. Of many nodes only those near the window are drawn.
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useRef } from "preact/hooks";
 import { CardTile } from "./card";
+import { useNear } from "./hooks";
 import { store } from "./store";
 import type { CardGroup, Survey } from "./survey";
 import type { View } from "./view";
-import { count, MEANINGS, modelName, roomName, STATES } from "./words";
+import { count, integer, MEANINGS, modelName, roomName, STATES } from "./words";
 
 /** From so many cards on, the mosaic is the first choice. */
 const MANY = 65;
@@ -29,7 +30,8 @@ export function Cards({ found, view, change, onOpen }: CardsProps) {
   return (
     <section id="cards" aria-label="Cards">
       <h2>
-        Cards <small>{found.shown === all ? count(all, "card") : `${found.shown} of ${all} shown`}</small>
+        Cards{" "}
+        <small>{found.shown === all ? count(all, "card") : `${integer(found.shown)} of ${integer(all)} shown`}</small>
         <span class="switch">
           <button type="button" aria-pressed={!mosaic} onClick={() => change({ form: "rows" })}>
             rows
@@ -99,16 +101,7 @@ interface GroupProps {
 
 function NodeGroup({ group, lazy, mosaic, open, onOpen }: GroupProps) {
   const place = useRef<HTMLDivElement>(null);
-  const [near, setNear] = useState(false);
-  useEffect(() => {
-    if (!lazy || !place.current) return;
-    const observer = new IntersectionObserver(([entry]) => setNear(entry?.isIntersecting ?? false), {
-      rootMargin: "600px",
-    });
-    observer.observe(place.current);
-    return () => observer.disconnect();
-  }, [lazy]);
-  const drawn = !lazy || near;
+  const drawn = useNear(place, lazy, "300px");
   const models = [...new Set(group.ids.map((id) => modelName(store.cards.get(id)?.model ?? "")))];
   return (
     <div

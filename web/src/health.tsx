@@ -80,7 +80,8 @@ export function Broken({ filtered, unwell, failures, nodes, onOpen }: BrokenProp
       filtered={filtered}
       title="Broken"
       id="broken"
-      items={items}
+      size={items.length}
+      draw={(most) => items.slice(0, most)}
       empty="Every card is well, and every agent answers."
       first={3}
     />

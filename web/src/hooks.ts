@@ -1,5 +1,6 @@
 // Draws parts of the page again when documents change.
 
+import type { RefObject } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import type { Store } from "./store";
 
@@ -32,4 +33,18 @@ export function useTicks(period: number): void {
     const timer = setInterval(() => draw((number) => number + 1), period);
     return () => clearInterval(timer);
   }, [period]);
+}
+
+/** True while the element is near the window; always, if nobody needs to save work. */
+export function useNear(place: RefObject<Element>, lazy: boolean, margin: string): boolean {
+  const [near, setNear] = useState(false);
+  useEffect(() => {
+    if (!lazy || !place.current) return;
+    const observer = new IntersectionObserver(([entry]) => setNear(entry?.isIntersecting ?? false), {
+      rootMargin: margin,
+    });
+    observer.observe(place.current);
+    return () => observer.disconnect();
+  }, [place, lazy, margin]);
+  return !lazy || near;
 }

@@ -140,18 +140,21 @@ export function WideBar({ card }: { card: Card }) {
   );
 }
 
+/** Percent between two parts. */
+const GAP = 1.2;
 const LOOKS: Record<string, string> = { slot: "--free", "slot shut": "--shut" };
 
 /** The bar as a background: a gradient with hard edges, and gaps between its parts. */
 export function stripes(card: Card): string {
   const { units, parts } = barOf(card);
-  const stops = parts.map((part) => {
-    const colour = `var(${LOOKS[part.look] ?? `--${part.look.split(" ")[0]}`})`;
-    const from = ((part.at / units) * 100).toFixed(2);
-    const to = (((part.at + part.size) / units) * 100).toFixed(2);
-    return `${colour} ${from}% calc(${to}% - 1px), var(--back) calc(${to}% - 1px) ${to}%`;
-  });
-  return `linear-gradient(90deg, ${stops.join(", ")})`;
+  let text = "linear-gradient(90deg";
+  for (const part of parts) {
+    const from = Math.round((part.at / units) * 1000) / 10;
+    const to = Math.round(((part.at + part.size) / units) * 1000) / 10;
+    const [look = ""] = part.look.split(" ", 1);
+    text += `,var(${LOOKS[part.look] ?? `--${look}`}) ${from}% ${to - GAP}%,var(--back) ${to - GAP}% ${to}%`;
+  }
+  return `${text})`;
 }
 
 /** The state of a card in words, for those who see no colours. */

@@ -1,7 +1,7 @@
 // The live page. One connection brings all documents and then their changes; each part draws what changed.
 
 import { type ComponentChildren, options, render } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Cards, isMosaic } from "./cards";
 import type { Summary } from "./documents";
 import { Feed, type Link } from "./feed";
@@ -19,10 +19,13 @@ import { store } from "./store";
 import { survey } from "./survey";
 import { Filter, readView, type View, writeView } from "./view";
 import { WaitingPods } from "./waiting";
-import { percent, watts } from "./words";
+import { count, decimal, integer, percent, watts } from "./words";
 
 /** Milliseconds between two drawings of lists and sums; tiles of cards are drawn at once. */
 const PERIOD = 500;
+/** The same for a large cluster. */
+const LONG_PERIOD = 1000;
+const LARGE = 500;
 
 function Figure({ label, part, children }: { label: string; part?: string; children: ComponentChildren }) {
   const go = (): void => document.getElementById(part ?? "")?.scrollIntoView();
@@ -47,26 +50,26 @@ function Figures({ summary, broken }: { summary: Summary; broken: number }) {
   return (
     <dl class="figures">
       <Figure label="cards" part="cards">
-        {cards.toLocaleString("en")} <small>on {nodes} nodes</small>
+        {integer(cards)} <small>on {count(nodes, "node")}</small>
       </Figure>
       <Figure label="held">
-        {held.toFixed(1)} <small>of {cards} cards</small>
+        {decimal(held)} <small>of {integer(cards)} cards</small>
       </Figure>
       <Figure label="busy">
-        {percent(summary.busy)} {measured < cards && <small>of {measured} that measure it</small>}
+        {percent(summary.busy)} {measured < cards && <small>of {integer(measured)} that measure it</small>}
       </Figure>
       <Figure label="power">{watts(summary.power)}</Figure>
       <Figure label="pods with cards" part="pods">
-        {summary.pods}
+        {integer(summary.pods)}
       </Figure>
       <Figure label="broken" part="broken">
-        {broken > 0 ? <b class="warn">{broken}</b> : 0}
+        {broken > 0 ? <b class="warn">{integer(broken)}</b> : 0}
       </Figure>
       <Figure label="waiting" part="waiting">
-        {summary.waiting}
+        {integer(summary.waiting)}
       </Figure>
       <Figure label="held, not used" part="wasted">
-        {wastedLeases}
+        {integer(wastedLeases)}
       </Figure>
     </dl>
   );
@@ -99,7 +102,7 @@ function useView(): [View, (part: Partial<View>) => void] {
 }
 
 function Page({ link }: { link: Link }) {
-  useChanges(store, PERIOD);
+  useChanges(store, store.cards.size < LARGE ? PERIOD : LONG_PERIOD);
   useTicks(30_000);
   const [view, change] = useView();
   const [showsKeys, setShowsKeys] = useState(false);
@@ -161,8 +164,8 @@ interface OverviewProps {
 }
 
 function Overview({ summary, view, change, open, onSignIn }: OverviewProps) {
-  const filter = new Filter(view);
-  const words = new Filter({ ...view, state: "", room: "" });
+  const filter = useMemo(() => new Filter(view), [view]);
+  const words = useMemo(() => new Filter({ ...view, state: "", room: "" }), [view]);
   const found = survey(store, filter, words);
   const waiting = [...store.waiting.values()].filter((pod) => filter.waiting(pod));
   const failures = [...store.failures.values()].filter((each) => filter.node(each));

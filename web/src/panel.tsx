@@ -2,6 +2,7 @@
 
 import type { ComponentChild } from "preact";
 import { useState } from "preact/hooks";
+import { integer } from "./words";
 
 /** The most items that are drawn. */
 const MOST = 200;
@@ -9,7 +10,10 @@ const MOST = 200;
 interface PanelProps {
   title: string;
   id: string;
-  items: ComponentChild[];
+  /** The number of items. */
+  size: number;
+  /** Draws the first so many. */
+  draw: (most: number) => ComponentChild[];
   /** What an empty list means. */
   empty: string;
   /** The list holds only what the filter selects. */
@@ -19,22 +23,21 @@ interface PanelProps {
   note?: string;
 }
 
-export function Panel({ title, id, items, empty, filtered, first, note }: PanelProps) {
+export function Panel({ title, id, size, draw, empty, filtered, first, note }: PanelProps) {
   const [all, setAll] = useState(false);
-  const shown = items.slice(0, all ? MOST : first);
   return (
     <section id={id} class="panel" aria-label={title}>
       <h2>
-        {title} <span class="number">{items.length}</span> {note && <small>{note}</small>}
+        {title} <span class="number">{integer(size)}</span> {note && <small>{note}</small>}
       </h2>
-      {items.length === 0 && <p class="quiet">{filtered ? "Nothing here has the words of the filter." : empty}</p>}
-      <ul class="plain">{shown}</ul>
-      {items.length > first && (
+      {size === 0 && <p class="quiet">{filtered ? "Nothing here has the words of the filter." : empty}</p>}
+      <ul class="plain">{draw(all ? MOST : first)}</ul>
+      {size > first && (
         <button type="button" aria-expanded={all} onClick={() => setAll(!all)}>
-          {all ? "show fewer" : `show all ${items.length}`}
+          {all ? "show fewer" : `show all ${integer(size)}`}
         </button>
       )}
-      {all && items.length > MOST && <p class="quiet">The first {MOST}; use the filter to find others.</p>}
+      {all && size > MOST && <p class="quiet">The first {MOST}; use the filter to find others.</p>}
     </section>
   );
 }

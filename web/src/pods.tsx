@@ -1,13 +1,15 @@
 // The pods that hold cards: state, load and memory of each, and those that hold without need.
 
-import { useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 import type { Lease } from "./documents";
+import { useNear } from "./hooks";
 import { Panel } from "./panel";
-import type { Held } from "./survey";
-import { age, count, gibOf, isHidden, MEANINGS, modelName, percent, podName, STATES } from "./words";
+import { type Held, largest } from "./survey";
+import { age, count, gibOf, integer, isHidden, MEANINGS, modelName, percent, podName, STATES } from "./words";
 
 /** The number of pods that are shown at once. */
 const PAGE = 50;
+const LAZY = 200;
 
 interface ListProps {
   held: Held[];
@@ -16,7 +18,7 @@ interface ListProps {
 
 /** Who holds something and does not use it. */
 export function Wasted({ held, filtered, onOpen }: ListProps & { filtered: boolean }) {
-  const items = held.map(({ id, card, profile, lease }) => (
+  const item = ({ id, card, profile, lease }: Held) => (
     <li key={`${id}/${lease.namespace}/${lease.pod}/${lease.container}`} class="item">
       <div class="line">
         <b class={isHidden(lease.pod) ? "hidden" : ""}>{podName(lease)}</b>
@@ -35,13 +37,15 @@ export function Wasted({ held, filtered, onOpen }: ListProps & { filtered: boole
         {lease.owner && `, of ${lease.owner}`}
       </div>
     </li>
-  ));
+  );
+  const draw = (most: number) => largest(held, most, ({ lease }) => lease.wasted).map(item);
   return (
     <Panel
       filtered={filtered}
       title="Held, not used"
       id="wasted"
-      items={items}
+      size={held.length}
+      draw={draw}
       empty="Every pod uses what it holds."
       first={4}
       note="most wasted first"
@@ -85,9 +89,12 @@ export function Pods({ held, onOpen }: ListProps) {
   const [order, setOrder] = useState("busy");
   const [size, setSize] = useState(PAGE);
   const value = ORDERS[order] ?? ((lease: Lease) => lease.held);
-  const sorted = [...held].sort((left, right) => value(right.lease) - value(left.lease));
+  const place = useRef<HTMLElement>(null);
+  // Nobody sees the table of a large cluster while it is far from the window.
+  const near = useNear(place, held.length > LAZY, "300px");
+  const shown = near ? largest(held, size, ({ lease }) => value(lease)) : [];
   return (
-    <section id="pods" aria-label="Pods with cards">
+    <section id="pods" aria-label="Pods with cards" ref={place}>
       <h2>
         Pods with cards <small>{count(held.length, "lease")}</small>
         <label class="switch">
@@ -103,7 +110,7 @@ export function Pods({ held, onOpen }: ListProps) {
       {held.length === 0 ? (
         <p class="quiet">No pod holds a card that is shown.</p>
       ) : (
-        <table>
+        <table class={near ? "" : "far"}>
           <thead>
             <tr>
               {["pod", "state", "busy", "memory", "place", "held"].map((each) => (
@@ -114,7 +121,7 @@ export function Pods({ held, onOpen }: ListProps) {
             </tr>
           </thead>
           <tbody>
-            {sorted.slice(0, size).map(({ id, card, profile, lease }) => (
+            {shown.map(({ id, card, profile, lease }) => (
               <tr key={`${id}/${lease.namespace}/${lease.pod}/${lease.container}`}>
                 <th scope="row">
                   <span class={isHidden(lease.pod) ? "hidden" : ""}>{podName(lease)}</span> <small>{lease.owner}</small>
@@ -138,9 +145,9 @@ export function Pods({ held, onOpen }: ListProps) {
           </tbody>
         </table>
       )}
-      {sorted.length > size && (
+      {held.length > size && (
         <button type="button" onClick={() => setSize(size + 4 * PAGE)}>
-          show more of {sorted.length}
+          show more of {integer(held.length)}
         </button>
       )}
     </section>

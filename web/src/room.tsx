@@ -3,7 +3,7 @@
 import { store } from "./store";
 import type { Survey } from "./survey";
 import type { View } from "./view";
-import { count, roomName } from "./words";
+import { count, integer, roomName } from "./words";
 
 /** The most cards that are named. */
 const NAMED = 6;
@@ -31,7 +31,7 @@ export function Room({ found, view, change, onOpen }: RoomProps) {
             aria-pressed={view.room === name}
             onClick={() => change({ room: view.room === name ? "" : name })}
           >
-            <b>{number}</b> {roomName(name)}
+            <b>{integer(number)}</b> {roomName(name)}
           </button>
         ))}
       </p>
@@ -60,7 +60,7 @@ function Places({ found, room, onOpen }: { found: Survey; room: string; onOpen: 
         );
       })}
       {ids.length > NAMED && (
-        <button type="button" class="link" onClick={showCards}>{` and ${ids.length - NAMED} more`}</button>
+        <button type="button" class="link" onClick={showCards}>{` and ${integer(ids.length - NAMED)} more`}</button>
       )}
     </p>
   );

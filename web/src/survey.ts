@@ -26,13 +26,33 @@ export interface Survey {
   held: Held[];
   /** Cards that are not well, among those that the words of the filter select. */
   unwell: [string, Card][];
-  /** Leases that could serve somebody else, chosen by the same words; the most wasted first. */
+  /** Leases that could serve somebody else, chosen by the same words. */
   wasted: Held[];
   /** What fits, by name, whatever the filter. */
   room: [string, number][];
   /** True if a name is hidden from the visitor. */
   hidesPods: boolean;
   hidesNodes: boolean;
+}
+
+/** The leases of a card with their places; a document does not change, so they are found once for each. */
+const places = new WeakMap<Card, Held[]>();
+
+function heldOf(id: string, card: Card): Held[] {
+  const known = places.get(card);
+  if (known) return known;
+  const found = (card.leases ?? []).map((lease) => ({ id, card, profile: "", lease }));
+  for (const { profile, leases } of card.tiles ?? []) {
+    for (const lease of leases ?? []) found.push({ id, card, profile, lease });
+  }
+  places.set(card, found);
+  return found;
+}
+
+function chosen(held: Held[], card: Card, filter: Filter): Held[] {
+  if (filter.empty || held.length === 0) return held;
+  const leases = filter.leases(card);
+  return leases.length === held.length ? held : held.filter(({ lease }) => leases.includes(lease));
 }
 
 /**
@@ -55,40 +75,42 @@ export function survey(store: Store, filter: Filter, words: Filter): Survey {
     hidesNodes: false,
   };
   for (const [id, card] of store.cards) {
-    for (const [name, number] of Object.entries(card.free ?? {})) room.set(name, (room.get(name) ?? 0) + number);
+    const { free } = card;
+    for (const name in free) room.set(name, (room.get(name) ?? 0) + (free[name] ?? 0));
     if (isHidden(card.node)) found.hidesNodes = true;
+    const held = heldOf(id, card);
+    if (held[0] && isHidden(held[0].lease.pod)) found.hidesPods = true;
     if (words.card(card)) {
       if (card.health) found.unwell.push([id, card]);
-      for (const each of heldOf(id, card, words)) if (WASTED.includes(each.lease.state)) found.wasted.push(each);
+      for (const each of chosen(held, card, words)) if (WASTED.includes(each.lease.state)) found.wasted.push(each);
     }
-    const held = filter.card(card) ? heldOf(id, card, filter) : undefined;
-    if (!held) continue;
+    if (!filter.card(card)) continue;
     found.shown += 1;
     const group = groups.get(card.node);
     if (group) group.push(id);
     else groups.set(card.node, [id]);
-    for (const each of held) {
-      found.held.push(each);
-      if (isHidden(each.lease.pod)) found.hidesPods = true;
-    }
+    for (const each of chosen(held, card, filter)) found.held.push(each);
   }
   for (const pod of store.waiting.values()) if (isHidden(pod.pod)) found.hidesPods = true;
   const order = (id: string): number => store.cards.get(id)?.index ?? 0;
   for (const [node, ids] of groups) found.groups.push({ node, ids: ids.sort((a, b) => order(a) - order(b)) });
   found.groups.sort((left, right) => byName(left.node, right.node));
   found.unwell.sort(([, left], [, right]) => byName(left.node, right.node) || left.index - right.index);
-  found.wasted.sort((left, right) => right.lease.wasted - left.lease.wasted);
   found.room = [...room].sort(([left], [right]) => byName(left, right));
   return found;
 }
 
-/** The leases of a card that a filter selects, with their places. */
-function heldOf(id: string, card: Card, filter: Filter): Held[] {
-  const found = (card.leases ?? []).map((lease) => ({ id, card, profile: "", lease }));
-  for (const { profile, leases } of card.tiles ?? []) {
-    for (const lease of leases ?? []) found.push({ id, card, profile, lease });
+/** The first `most` items by a value, the largest first; cheaper than to sort thousands for a few. */
+export function largest<T>(items: T[], most: number, value: (item: T) => number): T[] {
+  const kept: { item: T; value: number }[] = [];
+  for (const item of items) {
+    const own = value(item);
+    const last = kept[kept.length - 1];
+    if (kept.length === most && last && own <= last.value) continue;
+    let at = kept.length;
+    while (at > 0 && (kept[at - 1]?.value ?? 0) < own) at -= 1;
+    kept.splice(at, 0, { item, value: own });
+    if (kept.length > most) kept.pop();
   }
-  if (filter.empty) return found;
-  const chosen = new Set(filter.leases(card));
-  return found.filter(({ lease }) => chosen.has(lease));
+  return kept.map(({ item }) => item);
 }

@@ -24,13 +24,15 @@ async function explain(pod: Waiting): Promise<Explanation> {
 }
 
 export function WaitingPods({ pods, filtered }: { pods: Waiting[]; filtered: boolean }) {
-  const items = pods.map((pod) => <WaitingPod key={`${pod.namespace}/${pod.pod}`} pod={pod} />);
+  const draw = (most: number) =>
+    pods.slice(0, most).map((pod) => <WaitingPod key={`${pod.namespace}/${pod.pod}`} pod={pod} />);
   return (
     <Panel
       filtered={filtered}
       title="Waiting"
       id="waiting"
-      items={items}
+      size={pods.length}
+      draw={draw}
       empty="No pod waits for cards."
       first={4}
       note="oldest first"

@@ -19,7 +19,7 @@ export function gibOf(value: number | undefined, whole: number | undefined): str
 }
 
 export function watts(value: number | undefined): string {
-  return value === undefined ? ABSENT : `${Math.round(value).toLocaleString("en")} W`;
+  return value === undefined ? ABSENT : `${integer(value)} W`;
 }
 
 export function celsius(value: number | undefined): string {
@@ -37,12 +37,25 @@ export function age(seconds: number): string {
   return `${whole} s`;
 }
 
-export function count(number: number, noun: string): string {
-  return `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
+const integers = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const decimals = new Intl.NumberFormat("en", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
+
+export function integer(value: number): string {
+  return integers.format(value);
 }
 
+export function decimal(value: number): string {
+  return decimals.format(value);
+}
+
+export function count(number: number, noun: string): string {
+  return `${integer(number)} ${noun}${number === 1 ? "" : "s"}`;
+}
+
+const order = new Intl.Collator("en", { numeric: true });
+
 export function byName(left: string, right: string): number {
-  return left.localeCompare(right, "en", { numeric: true });
+  return order.compare(left, right);
 }
 
 /** States of leases in words. */
