@@ -7,7 +7,7 @@ TOOLS := kubectl docker-registry skopeo prometheus promtool chromium
 # The tests start some hundred processes: each finds its modules compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo check test lint types page pictures layers fast unit soak bench lock fmt clean
+.PHONY: help demo check test lint types page pictures docs layers fast unit soak bench lock fmt clean
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-8s %s\n", $$1, $$2}' Makefile
 
@@ -45,12 +45,17 @@ page:  ## the live page: lint, types, and that its built files are those of its 
 
 # Those that pages show; all of them are below .venv/pictures.
 PICTURES := live-page-1280-light live-page-390-dark live-page-waiting-768-light live-page-cards-light
-pictures: $(VENV)/.dev  ## the pictures of the live page in docs/, made anew by its tests
+pictures: $(VENV)/.dev  ## the pictures in docs/: those of the live page, made anew by its tests, and diagrams
 	@scripts/need-debian $(VENV)/tools chromium
+	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" $(BIN)/python -m website.diagrams.draw
 	@mkdir -p $(VENV)/pictures
 	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" TESSERA_PICTURES=$(VENV)/pictures $(BIN)/pytest -q tests/dashboard/browser/test_stories.py
 	@cp $(PICTURES:%=$(VENV)/pictures/%.png) docs/pictures/
 	@cat src/tessera/dashboard/assets/* tests/dashboard/browser/scene.py | sha256sum | cut -d' ' -f1 > docs/pictures/live-page.sha256
+
+docs: $(VENV)/.dev  ## the documentation as a site that needs no network, in .venv/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --config-file website/mkdocs.yml --site-dir ../$(VENV)/site
+	@echo "docs: open $(CURDIR)/$(VENV)/site/index.html"
 
 layers: $(VENV)/.dev
 	@$(BIN)/lint-imports

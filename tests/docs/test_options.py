@@ -21,6 +21,8 @@ FOREIGN = {
     "--role": "kubectl create rolebinding",
     "--group": "kubectl create rolebinding",
     "--make-rshared": "mount",
+    "--default-runtime": "k3s",
+    "--overwrite": "kubectl label",
     "--register-with-taints": "kubelet",
     "--metric-labels-allowlist": "kube-state-metrics",
     "--dist": "pytest",

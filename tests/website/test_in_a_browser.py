@@ -1,0 +1,59 @@
+"""The site in a real browser that opens it from files: the search works, and nothing is asked of a network."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+CHROMIUM = shutil.which("chromium")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium on this machine")
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+        with playwright.chromium.launch(executable_path=CHROMIUM, args=arguments) as found:
+            yield found
+
+
+def open_page(browser: Browser, site: Path, name: str) -> tuple[Page, list[str], list[str]]:
+    """A page; with the addresses that it asks for, and the errors of its scripts."""
+    page, asked, errors = browser.new_page(), list[str](), list[str]()
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto((site / name).as_uri())
+    return page, asked, errors
+
+
+@pytest.mark.parametrize("name", ["index.html", "how-it-works.html", "see-it.html", "decisions/index.html"])
+def test_a_page_from_a_file_asks_for_files_only(browser: Browser, site: Path, name: str) -> None:
+    page, asked, errors = open_page(browser, site, name)
+    page.wait_for_load_state("networkidle")
+    assert [each for each in asked if not each.startswith(("file:", "data:", "blob:"))] == []
+    assert errors == []
+
+
+def test_the_search_works_without_a_server(browser: Browser, site: Path) -> None:
+    page, asked, errors = open_page(browser, site, "index.html")
+    page.locator("input.md-search__input").focus()
+    page.keyboard.type("all-balanced")
+    first = page.locator(".md-search-result__item a").first
+    first.wait_for(state="attached", timeout=60_000)
+    assert "sharing.html" in {
+        (link.get_attribute("href") or "").partition("?")[0].rpartition("/")[2].partition("#")[0]
+        for link in page.locator(".md-search-result__item a").all()
+    }
+    assert [each for each in asked if not each.startswith(("file:", "data:", "blob:"))] == []
+    assert errors == []
+
+
+def test_a_diagram_is_a_picture_that_is_shown(browser: Browser, site: Path) -> None:
+    page, _, _ = open_page(browser, site, "how-it-works.html")
+    widths = page.locator("img.diagram").evaluate_all("images => images.map(image => image.naturalWidth)")
+    assert len(widths) == 2
+    assert all(width > 100 for width in widths)

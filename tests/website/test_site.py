@@ -1,0 +1,141 @@
+"""The site builds offline, each link and anchor on it leads somewhere, and no page loads anything from elsewhere."""
+
+import functools
+import json
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from website.diagrams.blocks import FOLDER, blocks, missing_pictures, picture_name
+from website.hooks import slugify
+from website.navigation import fill_navigation
+from website.sources import Sources
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+#: Attributes by which a page loads something at once, by element; a plain link loads nothing.
+LOADED = {"img": "src", "script": "src", "iframe": "src", "link": "href", "source": "src", "form": "action"}
+
+
+class PageParts(HTMLParser):
+    """What a page loads, where its links lead, and its anchors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.links: list[str] = []
+        self.anchors: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = {name: value or "" for name, value in attrs}
+        self.anchors |= {found[name] for name in ("id", "name") if name in found}
+        if tag in LOADED and LOADED[tag] in found:
+            self.loads.append(found[LOADED[tag]])
+        if tag == "a" and "href" in found:
+            self.links.append(found["href"])
+
+
+@functools.cache
+def parts(page: Path) -> PageParts:
+    found = PageParts()
+    found.feed(page.read_text(encoding="utf-8"))
+    return found
+
+
+def pages(site: Path) -> list[Path]:
+    return sorted(site.rglob("*.html"))
+
+
+def test_every_page_of_the_documentation_is_on_it(site: Path) -> None:
+    for page in DOCS.rglob("*.md"):
+        built = page.relative_to(DOCS).with_suffix(".html")
+        name = built.with_name("index.html") if built.name == "README.html" else built
+        assert (site / name).is_file(), name
+    assert (site / "index.html").is_file()
+    assert (site / "contributing.html").is_file()
+
+
+def test_nothing_is_loaded_from_another_host(site: Path) -> None:
+    for page in pages(site):
+        foreign = [each for each in parts(page).loads if urlsplit(each).netloc or each.startswith("//")]
+        assert foreign == [], page
+        inline = re.findall(r"<style[^>]*>.*?</style>|style=\"[^\"]*\"", page.read_text(encoding="utf-8"), re.DOTALL)
+        assert not any("//" in each for each in inline), page
+    for sheet in site.rglob("*.css"):
+        pairs = re.findall(r"url\(([^)]*)\)|@import ([^;]*)", sheet.read_text(encoding="utf-8"))
+        loaded = [each.lstrip("\"'") for pair in pairs for each in pair if each]
+        assert [each for each in loaded if "//" in each and not each.startswith("data:")] == [], sheet
+
+
+def test_every_link_leads_somewhere(site: Path) -> None:
+    for page in pages(site):
+        if page.name != "404.html":
+            assert list(broken(site, page)) == [], page
+
+
+def broken(site: Path, page: Path) -> Iterator[str]:
+    for link in {*parts(page).links, *parts(page).loads}:
+        target = urlsplit(link)
+        if target.scheme in {"http", "https", "mailto", "data"}:
+            continue
+        path = (page.parent / unquote(target.path)).resolve() if target.path else page
+        path = path / "index.html" if path.is_dir() else path
+        anchor = unquote(target.fragment)
+        missing = not path.is_relative_to(site) or not path.is_file()
+        if missing or (anchor and path.suffix == ".html" and anchor not in parts(path).anchors):
+            yield link
+
+
+def test_its_search_knows_the_pages_without_a_server(site: Path) -> None:
+    script = (site / "search" / "search_index.js").read_text(encoding="utf-8")
+    index = json.loads(script.removeprefix("var __index = "))
+    locations = {each["location"].partition("#")[0] for each in index["docs"]}
+    assert {"install.html", "sharing.html", "decisions/index.html"} <= locations
+    assert not any(each.startswith("source/") for each in locations)
+
+
+def test_every_diagram_has_its_picture_and_no_picture_is_left_over() -> None:
+    assert list(missing_pictures(DOCS)) == [], "run make pictures"
+    drawn = {picture_name(block) for page in DOCS.rglob("*.md") for block in blocks(page.read_text(encoding="utf-8"))}
+    assert {path.name for path in (DOCS / FOLDER).glob("diagram-*.svg")} == drawn
+
+
+def test_a_page_that_nobody_placed_comes_at_the_end(tmp_path: Path) -> None:
+    (tmp_path / "more").mkdir()
+    for name in ("a.md", "b.md", "more/README.md", "more/c.md"):
+        (tmp_path / name).write_text("# x\n", encoding="utf-8")
+    assert fill_navigation([{"A": "a.md"}, {"Folder": "more/"}], tmp_path) == [
+        {"A": "a.md"},
+        {"Folder": ["more/README.md", "more/c.md"]},
+        {"More": ["b.md"]},
+    ]
+
+
+def test_a_link_out_of_the_pages_leads_to_a_page_with_the_file() -> None:
+    sources = Sources(ROOT)
+    text = "[rules](../deploy/rbac.yaml), [all](../examples/kueue), [top](../README.md#test-it), `[no](link)`"
+    assert sources.rewrite(text, "docs/decisions/../security.md", "security.md").startswith(
+        "[rules](source/deploy/rbac.yaml.md), [all](source/examples/kueue/README.md), [top](index.md#test-it)"
+    )
+    assert "kind: ServiceAccount" in sources.pages["source/deploy/rbac.yaml.md"]
+    assert "(queues.yaml.md)" in sources.pages["source/examples/kueue/README.md"]
+
+
+def test_code_is_not_rewritten() -> None:
+    text = "```\n[a](../b.md)\n```\n"
+    assert Sources(ROOT).rewrite(text, "docs/x.md", "x.md") == text
+
+
+@pytest.mark.parametrize(
+    ("heading", "anchor"),
+    [
+        ("Try it on a cluster without GPUs (kind, k3s)", "try-it-on-a-cluster-without-gpus-kind-k3s"),
+        ("NVIDIA's operator", "nvidias-operator"),
+        ("A -- B", "a----b"),
+    ],
+)
+def test_anchors_are_those_of_github(heading: str, anchor: str) -> None:
+    assert slugify(heading, "-") == anchor
