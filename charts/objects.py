@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from charts.holes import block, hole, write
-from tessera.api.names import DEVICE_ACCESS_POLICY
+from tessera.api.names import DEVICE_ACCESS_POLICY, INSTASLICE_NAMESPACE
 from tessera.cli.install.manifests import (
     AGENT,
     BINDING_KIND,
@@ -130,7 +130,8 @@ def _changed(manifest: Manifest) -> Manifest:
         labels[block(f'include "tessera.podSecurity" (list . "{labels.pop(POD_SECURITY_LABEL)}")')] = None
     if kind in {"PodMonitor", "PrometheusRule"}:
         labels[block('include "tessera.extra" .Values.tessera.monitoring.labels')] = None
-    if kind == "CustomResourceDefinition":
+    # Users' pods may be in instaslice-system; the Job of templates/removal.yaml deletes it if nothing is.
+    if kind == "CustomResourceDefinition" or (kind, name) == ("Namespace", INSTASLICE_NAMESPACE):
         metadata["annotations"] = {**metadata.get("annotations", {}), **_KEEP}
     if name in WORKLOADS and kind in {"Deployment", "DaemonSet"}:
         _change_workload(changed, WORKLOADS[name])

@@ -89,6 +89,12 @@ def _own() -> Schema:
                 }
             ),
             "crds": _closed({"install": {"type": "boolean"}}),
+            "removal": _closed(
+                {
+                    **{key: {"type": "boolean"} for key in ("hook", "keepSlices", "force")},
+                    "timeoutSeconds": {"type": "integer", "minimum": 0, "maximum": 86400},
+                }
+            ),
             "criticalPodsQuota": {"type": "boolean"},
             "drivers": {"enum": ["auto", "install", "host"]},
             "driverPullSecrets": _NAMES,

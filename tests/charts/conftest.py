@@ -59,9 +59,10 @@ def install(folder: Path, *arguments: str, values: Mapping[str, Any] | None = No
     return list(yaml.load_all(done.stdout, yaml.CSafeLoader))
 
 
-def is_hook(manifest: Manifest) -> bool:
-    """True for an object that Helm makes for a moment, beside the objects of the release."""
-    return "helm.sh/hook" in manifest["metadata"].get("annotations", {})
+def is_hook(manifest: Manifest, event: str = "") -> bool:
+    """True for an object that Helm makes for a moment beside those of the release; only at one event if it is given."""
+    events = manifest["metadata"].get("annotations", {}).get("helm.sh/hook", "")
+    return event in events.split(",") if event else bool(events)
 
 
 def by_name(objects: Sequence[Manifest]) -> dict[Key, Manifest]:

@@ -184,7 +184,7 @@ def test_both_make_the_same_objects(case: str, helm: Helm, tmp_path: Path) -> No
 def test_the_job_applies_the_same_driver_objects(case: str, helm: Helm, tmp_path: Path) -> None:
     nvidia, own, arguments = CASES[case]
     rendered = helm.template({**(nvidia or {}), "tessera": own}, "kube-system")
-    hooks = {each["kind"]: each for each in rendered if is_hook(each)}
+    hooks = {each["kind"]: each for each in rendered if is_hook(each, "post-install")}
     wanted = [each for each in install(tmp_path, *arguments, values=nvidia) if each["kind"] in BY_JOB]
     if not hooks:
         assert not wanted

@@ -17,6 +17,7 @@ FOREIGN = {
     "--prefix": "kubectl logs",
     "--duration": "kubectl create token",
     "--ignore-not-found": "kubectl delete",
+    "--no-hooks": "helm uninstall",
     "--clusterrole": "kubectl create rolebinding",
     "--role": "kubectl create rolebinding",
     "--group": "kubectl create rolebinding",

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from charts.files import FOLDER
+from tests.support.helm_program import HELM
 from tests.support.running_lab import RunningLab
 
 #: Kinds in which Tessera could leave something, besides Nodes.
@@ -126,3 +128,45 @@ def test_a_missing_right_stops_it_and_another_account_continues(
     installed.kubectl("delete", "serviceaccount", "weak")
     installed.tessera("uninstall", "--yes")
     assert inventory(installed) == bare
+
+
+def helm(cluster: RunningLab, *arguments: str) -> str:
+    done = cluster.run(HELM, *arguments, "--namespace", "kube-system")
+    assert done.returncode == 0, f"helm {' '.join(arguments)}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture
+def release(cluster: RunningLab, bare: Mapping[str, Any]) -> RunningLab:
+    """The lab with a release of the chart, with drivers by a ClusterPolicy."""
+    assert bare
+    helm(cluster, "install", "tessera", str(FOLDER), "--set", "tessera.drivers=install")
+    cluster.eventually(lambda: all(offers(node) for node in cluster.get("nodes")["items"]))
+    return cluster
+
+
+def test_helm_uninstall_leaves_only_the_definitions(release: RunningLab, bare: Mapping[str, Any]) -> None:
+    release.kubectl("apply", "-f", "-", manifest=RunningLab.pod("runs", {"nvidia.com/mig-3g.20gb": 1}))
+    release.kubectl("wait", "pod/runs", "--for=condition=Ready", "--timeout=120s")
+    refused = release.tessera("uninstall", "--yes", fails=True)
+    assert 'Helm installed Tessera as release "tessera"; run: helm uninstall tessera -n kube-system' in refused
+    assert release.get("clusterpolicies")["items"]
+    helm(release, "uninstall", "tessera")
+    found = inventory(release)
+    kept = {each for each in found if each.startswith("CustomResourceDefinition")}
+    assert {name: each for name, each in found.items() if name not in kept} == dict(bare)
+    assert len(kept) == 3
+    assert release.get("pod", "runs")["status"]["phase"] == "Running"
+    release.kubectl("delete", "pod", "runs", "--now")
+    release.kubectl("delete", "crd", "instaslices.inference.redhat.com", "clusterpolicies.nvidia.com")
+    release.kubectl("delete", "crd", "nvidiadrivers.nvidia.com")
+
+
+def test_helm_uninstall_keeps_what_users_have_beside_instaslices(release: RunningLab, bare: Mapping[str, Any]) -> None:
+    pod = RunningLab.pod("mine", {})
+    release.kubectl("apply", "-n", "instaslice-system", "-f", "-", manifest=pod)
+    helm(release, "uninstall", "tessera")
+    assert release.get("pod", "mine", "-n", "instaslice-system")
+    release.kubectl("delete", "pod", "mine", "-n", "instaslice-system", "--now")
+    release.tessera("uninstall", "--yes")
+    assert inventory(release) == bare

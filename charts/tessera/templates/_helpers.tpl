@@ -113,11 +113,20 @@ volumes: [{name: registry-ca, configMap: {name: tessera-registry-ca}}]
 
 {{- /* Labels and annotations of an object that Helm makes after an installation or upgrade, and removes when done. */ -}}
 {{- define "tessera.hook" -}}
+{{- include "tessera.hook.metadata" (list (index . 0) (index . 1) "post-install,post-upgrade") }}
+{{- end -}}
+
+{{- /* The same of an object that exists only while the release is removed. */ -}}
+{{- define "tessera.removal.hook" -}}
+{{- include "tessera.hook.metadata" (list (index . 0) (index . 1) "pre-delete") }}
+{{- end -}}
+
+{{- define "tessera.hook.metadata" -}}
 labels:
   app.kubernetes.io/part-of: tessera
   {{- include "tessera.labels" (index . 0) | nindent 2 }}
 annotations:
-  helm.sh/hook: post-install,post-upgrade
+  helm.sh/hook: {{ index . 2 }}
   helm.sh/hook-weight: {{ index . 1 | quote }}
   helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end -}}

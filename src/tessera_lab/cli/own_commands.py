@@ -9,6 +9,7 @@ from tessera.cli import agent, controller, dashboard, webhook
 from tessera.cli.install import operator
 from tessera.cli.install.drivers import apply_choice, parse_choice
 from tessera.cli.install.operator_process import Operator
+from tessera.cli.uninstall.command import has_left, parse_removal, report_removal
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera_lab.installation.install import OperatorSeat, TesseraCommands
@@ -23,7 +24,23 @@ def own_commands() -> TesseraCommands:
         dashboard=dashboard.parse_options,
         driver=_run_driver,
         operator=_run_operator,
+        uninstall=_run_removal,
     )
+
+
+async def _run_removal(arguments: Sequence[str], client: Client, clock: Clock, log: Callable[[str], None]) -> None:
+    """Runs ``tessera uninstall``.
+
+    Raises:
+        SystemExit: something stays that should go; the log has the reason.
+    """
+    try:
+        results = await report_removal(client, clock, parse_removal(arguments), log)
+    except (click.ClickException, OSError) as error:
+        log(f"error: {error}")
+        raise SystemExit(1) from error
+    if has_left(results):
+        raise SystemExit(1)
 
 
 async def _run_operator(

@@ -92,6 +92,7 @@ class TesseraCommands(msgspec.Struct, frozen=True):
         dashboard: parser of ``tessera dashboard --in-cluster``.
         driver: runs ``tessera driver apply``.
         operator: runs ``tessera operator``.
+        uninstall: runs ``tessera uninstall --from-hook``.
     """
 
     agent: Parsed
@@ -100,6 +101,7 @@ class TesseraCommands(msgspec.Struct, frozen=True):
     dashboard: Parsed
     driver: Runs
     operator: RunsOperator
+    uninstall: Runs
 
 
 def build_entrypoint(commands: TesseraCommands) -> "Callable[[SimulatedCluster], Entrypoint]":
@@ -127,6 +129,8 @@ def build_entrypoint(commands: TesseraCommands) -> "Callable[[SimulatedCluster],
                         await _dashboard(commands.dashboard(context.argv[2:], context.env), context, client, rng)
                     case "driver":
                         await commands.driver(context.argv[2:], client, context.clock, context.log)
+                    case "uninstall":
+                        await commands.uninstall(context.argv[2:], client, context.clock, context.log)
                     case "operator":
                         seat = OperatorSeat(context.clock, rng, context.pod.ip if _listens(context) else None)
                         await commands.operator(context.argv[2:], context.env, seat, client)

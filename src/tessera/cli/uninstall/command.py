@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from tessera.text import count_noun
 if TYPE_CHECKING:
     from tessera.cli.uninstall.removal import RemovalOptions
     from tessera.cli.uninstall.results import Result
+    from tessera.clock import Clock
     from tessera.kube.client.client import Client
 
 #: Field manager of the removal's writes. It begins as those of Tessera's processes, so its own fields go as well.
@@ -80,9 +81,17 @@ def command(
       tessera uninstall --keep-slices --yes
       tessera uninstall --yes -o json > removed.json
     """
+    options = _options(keep_slices, keep_crds, force, timeout, from_hook, dry_run)
+    may_ask = not (yes or dry_run or from_hook)
+    return asyncio.run(_uninstall(options, kubeconfig, context, may_ask=may_ask, as_json=output == "json"))
+
+
+def _options(  # noqa: PLR0917 - the command's options in their order
+    keep_slices: bool, keep_crds: bool, force: bool, timeout: int, from_hook: bool, dry_run: bool
+) -> "RemovalOptions":
     from tessera.cli.uninstall.removal import RemovalOptions
 
-    options = RemovalOptions(
+    return RemovalOptions(
         keep_slices=keep_slices,
         keep_crds=keep_crds,
         force=force,
@@ -90,44 +99,73 @@ def command(
         from_hook=from_hook,
         dry=dry_run,
     )
-    may_ask = not (yes or dry_run or from_hook)
-    return asyncio.run(_uninstall(options, kubeconfig, context, may_ask=may_ask, as_json=output == "json"))
+
+
+def parse_removal(arguments: Sequence[str]) -> "RemovalOptions":
+    """The options for the arguments of a container."""
+    values = dict(command.make_context("uninstall", list(arguments)).params)
+    names = ("keep_slices", "keep_crds", "force", "timeout", "from_hook", "dry_run")
+    return _options(*(values[name] for name in names))
 
 
 async def _uninstall(
     options: "RemovalOptions", kubeconfig: Path | None, context: str | None, *, may_ask: bool, as_json: bool
 ) -> int:
-    from tessera.cli.uninstall.removal import remove_all
-    from tessera.cli.uninstall.results import Left, Unfinished
     from tessera.clock import SystemClock
-    from tessera.kube.client.errors import Forbidden
 
-    results: list[Result] = []
     async with connect(COMPONENT, kubeconfig, context) as client:
         if not options.from_hook:
             await _refuse_owned(client)
         if may_ask:
             _confirm()
-        try:
-            async for each in remove_all(client, SystemClock(), options):
-                results.append(each)
-                if not as_json:
-                    say(*lines(each, dry=options.dry))
-        except Unfinished as unfinished:
-            results += unfinished.left
-            if not as_json:
-                say(*(line for each in unfinished.left for line in lines(each, dry=options.dry)))
-        except Forbidden as error:
-            raise CommandError(
-                " ".join(str(error).split()),
-                "error: the removal stopped there; run the command again with an account that has this right",
-            ) from error
-    left = [each for each in results if isinstance(each, Left)]
+        results = await report_removal(client, SystemClock(), options, (lambda _: None) if as_json else say)
     if as_json:
+        from tessera.cli.uninstall.results import Left
+
+        left = [each for each in results if isinstance(each, Left)]
         say_json({"removed": [each for each in results if not isinstance(each, Left)], "left": left})
-    else:
-        say(summary(results, dry=options.dry))
-    return int(bool(left))
+    return int(has_left(results))
+
+
+async def report_removal(
+    client: "Client", clock: "Clock", options: "RemovalOptions", report: Callable[[str], object]
+) -> "list[Result]":
+    """Removes Tessera; reports each thing when it is done, and a summary.
+
+    Raises:
+        CommandError: a right is missing.
+    """
+    from tessera.cli.uninstall.removal import remove_all
+    from tessera.cli.uninstall.results import Unfinished
+    from tessera.kube.client.errors import Forbidden
+
+    results: list[Result] = []
+
+    def note(result: "Result") -> None:
+        results.append(result)
+        for line in lines(result, dry=options.dry):
+            report(line)
+
+    try:
+        async for each in remove_all(client, clock, options):
+            note(each)
+    except Unfinished as unfinished:
+        for stays in unfinished.left:
+            note(stays)
+    except Forbidden as error:
+        raise CommandError(
+            " ".join(str(error).split()),
+            "error: the removal stopped there; run the command again with an account that has this right",
+        ) from error
+    report(summary(results, dry=options.dry))
+    return results
+
+
+def has_left(results: "Sequence[Result]") -> bool:
+    """True if something stays that should go."""
+    from tessera.cli.uninstall.results import Left
+
+    return any(isinstance(each, Left) for each in results)
 
 
 def lines(result: "Result", *, dry: bool) -> Iterator[str]:
@@ -141,7 +179,7 @@ def lines(result: "Result", *, dry: bool) -> Iterator[str]:
     yield from (f"  {note}" for note in result.notes)
 
 
-def summary(results: "list[Result]", *, dry: bool) -> str:
+def summary(results: "Sequence[Result]", *, dry: bool) -> str:
     """The last line."""
     from tessera.cli.uninstall.results import Left
 

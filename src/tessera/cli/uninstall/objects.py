@@ -8,7 +8,7 @@
 - Definitions go last, since their objects go with them.
 """
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -52,9 +52,11 @@ _LABELLED = (
 )
 _ROLES = (("rbac.authorization.k8s.io/v1", "RoleBinding"), ("rbac.authorization.k8s.io/v1", "Role"))
 #: Kinds that Tessera's processes make in their namespace.
-_MADE = (CONFIGMAPS, SECRETS, LEASES, JOBS, PODS)
+_MADE = (CONFIGMAPS, LEASES, JOBS, PODS)
+#: The Secret that the webhook makes. It has a fixed name, so nobody needs the right to list Secrets.
+_CERTIFICATE = "tessera-webhook-cert"
 #: Kinds by which a namespace has something of users in it.
-_OF_USERS = (PODS, SERVICES, PERSISTENT_VOLUME_CLAIMS, CONFIGMAPS, SECRETS)
+_OF_USERS = (PODS, SERVICES, PERSISTENT_VOLUME_CLAIMS, CONFIGMAPS)
 #: ConfigMaps that every namespace has.
 _EVERYWHERE = frozenset({"kube-root-ca.crt", "openshift-service-ca.crt"})
 
@@ -116,9 +118,9 @@ async def delete_objects(client: Client, *, drivers_stay: bool, own: bool, dry: 
                 continue
             if done := await delete_object(client, each, dry=dry):
                 yield done
-        async for resource, metadata in driver_objects(client):
-            if done := await delete_object(client, InstalledObject(resource, metadata["name"]), dry=dry):
-                yield done
+    async for resource, metadata in driver_objects(client):
+        if done := await delete_object(client, InstalledObject(resource, metadata["name"]), dry=dry):
+            yield done
     for item in await list_objects(client, INSTASLICES.as_dicts()):
         metadata = item["metadata"]
         found = InstalledObject(INSTASLICES.as_dicts(), metadata["name"], metadata["namespace"])
@@ -154,6 +156,9 @@ async def _listed(client: Client) -> AsyncIterator[InstalledObject]:
 
 async def delete_made_objects(client: Client, *, dry: bool) -> AsyncIterator[Result]:
     """Deletes what Tessera's processes made in their namespace, where the namespace itself stays."""
+    certificate = InstalledObject(SECRETS.as_dicts(), _CERTIFICATE, SYSTEM_NAMESPACE)
+    if done := await delete_object(client, certificate, dry=dry):
+        yield done
     for resource in _MADE:
         dicts = resource.as_dicts()
         for item in (await client.list(dicts, SYSTEM_NAMESPACE)).items:
@@ -172,7 +177,8 @@ async def delete_made_objects(client: Client, *, dry: bool) -> AsyncIterator[Res
 def _is_made(item: Mapping[str, Any]) -> bool:
     """True if a process of Tessera made an object, and no other client changed it."""
     owners = {str(each.get("manager", "")) for each in item["metadata"].get("managedFields") or ()}
-    return bool(owners) and all(each.startswith((OURS, "kube-")) for each in owners)
+    ours = any(each.startswith(OURS) for each in owners)
+    return ours and all(each.startswith((OURS, "kube-")) for each in owners)
 
 
 async def delete_namespaces(client: Client, *, drivers_stay: bool, own: bool, dry: bool) -> AsyncIterator[Result]:
@@ -181,9 +187,8 @@ async def delete_namespaces(client: Client, *, drivers_stay: bool, own: bool, dr
         async for each in delete_made_objects(client, dry=dry):
             yield each
     elif await get_object(client, NAMESPACES.as_dicts(), SYSTEM_NAMESPACE, None) is not None:
-        notes = tuple(
-            [f"with {each}, which Tessera did not make" async for each in _of_users(client, SYSTEM_NAMESPACE)]
-        )
+        others = [each async for each in _of_users(client, SYSTEM_NAMESPACE, (*_OF_USERS, SECRETS))]
+        notes = tuple(f"with {each}, which Tessera did not make" for each in others)
         if done := await delete_object(client, InstalledObject(NAMESPACES.as_dicts(), SYSTEM_NAMESPACE), dry=dry):
             yield Done(done.name, done.result, notes)
     found = await get_object(client, NAMESPACES.as_dicts(), INSTASLICE_NAMESPACE, None)
@@ -196,10 +201,10 @@ async def delete_namespaces(client: Client, *, drivers_stay: bool, own: bool, dr
         yield done
 
 
-async def _of_users(client: Client, namespace: str) -> AsyncIterator[str]:
+async def _of_users(client: Client, namespace: str, kinds: Sequence[Resource[Any]] = _OF_USERS) -> AsyncIterator[str]:
     """Names of things in a namespace that Tessera did not make."""
     named = {(each.resource.kind, each.name) for each in named_objects() if each.namespace == namespace}
-    for resource in _OF_USERS:
+    for resource in kinds:
         for item in (await client.list(resource.as_dicts(), namespace)).items:
             metadata = item["metadata"]
             name = metadata["name"]
