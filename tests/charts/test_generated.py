@@ -19,7 +19,8 @@ def test_no_template_is_left_over() -> None:
         "_settings.tpl",
         "config.yaml",
         "dashboards.yaml",
-        "drivers.yaml", "removal.yaml",
+        "drivers.yaml",
+        "removal.yaml",
         "NOTES.txt",
     }
     templates = {each.name for each in (FOLDER / "templates").iterdir()}
