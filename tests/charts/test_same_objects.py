@@ -1,6 +1,7 @@
-"""The chart makes the objects of ``tessera install``, for each choice that both have."""
+"""The chart, and the OLM bundle, make the objects of ``tessera install``, for each choice that they have."""
 
 import os
+import shlex
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -8,10 +9,14 @@ from typing import Any
 
 import pytest
 import yaml
+from bundle.check.reading import CSV_KIND, read_bundle
+from bundle.files import FOLDER
 from tests.charts.conftest import Helm, by_name, install, is_hook, leaves
 
 from tessera.cli.install.drivers import parse_choice
 from tessera.cli.install.manifests import drivers_in_charge
+from tessera.cli.install.operator_process import operated_objects
+from tessera.cli.install.operator_settings import read_choices
 from tessera.cli.install.settings import read_driver_objects
 
 ROOT = Path(__file__).parents[2]
@@ -178,6 +183,25 @@ def test_both_make_the_same_objects(case: str, helm: Helm, tmp_path: Path) -> No
     assert chart.keys() == command.keys()
     for key, manifest in command.items():
         assert sorted(leaves(chart[key])) == sorted(leaves(manifest)), key
+
+
+#: Cases about the image: the operator installs its own.
+IMAGE_CASES = ("image", "digest")
+
+
+@pytest.mark.parametrize("case", [each for each in CASES if each not in IMAGE_CASES])
+def test_the_bundle_and_its_operator_make_them_too(case: str, tmp_path: Path) -> None:
+    nvidia, _, arguments = CASES[case]
+    placed = ["--namespace", "kube-system"] if nvidia is not None else []
+    settings = {"options": shlex.join([*placed, *arguments])}
+    if nvidia is not None:
+        settings["values.yaml"] = yaml.safe_dump(dict(nvidia))
+    bundled = [dict(each) for each in read_bundle(FOLDER).objects if each["kind"] != CSV_KIND]
+    made = by_name([*bundled, *operated_objects(read_choices(settings, ""))])
+    wanted = by_name(install(tmp_path, *placed, *arguments, values=nvidia))
+    assert made.keys() == wanted.keys()
+    for key, manifest in wanted.items():
+        assert sorted(leaves(made[key])) == sorted(leaves(manifest)), key
 
 
 @pytest.mark.parametrize("case", CASES)

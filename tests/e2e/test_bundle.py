@@ -4,10 +4,12 @@ The names are those of the article on the dynamic accelerator slicer: ``oc new-p
 ``operator-sdk run bundle ... -n instaslice-system``.
 """
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle.files import FOLDER
+from bundle.files import FOLDER, generate
+from bundle.publisher import Publisher
 from tests.support.olm_stand_in import OlmStandIn
 from tests.support.running_lab import RunningLab
 
@@ -72,11 +74,12 @@ def test_every_object_of_deploy_is_there_and_the_webhook_has_its_conditions(clus
 
 @pytest.mark.usefixtures("olm")
 def test_settings_change_the_objects(cluster: RunningLab) -> None:
-    assert policies(cluster) == {"tessera-agent", "tessera-controller", "tessera-webhook"}
+    before = policies(cluster)
+    assert before == {each["metadata"]["name"] for each in install_manifests() if each["kind"] == "NetworkPolicy"}
     options(cluster, "--without network-policies  # the cluster's mesh has its own\n")
     assert cluster.eventually(lambda: not policies(cluster))
     cluster.kubectl("delete", *SETTINGS)
-    assert cluster.eventually(lambda: len(policies(cluster)) == 3)
+    assert cluster.eventually(lambda: policies(cluster) == before)
 
 
 @pytest.mark.usefixtures("olm")
@@ -89,3 +92,24 @@ def test_what_others_delete_or_change_comes_back(cluster: RunningLab) -> None:
 
     assert cluster.eventually(bound)
     cluster.kubectl("delete", *SETTINGS)
+
+
+@pytest.mark.usefixtures("olm")
+def test_another_version_replaces_everything_and_keeps_the_slice(cluster: RunningLab, tmp_path: Path) -> None:
+    before = cluster.get("pod", "vllm", "-n", NAMESPACE)["metadata"]["uid"]
+    slices = cluster.slices("node-1")
+    for name, text in generate(Publisher(version="0.1.1", image="tessera:0.1.1", replaces="tessera.v0.1.0")).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    OlmStandIn(cluster, tmp_path, NAMESPACE).install()
+
+    def image() -> str:
+        spec = cluster.get("daemonset", "tessera-agent", "-n", "tessera-system")["spec"]["template"]["spec"]
+        return str(spec["containers"][0]["image"])
+
+    assert cluster.eventually(lambda: image() == "tessera:0.1.1")
+    cluster.kubectl("rollout", "status", "daemonset/tessera-agent", "-n", "tessera-system", "--timeout=180s")
+    pod = cluster.get("pod", "vllm", "-n", NAMESPACE)
+    assert pod["metadata"]["uid"] == before
+    assert {each["status"] for each in pod["status"]["conditions"] if each["type"] == "Ready"} == {"True"}
+    assert cluster.slices("node-1") == slices
