@@ -40,6 +40,18 @@ def test_pods_are_sorted_by_name_then_by_each_order_in_turn() -> None:
     assert pressed(*"sssss").order == "name"
 
 
+def test_a_dot_and_a_comma_go_through_the_orders_as_in_nvitop() -> None:
+    assert pressed(".").order == "busy"
+    assert pressed(",").order == "wasted"
+    assert pressed(".", ",").order == "name"
+
+
+def test_home_and_end_show_the_first_and_the_last_rows() -> None:
+    view = pressed("end")
+    assert visible_rows(range(20), view, 5) == range(15, 20)
+    assert visible_rows(range(20), pressed("home", view=view), 5) == range(5)
+
+
 def test_cards_have_orders_of_their_own() -> None:
     view = pressed("c")
     assert [row.index for row in view.select_cards(USAGE)] == [0, 1]

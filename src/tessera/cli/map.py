@@ -140,7 +140,7 @@ def picture(found: ClusterMap, chosen: CardFilter, *, colour: bool, summary: boo
         ]
     lines: list[str] = []
     if summary or len(found.nodes) >= _SUMMARY_FROM:
-        lines += draw_summary(summarize(found.nodes), nodes=len(found.nodes), waiting=found.waiting)
+        lines += draw_summary(summarize(found.nodes), nodes=len(found.nodes), waiting=found.waiting, width=width)
     if not summary:
         lines += [*([""] if lines else []), *draw(found.nodes, found.pending, colour=colour, width=width)]
     return [*lines, *(["", "simulated cards"] if found.simulated else [])]

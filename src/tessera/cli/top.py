@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _CARD_HEADER = ("CARD", "MODEL", "BUSY", "MEM GIB", "POWER W", "TEMP C", "SM MHZ", "HELD", "PODS", "THROTTLED BY")
 _POD_HEADER = ("POD", "CONTAINER", "OWNER", "DEVICE", "KIND", "SHARE", "BUSY", "MEM GIB", "STATE", "HELD")
+#: Columns that a narrow terminal does not show, the first one first.
+_CARD_DROPPED = ("SM MHZ", "THROTTLED BY", "TEMP C", "PODS", "MODEL", "HELD")
+_POD_DROPPED = ("CONTAINER", "KIND", "HELD", "OWNER", "SHARE", "DEVICE")
 #: Seconds between two readings: an agent takes a sample every 10 s, and at once when slices or pods change.
 _INTERVAL = 5.0
 #: Keys by the sequences that terminals send for them.
@@ -30,6 +33,10 @@ _SEQUENCES = {
     "\x1b[B": "down",
     "\x1b[5~": "page-up",
     "\x1b[6~": "page-down",
+    "\x1b[H": "home",
+    "\x1b[F": "end",
+    "\x1b[1~": "home",
+    "\x1b[4~": "end",
     "\x1b": "escape",
     "\r": "enter",
     "\n": "enter",
@@ -92,7 +99,7 @@ def command(
     if sort not in view.orders:
         raise click.BadParameter(f"{sort!r} is no order of {by}; orders: {', '.join(view.orders)}", param_hint="--sort")
     live = not once and output == "table" and sys.stdout.isatty() and sys.stdin.isatty()
-    screen = _Screen(view, namespace, nodes)
+    screen = TopScreen(view, namespace, nodes)
     if live:
         asyncio.run(_run_live(screen, interval, kubeconfig, context))
         return
@@ -105,7 +112,7 @@ def command(
     warn_of_failures(usage)
 
 
-class _Screen:
+class TopScreen:
     """Reads the cluster and draws the tables.
 
     Args:
@@ -133,7 +140,7 @@ class _Screen:
 
     def table(self, usage: "Usage", width: int = 0) -> list[str]:
         """The summary and all rows."""
-        from tessera.cli.base.table import table_lines
+        from tessera.cli.base.table import fitting_columns, shorten_first, table_lines
         from tessera.observe.top_view import View
 
         if self.view.view is View.CARDS:
@@ -142,12 +149,21 @@ class _Screen:
                 _CARD_HEADER,
                 range(2, 9),
             )
+            dropped = _CARD_DROPPED
         else:
             cells, header = [_pod_cells(row) for row in self.view.select_leases(usage)], _POD_HEADER
-            numbers = range(5, 8)
-        lines = [_summary(usage)]
+            numbers, dropped = range(5, 8), _POD_DROPPED
+        lines = [_summary(usage, width)]
         if cells:
-            lines += table_lines(header, cells, numbers=frozenset(numbers), width=width)
+            if len(fitting_columns(header, cells, dropped=dropped, width=width)) < len(header):
+                cells = [tuple(row) for row in shorten_first(cells, width)]
+            shown = fitting_columns(header, cells, dropped=dropped, width=width)
+            lines += table_lines(
+                [header[each] for each in shown],
+                [[row[each] for each in shown] for row in cells],
+                numbers=frozenset(at for at, each in enumerate(shown) if each in numbers),
+                width=width,
+            )
         else:
             lines.append("no card answers" if not usage.cards else f"no {self.view.view.value} to show")
         return lines
@@ -162,7 +178,7 @@ class _Screen:
         yield summary[:width]
         yield self._status(usage)[:width]
         if view.shows_help:
-            yield from HELP
+            yield from (line[:width] for line in HELP)
         yield header
         room = max(1, height - 3 - (len(HELP) if view.shows_help else 0))
         yield from visible_rows(rows, view, room)
@@ -177,7 +193,8 @@ class _Screen:
         return "   ".join((*parts, "h: help"))
 
 
-def _summary(usage: "Usage") -> str:
+def _summary(usage: "Usage", width: int) -> str:
+    """The sums; a narrow terminal shows the first of them."""
     from tessera.cli.base.usage import gib_of, percent
     from tessera.text import count_noun
 
@@ -187,14 +204,16 @@ def _summary(usage: "Usage") -> str:
     memory = sum(row.memory or 0.0 for row in cards)
     whole = sum(row.memory_total or 0.0 for row in cards)
     pods = len({row.lease.uid for row in usage.leases})
+    measured = f" of {len(busy)} that measure it" if 0 < len(busy) < len(cards) else ""
     parts = [
+        *(["simulated cards"] if usage.simulated else []),
         f"{count_noun(len(usage.fleet.nodes), 'node')}, {count_noun(len(cards), 'card')}, {count_noun(pods, 'pod')}",
-        f"busy {percent(sum(busy) / len(busy) if busy else None)}",
+        f"busy {percent(sum(busy) / len(busy) if busy else None)}{measured}",
         f"memory {gib_of(memory, whole)} GiB",
         f"power {sum(power):,.0f} W" if power else "power n/a",
     ]
-    if usage.simulated:
-        parts.append("simulated cards")
+    while width and len(parts) > 1 and len("   ".join(parts)) > width:
+        parts.pop()
     return "   ".join(parts)
 
 
@@ -233,12 +252,12 @@ def _pod_cells(row: "LeaseRow") -> tuple[str, ...]:
     )
 
 
-async def _read_once(screen: _Screen, kubeconfig: Path | None, context: str | None) -> "Usage":
+async def _read_once(screen: TopScreen, kubeconfig: Path | None, context: str | None) -> "Usage":
     async with connect("tessera-top", kubeconfig, context) as client:
         return await screen.read(client)
 
 
-async def _run_live(screen: _Screen, interval: float, kubeconfig: Path | None, context: str | None) -> None:
+async def _run_live(screen: TopScreen, interval: float, kubeconfig: Path | None, context: str | None) -> None:
     """Shows the table until the user quits. A cluster that stops answering leaves the last table with a note."""
     async with connect("tessera-top", kubeconfig, context) as client, _keys() as keys:
         usage, note = await screen.read(client), ""

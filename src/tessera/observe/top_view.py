@@ -1,7 +1,8 @@
 """State of the screen of ``tessera top``: order, filter and scrolling, changed by keys. Pure.
 
-Keys: ``c`` cards, ``p`` pods; ``s`` next order, ``r`` reverse; ``/`` filter, Enter keeps it, Escape clears it; arrows,
-``j`` and ``k``, Page Up and Page Down scroll; ``h`` or ``?`` help; ``q`` quits.
+Keys: ``c`` cards, ``p`` pods; ``s`` or ``.`` next order, ``,`` the one before (as in nvitop), ``r`` reverse; ``/``
+filter, Enter keeps it, Escape clears it; arrows, ``j`` and ``k``, Page Up, Page Down, Home and End scroll; ``h`` or
+``?`` help; ``q`` quits.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,12 +24,14 @@ class View(Enum):
     PODS = "pods"
 
 
+#: An offset behind every row; what is shown keeps it in range.
+_LAST = 1 << 30
 #: Order by the place of a row: node and card, or namespace and pod.
 PLACE = "name"
 HELP = (
-    "c  cards            s  next order        /  filter, Escape clears it",
-    "p  pods             r  reverse order     arrows, Page Up, Page Down  scroll",
-    "h  this help        q  quit",
+    "c cards   s or .  next order    /  filter, Escape clears it",
+    "p pods    ,  order before       r  reverse the order",
+    "h help    q  quit    arrows, Page Up/Down, Home, End  scroll",
 )
 
 
@@ -64,7 +67,8 @@ class TopView(msgspec.Struct, kw_only=True):
         """Takes a key press in.
 
         Args:
-            key: a character, or ``up``, ``down``, ``page-up``, ``page-down``, ``enter``, ``escape``, ``backspace``.
+            key: a character, or ``up``, ``down``, ``page-up``, ``page-down``, ``home``, ``end``, ``enter``, ``escape``,
+                ``backspace``.
             page: rows of a page.
         """
         if self.editing:
@@ -82,8 +86,11 @@ class TopView(msgspec.Struct, kw_only=True):
                 self.offset = 0
                 if self.order not in self.orders:
                     self.order = PLACE
-            case "s":
-                self.order = self.orders[(self.orders.index(self.order) + 1) % len(self.orders)]
+            case "s" | "." | ",":
+                step = -1 if key == "," else 1
+                self.order = self.orders[(self.orders.index(self.order) + step) % len(self.orders)]
+            case "home" | "end":
+                self.offset = 0 if key == "home" else _LAST
             case "r":
                 self.reverse = not self.reverse
             case "/":

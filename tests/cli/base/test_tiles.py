@@ -5,9 +5,9 @@ import pytest
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.nodes.usage import CardUsage, LeaseUsage, NodeUsage
-from tessera.cli.base.tiles import draw
+from tessera.cli.base.tiles import draw, draw_summary
 from tessera.explain.card_map import cards_of, pending_nodes
-from tessera.explain.fleet_map import map_fleet
+from tessera.explain.fleet_map import ModelSummary, map_fleet
 from tessera.kube.resources import Node
 
 GPU = "GPU-42db43a1-526e-626d-ff2d-456bf26d9df0"
@@ -153,3 +153,16 @@ def test_every_kind_of_card_fits_the_terminal(width: int) -> None:
     assert "c time slice"[:9] in shown
     assert "not offered" in shown
     assert "a 3g.20gb" in shown
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_the_summary_of_a_fleet_fits_the_terminal(width: int) -> None:
+    room = {f"{size}g.{10 * size}gb": 100 * size for size in (1, 2, 3, 4, 7)}
+    kinds = {"": 300, "whole": 400, "time-slicing": 50, "mig": 50}
+    model = ModelSummary(model="NVIDIA H100 80GB HBM3", cards=800, kinds=kinds, held=400.0, possible=room)
+    lines = list(draw_summary([model], nodes=100, waiting=3, width=width))
+    assert max(map(len, lines)) <= width
+    words = " ".join(" ".join(lines).split())
+    assert "100 nodes, 800 cards, 3 pods waiting for cards" in words
+    assert "50% held" in words
+    assert "700 x 7g.70gb (each alone)" in words

@@ -9,6 +9,34 @@ from tessera.text import one_line
 
 #: Columns between two cells.
 _GAP = "  "
+#: Characters of a name that stay in a narrow terminal.
+_SHORTEST = 16
+
+
+def fitting_columns(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, dropped: Sequence[str], width: int
+) -> list[int]:
+    """The numbers of the columns that fit a terminal.
+
+    Args:
+        header: titles of the columns.
+        rows: the cells.
+        dropped: titles of columns that may be left out, the first one first.
+        width: columns of the terminal; 0 for no limit.
+    """
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    found = list(range(len(header)))
+    for title in dropped:
+        if not width or sum(widths[each] for each in found) + len(_GAP) * (len(found) - 1) <= width:
+            break
+        found.remove(header.index(title))
+    return found
+
+
+def shorten_first(rows: Sequence[Sequence[str]], width: int) -> Sequence[Sequence[str]]:
+    """The rows with names in the first column that take at most a third of a terminal; 0 shortens none."""
+    room = max(_SHORTEST, width // 3)
+    return [(one_line(row[0], room), *row[1:]) for row in rows] if width else rows
 
 
 def table_lines(

@@ -5,6 +5,7 @@ columns, and narrower ones down to 60. A label that does not fit its tile is cut
 full. Names are escaped here, before they are measured and coloured.
 """
 
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tessera.explain.card_map import CardHolder, MappedCard, NodeCards, PendingNode, Tile
@@ -64,16 +65,25 @@ def draw(
         yield f"  see tessera why node/{one_line(each.node)}"
 
 
-def draw_summary(models: Sequence[ModelSummary], *, nodes: int, waiting: int | None) -> Iterator[str]:
-    """A line for each model, and the number of pods that wait (None if they may not be read)."""
+def draw_summary(
+    models: Sequence[ModelSummary], *, nodes: int, waiting: int | None, width: int = WIDTH
+) -> Iterator[str]:
+    """Lines for each model, and the number of pods that wait (None if they may not be read)."""
     cards = sum(each.cards for each in models)
     wait = "" if waiting is None else f", {count_noun(waiting, 'pod')} waiting for cards"
     yield f"{count_noun(nodes, 'node')}, {count_noun(cards, 'card')}{wait}"
     for each in models:
         kinds = ", ".join(f"{count} {KINDS[kind]}" for kind, count in sorted(each.kinds.items()))
-        yield f"  {each.cards} x {one_line(each.model)}: {kinds}; {each.held / each.cards:.0%} held"
+        yield from _wrap(f"  {each.cards} x {one_line(each.model)}: {kinds}; {each.held / each.cards:.0%} held", width)
         room = ", ".join(f"{number} x {one_line(name)}" for name, number in each.possible.items())
-        yield f"      room for {room or 'nothing'}{' (each alone)' if len(each.possible) > 1 else ''}"
+        alone = " (each alone)" if len(each.possible) > 1 else ""
+        yield from _wrap(f"      room for {room or 'nothing'}{alone}", width)
+
+
+def _wrap(line: str, width: int) -> list[str]:
+    """The line on as many lines as it needs, with its indent."""
+    indent = " " * (len(line) - len(line.lstrip()))
+    return textwrap.wrap(line, width, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
 
 
 def _draw_node(node: NodeCards, *, colour: bool, width: int) -> Iterator[str]:
