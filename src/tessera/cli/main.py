@@ -4,6 +4,7 @@ A command's module is imported when it runs or when its own help is shown, never
 loads Python and click, nothing else. Exit codes are kubectl's: 0, or 1 with one line on standard error.
 """
 
+import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -51,7 +52,11 @@ COMMANDS: Table = {
     "wait-for": ("tessera.cli.wait_for", "Wait on a node until its driver, toolkit or cards are ready."),
     "debug": ("tessera.cli.debug", "Fetch the decisions of a process, and replay them."),
     "validate": ("tessera.cli.validate", "Run a small CUDA program on every card of this node."),
+    "completion": ("tessera.cli.completion", "Print the script that completes commands in a shell or in kubectl."),
 }
+
+#: The variable by which a shell's script asks for words (tessera.cli.completion).
+_COMPLETE = "_TESSERA_COMPLETE"
 
 EPILOG = """\b
 Try it without a GPU or a cluster:
@@ -99,8 +104,12 @@ def main(args: Sequence[str] | None = None) -> int:
     tolerate_any_encoding()
     # Not pathlib, whose import is a part of what starting costs.
     name = "kubectl tessera" if os.path.basename(sys.argv[0]).startswith("kubectl-") else "tessera"  # noqa: PTH119
+    if _COMPLETE in os.environ:
+        importlib.import_module("tessera.cli.completion")  # kubectl's form of answers
     try:
-        result = tessera.main(args=None if args is None else list(args), prog_name=name, standalone_mode=False)
+        result = tessera.main(
+            args=None if args is None else list(args), prog_name=name, standalone_mode=False, complete_var=_COMPLETE
+        )
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return 0

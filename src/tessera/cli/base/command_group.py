@@ -18,9 +18,12 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 #: Command name -> (module, one line for the overview). The module has the command under the name ``command``.
 Table = Mapping[str, tuple[str, str]]
@@ -72,6 +75,14 @@ class LazyCommands(click.Group):
             if name not in known:
                 ctx.fail(f"there is no command '{name}'; {self._advice(name, known)}")
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem[str]]":
+        """The names and summaries that begin so, without importing any command; and the group's options."""
+        from click.shell_completion import CompletionItem
+
+        named = [*self._table.items(), *self._added_commands().items()]
+        found = [CompletionItem(name, help=each[1]) for name, each in named if name.startswith(incomplete)]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the overview without importing any command."""

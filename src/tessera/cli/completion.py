@@ -1,0 +1,76 @@
+"""``tessera completion``: the scripts by which shells and kubectl complete commands, options and their values.
+
+click has the scripts of bash, zsh and fish. kubectl completes a plugin's arguments by the program
+``kubectl_complete-NAME``, which answers as cobra does: a line for each word, then a colon and a directive.
+"""
+
+import sys
+from pathlib import PurePath
+from typing import ClassVar
+
+import click
+from click.shell_completion import CompletionItem, ShellComplete, add_completion_class, get_completion_class
+
+from tessera.cli.base.console import say
+
+#: The variable by which the scripts ask the program for words.
+VARIABLE = "_TESSERA_COMPLETE"
+#: cobra's ShellCompDirective: which words the shell adds by itself.
+_FILES, _NO_FILES, _FOLDERS = 0, 4, 16
+
+_KUBECTL = """\
+#!/bin/sh
+# kubectl runs this program when you press the Tab key after "kubectl tessera". Its name must be
+# kubectl_complete-tessera, it must be executable, and its folder must be in PATH.
+%(complete_var)s=kubectl_complete exec kubectl-tessera "$@"
+"""
+
+
+@add_completion_class
+class KubectlComplete(ShellComplete):
+    """Completion of ``kubectl tessera`` by kubectl, in every shell that kubectl completes."""
+
+    name: ClassVar[str] = "kubectl"
+    source_template: ClassVar[str] = _KUBECTL
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """The words before the last, which are complete, and the last, which may be empty."""
+        *words, last = sys.argv[1:] or [""]
+        return words, last
+
+    def complete(self) -> str:
+        """The lines for kubectl."""
+        found = self.get_completions(*self.get_completion_args())
+        kinds = {item.type for item in found}
+        directive = _FILES if "file" in kinds else _FOLDERS if "dir" in kinds else _NO_FILES
+        lines = [self.format_completion(item) for item in found if item.type == "plain"]
+        return "\n".join([*lines, f":{directive}"])
+
+    def format_completion(self, item: CompletionItem[str]) -> str:
+        """A word, and after a tab what it means."""
+        return f"{item.value}\t{item.help}" if item.help else str(item.value)
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish", "kubectl"]))
+@click.pass_context
+def command(ctx: click.Context, shell: str) -> None:
+    """Print the script that completes this program's commands and options in a shell.
+
+    "kubectl" prints a program for kubectl, which then completes "kubectl tessera" in each shell whose completion of
+    kubectl is set up.
+
+    \b
+    Examples:
+      source <(tessera completion bash)                     # bash 4.4 or newer; put it into ~/.bashrc
+      source <(tessera completion zsh)                      # after compinit in ~/.zshrc
+      tessera completion fish > ~/.config/fish/completions/tessera.fish
+      kubectl tessera completion kubectl > ~/.local/bin/kubectl_complete-tessera
+      chmod +x ~/.local/bin/kubectl_complete-tessera        # a folder in PATH
+    """
+    program = "kubectl-tessera" if PurePath(sys.argv[0]).name.startswith("kubectl-") else "tessera"
+    chosen = get_completion_class(shell)
+    assert chosen, f"click has no completion of {shell}"
+    # Not source(), which starts a bash to see its version.
+    script = chosen(ctx.find_root().command, {}, program, VARIABLE)
+    say(*(script.source_template % script.source_vars()).splitlines())
