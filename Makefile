@@ -3,11 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # What the tests run beside Python; unpacked into .venv where this machine has none.
-TOOLS := kubectl docker-registry skopeo prometheus promtool chromium
+TOOLS := kubectl docker-registry skopeo umoci prometheus promtool chromium
 # The tests start some hundred processes: each finds its modules compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo check test lint types page pictures docs layers fast unit soak bench lock fmt clean
+.PHONY: help demo check test lint types page pictures docs layers fast unit soak image bench lock fmt clean
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-8s %s\n", $$1, $$2}' Makefile
 
@@ -80,6 +80,11 @@ soak: $(VENV)/.dev  ## the long proofs, and every property test searching anew
 	@scripts/need-debian $(VENV)/tools $(TOOLS)
 	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" TESSERA_SEARCH=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
+image: $(VENV)/.dev  ## the image of both platforms as an OCI layout in dist/image, without a container engine
+	@scripts/need-debian $(VENV)/tools umoci
+	@rm -rf dist/image
+	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" $(BIN)/python -m release image dist/image
+
 bench: $(VENV)/.dev  ## all benchmarks, each prints a table
 	@for b in bench/*.py; do $(BIN)/python $$b || exit 1; done
 
@@ -89,7 +94,7 @@ fmt: $(VENV)/.dev  ## format and apply safe fixes
 
 lock: $(VENV)/.dev  ## pin the dependencies anew
 	@$(BIN)/python -m pip install --quiet uv
-	@for f in run dev; do $(BIN)/uv pip compile -q --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --upgrade requirements/$$f.in -o requirements/$$f.txt; done
+	@for f in run dev build; do $(BIN)/uv pip compile -q --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --upgrade requirements/$$f.in -o requirements/$$f.txt; done
 	@$(BIN)/uv pip compile -q --python-version 3.11 --universal --no-deps --format pylock.toml requirements/run.txt | $(BIN)/python scripts/wheels.py > requirements/wheels.txt
 
 clean:

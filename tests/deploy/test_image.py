@@ -1,8 +1,7 @@
-"""The image: what the Containerfile copies is all that the commands need."""
+"""The image's layer of Tessera: its files are all that the commands need beside the pinned libraries."""
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -11,13 +10,11 @@ from pathlib import Path
 
 import click
 import pytest
+from release.image.root import SITE, make_application
 from tests.deploy.conftest import ROOT
 
 from tessera.cli.base.command_group import LazyCommands
 from tessera.cli.main import tessera
-
-#: COPY source target, of the first stage; the second takes over the virtual environment.
-_COPY = re.compile(r"^COPY (?!--from)(\S+) (\S+)$", re.MULTILINE)
 
 #: Commands that need no cluster and no card.
 RUNS = [
@@ -31,21 +28,15 @@ POLICY = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package as it lies in the image, without the checkout beside it."""
+    """The folder of the package as it lies in the image, with the libraries of this environment beside its tree."""
     folder = tmp_path_factory.mktemp("image")
-    for source, target in _COPY.findall((ROOT / "Containerfile").read_text()):
-        if (ROOT / source).is_dir():
-            shutil.copytree(ROOT / source, folder / target, dirs_exist_ok=True)
-        else:
-            (folder / target).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / source, folder / target)
-    shutil.copytree(folder / "src" / "tessera", folder / "site" / "tessera")
-    shutil.rmtree(folder / "src")
-    (folder / "libraries").mkdir()
+    make_application(folder / "application")
+    libraries = folder / "application" / SITE / ".." / "libraries"
+    libraries.mkdir()
     for library in Path(sysconfig.get_path("purelib")).iterdir():
         if not library.name.startswith("tessera"):
-            (folder / "libraries" / library.name).symlink_to(library)
-    return folder / "site"
+            (libraries / library.name).symlink_to(library)
+    return folder / "application" / SITE
 
 
 def run(image: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
@@ -110,7 +101,7 @@ print(len(names))
 
 
 def test_the_image_has_nothing_of_the_lab(image: Path) -> None:
-    assert [each.name for each in image.iterdir()] == ["tessera"]
+    assert {each.name.split("-")[0] for each in image.iterdir()} == {"tessera"}
     for file in (image / "tessera").rglob("*.py"):
         assert not re.search(r"^\s*(from|import) tessera_lab", file.read_text(), re.MULTILINE), file
 

@@ -29,11 +29,3 @@ def test_every_library_has_a_wheel(library: str, platform: str) -> None:
     fitting = [digest for digest, (name, its, _, _) in found if name == library and str(its) == version]
     assert fitting, f"{library} {version} has no wheel for {platform}; choose another version, then run: make lock"
     assert set(fitting) <= hashes, "requirements/wheels.txt and run.txt differ; run: make lock"
-
-
-def test_both_platforms_are_a_build_argument() -> None:
-    text = (ROOT / "Containerfile").read_text()
-    assert "ARG PLATFORM=linux/amd64" in text
-    stages = [line for line in text.splitlines() if line.startswith("FROM ")]
-    assert stages
-    assert all(line.startswith("FROM --platform=$PLATFORM ") for line in stages)
