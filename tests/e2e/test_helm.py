@@ -86,6 +86,18 @@ def test_the_notes_tell_what_has_no_effect(case: str, cluster: RunningLab, tmp_p
     assert notices(cluster, tmp_path, values) == wanted
 
 
+def test_the_notes_tell_that_helms_own_namespace_lacks_its_label(cluster: RunningLab) -> None:
+    def notes(*more: str) -> str:
+        dry = ("install", "trial", str(FOLDER), "--dry-run=client", "--namespace", "tessera-system", *more)
+        done = cluster.run(HELM, *dry)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.partition("\nNOTES:\n")[2]
+
+    label = "kubectl label namespace tessera-system pod-security.kubernetes.io/enforce=privileged"
+    assert label in notes()
+    assert label not in notes("--set", "tessera.podSecurity=false")
+
+
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[str]]:
     """The chart in a registry, as an argument of Helm and its options."""

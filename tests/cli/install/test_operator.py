@@ -13,18 +13,22 @@ from tests.cli.install.conftest import Place
 
 from tessera.cli.base.connection import CommandError
 from tessera.cli.install.operator import parse_options
-from tessera.cli.install.operator_process import Operator, OperatorOptions, bundled_objects
+from tessera.cli.install.operator_process import FAILED, PERIOD, Operator, OperatorOptions, bundled_objects
 from tessera.cli.install.operator_settings import read_choices
+from tessera.clock import LoopClock
 from tessera.driver.registry.credentials import AuthoritiesError
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
-from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, NAMESPACES
+from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, EVENTS, NAMESPACES
 from tessera.kube.resources.meta import resource_for
 from tessera.limits.settings import INSTALL_OPTIONS
 from tessera.manifests import install_manifests
 from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.main.server import ApiServer
+from tessera_lab.simulation.virtual_time import run_virtual
 
 HOME = "operators"
+RBAC = "rbac.authorization.k8s.io/v1"
 OPTIONS = OperatorOptions(namespace=HOME, config_map="tessera-install", image="registry.local/tessera@sha256:1")
 #: OpenShift's kind, as far as an object of it can be stored.
 CONSTRAINTS = {
@@ -94,6 +98,15 @@ async def until_policies(place: Place, number: int) -> None:
             await asyncio.sleep(0)
 
 
+async def until_event(place: Place, reason: str, text: str) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            events = (await place.client().list(EVENTS.as_dicts(), HOME)).items
+            if any(each["reason"] == reason and text in each["message"] for each in events):
+                return
+            await asyncio.sleep(0)
+
+
 async def bundled(place: Place) -> None:
     """The definitions that OLM has made."""
     from bundle.service_version import definition
@@ -134,6 +147,7 @@ def test_settings_are_followed_and_a_mistake_changes_nothing(place: Place) -> No
             await settings(place, {"options": "--without network-polices"})
             await until(operator, "ConfigMap operators/tessera-install: options: Invalid value for '--without'")
             assert not await policies(place)
+            await until_event(place, FAILED, "Invalid value for '--without'")
             await place.client().delete(CONFIGMAPS, "tessera-install", HOME)
             await until_policies(place, 3)
             await until(operator, "")
@@ -234,3 +248,52 @@ def test_the_container_names_its_place_and_its_image() -> None:
     environment = {"POD_NAMESPACE": "here", "RELATED_IMAGE_TESSERA": "image"}
     found: Any = parse_options(["--http-port=8081"], environment)
     assert found == OperatorOptions(namespace="here", config_map="tessera-install", image="image", http_port=8081)
+
+
+class VirtualPlace(Place):
+    """An API server on virtual time."""
+
+    def __init__(self) -> None:
+        self.clock: Any = LoopClock(1_700_000_000.0)
+        self.server = ApiServer(self.clock)
+
+
+def test_a_failed_round_is_repeated_and_what_others_change_comes_back_within_a_minute() -> None:
+    async def scenario() -> None:
+        place = VirtualPlace()
+        await place.client().create(NAMESPACES.as_dicts(), {"metadata": {"name": HOME}})
+        client = await operators_client(place)
+        bound = resource_for({"apiVersion": RBAC, "kind": "ClusterRoleBinding", "metadata": {}})
+        binding = await place.client().get(bound, "tessera-operator")
+        await place.client().delete(bound, "tessera-operator")
+        operator = Operator(OPTIONS, client, place.clock, random.Random(1))
+        task = asyncio.create_task(operator.run())
+        await place.clock.sleep(30)
+        assert "forbidden" in operator.unready_reason()
+        binding["metadata"].pop("resourceVersion")
+        await place.client().create(bound, binding)
+        await place.clock.sleep(PERIOD)
+        assert operator.unready_reason() == ""
+        kind = resource_for(POLICY)
+        await place.client().delete(kind, "tessera-agent", "tessera-system")
+        await place.clock.sleep(PERIOD + 1)
+        assert "tessera-agent" in await policies(place)
+        task.cancel()
+        await asyncio.wait({task})
+
+    run_virtual(scenario())
+
+
+def test_settings_that_it_may_not_read_are_named_and_nothing_is_applied() -> None:
+    async def scenario() -> None:
+        place = VirtualPlace()
+        nobody = UserInfo(name="nobody", groups=("system:authenticated",))
+        operator = Operator(OPTIONS, place.client("tessera-install", nobody), place.clock, random.Random(1))
+        task = asyncio.create_task(operator.run())
+        await place.clock.sleep(30)
+        assert operator.unready_reason().startswith("ConfigMap operators/tessera-install cannot be read: ")
+        assert not await policies(place)
+        task.cancel()
+        await asyncio.wait({task})
+
+    run_virtual(scenario())

@@ -7,8 +7,8 @@ Rules:
 - The objects that the bundle has belong to the Operator Lifecycle Manager; the operator leaves them alone.
 - Settings with a mistake change nothing: what was applied before stays.
 - A failed round is repeated after a pause that grows. Each round begins anew, so the process may end at any moment.
-- The process is ready while its last round succeeded; ``/readyz`` says why it is not. The Operator Lifecycle Manager
-  shows an operator that is not ready as failed.
+- The process is ready while its last round succeeded; ``/readyz`` and an event of the settings say why it is not. The
+  Operator Lifecycle Manager shows an operator that is not ready as failed.
 
 Two operators would overwrite each other's objects for a moment, so the Deployment of the bundle ends the old pod before
 it starts a new one.
@@ -32,6 +32,7 @@ from tessera.errors import UserError
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
+from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import CONFIGMAPS, ConfigMap
 from tessera.kube.watch.informer import Informer
 from tessera.status_pages import serve_status
@@ -43,6 +44,8 @@ _log = logging.getLogger(__name__)
 #: the Operator Lifecycle Manager too, two bundles would own them, which it refuses.
 _DEFINITIONS = frozenset({"instaslices.inference.redhat.com"})
 
+#: Reasons of the events about the settings.
+FAILED, APPLIED = "InstallationFailed", "InstallationApplied"
 #: Longest seconds between two rounds.
 PERIOD = 60.0
 
@@ -104,6 +107,8 @@ class Operator:
         self._clock = clock
         self._backoff = Backoff(rng, shortest=1.0, longest=PERIOD)
         self._changed = asyncio.Event()
+        self._events = EventRecorder(client, component="tessera-operator", clock=clock, rng=rng)
+        self._about = make_reference(CONFIGMAPS, options.config_map, options.namespace)
         self._unready_reason = "the objects have not been applied yet"
         self._settings = Informer(
             client,
@@ -133,6 +138,7 @@ class Operator:
         async with asyncio.TaskGroup() as group:
             if options.http_port is not None:
                 group.create_task(serve_status(self, options.http_port, address=options.http_address))
+            group.create_task(self._events.run())
             group.create_task(self._settings.run())
             await self._wait_settings()
             while True:
@@ -192,6 +198,8 @@ class Operator:
     def _report(self, problem: str) -> None:
         if problem and problem != self._unready_reason:
             _log.error("not applied: %s", problem)
+            self._events.record(self._about, FAILED, problem, type="Warning")
         elif not problem and self._unready_reason:
             _log.info("all objects are applied")
+            self._events.record(self._about, APPLIED, "all objects of the installation are applied")
         self._unready_reason = problem
