@@ -37,6 +37,12 @@ def offered(cluster: RunningLab) -> dict[str, str]:
     return allocatable
 
 
+def own_profiles(cluster: RunningLab) -> dict[str, str]:
+    """The profiles that the chart brings."""
+    found: dict[str, str] = cluster.get("configmap", "sharing-profiles", "-n", "tessera-system").get("data") or {}
+    return found
+
+
 def notices(cluster: RunningLab, folder: Path, values: Mapping[str, Any]) -> list[str]:
     """The lines of the chart's notes about settings without effect."""
     file = folder / "values.yaml"
@@ -119,6 +125,11 @@ def test_the_article_is_followed_by_helm(cluster: RunningLab, published: Sequenc
     assert "not in namespace" not in helm(cluster, *chart)
     cluster.kubectl("rollout", "status", *AGENTS, "--timeout=180s")
 
+    # Those of the article win over the profiles that the chart brings, which stay as somebody edited them.
+    assert cluster.eventually(lambda: own_profiles(cluster).get("slice-4"))
+    edit = ("--type=merge", "-p", '{"data": {"slice-4": "version: v1"}}')
+    cluster.kubectl("patch", "configmap", "sharing-profiles", "-n", "tessera-system", *edit)
+
     (policy,) = cluster.get("clusterpolicy")["items"]
     assert policy["spec"]["driver"]["version"] == ARTICLE["driver"]["version"]
     assert cluster.get("jobs", "-n", "tessera-system")["items"] == []
@@ -132,6 +143,7 @@ def test_the_article_is_followed_by_helm(cluster: RunningLab, published: Sequenc
     assert "--memory-limits=warn" not in str(cluster.get(*AGENTS)["spec"])
     cluster.kubectl("rollout", "status", *AGENTS, "--timeout=180s")
     assert offered(cluster)["nvidia.com/gpu.shared"] == "16"
+    assert own_profiles(cluster)["slice-4"] == "version: v1"
 
     helm(cluster, *chart, "--set", "tessera.drivers=host")
     assert cluster.get("clusterpolicy")["items"] == []

@@ -64,6 +64,16 @@ def test_the_doctor_writes_an_archive_for_a_support_case(cluster: Any, tmp_path:
         assert any(name.startswith(f"logs/tessera-{app}-") for name in names), names
 
 
+def test_an_archive_has_the_decision_records_if_they_are_asked_for(cluster: Any, tmp_path: Path) -> None:
+    cluster.kubectl("set", "env", "-n", "tessera-system", "deployment/tessera-controller", "TESSERA_RECORD=50")
+    cluster.kubectl("rollout", "status", "-n", "tessera-system", "deployment/tessera-controller", "--timeout=180s")
+    told = cluster.tessera("doctor", "--bundle", str(tmp_path / "case.tar.gz"), "--records")
+    with tarfile.open(tmp_path / "case.tar.gz", "r:gz") as tar:
+        names = {name.removeprefix("tessera-support/") for name in tar.getnames()}
+    assert any(name.startswith("records/tessera-controller-") for name in names), told
+    assert "not in it: decision records of tessera-agent-" in told  # they do not record
+
+
 def test_an_archive_needs_a_folder_and_records_need_an_archive(cluster: Any, tmp_path: Path) -> None:
     missing = cluster.tessera("doctor", "--bundle", str(tmp_path / "none" / "case.tar.gz"), fails=True)
     assert "does not exist; create it" in missing
