@@ -21,7 +21,7 @@ from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.clock import Clock, rfc3339
 from tessera.doctor.archive import Archive
 from tessera.doctor.examination import examine, worst
-from tessera.doctor.facts import WEBHOOK, Object, Refusal, try_to_read
+from tessera.doctor.facts import WEBHOOK, Object, Refusal, followed_config_maps, try_to_read
 from tessera.doctor.gpu_pods import gpu_pod, uses_gpus
 from tessera.doctor.redaction import Redaction, environment_values
 from tessera.kube.client.client import Client
@@ -204,7 +204,9 @@ class _Collector:
     async def add_config_maps(self) -> None:
         """Adds the ConfigMaps with settings and records."""
         found: dict[str, Any] = {}
-        for namespace, name in sorted({*((SYSTEM_NAMESPACE, name) for name in CONFIG_MAPS), *_followed(self._own)}):
+        for namespace, name in sorted(
+            {*((SYSTEM_NAMESPACE, name) for name in CONFIG_MAPS), *followed_config_maps(self._own)}
+        ):
             config = await try_to_read(self._client.get(CONFIGMAPS.as_dicts(), name, namespace))
             if isinstance(config, Refusal):
                 if not config.missing:
@@ -331,17 +333,6 @@ def _definition(definition: Object) -> dict[str, Any]:
         "versions": versions,
         "status": {"conditions": (definition.get("status") or {}).get("conditions")},
     }
-
-
-def _followed(pods: Sequence[Object]) -> Iterator[tuple[str, str]]:
-    """The ConfigMaps that the agents follow, by their arguments."""
-    for pod in pods:
-        for container in pod["spec"].get("containers", ()):
-            for argument in container.get("args") or ():
-                option, _, place = argument.partition("=")
-                namespace, slash, name = place.partition("/")
-                if option in {"--sharing-config", "--mig-config"} and slash and namespace and name:
-                    yield namespace, name
 
 
 def _is_ours(event: Object) -> bool:

@@ -19,6 +19,7 @@ from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden, NotFound
 from tessera.kube.resources import (
+    CONFIGMAPS,
     CRDS,
     DAEMONSETS,
     LEASES,
@@ -36,6 +37,16 @@ Object = Mapping[str, Any]
 #: Where kubelets renew the leases of their nodes.
 NODE_LEASES = "kube-node-lease"
 WEBHOOK = "tessera-webhook"
+#: ConfigMaps that are looked for; while a DaemonSet changes, its agents follow four.
+FOLLOWED = 8
+POLICY_BINDINGS: Resource[dict[str, Any]] = Resource(
+    "admissionregistration.k8s.io",
+    "v1",
+    "validatingadmissionpolicybindings",
+    "ValidatingAdmissionPolicyBinding",
+    False,
+    dict,
+)
 #: A profile that each MIG card has; no card is needed to review a pod that asks for it.
 TRIAL_RESOURCE = "nvidia.com/mig-1g.5gb"
 #: Series by which the API server tells its feature gates (Kubernetes, ``kubernetes_feature_enabled``).
@@ -101,6 +112,8 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
         leader: the controller's Lease.
         node_leases: the Leases of the nodes.
         gates: the API server's feature gates, by name.
+        bindings: the names of the ValidatingAdmissionPolicyBindings.
+        settings: for each ConfigMap that an agent follows, as ``NAMESPACE/NAME``, True if it exists.
         trial: the answer to a pod with a slice in a dry run: the pod, or the refusal.
         rights: for each command, the rights that the asker lacks.
         skew: seconds by which the API server's clock is ahead of the asker's.
@@ -117,6 +130,8 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     leader: Object | Refusal
     node_leases: Sequence[Object] | Refusal
     gates: Mapping[str, bool] | Refusal
+    bindings: Sequence[str] | Refusal
+    settings: Mapping[str, bool] | Refusal
     trial: Object | Refusal
     rights: Mapping[str, Sequence[str]] | Refusal
     skew: float | Refusal
@@ -145,8 +160,10 @@ async def read_facts(client: Client, clock: Clock, trial_namespace: str) -> Clus
         leader = group.create_task(try_to_read(_get(client, LEASES.as_dicts(), "tessera-controller", SYSTEM_NAMESPACE)))
         node_leases = group.create_task(try_to_read(_list(client, LEASES.as_dicts(), NODE_LEASES)))
         gates = group.create_task(try_to_read(_gates(client)))
+        bindings = group.create_task(try_to_read(_names(client, POLICY_BINDINGS)))
         trial = group.create_task(try_to_read(_trial(client, trial_namespace)))
         rights = group.create_task(try_to_read(_rights(client)))
+    settings = await try_to_read(_settings(client, pods.result()))
     return ClusterFacts(
         version=version,
         skew=skew,
@@ -160,6 +177,8 @@ async def read_facts(client: Client, clock: Clock, trial_namespace: str) -> Clus
         leader=leader.result(),
         node_leases=node_leases.result(),
         gates=gates.result(),
+        bindings=bindings.result(),
+        settings=settings,
         trial=trial.result(),
         rights=rights.result(),
     )
@@ -203,6 +222,38 @@ async def _get(client: Client, resource: Resource[dict[str, Any]], name: str, na
 
 async def _list(client: Client, resource: Resource[dict[str, Any]], namespace: str | None = None) -> Sequence[Object]:
     return (await client.list(resource, namespace)).items
+
+
+async def _names(client: Client, resource: Resource[Any]) -> Sequence[str]:
+    return [each.metadata.name for each in (await client.list(resource.metadata_only())).items]
+
+
+def followed_config_maps(pods: Sequence[Object]) -> Sequence[tuple[str, str]]:
+    """Namespace and name of the ConfigMaps that the agents follow, by the arguments of their pods."""
+    found: dict[tuple[str, str], None] = {}
+    for pod in pods:
+        for container in (pod.get("spec") or {}).get("containers", ()):
+            for argument in container.get("args") or ():
+                option, _, place = argument.partition("=")
+                namespace, slash, name = place.partition("/")
+                if option in {"--sharing-config", "--mig-config"} and slash and namespace and name:
+                    found[namespace, name] = None
+    return list(found)
+
+
+async def _settings(client: Client, pods: Sequence[Object] | Refusal) -> Mapping[str, bool]:
+    """Whether the followed ConfigMaps exist; few at a time, since agents of one DaemonSet follow the same."""
+    if isinstance(pods, Refusal):
+        raise ConnectionError(pods.reason)
+    found: dict[str, bool] = {}
+    for namespace, name in followed_config_maps(pods)[:FOLLOWED]:
+        try:
+            await client.get(CONFIGMAPS, name, namespace)
+        except NotFound:
+            found[f"{namespace}/{name}"] = False
+        else:
+            found[f"{namespace}/{name}"] = True
+    return found
 
 
 async def _gates(client: Client) -> Mapping[str, bool]:

@@ -18,6 +18,12 @@ from tessera.text import count_noun, list_names, one_line
 
 #: Names of the definitions, and who else may bring them.
 DEFINITIONS = ("instaslices.inference.redhat.com", "clusterpolicies.nvidia.com", "nvidiadrivers.nvidia.com")
+#: Bindings of the admission policies, with the effect of each.
+POLICIES: Mapping[str, str] = {
+    "tessera-agent": "a stolen token of an agent can write other nodes",
+    "tessera-driver": "a stolen token of a driver's pod can label other nodes",
+    "tessera-device-access": "pods may use GPUs without a request",
+}
 _APP = "app.kubernetes.io/name"
 _PRIVILEGED = "pod-security.kubernetes.io/enforce"
 #: Days before the end of a certificate authority at which somebody should look; Tessera renews it long before.
@@ -38,6 +44,8 @@ def check_installation(facts: ClusterFacts) -> Iterator[Finding]:
     else:
         yield from _processes(facts, facts.pods)
     yield _conditions(facts.nodes)
+    yield _settings(facts.settings)
+    yield _policies(facts.bindings)
     yield _leader(facts)
     yield from _webhook(facts)
     yield _trial(facts.trial)
@@ -158,6 +166,27 @@ def _conditions(nodes: Sequence[Node] | Refusal) -> Finding:
         named = [f"node/{each}" for each in wrong]
         return warning("node-conditions", f"not as wanted: {one_line(text, 500)}{more}", advice, named)
     return ok("node-conditions", "drivers, layouts and profiles of all nodes are as wanted")
+
+
+def _settings(settings: Mapping[str, bool] | Refusal) -> Finding:
+    if isinstance(settings, Refusal):
+        return unknown("settings", f"not examined: {settings.reason}")
+    missing = [name for name, exists in settings.items() if not exists]
+    if missing:
+        text = f"the agents follow ConfigMap {list_names(missing)}, which does not exist"
+        advice = "create it, as it was with NVIDIA's operator; the agents follow at once"
+        return warning("settings", text, advice, [f"configmap/{each}" for each in missing])
+    return ok("settings", f"the agents follow {list_names(list(settings)) or 'no ConfigMap'}")
+
+
+def _policies(bindings: Sequence[str] | Refusal) -> Finding:
+    if isinstance(bindings, Refusal):
+        return unknown("policies", f"not examined: {bindings.reason}")
+    missing = [f"{name}: {what}" for name, what in POLICIES.items() if name not in bindings]
+    if missing:
+        advice = "install again with all policies, if this is not your choice (docs/security.md)"
+        return warning("policies", f"not in force: {'; '.join(missing)}", advice)
+    return ok("policies", "agents and drivers are confined to their nodes, and pods to the GPUs that they ask for")
 
 
 def _images(pods: Sequence[Object]) -> Finding:
