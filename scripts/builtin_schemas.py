@@ -55,6 +55,7 @@ KINDS = {
         "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.",
         "CustomResourceDefinition",
     ),
+    ("apiregistration.k8s.io", "v1"): ("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.", "APIService"),
     ("authentication.k8s.io", "v1"): (
         "io.k8s.api.authentication.v1.",
         "SelfSubjectReview TokenRequest TokenReview",

@@ -6,7 +6,8 @@ from tests.explain.test_pods import agent, bound, cards, node, pod
 
 from tessera.api.instaslice import Instaslice
 from tessera.clock import rfc3339
-from tessera.dashboard.private_reasons import Objects, explain_privately
+from tessera.dashboard.aliases import Objects
+from tessera.dashboard.private_reasons import explain_privately
 from tessera.dashboard.visibility import FULL, Redactor, Visibility
 from tessera.explain.explanation import Explanation
 from tessera.kube.resources import Node, Pod

@@ -12,6 +12,10 @@ from tessera.cli import dashboard
 from tessera.cli.install.manifests import InstallChoices
 from tessera.cli.install.rendering import render
 from tessera.dashboard.in_cluster import PageOptions
+from tessera.dashboard.view.front_proxy import CONFIG_MAP
+from tessera.dashboard.view.front_proxy import NAMESPACE as FRONT_PROXY_NAMESPACE
+from tessera.dashboard.view.objects import GROUP, RESOURCES, VERSION
+from tessera.dashboard.view.trust import API_SERVICE, NAMES
 
 PAGE = rendered("deploy/options/dashboard")
 NAMESPACE = "tessera-system"
@@ -43,7 +47,7 @@ def test_every_object_is_valid_with_no_unknown_field(version: str) -> None:
 
 
 def test_every_object_is_tesseras_and_in_a_namespace_of_the_installation() -> None:
-    made = {each["metadata"]["name"] for each in rendered("deploy").of_kind("Namespace")}
+    made = {"kube-system", *(each["metadata"]["name"] for each in rendered("deploy").of_kind("Namespace"))}
     for each in PAGE.objects:
         assert each["metadata"]["labels"]["app.kubernetes.io/part-of"] == "tessera"
         assert each["metadata"].get("namespace", NAMESPACE) in made
@@ -53,7 +57,7 @@ def test_the_process_takes_its_arguments_and_serves_on_the_ports_that_are_declar
     assert container()["command"] == ["tessera", "dashboard"]
     assert container()["image"] == f"tessera:{__version__}"
     ports = {each["name"]: each["containerPort"] for each in container()["ports"]}
-    assert (ports["page"], ports["http"]) == (options().port, options().http_port)
+    assert ports == {"page": options().port, "http": options().http_port, "api": options().api_port}
     for probe in ("livenessProbe", "readinessProbe"):
         assert container()[probe]["httpGet"]["port"] == "http"
 
@@ -74,7 +78,29 @@ def test_the_service_leads_to_the_page() -> None:
     spec = PAGE.one("Service", "tessera-dashboard", NAMESPACE)["spec"]
     labels = deployment()["spec"]["template"]["metadata"]["labels"]
     assert spec["selector"].items() <= labels.items()
-    assert "page" in {each["targetPort"] for each in spec["ports"]}
+    assert {each["targetPort"] for each in spec["ports"]} == {"page", "api"}
+
+
+def test_the_api_service_leads_to_the_api_and_leaves_its_authority_to_the_process() -> None:
+    service = PAGE.one("APIService", API_SERVICE)["spec"]
+    assert (service["group"], service["version"]) == (GROUP, VERSION)
+    reference = service["service"]
+    ports = PAGE.one("Service", reference["name"], reference["namespace"])["spec"]["ports"]
+    assert {each["port"]: each["targetPort"] for each in ports}[reference["port"]] == "api"
+    assert (f"{reference['name']}.{reference['namespace']}.svc",) == NAMES
+    assert not {"caBundle", "insecureSkipTLSVerify"} & service.keys()
+
+
+def test_tenants_get_the_api_with_the_role_view() -> None:
+    role = PAGE.one("ClusterRole", "tessera-view")
+    assert role["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
+    granted = {(resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
+    assert {(each.plural, "get") for each in RESOURCES} <= granted
+    assert {verb for _, verb in granted} == {"get", "list"}
+
+
+def test_one_of_two_processes_may_go() -> None:
+    assert deployment()["spec"]["replicas"] == 2
 
 
 def test_its_own_ports_are_open_to_everybody_and_no_others() -> None:
@@ -92,11 +118,19 @@ def test_it_is_no_root_writes_to_no_image_and_needs_no_right_to_a_constraint_of_
     assert (own["readOnlyRootFilesystem"], own["allowPrivilegeEscalation"]) == (True, False)
 
 
-def test_its_account_can_change_nothing() -> None:
+def test_its_account_can_change_nothing_but_its_own_api_service() -> None:
     for role in PAGE.of_kind("Role", "ClusterRole"):
         for rule in role["rules"]:
+            if rule["resources"] == ["apiservices"]:
+                assert rule["resourceNames"] == [API_SERVICE]
+                continue
             reviews = {"tokenreviews", "subjectaccessreviews"}
             assert set(rule["verbs"]) <= {"get", "list", "watch"} or set(rule["resources"]) <= reviews
+
+
+def test_the_front_proxy_is_read_from_its_config_map_and_no_other() -> None:
+    (rule,) = PAGE.one("Role", "tessera-dashboard", FRONT_PROXY_NAMESPACE)["rules"]
+    assert (rule["resources"], rule["resourceNames"]) == (["configmaps"], [CONFIG_MAP])
 
 
 def test_the_option_installs_these_objects_and_no_others() -> None:

@@ -1,11 +1,18 @@
-"""The live page as a Deployment of a lab: two teams with different rights, and hostile visitors."""
+"""The live page and its API in a lab: two teams with different rights, and hostile visitors.
+
+The member of team-a has the role tessera-view in its namespace, that of team-b may only read pods there.
+"""
 
 import http.client
 import json
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.running_lab import TIMEOUT, RunningLab
+import yaml
+from tests.support.command_line import run_tessera
+from tests.support.running_lab import ROOT, TIMEOUT, RunningLab
 
 ORIGIN = "https://gpu.example.com"
 PORT = 8088
@@ -26,8 +33,8 @@ def page(cluster: RunningLab) -> "Page":
         cluster.kubectl("-n", team, "create", "-f", "-", manifest=holder(f"holder-{team}"))
     role = ["--verb=get,list,watch", "--resource=pods"]
     cluster.kubectl("create", "clusterrole", "pod-reader", *role)
-    for team in ("team-a", "team-b"):
-        arguments = ["--clusterrole=pod-reader", f"--serviceaccount={team}:member"]
+    for team, name in (("team-a", "tessera-view"), ("team-b", "pod-reader")):
+        arguments = [f"--clusterrole={name}", f"--serviceaccount={team}:member"]
         cluster.kubectl("-n", team, "create", "rolebinding", "members", *arguments)
     return Page(cluster)
 
@@ -51,6 +58,15 @@ class Page:
     def token(self, team: str) -> str:
         """A new token of a team's account."""
         return self.lab.kubectl("-n", team, "create", "token", "member").strip()
+
+    def run(self, team: str, *command: str) -> subprocess.CompletedProcess[str]:
+        """Runs ``tessera`` as a team's member."""
+        config = yaml.safe_load(Path(self.lab.state.kubeconfig).read_text(encoding="utf-8"))
+        config["users"] = [{"name": config["users"][0]["name"], "user": {"token": self.token(team)}}]
+        config["contexts"][0]["context"]["namespace"] = team
+        own = self.lab.folder / f"kubeconfig-{team}"
+        own.write_text(yaml.safe_dump(config), encoding="utf-8")
+        return run_tessera(*command, env={**self.lab.env, "KUBECONFIG": str(own)}, cwd=ROOT, timeout=TIMEOUT)
 
     def ask(self, path: str, token: str = "", **headers: str) -> tuple[int, str]:
         """Status and beginning of an answer."""
@@ -99,6 +115,46 @@ def test_a_waiting_pod_is_explained_to_its_team_only_and_without_names_of_others
     assert not any(name in text for name in ("team-a", "node-1"))
     assert page.ask("/why/team-b/waits", page.token("team-a"))[0] == 403
     page.lab.kubectl("-n", "team-b", "delete", "pod", "waits")
+
+
+@pytest.mark.parametrize("command", [["top", "--once"], ["map"], ["idle", "--unknown"], ["health"]])
+def test_the_commands_show_a_tenant_all_cards_and_the_names_of_its_pods(page: Page, command: list[str]) -> None:
+    page.feed("team-a")
+
+    def whole() -> subprocess.CompletedProcess[str] | None:
+        done = page.run("team-a", *command)
+        return done if done.returncode == 0 and ("holder-" in done.stdout or command == ["health"]) else None
+
+    done = page.lab.eventually(whole)
+    assert ("team-a/holder-team-a" in done.stdout) is (command != ["health"])
+    assert not any(name in done.stdout for name in ("team-b", "node-1", "node-2"))
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("command", [["top", "--once"], ["map"], ["idle"], ["health"], ["why", "holder-team-b"]])
+def test_without_the_role_each_command_says_which_one_to_bind(page: Page, command: list[str]) -> None:
+    done = page.run("team-b", *command)
+    assert (done.returncode == 0) is (command[0] == "why"), done.stdout + done.stderr
+    assert (
+        "kubectl create rolebinding gpu-viewers --clusterrole=tessera-view --serviceaccount=team-b:member -n team-b"
+    ) in done.stderr
+    assert "--clusterrole=tessera-usage-reader --serviceaccount=team-b:member -n tessera-system" in done.stderr
+
+
+def test_why_explains_a_tenants_pod_without_names_of_others(page: Page) -> None:
+    done = page.run("team-a", "why", "holder-team-a")
+    assert "runs on node ~" in done.stdout
+    assert not any(name in done.stdout for name in ("team-b", "node-1"))
+    missing = page.run("team-a", "why", "holder-team-c")
+    assert (missing.returncode, "did you mean holder-team-a?" in missing.stderr) == (1, True)
+
+
+def test_kubectl_reads_the_api_and_rbac_decides(page: Page) -> None:
+    assert page.lab.kubectl("auth", "can-i", "list", "usages.view.tessera.dev", "-n", "team-a").strip() == "yes"
+    shown = page.lab.get("usages", "-n", "team-a")
+    assert [each["metadata"]["name"] for each in shown["items"]] == ["cluster"]
+    refused = page.lab.kubectl("get", "usages", "-n", "team-b", "--as=system:serviceaccount:team-b:member", fails=True)
+    assert 'cannot list resource "usages" in API group "view.tessera.dev" in the namespace "team-b"' in refused
 
 
 def test_hostile_visitors_get_nothing(page: Page) -> None:

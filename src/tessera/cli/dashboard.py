@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from tessera.explain.explanation import ExplanationReport
 
 #: Options that need --in-cluster, with their defaults.
-_IN_CLUSTER: Mapping[str, Any] = {"http_port": None, "origins": (), "without_token": "refuse", "tls_folder": None}
+_IN_CLUSTER: Mapping[str, Any] = {
+    "http_port": None,
+    "api_port": None,
+    "origins": (),
+    "without_token": "refuse",
+    "tls_folder": None,
+}
 
 
 @click.command()
@@ -53,6 +59,11 @@ _IN_CLUSTER: Mapping[str, Any] = {"http_port": None, "origins": (), "without_tok
     help="With --in-cluster: serve HTTPS with tls.crt and tls.key of this folder, if they exist.  [default: HTTP]",
 )
 @click.option("--http-port", type=click.IntRange(0, 65535), help="With --in-cluster: serve /healthz and /readyz here.")
+@click.option(
+    "--api-port",
+    type=click.IntRange(1, 65535),
+    help="With --in-cluster: serve the aggregated API view.tessera.dev here, for tenants who run tessera top and map.",
+)
 @log_option
 @cluster_options
 @report_errors
@@ -102,6 +113,7 @@ def options_from(values: Mapping[str, Any]) -> Any:
     return PageOptions(
         port=values["port"],
         http_port=values["http_port"],
+        api_port=values["api_port"],
         origins=values["origins"],
         nameless=values["without_token"] == "hide-names",  # noqa: S105 - an option's value
         tls_folder=values["tls_folder"],

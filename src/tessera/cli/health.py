@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tessera.cli.base.connection import cluster_options, connect, report_errors
+from tessera.cli.base.connection import cluster_options, connect, own_namespace, report_errors
 from tessera.cli.base.console import say, say_json
 from tessera.text import age, count_noun, list_names, one_line
 
@@ -97,7 +97,9 @@ async def _read(node: str | None, kubeconfig: Path | None, context: str | None) 
     from tessera.observe.health_rows import judge_fleet
 
     async with connect("tessera-health", kubeconfig, context) as client:
-        usage = await read_or_explain(client, () if node is None else (node,), owners=False)
+        namespace = own_namespace(None, kubeconfig, context)
+        nodes = () if node is None else (node,)
+        usage = await read_or_explain(client, nodes, namespace=namespace, owners=False)
         return judge_fleet(usage.fleet.nodes, await _read_silent(client, usage))
 
 

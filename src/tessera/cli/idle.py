@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tessera.cli.base.connection import cluster_options, connect, report_errors
+from tessera.cli.base.connection import cluster_options, connect, own_namespace, report_errors
 from tessera.cli.base.console import say, say_json
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def command(
     """
     from tessera.cli.base.usage import warn_of_failures
 
-    usage = asyncio.run(_read(nodes, kubeconfig, context))
+    usage = asyncio.run(_read(nodes, own_namespace(namespace, kubeconfig, context), kubeconfig, context))
     rows = idle_rows(usage.leases, namespace=namespace, unknown=unknown)
     if output == "json":
         say_json({"simulated": usage.simulated, "leases": [_document(row) for row in rows]})
@@ -57,11 +57,11 @@ def command(
     warn_of_failures(usage)
 
 
-async def _read(nodes: Sequence[str], kubeconfig: Path | None, context: str | None) -> "Usage":
+async def _read(nodes: Sequence[str], namespace: str, kubeconfig: Path | None, context: str | None) -> "Usage":
     from tessera.cli.base.usage import read_or_explain
 
     async with connect("tessera-idle", kubeconfig, context) as client:
-        return await read_or_explain(client, nodes)
+        return await read_or_explain(client, nodes, namespace=namespace)
 
 
 def idle_rows(rows: Sequence["LeaseRow"], *, namespace: str | None, unknown: bool) -> list["LeaseRow"]:

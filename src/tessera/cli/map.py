@@ -1,52 +1,30 @@
 """``tessera map``: every card of the cluster, with what is on it and what has room."""
 
 import asyncio
+import contextlib
 import random
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
+from tessera.cli.base.connection import CommandError, cluster_options, connect, own_namespace, report_errors
 from tessera.cli.base.console import say, say_coloured, say_json, shows_colours, write_frame
 from tessera.cli.base.tiles import WIDTH, draw, draw_summary
-from tessera.explain.card_map import NodeCards, PendingNode, pending_nodes
-from tessera.explain.fleet_map import CardFilter, count_waiting, map_fleet, select, summarize
+from tessera.explain.fleet_map import CardFilter, select, summarize
 
 if TYPE_CHECKING:
-    from tessera.observe.cluster_reading import ClusterReading
+    from tessera.dashboard.view.cluster_map import ClusterMap
+    from tessera.kube.client.client import Client
 
 #: Columns of the narrowest terminal that is filled; a narrower one wraps lines.
 _LEAST_WIDTH = 60
 #: Nodes from which on the picture begins with a summary.
 _SUMMARY_FROM = 9
-#: The note for a user who may not read the agents' pages.
-NO_PAGES = (
-    "whole, shared and fixed MIG cards are shown by node only: each card needs the right to get pods/proxy in the"
-    " namespace tessera-system; bind the ClusterRole tessera-usage-reader there"
-)
-
-
-class ClusterMap(msgspec.Struct, frozen=True, kw_only=True):
-    """What was read.
-
-    Attributes:
-        nodes: all nodes with cards.
-        pending: nodes that are labelled for slices on demand and have no cards yet.
-        waiting: pods that wait for cards; None if the user may not list pods.
-        note: a right that is missing, and what is not shown without it; empty if nothing is missing.
-        simulated: True if cards exist only in a lab.
-    """
-
-    nodes: Sequence[NodeCards]
-    pending: Sequence[PendingNode]
-    waiting: int | None
-    note: str
-    simulated: bool
 
 
 @click.command()
@@ -100,12 +78,13 @@ def command(
     """
     chosen = CardFilter(namespace=namespace, model=model, free=free, held_by=held_by)
     paints = shows_colours() if colour is None else colour
+    home = own_namespace(namespace, kubeconfig, context)
     if watches:
         if output == "json" or not sys.stdout.isatty():
             raise click.UsageError("--watch draws on a terminal; leave it out for files and programs")
-        asyncio.run(_watch(nodes, chosen, kubeconfig, context, colour=paints, summary=summary))
+        asyncio.run(_watch(nodes, home, chosen, kubeconfig, context, colour=paints, summary=summary))
         return
-    found = asyncio.run(_read(nodes, kubeconfig, context))
+    found = asyncio.run(_read(nodes, home, kubeconfig, context))
     shown = _choose(found, nodes, chosen)
     if output == "json":
         say_json(
@@ -128,7 +107,7 @@ def _width() -> int:
     return max(_LEAST_WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns) if sys.stdout.isatty() else WIDTH
 
 
-def picture(found: ClusterMap, chosen: CardFilter, *, colour: bool, summary: bool, width: int) -> Sequence[str]:
+def picture(found: "ClusterMap", chosen: CardFilter, *, colour: bool, summary: bool, width: int) -> Sequence[str]:
     """The lines of the picture, or a sentence if there is nothing to show."""
     if not found.nodes and not found.pending:
         if chosen != CardFilter():
@@ -146,7 +125,7 @@ def picture(found: ClusterMap, chosen: CardFilter, *, colour: bool, summary: boo
     return [*lines, *(["", "simulated cards"] if found.simulated else [])]
 
 
-def _choose(found: ClusterMap, nodes: Sequence[str], chosen: CardFilter) -> ClusterMap:
+def _choose(found: "ClusterMap", nodes: Sequence[str], chosen: CardFilter) -> "ClusterMap":
     """The part to show.
 
     Raises:
@@ -163,15 +142,29 @@ def _choose(found: ClusterMap, nodes: Sequence[str], chosen: CardFilter) -> Clus
     )
 
 
-async def _read(nodes: Sequence[str], kubeconfig: Path | None, context: str | None) -> ClusterMap:
-    from tessera.kube.client.errors import NotFound
+async def _read(nodes: Sequence[str], home: str, kubeconfig: Path | None, context: str | None) -> "ClusterMap":
+    async with connect("tessera-map", kubeconfig, context) as client:
+        return await _read_once(client, nodes, home)
+
+
+async def _read_once(client: "Client", nodes: Sequence[str], home: str) -> "ClusterMap":
+    """The map of all that the user may read, or what the API for tenants tells a user with the rights of ``home``."""
+    from tessera.cli.base.tenant_view import read_as_tenant
+    from tessera.dashboard.view.cluster_map import make_map
+    from tessera.dashboard.view.objects import MAPS, read_view
+    from tessera.kube.client.errors import ApiError, Forbidden, NotFound
     from tessera.observe.cluster_reading import read_cluster
 
-    async with connect("tessera-map", kubeconfig, context) as client:
-        try:
-            return make_map(await read_cluster(client, nodes))
-        except NotFound as error:
-            raise _not_installed() from error
+    try:
+        reading = await read_cluster(client, nodes)
+    except NotFound as error:
+        raise _not_installed() from error
+    except Forbidden as error:
+        return (await read_as_tenant(client, MAPS, home, error)).map
+    if reading.fleet is None:
+        with contextlib.suppress(ApiError):
+            return (await read_view(client, MAPS, home)).map
+    return make_map(reading)
 
 
 def _not_installed() -> CommandError:
@@ -182,6 +175,7 @@ def _not_installed() -> CommandError:
 
 async def _watch(
     nodes: Sequence[str],
+    home: str,
     chosen: CardFilter,
     kubeconfig: Path | None,
     context: str | None,
@@ -189,37 +183,33 @@ async def _watch(
     colour: bool,
     summary: bool,
 ) -> None:
-    from tessera.clock import SystemClock
-    from tessera.kube.client.errors import NotFound
-    from tessera.observe.cluster_reading import watch_cluster
-
     async with connect("tessera-map", kubeconfig, context) as client:
         write_frame([], begin=True)
         try:
-            async for reading in watch_cluster(client, SystemClock(), random.Random(), nodes):
-                found = _choose(make_map(reading), nodes, chosen)
+            async for whole in _maps(client, nodes, home):
+                found = _choose(whole, nodes, chosen)
                 width, height = shutil.get_terminal_size((WIDTH, 24))
                 lines = picture(found, chosen, colour=colour, summary=summary, width=max(_LEAST_WIDTH, width))
                 more = f"... {len(lines) - height + 1} more lines: filter, or name nodes"
                 write_frame(lines if len(lines) <= height else [*lines[: height - 1], more], colours=True)
-        except NotFound as error:
-            raise _not_installed() from error
         finally:
             write_frame([], end=True)
 
 
-def make_map(reading: "ClusterReading") -> ClusterMap:
-    """Makes the map of what was read."""
-    from tessera.usage.agent_pages import FleetUsage
+async def _maps(client: "Client", nodes: Sequence[str], home: str) -> AsyncIterator["ClusterMap"]:
+    """A map whenever something changes; for a tenant, one every few seconds."""
+    from tessera.clock import SystemClock
+    from tessera.dashboard.view.cluster_map import make_map
+    from tessera.kube.client.errors import Forbidden, NotFound
+    from tessera.observe.cluster_reading import PERIOD, watch_cluster
 
-    fleet, nodes = reading.fleet or FleetUsage(), reading.nodes or ()
-    unread = {each.node: each.reason for each in fleet.failures}
-    found = map_fleet(reading.instaslices, fleet.nodes, unread, nodes, reading.pods or ())
-    with_cards = [each for each in found if each.cards or each.resources or each.unread]
-    return ClusterMap(
-        nodes=with_cards,
-        pending=pending_nodes(nodes, {each.node for each in found if each.cards}),
-        waiting=None if reading.pods is None else count_waiting(reading.pods),
-        note="" if reading.fleet is not None else NO_PAGES,
-        simulated=any(each.simulated for each in fleet.nodes),
-    )
+    clock = SystemClock()
+    try:
+        async for reading in watch_cluster(client, clock, random.Random(), nodes):
+            yield make_map(reading)
+    except NotFound as error:
+        raise _not_installed() from error
+    except Forbidden:
+        while True:
+            yield await _read_once(client, nodes, home)
+            await clock.sleep(PERIOD)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tessera.cli.base.connection import cluster_options, connect, report_errors
+from tessera.cli.base.connection import cluster_options, connect, own_namespace, report_errors
 from tessera.cli.base.console import say, say_json, write_frame
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def command(
     if sort not in view.orders:
         raise click.BadParameter(f"{sort!r} is no order of {by}; orders: {', '.join(view.orders)}", param_hint="--sort")
     live = not once and output == "table" and sys.stdout.isatty() and sys.stdin.isatty()
-    screen = TopScreen(view, namespace, nodes)
+    screen = TopScreen(view, namespace, nodes, own_namespace(namespace, kubeconfig, context))
     if live:
         asyncio.run(_run_live(screen, interval, kubeconfig, context))
         return
@@ -119,12 +119,14 @@ class TopScreen:
         view: its state.
         namespace: whose pods are shown; None for all.
         nodes: nodes that are shown; empty for all.
+        home: the namespace in which a tenant has rights.
     """
 
-    def __init__(self, view: "TopView", namespace: str | None, nodes: Sequence[str]) -> None:
+    def __init__(self, view: "TopView", namespace: str | None, nodes: Sequence[str], home: str = "default") -> None:
         self.view = view
         self._namespace = namespace
         self._nodes = nodes
+        self._home = home
 
     async def read(self, client: "Client") -> "Usage":
         """Reads the cluster; only leases of the chosen namespace remain."""
@@ -132,7 +134,7 @@ class TopScreen:
 
         from tessera.cli.base.usage import read_or_explain
 
-        usage = await read_or_explain(client, self._nodes)
+        usage = await read_or_explain(client, self._nodes, namespace=self._home)
         if self._namespace is None:
             return usage
         kept = [row for row in usage.leases if row.lease.namespace == self._namespace]

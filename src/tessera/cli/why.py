@@ -11,6 +11,7 @@ from tessera.cli.base.console import say, say_json
 
 if TYPE_CHECKING:
     from tessera.explain.explanation import ExplanationReport
+    from tessera.kube.client.client import Client
 
 
 @click.command()
@@ -57,7 +58,33 @@ async def _report(
     if namespace is None:
         namespace = cluster_config(kubeconfig, context).namespace
     async with connect("tessera-why", kubeconfig, context) as client:
+        if wanted.kind == "pod":
+            found = await _explain_as_tenant(client, namespace, wanted.name)
+            if found is not None:
+                return found
         try:
             return await explain(client, clock, wanted, namespace)
         except NotFound as error:
             raise CommandError(str(error), *getattr(error, "__notes__", ())) from error
+
+
+async def _explain_as_tenant(client: "Client", namespace: str, pod: str) -> "ExplanationReport | None":
+    """What the API for tenants says to a user who may not list nodes; None for others, and if it says nothing.
+
+    A right that is missing is named on standard error: the explanation of such a user is made from the pod alone.
+    """
+    from tessera.cli.base.tenant_view import missing_rights
+    from tessera.dashboard.view.objects import EXPLANATIONS, read_view
+    from tessera.kube.client.errors import ApiError, Forbidden, NotFound
+    from tessera.kube.resources import NODES
+
+    try:
+        await client.page(NODES, limit=1)
+    except Forbidden as refused:
+        try:
+            return (await read_view(client, EXPLANATIONS, namespace, pod)).report
+        except ApiError as error:
+            if isinstance(error, NotFound) and pod in error.status.message:
+                return None  # there is no such pod; the direct way suggests another name
+            say(*await missing_rights(client, namespace, refused, error), err=True)
+    return None

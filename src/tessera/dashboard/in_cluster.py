@@ -21,6 +21,8 @@ from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.names import PageNames
 from tessera.dashboard.server import PageAddress, PageServer
 from tessera.dashboard.source import ClusterSource
+from tessera.dashboard.view.run import ViewApi
+from tessera.dashboard.view.server import ViewAnswers
 from tessera.kube.client.client import Client
 from tessera.status_pages import OnListening, serve_status
 
@@ -40,6 +42,7 @@ class PageOptions:
         address: address of the servers; None for all addresses, IPv6 too.
         port: port of the page; None opens none.
         http_port: plain HTTP port for ``/healthz`` and ``/readyz``; None opens none.
+        api_port: port of the aggregated API; None opens none.
         origins: origins by which visitors reach the page, besides their own machine's.
         nameless: True if visitors without a token see the page without names.
         tls_folder: folder with the page's certificate and key; None, or one without them, for plain HTTP.
@@ -49,6 +52,7 @@ class PageOptions:
     address: str | None = None
     port: int | None = 8088
     http_port: int | None = 8081
+    api_port: int | None = None
     origins: tuple[str, ...] = ()
     nameless: bool = False
     tls_folder: Path | None = None
@@ -76,6 +80,8 @@ class PageReplica:
             client, self._feeds, watched=lambda: self._server.readers > 0, clock=clock, rng=rng
         )
         explainer = PrivateExplainer(self._source, self._feeds.redactor)
+        answers = ViewAnswers(self._source, explainer, rights, self._feeds.redactor, clock)
+        self._api = ViewApi(client, clock, rng, answers)
         self._tls = _Certificate(options.tls_folder) if options.tls_folder is not None else None
         names = PageNames(options.origins, loopback=True)
         context = self._tls.context if self._tls is not None and self._tls.load() else None
@@ -99,6 +105,8 @@ class PageReplica:
                 group.create_task(self._server.run(options.on_listening))
             if options.http_port is not None:
                 group.create_task(serve_status(self, options.http_port, address=options.address))
+            if options.api_port is not None:
+                group.create_task(self._api.run(options.address, options.api_port))
             if self._tls is not None:
                 group.create_task(self._tls.follow(self._clock))
 

@@ -174,7 +174,7 @@ class PageServer:
 
     async def _serve_reason(self, visitor: Visitor, namespace: str, pod: str) -> web.Response:
         visible = await visitor.visibility()
-        if visible.namespaces is not None and namespace not in visible.namespaces:
+        if not visible.allows_pods(namespace):
             return _problem(403, f"you may not list pods in the namespace {namespace!r}")
         try:
             report = await self._explain(namespace, pod, visible)

@@ -15,12 +15,12 @@ import msgspec
 from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.clock import Clock
+from tessera.dashboard.aliases import Objects
 from tessera.dashboard.card_documents import make_documents
 from tessera.dashboard.documents import Document
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.history import STEP, History
 from tessera.dashboard.node_documents import node_documents
-from tessera.dashboard.private_reasons import Objects
 from tessera.dashboard.waiting_reasons import explain_waiting
 from tessera.explain.explanation import Explanation
 from tessera.kube.client.client import Client
@@ -60,6 +60,8 @@ class ClusterSource:
         self._clock = clock
         self._changed = asyncio.Event()
         self._fleet = FleetUsage()
+        #: Guards the reading of the agents' pages, and its last time.
+        self._reading, self._read_at = asyncio.Lock(), float("-inf")
         #: The last refusal of each kind that the user may not read.
         self._refused: dict[str, str] = {}
         self._pods = Informer(client, PODS, clock=clock, rng=rng)
@@ -120,10 +122,17 @@ class ClusterSource:
             instaslices=list(self._instaslices.cache.values()),
         )
 
-    @property
-    def fleet(self) -> FleetUsage:
-        """The agents' pages as they were read last."""
-        return self._fleet
+    async def read_fleet(self) -> FleetUsage:
+        """The agents' pages, read again if they are older than :data:`PERIOD`."""
+        async with self._reading:
+            if self._clock.monotonic() - self._read_at > PERIOD:
+                await self._read_again()
+            return self._fleet
+
+    async def _read_again(self) -> None:
+        self._read_at = self._clock.monotonic()
+        self._fleet = await self._read_fleet()
+        self._changed.set()
 
     def pod(self, namespace: str, name: str) -> Pod | None:
         """A pod of the cluster."""
@@ -162,8 +171,8 @@ class ClusterSource:
             # Without a reader, once for each value of the history.
             if self._watched() or self._clock.monotonic() >= due:
                 due = self._clock.monotonic() + STEP
-                self._fleet = await self._read_fleet()
-                self._changed.set()
+                async with self._reading:
+                    await self._read_again()
             await self._clock.sleep(PERIOD)
 
     async def _read_fleet(self) -> FleetUsage:

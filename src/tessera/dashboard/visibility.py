@@ -77,10 +77,14 @@ class Visibility(NamedTuple):
             return self
         return Visibility(self.nodes, namespaces if self.namespaces is None else namespaces & self.namespaces)
 
+    def allows_pods(self, namespace: str) -> bool:
+        """True if the reader may list the pods of a namespace."""
+        return self.namespaces is None or namespace in self.namespaces
+
     def allows(self, audience: Audience, namespace: str) -> bool:
         """True if the reader belongs to the audience of a text about ``namespace``."""
         if audience in _POD:
-            return self.namespaces is None or namespace in self.namespaces
+            return self.allows_pods(namespace)
         if audience in _NODE:
             return self.nodes
         return audience is Audience.EVERYBODY or self.full

@@ -86,3 +86,15 @@ PAGE_EXPLANATIONS = Limit(
     "explanations of waiting pods that the page computes or has in its queue; more are refused with 503",
     "each takes milliseconds to a second, one after the other",
 )
+PROXY_NAMES = Limit(
+    64,
+    "names",
+    "names of certificates and headers of the API server's front proxy, each; the rest is not read",
+    "kubeadm has one of each",
+)
+VIEW_ANSWERS = Limit(
+    32,
+    "answers",
+    "answers of the API view.tessera.dev that the page remembers for two seconds; the oldest is forgotten",
+    "one for each kind of rights; an answer for 1,600 cards has 2 MB and takes a tenth of a second",
+)

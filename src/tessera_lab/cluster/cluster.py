@@ -33,6 +33,7 @@ from tessera_lab.apiserver.authz.identity import BoundObject, bound_pod_extra, s
 from tessera_lab.apiserver.interfaces import CommandResult, GroupResource, ObjectReader, UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
+from tessera_lab.cluster.front_proxy import FrontProxy
 from tessera_lab.cluster.node_maker import NodeMaker
 from tessera_lab.cluster.options import ClusterOptions, LabNodeSpec, cards_file, node_folders
 from tessera_lab.kubelet.context import ContainerContext, Entrypoint, PodIdentity
@@ -118,6 +119,7 @@ class SimulatedCluster:
         hardware_clock: the clock for waits of calls to simulated cards.
         reviewers: webhooks that run in this process without sockets, by namespace and service.
         documents: pages of agents that do not listen, by the pod's address; filled if the options ask for pages.
+        front_proxy: calls the Services of APIServices; None if the server does not listen.
         connect: connects a container with its service account's credentials to the server over HTTPS; None if the
             server does not listen.
     """
@@ -136,6 +138,10 @@ class SimulatedCluster:
         self.server = ApiServer(clock, seed=self.options.seed, leaps=self.options.leaps)
         self.reviewers: dict[tuple[str, str], Callable[[bytes], bytes]] = {}
         self.server.parts.webhooks = self._webhooks()
+        self.front_proxy: FrontProxy | None = None
+        if self.options.folder is not None:
+            self.front_proxy = self.server.aggregator.call = FrontProxy(ServiceResolver(self.server.core.store), clock)
+            self.front_proxy.announce(self.server.core)
         self.server.parts.logs = self._logs
         self.server.parts.run_command = self._run_command
         #: Runs commands in containers that run for real, by namespace, pod and container, while they run.

@@ -188,6 +188,8 @@ class LabProcess:
                         await _wait_for_signal()
         finally:
             await front.close()
+            if cluster.front_proxy is not None:
+                await cluster.front_proxy.close()
 
     def _clock(self) -> Clock:
         return LoopClock(time.time()) if self._lab_options.virtual_time else SystemClock()

@@ -13,6 +13,7 @@ from tessera_lab.workloads.apps.replicaset import ReplicaSetController
 from tessera_lab.workloads.apps.statefulset import StatefulSetController
 from tessera_lab.workloads.base.mirrors import ObjectMirrors
 from tessera_lab.workloads.nodes.node_lifecycle import NodeLifecycle, NodeTaints, PodGarbageCollector
+from tessera_lab.workloads.objects.api_services import ApiServiceController
 from tessera_lab.workloads.objects.endpoints import EndpointsController
 from tessera_lab.workloads.objects.garbage_collector import GarbageCollector
 from tessera_lab.workloads.objects.metadata_mirror import MetadataMirror
@@ -54,6 +55,7 @@ class WorkloadControllers:
             VolumeController(self._mirrors),
             Provisioner(self._mirrors),
             EphemeralClaims(self._mirrors),
+            ApiServiceController(client, clock, rng),
         )
 
     async def run(self) -> None:

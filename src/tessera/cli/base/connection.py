@@ -35,6 +35,11 @@ def cluster_config(kubeconfig: Path | None = None, context: str | None = None) -
     return load_config(clock=SystemClock(), kubeconfig=None if kubeconfig is None else str(kubeconfig), context=context)
 
 
+def own_namespace(given: str | None, kubeconfig: Path | None = None, context: str | None = None) -> str:
+    """The namespace that the user names, or that of the context."""
+    return given or cluster_config(kubeconfig, context).namespace
+
+
 @asynccontextmanager
 async def connect(
     component: str, kubeconfig: Path | None = None, context: str | None = None

@@ -9,6 +9,7 @@ from tessera.text import age, list_names
 
 if TYPE_CHECKING:
     from tessera.kube.client.client import Client
+    from tessera.kube.client.errors import Forbidden
     from tessera.observe.reading import Usage
     from tessera.observe.usage_rows import LeaseRow
 
@@ -18,8 +19,16 @@ NOT_MEASURED = "n/a"
 _HOUR = 3600.0
 
 
-async def read_or_explain(client: "Client", nodes: Sequence[str] = (), *, owners: bool = True) -> "Usage":
-    """Reads the agents' pages.
+async def read_or_explain(
+    client: "Client", nodes: Sequence[str] = (), *, namespace: str, owners: bool = True
+) -> "Usage":
+    """Reads the agents' pages; with the rights of one namespace, what the API for tenants tells of them.
+
+    Args:
+        client: the user's client.
+        nodes: names of nodes; empty for all.
+        namespace: where a tenant has rights.
+        owners: also read the pods, for the workloads that made them.
 
     Raises:
         CommandError: the user lacks a right, Tessera is not installed, or a named node has no agent.
@@ -30,11 +39,7 @@ async def read_or_explain(client: "Client", nodes: Sequence[str] = (), *, owners
     try:
         usage = await read_usage(client, nodes, owners=owners)
     except Forbidden as error:
-        raise CommandError(
-            " ".join(str(error).split()),
-            "This command needs the rights to list pods and to get pods/proxy in the namespace tessera-system:"
-            " bind the ClusterRole tessera-usage-reader there",
-        ) from error
+        usage = await _read_as_tenant(client, nodes, namespace, error, owners=owners)
     if not usage.agents:
         raise CommandError("error: no agent of Tessera runs in this cluster; run tessera install")
     found = {each.node for each in usage.fleet.nodes} | {each.node for each in usage.fleet.failures}
@@ -44,11 +49,41 @@ async def read_or_explain(client: "Client", nodes: Sequence[str] = (), *, owners
     return usage
 
 
+async def _read_as_tenant(
+    client: "Client", nodes: Sequence[str], namespace: str, refused: "Forbidden", *, owners: bool
+) -> "Usage":
+    import contextlib
+
+    from tessera.cli.base.tenant_view import read_as_tenant
+    from tessera.dashboard.view.objects import USAGES
+    from tessera.kube.client.errors import Forbidden
+    from tessera.kube.resources import PODS, Pod
+    from tessera.observe.reading import Usage
+    from tessera.observe.usage_rows import card_rows, lease_rows, owners_of
+    from tessera.usage.agent_pages import FleetUsage
+
+    whole = (await read_as_tenant(client, USAGES, namespace, refused)).fleet
+    fleet = FleetUsage(
+        nodes=tuple(each for each in whole.nodes if not nodes or each.node in nodes),
+        failures=tuple(each for each in whole.failures if not nodes or each.node in nodes),
+    )
+    pods: Sequence[Pod] = ()
+    if owners:
+        with contextlib.suppress(Forbidden):
+            pods = (await client.list(PODS, namespace)).items
+    return Usage(
+        fleet=fleet,
+        cards=card_rows(fleet.nodes),
+        leases=lease_rows(fleet.nodes, owners_of(pods)),
+        agents=len(whole.nodes) + len(whole.failures),
+    )
+
+
 def warn_of_failures(usage: "Usage") -> None:
     """Writes a line to standard error for each node that did not answer, at most ten."""
     failures = usage.fleet.failures
     for each in failures[:10]:
-        say(f"warning: node {each.node} is not shown: {each.reason}", err=True)
+        say(f"warning: node {each.node} is not shown: {each.reason or 'its agent does not answer'}", err=True)
     if len(failures) > 10:
         say(f"warning: {len(failures) - 10} more nodes are not shown", err=True)
 

@@ -44,10 +44,16 @@ class Rights:
 
     async def visibility(self, person: Person) -> Visibility:
         """What the person may see now."""
+        return await self._visibility(person, self._current())
+
+    async def visibility_in(self, person: Person, namespace: str) -> Visibility:
+        """What the person may see now, of pods only in one namespace or in all."""
+        return await self._visibility(person, [namespace])
+
+    async def _visibility(self, person: Person, names: Sequence[str]) -> Visibility:
         nodes, everywhere = await self._may(person, [_NODES, _PODS])
         if everywhere:
             return Visibility(nodes=nodes, namespaces=None)
-        names = self._current()
         found = await self._may(person, [_PODS._replace(namespace=name) for name in names])
         allowed = frozenset(name for name, may in zip(names, found, strict=True) if may)
         return Visibility(nodes=nodes, namespaces=allowed)

@@ -105,6 +105,7 @@ from tessera.kube.resources.workloads import (
 )
 
 __all__ = [
+    "API_SERVICES",
     "CAPI_MACHINES",
     "CONFIGMAPS",
     "CRDS",
@@ -128,6 +129,7 @@ __all__ = [
     "RESOURCE_QUOTAS",
     "RUNTIME_CLASSES",
     "SECRETS",
+    "SELF_SUBJECT_REVIEWS",
     "SERVICES",
     "SERVICE_ACCOUNTS",
     "STATEFULSETS",
@@ -269,6 +271,10 @@ CRDS = Resource(
     CustomResourceDefinition,
 )
 OPENSHIFT_PROXIES = Resource("config.openshift.io", "v1", "proxies", "Proxy", False, dict[str, Any])
+API_SERVICES = Resource("apiregistration.k8s.io", "v1", "apiservices", "APIService", False, dict[str, Any])
+SELF_SUBJECT_REVIEWS = Resource(
+    "authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", False, dict[str, Any]
+)
 TOKEN_REVIEWS = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", False, dict[str, Any])
 SUBJECT_ACCESS_REVIEWS = Resource(
     "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", False, dict[str, Any]

@@ -259,6 +259,15 @@ _OTHERS = (
         generation=True,
     ),
     _type(
+        "apiregistration.k8s.io",
+        "v1",
+        "apiservices",
+        "APIService",
+        namespaced=False,
+        categories=("api-extensions",),
+        subresources=(_STATUS,),
+    ),
+    _type(
         "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False, short=("pc",), generation=True
     ),
     _type("storage.k8s.io", "v1", "csinodes", "CSINode", namespaced=False),

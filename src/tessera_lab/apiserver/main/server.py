@@ -26,6 +26,7 @@ from tessera_lab.apiserver.discovery import openapi
 from tessera_lab.apiserver.discovery.discovery import DiscoveryDocuments
 from tessera_lab.apiserver.discovery.openapi import OpenApiDocuments
 from tessera_lab.apiserver.handlers.access import not_allowed_error
+from tessera_lab.apiserver.handlers.aggregation import Aggregator
 from tessera_lab.apiserver.handlers.dispatch import OpenWatch, RequestDispatcher
 from tessera_lab.apiserver.handlers.write_handler import WriteHandler
 from tessera_lab.apiserver.interfaces import Attributes, CommandResult, Obj, UserInfo
@@ -76,6 +77,7 @@ class ApiServer:
         leaps: its time is virtual and skips waits; its version says so.
 
     Attributes:
+        aggregator: sends requests for the groups of APIServices on.
         panics: requests that failed because of an error of the server itself; each was answered with 500.
 
     Every call of a webhook fails, so that the failure policy decides, until ``parts.webhooks`` is set.
@@ -106,6 +108,7 @@ class ApiServer:
         DefinitionController(self.core)
         writing = WriteHandler(self.core, AdmissionChain(self.core, PLUGINS))
         self._dispatch = RequestDispatcher(self.core, writing, self.identities)
+        self.aggregator = Aggregator(self.core.store)
         create_initial_objects(self.core)
 
     @property
@@ -144,12 +147,15 @@ class ApiServer:
         self, request: Request, query: QueryParameters, found: Route | None, user: UserInfo, warnings: list[str]
     ) -> Response | WatchResponse | CommandResult:
         if found is None:
-            return self._document(request, user)
+            return await self._aggregated_document(request, user) or self._document(request, user)
         resource = self.core.registry.get(found.group, found.version, found.resource)
         namespaced = resource is None or resource.namespaced or found.resource == "namespaces"
         self._authorize(found, query, user, namespaced=namespaced)
         if resource is None:
-            raise no_such_path_error()
+            target = self.aggregator.find(found.group, found.version)
+            if target is None:
+                raise no_such_path_error()
+            return await self.aggregator.send(target, request, user)
         resource_request = ResourceRequest(
             request=request,
             query=query,
@@ -185,15 +191,41 @@ class ApiServer:
         if not decision.allowed:
             raise not_allowed_error(attributes, decision.reason)
 
-    def _document(self, request: Request, user: UserInfo) -> Response:
-        """Answers a path that names no resource: health, version, discovery, OpenAPI."""
-        path = request.path.rstrip("/") or "/"
+    async def _aggregated_document(self, request: Request, user: UserInfo) -> Response | None:
+        """Answers discovery as far as it is about groups of APIServices; None for all other paths."""
+        path = request.path.rstrip("/")
+        if request.method != "GET" or not path.startswith("/apis"):
+            return None
+        match path.split("/")[2:]:
+            case [] if self.aggregator.groups():
+                document = self._document(request, user)
+                whole = msgspec.json.decode(document.body)
+                if whole["kind"] == "APIGroupList":
+                    whole["groups"] += self.aggregator.groups()
+                else:
+                    whole["items"] += await self.aggregator.discovered()
+                return msgspec.structs.replace(document, body=msgspec.json.encode(whole))
+            case [name] if (group := self.aggregator.group(name)) is not None:
+                self._authorize_path(request, path, user)
+                return _document({"kind": "APIGroup", "apiVersion": "v1", **group})
+            case [name, version] if (target := self.aggregator.find(name, version)) is not None:
+                self._authorize_path(request, path, user)
+                return await self.aggregator.send(target, request, user)
+        return None
+
+    def _authorize_path(self, request: Request, path: str, user: UserInfo) -> None:
         parts = self.core.parts
         if parts.authorizer:
             attributes = Attributes(user=user, verb=request.method.lower(), path=path)
             if not parts.authorizer.authorize(attributes).allowed:
                 text = f'forbidden: User "{user.name}" cannot {request.method.lower()} path "{path}"'
                 raise StatusError(403, "Forbidden", text)
+
+    def _document(self, request: Request, user: UserInfo) -> Response:
+        """Answers a path that names no resource: health, version, discovery, OpenAPI."""
+        path = request.path.rstrip("/") or "/"
+        parts = self.core.parts
+        self._authorize_path(request, path, user)
         if request.method not in {"GET", "HEAD"}:
             raise StatusError(
                 405, "MethodNotAllowed", "the server does not allow this method on the requested resource"

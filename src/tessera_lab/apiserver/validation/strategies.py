@@ -17,6 +17,7 @@ from tessera_lab.apiserver.crd.definition_rules import validate_definition
 from tessera_lab.apiserver.interfaces import GroupResource, Obj, StatusCause
 from tessera_lab.apiserver.kinds import defaults, network_rules
 from tessera_lab.apiserver.kinds import volume_rules as volumes
+from tessera_lab.apiserver.kinds.api_service_rules import default_api_service, validate_api_service
 from tessera_lab.apiserver.kinds.data_rules import (
     validate_config_map,
     validate_data_update,
@@ -155,6 +156,9 @@ _BY_KIND: Mapping[GroupResource, Strategy] = {
         prepare_update=update_established,
         validate=validate_definition,
         unconditional=False,
+    ),
+    GroupResource("apiregistration.k8s.io", "apiservices"): Strategy(
+        default=default_api_service, validate=validate_api_service, unconditional=False
     ),
     GroupResource("scheduling.k8s.io", "priorityclasses"): Strategy(
         default=defaults.default_priority_class, validate_update=validate_priority_class_update

@@ -1,0 +1,91 @@
+"""What a user with the rights of one namespace may see, and which role is missing otherwise.
+
+The direct way reads the agents' pages and the objects of the whole cluster. A tenant has no right to those. The API
+``view.tessera.dev`` tells tenants of the cluster's cards, with the names that they may see.
+"""
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tessera.cli.base.connection import CommandError
+
+if TYPE_CHECKING:
+    from tessera.dashboard.view.objects import Explanation, Map, Usage
+    from tessera.kube.client.client import Client
+    from tessera.kube.client.errors import ApiError
+    from tessera.kube.resources.meta import Resource
+
+T = TypeVar("T", "Usage", "Map", "Explanation")
+
+_ROLE, _READER = "tessera-view", "tessera-usage-reader"
+
+
+async def read_as_tenant(
+    client: "Client", resource: "Resource[T]", namespace: str, refused: "ApiError", name: str = "cluster"
+) -> T:
+    """Reads an object of the API for tenants.
+
+    Args:
+        client: the user's client.
+        resource: its kind.
+        namespace: the namespace in which the user may have the right.
+        refused: the refusal of the direct way, for the error.
+        name: of the object.
+
+    Raises:
+        CommandError: the user may not read it, or nobody can; it names the role and the command.
+    """
+    from tessera.dashboard.view.objects import read_view
+    from tessera.kube.client.errors import ApiError
+
+    try:
+        return await read_view(client, resource, namespace, name)
+    except ApiError as error:
+        raise CommandError(*await missing_rights(client, namespace, refused, error)) from error
+
+
+async def missing_rights(client: "Client", namespace: str, refused: "ApiError", view: "ApiError") -> list[str]:
+    """The lines of an error: the refusal, and which role to bind.
+
+    Args:
+        client: the user's client.
+        namespace: the user's namespace.
+        refused: the refusal of the direct way.
+        view: why the API for tenants gave no answer.
+    """
+    from tessera.kube.client.errors import Forbidden, NotFound
+
+    subject = await _subject(client)
+    lines = [" ".join(str(refused).split())]
+    if isinstance(view, Forbidden):
+        lines.append(
+            f"To see all cards, and the names of pods in {namespace}, you need the ClusterRole {_ROLE} there (or view):"
+            f" kubectl create rolebinding gpu-viewers --clusterrole={_ROLE} {subject} -n {namespace}"
+        )
+    elif isinstance(view, NotFound):
+        lines.append("The API for users with the rights of one namespace is not installed: tessera install --dashboard")
+    else:
+        lines.append(
+            f"The API for users with the rights of one namespace does not answer ({' '.join(str(view).split())}): see"
+            " kubectl get apiservice v1alpha1.view.tessera.dev -o yaml"
+        )
+    lines.append(
+        f"To see all names, you need the ClusterRole {_READER} in tessera-system: kubectl create rolebinding"
+        f" gpu-readers --clusterrole={_READER} {subject} -n tessera-system"
+    )
+    return lines
+
+
+async def _subject(client: "Client") -> str:
+    """The option of kubectl that names this user: ``--user=jane``."""
+    from tessera.kube.client.errors import ApiError
+    from tessera.kube.resources import SELF_SUBJECT_REVIEWS
+
+    try:
+        made: dict[str, Any] = await client.create(SELF_SUBJECT_REVIEWS, {})
+    except (ApiError, OSError):
+        return "--user=NAME"
+    name = str((made.get("status") or {}).get("userInfo", {}).get("username", "NAME"))
+    match name.split(":"):
+        case ["system", "serviceaccount", namespace, account]:
+            return f"--serviceaccount={namespace}:{account}"
+    return f"--user={name}"

@@ -1,0 +1,197 @@
+"""Serves ``view.tessera.dev``: the port that only kube-apiserver's front proxy can use.
+
+It answers discovery and GET, in the forms of a Kubernetes API; everything else is a Status with its code. An answer for
+one kind of rights is kept for two seconds, and they are made one after the other, so that nobody can slow the page by
+asking often.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from tessera.clock import Clock
+from tessera.dashboard.access.reviewer import Person
+from tessera.dashboard.access.rights import Rights
+from tessera.dashboard.aliases import Aliases
+from tessera.dashboard.explainer import PrivateExplainer
+from tessera.dashboard.source import ClusterSource
+from tessera.dashboard.view.cluster_map import make_map
+from tessera.dashboard.view.front_proxy import FrontProxy, NotProxiedError
+from tessera.dashboard.view.objects import CLUSTER, EXPLANATIONS, GROUP, RESOURCES, USAGES, VERSION
+from tessera.dashboard.visibility import Redactor, Visibility
+from tessera.kube.client.errors import ApiError
+from tessera.kube.resources.meta import Resource
+from tessera.limits.access import PAGE_HEADER, PAGE_HEADERS, VIEW_ANSWERS
+from tessera.observe.cluster_reading import ClusterReading
+from tessera.usage.agent_pages import FleetUsage
+from tessera.webhook.serving.bounded_port import Bounds, Connection, ConnectionPort
+
+_API_VERSION = f"{GROUP}/{VERSION}"
+_BOUNDS = Bounds(headers=PAGE_HEADERS, header=PAGE_HEADER, cancels=True)
+#: Seconds for which an answer is used again.
+_FRESH = 2.0
+_VERBS: Mapping[str, list[str]] = {EXPLANATIONS.plural: ["get"]}
+
+
+class ViewAnswers:
+    """Makes the objects.
+
+    Args:
+        source: mirrors the cluster.
+        explainer: explains pods.
+        rights: what persons may see.
+        redactor: gives the aliases of the page.
+        clock: the time.
+    """
+
+    def __init__(
+        self, source: ClusterSource, explainer: PrivateExplainer, rights: Rights, redactor: Redactor, clock: Clock
+    ) -> None:
+        self._source = source
+        self._explainer = explainer
+        self._rights = rights
+        self._redactor = redactor
+        self._clock = clock
+        self._turn = asyncio.Lock()
+        #: The content of an object by kind and rights, with the time at which it was made; the oldest first.
+        self._made: dict[tuple[str, Visibility], tuple[float, bytes]] = {}
+
+    async def content(self, resource: Resource[Any], person: Person, namespace: str, name: str) -> bytes | None:
+        """The JSON of an object's content; None if there is no such object.
+
+        Raises:
+            ApiError: a pod cannot be explained.
+        """
+        visibility = await self._rights.visibility_in(person, namespace)
+        if resource is EXPLANATIONS:
+            if not visibility.allows_pods(namespace):
+                return None
+            report = await self._explainer.explain(namespace, name, visibility)
+            return msgspec.json.encode({"report": report})
+        if name != CLUSTER:
+            return None
+        async with self._turn:
+            key = (resource.plural, visibility)
+            made = self._made.pop(key, None)
+            if made is None or self._clock.monotonic() - made[0] > _FRESH:
+                fleet = await self._source.read_fleet()
+                text = await asyncio.to_thread(self._make, resource, visibility, fleet)
+                made = (self._clock.monotonic(), text)
+            self._made[key] = made
+            while len(self._made) > VIEW_ANSWERS:
+                del self._made[next(iter(self._made))]
+            return made[1]
+
+    def _make(self, resource: Resource[Any], visibility: Visibility, whole: FleetUsage) -> bytes:
+        aliases = Aliases(visibility, self._redactor)
+        fleet = aliases.hide_fleet(whole)
+        if resource is USAGES:
+            return msgspec.json.encode({"fleet": fleet})
+        objects = aliases.hide(self._source.objects)
+        reading = ClusterReading(instaslices=objects.instaslices, nodes=objects.nodes, pods=objects.pods, fleet=fleet)
+        return msgspec.json.encode({"map": make_map(reading)})
+
+
+class ViewPort(ConnectionPort):
+    """The port.
+
+    Args:
+        proxy: the front proxy that may use it.
+        answers: makes the objects.
+        tls: its certificate; asks clients for one of the front proxy.
+    """
+
+    def __init__(self, proxy: FrontProxy, answers: ViewAnswers, tls: ssl.SSLContext) -> None:
+        super().__init__("view API", tls, _BOUNDS)
+        self._proxy = proxy
+        self._answers = answers
+
+    async def respond(self, request: web.BaseRequest, connection: Connection) -> web.StreamResponse:
+        """Answers kube-apiserver."""
+        connection.set_deadline(_BOUNDS.body_time, "while its answer was made")
+        certificate = request.transport.get_extra_info("peercert") if request.transport is not None else None
+        try:
+            person = self._proxy.identify(request.headers, certificate)
+        except NotProxiedError as error:
+            return _status(401, "Unauthorized", str(error))
+        if request.method not in {"GET", "HEAD"}:
+            return _status(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+        match request.path.strip("/").split("/"):
+            case ["apis"]:
+                return _json({"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group()]})
+            case ["apis", group] if group == GROUP:
+                return _json({"kind": "APIGroup", "apiVersion": "v1", **_group()})
+            case ["apis", group, version] if (group, version) == (GROUP, VERSION):
+                return _json(_resources())
+            case ["apis", group, version, "namespaces", namespace, plural, *names] if (group, version) == (
+                GROUP,
+                VERSION,
+            ):
+                return await self._objects(person, namespace, plural, names)
+        return _not_found()
+
+    async def _objects(self, person: Person, namespace: str, plural: str, names: list[str]) -> web.Response:
+        resource = next((each for each in RESOURCES if each.plural == plural), None)
+        if resource is None or len(names) > 1 or (not names and resource is EXPLANATIONS):
+            return _not_found()
+        name = names[0] if names else CLUSTER
+        try:
+            content = await self._answers.content(resource, person, namespace, name)
+        except ApiError as error:
+            return _status(error.status.code or 500, error.status.reason or "InternalError", error.status.message)
+        if content is None:
+            text = f'{resource.label} "{name}" not found'
+            return _status(404, "NotFound", text)
+        item = {
+            "kind": resource.kind,
+            "apiVersion": _API_VERSION,
+            "metadata": {"name": name, "namespace": namespace},
+            **msgspec.json.decode(content, type=dict[str, msgspec.Raw]),
+        }
+        if names:
+            return _json(item)
+        return _json({"kind": f"{resource.kind}List", "apiVersion": _API_VERSION, "metadata": {}, "items": [item]})
+
+
+def _group() -> dict[str, Any]:
+    version = {"groupVersion": _API_VERSION, "version": VERSION}
+    return {"name": GROUP, "versions": [version], "preferredVersion": version}
+
+
+def _resources() -> dict[str, Any]:
+    listed = [
+        {
+            "name": each.plural,
+            "singularName": each.kind.lower(),
+            "namespaced": True,
+            "kind": each.kind,
+            "verbs": _VERBS.get(each.plural, ["get", "list"]),
+        }
+        for each in RESOURCES
+    ]
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": _API_VERSION, "resources": listed}
+
+
+def _not_found() -> web.Response:
+    return _status(404, "NotFound", "the server could not find the requested resource")
+
+
+def _status(code: int, reason: str, message: str) -> web.Response:
+    document = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": message,
+        "reason": reason,
+        "code": code,
+    }
+    return _json(document, code)
+
+
+def _json(document: object, code: int = 200) -> web.Response:
+    return web.Response(status=code, body=msgspec.json.encode(document), headers={"Content-Type": "application/json"})

@@ -1,0 +1,138 @@
+"""The agents' pages for readers with few rights: no hidden name is left in them, and the numbers stay."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tessera.api.nodes.health import CardHealth, Evidence, Finding, Holder
+from tessera.api.nodes.usage import CardUsage, DeviceUsage, EndedLease, LeaseUsage, NodeUsage
+from tessera.dashboard.aliases import Aliases
+from tessera.dashboard.visibility import FULL, Redactor, Visibility
+from tessera.usage.agent_pages import FleetUsage, NodeFailure
+
+REDACTOR = Redactor(b"key")
+#: Texts that nobody without a right to nodes, or to the pods of team-b, may see.
+OF_NODES = (
+    "node-secret",
+    "GPU-secret",
+    "MIG-secret",
+    "evidence-secret",
+    "next-secret",
+    "absent-secret",
+    "failure-secret",
+)
+OF_TEAM_B = ("team-b", "beta", "uid-beta", "container-beta", "finding-beta")
+
+
+def lease(team: str, pod: str, device: str) -> LeaseUsage:
+    return LeaseUsage(
+        namespace=team,
+        pod=pod,
+        uid=f"uid-{pod}",
+        container=f"container-{pod}",
+        device=device,
+        kind="mig",
+        share=0.5,
+        state="idle",
+        evidence=f"evidence of {pod}",
+        held=7.0,
+        wasted=3.0,
+        memory=5.0,
+        findings=(Finding(kind="slow", text=f"finding-{pod}"),),
+    )
+
+
+HEALTH = CardHealth(
+    state="needs_reset",
+    evidence=(Evidence(source="XID 79", text="evidence-secret"),),
+    next="next-secret",
+    holders=(Holder(namespace="team-b", pod="beta"), Holder(namespace="team-a", pod="alpha")),
+)
+CARD = CardUsage(
+    uuid="GPU-secret",
+    model="H100",
+    values={"power": 9.0},
+    absent={"sm": "absent-secret"},
+    devices=(DeviceUsage(uuid="MIG-secret", profile="1g.10gb"),),
+    health=HEALTH,
+)
+FLEET = FleetUsage(
+    nodes=(
+        NodeUsage(
+            node="node-secret",
+            driver="550",
+            cards=(CARD,),
+            leases=(lease("team-a", "alpha", "MIG-secret"), lease("team-b", "beta", "GPU-secret")),
+            ended=(EndedLease(namespace="team-b", pod="beta"),),
+            cut=2,
+        ),
+    ),
+    failures=(NodeFailure(node="node-secret", reason="failure-secret"),),
+)
+TEAM_A = frozenset({"team-a"})
+
+
+def shown(visibility: Visibility) -> tuple[FleetUsage, str]:
+    found = Aliases(visibility, REDACTOR).hide_fleet(FLEET)
+    return found, msgspec.json.encode(found).decode()
+
+
+@pytest.mark.parametrize(
+    ("visibility", "hidden"),
+    [
+        (Visibility(), (*OF_NODES, *OF_TEAM_B, "team-a", "alpha")),
+        (Visibility(namespaces=TEAM_A), (*OF_NODES, *OF_TEAM_B)),
+        (Visibility(nodes=True, namespaces=TEAM_A), (*OF_TEAM_B, "failure-secret")),
+        (Visibility(namespaces=None), OF_NODES),
+    ],
+)
+def test_no_hidden_name_is_left(visibility: Visibility, hidden: tuple[str, ...]) -> None:
+    _, text = shown(visibility)
+    assert [name for name in hidden if name in text] == []
+
+
+def test_numbers_and_states_stay() -> None:
+    found, _ = shown(Visibility())
+    (page,) = found.nodes
+    (card,) = page.cards
+    assert (card.values, card.model, card.health.state, page.cut) == ({"power": 9.0}, "H100", "needs_reset", 2)
+    assert [(each.share, each.held, each.wasted, each.memory) for each in page.leases] == [(0.5, 7.0, 3.0, 5.0)] * 2
+
+
+def test_an_alias_joins_what_its_name_joined() -> None:
+    found, _ = shown(Visibility())
+    (page,) = found.nodes
+    (card,) = page.cards
+    assert [each.device for each in page.leases] == [card.devices[0].uuid, card.uuid]
+    assert len({each.uid for each in page.leases}) == 2
+    assert page.node == found.failures[0].node
+
+
+def test_own_pods_are_shown_whole() -> None:
+    found, text = shown(Visibility(nodes=True, namespaces=TEAM_A))
+    assert found.nodes[0].leases[0] == FLEET.nodes[0].leases[0]
+    assert [each.pod for each in found.nodes[0].cards[0].health.holders] == ["alpha"]
+    assert "evidence-secret" in text
+
+
+def test_one_who_may_see_everything_sees_what_is_there_now() -> None:
+    found, _ = shown(FULL)
+    assert msgspec.structs.replace(found.nodes[0], ended=FLEET.nodes[0].ended) == FLEET.nodes[0]
+
+
+def values(kind: type[Any]) -> set[str]:
+    return {each.name for each in msgspec.structs.fields(kind)}
+
+
+def test_a_new_field_of_a_page_is_hidden_until_somebody_decides() -> None:
+    """If this fails, decide in aliases.py who may see the new field, and add it here."""
+    assert values(NodeUsage) - {"ended", "ended_window"} == {
+        "node",
+        "taken",
+        "driver",
+        "cards",
+        "leases",
+        "cut",
+        "simulated",
+    }

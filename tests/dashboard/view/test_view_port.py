@@ -1,0 +1,230 @@
+"""The aggregated API over TLS, behind a simulated API server and its front proxy; and those who are not the proxy."""
+
+import asyncio
+import random
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from tests.observe.conftest import AgentCluster, card, lease
+from tests.support.api_clients import in_process_client
+from tests.support.api_user import ApiUser, pod
+from tests.support.ports import free_port
+
+from tessera.api.nodes.usage import NodeUsage
+from tessera.clock import SystemClock
+from tessera.dashboard.in_cluster import PageOptions, PageReplica
+from tessera.dashboard.view.objects import MAPS, USAGES, read_view
+from tessera.dashboard.view.trust import API_SERVICE
+from tessera.kube.client.errors import Forbidden, NotFound
+from tessera.manifests import deploy_folder
+from tessera_lab.apiserver.authz.certificates import CertificateAuthority, CertificatePair
+from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.cluster.front_proxy import FrontProxy
+
+TIMEOUT = 60.0
+API = "/apis/view.tessera.dev/v1alpha1"
+SERVICES = "/apis/apiregistration.k8s.io/v1/apiservices"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+
+
+class Served:
+    """A page's process whose API is behind an API server.
+
+    Attributes:
+        admin: requests of an administrator.
+        port: the API's port.
+    """
+
+    def __init__(self, cluster: AgentCluster, port: int) -> None:
+        self.cluster = cluster
+        self.port = port
+        self.admin = cluster.api
+
+    def user(self, name: str, *groups: str) -> ApiUser:
+        """Requests of a user."""
+        return ApiUser(self.cluster.server, UserInfo(name=name, groups=(*groups, "system:authenticated")))
+
+    async def allow(self, name: str, namespace: str) -> None:
+        """Binds the ClusterRole tessera-view in a namespace."""
+        await self.admin("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+        subject = {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": name}
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "tessera-view"}
+        binding = {"metadata": {"name": name}, "roleRef": role, "subjects": [subject]}
+        await self.admin("POST", f"{RBAC}/namespaces/{namespace}/rolebindings", binding)
+
+    async def until(self, path: str, text: bytes) -> bytes:
+        """Asks until the answer has a text."""
+        async with asyncio.timeout(TIMEOUT):
+            while text not in (answer := await self.admin.raw("GET", path)).body:  # noqa: ASYNC110 - it has no event
+                await asyncio.sleep(0.02)
+        return answer.body
+
+    async def ask_directly(self, pair: CertificatePair | None, folder: Path, **headers: str) -> int:
+        """Status of a request past the API server; 0 if the connection is refused."""
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        if pair is not None:
+            (folder / "crt").write_bytes(pair.certificate)
+            (folder / "key").write_bytes(pair.key)
+            context.load_cert_chain(folder / "crt", folder / "key")
+        url = f"https://127.0.0.1:{self.port}{API}/namespaces/team/usages"
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        try:
+            async with aiohttp.ClientSession() as session, session.get(url, ssl=context, headers=given) as answer:
+                return answer.status
+        except (aiohttp.ClientError, OSError):
+            return 0
+
+
+def shipped(kind: str, name: str) -> dict[str, Any]:
+    import yaml
+
+    text = (deploy_folder() / "options" / "dashboard" / "dashboard.yaml").read_text(encoding="utf-8")
+    (found,) = (each for each in yaml.safe_load_all(text) if (each["kind"], each["metadata"]["name"]) == (kind, name))
+    assert isinstance(found, dict)
+    return found
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[Served]:
+    cluster, port, clock = AgentCluster(), free_port(), SystemClock()
+    await cluster.begin()
+    page = NodeUsage(node="machine-1", cards=(card(),), leases=(lease("alpha"), lease("beta", namespace="other")))
+    await cluster.add_agent("machine-1", page)
+    proxy = cluster.server.aggregator.call = FrontProxy(lambda *_: ("127.0.0.1", port), clock)
+    proxy.announce(cluster.server.core)
+    await cluster.api("POST", SERVICES, shipped("APIService", API_SERVICE))
+    await cluster.api("POST", f"{RBAC}/clusterroles", shipped("ClusterRole", "tessera-view"))
+    options = PageOptions(address="127.0.0.1", port=None, http_port=None, api_port=port)
+    client = in_process_client(cluster.server, clock, "page", "system:masters")
+    running = asyncio.create_task(PageReplica(options, client, clock, random.Random(1)).run())
+    found = Served(cluster, port)
+    try:
+        await found.until(API, b"usages")
+        await found.until(f"{API}/namespaces/team/usages", b"alpha")
+        yield found
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+        await proxy.close()
+
+
+async def test_a_tenant_sees_all_cards_and_the_names_of_its_namespace() -> None:
+    async with served() as view:
+        await view.allow("ann", "team")
+        client = in_process_client(view.cluster.server, SystemClock(), "ann", "system:authenticated")
+        usage = await read_view(client, USAGES, "team")
+        (page,) = usage.fleet.nodes
+        assert [each.pod if each.namespace == "team" else each.namespace for each in page.leases] == ["alpha", "~"]
+        assert page.node.startswith("~")
+        (node,) = (await read_view(client, MAPS, "team")).map.nodes
+        assert node.cards[0].holders[0].pod == "team/alpha"
+        assert node.node == page.node
+
+
+async def test_rbac_decides_by_the_namespace_who_may_ask() -> None:
+    async with served() as view:
+        await view.allow("ann", "team")
+        for name, namespace in (("ann", "other"), ("bob", "team"), ("ann", "")):
+            path = f"{API}/namespaces/{namespace}/usages" if namespace else f"{API}/usages"
+            answer = await view.user(name)("GET", path)
+            assert (answer["code"], answer["reason"]) == (403, "Forbidden"), (name, namespace)
+
+
+async def test_an_administrator_sees_every_name() -> None:
+    async with served() as view:
+        text = await view.until(f"{API}/namespaces/team/usages", b"beta")
+        assert b"machine-1" in text
+
+
+async def test_the_role_alone_names_the_pods_of_its_namespace() -> None:
+    rules = shipped("ClusterRole", "tessera-view")["rules"]
+    assert {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]} in rules
+
+
+async def test_discovery_lists_the_group_beside_those_of_the_server() -> None:
+    async with served() as view:
+        groups = (await view.admin("GET", "/apis"))["groups"]
+        assert {"apps", "view.tessera.dev"} <= {each["name"] for each in groups}
+        group = await view.admin("GET", "/apis/view.tessera.dev")
+        assert group["preferredVersion"]["groupVersion"] == "view.tessera.dev/v1alpha1"
+        listed = await view.admin("GET", API)
+        assert {each["name"] for each in listed["resources"]} == {"usages", "maps", "explanations"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "code"),
+    [
+        ("GET", "/namespaces/team/usages/other", 404),
+        ("GET", "/namespaces/team/cards", 404),
+        ("GET", "/namespaces/team/explanations", 404),
+        ("GET", "/namespaces/team/usages/cluster/status", 404),
+        ("POST", "/namespaces/team/usages", 405),
+        ("DELETE", "/namespaces/team/maps/cluster", 405),
+    ],
+)
+async def test_everything_else_is_a_status(method: str, path: str, code: int) -> None:
+    async with served() as view:
+        answer = await view.admin(method, f"{API}{path}")
+        assert (answer["kind"], answer["code"]) == ("Status", code)
+
+
+async def test_a_pod_is_explained_to_its_tenant_only() -> None:
+    async with served() as view:
+        await view.allow("ann", "team")
+        waiting = pod("waits")
+        waiting["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+        await view.admin("POST", "/api/v1/namespaces/team/pods", waiting)
+        await view.until(f"{API}/namespaces/team/explanations/waits", b"not-offered")
+        answer = await view.user("ann")("GET", f"{API}/namespaces/team/explanations/waits")
+        assert answer["report"]["answers"][0]["case"] == "not-offered"
+        assert (await view.user("bob")("GET", f"{API}/namespaces/team/explanations/waits"))["code"] == 403
+
+
+async def test_a_forged_user_is_not_believed_past_the_api_server(tmp_path: Path) -> None:
+    async with served() as view:
+        forged = {"X_Remote_User": "kubernetes-admin", "X_Remote_Group": "system:masters"}
+        assert await view.ask_directly(None, tmp_path, **forged) == 0
+        other = CertificateAuthority(SystemClock().now(), "front-proxy-ca").issue_client_certificate(
+            "front-proxy-client"
+        )
+        assert await view.ask_directly(other, tmp_path, **forged) == 0
+        proxy = view.cluster.server.aggregator.call
+        assert isinstance(proxy, FrontProxy)
+        tenant = proxy.issue("somebody")
+        assert await view.ask_directly(tenant, tmp_path, **forged) == 401
+        own = proxy.issue("front-proxy-client")
+        assert await view.ask_directly(own, tmp_path, **forged) == 200
+        assert await view.ask_directly(own, tmp_path) == 401
+
+
+async def test_a_forged_user_is_not_believed_through_the_api_server() -> None:
+    async with served() as view:
+        await view.allow("ann", "team")
+        forged = {"x_remote_user": "kubernetes-admin", "x_remote_group": "system:masters"}
+        answer = await view.user("ann").raw("GET", f"{API}/namespaces/team/usages", **forged)
+        assert b"alpha" in answer.body
+        assert b"beta" not in answer.body
+
+
+async def test_the_authority_is_written_again_if_somebody_removes_it() -> None:
+    async with served() as view:
+        await view.admin.merge(f"{SERVICES}/{API_SERVICE}", {"spec": {"caBundle": None}})
+        await view.until(f"{SERVICES}/{API_SERVICE}", b"caBundle")
+        await view.until(f"{API}/namespaces/team/usages", b"alpha")
+
+
+async def test_a_user_who_may_not_ask_is_refused_in_the_words_of_the_api_server() -> None:
+    async with served() as view:
+        client = in_process_client(view.cluster.server, SystemClock(), "bob", "system:authenticated")
+        with pytest.raises(Forbidden, match=r'cannot get resource "usages" in API group "view\.tessera\.dev"'):
+            await read_view(client, USAGES, "team")
+        await view.admin("DELETE", f"{SERVICES}/{API_SERVICE}")
+        admin = in_process_client(view.cluster.server, SystemClock(), "boss", "system:masters")
+        with pytest.raises(NotFound):
+            await read_view(admin, USAGES, "team")
