@@ -49,7 +49,7 @@ pictures: $(VENV)/.dev  ## the pictures in docs/: those of the live page, made a
 	@scripts/need-debian $(VENV)/tools chromium
 	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" $(BIN)/python -m website.diagrams.draw
 	@mkdir -p $(VENV)/pictures
-	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" TESSERA_PICTURES=$(VENV)/pictures $(BIN)/pytest -q tests/dashboard/browser/test_stories.py
+	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" TESSERA_PICTURES=$(VENV)/pictures $(BIN)/pytest -q tests/dashboard/browser/test_stories.py tests/dashboard/browser/test_rights.py
 	@cp $(PICTURES:%=$(VENV)/pictures/%.png) docs/pictures/
 	@cat src/tessera/dashboard/assets/* tests/dashboard/browser/scene.py | sha256sum | cut -d' ' -f1 > docs/pictures/live-page.sha256
 

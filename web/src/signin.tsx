@@ -73,7 +73,7 @@ export function HiddenNames({ found, onSignIn }: { found: Survey; onSignIn: () =
     <p class="note">
       Names that start with ~ are hidden: names of {what.join("; and of ")}. Texts about them are left out.{" "}
       {session.signedIn ? (
-        "An administrator can bind the ClusterRole view to your account, in a namespace or for all."
+        "An administrator can give you the right to list them; the ClusterRole view has it for the pods of a namespace."
       ) : (
         <button type="button" onClick={onSignIn}>
           Sign in to see your names

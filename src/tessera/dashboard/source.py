@@ -151,11 +151,14 @@ class ClusterSource:
         self._feeds.publish({**documents, **self._history.documents})
 
     async def _explain_waiting(self) -> None:
-        """Explains the pods that wait, while somebody looks; a user who may not read all kinds gets no reasons."""
+        """Explains the pods that wait; a user who may not read all kinds gets no reasons."""
         for each in (self._pods, self._instaslices, self._nodes):
             await each.wait_synced()
+        due = 0.0
         while True:
-            if self._watched():
+            # Without a reader seldom, so that the first one need not wait for the reasons.
+            if self._watched() or self._clock.monotonic() >= due:
+                due = self._clock.monotonic() + STEP
                 pods, nodes = list(self._pods.cache.values()), list(self._nodes.cache.values())
                 instaslices = list(self._instaslices.cache.values())
                 found = await asyncio.to_thread(explain_waiting, self._clock.now(), pods, nodes, instaslices)

@@ -4,7 +4,7 @@ import asyncio
 import os
 import shutil
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +15,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
 from tests.dashboard.browser.scene import NOW
 
+from tessera.dashboard.access.visitors import Gate
 from tessera.dashboard.documents import Document
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.server import PageAddress, PageServer
@@ -36,18 +37,29 @@ async def explain(namespace: str, pod: str, _visible: Visibility) -> Explanation
     return ExplanationReport(kind="pod", namespace=namespace, name=pod, answers=(answer,))
 
 
+# A busy machine is no failure.
+expect.set_options(timeout=60_000)
+
 #: Of a phone, a tablet and a laptop.
 WIDTHS = (390, 768, 1280)
+
+
+#: Makes the gate of a page; it runs on the event loop of the page's server.
+MakeGate = Callable[[FeedGroup], Awaitable[Gate]]
 
 
 class LivePage:
     """A page's server on an event loop of its own.
 
+    Args:
+        make_gate: lets visitors in; without one, everybody sees everything.
+
     Attributes:
         url: the page's address.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, make_gate: MakeGate | None = None) -> None:
+        self._make_gate = make_gate
         self._port = 0
         self._listening = threading.Event()
         self._feeds = FeedGroup()
@@ -87,7 +99,8 @@ class LivePage:
     async def _serve(self) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         self._feeds = FeedGroup()
-        server = PageServer(self._feeds, explain, PageAddress("127.0.0.1", self._port))
+        gate = await self._make_gate(self._feeds) if self._make_gate is not None else None
+        server = PageServer(self._feeds, explain, PageAddress("127.0.0.1", self._port), gate)
 
         def announce(_: str, port: int) -> None:
             self._port = port
@@ -197,17 +210,23 @@ def visit(browser: Browser, live: LivePage) -> Iterator["Visits"]:
 
 
 class Visits:
-    """Opens the page with a width and a theme."""
+    """Opens the page with a width and a theme.
 
-    def __init__(self, browser: Browser, live: LivePage) -> None:
+    Args:
+        browser: the browser.
+        live: the page to open; None if each visit names one.
+    """
+
+    def __init__(self, browser: Browser, live: LivePage | None = None) -> None:
         self._browser = browser
         self._live = live
         self._contexts: list[BrowserContext] = []
 
     def __call__(self, part: str = "", *, width: int = 1280, theme: str = "light") -> Visitor:
-        return self.before(part, width=width, theme=theme).await_live()
+        assert self._live is not None
+        return self.before(self._live, part, width=width, theme=theme).await_live()
 
-    def before(self, part: str = "", *, width: int = 1280, theme: str = "light") -> Visitor:
+    def before(self, live: LivePage, part: str = "", *, width: int = 1280, theme: str = "light") -> Visitor:
         """A visitor whose page may not show the cluster yet."""
         context = self._browser.new_context(
             viewport={"width": width, "height": 800},
@@ -215,7 +234,7 @@ class Visits:
             reduced_motion="reduce",
         )
         self._contexts.append(context)
-        return Visitor(context, self._live.url + part, theme)
+        return Visitor(context, live.url + part, theme)
 
     def close(self) -> None:
         for each in self._contexts:

@@ -1,17 +1,11 @@
-"""How the page behaves: changes, filters, addresses, keys, lost connections, hostile names, rights."""
-
-import json
+"""How the page behaves: changes, filters, addresses, keys, lost connections, hostile names."""
 
 import pytest
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Route, expect
 from tests.dashboard.browser.conftest import LivePage, Visits
 from tests.dashboard.browser.scene import device, scene
 
-from tessera.dashboard.documents import Document
-from tessera.dashboard.visibility import Redactor, Visibility
-
 HOSTILE = "<img src=x onerror=alert(1)>\u202e" + "x" * 200
-TOKEN = "eyJ.good.token"
 
 
 @pytest.fixture(autouse=True)
@@ -98,12 +92,12 @@ def test_a_lost_connection_is_shown_and_comes_back(visit: Visits, live: LivePage
     expect(visitor.link).to_contain_text("not connected: ")
     live.start()
     live.publish(scene(pod_name="after"))
-    expect(visitor.link).to_have_text("live", timeout=30_000)
+    expect(visitor.link).to_have_text("live")
     expect(visitor.page.get_by_text("after").first).to_be_visible()
 
 
-def test_a_connection_that_broke_goes_on_where_it_ended(visit: Visits) -> None:
-    visitor, asked = visit.before(), list[str | None]()
+def test_a_connection_that_broke_goes_on_where_it_ended(visit: Visits, live: LivePage) -> None:
+    visitor, asked = visit.before(live), list[str | None]()
 
     def answer(route: Route) -> None:
         asked.append(route.request.headers.get("last-event-id"))
@@ -133,86 +127,3 @@ def test_an_empty_cluster_says_so(visit: Visits, live: LivePage) -> None:
     for nothing in ("Every card is well", "No pod waits for cards.", "Every pod uses what it holds."):
         expect(visitor.page.get_by_text(nothing)).to_be_visible()
     visitor.check()
-
-
-def hidden(documents: dict[str, Document], visibility: Visibility) -> dict[str, Document]:
-    """The documents as somebody with fewer rights gets them."""
-    redactor = Redactor(b"key")
-    return {
-        redactor.redact_key(key, each, visibility): redactor.redact(each, visibility) for key, each in documents.items()
-    }
-
-
-def test_hidden_names_are_aliases_and_the_page_says_why(visit: Visits, live: LivePage) -> None:
-    live.publish(hidden(scene(), Visibility()))
-    visitor = visit()
-    note = visitor.page.get_by_text("Names that start with ~ are hidden")
-    expect(note).to_contain_text("names of nodes, since you may not list nodes")
-    expect(note).to_contain_text("of pods, since you may not list pods in their namespaces")
-    for name in ("vllm", "gpu-1", "team"):
-        expect(visitor.page.get_by_text(name)).to_have_count(0)
-    visitor.region("Cards").get_by_role("button", name="card 0 A100").first.click()
-    expect(visitor.page.get_by_role("complementary").get_by_text("The last hours")).to_be_visible()
-    visitor.check()
-    visitor.picture("live-page-hidden", whole=False)
-    note.get_by_role("button", name="Sign in").click()
-    expect(visitor.page.get_by_role("form", name="Sign in")).to_be_visible()
-    visitor.check()
-
-
-def guard(page: Page, tokens: list[str]) -> None:
-    """Lets only those read the feed who send the token; notes what was sent."""
-
-    def answer(route: Route) -> None:
-        sent = route.request.headers.get("authorization", "")
-        tokens.append(sent)
-        if sent == f"Bearer {TOKEN}":
-            route.continue_()
-        else:
-            error = "the token is not valid" if sent else "this page needs a token"
-            body = json.dumps({"error": error, "login": True})
-            route.fulfill(status=401, content_type="application/json", body=body)
-
-    page.route("**/feed", answer)
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_server_that_wants_a_token_gets_it_in_a_header(theme: str, visit: Visits) -> None:
-    visitor, tokens = visit(theme=theme), list[str]()
-    guard(visitor.page, tokens)
-    visitor.page.reload()
-    form = visitor.page.get_by_role("form", name="Sign in")
-    expect(form.get_by_role("alert")).to_have_text("this page needs a token")
-    expect(form.get_by_text("kubectl create token")).to_be_visible()
-    assert visitor.errors
-    assert all("401" in each for each in visitor.errors)
-    visitor.errors.clear()
-    visitor.check_widths("live-page-signin")
-    form.get_by_label("Token").fill("two words")
-    form.get_by_role("button", name="Sign in").click()
-    expect(form.get_by_text("A token has no spaces")).to_be_visible()
-    form.get_by_label("Token").fill("wrong")
-    form.get_by_role("button", name="Sign in").click()
-    expect(form.get_by_text("the token is not valid")).to_be_visible()
-    form.get_by_label("Token").fill(f" {TOKEN}\n")
-    visitor.page.keyboard.press("Enter")
-    visitor.await_live()
-    assert tokens == ["", "Bearer wrong", f"Bearer {TOKEN}"]
-    assert TOKEN not in visitor.page.url
-    visitor.page.get_by_role("button", name="sign out").click()
-    expect(form).to_be_visible()
-    expect(visitor.page.get_by_text("vllm")).to_have_count(0)
-    assert visitor.page.evaluate("Object.values(sessionStorage).length") == 0
-
-
-def test_a_token_is_kept_for_the_tab_only(visit: Visits) -> None:
-    visitor, tokens = visit(), list[str]()
-    guard(visitor.page, tokens)
-    visitor.page.reload()
-    visitor.page.get_by_label("Token").fill(TOKEN)
-    visitor.page.keyboard.press("Enter")
-    visitor.await_live()
-    visitor.page.reload()
-    visitor.await_live()
-    assert tokens[-1] == f"Bearer {TOKEN}"
-    assert visitor.page.evaluate("localStorage.length + document.cookie.length") == 0
