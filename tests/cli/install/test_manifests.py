@@ -30,7 +30,7 @@ def made(values: str | None = None, **choices: Any) -> Sequence[Manifest]:
 
 
 def agent(objects: Sequence[Manifest]) -> Manifest:
-    (found,) = (each for each in objects if each["kind"] == "DaemonSet")
+    (found,) = named(objects, "DaemonSet", "tessera-agent")
     pod: Manifest = found["spec"]["template"]["spec"]
     return pod
 
@@ -181,7 +181,7 @@ def test_another_image_is_that_of_all_processes() -> None:
         if "template" in manifest.get("spec", {})
         for each in manifest["spec"]["template"]["spec"]["containers"]
     ]
-    assert images == ["example.com/tessera:1"] * 3
+    assert images == ["example.com/tessera:1"] * 4
 
 
 def device_binding(objects: Sequence[Manifest]) -> Manifest:
