@@ -8,7 +8,8 @@
 6. Agents and webhook.
 7. Tessera's labels, annotations, conditions and amounts on Nodes. The request of step 3 is one of them; until then an
    agent that starts again knows that it must not begin.
-8. All other objects, namespaces, and definitions last.
+8. What an installation took over from NVIDIA's programs goes back to them.
+9. All other objects, namespaces, and definitions last.
 
 Each step looks at the cluster and does what is left to do. So the same command continues after an interruption, and a
 second one has nothing to do.
@@ -27,6 +28,7 @@ from tessera.api.nodes.removal import RemovalRequest
 from tessera.cli.install.apply import get_object
 from tessera.cli.install.manifests import AGENT, CONTROLLER, WEBHOOK
 from tessera.cli.uninstall.drivers import remove_drivers
+from tessera.cli.uninstall.giving_back import give_back
 from tessera.cli.uninstall.nodes import ask_agents, clean_nodes, is_ready, wait_for_agents
 from tessera.cli.uninstall.objects import (
     InstalledObject,
@@ -99,6 +101,9 @@ async def remove_all(client: Client, clock: Clock, options: RemovalOptions) -> A
         yield each
     if not dry:  # pods that were gated by a review that was under way
         async for each in release_pods(client, clock, dry=dry):
+            yield each
+    if not options.from_hook:  # a chart takes nothing over
+        async for each in give_back(client, dry=dry):
             yield each
     async for each in _delete_rest(client, clock, options, drivers_stay=drivers_stay):
         yield each
