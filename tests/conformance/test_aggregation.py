@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.support.conformance_api import Api, causes
+from tests.support.conformance_api import Api, Kubectl, causes
 
 SERVICES = "/apis/apiregistration.k8s.io/v1/apiservices"
 
@@ -92,6 +92,13 @@ async def test_the_condition_says_that_it_is_not_available(api: Api, group: str)
         return any((each["type"], each["status"]) == ("Available", "False") for each in conditions)
 
     await api.until(f"{SERVICES}/v1.{group}", judged)
+
+
+async def test_kubectl_shows_the_service_and_whether_it_is_available(api: Api, group: str, kubectl: Kubectl) -> None:
+    await api.until(f"/apis/{group}/v1", lambda answer: answer.status == 503)
+    head, row = (await kubectl("get", "apiservice", f"v1.{group}")).splitlines()
+    assert head.split() == ["NAME", "SERVICE", "AVAILABLE", "AGE"]
+    assert row.split()[:2] == [f"v1.{group}", "default/nobody"]
 
 
 async def test_with_the_object_the_group_goes(api: Api) -> None:

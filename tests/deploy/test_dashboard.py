@@ -92,7 +92,7 @@ def test_the_api_service_leads_to_the_api_and_leaves_its_authority_to_the_proces
 
 
 def test_tenants_get_the_api_with_the_role_view() -> None:
-    role = PAGE.one("ClusterRole", "tessera-view")
+    role = rendered("deploy").one("ClusterRole", "tessera-view")
     assert role["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
     granted = {(resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
     assert {(each.plural, "get") for each in RESOURCES} <= granted

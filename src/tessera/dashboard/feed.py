@@ -12,7 +12,7 @@
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -60,11 +60,17 @@ class Feed:
 
     def publish_encoded(self, encoded: dict[str, bytes]) -> None:
         """As :meth:`publish`, with the documents as JSON."""
+        self.change(encoded, [key for key in self._documents if key not in encoded])
+
+    def change(self, encoded: Mapping[str, bytes], gone: Sequence[str]) -> None:
+        """Sets these documents and removes others; wakes the readers if that makes a difference."""
         changed = {key: msgspec.Raw(text) for key, text in encoded.items() if self._documents.get(key) != text}
-        gone = [key for key in self._documents if key not in encoded]
+        gone = [key for key in gone if key in self._documents]
         if not changed and not gone:
             return
-        self._documents = encoded
+        for key in gone:
+            del self._documents[key]
+        self._documents.update({key: encoded[key] for key in changed})
         self._snapshot = None
         self.version += 1
         self._keep(msgspec.json.encode({"set": changed, "gone": gone}))
@@ -148,17 +154,28 @@ class FeedGroup:
     def publish(self, documents: Mapping[str, Document]) -> None:
         """Makes these the documents of all feeds; wakes the readers that see a difference."""
         known = self._documents
-        self._documents = {
-            key: old if (old := known.get(key)) is not None and old.document == document else _Encodings(key, document)
+        changed = {
+            key: _Encodings(key, document)
             for key, document in documents.items()
+            if (old := known.get(key)) is None or old.document != document
         }
+        self._documents = {key: changed.get(key) or known[key] for key in documents}
+        before = [each for key, each in known.items() if key in changed or key not in documents]
         self.namespaces = frozenset[str]().union(*(each.namespaces for each in self._documents.values()))
         for visibility, shared in list(self._feeds.items()):
             shared.unread = 0 if shared.readers else shared.unread + 1
             if shared.unread > FEED_CHANGES:
                 del self._feeds[visibility]
             else:
-                shared.feed.publish_encoded(self._encode(visibility))
+                self._change(shared.feed, visibility, changed.values(), before)
+
+    def _change(
+        self, feed: Feed, visibility: Visibility, after: Iterable[_Encodings], before: Iterable[_Encodings]
+    ) -> None:
+        """Changes a feed by the documents that differ; one may have another key than before for the same reader."""
+        encoded = dict(each.encode(self.redactor, visibility) for each in after)
+        keys = (each.encode(self.redactor, visibility)[0] for each in before)
+        feed.change(encoded, [key for key in keys if key not in encoded])
 
     def _encode(self, visibility: Visibility) -> dict[str, bytes]:
         return dict(each.encode(self.redactor, visibility) for each in self._documents.values())

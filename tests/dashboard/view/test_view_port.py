@@ -84,8 +84,9 @@ class Served:
 def shipped(kind: str, name: str) -> dict[str, Any]:
     import yaml
 
-    text = (deploy_folder() / "options" / "dashboard" / "dashboard.yaml").read_text(encoding="utf-8")
-    (found,) = (each for each in yaml.safe_load_all(text) if (each["kind"], each["metadata"]["name"]) == (kind, name))
+    files = (deploy_folder() / "options" / "dashboard" / "dashboard.yaml", deploy_folder() / "roles.yaml")
+    objects = (each for file in files for each in yaml.safe_load_all(file.read_text(encoding="utf-8")))
+    (found,) = (each for each in objects if (each["kind"], each["metadata"]["name"]) == (kind, name))
     assert isinstance(found, dict)
     return found
 

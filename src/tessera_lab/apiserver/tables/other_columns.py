@@ -150,6 +150,15 @@ def _csi_node(obj: Part, now: float) -> Sequence[Any]:
     return [name_of(obj), len((obj.get("spec") or {}).get("drivers") or ()), age_of(obj, now)]
 
 
+def _api_service(obj: Part, now: float) -> Sequence[Any]:
+    service, status = (obj.get("spec") or {}).get("service"), obj.get("status") or {}
+    available = next((each for each in status.get("conditions") or () if each["type"] == "Available"), None)
+    state = "Unknown" if available is None else available["status"]
+    reason = f" ({available['reason']})" if available is not None and state != "True" else ""
+    shown = "Local" if service is None else f"{service['namespace']}/{service['name']}"
+    return [name_of(obj), shown, f"{state}{reason}", age_of(obj, now)]
+
+
 _ATTRIBUTES = "VolumeAttributesClass"
 _RBAC, _ADMISSION = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
 _BINDING = (("Name", "Role", "Age", "+Users", "+Groups", "+ServiceAccounts"), _binding)
@@ -202,6 +211,7 @@ COLUMNS: Mapping[tuple[str, str], tuple[tuple[str, ...], Any]] = {
     (_ADMISSION, "ValidatingAdmissionPolicy"): (("Name", "Validations:integer", "ParamKind", "Age"), _policy),
     (_ADMISSION, "ValidatingAdmissionPolicyBinding"): (("Name", "PolicyName", "ParamRef", "Age"), _policy_binding),
     ("apiextensions.k8s.io", "CustomResourceDefinition"): _NAME_CREATED,
+    ("apiregistration.k8s.io", "APIService"): (("Name", "Service", "Available", "Age"), _api_service),
     ("scheduling.k8s.io", "PriorityClass"): (
         ("Name", "Value:integer", "Global-Default:boolean", "Age", "PreemptionPolicy"),
         _priority,
