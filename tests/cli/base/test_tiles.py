@@ -162,6 +162,7 @@ def test_the_summary_of_a_fleet_fits_the_terminal(width: int) -> None:
     model = ModelSummary(model="NVIDIA H100 80GB HBM3", cards=800, kinds=kinds, held=400.0, possible=room)
     lines = list(draw_summary([model], nodes=100, waiting=3, width=width))
     assert max(map(len, lines)) <= width
+    assert not any(line.rstrip().endswith(" x") or line.lstrip().startswith("x ") for line in lines)
     words = " ".join(" ".join(lines).split())
     assert "100 nodes, 800 cards, 3 pods waiting for cards" in words
     assert "50% held" in words

@@ -81,9 +81,11 @@ def draw_summary(
 
 
 def _wrap(line: str, width: int) -> list[str]:
-    """The line on as many lines as it needs, with its indent."""
+    """The line on as many lines as it needs, with its indent; a number stays with what it counts."""
     indent = " " * (len(line) - len(line.lstrip()))
-    return textwrap.wrap(line, width, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
+    whole = line.replace(" x ", "\xa0x\xa0")
+    wrapped = textwrap.wrap(whole, width, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
+    return [each.replace("\xa0", " ") for each in wrapped]
 
 
 def _draw_node(node: NodeCards, *, colour: bool, width: int) -> Iterator[str]:
