@@ -61,6 +61,13 @@ def test_values_that_were_not_measured_are_not_in_the_document() -> None:
     assert {"busy", "power", "temperature"}.isdisjoint(document)
 
 
+def test_a_card_tells_why_its_activity_is_not_known() -> None:
+    blind = msgspec.structs.replace(card(), absent={"gpu_utilization": "mig_mode"})
+    seen = msgspec.structs.replace(card("GPU-2", 1, engine_active=0.5), absent={"gpu_utilization": "mig_mode"})
+    documents = make_documents(FleetUsage(nodes=(NodeUsage(node="n1", cards=(blind, seen)),)), [], [])
+    assert [card_of(documents, f"card/n1/GPU-{n}").busy_absent for n in (1, 2)] == ["mig_mode", ""]
+
+
 def test_the_summary_counts_only_cards_that_measure() -> None:
     usage = NodeUsage(
         node="n1",

@@ -80,6 +80,27 @@ def test_idle_lists_leases_whose_use_is_not_known_only_if_asked(used: RunningLab
     assert "default/whole" in used.tessera("idle", "--unknown")
 
 
+def test_usage_counts_the_hours_of_pods_and_sums_to_the_capacity(used: RunningLab) -> None:
+    """The record appears after two rounds of the controller, of a minute each."""
+
+    def counted() -> Any:
+        done = used.run_tessera("usage", "-o", "json")
+        found = json.loads(done.stdout) if done.returncode == 0 else {"rows": []}
+        return found if found["rows"] and len(found["models"]) == 2 else None
+
+    found = used.eventually(counted)
+    cards = found["cards"]
+    assert [row["name"] for row in found["rows"]] == ["default"]
+    assert cards["capacity"] == pytest.approx(sum(value for name, value in cards.items() if name != "capacity"))
+    # A 3g.20gb is half of one of two A100, the other pod has the only T4.
+    models = {name: hours["allocated"] / hours["capacity"] for name, hours in found["models"].items()}
+    assert models == pytest.approx({"NVIDIA A100-SXM4-40GB": 0.25, "Tesla T4": 1.0}, rel=0.5)
+    assert found["simulated"]
+    text = used.tessera("usage", "--by", "model")
+    assert "simulated cards" in text
+    assert "Tesla T4" in text
+
+
 def test_a_node_without_an_agent_and_an_order_that_does_not_exist_are_refused(used: RunningLab) -> None:
     assert "node 'node-9'" in used.tessera("top", "--node", "node-9", fails=True)
     assert "'size' is no order of cards" in used.tessera("top", "--by", "cards", "--sort", "size", fails=True)
@@ -94,8 +115,11 @@ def test_a_user_without_rights_is_told_which_role_to_bind(used: RunningLab) -> N
     (used.folder / "jane").write_text(json.dumps(config))
     refused = used.tessera("top", "--kubeconfig", str(used.folder / "jane"), fails=True)
     assert "ClusterRole tessera-usage-reader" in refused
+    refused = used.tessera("usage", "--kubeconfig", str(used.folder / "jane"), fails=True)
+    assert "ConfigMap usage-records in tessera-system: bind the ClusterRole tessera-usage-reader" in refused
     binding = ("create", "rolebinding", "jane", "--clusterrole=tessera-usage-reader", "--serviceaccount=default:jane")
     used.kubectl(*binding, "-n", "tessera-system")
+    assert "total" in used.tessera("usage", "--kubeconfig", str(used.folder / "jane"))
     shown = used.tessera("idle", "--unknown", "--kubeconfig", str(used.folder / "jane"))
     assert "default/whole" in shown
     assert "Owners are not shown" in shown

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from charts.files import FOLDER
 from tests.support.helm_program import HELM
-from tests.support.running_lab import RunningLab
+from tests.support.running_lab import ROOT, RunningLab
 
 #: Kinds in which Tessera could leave something, besides Nodes.
 KINDS = (
@@ -16,6 +17,15 @@ KINDS = (
     "validatingadmissionpolicies,validatingadmissionpolicybindings,runtimeclasses,configmaps,secrets,resourcequotas,"
     "daemonsets,deployments,services,networkpolicies,serviceaccounts,poddisruptionbudgets"
 )
+
+
+#: Parts of NVIDIA's operator.
+NVIDIA = {
+    "mig-manager": "nvcr.io/nvidia/cloud-native/k8s-mig-manager:v0.12.0",
+    "gpu-feature-discovery": "nvcr.io/nvidia/gpu-feature-discovery:v0.17.0",
+    "device-plugin": "nvcr.io/nvidia/k8s-device-plugin:v0.17.0",
+    "dcgm-exporter": "nvcr.io/nvidia/k8s/dcgm-exporter:4.0.0",
+}
 
 
 @pytest.fixture(scope="module")
@@ -170,3 +180,43 @@ def test_helm_uninstall_keeps_what_users_have_beside_instaslices(release: Runnin
     release.kubectl("delete", "pod", "mine", "-n", "instaslice-system", "--now")
     release.tessera("uninstall", "--yes")
     assert inventory(release) == bare
+
+
+def test_a_cluster_of_nvidia_s_operator_is_adopted_and_given_back(cluster: RunningLab, bare: Mapping[str, Any]) -> None:
+    """The operator itself does not run here: its objects are there, and its pods follow the nodes' labels."""
+    assert bare
+    definition = yaml.safe_load((ROOT / "deploy" / "crds" / "clusterpolicies.yaml").read_text(encoding="utf-8"))
+    del definition["metadata"]["labels"]
+    cluster.kubectl("create", "-f", "-", manifest=definition)
+    cluster.kubectl("wait", "--for=condition=Established", "crd/clusterpolicies.nvidia.com")
+    policy = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"}}
+    cluster.kubectl("create", "-f", "-", manifest=policy | {"spec": {"mig": {"strategy": "single"}}})
+    cluster.kubectl("create", "namespace", "gpu-operator")
+    for part, image in NVIDIA.items():
+        key = f"nvidia.com/gpu.deploy.{part}"
+        cluster.kubectl("label", "nodes", "--all", f"{key}=true", "nvidia.com/gpu.present=true", "--overwrite")
+        labels = {"app": part}
+        pod = {"nodeSelector": {key: "true"}, "containers": [{"name": "c", "image": image, "command": ["run"]}]}
+        spec = {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": pod}}
+        manifest = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": part}, "spec": spec}
+        cluster.kubectl("create", "-n", "gpu-operator", "-f", "-", manifest=manifest)
+    cluster.eventually(lambda: len(cluster.get("pods", "-n", "gpu-operator")["items"]) == 2 * len(NVIDIA))
+    before = inventory(cluster)
+
+    planned = cluster.tessera("install", "--adopt", "--dry-run")
+    assert "label nvidia.com/gpu.deploy.mig-manager=false of node/node-1 configured (dry run)" in planned
+    assert inventory(cluster) == before
+    assert "leave one of them out" in cluster.tessera("install", "--adopt", "-o", "yaml", fails=True)
+    told = cluster.tessera("install", "--adopt")
+    assert "clusterpolicy.nvidia.com/cluster-policy configured" in told
+    left = {each["metadata"]["labels"]["app"] for each in cluster.get("pods", "-n", "gpu-operator")["items"]}
+    assert left == {"dcgm-exporter"}
+    agent = cluster.get("daemonset", "tessera-agent", "-n", "tessera-system")
+    assert "--mig-strategy=single" in str(agent["spec"]), "a setting of the ClusterPolicy"
+    assert cluster.get("clusterpolicy", "cluster-policy")["spec"]["gfd"] == {"enabled": False}
+
+    cluster.tessera("uninstall", "--yes", "--keep-slices")
+    assert cluster.get("clusterpolicy", "cluster-policy")["spec"] == {"mig": {"strategy": "single"}}
+    labels = cluster.get("node", "node-1")["metadata"]["labels"]
+    assert not any(f"nvidia.com/gpu.deploy.{part}" in labels for part in ("mig-manager", "device-plugin"))
+    assert labels["nvidia.com/gpu.deploy.dcgm-exporter"] == "true"

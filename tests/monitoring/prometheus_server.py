@@ -32,6 +32,11 @@ class Prometheus:
             )
         self._log = folder / "log"
 
+    @property
+    def address(self) -> str:
+        """The address that a user gives."""
+        return self._url.removesuffix("/api/v1")
+
     def get(self, path: str, **parameters: str) -> Any:
         with urlopen(f"{self._url}/{path}?{urlencode(parameters)}", timeout=30) as answer:
             return json.load(answer)["data"]

@@ -4,7 +4,7 @@ import { Component } from "preact";
 import type { Card } from "./documents";
 import { sayCard, stripes, WideBar } from "./mosaic";
 import { store } from "./store";
-import { celsius, gibOf, HEALTH, kindName, modelName, percent, watts } from "./words";
+import { ABSENCES, celsius, gibOf, HEALTH, kindName, modelName, percent, watts } from "./words";
 
 interface CardProps {
   id: string;
@@ -73,7 +73,7 @@ function CardRow({ id, card, open, onOpen }: Drawn) {
       </span>
       <WideBar card={card} />
       <span class="numbers">
-        <span>{percent(card.busy)}</span>
+        <span title={ABSENCES[card.busyAbsent ?? ""]}>{percent(card.busy)}</span>
         <span>{gibOf(card.memory, card.memoryTotal)}</span>
         <span>{watts(card.power)}</span>
         <span>{celsius(card.temperature)}</span>

@@ -66,6 +66,8 @@ export interface Card {
   slots: number;
   held: number;
   busy?: number;
+  /** Why `busy` was not measured. */
+  busyAbsent?: string;
   memory?: number;
   memoryTotal?: number;
   power?: number;

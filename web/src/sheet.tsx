@@ -9,6 +9,7 @@ import { WideBar } from "./mosaic";
 import { Memory, State } from "./pods";
 import { store } from "./store";
 import {
+  ABSENCES,
   age,
   byName,
   celsius,
@@ -72,7 +73,9 @@ function Details({ id }: { id: string }) {
       )}
       <WideBar card={card} />
       <dl class="figures">
-        <Value name="busy">{percent(card.busy)}</Value>
+        <Value name="busy">
+          {percent(card.busy)} <small>{ABSENCES[card.busyAbsent ?? ""]}</small>
+        </Value>
         <Value name="memory">{gibOf(card.memory, card.memoryTotal)}</Value>
         <Value name="power">
           {watts(card.power)}

@@ -76,6 +76,16 @@ export const MEANINGS: Record<string, string> = {
   unknown: "could not be measured, or too young to tell",
 };
 
+/** Why the activity of a card is not known. */
+export const ABSENCES: Record<string, string> = {
+  not_supported: "the card or its driver does not report it",
+  mig_mode: "the driver does not report it in MIG mode",
+  no_gpm: "only Hopper and newer cards report it",
+  first_sample: "a mean needs two samples",
+  no_permission: "the agent may not read it",
+  failed: "the driver failed to report it",
+};
+
 /** States in which a lease could serve somebody else. */
 export const WASTED = ["never_used", "idle", "resident"];
 

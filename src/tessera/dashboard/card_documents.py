@@ -32,6 +32,8 @@ from tessera.usage.agent_pages import FleetUsage
 
 #: Prefix of the resources whose pods wait for cards.
 _RESOURCES = "nvidia.com/"
+#: The quantity whose absence says why a card's activity is not known.
+_ACTIVITY = "gpu_utilization"
 #: States of slices that differ from "a container holds it" and "nobody holds it".
 _TOLD = ("creating", "deleting", "foreign", "kept")
 #: States of promised slices.
@@ -100,6 +102,7 @@ def _cards(usage: NodeUsage, owners: Mapping[str, str], mapped: Mapping[str, Map
             slots=card.slots if card.mig else 0,
             held=row_of_card.held,
             busy=row_of_card.busy,
+            busy_absent=card.absent.get(_ACTIVITY, "") if row_of_card.busy is None else "",
             memory=row_of_card.memory,
             memory_total=row_of_card.memory_total,
             power=row_of_card.power,

@@ -111,6 +111,7 @@ class CardDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
         slots: its memory slots; 0 without MIG.
         held: part of the card that containers hold.
         busy: share of time in which it computed.
+        busy_absent: why that was not measured, a value of :class:`tessera.nvml.measurements.Absence`.
         memory: bytes in use.
         memory_total: bytes of the card.
         power: watts.
@@ -134,6 +135,7 @@ class CardDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     slots: int
     held: float
     busy: float | None = None
+    busy_absent: Public = ""
     memory: float | None = None
     memory_total: float | None = None
     power: float | None = None

@@ -30,7 +30,9 @@ _SHORTEST, _LONGEST = 30, 300
 _STEPS = 2000
 
 _INFO = "max by (gpu, model) (tessera_gpu_info)"
-_SHARE = "max by (namespace, pod, uid, container, gpu, device) (tessera_pod_gpu_share_ratio)"
+#: Labels of a lease.
+_LEASE = "namespace, pod, uid, container, gpu, device"
+_SHARE = f"max by ({_LEASE}) (tessera_pod_gpu_share_ratio)"
 _TAKEN = 'max by (gpu) (tessera_gpu_health_state{state=~"lost|needs_reboot|needs_reset|draining"})'
 _FREE_PART = f"(clamp_min({_INFO} - on (gpu) group_left () sum by (gpu) ({_SHARE}), 0) or {_INFO})"
 CAPACITY = f"sum by (model) ({_INFO})"
@@ -47,8 +49,7 @@ def held(label: str = "") -> str:
 
 def in_states(states: str, label: str = "") -> str:
     """The same of leases in these states, a regular expression."""
-    labels = "namespace, pod, uid, container, gpu, device"
-    return _owned(f'({_SHARE} and on ({labels}) tessera_pod_gpu_state{{state=~"{states}"}})', label)
+    return _owned(f'({_SHARE} and on ({_LEASE}) tessera_pod_gpu_state{{state=~"{states}"}})', label)
 
 
 def _owned(leases: str, label: str) -> str:
@@ -58,7 +59,7 @@ def _owned(leases: str, label: str) -> str:
     series = label_series(label)
     values = f'label_replace(kube_pod_labels{{{series}!=""}}, "owner", "$1", "{series}", "(.*)")'
     known = f"({with_model}) * on (namespace, pod) group_left (owner) max by (namespace, pod, owner) ({values})"
-    return f"sum by (namespace, model, owner) (({known}) or ({with_model}))"
+    return f"sum by (namespace, model, owner) (({known}) or on ({_LEASE}) ({with_model}))"
 
 
 def label_series(key: str) -> str:

@@ -1,8 +1,9 @@
 """Counts GPU-hours as a part of the leading controller: reads the agents' pages, and writes the record.
 
-Each round asks every agent once through the API server's proxy. The record is one ConfigMap; it is written after the
-second round, which has the first seconds, and then every :data:`WRITE_PERIOD`, however many pods come and go. What a
-killed controller did not write is counted again by the next one, from the time that the record has for each node.
+Each round asks every agent once through the API server's proxy. The record is one ConfigMap; it is written after each
+round of the first :data:`WRITE_PERIOD` of a leader, so that a new installation shows something, and then once in that
+time, however many pods come and go. What a killed controller did not write is counted again by the next one, from the
+time that the record has for each node.
 """
 
 import logging
@@ -100,13 +101,13 @@ class UsageRecorder:
         await self._nodes.wait_synced()
         await self._pods.wait_synced()
         self._restore(await self._map.load())
-        due = 0.0
+        began = due = self._clock.monotonic()
         while True:
             await self._count()
             now = self._clock.monotonic()
             if self._ledger.record.periods and now >= due:
                 self._map.mark_changed()
-                due = now + WRITE_PERIOD
+                due = now + (WRITE_PERIOD if now - began >= WRITE_PERIOD else 0.0)
             await self._clock.sleep(PERIOD)
 
     def _restore(self, data: Mapping[str, str]) -> None:

@@ -89,7 +89,8 @@ def fixed() -> NodeUsage:
         device("MIG-b", "2g.10gb", 4, 2),
         device("MIG-c", "1g.5gb", 6, 1),
     )
-    cut = card("GPU-f", 0, A100, mig=True, slots=8, kind="mig", devices=layout)
+    blind = {"gpu_utilization": "mig_mode"}
+    cut = card("GPU-f", 0, A100, mig=True, slots=8, kind="mig", devices=layout, absent=blind)
     halves = (device("MIG-d", "3g.20gb", 0, 4, 6.0, 0.5), device("MIG-e", "3g.20gb", 4, 4))
     sliced_mig = card("GPU-g", 1, A100, mig=True, slots=8, kind="time-slicing", replicas=4, devices=halves)
     mps = card("GPU-m", 2, A100, kind="mps", replicas=5, values=measured(40, 11, 0.7, power=260.0, temperature=60.0))

@@ -115,6 +115,13 @@ def test_pods_with_state_load_and_memory(visit: Visits) -> None:
     expect(pods.get_by_role("row").nth(1)).to_contain_text("team/old-notebook")
 
 
+def test_a_value_that_is_not_measured_says_why(visit: Visits) -> None:
+    visitor = visit()
+    visitor.region("Cards").get_by_role("button", name="card 0 A100-SXM4-40GB fixed MIG").click()
+    sheet = visitor.page.get_by_role("complementary", name="Card")
+    expect(sheet.get_by_text("the driver does not report it in MIG mode")).to_be_visible()
+
+
 def test_the_last_hours_of_the_fleet_and_of_a_card(visit: Visits) -> None:
     visitor = visit()
     past = visitor.region("The last hours")

@@ -208,6 +208,7 @@ class _Lifecycle:
         release = asyncio.create_task(self._wait_for_release(opened, components, kubelet))
         try:
             await asyncio.wait({agent, release}, return_when=asyncio.FIRST_COMPLETED)
+            leaves = self._gate.removal is not None  # it may be withdrawn from here on
             nvml_error = _nvml_failure(agent)
             if agent.done() and not nvml_error:
                 agent.result()
@@ -224,7 +225,7 @@ class _Lifecycle:
             components.detach()
             await _cancel(agent, release)
             await kubelet.end()
-        if self._gate.removal is None or opened.hardware.gone:
+        if opened.hardware.gone or not leaves:
             await _end_daemons(components)
         return "" if opened.hardware.gone else nvml_error
 

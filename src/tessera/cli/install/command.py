@@ -175,6 +175,12 @@ def _issuer(_context: click.Context, _parameter: click.Parameter, text: str | No
 )
 @site_options
 @build_options
+@click.option(
+    "--adopt",
+    is_flag=True,
+    help="Take the nodes over from NVIDIA's operator, device plugin and MIG manager: stop these, keep pods and MIG"
+    " instances. Without --values, the settings are those of the ClusterPolicy in the cluster.",
+)
 @click.option("--dry-run", is_flag=True, help="Show the change of each object; write nothing.")
 @click.option("-o", "--output", type=click.Choice(["yaml"]), help="Print the manifests and contact no cluster.")
 @cluster_options
@@ -182,6 +188,7 @@ def _issuer(_context: click.Context, _parameter: click.Parameter, text: str | No
 def command(
     *,
     values: Path | None,
+    adopt: bool,
     dry_run: bool,
     output: str | None,
     kubeconfig: Path | None,
@@ -205,6 +212,10 @@ def command(
     names of the ConfigMaps. To change one option, repeat all the others. Only drivers stay, until --no-drivers removes
     Tessera's ClusterPolicy.
 
+    From NVIDIA's operator: --adopt stops its MIG manager, feature discovery and device plugin on all nodes, waits until
+    their pods are gone, and installs Tessera. Running pods keep their devices, and MIG instances stay. Driver, toolkit
+    and DCGM stay with the operator. tessera uninstall gives the nodes back.
+
     Certificates: the file of --registry-ca becomes a ConfigMap that the controller mounts. Builds trust it too, unless
     --build-ca-config-map names another ConfigMap. To change the certificates, run tessera install again.
 
@@ -227,20 +238,33 @@ def command(
       tessera install --values values.yaml --namespace kube-system --mig-evict
       kubectl get clusterpolicy cluster-policy -o yaml | tessera install --values -
       tessera install --values values.yaml -n kube-system -o yaml | kubectl diff -f -
+      tessera install --adopt --dry-run
       tessera install --values examples/drivers/cluster-policy.yaml
       tessera install --values values.yaml --registry-ca authority.crt --startup-deadline 20m
       tessera install --image localhost/tessera:0.1.0 --simulate 4xA100-40GB
     """
     from tessera.cli.install.choices import choices_from
 
+    if adopt and output is not None:
+        raise CommandError("error: --adopt changes a cluster, and -o contacts none; leave one of them out")
     file = None if values is None else (read_text(values), display_name(values))
+    if adopt and file is None and (policy := asyncio.run(_read_policy(kubeconfig, context))):
+        file = (policy, "the ClusterPolicy of the cluster")
     choices, notices = choices_from(options, file)
     for notice in notices:
         say(f"note: {notice}", err=True)
     if output is not None:
         _show(choices)
         return
-    asyncio.run(_install(choices, dry_run, kubeconfig, context))
+    asyncio.run(_install(choices, dry_run, kubeconfig, context, adopt=adopt))
+
+
+async def _read_policy(kubeconfig: Path | None, context: str | None) -> str:
+    from tessera.cli.install.adoption import read_policy
+    from tessera.cli.install.apply import FIELD_MANAGER
+
+    async with connect(FIELD_MANAGER, kubeconfig, context) as client:
+        return await read_policy(client)
 
 
 def _show(choices: "InstallChoices") -> None:
@@ -251,7 +275,10 @@ def _show(choices: "InstallChoices") -> None:
     say_document(yaml.safe_dump_all(render(choices), sort_keys=False, width=120, explicit_start=True))
 
 
-async def _install(choices: "InstallChoices", dry: bool, kubeconfig: Path | None, context: str | None) -> None:
+async def _install(
+    choices: "InstallChoices", dry: bool, kubeconfig: Path | None, context: str | None, *, adopt: bool
+) -> None:
+    from tessera.cli.install.adoption import stop_others
     from tessera.cli.install.apply import (
         DRY_RUN,
         FIELD_MANAGER,
@@ -274,6 +301,9 @@ async def _install(choices: "InstallChoices", dry: bool, kubeconfig: Path | None
                 f'error: there is no namespace "{missing}" for the ConfigMaps; create it, or name another with -n'
             )
         all_done = []
+        if adopt:
+            async for stopped in stop_others(client, SystemClock(), dry=dry):
+                say(result_line(stopped, dry=dry))
         async for done in apply_all(client, SystemClock(), objects, dry=dry, drivers=choices.ask_for_drivers):
             all_done.append(done)
             if text := result_line(done, dry=dry):

@@ -6,7 +6,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
 
+import msgspec
+
 from tessera.api.driver.node_status import AGENT_APP, DRIVER_SET_LABEL
+from tessera.api.gpu_operator.adoption import DEPLOY_PREFIX
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.nodes.removal import (
     REMOVAL_ANNOTATION,
@@ -41,13 +44,19 @@ async def agent_nodes(client: Client) -> dict[str, bool]:
 
 
 async def ask_agents(client: Client, request: RemovalRequest, *, dry: bool) -> AsyncIterator[Result]:
-    """Writes the request on each node that has an agent, or fields of one; a driver that stayed is none of these."""
+    """Writes the request on each node that has an agent, or fields of one.
+
+    Labels of a driver that stayed, or of an adoption, are none of these.
+    """
     agents = await agent_nodes(client)
     for node in (await client.list(NODES.as_dicts())).items:
         metadata = node["metadata"]
         shown = (metadata.get("annotations") or {}).get(REMOVAL_ANNOTATION)
         fields = our_fields(node)
-        had_agent = fields != NodeFields() and fields != NodeFields(labels=(DRIVER_SET_LABEL,))
+        labels = tuple(
+            each for each in fields.labels if each != DRIVER_SET_LABEL and not each.startswith(DEPLOY_PREFIX)
+        )
+        had_agent = msgspec.structs.replace(fields, labels=labels) != NodeFields()
         if shown is not None or not (had_agent or metadata["name"] in agents):
             continue
         if not dry:

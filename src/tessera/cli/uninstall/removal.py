@@ -5,10 +5,11 @@
 3. Each agent leaves its node: pods get no device any more, unused slices go, files go. Running pods keep theirs.
 4. Gates of pods, now that no node offers slices.
 5. Drivers that Tessera installed, from nodes on which no pod uses cards.
-6. Agents and webhook.
+6. Agents, MPS hosts and webhook.
 7. Tessera's labels, annotations, conditions and amounts on Nodes. The request of step 3 is one of them; until then an
    agent that starts again knows that it must not begin.
-8. All other objects, namespaces, and definitions last.
+8. What an installation took over from NVIDIA's programs goes back to them.
+9. All other objects, namespaces, and definitions last.
 
 Each step looks at the cluster and does what is left to do. So the same command continues after an interruption, and a
 second one has nothing to do.
@@ -25,8 +26,9 @@ from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.api.nodes.removal import RemovalRequest
 from tessera.cli.install.apply import get_object
-from tessera.cli.install.manifests import AGENT, CONTROLLER, WEBHOOK
+from tessera.cli.install.manifests import AGENT, CONTROLLER, MPS_HOST, WEBHOOK
 from tessera.cli.uninstall.drivers import remove_drivers
+from tessera.cli.uninstall.giving_back import give_back
 from tessera.cli.uninstall.nodes import ask_agents, clean_nodes, is_ready, wait_for_agents
 from tessera.cli.uninstall.objects import (
     InstalledObject,
@@ -93,12 +95,16 @@ async def remove_all(client: Client, clock: Clock, options: RemovalOptions) -> A
     async for each in remove_drivers(client, dry=dry):
         drivers_stay |= isinstance(each, Left)
         yield each
-    async for each in _end_workloads(client, clock, [(DAEMONSETS, AGENT), (DEPLOYMENTS, WEBHOOK)], dry=dry):
+    workloads: list[tuple[Resource[Any], str]] = [(DAEMONSETS, AGENT), (DAEMONSETS, MPS_HOST), (DEPLOYMENTS, WEBHOOK)]
+    async for each in _end_workloads(client, clock, workloads, dry=dry):
         yield each
     async for each in clean_nodes(client, keep=(DRIVER_SET_LABEL,) if drivers_stay else (), dry=dry):
         yield each
     if not dry:  # pods that were gated by a review that was under way
         async for each in release_pods(client, clock, dry=dry):
+            yield each
+    if not options.from_hook:  # a chart takes nothing over
+        async for each in give_back(client, dry=dry):
             yield each
     async for each in _delete_rest(client, clock, options, drivers_stay=drivers_stay):
         yield each

@@ -16,7 +16,16 @@ class Done(msgspec.Struct, frozen=True):
 
     name: str
     result: Literal[
-        "deleted", "asked", "left by its agent", "waits", "cleaned", "ungated", "told", "driver removed", "kept"
+        "deleted",
+        "asked",
+        "left by its agent",
+        "waits",
+        "cleaned",
+        "ungated",
+        "told",
+        "driver removed",
+        "given back",
+        "kept",
     ]
     notes: tuple[str, ...] = ()
 

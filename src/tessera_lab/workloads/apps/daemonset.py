@@ -93,7 +93,7 @@ class DaemonSetController:
         superfluous = [
             pod
             for name, pods in by_node.items()
-            for pod in (surplus_pods(owner, pods) if name in desired else self._unwanted_pods(name, pods))
+            for pod in (surplus_pods(owner, pods) if name in desired else self._unwanted_pods(owner, name, pods))
             if not is_being_deleted(pod)
         ]
         failed = [pod for name in desired for pod in by_node.get(name, ())[:1] if phase(pod) == "Failed"]
@@ -110,12 +110,15 @@ class DaemonSetController:
         await self._pods.delete(key, owner, victims)
         await self._pods.create(key, owner, lambda index: new_pod(owner, missing[index]), len(missing))
 
-    def _unwanted_pods(self, name: str, pods: Sequence[Json]) -> Sequence[Json]:
-        """Returns pods on a node that no longer admits them; a taint that only forbids scheduling lets them run."""
+    def _unwanted_pods(self, owner: Json, name: str, pods: Sequence[Json]) -> Sequence[Json]:
+        """Returns the pods on a node that the present template no longer admits there (``NodeShouldRunDaemonPod``).
+
+        A taint that only forbids scheduling lets them run.
+        """
         node = self._mirrors.nodes.cache.get(name)
         if node is None:
             return ()  # the pod garbage collector deletes them
-        return [pod for pod in pods if not may_stay(pod["spec"], node)]
+        return () if may_stay(pod_template(owner)["spec"], node) else pods
 
     async def _update(self, key: str, owner: Json, desired: Sequence[str], by_node: Mapping[str, list[Json]]) -> None:
         """Deletes as many outdated pods as maxUnavailable allows; the next reconcile replaces them."""

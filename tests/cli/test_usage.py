@@ -1,0 +1,167 @@
+"""``tessera usage``: formats, prices, the choice of a source, and errors that name the right or the next step."""
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.objects import Objects, encoded, objects, serving
+
+from tessera.cli.main import main
+
+SERVICE = {
+    "metadata": {"name": "prometheus-server", "namespace": "monitoring"},
+    "spec": {"ports": [{"name": "reloader", "port": 8080}, {"name": "http", "port": 80}]},
+}
+
+
+class ObjectsWithPrometheus(Objects):
+    """A server whose proxy of Services answers as a Prometheus does: a namespace that holds half of all cards."""
+
+    asked: list[str]
+
+    def answer(self, path: str) -> tuple[int, dict[str, Any]]:
+        if "/services/" not in path:
+            return super().answer(path)
+        self.asked.append(path)
+        sample: Mapping[str, Any] = {"metric": {"namespace": "red", "model": "M"}, "value": [1, "10"]}
+        return 200, {"status": "success", "data": {"result": [sample]}}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[ObjectsWithPrometheus, list[str]]]:
+    there = ObjectsWithPrometheus()
+    there.asked = []
+    there.found = encoded(objects())
+    with serving(there, tmp_path) as kubeconfig:
+        yield there, ["--kubeconfig", str(kubeconfig)]
+
+
+Server = tuple[ObjectsWithPrometheus, list[str]]
+
+
+def test_the_table_has_the_rows_their_total_and_the_sums_of_the_cards(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["usage", "--by", "user", *server[1]]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("from the controller's record")
+    assert lines[1].split() == ["USER", "GPU-HOURS", "ACTIVE", "IDLE", "UNKNOWN", "PART"]
+    assert lines[2].split() == ["anna", "1.00", "0.50", "0.02", "0.48", "100.0%"]
+    assert lines[3].split() == ["total", "1.00", "0.50", "0.02", "0.48", "100.0%"]
+    parts = {line.split()[0]: line.split()[-1] for line in lines[5:]}
+    assert parts == {
+        "capacity": "GPU-hours",
+        "allocated": "50.0%",
+        "free": "48.3%",
+        "unavailable": "0.8%",
+        "unknown": "0.8%",
+    }
+
+
+def test_the_label_of_the_record_is_the_title(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["usage", "--by", "label", *server[1]]) == 0
+    title, row = capsys.readouterr().out.splitlines()[1:3]
+    assert (title.split()[0], row.split()[0]) == ("part", "training")
+
+
+def test_prices_give_the_cost(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("currency: EUR\nprices: {nvidia a100: 2.5}")
+    assert main(["usage", "--prices", str(prices), *server[1]]) == 0
+    assert "2.50 EUR" in capsys.readouterr().out
+    assert main(["usage", "--prices", str(prices), "-o", "csv", *server[1]]) == 0
+    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert (row["namespace"], row["allocated_gpu_hours"], row["cost_EUR"]) == ("team", "1.000000", "2.500000")
+    prices.write_text("prices: {B200: 5}")
+    assert main(["usage", "--prices", str(prices), *server[1]]) == 1
+    assert "no price for NVIDIA A100" in capsys.readouterr().err
+
+
+def test_a_namespace_without_hours_has_no_rows(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["usage", "-n", "nobody", *server[1]]) == 0
+    shown = capsys.readouterr().out
+    assert "No pod held a card in this window." in shown
+    assert "capacity" not in shown
+
+
+def test_json_has_rows_sums_and_the_source(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["usage", "-o", "json", *server[1]]) == 0
+    found = json.loads(capsys.readouterr().out)
+    cards = found["cards"]
+    assert cards["capacity"] == pytest.approx(sum(value for name, value in cards.items() if name != "capacity"))
+    assert found["models"]["NVIDIA A100"] == cards
+    assert (found["by"], found["simulated"], found["source"]) == ("namespace", False, "the controller's record")
+
+
+def test_a_name_that_a_spreadsheet_takes_for_a_formula_is_text(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = server[0].found["configmaps"][1]["data"]
+    data["usage.json"] = data["usage.json"].replace("anna", "=cmd()")
+    assert main(["usage", "--by", "user", "-o", "csv", *server[1]]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("'=cmd(),")
+
+
+def test_a_prometheus_of_the_cluster_is_asked_through_its_service(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server[0].found = {**server[0].found, "services": [SERVICE]}
+    assert main(["usage", *server[1]]) == 0
+    shown = capsys.readouterr().out
+    assert "from Prometheus monitoring/prometheus-server" in shown
+    assert "red" in shown
+    path = "/api/v1/namespaces/monitoring/services/prometheus-server:80/proxy/api/v1/query"
+    assert set(server[0].asked) == {path}
+    assert main(["usage", "--source", "record", *server[1]]) == 0
+    assert "from the controller's record" in capsys.readouterr().out
+
+
+def test_without_the_right_to_see_services_the_record_is_read(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server[0].refused = frozenset({"services"})
+    assert main(["usage", *server[1]]) == 0
+    assert "from the controller's record" in capsys.readouterr().out
+    assert main(["usage", "--source", "prometheus", *server[1]]) == 1
+    assert "--prometheus URL" in capsys.readouterr().err
+
+
+def test_a_user_without_the_right_is_told_the_role(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server[0].refused = frozenset({"configmaps"})
+    assert main(["usage", *server[1]]) == 1
+    shown = capsys.readouterr().err
+    assert "ConfigMap usage-records in tessera-system: bind the ClusterRole tessera-usage-reader" in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [(None, "does not exist"), ("{", "usage-records: record of GPU-hours"), ("", "has no key")]
+)
+def test_a_record_that_cannot_be_read_says_what_to_do(
+    server: Server, capsys: pytest.CaptureFixture[str], text: str | None, words: str
+) -> None:
+    if text is None:
+        server[0].found["configmaps"].pop()  # type: ignore[attr-defined]
+    else:
+        server[0].found["configmaps"][1]["data"]["usage.json"] = text
+    assert main(["usage", *server[1]]) == 1
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--since", "0d"], "between a second and a year"),
+        (["--since", "900d"], "between a second and a year"),
+        (["--since", "week"], "is not a duration"),
+        (["--prometheus", "localhost:9090"], "write http://HOST:PORT"),
+        (["--prometheus", "http://x", "--source", "record"], "exclude each other"),
+        (["--by", "pod"], "'pod' is not one of"),
+    ],
+)
+def test_a_wrong_option_is_refused(options: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["usage", *options]) != 0
+    assert words in " ".join(capsys.readouterr().err.split())
