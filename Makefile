@@ -7,7 +7,7 @@ TOOLS := kubectl docker-registry skopeo umoci prometheus promtool chromium
 # The tests start some hundred processes: each finds its modules compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo check test lint types page pictures docs layers fast unit soak image bench lock fmt clean
+.PHONY: help demo check test lint types page pictures docs layers fast unit soak image plugin wheels chart bench lock fmt clean
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-8s %s\n", $$1, $$2}' Makefile
 
@@ -83,7 +83,20 @@ soak: $(VENV)/.dev  ## the long proofs, and every property test searching anew
 image: $(VENV)/.dev  ## the image of both platforms as an OCI layout in dist/image, without a container engine
 	@scripts/need-debian $(VENV)/tools umoci
 	@rm -rf dist/image
-	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" $(BIN)/python -m release image dist/image
+	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" $(BIN)/python -m release image dist/image --source "$(SOURCE)"
+
+plugin: $(VENV)/.dev  ## kubectl tessera for each platform, and krew's manifest, in dist/plugin
+	@rm -rf dist/plugin
+	@$(BIN)/python -m release plugin dist/plugin --source "$(SOURCE)" $(DOWNLOADS:%=--downloads "%")
+
+wheels: $(VENV)/.dev  ## the wheels and source archives of both packages in dist/wheels
+	@rm -rf dist/wheels
+	@$(BIN)/python -m hatchling build --directory $(CURDIR)/dist/wheels
+	@cd packaging/tessera-lab && $(CURDIR)/$(BIN)/python -m hatchling build --target wheel --directory $(CURDIR)/dist/wheels
+
+chart: $(VENV)/.dev  ## the Helm chart as an archive in dist/chart
+	@rm -rf dist/chart
+	@$(BIN)/helm package charts/tessera --destination dist/chart
 
 bench: $(VENV)/.dev  ## all benchmarks, each prints a table
 	@for b in bench/*.py; do $(BIN)/python $$b || exit 1; done
@@ -94,7 +107,8 @@ fmt: $(VENV)/.dev  ## format and apply safe fixes
 
 lock: $(VENV)/.dev  ## pin the dependencies anew
 	@$(BIN)/python -m pip install --quiet uv
-	@for f in run dev build; do $(BIN)/uv pip compile -q --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --upgrade requirements/$$f.in -o requirements/$$f.txt; done
+	@for f in run dev build publish; do $(BIN)/uv pip compile -q --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --upgrade requirements/$$f.in -o requirements/$$f.txt; done
+	@$(BIN)/uv pip compile -q --python-version 3.11 --universal --no-deps --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" requirements/darwin-amd64.in -o requirements/darwin-amd64.txt
 	@$(BIN)/uv pip compile -q --python-version 3.11 --universal --no-deps --format pylock.toml requirements/run.txt | $(BIN)/python scripts/wheels.py > requirements/wheels.txt
 
 clean:

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from release.platforms import IMAGES, platform
+from release.platforms import IMAGES, PLUGINS, platform
 
 _CACHE = Path(".venv/release")
 
@@ -32,6 +32,14 @@ def main() -> int:
     image.add_argument("--umoci", default="umoci", help="the program umoci")
     image.set_defaults(run=_image)
 
+    plugin = commands.add_parser("plugin", help="kubectl tessera: an archive for each platform, and krew's manifest")
+    plugin.add_argument("folder", type=Path, help="is made; must not exist")
+    plugin.add_argument("--source", default="", help="address of the public repository")
+    plugin.add_argument(
+        "--downloads", default="https://downloads.example", help="address of the folder that will have the archives"
+    )
+    plugin.set_defaults(run=_plugin)
+
     chosen = parser.parse_args()
     chosen.run(chosen)
     return 0
@@ -57,6 +65,26 @@ def _image(chosen: argparse.Namespace) -> None:
         bill.write_text(bill_of_materials(tree, each, origin), encoding="utf-8")
     digest = write_layout(chosen.folder / "layout", trees, origin, umoci=chosen.umoci)
     print(f"oci:{chosen.folder / 'layout'}:{origin.version} {digest}")
+
+
+def _plugin(chosen: argparse.Namespace) -> None:
+    import json
+
+    from release.image.labels import of_checkout
+    from release.plugin.archives import write_archive
+    from release.plugin.manifest import NAME, manifest
+    from release.plugin.rules import problems
+
+    origin = of_checkout(source=chosen.source)
+    chosen.folder.mkdir(parents=True)
+    archives = {each: write_archive(chosen.folder, each, origin, chosen.cache) for each in PLUGINS}
+    entry = manifest(archives, origin, downloads=chosen.downloads)
+    found = problems(entry, f"{NAME}.yaml", {file.name: file for file in archives.values()})
+    if found:
+        raise SystemExit("\n".join(f"error: {line}" for line in found))
+    # JSON is YAML, and krew reads YAML.
+    (chosen.folder / f"{NAME}.yaml").write_text(json.dumps(entry, indent=2) + "\n", encoding="utf-8")
+    print(*(f"{file} {file.stat().st_size} bytes" for file in archives.values()), sep="\n")
 
 
 if __name__ == "__main__":

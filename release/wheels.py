@@ -9,6 +9,8 @@ from release.programs import run
 
 ROOT = Path(__file__).parents[1]
 PINS = ROOT / "requirements" / "run.txt"
+#: Pins that replace those of :data:`PINS` where a library's newer releases have no wheels.
+_PINS_OF_PLATFORM = {"darwin/amd64": ROOT / "requirements" / "darwin-amd64.txt"}
 
 
 def download(platform: Platform, python: str, folder: Path, *, without: Iterable[str] = ()) -> None:
@@ -21,9 +23,13 @@ def download(platform: Platform, python: str, folder: Path, *, without: Iterable
         without: libraries that are not wanted.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    own = _PINS_OF_PLATFORM.get(str(platform))
+    replaced = {line.split("==")[0] for line in own.read_text(encoding="utf-8").splitlines()} if own else set()
     pins = folder / "pins.txt"
-    pins.write_text("\n".join(_pins(set(without))), encoding="utf-8")
-    _pip("download", "--dest", str(folder), *_chosen(platform, python), "--requirement", str(pins))
+    pins.write_text("\n".join(_pins({*without, *replaced})), encoding="utf-8")
+    for file in (pins, own):
+        if file:
+            _pip("download", "--dest", str(folder), *_chosen(platform, python), "--requirement", str(file))
     pins.unlink()
 
 

@@ -120,11 +120,27 @@ def main(args: Sequence[str] | None = None) -> int:
         return 130
     except KeyboardInterrupt:
         return 130
+    except ModuleNotFoundError as error:
+        library = (error.name or "").partition(".")[0]
+        if library in ("", "tessera"):
+            raise
+        return _report_missing_library(library)
     except BrokenPipeError:
         # The reader of our output has ended (`tessera map | head`).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return result if isinstance(result, int) else 0
+
+
+def _report_missing_library(library: str) -> int:
+    """A command of a process in the cluster, run by the kubectl plugin, which carries no gRPC."""
+    print_error(
+        click.ClickException(
+            f"this command needs the library {library}, which this installation does not have (the kubectl plugin "
+            "carries no library of the cluster's processes); run it from Tessera's image, or after: pip install tessera"
+        )
+    )
+    return 1
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import gc
 import logging
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import click
@@ -22,13 +22,20 @@ def run_process(main: Coroutine[Any, Any, Any], *, on_uvloop: bool = True) -> No
 
     Args:
         main: the coroutine.
-        on_uvloop: use uvloop's event loop instead of asyncio's own.
+        on_uvloop: use uvloop's event loop, where uvloop is installed, instead of asyncio's own.
     """
-    import uvloop
-
     reduce_garbage_collection()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop if on_uvloop else None) as runner:
+    with asyncio.Runner(loop_factory=_uvloop() if on_uvloop else None) as runner:
         runner.run(_run_until_signal(main))
+
+
+def _uvloop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """What makes uvloop's event loop; None without uvloop: the kubectl plugin does not carry it."""
+    try:
+        import uvloop
+    except ModuleNotFoundError:
+        return None
+    return uvloop.new_event_loop
 
 
 def reduce_garbage_collection() -> None:
