@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.deploy.conftest import Installation, Obj, rendered
+import yaml
+from tests.deploy.conftest import ROOT, Installation, Obj, rendered
 
 from tessera.doctor.facts import RIGHTS, Right
 
@@ -37,6 +38,16 @@ def test_an_administrator_of_gpus_may_run_each_command(deploy: Installation, com
     assert whole["kind"] == "ClusterRole"
     for right in RIGHTS[command]:
         assert allows(whole, right) or (right.namespace == "tessera-system" and allows(own, right)), right
+
+
+def test_a_member_of_a_team_may_see_all_that_a_viewer_sees(deploy: Installation) -> None:
+    (edit,) = roles(deploy, "tessera-edit")
+    viewer = (ROOT / "deploy" / "options" / "dashboard" / "dashboard.yaml").read_text(encoding="utf-8")
+    (view,) = (each for each in yaml.safe_load_all(viewer) if each and each["metadata"]["name"] == "tessera-view")
+    for rule in view["rules"]:
+        for verb in rule["verbs"]:
+            for resource in rule["resources"]:
+                assert allows(edit, Right(verb, resource, rule["apiGroups"][0])), (verb, resource)
 
 
 @pytest.mark.parametrize("name", PEOPLE)
