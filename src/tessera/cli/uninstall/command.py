@@ -202,6 +202,7 @@ async def _refuse_owned(client: "Client") -> None:
     from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
     from tessera.cli.install.apply import get_object
     from tessera.cli.install.manifests import AGENT
+    from tessera.kube.client.errors import Forbidden
     from tessera.kube.resources import DAEMONSETS, DEPLOYMENTS
 
     agent = await get_object(client, DAEMONSETS.as_dicts(), AGENT, SYSTEM_NAMESPACE)
@@ -211,7 +212,11 @@ async def _refuse_owned(client: "Client") -> None:
         raise CommandError(
             f'error: Helm installed Tessera as release "{release}"; run: helm uninstall {release} -n {namespace}'
         )
-    for each in (await client.list(DEPLOYMENTS, label_selector=f"app.kubernetes.io/name={_OPERATOR}")).items:
+    try:
+        operators = (await client.list(DEPLOYMENTS, label_selector=f"app.kubernetes.io/name={_OPERATOR}")).items
+    except Forbidden:  # the removal itself names the right that is missing, once it needs it
+        return
+    for each in operators:
         raise CommandError(
             f"error: the operator in namespace {each.metadata.namespace} would install Tessera again; first delete its"
             " Subscription and its ClusterServiceVersion, then run this command again"
