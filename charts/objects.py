@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from charts.holes import block, hole, write
+from tessera.api.instaslice import FORMAT_ANNOTATION
 from tessera.api.names import DEVICE_ACCESS_POLICY, INSTASLICE_NAMESPACE
 from tessera.cli.install.manifests import (
     AGENT,
@@ -130,6 +131,10 @@ def _changed(manifest: Manifest) -> Manifest:
         labels[block(f'include "tessera.podSecurity" (list . "{labels.pop(POD_SECURITY_LABEL)}")')] = None
     if kind in {"PodMonitor", "PrometheusRule"}:
         labels[block('include "tessera.extra" .Values.tessera.monitoring.labels')] = None
+    if kind == "CustomResourceDefinition":
+        own = metadata["annotations"][FORMAT_ANNOTATION]
+        checked = hole(f'include "tessera.format" (list "{name}" "{own}") | quote')
+        metadata["annotations"] = {**metadata["annotations"], FORMAT_ANNOTATION: checked}
     # Users' pods may be in instaslice-system; the Job of templates/removal.yaml deletes it if nothing is.
     if kind == "CustomResourceDefinition" or (kind, name) == ("Namespace", INSTASLICE_NAMESPACE):
         metadata["annotations"] = {**metadata.get("annotations", {}), **_KEEP}

@@ -5,6 +5,8 @@ import pytest
 
 from tessera.agent.inventory.sliceable_gpus import placements
 from tessera.api.instaslice import (
+    FORMAT_ANNOTATION,
+    INSTASLICE_FORMAT,
     AllocationRequest,
     AllocationResult,
     AllocationStatus,
@@ -77,3 +79,16 @@ def test_the_table_of_every_model_is_within_the_bounds_of_the_object(model: GpuM
     table = placements(model.geometry)
     item = Instaslice(status=InstasliceStatus(node_resources=NodeResources(mig_placement=table)))
     assert msgspec.json.decode(msgspec.json.encode(item), type=Instaslice).status.node_resources.mig_placement == table
+
+
+@pytest.mark.parametrize("annotations", [{}, {FORMAT_ANNOTATION: "1"}])
+def test_an_object_of_a_known_format_is_read(annotations: dict[str, str]) -> None:
+    text = msgspec.json.encode({"metadata": {"name": "n", "annotations": annotations}})
+    assert msgspec.json.decode(text, type=Instaslice).metadata.name == "n"
+
+
+@pytest.mark.parametrize("value", [str(INSTASLICE_FORMAT + 1), "9" * 5_000, "-1", "v2", "", "²"])
+def test_an_object_of_another_format_is_refused_with_what_to_do(value: str) -> None:
+    text = msgspec.json.encode({"metadata": {"name": "n", "annotations": {FORMAT_ANNOTATION: value}}})
+    with pytest.raises(msgspec.ValidationError, match=r"tessera\.dev/format: .* up to 1: .*Install the newer version"):
+        msgspec.json.decode(text, type=Instaslice)

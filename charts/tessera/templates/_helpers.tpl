@@ -130,3 +130,15 @@ annotations:
   helm.sh/hook-weight: {{ index . 1 | quote }}
   helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end -}}
+
+{{- /* The format of a definition; refuses to put an older one in place of a newer one, which the cluster has. */ -}}
+{{- define "tessera.format" -}}
+{{- $name := index . 0 -}}
+{{- $own := index . 1 -}}
+{{- $there := lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" $name | default dict -}}
+{{- $format := dig "metadata" "annotations" "tessera.dev/format" "1" $there -}}
+{{- if gt (int $format) (int $own) -}}
+{{- fail (printf "CustomResourceDefinition %s: the cluster has format %s, this chart knows formats up to %s: a newer version of Tessera installed it. Install that version or a newer one; or set tessera.crds.install to false only if its notes say that this version can read its objects" $name $format $own) -}}
+{{- end -}}
+{{- $own -}}
+{{- end -}}

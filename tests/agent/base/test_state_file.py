@@ -1,5 +1,7 @@
 """State files outlive the process; a damaged file counts as empty and is preserved."""
 
+import hashlib
+import json
 import logging
 import os
 from collections.abc import Callable
@@ -10,7 +12,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from tessera.agent.base.state_file import StateFile
+from tessera.agent.base.state_file import STATE_VERSION, NewerStateFileError, StateFile, find_newer_file
 from tessera.agent.health.faults import Fault
 from tessera.agent.health.monitor import StoredFaults as Marks
 from tessera.agent.inventory.card_ownership import CardOwner
@@ -130,6 +132,47 @@ def test_a_process_that_is_killed_while_it_writes_leaves_the_old_value(tmp_path:
     assert kept(path).load() == {"a": 1}
     kept(path).save({"a": 3})
     assert kept(path).load() == {"a": 3}
+
+
+def newer(path: Path) -> bytes:
+    """Writes a file as an agent of the next version does."""
+    data = b'{"a": 1, "moved": {"b": 2}}\n"version:%d"' % (STATE_VERSION + 1)
+    content = data + b'\n"sha256:%s"\n' % hashlib.sha256(data).hexdigest().encode()
+    path.write_bytes(content)
+    return content
+
+
+def test_every_file_names_the_version_of_its_format(tmp_path: Path) -> None:
+    kept(tmp_path / "value.json").save({"a": 1})
+    value, version, seal = (tmp_path / "value.json").read_text(encoding="ascii").splitlines()
+    assert (json.loads(value), json.loads(version)) == ({"a": 1}, f"version:{STATE_VERSION}")
+    assert json.loads(seal).startswith("sha256:")
+
+
+def test_a_file_of_a_newer_agent_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "journal.json"
+    content = newer(path)
+    with pytest.raises(NewerStateFileError, match=r"journal\.json: version 2, .* up to 1: .*Install the newer version"):
+        kept(path).load()
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == {"journal.json": content}
+
+
+def test_a_folder_is_refused_for_one_newer_file_and_not_for_damaged_ones(tmp_path: Path) -> None:
+    assert find_newer_file(tmp_path / "none") == ""
+    (tmp_path / "a.json").write_bytes(b"damage")
+    (tmp_path / "b.json").mkdir()
+    (tmp_path / "c.json").write_bytes(b'1\n"version:99999999999999999999"\n')
+    kept(tmp_path / "d.json").save({"a": 1})
+    assert find_newer_file(tmp_path) == ""
+    newer(tmp_path / "e.json")
+    assert find_newer_file(tmp_path).startswith(f"state file {tmp_path}/e.json: version 2")
+
+
+def test_a_version_that_was_changed_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "value.json"
+    kept(path).save({"a": 1})
+    path.write_bytes(path.read_bytes().replace(b"version:1", b"version:0"))
+    assert kept(path).load() is None
 
 
 PLACE = "GPU-5a6b:3g.20gb:4"

@@ -10,10 +10,11 @@ import yaml
 
 from tessera.api.documents import load_document
 from tessera.api.gpu_operator.settings_reader import read_settings
+from tessera.api.instaslice import FORMAT_ANNOTATION
 from tessera.cli.base.controller_options import build_arguments
 from tessera.cli.install.apply import AppliedObject, apply_all
 from tessera.cli.install.manifests import InstallChoices, Manifest, manifests
-from tessera.cli.install.preflight import missing_namespace, warnings
+from tessera.cli.install.preflight import missing_namespace, newer_definition, warnings
 from tessera.cli.install.rendering import render
 from tessera.driver.build.settings import BuildSettings
 from tessera.kube.client.client import Client
@@ -343,7 +344,7 @@ def test_what_kubectl_applied_is_an_earlier_installation(place: Any, server_side
     async def scenario() -> None:
         await install(place)
         for each in objects(HEALTH):
-            if each["kind"] == "DaemonSet":
+            if each["metadata"]["name"] == "tessera-agent" and each["kind"] == "DaemonSet":
                 await kubectl_apply(place.client("kubectl" if server_side else "kubectl-client-side-apply"), each)
         assert "DP_DISABLE_HEALTHCHECKS" in {each["name"] for each in (await agent(place))["env"]}
         done = await install(place)
@@ -389,11 +390,11 @@ def test_protections_that_are_left_out_are_removed_and_come_back(place: Any) -> 
         await install(place)
         left_out = ("agent-policy", "driver-policy", "network-policies", "pod-security")
         done = await install(place, without=left_out)
-        assert results(done)["deleted"] == 7
+        assert results(done)["deleted"] == 8
         assert {each.name for each in done if each.result == "configured"} == {"namespace/tessera-system"}
         assert "pod-security.kubernetes.io/enforce" not in await labels(place)
         again = await install(place)
-        assert results(again)["created"] == 7
+        assert results(again)["created"] == 8
         assert (await labels(place))["pod-security.kubernetes.io/enforce"] == "privileged"
 
     asyncio.run(scenario())
@@ -411,7 +412,7 @@ def test_a_network_policy_of_another_namespace_stays(place: Any) -> None:
         kind = resource_for(NETWORK_POLICY)
         metadata = {"name": "tessera-webhook", "namespace": "team"}
         await place.client().create(kind, {"metadata": metadata, "spec": {"podSelector": {}}}, "team")
-        assert results(await install(place, without=("network-policies",)))["deleted"] == 3
+        assert results(await install(place, without=("network-policies",)))["deleted"] == 4
         assert (await place.client().get(kind, "tessera-webhook", "team"))["metadata"]["name"] == "tessera-webhook"
 
     asyncio.run(scenario())
@@ -443,5 +444,18 @@ def test_cert_managers_objects_come_and_go_with_the_option(place: Any) -> None:
     async def installed(place: Any, certificate: str) -> list[AppliedObject]:
         found = render(InstallChoices(certificate=certificate, openshift=False))
         return [each async for each in apply_all(place.client(), place.clock, found)]
+
+    asyncio.run(scenario())
+
+
+def test_a_definition_of_a_newer_format_is_not_replaced(place: Any) -> None:
+    async def scenario() -> None:
+        await install(place)
+        assert await newer_definition(place.client("tessera-install"), objects()) == ""
+        stamp = {"metadata": {"annotations": {FORMAT_ANNOTATION: "2"}}}
+        await place.client("newer").merge_patch(CRDS.as_dicts(), "instaslices.inference.redhat.com", stamp)
+        found = await newer_definition(place.client("tessera-install"), objects())
+        assert found.startswith("CustomResourceDefinition instaslices.inference.redhat.com: the cluster has format 2")
+        assert found.endswith("install that version or a newer one")
 
     asyncio.run(scenario())

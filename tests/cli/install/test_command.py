@@ -25,7 +25,11 @@ status: {namespace: gpu-operator}
 
 
 def arguments(text: str) -> list[str]:
-    (daemon_set,) = (each for each in yaml.safe_load_all(text) if each["kind"] == "DaemonSet")
+    (daemon_set,) = (
+        each
+        for each in yaml.safe_load_all(text)
+        if each["kind"] == "DaemonSet" and each["metadata"]["name"] == "tessera-agent"
+    )
     found: list[str] = daemon_set["spec"]["template"]["spec"]["containers"][0]["args"]
     return found
 

@@ -4,8 +4,10 @@ Rules:
 
 - Written by atomic rename, so the file has the old value or the new one. It is flushed to the disk only on request: the
   page cache survives a killed process, and little has to survive a crashed machine.
-- The value is followed by its SHA-256 on a line of its own, so one wrong byte is noticed even if the text can still be
-  parsed. A file without that line was written by an older agent, or by hand, and is accepted.
+- The value is followed by the version of the format and by the SHA-256 of both, each on a line of its own. So one wrong
+  byte is noticed even if the text can still be parsed. A file without these lines was written by hand, and is accepted.
+- A file of a newer version is never read, changed or set aside: it has facts that this agent does not understand, and
+  that the newer agent needs again. The agent refuses to work with it (:func:`find_newer_file`).
 - A file that cannot be read, whatever the reason, never stops the agent. It is renamed to ``<name>.bad`` and counts as
   empty; the agent then starts from the hardware and the API server. At most
   :data:`~tessera.limits.processes.BAD_FILES` are preserved: the first ones, which show how the damage began, and the
@@ -21,14 +23,23 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from tessera.errors import UserError
 from tessera.limits.processes import BAD_FILES, STATE_FILE
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Beginning of the line with the SHA-256: a JSON text, so that tools for JSON lines read the whole file.
+#: Version of the format of all state files. It changes if an agent of the version before would misread one of them; a
+#: field that such an agent may ignore changes nothing.
+STATE_VERSION = 1
+#: Beginnings of the lines after the value: JSON texts, so that tools for JSON lines read the whole file.
+_VERSION = b'"version:'
 _SEAL = b'"sha256:'
+
+
+class NewerStateFileError(UserError):
+    """A file was written by a newer agent; the text says which, and what to do."""
 
 
 class StateFile(Generic[T]):
@@ -45,9 +56,16 @@ class StateFile(Generic[T]):
         self._saved: bytes | None = None
 
     def load(self) -> T | None:
-        """The value last saved; ``None`` without a file. A damaged file is renamed and counts as none."""
+        """The value last saved; ``None`` without a file. A damaged file is renamed and counts as none.
+
+        Raises:
+            NewerStateFileError: a newer agent has written the file.
+        """
         try:
-            value = self._decoder.decode(_verify(_read(self._path)))
+            content = _read(self._path)
+            if (version := _version(content)) > STATE_VERSION:
+                raise NewerStateFileError(_newer_text(self._path, version))
+            value = self._decoder.decode(_verify(content))
             self.check(value)
         except FileNotFoundError:
             return None
@@ -75,7 +93,7 @@ class StateFile(Generic[T]):
         Raises:
             OSError: the file cannot be written.
         """
-        data = msgspec.json.encode(value)
+        data = b'%s\n%s%d"' % (msgspec.json.encode(value), _VERSION, STATE_VERSION)
         if data == self._saved and not flush:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -124,14 +142,44 @@ def _seal(data: bytes) -> bytes:
 
 
 def _verify(content: bytes) -> bytes:
-    """The value's text, without the line of its SHA-256.
+    """The value's text, without the lines of version and SHA-256.
 
     Raises:
         ValueError: the SHA-256 is that of another text.
     """
-    data, _, rest = content.partition(b"\n")
-    if not rest.startswith(_SEAL):
+    data, _, _ = content.rpartition(b"\n" + _SEAL)
+    if not data:
         return content
     if content != data + _seal(data):
         raise ValueError("the SHA-256 at its end is of another text: the file was changed or damaged")
-    return data
+    return data.partition(b"\n" + _VERSION)[0]
+
+
+def _version(content: bytes) -> int:
+    """The version of a file's format; that of this agent if the file names none. Damaged files name any."""
+    _, found, rest = content.partition(b"\n" + _VERSION)
+    number = rest.partition(b'"')[0]
+    return int(number) if found and number.isdigit() and len(number) < _DIGITS else STATE_VERSION
+
+
+#: A version has fewer digits.
+_DIGITS = 9
+
+
+def find_newer_file(folder: Path) -> str:
+    """Why this agent refuses the state files of a folder, and what to do; empty if it knows the versions of all."""
+    for path in sorted(folder.glob("*.json")):
+        try:
+            version = _version(_read(path))
+        except (OSError, ValueError):  # whoever loads it sets it aside
+            continue
+        if version > STATE_VERSION:
+            return _newer_text(path, version)
+    return ""
+
+
+def _newer_text(path: Path, version: int) -> str:
+    return (
+        f"state file {path}: version {version}, and this agent knows versions up to {STATE_VERSION}: a newer agent"
+        " wrote it. Install the newer version again; or drain the node and delete the file: the agent starts without it"
+    )

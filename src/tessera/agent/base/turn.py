@@ -65,6 +65,15 @@ class NodeTurn:
         """True if another agent waits for the turn."""
         return any(not reader.at_eof() for reader, _ in self._successors)
 
+    def is_taken(self) -> bool:
+        """True if another agent has the turn now."""
+        if not self._folder.is_dir():
+            return False
+        if self._try_lock():
+            self._free()
+            return False
+        return True
+
     async def take(self) -> None:
         """Returns once this agent has the turn.
 

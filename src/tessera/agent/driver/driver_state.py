@@ -26,7 +26,14 @@ class DriverHome(Enum):
     CONTAINER = "container"
 
 
-Reason = Literal["WaitingForDriver", "WaitingForToolkit", "WaitingForValidation", "PausedForDriver", "NvmlFailed"]
+Reason = Literal[
+    "WaitingForDriver",
+    "WaitingForToolkit",
+    "WaitingForValidation",
+    "PausedForDriver",
+    "NvmlFailed",
+    "StateOfNewerVersion",
+]
 
 
 class WaitReason(msgspec.Struct, frozen=True):

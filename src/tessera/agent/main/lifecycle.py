@@ -32,7 +32,9 @@ from tessera.agent.base.node_objects import NodeMirror
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.base.processes import ProcessTable
 from tessera.agent.base.runtime import AgentEnvironment, RebootNode
+from tessera.agent.base.state_file import find_newer_file
 from tessera.agent.base.turn import NodeTurn
+from tessera.agent.driver.driver_state import WaitReason
 from tessera.agent.driver.gate import DriverGate, OpenDriver
 from tessera.agent.driver.hardware import DriverBackend
 from tessera.agent.driver.kubelet_gate import GatedKubelet
@@ -62,6 +64,9 @@ from tessera.replay.service import Recorders, serve_records
 from tessera.status_pages import JsonDocuments, serve_status
 
 _log = logging.getLogger(__name__)
+
+#: Seconds before files of a newer agent are looked for again.
+STATE_RECHECK = 10.0
 
 
 async def run_lifecycle(
@@ -147,6 +152,8 @@ class _Lifecycle:
             clock=clock,
             rng=rng,
         )
+        #: Why this agent does not begin: a file of a newer one; empty if there is none.
+        self._refusal = ""
         self._turn = NodeTurn(options.state_dir, clock, on_started)
         #: The agent on the open driver; ``None`` while no driver is open.
         self._components: Components | None = None
@@ -175,11 +182,23 @@ class _Lifecycle:
             group.create_task(_explain_watch_errors(self._markers.follow(self._changes)))
             group.create_task(_explain_watch_errors(self._driver.watch(self._changes)))
             await self._node.informer.wait_synced()
+            await self._wait_for_known_state()
             await self._turn.take()
             try:
                 await self._run_on_drivers()
             finally:
                 self._turn.end()
+
+    async def _wait_for_known_state(self) -> None:
+        """Returns once no file of a newer agent is there. Until then a newer agent that still runs goes on."""
+        while refusal := find_newer_file(self._options.state_dir):
+            if refusal != self._refusal:
+                _log.error("%s", refusal)
+                self._refusal = refusal
+            if not self._turn.is_taken():
+                self._condition.set_waiting(WaitReason("StateOfNewerVersion", refusal))
+            await self._clock.sleep(STATE_RECHECK)
+        self._refusal = ""
 
     async def _run_on_drivers(self) -> None:
         while True:
@@ -319,6 +338,8 @@ class _Lifecycle:
 
     def unready_reason(self) -> str:
         """See :meth:`~tessera.status_pages.ProcessStatus.unready_reason`."""
+        if self._refusal:
+            return self._refusal
         if self._turn.waiting:
             return ""
         if self._components is not None:

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from tessera.api.instaslice import INSTASLICES, Instaslice
+from tessera.api.instaslice import FORMAT_ANNOTATION, INSTASLICE_FORMAT, INSTASLICES, Instaslice
 from tessera.api.names import QUOTA_RESOURCE
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import AlreadyExists, Conflict, NotFound
@@ -62,7 +62,8 @@ class NodeCapacity:
         """Creates the Instaslice object, unless it exists or was created and the watch has not shown it yet."""
         if item is None and not self._created:
             with contextlib.suppress(AlreadyExists):
-                await self._client.create(INSTASLICES, {"metadata": {"name": self._name}, "spec": {}}, self._namespace)
+                metadata = {"name": self._name, "annotations": {FORMAT_ANNOTATION: str(INSTASLICE_FORMAT)}}
+                await self._client.create(INSTASLICES, {"metadata": metadata, "spec": {}}, self._namespace)
                 _log.info("node %s joined on-demand slicing", self._name)
             self._created = True
 

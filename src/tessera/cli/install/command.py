@@ -288,7 +288,7 @@ async def _install(
         summary_line,
         withdraw_removals,
     )
-    from tessera.cli.install.preflight import ask_cluster, missing_namespace, warnings
+    from tessera.cli.install.preflight import ask_cluster, missing_namespace, newer_definition, warnings
     from tessera.cli.install.rendering import render
     from tessera.clock import SystemClock
 
@@ -300,6 +300,8 @@ async def _install(
             raise CommandError(
                 f'error: there is no namespace "{missing}" for the ConfigMaps; create it, or name another with -n'
             )
+        if newer := await newer_definition(client, objects):
+            raise CommandError(f"error: {newer}")
         all_done = []
         if adopt:
             async for stopped in stop_others(client, SystemClock(), dry=dry):

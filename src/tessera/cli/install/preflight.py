@@ -1,15 +1,17 @@
 """Checks a cluster before an installation: a missing namespace, and programs that would conflict with Tessera."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES
+from tessera.api.instaslice import FORMAT_ANNOTATION
 from tessera.cli.install.apply import driver_objects, list_objects
 from tessera.cli.install.manifests import InstallChoices
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden, NotFound
-from tessera.kube.resources import CONFIGMAPS, DAEMONSETS, NAMESPACES, DaemonSet
+from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, NAMESPACES, DaemonSet
 
 #: The group and version of OpenShift's security context constraints.
 _CONSTRAINTS = "/apis/security.openshift.io/v1"
@@ -48,6 +50,29 @@ async def missing_namespace(client: Client, choices: InstallChoices) -> str:
     except Forbidden:
         return ""
     return ""
+
+
+async def newer_definition(client: Client, objects: Sequence[Mapping[str, Any]]) -> str:
+    """Why a definition must not be put in place of the cluster's, whose format is newer; empty if none is newer."""
+    for each in objects:
+        if each["kind"] != CRDS.kind:
+            continue
+        name, own = each["metadata"]["name"], _format(each)
+        try:
+            found = await client.get(CRDS.as_dicts(), name)
+        except (NotFound, Forbidden):
+            continue
+        if (there := _format(found)) > own:
+            return (
+                f"CustomResourceDefinition {name}: the cluster has format {there}, this version knows formats up to"
+                f" {own}: a newer version of Tessera installed it; install that version or a newer one"
+            )
+    return ""
+
+
+def _format(definition: Mapping[str, Any]) -> int:
+    text = str((definition["metadata"].get("annotations") or {}).get(FORMAT_ANNOTATION, "1"))
+    return int(text) if text.isascii() and text.isdigit() else 1
 
 
 async def warnings(client: Client, choices: InstallChoices) -> AsyncIterator[str]:
