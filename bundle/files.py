@@ -88,7 +88,7 @@ def _dockerfile(labels: Mapping[str, str]) -> str:
     lines = [
         _HEADER.rstrip(),
         "#",
-        "#   podman build -f bundle/tessera/bundle.Dockerfile -t REGISTRY/tessera-bundle:v0.1.0 bundle/tessera",
+        "#   podman build -f bundle/tessera/bundle.Dockerfile -t REGISTRY/tessera-bundle:v0.2.0 bundle/tessera",
         "FROM scratch",
         *(f"LABEL {key}={value}" for key, value in labels.items()),
         "COPY manifests /manifests/",

@@ -4,6 +4,7 @@ A ``.pth`` file leads to ``src``; a ``.dist-info`` folder for each package holds
 ``importlib.metadata`` answers as it does after ``pip install``.
 """
 
+import shutil
 import stat
 import sys
 import sysconfig
@@ -29,8 +30,11 @@ def main() -> None:
 
 def _write_metadata(project: Mapping[str, Any]) -> None:
     name, version = project["name"], project["version"]
-    folder = Path(sysconfig.get_path("purelib"), f"{name.replace('-', '_')}-{version}.dist-info")
-    folder.mkdir(exist_ok=True)
+    packages, stem = Path(sysconfig.get_path("purelib")), name.replace("-", "_")
+    for other in packages.glob(f"{stem}-[0-9]*.dist-info"):  # of the version before
+        shutil.rmtree(other)
+    folder = packages / f"{stem}-{version}.dist-info"
+    folder.mkdir()
     (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     groups = [("console_scripts", project.get("scripts", {})), *project.get("entry-points", {}).items()]
     text = "".join(f"[{group}]\n" + "".join(f"{key} = {value[key]}\n" for key in value) for group, value in groups)

@@ -4,14 +4,17 @@ Run it at a release, before the version in pyproject.toml is raised::
 
     .venv/bin/python scripts/previous_version.py
 
-It writes tests/fixtures/previous/: the chart as ``helm package`` makes it, and the wheel as ``hatchling build`` makes it
-without the built live page, packed by LZMA. The tests run controller, webhook and agents from this wheel
-(``tessera lab up --image``). So they need neither git history nor a registry.
+It writes tests/fixtures/previous/: the chart as ``helm package`` makes it, and the files of the wheel that ``hatchling
+build`` makes, without the built live page, as one compressed archive, which is half as large as a wheel. The tests
+unpack it and run controller, webhook and agents from it (``tessera lab up --image``). So they need neither git history
+nor a registry.
 """
 
+import io
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import tempfile
 import zipfile
 from pathlib import Path
@@ -20,14 +23,12 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "tests" / "fixtures" / "previous"
 #: Parts of the wheel that no process of the tests reads.
 _LEFT_OUT = "tessera/dashboard/assets/"
-#: The same content gives the same file.
-_TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def main() -> None:
     """Writes the files in place of those of an earlier version."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for old in (*FOLDER.glob("*.whl"), *FOLDER.glob("*.tgz")):
+    for old in (*FOLDER.glob("*.tar.xz"), *FOLDER.glob("*.tgz")):
         old.unlink()
     helm = Path(sysconfig.get_path("scripts"), "helm")
     subprocess.run([helm, "package", ROOT / "charts" / "tessera", "--destination", FOLDER], check=True)
@@ -35,17 +36,17 @@ def main() -> None:
         command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder]
         subprocess.run(command, check=True, cwd=ROOT)
         (wheel,) = Path(folder).glob("tessera-*.whl")
-        pack(wheel, FOLDER / wheel.name)
+        pack(wheel, FOLDER / f"{wheel.name.partition('-py3')[0]}.tar.xz")
 
 
 def pack(wheel: Path, target: Path) -> None:
-    """Writes a wheel's files, without what is left out, into a smaller one."""
-    with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(target, "w", zipfile.ZIP_LZMA) as packed:
+    """Packs a wheel's files, without what is left out; the same content gives the same archive."""
+    with zipfile.ZipFile(wheel) as source, tarfile.open(target, "w:xz", preset=9) as packed:
         for name in sorted(source.namelist()):
             if not name.startswith(_LEFT_OUT):
-                entry = zipfile.ZipInfo(name, _TIME)
-                entry.compress_type = zipfile.ZIP_LZMA
-                packed.writestr(entry, source.read(name))
+                entry, content = tarfile.TarInfo(name), source.read(name)
+                entry.size = len(content)
+                packed.addfile(entry, io.BytesIO(content))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 # Written by "python -m bundle" from deploy/.
 #
-#   podman build -f bundle/tessera/bundle.Dockerfile -t REGISTRY/tessera-bundle:v0.1.0 bundle/tessera
+#   podman build -f bundle/tessera/bundle.Dockerfile -t REGISTRY/tessera-bundle:v0.2.0 bundle/tessera
 FROM scratch
 LABEL operators.operatorframework.io.bundle.mediatype.v1=registry+v1
 LABEL operators.operatorframework.io.bundle.manifests.v1=manifests/

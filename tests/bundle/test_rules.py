@@ -202,7 +202,7 @@ BROKEN: list[tuple[Rule, str, str, Change]] = [
     (version.examples, WARNING, "has no example of Instaslice", annotation("alm-examples", "[]")),
     (version.kubernetes_version, WARNING, "is missing", spec(minKubeVersion=None)),
     (version.kubernetes_version, ERROR, "semantic version", spec(minKubeVersion="1.31")),
-    (version.release, ERROR, "must be tessera-v0.1.0-2", spec(release="2")),
+    (version.release, ERROR, "must be tessera-v0.2.0-2", spec(release="2")),
     (version.related_images, ERROR, "no name of an image", spec(relatedImages=[{"name": "a", "image": "UPPER:"}])),
     (version.related_images, ERROR, "image is ''", spec(relatedImages=[{"name": "a"}])),
     (version.related_images, WARNING, "lacks tessera", spec(relatedImages=[])),

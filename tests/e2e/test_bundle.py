@@ -98,7 +98,7 @@ def test_what_others_delete_or_change_comes_back(cluster: RunningLab) -> None:
 def test_another_version_replaces_everything_and_keeps_the_slice(cluster: RunningLab, tmp_path: Path) -> None:
     before = cluster.get("pod", "vllm", "-n", NAMESPACE)["metadata"]["uid"]
     slices = cluster.slices("node-1")
-    for name, text in generate(Publisher(version="0.1.1", image="tessera:0.1.1", replaces="tessera.v0.1.0")).items():
+    for name, text in generate(Publisher(version="0.2.1", image="tessera:0.2.1", replaces="tessera.v0.2.0")).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
     OlmStandIn(cluster, tmp_path, NAMESPACE).install()
@@ -107,7 +107,7 @@ def test_another_version_replaces_everything_and_keeps_the_slice(cluster: Runnin
         spec = cluster.get("daemonset", "tessera-agent", "-n", "tessera-system")["spec"]["template"]["spec"]
         return str(spec["containers"][0]["image"])
 
-    assert cluster.eventually(lambda: image() == "tessera:0.1.1")
+    assert cluster.eventually(lambda: image() == "tessera:0.2.1")
     cluster.kubectl("rollout", "status", "daemonset/tessera-agent", "-n", "tessera-system", "--timeout=180s")
     pod = cluster.get("pod", "vllm", "-n", NAMESPACE)
     assert pod["metadata"]["uid"] == before

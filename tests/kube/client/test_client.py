@@ -38,7 +38,7 @@ async def test_get_decodes_to_the_type_and_says_who_asks(server: ScriptedServer,
     assert (got.metadata.name, got.spec.node_name) == ("a", "n1")
     (call,) = server.calls
     assert (call.method, call.path) == ("GET", "/api/v1/namespaces/default/pods/a")
-    assert call.headers["user-agent"] == "tessera/0.1.0 (tessera-test)"
+    assert call.headers["user-agent"] == "tessera/0.2.0 (tessera-test)"
 
 
 async def test_get_of_an_untyped_resource_gives_every_field(server: ScriptedServer, client: Client) -> None:

@@ -241,7 +241,7 @@ def command(
       tessera install --adopt --dry-run
       tessera install --values examples/drivers/cluster-policy.yaml
       tessera install --values values.yaml --registry-ca authority.crt --startup-deadline 20m
-      tessera install --image localhost/tessera:0.1.0 --simulate 4xA100-40GB
+      tessera install --image localhost/tessera:0.2.0 --simulate 4xA100-40GB
     """
     from tessera.cli.install.choices import choices_from
 

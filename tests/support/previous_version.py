@@ -1,0 +1,25 @@
+"""The version before, kept by ``scripts/previous_version.py``: its chart, and its code for containers of a lab."""
+
+import tarfile
+from pathlib import Path
+
+FOLDER = Path(__file__).parents[1] / "fixtures" / "previous"
+
+
+def previous_chart() -> Path:
+    """The packaged chart."""
+    (found,) = FOLDER.glob("tessera-*.tgz")
+    return found
+
+
+def previous_version() -> str:
+    """Its version, such as ``0.1.0``."""
+    return previous_chart().stem.removeprefix("tessera-")
+
+
+def unpack_previous(folder: Path) -> Path:
+    """Unpacks its code; returns the folder with the package ``tessera``."""
+    (archive,) = FOLDER.glob("tessera-*.tar.xz")
+    with tarfile.open(archive) as packed:
+        packed.extractall(folder, filter="data")
+    return folder
