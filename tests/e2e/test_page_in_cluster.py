@@ -128,7 +128,7 @@ def test_the_commands_show_a_tenant_all_cards_and_the_names_of_its_pods(page: Pa
     done = page.lab.eventually(whole)
     assert ("team-a/holder-team-a" in done.stdout) is (command != ["health"])
     assert not any(name in done.stdout for name in ("team-b", "node-1", "node-2"))
-    assert done.stderr == ""
+    assert done.stderr.startswith("note: names that begin with ~") or command == ["health"]
 
 
 @pytest.mark.parametrize("command", [["top", "--once"], ["map"], ["idle"], ["health"], ["why", "holder-team-b"]])

@@ -14,6 +14,7 @@ import msgspec
 
 from tessera.cli.base.connection import CommandError, cluster_options, connect, own_namespace, report_errors
 from tessera.cli.base.console import say, say_coloured, say_json, shows_colours, write_frame
+from tessera.cli.base.tenant_view import HIDDEN, HIDDEN_NAMES
 from tessera.cli.base.tiles import WIDTH, draw, draw_summary
 from tessera.explain.fleet_map import CardFilter, select, summarize
 
@@ -98,6 +99,8 @@ def command(
         )
     else:
         say_coloured(*picture(shown, chosen, colour=paints, summary=summary, width=_width()))
+    if any(each.node.startswith(HIDDEN) for each in shown.nodes):
+        say(f"note: {HIDDEN_NAMES}", err=True)
     if found.note:
         say(f"note: {found.note}", err=True)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from tests.dashboard.access.conftest import Guarded
 from tests.dashboard.test_server import event, explain
 
+from tessera.dashboard import feed_stream
 from tessera.dashboard.access.reviewer import Reviewer
 from tessera.dashboard.access.rights import Rights
 from tessera.dashboard.access.token_gate import TokenGate
@@ -74,7 +76,7 @@ class Visits:
 
 
 @asynccontextmanager
-async def visits(*, nameless: bool = False) -> AsyncIterator[Visits]:
+async def visits(*, nameless: bool = False, cards: int = 0) -> AsyncIterator[Visits]:
     cluster = Guarded("admin", "ann", "bob", "eve")
     await cluster.begin()
     await cluster.let("admin", "nodes")
@@ -82,9 +84,10 @@ async def visits(*, nameless: bool = False) -> AsyncIterator[Visits]:
     await cluster.let("ann", "pods", ["team-a"])
     await cluster.let("bob", "pods", ["team-b"])
     feeds = FeedGroup()
-    cards = {"card/n1/a": card("node-1", "team-a", "alpha"), "card/n2/b": card("node-2", "team-b", "beta")}
+    shown = {"card/n1/a": card("node-1", "team-a", "alpha"), "card/n2/b": card("node-2", "team-b", "beta")}
+    shown |= {f"card/n3/{number}": card("node-3", "team-c", f"more-{number}") for number in range(cards)}
     summary = SummaryDocument(nodes=2, cards=2, pods=2, waiting=0, held=2.0, wasted_leases=0, measured=0)
-    feeds.publish({**cards, "summary": summary})
+    feeds.publish({**shown, "summary": summary})
     reviewer = Reviewer(cluster.page)
     rights = Rights(reviewer, cluster.clock, lambda: feeds.namespaces)
     gate = TokenGate(reviewer, rights, cluster.clock, nameless=nameless)
@@ -228,6 +231,22 @@ async def test_one_user_cannot_take_the_places_of_all() -> None:
         assert "alpha" in await page.feed("ann")
         for each in opened:
             each.close()
+
+
+async def test_a_reader_that_takes_nothing_is_cut_off_and_disturbs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_stream, "PAGE_WRITE_TIME", 200)
+    request = b"GET /feed HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer token-ann\r\n\r\n"
+    async with visits(cards=20_000) as page:
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(sock, ("127.0.0.1", page.port))
+            await loop.sock_sendall(sock, request)
+            await page.until(lambda: page.server.readers == 1)
+            async with page.get("/whoami", "bob") as answer:
+                assert answer.status == 200
+            await page.until(lambda: page.server.readers == 0)
 
 
 async def test_a_body_is_not_read() -> None:

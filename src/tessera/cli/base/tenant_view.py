@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", "Usage", "Map", "Explanation")
 
+#: Begins the alias of a name that the user may not see.
+HIDDEN = "~"
+#: What a user reads who sees aliases.
+HIDDEN_NAMES = "names that begin with ~ stand for nodes and pods whose names you may not see"
+
 _ROLE, _READER = "tessera-view", "tessera-usage-reader"
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from tessera.cli.base.connection import CommandError
 from tessera.cli.base.console import say
+from tessera.cli.base.tenant_view import HIDDEN, HIDDEN_NAMES
 from tessera.text import age, list_names
 
 if TYPE_CHECKING:
@@ -80,7 +81,9 @@ async def _read_as_tenant(
 
 
 def warn_of_failures(usage: "Usage") -> None:
-    """Writes a line to standard error for each node that did not answer, at most ten."""
+    """Writes a line to standard error for each node that did not answer, at most ten, and one about hidden names."""
+    if any(each.node.startswith(HIDDEN) for each in usage.fleet.nodes):
+        say(f"note: {HIDDEN_NAMES}", err=True)
     failures = usage.fleet.failures
     for each in failures[:10]:
         say(f"warning: node {each.node} is not shown: {each.reason or 'its agent does not answer'}", err=True)
