@@ -3,14 +3,13 @@
 from collections.abc import Iterator
 
 import pytest
-import yaml
-from tests.deploy.conftest import ROOT, Installation, Obj, rendered
+from tests.deploy.conftest import Installation, Obj, rendered
 
 from tessera.doctor.facts import RIGHTS, Right
 
 #: Commands that an administrator of GPUs runs; installing takes an administrator of the cluster.
 COMMANDS = sorted(set(RIGHTS) - {"tessera install"})
-PEOPLE = ("tessera-edit", "tessera-admin")
+PEOPLE = ("tessera-view", "tessera-edit", "tessera-admin")
 
 
 @pytest.fixture
@@ -41,9 +40,7 @@ def test_an_administrator_of_gpus_may_run_each_command(deploy: Installation, com
 
 
 def test_a_member_of_a_team_may_see_all_that_a_viewer_sees(deploy: Installation) -> None:
-    (edit,) = roles(deploy, "tessera-edit")
-    viewer = (ROOT / "deploy" / "options" / "dashboard" / "dashboard.yaml").read_text(encoding="utf-8")
-    (view,) = (each for each in yaml.safe_load_all(viewer) if each and each["metadata"]["name"] == "tessera-view")
+    (edit,), (view,) = roles(deploy, "tessera-edit"), roles(deploy, "tessera-view")
     for rule in view["rules"]:
         for verb in rule["verbs"]:
             for resource in rule["resources"]:
