@@ -161,7 +161,7 @@ def _others(facts: ClusterFacts) -> Finding:
                 found[name] = OTHERS[container["name"]]
     if found:
         text = "; ".join(f"{name}: {what}" for name, what in list(found.items())[:5])
-        advice = "take their nodes away from them (docs/user-guide.md, Coming from NVIDIA's operator)"
+        advice = "tessera install --adopt takes the nodes over from them (docs/from-nvidia.md)"
         return error("others", text, advice, list(found))
     return ok("others", "nobody else offers or cuts the cards")
 

@@ -82,7 +82,10 @@ async def warnings(client: Client, choices: InstallChoices) -> AsyncIterator[str
             conflict = _conflict(each)
             if conflict:
                 name = f"{each.metadata.namespace}/{each.metadata.name}"
-                yield f"DaemonSet {name} {conflict}; keep it off the nodes of Tessera's agent, or remove it"
+                yield (
+                    f"DaemonSet {name} {conflict}; tessera install --adopt stops it, or keep it off the nodes"
+                    " of Tessera's agent"
+                )
     except Forbidden:
         pass
     async for warning in _driver_warnings(client, choices):
