@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 import pytest
-from release.image.root import SITE, make_application
-from tests.deploy.conftest import ROOT
+from release.image.root import SITE, USER, make_application
+from tests.deploy.conftest import ROOT, rendered
 
 from tessera.cli.base.command_group import LazyCommands
 from tessera.cli.main import tessera
@@ -110,3 +110,15 @@ def test_the_image_installs_the_manifests_of_this_checkout(image: Path) -> None:
     here = [sys.executable, "-m", "tessera", "install", "--output", "yaml"]
     expected = subprocess.run(here, capture_output=True, text=True, cwd=ROOT, check=True).stdout
     assert run(image, ["install", "--output", "yaml"]).stdout == expected
+
+
+def test_the_manifests_ask_for_what_the_image_is_made_for() -> None:
+    """A read-only root, and the image's user except on nodes; tests/release runs the image so."""
+    workloads = rendered("deploy").of_kind("Deployment", "DaemonSet")
+    for workload in workloads:
+        pod = workload["spec"]["template"]["spec"]
+        for container in pod["containers"]:
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True
+            user = container["securityContext"].get("runAsUser", pod.get("securityContext", {}).get("runAsUser"))
+            assert user == (0 if workload["kind"] == "DaemonSet" else USER)
+    assert {workload["kind"] for workload in workloads} == {"Deployment", "DaemonSet"}
