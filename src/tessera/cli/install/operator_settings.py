@@ -30,6 +30,7 @@ _REFUSED: Mapping[str, str] = {
     "--registry-ca": "write the certificates into the key ca.crt",
     "--image": "the operator installs its own image",
     "--dry-run": "the operator always writes",
+    "--adopt": "run tessera install --adopt once, before the operator",
     "--output": "the operator prints no manifests",
     "-o": "the operator prints no manifests",
     "--kubeconfig": "the operator has its own cluster only",
@@ -38,7 +39,7 @@ _REFUSED: Mapping[str, str] = {
 }
 
 #: Parameters that are no choice about the objects.
-_NOT_CHOICES = frozenset({"values", "dry_run", "output", "kubeconfig", "context"})
+_NOT_CHOICES = frozenset({"values", "adopt", "dry_run", "output", "kubeconfig", "context"})
 
 
 def read_choices(data: Mapping[str, str], image: str) -> InstallChoices:
