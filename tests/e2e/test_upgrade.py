@@ -4,6 +4,7 @@ Controller, webhook and agents of the version before are real processes with its
 lab. Cards, kubelet and the pods' containers are simulated.
 """
 
+import hashlib
 import json
 import subprocess
 import tempfile
@@ -18,6 +19,7 @@ from tests.support.previous_version import previous_chart, previous_version, unp
 from tests.support.running_lab import RunningLab
 
 import tessera
+from tessera.agent.base.state_file import STATE_VERSION
 
 SYSTEM = ("-n", "tessera-system")
 #: The nodes by what their cards are used for, with their labels, and the pods that use them.
@@ -192,3 +194,50 @@ def test_the_end_of_an_mps_host_ends_its_clients_work(under_load: RunningLab) ->
     cluster.eventually(lambda: cluster.get("pod", "client")["status"]["phase"] == "Failed")
     assert {each["restarts"] for each in pod_states(cluster).values()} == {0}
     cluster.eventually(lambda: offered(cluster, "nvidia.com/gpu.mps"))
+
+
+def test_the_chart_puts_no_older_definition_in_place_of_a_newer_one(under_load: RunningLab) -> None:
+    name = "instaslices.inference.redhat.com"
+    under_load.kubectl("annotate", "crd", name, "tessera.dev/format=2", "--overwrite")
+    done = under_load.run(HELM, "upgrade", "tessera", str(FOLDER), *SYSTEM)
+    assert done.returncode != 0
+    assert f"CustomResourceDefinition {name}: the cluster has format 2, this chart knows formats up to 1" in done.stderr
+    under_load.kubectl("annotate", "crd", name, "tessera.dev/format=1", "--overwrite")
+
+
+def test_an_agent_refuses_files_of_a_newer_one_which_goes_on(under_load: RunningLab) -> None:
+    cluster = under_load
+    file = cluster.folder / "n" / "node-2" / "state" / "owners.json"
+    before = file.read_bytes()
+    data = before.splitlines()[0] + f'\n"version:{STATE_VERSION + 1}"'.encode()
+    newer = data + f'\n"sha256:{hashlib.sha256(data).hexdigest()}"\n'.encode()
+    file.write_bytes(newer)
+    old = agent_of(cluster, "node-2")["metadata"]["name"]
+
+    cluster.kubectl("set", "image", "daemonset/tessera-agent", *SYSTEM, f"agent=tessera:{tessera.__version__}")
+    unready = cluster.eventually(lambda: unready_agents(cluster, "node-2"))
+    assert old not in unready, "the update stops, and the agent before goes on"
+    assert offered(cluster, "nvidia.com/gpu.shared")
+    assert file.read_bytes() == newer
+
+    cluster.kubectl("delete", "pod", old, *SYSTEM)
+    cluster.eventually(lambda: condition(cluster)["reason"] == "StateOfNewerVersion")
+    assert "Install the newer version again" in condition(cluster)["message"]
+    file.write_bytes(before)
+    cluster.eventually(lambda: condition(cluster)["status"] == "True")
+
+
+def agent_of(cluster: RunningLab, node: str) -> dict[str, Any]:
+    pods = cluster.get("pods", *SYSTEM, "-l", "app.kubernetes.io/name=tessera-agent")["items"]
+    return next(each for each in pods if each["spec"].get("nodeName") == node)
+
+
+def unready_agents(cluster: RunningLab, node: str) -> list[str]:
+    pods = cluster.get("pods", *SYSTEM, "-l", "app.kubernetes.io/name=tessera-agent")["items"]
+    there = [each for each in pods if each["spec"].get("nodeName") == node and "containerStatuses" in each["status"]]
+    return [each["metadata"]["name"] for each in there if not each["status"]["containerStatuses"][0]["ready"]]
+
+
+def condition(cluster: RunningLab) -> dict[str, str]:
+    found = cluster.get("node", "node-2")["status"]["conditions"]
+    return next(each for each in found if each["type"] == "GpuNodeReady")
