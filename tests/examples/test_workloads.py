@@ -1,5 +1,6 @@
 """Each example runs in the lab, on a node with the profile or layout that it names, on what it asked for."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,19 @@ def documents(name: str) -> list[dict[str, Any]]:
 
 def test_each_file_is_here() -> None:
     assert {path.stem for path in FOLDER.glob("*.yaml")} == EXPECTED.keys()
+
+
+def test_the_page_names_the_label_of_each() -> None:
+    page = (FOLDER.parents[1] / "docs" / "examples.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\|.*\[([a-z-]+)\.yaml\]\(\.\./examples/workloads/\1\.yaml\) \| (.*) \|$", page, re.MULTILINE)
+    keys = {"profile": "nvidia.com/device-plugin.config", "layout": "nvidia.com/mig.config"}
+    labels = {
+        name: {f"`{key}={value}`" for kind, key in keys.items() if (value := getattr(each, kind))}
+        for name, each in EXPECTED.items()
+    }
+    assert {name: {text} for name, text in rows} == {
+        name: wanted or {"no label"} for name, wanted in labels.items()
+    } | {"requirements": {"any of these"}}
 
 
 @pytest.mark.parametrize("name", EXPECTED)
