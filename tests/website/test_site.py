@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+import yaml
 from website.diagrams.blocks import FOLDER, blocks, missing_pictures, picture_name
 from website.hooks import slugify
 from website.navigation import fill_navigation
@@ -112,6 +113,13 @@ def test_a_page_that_nobody_placed_comes_at_the_end(tmp_path: Path) -> None:
         {"Folder": ["more/README.md", "more/c.md"]},
         {"More": ["b.md"]},
     ]
+
+
+def test_every_page_has_its_place_in_the_navigation() -> None:
+    text = (ROOT / "website" / "mkdocs.yml").read_text(encoding="utf-8")
+    entries = yaml.safe_load(text.partition("\nnav:\n")[2])
+    moved = [{"Start": ["index.md", "contributing.md"]}]
+    assert [each for each in fill_navigation([*entries, *moved], DOCS) if "More" in each] == [], "website/mkdocs.yml"
 
 
 def test_a_link_out_of_the_pages_leads_to_a_page_with_the_file() -> None:
