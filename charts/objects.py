@@ -9,7 +9,6 @@ from typing import Any
 import yaml
 
 from charts.holes import block, hole, write
-from tessera.api.instaslice import FORMAT_ANNOTATION
 from tessera.api.names import DEVICE_ACCESS_POLICY, INSTASLICE_NAMESPACE
 from tessera.cli.install.manifests import (
     AGENT,
@@ -29,6 +28,7 @@ from tessera.cli.install.protections import POD_SECURITY_LABEL
 from tessera.cli.install.rendering import CERTIFICATES, OPENSHIFT
 from tessera.cli.install.rendering import DASHBOARD as DASHBOARD_FILE
 from tessera.cli.install.webhook_certificate import INJECT, reading_rules
+from tessera.kube.resources.meta import FORMAT_ANNOTATION
 from tessera.manifests import deploy_folder
 
 Manifest = dict[str, Any]

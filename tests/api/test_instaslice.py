@@ -5,7 +5,6 @@ import pytest
 
 from tessera.agent.inventory.sliceable_gpus import placements
 from tessera.api.instaslice import (
-    FORMAT_ANNOTATION,
     INSTASLICE_FORMAT,
     AllocationRequest,
     AllocationResult,
@@ -17,6 +16,7 @@ from tessera.api.instaslice import (
     Position,
     Slice,
 )
+from tessera.kube.resources.meta import FORMAT_ANNOTATION
 from tessera.mig.gpu_model import GpuModel
 from tessera.mig.models import MODELS
 

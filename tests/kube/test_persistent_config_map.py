@@ -5,10 +5,13 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+import pytest
+
 from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
-from tessera.kube.persistent_config_map import SETTLE, PersistentConfigMap
+from tessera.kube.persistent_config_map import RECORDS_FORMAT, SETTLE, PersistentConfigMap
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES
+from tessera.kube.resources.meta import FORMAT_ANNOTATION
 from tessera_lab.apiserver.authz.identity import service_account_user
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
@@ -106,5 +109,26 @@ def test_without_the_right_to_it_nothing_is_kept_and_nothing_fails() -> None:
             kept.mark_changed()
             await lab.clock.sleep(600)
         assert lab.writes == 0
+
+    told(story)
+
+
+def test_one_of_a_newer_version_is_neither_read_nor_written(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(lab: ServerWithConfigMap) -> None:
+        first = lab.map()
+        lab.data = {"a": "old"}
+        await first.flush()
+        stored = await lab.admin.get(CONFIGMAPS, "kept", "n")
+        assert stored.metadata.annotations == {FORMAT_ANNOTATION: str(RECORDS_FORMAT)}
+        newer = {"metadata": {"annotations": {FORMAT_ANNOTATION: "2"}}, "data": {"a": "newer"}}
+        await lab.admin.merge_patch(CONFIGMAPS, "kept", newer, "n")
+
+        kept = lab.map()
+        assert await kept.load() == {}
+        lab.data = {"a": "mine"}
+        await kept.flush()
+        assert await lab.stored() == {"a": "newer"}
+        assert "ConfigMap n/kept: annotation tessera.dev/format is '2'" in caplog.text
+        assert "Install the newer version again, or delete the ConfigMap" in caplog.text
 
     told(story)

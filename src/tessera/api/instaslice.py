@@ -28,6 +28,7 @@ from uuid import NAMESPACE_URL, uuid5
 import msgspec
 
 from tessera.kube.resources import ObjectMeta, Resource, Wire
+from tessera.kube.resources.meta import FORMAT_ANNOTATION, is_known_format
 from tessera.limits.messages import ECHOED
 from tessera.limits.nodes import CARD_PROFILES, CARD_SLOTS, NAMES, NODE_CARDS, NODE_PROMISES, NODE_SLICES
 from tessera.mig.names import resource_spelling
@@ -210,8 +211,6 @@ class InstasliceStatus(Wire, frozen=True, kw_only=True):
     node_resources: NodeResources = NodeResources()
 
 
-#: Annotation of an Instaslice object and of each CustomResourceDefinition: the version of its format.
-FORMAT_ANNOTATION = "tessera.dev/format"
 #: The version that this code reads and writes. It changes if code of the version before would misread an object; a key
 #: that such code may ignore changes nothing. An object without the annotation has version 1.
 INSTASLICE_FORMAT = 1
@@ -225,18 +224,13 @@ class Instaslice(Wire, frozen=True, kw_only=True):
     status: InstasliceStatus = InstasliceStatus()
 
     def __post_init__(self) -> None:
-        text = self.metadata.annotations.get(FORMAT_ANNOTATION, "1")
-        known = text.isascii() and text.isdigit() and len(text) <= _FORMAT_DIGITS and int(text) <= INSTASLICE_FORMAT
-        if not known:
+        if not is_known_format(self.metadata, INSTASLICE_FORMAT):
+            text = self.metadata.annotations[FORMAT_ANNOTATION]
             raise ValueError(
                 f"annotation {FORMAT_ANNOTATION}: {text[:ECHOED]!r}, and this version of Tessera knows formats up to"
                 f" {INSTASLICE_FORMAT}: a newer version wrote the object. Install the newer version again; or drain the"
                 " node and delete the object, and the agent makes it anew"
             )
-
-
-#: A format has at most so many digits.
-_FORMAT_DIGITS = 9
 
 
 def recorded_slices(

@@ -1,6 +1,9 @@
 """A ConfigMap in which one process keeps data that must outlive it: read once, written soon after each change.
 
 A write replaces the given entries. The caller defines and bounds the entries, and skips those that it cannot read.
+
+A ConfigMap of a newer version is neither read nor written: the process works without it, and the newer version finds it
+as it was.
 """
 
 import asyncio
@@ -13,9 +16,14 @@ from tessera.kube.backoff import Backoff
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden, NotFound
 from tessera.kube.resources import CONFIGMAPS
+from tessera.kube.resources.meta import FORMAT_ANNOTATION, is_known_format
+from tessera.limits.messages import ECHOED
 
 _log = logging.getLogger(__name__)
 
+#: The version of the entries' formats that this code reads and writes. It changes if code of the version before would
+#: misread an entry, not if it would skip it.
+RECORDS_FORMAT = 1
 #: Seconds in which changes gather before they are written.
 SETTLE = 5.0
 
@@ -53,6 +61,8 @@ class PersistentConfigMap:
         self._backoff = Backoff(rng)
         self._changed = asyncio.Event()
         self._writing = asyncio.Lock()
+        #: True if a newer version has written the ConfigMap.
+        self._refused = False
 
     async def load(self) -> Mapping[str, str]:
         """Reads the entries; tries until the server answers. Empty without the right to read."""
@@ -68,7 +78,10 @@ class PersistentConfigMap:
                 await self._pause(error)
             else:
                 self._backoff.reset()
-                return found.data
+                self._refused = not is_known_format(found.metadata, RECORDS_FORMAT)
+                if self._refused:
+                    _log.warning("%s", self._newer_text(found.metadata.annotations[FORMAT_ANNOTATION]))
+                return {} if self._refused else found.data
 
     def mark_changed(self) -> None:
         """Schedules a write."""
@@ -98,12 +111,24 @@ class PersistentConfigMap:
             if not self._may_act():
                 raise ConnectionError("this replica does not lead any more; nothing was sent")
             self._changed.clear()
+            if self._refused:
+                return
+            stamp = {"annotations": {FORMAT_ANNOTATION: str(RECORDS_FORMAT)}}
             data = {"data": dict(self._data())}
             try:
-                await self._client.merge_patch(CONFIGMAPS, self._name, data, self._namespace)
+                await self._client.merge_patch(CONFIGMAPS, self._name, {"metadata": stamp, **data}, self._namespace)
             except NotFound:
-                await self._client.create(CONFIGMAPS, {"metadata": {"name": self._name}, **data}, self._namespace)
+                await self._client.create(
+                    CONFIGMAPS, {"metadata": {"name": self._name, **stamp}, **data}, self._namespace
+                )
             self._backoff.reset()
+
+    def _newer_text(self, version: str) -> str:
+        return (
+            f"{self._label}: annotation {FORMAT_ANNOTATION} is {version[:ECHOED]!r}, this version knows formats up to"
+            f" {RECORDS_FORMAT}: a newer version wrote it, and it stays as it is. Install the newer version again, or"
+            " delete the ConfigMap to begin anew"
+        )
 
     @property
     def _label(self) -> str:

@@ -10,7 +10,6 @@ import yaml
 
 from tessera.api.documents import load_document
 from tessera.api.gpu_operator.settings_reader import read_settings
-from tessera.api.instaslice import FORMAT_ANNOTATION
 from tessera.cli.base.controller_options import build_arguments
 from tessera.cli.install.apply import AppliedObject, apply_all
 from tessera.cli.install.manifests import InstallChoices, Manifest, manifests
@@ -20,7 +19,7 @@ from tessera.driver.build.settings import BuildSettings
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden, Invalid, NotFound
 from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, DEPLOYMENTS, NAMESPACES
-from tessera.kube.resources.meta import resource_for
+from tessera.kube.resources.meta import FORMAT_ANNOTATION, resource_for
 from tessera.manifests import deploy_folder, install_manifests
 from tessera_lab.apiserver.authz.identity import service_account_user
 

@@ -9,12 +9,13 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from tessera.api.instaslice import FORMAT_ANNOTATION, INSTASLICE_FORMAT, INSTASLICES, Instaslice
+from tessera.api.instaslice import INSTASLICE_FORMAT, INSTASLICES, Instaslice
 from tessera.api.names import QUOTA_RESOURCE
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import AlreadyExists, Conflict, NotFound
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources import NODES, Node
+from tessera.kube.resources.meta import FORMAT_ANNOTATION
 
 _log = logging.getLogger(__name__)
 

@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES
-from tessera.api.instaslice import FORMAT_ANNOTATION
 from tessera.cli.install.apply import driver_objects, list_objects
 from tessera.cli.install.manifests import InstallChoices
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden, NotFound
 from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, NAMESPACES, DaemonSet
+from tessera.kube.resources.meta import FORMAT_ANNOTATION
 
 #: The group and version of OpenShift's security context constraints.
 _CONSTRAINTS = "/apis/security.openshift.io/v1"

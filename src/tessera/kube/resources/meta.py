@@ -54,6 +54,18 @@ class ObjectMeta(Wire, frozen=True, kw_only=True):
     finalizers: tuple[str, ...] = ()
 
 
+#: Annotation of an object or a CustomResourceDefinition that Tessera writes: the version of its format.
+FORMAT_ANNOTATION = "tessera.dev/format"
+#: A version has at most so many digits.
+_FORMAT_DIGITS = 9
+
+
+def is_known_format(metadata: ObjectMeta, known: int) -> bool:
+    """True if an object has a format up to ``known``; one without the annotation has format 1."""
+    text = metadata.annotations.get(FORMAT_ANNOTATION, "1")
+    return text.isascii() and text.isdigit() and len(text) <= _FORMAT_DIGITS and int(text) <= known
+
+
 class PartialObject(Wire, frozen=True, kw_only=True):
     """An object of any kind, metadata only."""
 
