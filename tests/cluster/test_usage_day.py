@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from tests.support.virtual_lab import VirtualLab
 
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS
@@ -53,15 +54,17 @@ async def totals(lab: VirtualLab) -> UsageTotals:
     return totals_of_record(decode_record(found.data[RECORD_KEY]), 0.0)
 
 
-def test_a_simulated_day_reconciles(in_lab: Callable[..., None]) -> None:
-    """Also with a node that is cordoned for a while, and a controller that is killed at noon."""
+#: `make test` simulates some hours, `make soak` a day.
+@pytest.mark.parametrize("hours", [4, pytest.param(24, marks=pytest.mark.soak)])
+def test_simulated_hours_reconcile(in_lab: Callable[..., None], hours: int) -> None:
+    """Also with a node that is cordoned for an hour, and a controller that is killed in the middle."""
 
     async def scenario(lab: VirtualLab) -> None:
         await lab.join("node-1")
         await lab.until(lambda: lab.offers("node-1"), "node-1 has joined")
         await lab.becomes({"nvidia.com/gpu": 2}, "node-2")
         began, day = lab.clock.now(), Day(lab)
-        await day.work(began + 11 * HOUR)
+        await day.work(began + (hours / 2 - 1) * HOUR)
         await lab.client.merge_patch(NODES, "node-2", {"spec": {"unschedulable": True}})
         await lab.clock.sleep(HOUR)
         await lab.client.merge_patch(NODES, "node-2", {"spec": {"unschedulable": None}})
@@ -70,7 +73,7 @@ def test_a_simulated_day_reconciles(in_lab: Callable[..., None]) -> None:
         )
         for pod in controllers.items:
             await lab.client.delete(PODS, pod.metadata.name, "tessera-system", grace_seconds=0)
-        await day.work(began + 24 * HOUR)
+        await day.work(began + hours * HOUR)
         await lab.clock.sleep(600)
         check(await totals(lab), day, (lab.clock.now() - began) / HOUR)
 
