@@ -85,7 +85,7 @@ HEALTHY = ClusterFacts(
     gates={"PodSchedulingReadiness": True},
     bindings=["tessera-agent", "tessera-driver", "tessera-device-access", "others"],
     settings={"tessera-system/sharing-profiles": True, "tessera-system/mig-layouts": True},
-    trial={"spec": {"schedulingGates": [{"name": "instaslice.redhat.com/accelerator"}]}},
+    trial=Refusal('admission webhook "gpus.tessera.dev" denied the request: container "trial": asks for 1 of ...'),
     rights={"tessera map": []},
     skew=0.4,
     now=NOW,
@@ -151,7 +151,8 @@ CASES: Sequence[tuple[str, Any, str, Verdict, str]] = [
     ("webhook", {"webhooks": [{"clientConfig": {"caBundle": "junk"}}]}, "certificates", Verdict.ERROR, "ended"),
     ("trial", Refusal('failed calling webhook "gpus.tessera.dev"'), "webhook-reachable", Verdict.ERROR, "cannot reach"),
     ("trial", FORBIDDEN, "webhook-reachable", Verdict.UNKNOWN, "Forbidden"),
-    ("trial", {"spec": {}}, "webhook-reachable", Verdict.ERROR, "without Tessera's gate"),
+    ("trial", Refusal('admission webhook "theirs" denied the request'), "webhook-reachable", Verdict.UNKNOWN, "theirs"),
+    ("trial", {"spec": {}}, "webhook-reachable", Verdict.ERROR, "must refuse is admitted"),
 ]
 
 

@@ -38,6 +38,8 @@ def test_a_fresh_installation_has_them_and_a_label_is_enough(cluster: Any) -> No
     cluster.kubectl("label", "node", "node-1", "nvidia.com/device-plugin.config-", "nvidia.com/mig.config=all-balanced")
     balanced = {"nvidia.com/mig-1g.5gb": "8", "nvidia.com/mig-2g.10gb": "4", "nvidia.com/mig-3g.20gb": "4"}
     assert cluster.eventually(lambda: offered(cluster) == balanced)
+    # The webhook gates no pod that a fixed layout serves; the doctor must not take that for a fault.
+    assert "webhook-reachable: the webhook refused a trial pod" in cluster.tessera("doctor", "--all")
 
 
 def test_an_edit_stays_whatever_is_applied(cluster: Any) -> None:

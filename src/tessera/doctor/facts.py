@@ -14,7 +14,7 @@ import msgspec
 
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.instaslice import INSTASLICES
-from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.api.names import INSTASLICE_NAMESPACE, QUOTA_RESOURCE
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden, NotFound
@@ -47,8 +47,9 @@ POLICY_BINDINGS: Resource[dict[str, Any]] = Resource(
     False,
     dict,
 )
-#: A profile that each MIG card has; no card is needed to review a pod that asks for it.
-TRIAL_RESOURCE = "nvidia.com/mig-1g.5gb"
+#: The trial pod asks for the memory quota without a slice, which the webhook refuses on every cluster. Its answer to a
+#: request for a slice depends on the cards and their layouts: it gates the pod, leaves it alone, or refuses it.
+TRIAL_RESOURCE = QUOTA_RESOURCE
 #: Series by which the API server tells its feature gates (Kubernetes, ``kubernetes_feature_enabled``).
 _GATE = re.compile(rb'^kubernetes_feature_enabled\{name="([A-Za-z0-9]+)",stage="[A-Z]*"\} ([01])', re.MULTILINE)
 
@@ -114,7 +115,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
         gates: the API server's feature gates, by name.
         bindings: the names of the ValidatingAdmissionPolicyBindings.
         settings: for each ConfigMap that an agent follows, as ``NAMESPACE/NAME``, True if it exists.
-        trial: the answer to a pod with a slice in a dry run: the pod, or the refusal.
+        trial: the answer to the trial pod in a dry run: the webhook's refusal, another one, or the pod.
         rights: for each command, the rights that the asker lacks.
         skew: seconds by which the API server's clock is ahead of the asker's.
         now: the API server's time, in seconds since 1970.
@@ -262,7 +263,7 @@ async def _gates(client: Client) -> Mapping[str, bool]:
 
 
 async def _trial(client: Client, namespace: str) -> Object:
-    """Creates a pod that asks for a slice, as a dry run: the API server sends it to the webhook and stores nothing."""
+    """Creates a pod that the webhook refuses, as a dry run: the API server sends it there and stores nothing."""
     secure = {
         "allowPrivilegeEscalation": False,
         "runAsNonRoot": True,

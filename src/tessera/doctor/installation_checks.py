@@ -8,9 +8,8 @@ from typing import Any
 from tessera.agent.base.node_conditions import TYPES
 from tessera.api.driver.node_status import ADVERTISED_CONDITION
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
-from tessera.api.names import GATE
 from tessera.clock import parse_time_or_zero
-from tessera.doctor.facts import ClusterFacts, Object, Refusal
+from tessera.doctor.facts import TRIAL_RESOURCE, ClusterFacts, Object, Refusal
 from tessera.doctor.findings import Finding, error, ok, unknown, warning
 from tessera.doctor.platform_checks import is_gpu_node, is_ready
 from tessera.kube.resources import Node
@@ -26,6 +25,8 @@ POLICIES: Mapping[str, str] = {
 }
 _APP = "app.kubernetes.io/name"
 _PRIVILEGED = "pod-security.kubernetes.io/enforce"
+#: The entry of the webhook configuration that reviews the trial pod (``deploy/admission.yaml``).
+WEBHOOK_ENTRY = "gpus.tessera.dev"
 #: Days before the end of a certificate authority at which somebody should look; Tessera renews it long before.
 _LAST_DAYS = 3.0
 _DAY = 86_400.0
@@ -256,7 +257,9 @@ def _last_day(bundle: str) -> float:
 def _trial(trial: Object | Refusal) -> Finding:
     check = "webhook-reachable"
     if isinstance(trial, Refusal):
-        if "webhook" in trial.reason:
+        if f'webhook "{WEBHOOK_ENTRY}" denied the request' in trial.reason:
+            return ok(check, "the webhook refused a trial pod (dry run), as it should")
+        if f'failed calling webhook "{WEBHOOK_ENTRY}"' in trial.reason:
             advice = (
                 "see the webhook's pods, its NetworkPolicy (tessera install --api-server) and, on private clusters, the"
                 " firewall between control plane and nodes: TCP 9443"
@@ -264,8 +267,5 @@ def _trial(trial: Object | Refusal) -> Finding:
             return error(check, f"the API server cannot reach the webhook: {one_line(trial.reason, 300)}", advice)
         advice = "name a namespace where you may create pods: --namespace NAME"
         return unknown(check, f"not examined: {one_line(trial.reason, 300)}", advice)
-    gates = {each.get("name") for each in (trial.get("spec") or {}).get("schedulingGates") or ()}
-    if GATE not in gates:
-        text = "a pod with a slice is admitted without Tessera's gate: the webhook was not asked"
-        return error(check, text, "see MutatingWebhookConfiguration tessera-webhook: somebody changed its rules")
-    return ok(check, "the API server reaches it: a trial pod (dry run) was reviewed")
+    text = f"a pod that the webhook must refuse is admitted (dry run; it asks for {TRIAL_RESOURCE} alone)"
+    return error(check, text, "see MutatingWebhookConfiguration tessera-webhook: somebody changed its rules")
