@@ -63,6 +63,13 @@ def test_the_article_names_two_config_maps_and_the_strategy() -> None:
     assert not any(path.startswith("driver") and "no effect" in text for path, text in notes(settings).items())
 
 
+def test_values_of_tesseras_own_chart_are_left_to_helm() -> None:
+    settings = read("tessera: {image: {repository: r.io/tessera}}\nmig: {strategy: mixed}")
+    assert settings.mig_strategy is MigStrategy.MIXED
+    assert "Helm checks and follows them" in notes(settings)["tessera"]
+    assert problems("tessera: {}\nmig: {strategie: mixed}")[0].startswith("mig.strategie: unknown")
+
+
 def test_nothing_means_the_charts_strategy_and_leaves_cards_as_they_are() -> None:
     settings = read("")
     assert (settings.mig_strategy, settings.layouts.default) == (MigStrategy.SINGLE, "")

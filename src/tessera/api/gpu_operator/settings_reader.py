@@ -15,7 +15,7 @@ of its ClusterPolicy.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -37,6 +37,9 @@ from tessera.text import one_line
 SYSTEM_NAMESPACE = "tessera-system"
 OWN_PROFILES = "sharing-profiles"
 OWN_LAYOUTS = "mig-layouts"
+
+#: The key of the values that Tessera's own chart has besides NVIDIA's.
+OWN_KEY = "tessera"
 
 DEVICE_ID_STRATEGIES = ("uuid", "index")
 
@@ -156,8 +159,11 @@ def _drivers(document: Any, wanted: bool | None) -> InstalledDrivers:
 def _settings(document: Any) -> OperatorSettings:
     found = ProblemCollector()
     if not isinstance(document, Mapping) or "kind" not in document:
-        fields = check_keys(found, document, "", VALUES)
-        return _SettingsReader(found, fields, "", CHART_STRATEGY).settings()
+        notices = _own_values(document)
+        nvidias = {key: document[key] for key in document if key != OWN_KEY} if notices else document
+        fields = check_keys(found, nvidias, "", VALUES)
+        settings = _SettingsReader(found, fields, "", CHART_STRATEGY).settings()
+        return msgspec.structs.replace(settings, notices=(*settings.notices, *notices))
     if (document.get("apiVersion"), document["kind"]) != (POLICY_API, POLICY_KIND):
         text = f"must be a values file or a {POLICY_KIND} of {POLICY_API}, not a {quote_value(document['kind'])}"
         raise FileRefused([Problem("kind", text)])
@@ -166,6 +172,14 @@ def _settings(document: Any) -> OperatorSettings:
     namespace = status.get("namespace") if isinstance(status, Mapping) else None
     settings = _SettingsReader(found, fields, "spec", POLICY_STRATEGY).settings()
     return msgspec.structs.replace(settings, namespace=namespace if isinstance(namespace, str) else "")
+
+
+def _own_values(document: Any) -> Sequence[Notice]:
+    """A notice that only Helm follows Tessera's own values, if a values file of its chart has any."""
+    if not isinstance(document, Mapping) or OWN_KEY not in document:
+        return ()
+    text = "values of Tessera's Helm chart: Helm checks and follows them; tessera install has options instead"
+    return (Notice(OWN_KEY, text),)
 
 
 class _SettingsReader:

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from tessera.api.documents import load_document, load_documents
-from tessera.api.gpu_operator.settings_reader import POLICY_KIND
+from tessera.api.gpu_operator.settings_reader import OWN_KEY, POLICY_KIND
 from tessera.api.operator_fields.keys import VALUES
 from tessera.api.problems import FileRefused, join_path, quote_value
 from tessera.cli.config import other_files
@@ -117,7 +117,9 @@ def _list(document: Mapping[str, Any], kind: str, name: str, nodes: Sequence[Tri
 def _looks_like_values(document: Mapping[str, Any]) -> bool:
     """Returns True if a mapping has a key of a values file, or a similar one, and no key of a sharing profile."""
     keys = [str(key) for key in document]
-    return not _OF_PROFILES.intersection(keys) and any(get_close_matches(key, VALUES, n=1, cutoff=0.8) for key in keys)
+    return not _OF_PROFILES.intersection(keys) and any(
+        get_close_matches(key, (*VALUES, OWN_KEY), n=1, cutoff=0.8) for key in keys
+    )
 
 
 def _own_name(manifest: Mapping[str, Any], otherwise: str) -> str:
