@@ -304,6 +304,8 @@ def test_a_dry_run_changes_nothing_and_names_all(removable: Callable[..., None])
         assert differences(before, await snapshot(lab.client, [lab.folder])) == []
         wanted = {each.name for each in await lab.uninstall() if isinstance(each, Done)}
         assert {each.name for each in results} == wanted
+        deleted = [each.name for each in results if isinstance(each, Done) and each.result == "deleted"]
+        assert sorted(set(deleted)) == sorted(deleted)
 
     removable(scenario)
 

@@ -187,7 +187,8 @@ def summary(results: "Sequence[Result]", *, dry: bool) -> str:
     if dry:
         return f"{count_noun(len(results) - left, 'change')} (dry run); nothing was changed"
     if left:
-        return f"{count_noun(left, 'thing')} stays; the same command continues when its reason is gone"
+        stays = "stays" if left == 1 else "stay"
+        return f"{count_noun(left, 'thing')} {stays}; run the same command again when the reason is gone"
     return "Tessera is removed" if results else "Tessera is not installed in this cluster; nothing to remove"
 
 

@@ -38,7 +38,7 @@ from tessera.cli.uninstall.objects import (
     delete_objects,
 )
 from tessera.cli.uninstall.pods import release_pods
-from tessera.cli.uninstall.results import Left, Result
+from tessera.cli.uninstall.results import Done, Left, Result
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Conflict, NotFound
@@ -78,6 +78,16 @@ async def remove_all(client: Client, clock: Clock, options: RemovalOptions) -> A
         Unfinished: an agent has not left its node in time.
         ApiError: the server refused a request; what was yielded is done.
     """
+    deleted: set[str] = set()
+    async for each in _steps(client, clock, options):
+        if isinstance(each, Done) and each.result == "deleted":
+            if each.name in deleted:  # in a dry run a later step finds it again
+                continue
+            deleted.add(each.name)
+        yield each
+
+
+async def _steps(client: Client, clock: Clock, options: RemovalOptions) -> AsyncIterator[Result]:
     dry = options.dry
     if done := await delete_object(client, InstalledObject(MUTATING_WEBHOOKS.as_dicts(), WEBHOOK), dry=dry):
         yield done
