@@ -95,6 +95,16 @@ def test_what_others_delete_or_change_comes_back(cluster: RunningLab) -> None:
 
 
 @pytest.mark.usefixtures("olm")
+def test_it_is_not_removed_under_its_operator(cluster: RunningLab) -> None:
+    refused = cluster.tessera("uninstall", "--yes", fails=True)
+    assert f"the operator in namespace {NAMESPACE} would install Tessera again" in refused
+    assert "Subscription" in refused
+    assert (
+        cluster.get("daemonset", "tessera-agent", "-n", "tessera-system")["metadata"].get("deletionTimestamp") is None
+    )
+
+
+@pytest.mark.usefixtures("olm")
 def test_another_version_replaces_everything_and_keeps_the_slice(cluster: RunningLab, tmp_path: Path) -> None:
     before = cluster.get("pod", "vllm", "-n", NAMESPACE)["metadata"]["uid"]
     slices = cluster.slices("node-1")
