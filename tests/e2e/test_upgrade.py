@@ -168,7 +168,7 @@ def test_an_upgrade_and_a_downgrade_disturb_no_pod_and_no_resource(under_load: R
     (daemons,) = (daemons for instances, daemons in on_cards.values() if daemons)
     assert [len(clients) for _, clients in daemons] == [1]
 
-    helm(cluster, "upgrade", "tessera", str(FOLDER))
+    helm(cluster, "upgrade", "tessera", str(FOLDER), "--reset-then-reuse-values")
     settle(cluster, tessera.__version__)
     assert pod_states(cluster) == pods
     assert cards(cluster) == on_cards
