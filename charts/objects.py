@@ -78,7 +78,8 @@ def base_files() -> list[str]:
     options: Sequence[Path] = sorted((deploy_folder() / "options").glob("*.yaml"))
     monitoring = (f"monitoring/prometheus/{name}.yaml" for name in ("pod-monitors", "prometheus-rule"))
     named = (f"options/{each.name}" for each in options)
-    return [*kustomization["resources"], *named, f"options/{OPENSHIFT}", f"options/{DASHBOARD_FILE}", *monitoring]
+    components = (f"options/{each}" for each in (CERTIFICATES, OPENSHIFT, DASHBOARD_FILE))
+    return [*kustomization["resources"], *named, *components, *monitoring]
 
 
 def templates() -> Mapping[str, str]:

@@ -60,6 +60,11 @@ CASES: Mapping[str, Case] = {
         )
         for each in PROTECTIONS
     },
+    "cert-manager": Case(
+        {"resources": ["deploy"], "components": ["deploy/options/cert-manager"]},
+        {"webhook": {"certManager": {"enabled": True}}},
+        ["--certificate", "cert-manager"],
+    ),
     "without all": Case(
         {"resources": ["deploy"], "components": [f"deploy/without/{each}" for each in PROTECTIONS]},
         {key: value for each in PROTECTIONS for key, value in VALUES[each].items()}

@@ -188,7 +188,7 @@ def manifests(
         choices: the user's choices.
         replacing: the objects of ``deploy/options/replace.yaml``.
         constraints: the objects of ``deploy/options/openshift/constraints.yaml``.
-        certificates: the objects of ``deploy/options/cert-manager.yaml``.
+        certificates: the objects of ``deploy/options/cert-manager/certificates.yaml``.
         dashboard: the objects of ``deploy/options/dashboard/dashboard.yaml``.
     """
     objects = without_protections(copy.deepcopy(list(base)), choices.without)

@@ -8,7 +8,7 @@ from tessera.manifests import deploy_folder, install_manifests, tag_images
 #: The file with OpenShift's security context constraints, below ``deploy/options``.
 OPENSHIFT = "openshift/constraints.yaml"
 #: The file with cert-manager's objects.
-CERTIFICATES = "cert-manager.yaml"
+CERTIFICATES = "cert-manager/certificates.yaml"
 #: The file with the live page, there.
 DASHBOARD = "dashboard/dashboard.yaml"
 

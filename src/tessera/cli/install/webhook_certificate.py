@@ -32,7 +32,7 @@ def with_cert_manager(
 
     Args:
         manifests: all objects of an installation; not changed.
-        certificates: the objects of ``deploy/options/cert-manager.yaml``.
+        certificates: the objects of ``deploy/options/cert-manager/certificates.yaml``.
         issuer: kind and name of an issuer in the cluster; None for an authority of Tessera's own.
     """
     changed = [_changed(copy.deepcopy(each)) for each in manifests]
