@@ -54,7 +54,8 @@ def test_definitions_stay_when_the_release_is_removed_and_can_be_left_out(helm: 
 
     kept = definitions()
     assert len(kept) == 3
-    assert all(each["annotations"] == {"helm.sh/resource-policy": "keep"} for each in kept)
+    annotations = {"helm.sh/resource-policy": "keep", "tessera.dev/format": "1"}
+    assert all(each["annotations"] == annotations for each in kept)
     assert definitions(install=False) == []
 
 
