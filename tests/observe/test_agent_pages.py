@@ -1,7 +1,9 @@
 """Reading of the agents' pages: one bad agent spoils its own node only, and nothing that it says is trusted."""
 
 from collections.abc import Sequence
+from typing import Any
 
+import msgspec
 import pytest
 from tests.observe.conftest import AgentCluster, card, lease
 
@@ -31,6 +33,9 @@ async def test_pages_of_all_nodes_are_joined_in_the_order_of_names(cluster: Agen
         (b"{", "cannot be read"),
         (b'{"cards": 5}', "cannot be read"),
         (b"[" * 100_000, "cannot be read"),
+        (b'{"taken": ' + b"[" * 100_000, "cannot be read"),
+        (b'{"other": ' + b"[" * 100_000, "recursion"),
+        (b'{"node": "\xff"}', "can't decode byte 0xff"),
         (b" " * (USAGE_PAGE + 1), "8,388,608 bytes"),
         (NodeUsage(node="n1"), "another node, 'n1'"),
         (
@@ -39,7 +44,19 @@ async def test_pages_of_all_nodes_are_joined_in_the_order_of_names(cluster: Agen
         ),
         (NodeUsage(node="bad", leases=tuple(lease(f"p{n}") for n in range(USAGE_LEASES + 1))), "10,001 leases"),
     ],
-    ids=["refused", "cut", "wrong type", "deep", "large", "other node", "many cards", "many leases"],
+    ids=[
+        "refused",
+        "cut",
+        "wrong type",
+        "deep",
+        "deep value",
+        "deep surplus",
+        "no text",
+        "large",
+        "other node",
+        "many cards",
+        "many leases",
+    ],
 )
 async def test_a_bad_page_is_a_failure_of_its_own_node(
     cluster: AgentCluster, page: NodeUsage | bytes | Exception, words: str
@@ -51,6 +68,34 @@ async def test_a_bad_page_is_a_failure_of_its_own_node(
     assert [row.node for row in usage.cards] == ["n1"]
     (failure,) = usage.fleet.failures
     assert failure.node == "bad"
+    assert words in failure.reason
+
+
+@pytest.mark.parametrize(
+    ("card_of", "words"),
+    [
+        ({"replicas": 0}, ">= 1 - at `$.cards[0].replicas`"),
+        ({"replicas": 2**62}, "<= 10000"),
+        ({"slots": 2**62}, "<= 32"),
+        ({"index": -1}, ">= 0 - at `$.cards[0].index`"),
+        ({"values": {"power": 1e308}}, "<= 1e+18"),
+        ({"model": "x" * 254}, "length <= 253"),
+        ({"throttled": ["x"] * 129}, "length <= 128"),
+        ({"devices": [{"uuid": "MIG-1", "size": 2**62}]}, "$.cards[0].devices[0].size"),
+        ({"devices": [{"uuid": "MIG-1", "share": 1e308}]}, "<= 1.0"),
+        ({"devices": [{"uuid": f"MIG-{n}"} for n in range(33)]}, "length <= 32"),
+        ({"health": {"next": "x" * 2_001}}, "length <= 2000"),
+        ({"health": {"since": -1e300}}, "$.cards[0].health.since"),
+    ],
+    ids=lambda each: ",".join(each) if isinstance(each, dict) else None,
+)
+async def test_a_number_or_text_beyond_its_bound_makes_the_page_a_failure(
+    cluster: AgentCluster, card_of: dict[str, Any], words: str
+) -> None:
+    await cluster.begin()
+    await cluster.add_agent("bad", msgspec.json.encode({"node": "bad", "cards": [{"uuid": "GPU-1", **card_of}]}))
+    usage = await read_usage(cluster.client())
+    (failure,) = usage.fleet.failures
     assert words in failure.reason
 
 

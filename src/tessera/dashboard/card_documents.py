@@ -27,6 +27,7 @@ from tessera.explain.card_map import MappedCard, NodeResource, Tile
 from tessera.explain.explanation import Explanation
 from tessera.explain.fleet_map import map_fleet
 from tessera.kube.resources import Node, Pod
+from tessera.limits.nodes import CARD_EVIDENCE, CARD_HOLDERS
 from tessera.observe.usage_rows import LeaseRow, activity, card_rows, lease_rows, owners_of
 from tessera.usage.agent_pages import FleetUsage
 
@@ -137,6 +138,7 @@ def _silent_card(node: str, card: MappedCard) -> CardDocument:
 def _health(health: CardHealth) -> HealthDocument | None:
     if health.state in {CardState.HEALTHY, CardState.UNKNOWN}:
         return None
+    cut = max(0, len(health.evidence) - CARD_EVIDENCE) + max(0, len(health.holders) - CARD_HOLDERS)
     return HealthDocument(
         state=health.state,
         since=health.since,
@@ -149,14 +151,14 @@ def _health(health: CardHealth) -> HealthDocument | None:
                 count=each.count,
                 spared=each.spared,
             )
-            for each in health.evidence
+            for each in health.evidence[:CARD_EVIDENCE]
         ),
         next=health.next,
         holders=tuple(
             HolderDocument(namespace=each.namespace, pod=each.pod, pid=each.pid, process=each.process)
-            for each in health.holders
+            for each in health.holders[:CARD_HOLDERS]
         ),
-        cut=health.cut,
+        cut=max(0, health.cut) + cut,
     )
 
 

@@ -74,6 +74,30 @@ USAGE_LEASES = Limit(
     "leases on the page `/usage` of an agent",
     "an agent lists no more by default (`--max-series`)",
 )
+USAGE_VALUES = Limit(
+    10**18,
+    "units",
+    "a measured value or a time on the page `/usage` of an agent, in base units",
+    "a million times the memory of the largest card in bytes; sums of all cards stay finite",
+)
+USAGE_TEXT = Limit(
+    2_000,
+    "characters",
+    "a text for people on the page `/usage` of an agent",
+    "the longest of an agent has some hundred",
+)
+USAGE_QUANTITIES = Limit(
+    128,
+    "quantities",
+    "quantities of a card or MIG device on the page `/usage` of an agent",
+    "more than twice as many as an agent measures",
+)
+NODE_INDEXES = Limit(
+    1_023,
+    "as an index",
+    "index of a card on the page `/usage` of an agent",
+    "far more than a node has cards",
+)
 ENDED_LEASES = Limit(
     1_000,
     "leases",

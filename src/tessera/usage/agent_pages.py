@@ -73,7 +73,7 @@ async def _read_page(client: Client, pod: Pod) -> NodeUsage | NodeFailure:
         return NodeFailure(node=node, reason=f"the page of its agent is too large; read are {USAGE_PAGE}")
     try:
         usage = msgspec.json.decode(answer.body, type=NodeUsage)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         return NodeFailure(node=node, reason=f"the page of its agent cannot be read: {error}")
     return _check(usage, node)
 

@@ -151,7 +151,7 @@ class PrometheusSource:
             raise UserError(f"{self._name}: its answer has {len(body):,} bytes; {PROMETHEUS_ANSWER} are read")
         try:
             answer = msgspec.json.decode(body, type=_Answer)
-        except (msgspec.MsgspecError, RecursionError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise UserError(f"{self._name} does not answer as a Prometheus does: {one_line(error)}") from None
         if answer.status != "success":
             raise UserError(f"{self._name}: {one_line(answer.error)}")

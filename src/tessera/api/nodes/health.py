@@ -1,13 +1,15 @@
 """The health of a card, and what is wrong with a pod's use of it, as agents report them on the page ``/usage``.
 
 Times are Unix times in seconds. Texts are for people; words that programs compare are listed with their field. A reader
-of another agent's page trusts nothing: :mod:`tessera.usage.agent_pages` bounds the page, and who shows a text escapes
-it.
+of another agent's page trusts nothing: :mod:`tessera.api.nodes.bounds` bounds numbers and texts,
+:mod:`tessera.usage.agent_pages` the page, and who shows a text escapes it.
 """
 
 from enum import StrEnum
 
 import msgspec
+
+from tessera.api.nodes.bounds import Name, Value, Words
 
 
 class CardState(StrEnum):
@@ -44,12 +46,12 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
         spared: True if the error would take the card away, and the breaker of the cluster prevents it.
     """
 
-    source: str
-    text: str = ""
-    asks: str = "attention"
-    part: str = ""
-    since: float = 0.0
-    last: float = 0.0
+    source: Name
+    text: Words = ""
+    asks: Name = "attention"
+    part: Name = ""
+    since: Value = 0.0
+    last: Value = 0.0
     count: int = 1
     spared: bool = False
 
@@ -64,10 +66,10 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
         process: its name.
     """
 
-    namespace: str = ""
-    pod: str = ""
+    namespace: Name = ""
+    pod: Name = ""
     pid: int = 0
-    process: str = ""
+    process: Name = ""
 
 
 class CardHealth(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -82,10 +84,10 @@ class CardHealth(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
         cut: evidence and holders beyond those listed.
     """
 
-    state: str = CardState.UNKNOWN
-    since: float = 0.0
+    state: Name = CardState.UNKNOWN
+    since: Value = 0.0
     evidence: tuple[Evidence, ...] = ()
-    next: str = ""
+    next: Words = ""
     holders: tuple[Holder, ...] = ()
     cut: int = 0
 
@@ -100,7 +102,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
         window: seconds over which it was measured.
     """
 
-    kind: str
-    text: str = ""
-    advice: str = ""
-    window: float = 0.0
+    kind: Name
+    text: Words = ""
+    advice: Words = ""
+    window: Value = 0.0

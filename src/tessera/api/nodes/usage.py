@@ -6,14 +6,21 @@ under the names of :class:`tessera.nvml.measurements.Quantity`; a quantity that 
 """
 
 from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
 
+from tessera.api.nodes.bounds import Index, Name, Part, Replicas, Slots, Value, Words
 from tessera.api.nodes.health import CardHealth, Finding
+from tessera.limits.nodes import CARD_SLOTS, USAGE_QUANTITIES
 
 #: The page's path, and the port of an agent's pages.
 USAGE_PATH = "/usage"
 AGENT_PORT = 8082
+
+#: What was measured, by quantity, and why the others were not.
+Values = Annotated[Mapping[Name, Value], msgspec.Meta(max_length=int(USAGE_QUANTITIES))]
+Reasons = Annotated[Mapping[Name, Name], msgspec.Meta(max_length=int(USAGE_QUANTITIES))]
 
 
 class DeviceUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -29,12 +36,12 @@ class DeviceUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
         processes: the number of processes that compute on it.
     """
 
-    uuid: str
-    profile: str = ""
-    start: int = 0
-    size: int = 0
-    share: float = 0.0
-    values: Mapping[str, float] = {}
+    uuid: Name
+    profile: Name = ""
+    start: Slots = 0
+    size: Slots = 0
+    share: Part = 0.0
+    values: Values = {}
     processes: int = 0
 
 
@@ -58,18 +65,18 @@ class CardUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
         health: its state, with evidence.
     """
 
-    uuid: str
-    index: int = 0
-    model: str = ""
+    uuid: Name
+    index: Index = 0
+    model: Name = ""
     mig: bool = False
-    slots: int = 0
-    kind: str = ""
-    replicas: int = 1
-    values: Mapping[str, float] = {}
-    absent: Mapping[str, str] = {}
-    throttled: tuple[str, ...] = ()
+    slots: Slots = 0
+    kind: Name = ""
+    replicas: Replicas = 1
+    values: Values = {}
+    absent: Reasons = {}
+    throttled: Annotated[tuple[Name, ...], msgspec.Meta(max_length=int(USAGE_QUANTITIES))] = ()
     processes: int = 0
-    devices: tuple[DeviceUsage, ...] = ()
+    devices: Annotated[tuple[DeviceUsage, ...], msgspec.Meta(max_length=int(CARD_SLOTS))] = ()
     health: CardHealth = CardHealth()
 
 
@@ -94,20 +101,20 @@ class LeaseUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
         findings: what is wrong with the use; empty also if nothing could be measured.
     """
 
-    namespace: str
-    pod: str
-    uid: str = ""
-    container: str = ""
-    device: str = ""
-    kind: str = ""
-    share: float = 0.0
-    state: str = "unknown"
-    evidence: str = ""
-    held: float = 0.0
-    wasted: float = 0.0
-    active: float = 0.0
-    memory: float | None = None
-    busy: float | None = None
+    namespace: Name
+    pod: Name
+    uid: Name = ""
+    container: Name = ""
+    device: Name = ""
+    kind: Name = ""
+    share: Part = 0.0
+    state: Name = "unknown"
+    evidence: Words = ""
+    held: Value = 0.0
+    wasted: Value = 0.0
+    active: Value = 0.0
+    memory: Value | None = None
+    busy: Value | None = None
     findings: tuple[Finding, ...] = ()
 
 
@@ -128,17 +135,17 @@ class EndedLease(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
         active: GPU-seconds in the state busy.
     """
 
-    namespace: str
-    pod: str
-    uid: str = ""
-    container: str = ""
-    device: str = ""
-    gpu: str = ""
-    share: float = 0.0
-    ago: float = 0.0
-    held: float = 0.0
-    wasted: float = 0.0
-    active: float = 0.0
+    namespace: Name
+    pod: Name
+    uid: Name = ""
+    container: Name = ""
+    device: Name = ""
+    gpu: Name = ""
+    share: Part = 0.0
+    ago: Value = 0.0
+    held: Value = 0.0
+    wasted: Value = 0.0
+    active: Value = 0.0
 
 
 class NodeUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -156,12 +163,12 @@ class NodeUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
         simulated: True if the cards exist only in a lab.
     """
 
-    node: str = ""
-    taken: float = 0.0
-    driver: str = ""
+    node: Name = ""
+    taken: Value = 0.0
+    driver: Name = ""
     cards: tuple[CardUsage, ...] = ()
     leases: tuple[LeaseUsage, ...] = ()
     ended: tuple[EndedLease, ...] = ()
-    ended_window: float = 0.0
+    ended_window: Value = 0.0
     cut: int = 0
     simulated: bool = False
