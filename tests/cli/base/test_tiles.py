@@ -7,7 +7,7 @@ from tessera.api.instaslice import Instaslice
 from tessera.api.nodes.usage import CardUsage, LeaseUsage, NodeUsage
 from tessera.cli.base.tiles import draw, draw_summary
 from tessera.explain.card_map import cards_of, pending_nodes
-from tessera.explain.fleet_map import ModelSummary, map_fleet
+from tessera.explain.fleet_map import ModelSummary, map_fleet, summarize
 from tessera.kube.resources import Node
 
 GPU = "GPU-42db43a1-526e-626d-ff2d-456bf26d9df0"
@@ -167,3 +167,13 @@ def test_the_summary_of_a_fleet_fits_the_terminal(width: int) -> None:
     assert "100 nodes, 800 cards, 3 pods waiting for cards" in words
     assert "50% held" in words
     assert "700 x 7g.70gb (each alone)" in words
+
+
+def test_a_kind_that_only_a_newer_agent_knows_is_shown_by_its_word() -> None:
+    card = CardUsage(uuid="GPU-1", model="Tesla T4", kind="fabric\x1b[2J")
+    lease = LeaseUsage(namespace="team", pod="a", device="GPU-1", kind="fabric", share=1.0)
+    nodes = map_fleet([], [NodeUsage(node="n1", cards=(card,), leases=(lease,))])
+    text = "\n".join([*draw(nodes, colour=False), *draw_summary(summarize(nodes), nodes=1, waiting=0)])
+    assert "a fabric" in text
+    assert "1 x Tesla T4: 1 fabric" in text
+    assert "\x1b" not in text

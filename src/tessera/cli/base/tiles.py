@@ -73,11 +73,16 @@ def draw_summary(
     wait = "" if waiting is None else f", {count_noun(waiting, 'pod')} waiting for cards"
     yield f"{count_noun(nodes, 'node')}, {count_noun(cards, 'card')}{wait}"
     for each in models:
-        kinds = ", ".join(f"{count} {KINDS[kind]}" for kind, count in sorted(each.kinds.items()))
+        kinds = ", ".join(f"{count} {kind_name(kind)}" for kind, count in sorted(each.kinds.items()))
         yield from _wrap(f"  {each.cards} x {one_line(each.model)}: {kinds}; {each.held / each.cards:.0%} held", width)
         room = ", ".join(f"{number} x {one_line(name)}" for name, number in each.possible.items())
         alone = " (each alone)" if len(each.possible) > 1 else ""
         yield from _wrap(f"      room for {room or 'nothing'}{alone}", width)
+
+
+def kind_name(kind: str) -> str:
+    """The kind of a card in words; a word that only a newer agent knows stays as it is."""
+    return KINDS.get(kind) or one_line(kind)
 
 
 def _wrap(line: str, width: int) -> list[str]:
@@ -199,7 +204,7 @@ def _bar(card: MappedCard, letters: dict[str, str], room: int, *, colour: bool) 
     if cells * LEAST_COLUMNS > room:
         return _cell(f"{len(held)} of {cells} shares held: {' '.join(letters[each] for each in held)}", room)
     columns = room // cells
-    name = "whole card" if card.kind == "whole" else KINDS[card.kind]
+    name = "whole card" if card.kind == "whole" else kind_name(card.kind)
     parts = []
     for number in range(cells):
         key = held[number] if number < len(held) else ""
@@ -223,7 +228,7 @@ def _legend(node: NodeCards, letters: dict[str, str]) -> Iterator[tuple[str, str
                 note = _UNRECORDED.get(tile.state, "")
                 rows.setdefault("", []).append(("-", tile.profile or "?", where, tile.state, note))
         for each in card.holders:
-            what = KINDS.get(card.kind, card.kind)
+            what = kind_name(card.kind)
             part = f"GPU {card.index}"
             if card.replicas > 1:
                 part += f" shares {_shares(each, card)} of {card.replicas}"
