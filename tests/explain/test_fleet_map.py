@@ -67,7 +67,8 @@ def only(nodes: list[NodeCards]) -> NodeCards:
         (shared(kind="mps", replicas=10), (lease("a", "s", "mps", 0.1),), {"share": 9}),
         (FIXED, (), {"1g.5gb": 1, "3g.20gb": 1}),
         (FIXED, (lease("a", "MIG-2", "mig", 0.5),), {"1g.5gb": 1, "3g.20gb": 0}),
-        (SHARED_MIG, (lease("a", "MIG-2", "time-slicing", 0.2),), {"1g.5gb": 3, "3g.20gb": 2}),
+        (SHARED_MIG, (lease("a", "MIG-2", "time-slicing", 1 / 6),), {"1g.5gb.shared": 3, "3g.20gb.shared": 2}),
+        (SHARED_MIG, (lease("a", "MIG-2", "time-slicing", 1 / 3),), {"1g.5gb.shared": 3, "3g.20gb.shared": 1}),
         (CardUsage(uuid="x", model=A100), (), {}),
     ],
 )

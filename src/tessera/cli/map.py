@@ -36,7 +36,8 @@ _SUMMARY_FROM = 9
     "--free",
     default="",
     metavar="PROFILE",
-    help="Show cards with room for this profile, e.g. 3g.20gb; gpu for a whole card, share for a share.",
+    help="Show cards with room for this profile, e.g. 3g.20gb; gpu for a whole card, share for a share of a card,"
+    " 3g.20gb.shared for a share of a MIG device.",
 )
 @click.option(
     "--held-by", default="", metavar="TEXT", help="Show cards of pods whose NAMESPACE/NAME contains this text."

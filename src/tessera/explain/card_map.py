@@ -58,7 +58,7 @@ class MappedCard(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         used: memory slots that are in use.
         tiles: its slices, or the MIG devices of its layout.
         possible: how much more of each kind alone would fit now: slices by profile, ``gpu`` for the whole card,
-            ``share`` for shares of it.
+            ``share`` for shares of it, ``3g.20gb.shared`` for shares of a MIG device.
         kind: ``slice`` (cut on demand), ``mig`` (a fixed layout), ``whole``, ``time-slicing``, ``mps``; empty if it is
             not offered.
         replicas: shares of the card, or of each of its MIG devices.

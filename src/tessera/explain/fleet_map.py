@@ -18,6 +18,8 @@ from tessera.kube.resources import Node, Pod
 
 #: Names of whole cards and of shares beside the profiles of slices.
 WHOLE_CARD, SHARE = "gpu", "share"
+#: End of the name of a share of a MIG device, as in the name of its resource.
+SHARED = ".shared"
 #: State of a MIG device of a layout that a container holds, and of one that is free.
 HELD, FREE = "held", "free"
 #: States of cards of which pods still get something.
@@ -146,7 +148,7 @@ def _card(card: CardUsage, leases: Mapping[str, Sequence[LeaseUsage]]) -> Mapped
         slots=card.slots if card.mig else 0,
         used=sum(tile.size for tile in tiles if tile.state == HELD),
         tiles=tiles,
-        possible=_possible(card, tiles, holders),
+        possible=_possible(card, leases, holders),
         kind=card.kind,
         replicas=card.replicas,
         holders=holders,
@@ -173,19 +175,33 @@ def _tiles(card: CardUsage, leases: Mapping[str, Sequence[LeaseUsage]]) -> Itera
         )
 
 
-def _possible(card: CardUsage, tiles: Sequence[Tile], holders: Sequence[CardHolder]) -> dict[str, int]:
-    """What a pod could still get of the card; nothing of a card that is not offered."""
+def _possible(
+    card: CardUsage, leases: Mapping[str, Sequence[LeaseUsage]], holders: Sequence[CardHolder]
+) -> dict[str, int]:
+    """What a pod could still get of the card; nothing of a card that is not offered.
+
+    A share of a MIG device is not counted as the device: it has neither its memory nor its cores alone.
+    """
     if not card.kind or card.health.state not in _ALLOCATED:
         return {}
     if card.kind == "whole":
         return {WHOLE_CARD: 0 if holders else 1}
-    if card.devices:
-        room: Counter[str] = Counter()
-        for tile in tiles:
-            room[tile.profile] += max(0, card.replicas - (tile.pod.count(",") + 1 if tile.pod else 0))
-        return dict(room)
-    taken = sum(round(each.share * card.replicas) for each in holders)
-    return {SHARE: max(0, card.replicas - taken)}
+    if not card.devices:
+        return {SHARE: _free_shares(card.replicas, 1.0, holders)}
+    room: Counter[str] = Counter()
+    for device in card.devices:
+        held = leases.get(device.uuid, ())
+        if card.replicas > 1:
+            room[f"{device.profile}{SHARED}"] += _free_shares(card.replicas, device.share, held)
+        else:
+            room[device.profile] += 0 if held else 1
+    return dict(room)
+
+
+def _free_shares(replicas: int, size: float, holders: Iterable[CardHolder | LeaseUsage]) -> int:
+    """Shares that nobody holds of a device; ``size`` is the part of the card that the device has."""
+    taken = sum(max(1, round(each.share / size * replicas)) if size > 0 else 1 for each in holders)
+    return max(0, replicas - taken)
 
 
 # Nodes without a page
