@@ -142,7 +142,14 @@ CARD = Board(
                 chart(
                     "NVLink",
                     "Bps",
-                    Query(f"rate(tessera_gpu_nvlink_transmitted_bytes_total{_CARD}[$__rate_interval])", _PER_CARD),
+                    Query(
+                        f"rate(tessera_gpu_nvlink_transmitted_bytes_total{_CARD}[$__rate_interval])",
+                        f"{_PER_CARD} sent",
+                    ),
+                    Query(
+                        f"rate(tessera_gpu_nvlink_received_bytes_total{_CARD}[$__rate_interval])",
+                        f"{_PER_CARD} received",
+                    ),
                 ),
             ],
         ),
