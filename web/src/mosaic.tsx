@@ -85,8 +85,9 @@ function partsOf(tile: Tile, scale: number): Part[] {
     const note = [tile.profile, tile.promise && state].filter(Boolean).join(", ");
     const look = state ? `none ${tile.state}` : tile.promise ? "unknown" : "none";
     const holder = tile.promise ? podName(tile.promise) : "";
+    const free = scale > 1 ? "free shares" : "free";
     return [
-      { at, size, look, name, note, title: `${tile.profile}: ${[holder, state].filter(Boolean).join(", ") || "free"}` },
+      { at, size, look, name, note, title: `${tile.profile}: ${[holder, state].filter(Boolean).join(", ") || free}` },
     ];
   }
   // Shares of one MIG device stand side by side; the rest of it is free.

@@ -83,6 +83,7 @@ const ORDERS: Record<string, (lease: Lease) => number> = {
   busy: (lease) => lease.busy ?? -1,
   memory: (lease) => lease.memory ?? -1,
   held: (lease) => lease.held,
+  findings: (lease) => (lease.findings ?? []).length,
 };
 
 export function Pods({ held, onOpen }: ListProps) {
@@ -104,6 +105,7 @@ export function Pods({ held, onOpen }: ListProps) {
             <option value="memory">most memory</option>
             <option value="wasted">most wasted</option>
             <option value="held">longest held</option>
+            <option value="findings">with findings</option>
           </select>
         </label>
       </h2>
@@ -125,6 +127,11 @@ export function Pods({ held, onOpen }: ListProps) {
               <tr key={`${id}/${lease.namespace}/${lease.pod}/${lease.container}`}>
                 <th scope="row">
                   <span class={isHidden(lease.pod) ? "hidden" : ""}>{podName(lease)}</span> <small>{lease.owner}</small>
+                  {(lease.findings ?? []).map((each) => (
+                    <div key={each} class="warn" title={each}>
+                      {each.split(":", 1)[0]}
+                    </div>
+                  ))}
                 </th>
                 <td data-name="state">
                   <State lease={lease} />

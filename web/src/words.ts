@@ -130,9 +130,13 @@ export function kindName(card: Card): string {
   }
 }
 
-/** What a card may have room for: a profile, the whole card, or a share of it. */
+/** End of the name of a share of a MIG device. */
+const SHARED = ".shared";
+
+/** What a card may have room for: a profile, the whole card, or a share of a card or a MIG device. */
 export function roomName(name: string): string {
-  return name === "gpu" ? "whole card" : name;
+  if (name === "gpu") return "whole card";
+  return name.endsWith(SHARED) ? `share of ${name.slice(0, -SHARED.length)}` : name;
 }
 
 /** True for the alias that stands for a name which the visitor may not see. */

@@ -13,14 +13,14 @@ from typing import Self
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
-from tests.dashboard.browser.scene import NOW
+from tests.dashboard.browser.scene import NOW, explanations
 
 from tessera.dashboard.access.visitors import Gate
 from tessera.dashboard.documents import Document
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.server import PageAddress, PageServer
 from tessera.dashboard.visibility import Visibility
-from tessera.explain.explanation import Explanation, ExplanationReport
+from tessera.explain.explanation import ExplanationReport
 
 CHROMIUM = shutil.which("chromium")
 #: Where the pictures go; without the variable they are not kept.
@@ -28,12 +28,7 @@ PICTURES = os.environ.get("TESSERA_PICTURES", "")
 
 
 async def explain(namespace: str, pod: str, _visible: Visibility) -> ExplanationReport:
-    answer = Explanation(
-        case="full",
-        verdict="waits for room; every card that could make it is full",
-        facts=("2 cards on 1 node can make it",),
-        help=("a smaller slice has room now: nvidia.com/mig-3g.20gb",),
-    )
+    answer = explanations()[f"{namespace}/{pod}"]
     return ExplanationReport(kind="pod", namespace=namespace, name=pod, answers=(answer,))
 
 

@@ -13,7 +13,7 @@ from tests.provisioning.conftest import T0, driver, make_node, offering
 
 from tessera.api.driver.node_status import DriverPhase, DriverStrategy
 from tessera.api.instaslice import Instaslice
-from tessera.api.nodes.health import CardHealth, Evidence, Holder
+from tessera.api.nodes.health import CardHealth, Evidence, Finding, Holder
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, LeaseUsage, NodeUsage
 from tessera.clock import rfc3339
 from tessera.dashboard.card_documents import make_documents
@@ -21,6 +21,7 @@ from tessera.dashboard.documents import Document
 from tessera.dashboard.history import CARD_STEP, History
 from tessera.dashboard.node_documents import node_documents
 from tessera.dashboard.waiting_reasons import explain_waiting
+from tessera.explain.explanation import Explanation
 from tessera.kube.resources import Node, Pod
 from tessera.provisioning.history import encode_record
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION
@@ -37,6 +38,13 @@ BROKEN = CardHealth(
     holders=(Holder(namespace="research", pod="trainer-0"),),
 )
 
+SLOWED = Finding(
+    kind="throttled",
+    text="its card is slowed down by heat or power supply, in 96% of the samples",
+    advice="Ask the administrator: tessera health NODE.",
+    window=600,
+)
+
 
 def measured(total: float, used: float, busy: float | None = None, **more: float) -> dict[str, float]:
     """Values of a card or a MIG device, in GiB."""
@@ -48,6 +56,10 @@ def device(name: str, profile: str, start: int, size: int, *use: float) -> Devic
     """A MIG device of a card with 8 memory slots of 5 GiB; ``use`` is its memory in GiB, and its activity."""
     values = measured(5.0 * size, *(use or [0.0]))
     return DeviceUsage(uuid=name, profile=profile, start=start, size=size, share=size / 8, values=values)
+
+
+#: Values of a card that is slowed down by heat.
+HOT = measured(80, 60, 0.98, temperature=88, power=402)
 
 
 def card(uuid: str, index: int, model: str, **more: Any) -> CardUsage:
@@ -73,20 +85,20 @@ def wholes() -> NodeUsage:
     """Whole cards: one that is held and not used, one that needs a reset, a free one, one that is not offered."""
     whole = card("GPU-w", 0, H100, kind="whole", values=measured(80, 2, 0.0, power=71.0, temperature=33.0))
     sick = card("GPU-x", 1, H100, kind="whole", health=BROKEN, values={})
-    hot = card("GPU-h", 2, H100, kind="whole", throttled=("hw_thermal",), values=measured(80, 60, 0.98, temperature=88))
+    hot = card("GPU-h", 2, H100, kind="whole", throttled=("hw_thermal",), values=HOT)
     shut = card("GPU-n", 3, H100)
     never = lease(
         "forgotten", "GPU-w", state="never_used", wasted=7200.0, held=7200.0, evidence="no process in the 120 min"
     )
-    works = lease("trainer-7", "GPU-h", memory=60 * GIB, busy=0.98, held=86000.0)
+    works = lease("trainer-7", "GPU-h", memory=60 * GIB, busy=0.98, held=86000.0, findings=(SLOWED,))
     return NodeUsage(node="gpu-2", cards=(whole, sick, hot, shut), leases=(never, works), simulated=True)
 
 
 def fixed() -> NodeUsage:
     """Cards of a layout: each MIG device for one pod, in time slices; and a card in MPS shares."""
     layout = (
-        device("MIG-a", "3g.20gb", 0, 4, 9.0, 0.8),
-        device("MIG-b", "2g.10gb", 4, 2),
+        device("MIG-b", "3g.20gb", 0, 4),
+        device("MIG-a", "2g.10gb", 4, 2, 9.0, 0.8),
         device("MIG-c", "1g.5gb", 6, 1),
     )
     blind = {"gpu_utilization": "mig_mode"}
@@ -95,7 +107,7 @@ def fixed() -> NodeUsage:
     sliced_mig = card("GPU-g", 1, A100, mig=True, slots=8, kind="time-slicing", replicas=4, devices=halves)
     mps = card("GPU-m", 2, A100, kind="mps", replicas=5, values=measured(40, 11, 0.7, power=260.0, temperature=60.0))
     leases: list[LeaseUsage] = [
-        lease("bert", "MIG-a", kind="mig", share=0.5, memory=9 * GIB, busy=0.8, held=1800.0),
+        lease("bert", "MIG-a", kind="mig", share=0.25, memory=9 * GIB, busy=0.8, held=1800.0),
         lease("old-notebook", "MIG-c", kind="mig", share=0.125, state="idle", wasted=9000.0, held=80000.0),
         *(
             lease(f"student-{n}", "MIG-d", kind="time-slicing", share=0.125, memory=2 * GIB, held=2400.0)
@@ -121,7 +133,7 @@ def records() -> list[Instaslice]:
 
 def waiting() -> list[Pod]:
     """Pods that wait, the oldest first."""
-    asks = [("big", "mig-7g.40gb", 720, GATED), ("sweep-9", "mig-3g.20gb", 260, GATED), ("llama", "gpu", 40, {})]
+    asks = [("big", "mig-7g.40gb", 720, GATED), ("sweep-9", "mig-4g.20gb", 260, GATED), ("llama", "gpu", 40, {})]
     pods = [(pod(name, {f"nvidia.com/{resource}": "1"}, **spec), age) for name, resource, age, spec in asks]
     return [
         msgspec.structs.replace(
@@ -145,11 +157,26 @@ def nodes() -> list[Node]:
     ]
 
 
+def holding(name: str, node: str, resource: str) -> Pod:
+    """A pod that runs with a card or a slice."""
+    found = pod(name, {f"nvidia.com/{resource}": "1"}, nodeName=node)
+    status = msgspec.structs.replace(found.status, phase="Running", start_time=rfc3339(NOW - 5400))
+    return msgspec.structs.replace(found, status=status)
+
+
+def explanations() -> dict[str, Explanation]:
+    """Why pods wait, by ``namespace/name``: of the cards that the scene has."""
+    held = [holding("vllm", "gpu-1", "mig-3g.20gb"), holding("new-pod", "gpu-1", "mig-1g.5gb")]
+    held += [holding(name, "gpu-2", "gpu") for name in ("forgotten", "trainer-7")]
+    whole = make_node("gpu-2", annotations=offering(), allocatable={"nvidia.com/gpu": "2"})
+    return explain_waiting(NOW, [*waiting(), *held], [sliced("gpu-1"), whole], records()[:1])
+
+
 def scene(*more: DeviceUsage, pod_name: str = "vllm", history: bool = True) -> dict[str, Document]:
     """All documents of the page."""
     pods, known = waiting(), records()
-    reasons = explain_waiting(NOW, pods, [sliced("gpu-1")], known[:1])
-    documents: dict[str, Document] = {**make_documents(fleet(*more, pod_name=pod_name), pods, known, reasons, nodes())}
+    usage = fleet(*more, pod_name=pod_name)
+    documents: dict[str, Document] = {**make_documents(usage, pods, known, explanations(), nodes())}
     documents |= {f"node/{each.node}": each for each in node_documents(nodes(), T0 + 100)}
     if history:
         past = History()

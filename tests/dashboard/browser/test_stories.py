@@ -17,11 +17,12 @@ def documents(live: LivePage) -> None:
 
 
 def has_room(visitor: Visitor) -> Locator:
-    visitor.region("Free room").get_by_role("button", name="5 3g.20gb").click()
+    visitor.region("Free room").get_by_role("button", name="1 3g.20gb", exact=True).click()
     answer = visitor.region("Free room").get_by_role("status")
-    expect(answer).to_have_text("1 card has room for 3g.20gb: gpu-4, card 1 (5 times)")
+    expect(answer).to_have_text("1 card has room for 3g.20gb: gpu-4, card 0")
     expect(visitor.region("Cards").get_by_role("heading", name="gpu-4")).to_be_visible()
     expect(visitor.region("Cards").get_by_role("heading", name="gpu-1")).to_have_count(0)
+    expect(visitor.region("Free room").get_by_role("button", name="5 share of 3g.20gb")).to_be_visible()
     return visitor.region("Free room")
 
 
@@ -78,9 +79,9 @@ def test_each_kind_of_card_is_drawn_as_it_is(theme: str, visit: Visits) -> None:
         "3g.20gb: team/vllm, busy, busy 60 %": 1,
         "1g.5gb: team/new-pod, being made": 1,
         "free memory slot": 7,
-        "2g.10gb: free": 1,
+        "3g.20gb: free": 1,
         "not part of the layout": 1,
-        "3g.20gb: free shares": 1,
+        "3g.20gb: free shares": 2,
         "free share": 5,
         "team/demo, resident, busy 35 %": 1,
         "not offered": 1,
@@ -111,8 +112,23 @@ def test_pods_with_state_load_and_memory(visit: Visits) -> None:
     row = pods.get_by_role("row").filter(has_text="team/notebook")
     for text in ("busy", "30 %", "3.4 of 4.0 GiB", "gpu-1, card 1", "15 m"):
         expect(row).to_contain_text(text)
+    slowed = pods.get_by_role("row").filter(has_text="team/trainer-7").get_by_text("throttled", exact=True)
+    expect(slowed).to_have_attribute("title", re.compile("slowed down by heat .* Ask the administrator"))
     pods.get_by_label("first").select_option("most wasted")
     expect(pods.get_by_role("row").nth(1)).to_contain_text("team/old-notebook")
+    pods.get_by_label("first").select_option("with findings")
+    expect(pods.get_by_role("row").nth(1)).to_contain_text("team/trainer-7")
+    visitor.picture_of(pods, "live-page-pods")
+
+
+def test_a_card_says_how_its_pod_uses_it_badly(visit: Visits) -> None:
+    visitor = visit()
+    visitor.region("Cards").get_by_role("button", name=re.compile("^card 2 H100")).click()
+    sheet = visitor.page.get_by_role("complementary", name="Card")
+    expect(sheet.get_by_text("Slowed down: hw thermal.")).to_be_visible()
+    expect(sheet.get_by_text("throttled: its card is slowed down by heat")).to_be_visible()
+    visitor.check()
+    visitor.picture_of(sheet, "live-page-slow-card")
 
 
 def test_a_value_that_is_not_measured_says_why(visit: Visits) -> None:
