@@ -44,7 +44,7 @@ page:  ## the live page: lint, types, and that its built files are those of its 
 	node build.mjs ../$(VENV)/page && diff -r ../$(VENV)/page ../src/tessera/dashboard/assets
 
 # Those that pages show; all of them are below .venv/pictures.
-PICTURES := live-page-1280-light live-page-390-dark live-page-waiting-768-light live-page-cards-light
+PICTURES := live-page-1280-light live-page-390-dark live-page-waiting-768-light live-page-cards-light live-page-broken-768-light live-page-pods-light live-page-slow-card-light
 pictures: $(VENV)/.dev  ## the pictures in docs/: those of the live page, made anew by its tests, and diagrams
 	@scripts/need-debian $(VENV)/tools chromium
 	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" $(BIN)/python -m website.diagrams.draw
