@@ -222,7 +222,7 @@ def _lease(row: LeaseRow, limit: float | None) -> LeaseDocument:
         busy=lease.busy,
         memory=lease.memory,
         limit=limit,
-        findings=tuple(f"{each.kind.replace('_', ' ')}: {each.text}; {each.advice}" for each in lease.findings),
+        findings=tuple(f"{each.kind.replace('_', ' ')}: {each.text}. {each.advice}" for each in lease.findings),
     )
 
 
