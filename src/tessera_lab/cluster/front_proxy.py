@@ -14,7 +14,7 @@ from tessera_lab.apiserver.authz.certificates import CertificateAuthority, Certi
 from tessera_lab.apiserver.handlers.aggregation import Target
 from tessera_lab.apiserver.interfaces import GroupResource, Obj
 from tessera_lab.apiserver.request.server_state import ServerState
-from tessera_lab.limits import POD_PAGE
+from tessera_lab.cluster.page_body import read_page
 
 #: Common name of the certificate.
 CLIENT = "front-proxy-client"
@@ -61,7 +61,7 @@ class FrontProxy:
                 server_hostname=f"{target.name}.{target.namespace}.svc",
                 allow_redirects=False,
             ) as answer:
-                body = await answer.content.read(POD_PAGE)
+                body = await read_page(answer)
                 kind = answer.headers.get("content-type", "application/json")
                 return Response(status=answer.status, headers={"content-type": kind}, body=body)
         except (aiohttp.ClientError, TimeoutError) as error:

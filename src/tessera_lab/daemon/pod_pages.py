@@ -7,7 +7,7 @@ import aiohttp
 
 from tessera.kube.transport.interface import Response
 from tessera_lab.apiserver.interfaces import GetPage
-from tessera_lab.limits import POD_PAGE
+from tessera_lab.cluster.page_body import read_page
 
 #: Seconds for a page.
 _TIMEOUT = aiohttp.ClientTimeout(total=30.0)
@@ -24,7 +24,7 @@ async def pod_page_getter(network: str) -> AsyncIterator[GetPage]:
             url = f"http://{address}:{port}{path}"
             try:
                 async with session.get(url, allow_redirects=False) as answer:
-                    body = await answer.content.read(POD_PAGE)
+                    body = await read_page(answer)
                     kind = answer.headers.get("content-type", "application/octet-stream")
                     return Response(status=answer.status, headers={"content-type": kind}, body=body)
             except (aiohttp.ClientError, TimeoutError) as error:
