@@ -9,7 +9,7 @@ from tessera.doctor.facts import RIGHTS, Right
 
 #: Commands that an administrator of GPUs runs; installing takes an administrator of the cluster.
 COMMANDS = sorted(set(RIGHTS) - {"tessera install"})
-PEOPLE = ("tessera-view", "tessera-edit", "tessera-admin")
+PEOPLE = ("tessera-view", "tessera-edit", "tessera-admin", "tessera-cluster-view")
 
 
 @pytest.fixture
@@ -37,6 +37,18 @@ def test_an_administrator_of_gpus_may_run_each_command(deploy: Installation, com
     assert whole["kind"] == "ClusterRole"
     for right in RIGHTS[command]:
         assert allows(whole, right) or (right.namespace == "tessera-system" and allows(own, right)), right
+
+
+@pytest.mark.parametrize("command", ["tessera map", "tessera why"])
+def test_who_looks_at_the_whole_cluster_has_what_map_and_why_take(deploy: Installation, command: str) -> None:
+    (role,) = roles(deploy, "tessera-cluster-view")
+    for right in RIGHTS[command]:
+        assert allows(role, right), right
+
+
+def test_who_looks_at_the_whole_cluster_changes_nothing(deploy: Installation) -> None:
+    (role,) = roles(deploy, "tessera-cluster-view")
+    assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"get", "list", "watch"}
 
 
 def test_a_member_of_a_team_may_see_all_that_a_viewer_sees(deploy: Installation) -> None:

@@ -5,6 +5,7 @@ The member of team-a has the role tessera-view in its namespace, that of team-b 
 
 import http.client
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -55,14 +56,14 @@ class Page:
         running = [each["status"] for each in found["items"] if each["status"].get("phase") == "Running"]
         return str(running[0].get("podIP", "")) if running else ""
 
-    def token(self, team: str) -> str:
+    def token(self, team: str, account: str = "member") -> str:
         """A new token of a team's account."""
-        return self.lab.kubectl("-n", team, "create", "token", "member").strip()
+        return self.lab.kubectl("-n", team, "create", "token", account).strip()
 
-    def run(self, team: str, *command: str) -> subprocess.CompletedProcess[str]:
-        """Runs ``tessera`` as a team's member."""
+    def run(self, team: str, *command: str, account: str = "member") -> subprocess.CompletedProcess[str]:
+        """Runs ``tessera`` as an account of a team."""
         config = yaml.safe_load(Path(self.lab.state.kubeconfig).read_text(encoding="utf-8"))
-        config["users"] = [{"name": config["users"][0]["name"], "user": {"token": self.token(team)}}]
+        config["users"] = [{"name": config["users"][0]["name"], "user": {"token": self.token(team, account)}}]
         config["contexts"][0]["context"]["namespace"] = team
         own = self.lab.folder / f"kubeconfig-{team}"
         own.write_text(yaml.safe_dump(config), encoding="utf-8")
@@ -138,7 +139,25 @@ def test_without_the_role_each_command_says_which_one_to_bind(page: Page, comman
     assert (
         "kubectl create rolebinding gpu-viewers --clusterrole=tessera-view --serviceaccount=team-b:member -n team-b"
     ) in done.stderr
-    assert "--clusterrole=tessera-usage-reader --serviceaccount=team-b:member -n tessera-system" in done.stderr
+    pages = "--clusterrole=tessera-usage-reader --serviceaccount=team-b:member -n tessera-system" in done.stderr
+    everything = "--clusterrole=tessera-cluster-view --serviceaccount=team-b:member" in done.stderr
+    assert (pages, everything) == (command[0] != "why", command[0] in {"map", "why"})
+
+
+def test_the_roles_that_map_and_why_name_are_the_ones_that_they_take(page: Page) -> None:
+    """Each command is run again after each line that it printed."""
+    page.lab.kubectl("-n", "team-b", "create", "serviceaccount", "viewer")
+    refused = page.run("team-b", "map", account="viewer").stderr
+    commands = re.findall(r"kubectl (create clusterrolebinding .*|create rolebinding gpu-readers .*)", refused)
+    assert len(commands) == 2
+    for command in commands:
+        page.lab.kubectl(*command.split())
+    whole = page.run("team-b", "map", account="viewer")
+    assert (whole.returncode, whole.stderr) == (0, "")
+    assert all(name in whole.stdout for name in ("team-a/holder-team-a", "team-b/holder-team-b", "node-1", "node-2"))
+    told = page.run("team-b", "why", "-n", "team-a", "holder-team-a", account="viewer")
+    assert (told.returncode, told.stderr) == (0, "")
+    assert "runs on node node-1" in told.stdout
 
 
 def test_why_explains_a_tenants_pod_without_names_of_others(page: Page) -> None:

@@ -73,7 +73,7 @@ async def _explain_as_tenant(client: "Client", namespace: str, pod: str) -> "Exp
 
     A right that is missing is named on standard error: the explanation of such a user is made from the pod alone.
     """
-    from tessera.cli.base.tenant_view import missing_rights
+    from tessera.cli.base.tenant_view import READ_CLUSTER, missing_rights
     from tessera.dashboard.view.objects import EXPLANATIONS, read_view
     from tessera.kube.client.errors import ApiError, Forbidden, NotFound
     from tessera.kube.resources import NODES
@@ -86,5 +86,5 @@ async def _explain_as_tenant(client: "Client", namespace: str, pod: str) -> "Exp
         except ApiError as error:
             if isinstance(error, NotFound) and pod in error.status.message:
                 return None  # there is no such pod; the direct way suggests another name
-            say(*await missing_rights(client, namespace, refused, error), err=True)
+            say(*await missing_rights(client, namespace, refused, error, READ_CLUSTER), err=True)
     return None

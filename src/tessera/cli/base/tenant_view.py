@@ -21,11 +21,21 @@ HIDDEN = "~"
 #: What a user reads who sees aliases.
 HIDDEN_NAMES = "names that begin with ~ stand for nodes and pods whose names you may not see"
 
-_ROLE, _READER = "tessera-view", "tessera-usage-reader"
+_ROLE = "tessera-view"
+#: The roles that the direct way takes, each with the command that binds it, for a user: the agents' pages, the objects
+#: of the whole cluster.
+READ_PAGES = (
+    "the ClusterRole tessera-usage-reader in tessera-system: kubectl create rolebinding gpu-readers"
+    " --clusterrole=tessera-usage-reader {subject} -n tessera-system"
+)
+READ_CLUSTER = (
+    "the ClusterRole tessera-cluster-view everywhere: kubectl create clusterrolebinding gpu-cluster-viewers"
+    " --clusterrole=tessera-cluster-view {subject}"
+)
 
 
 async def read_as_tenant(
-    client: "Client", resource: "Resource[T]", namespace: str, refused: "ApiError", name: str = "cluster"
+    client: "Client", resource: "Resource[T]", namespace: str, refused: "ApiError", *needed: str
 ) -> T:
     """Reads an object of the API for tenants.
 
@@ -34,7 +44,7 @@ async def read_as_tenant(
         resource: its kind.
         namespace: the namespace in which the user may have the right.
         refused: the refusal of the direct way, for the error.
-        name: of the object.
+        needed: the roles that the direct way takes: :data:`READ_PAGES`, :data:`READ_CLUSTER`.
 
     Raises:
         CommandError: the user may not read it, or nobody can; it names the role and the command.
@@ -43,12 +53,14 @@ async def read_as_tenant(
     from tessera.kube.client.errors import ApiError
 
     try:
-        return await read_view(client, resource, namespace, name)
+        return await read_view(client, resource, namespace)
     except ApiError as error:
-        raise CommandError(*await missing_rights(client, namespace, refused, error)) from error
+        raise CommandError(*await missing_rights(client, namespace, refused, error, *needed)) from error
 
 
-async def missing_rights(client: "Client", namespace: str, refused: "ApiError", view: "ApiError") -> list[str]:
+async def missing_rights(
+    client: "Client", namespace: str, refused: "ApiError", view: "ApiError", *needed: str
+) -> list[str]:
     """The lines of an error: the refusal, and which role to bind.
 
     Args:
@@ -56,6 +68,7 @@ async def missing_rights(client: "Client", namespace: str, refused: "ApiError", 
         namespace: the user's namespace.
         refused: the refusal of the direct way.
         view: why the API for tenants gave no answer.
+        needed: the roles that the direct way takes.
     """
     from tessera.kube.client.errors import Forbidden, NotFound
 
@@ -73,11 +86,7 @@ async def missing_rights(client: "Client", namespace: str, refused: "ApiError", 
             f"The API for users with the rights of one namespace does not answer ({' '.join(str(view).split())}): see"
             " kubectl get apiservice v1alpha1.view.tessera.dev -o yaml"
         )
-    lines.append(
-        f"To see all names, you need the ClusterRole {_READER} in tessera-system: kubectl create rolebinding"
-        f" gpu-readers --clusterrole={_READER} {subject} -n tessera-system"
-    )
-    return lines
+    return [*lines, *(f"To see all names, you need {each.format(subject=subject)}" for each in needed)]
 
 
 async def _subject(client: "Client") -> str:

@@ -55,7 +55,7 @@ async def _read_as_tenant(
 ) -> "Usage":
     import contextlib
 
-    from tessera.cli.base.tenant_view import read_as_tenant
+    from tessera.cli.base.tenant_view import READ_PAGES, read_as_tenant
     from tessera.dashboard.view.objects import USAGES
     from tessera.kube.client.errors import Forbidden
     from tessera.kube.resources import PODS, Pod
@@ -63,7 +63,7 @@ async def _read_as_tenant(
     from tessera.observe.usage_rows import card_rows, lease_rows, owners_of
     from tessera.usage.agent_pages import FleetUsage
 
-    whole = (await read_as_tenant(client, USAGES, namespace, refused)).fleet
+    whole = (await read_as_tenant(client, USAGES, namespace, refused, READ_PAGES)).fleet
     fleet = FleetUsage(
         nodes=tuple(each for each in whole.nodes if not nodes or each.node in nodes),
         failures=tuple(each for each in whole.failures if not nodes or each.node in nodes),
