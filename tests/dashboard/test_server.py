@@ -91,6 +91,7 @@ async def test_every_file_has_strict_headers(path: str) -> None:
 async def test_other_names_and_other_sites_are_refused(path: str, headers: dict[str, str]) -> None:
     async with site(FeedGroup()) as page, page.get(path, **headers) as answer:
         assert answer.status == 403
+        assert "--dashboard-origin" in await answer.text()
 
 
 async def test_its_own_origin_and_each_of_its_names_are_served() -> None:

@@ -6,6 +6,7 @@ shows in Host.
 """
 
 from collections.abc import Collection, Iterator
+from ipaddress import IPv4Address
 from urllib.parse import urlsplit
 
 #: Names of the visitor's own machine.
@@ -18,7 +19,8 @@ class PageNames:
 
     Args:
         origins: origins of the page: ``https://gpu.example.com``.
-        loopback: True if the visitor's own machine under any port is one of them, as with ``kubectl port-forward``.
+        loopback: True if the visitor's own machine under any port is one of them, as with ``kubectl port-forward``, and
+            with a lab, whose pods have addresses of that machine.
 
     Raises:
         ValueError: one is no origin.
@@ -32,7 +34,7 @@ class PageNames:
         """Whether a request with these headers may be answered; ``origin`` is None if it has none."""
         host = host.lower()
         own = {self._origins[host]} if host in self._origins else set()
-        if not own and self._loopback and _name_of(host) in LOOPBACK:
+        if not own and self._loopback and _is_loopback(_name_of(host)):
             own = {f"http://{host}", f"https://{host}"}
         return bool(own) and (origin is None or origin in own)
 
@@ -47,6 +49,16 @@ def _hosts(origin: str) -> Iterator[str]:
     if parts.port in {None, _USUAL_PORTS[parts.scheme]}:
         yield name
     yield f"{name}:{parts.port or _USUAL_PORTS[parts.scheme]}"
+
+
+def _is_loopback(name: str) -> bool:
+    """Whether this names the visitor's own machine; no other name can be pointed to an address that is written out."""
+    if name in LOOPBACK:
+        return True
+    try:
+        return IPv4Address(name).is_loopback
+    except ValueError:
+        return False
 
 
 def _name_of(host: str) -> str:

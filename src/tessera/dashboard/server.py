@@ -65,6 +65,11 @@ ASSETS = {
     "/assets/page.js": ("page.js", "text/javascript"),
     "/assets/page.css": ("page.css", "text/css"),
 }
+#: The answer under a name that is none of the page's; it repeats nothing that the request has.
+_NOT_SERVED = (
+    b"this page is not served under this name. Open it as localhost, or let an administrator add the name:\n"
+    b"tessera install --dashboard --dashboard-origin https://NAME (in the chart: tessera.dashboard.origins)\n"
+)
 #: Parameters of an address in which people put tokens.
 _TOKEN_PARAMETERS = frozenset({"token", "access_token", "id_token", "bearer", "authorization"})
 
@@ -136,7 +141,7 @@ class PageServer:
     async def respond(self, request: web.BaseRequest, connection: Connection) -> web.StreamResponse:
         """The answer to a request; a feed is the answer until its reader goes."""
         if not self._names.admit(request.headers.get("Host", ""), request.headers.get("Origin")):
-            return _answer(403, b"this page is not served under this name\n", TEXT)
+            return _answer(403, _NOT_SERVED, TEXT)
         if request.method not in {"GET", "HEAD"}:
             return _answer(405, b"only GET and HEAD are answered\n", TEXT, Allow="GET, HEAD")
         if _TOKEN_PARAMETERS & {name.lower() for name in request.query}:
