@@ -54,7 +54,7 @@ def test_a_wide_terminal_shows_all_columns_and_whole_names() -> None:
 
 
 def test_the_mean_of_few_measured_cards_says_so() -> None:
-    assert "busy 50% of 1 that measure it" in frame(View.CARDS, 200)[0]
+    assert "busy 50%, measured on 1 of 2 cards" in frame(View.CARDS, 200)[0]
 
 
 @pytest.mark.parametrize(

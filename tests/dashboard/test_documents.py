@@ -181,7 +181,39 @@ def test_a_card_whose_agent_is_silent_is_drawn_from_the_records() -> None:
     assert [(tile.start, tile.state, tile.promise and tile.promise.pod) for tile in card.tiles] == [(4, "", "a")]
     summary = documents["summary"]
     assert isinstance(summary, SummaryDocument)
-    assert summary.cards == 0, "cards that answer"
+    assert (summary.nodes, summary.cards, summary.silent, summary.held) == (1, 1, 1, 0.5)
+
+
+def test_simulated_cards_stay_so_while_their_agent_is_silent() -> None:
+    fleet = FleetUsage(failures=(NodeFailure(node="n1", reason="gone"),))
+    summary = make_documents(fleet, [], [], simulated=True)["summary"]
+    assert isinstance(summary, SummaryDocument)
+    assert summary.simulated
+
+
+def test_a_promised_slice_is_not_drawn_over_one_that_is_still_there() -> None:
+    known = cards(("new", "2g.10gb", 0, 2, "creating"), ("next", "1g.5gb", 2, 1, "creating"))
+    there = DeviceUsage(uuid="MIG-2", profile="1g.5gb", start=1, size=1, share=0.125)
+    usage = NodeUsage(node="n1", cards=(msgspec.structs.replace(mig_card(there), uuid="GPU-0", slots=8),))
+    tiles = card_of(make_documents(FleetUsage(nodes=(usage,)), [], [known]), "card/n1/GPU-0").tiles
+    assert [(tile.start, tile.state) for tile in tiles] == [(1, ""), (2, "creating")]
+
+
+@pytest.mark.parametrize(
+    ("absence", "processes", "held", "blind"),
+    [
+        ("mig_mode", 1, 600.0, True),
+        ("mig_mode", 1, 10.0, False),
+        ("mig_mode", 0, 600.0, False),
+        ("first_sample", 1, 600.0, False),
+    ],
+)
+def test_a_lease_tells_that_it_cannot_be_measured(absence: str, processes: int, held: float, blind: bool) -> None:
+    part = DeviceUsage(uuid="MIG-1", profile="3g.40gb", start=0, size=4, share=0.5, processes=processes)
+    on = msgspec.structs.replace(mig_card(part), absent={"gpu_utilization": absence})
+    usage = NodeUsage(node="n1", cards=(on,), leases=(lease("a", "MIG-1", state="unknown", held=held, busy=None),))
+    (tile,) = card_of(make_documents(FleetUsage(nodes=(usage,)), [], []), "card/n1/GPU-1").tiles
+    assert [each.blind for each in tile.leases] == [blind]
 
 
 def test_a_node_without_a_page_tells_its_offers() -> None:

@@ -1,7 +1,9 @@
 """The last hours: a value at each step, gaps where nothing was measured, and a bounded length."""
 
+import msgspec
 from tests.observe.conftest import card, lease
 
+from tessera.api.nodes.health import CardHealth
 from tessera.api.nodes.usage import CardUsage, NodeUsage
 from tessera.dashboard.card_documents import make_documents
 from tessera.dashboard.documents import CardHistoryDocument, Document, HistoryDocument
@@ -61,6 +63,15 @@ def test_only_so_many_cards_are_kept() -> None:
     many = [card(f"GPU-{number}", number) for number in range(HISTORY_CARDS + 3)]
     history.record(1000.0, documents(*many))
     assert len(history.documents) == HISTORY_CARDS + 1
+
+
+def test_a_lost_card_has_no_values() -> None:
+    history, lost = History(), msgspec.structs.replace(card(), health=CardHealth(state="lost"), values={})
+    history.record(1000.0, documents(card(memory_total=4.0, memory_used=1.0)))
+    history.record(1000.0 + CARD_STEP, documents(lost))
+    found = history.documents["history/n1/GPU-1"]
+    assert isinstance(found, CardHistoryDocument)
+    assert (found.held[1], found.busy[1], found.memory[1]) == (None, None, None)
 
 
 def test_before_the_first_reading_there_is_nothing() -> None:

@@ -29,7 +29,10 @@ async def test_pages_of_all_nodes_are_joined_in_the_order_of_names(cluster: Agen
 @pytest.mark.parametrize(
     ("page", "words"),
     [
-        (ConnectionRefusedError(111, "refused"), "does not answer"),
+        (
+            ConnectionRefusedError(111, "refused"),
+            "does not accept connections; look at its state with: kubectl -n tessera-system get pods -o wide",
+        ),
         (b"{", "cannot be read"),
         (b'{"cards": 5}', "cannot be read"),
         (b"[" * 100_000, "cannot be read"),

@@ -17,7 +17,10 @@ interface CardProps {
 export function trouble(card: Card): string {
   if (card.silent) return "the node's agent does not answer";
   if (!card.health) return "";
-  const sources = (card.health.evidence ?? []).map((each) => each.source).join(", ");
+  const sources = (card.health.evidence ?? [])
+    .map((each) => each.source)
+    .filter(Boolean)
+    .join(", ");
   return `${HEALTH[card.health.state] ?? card.health.state}${sources ? `: ${sources}` : ""}`;
 }
 

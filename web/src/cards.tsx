@@ -43,7 +43,14 @@ export function Cards({ found, view, change, onOpen }: CardsProps) {
       </h2>
       <Legend />
       {store.summary !== undefined && all === 0 && <p>No agent has reported a card yet.</p>}
-      {all > 0 && found.shown === 0 && <p>No card matches the filter. Escape clears it.</p>}
+      {all > 0 && found.shown === 0 && (
+        <p>
+          No card matches the filter.{" "}
+          <button type="button" onClick={() => change({ text: "", state: "", room: "" })}>
+            clear the filter
+          </button>
+        </p>
+      )}
       {view.room && found.shown > 0 && <p class="quiet">These have room for {roomName(view.room)}.</p>}
       {!mosaic && found.shown > 0 && (
         <div class="row heads" aria-hidden="true">

@@ -10,6 +10,10 @@ interface ChartProps {
   values: Curve;
   /** Seconds between two values. */
   step: number;
+  /** Unix time of the last value. */
+  until: number;
+  /** True if nothing can be measured any more: the last value is that of an earlier time. */
+  lost?: boolean;
   /** The value at the top; without it, the largest one. */
   most?: number | undefined;
   /** A value as text. */
@@ -41,11 +45,16 @@ function span(seconds: number): string {
   return seconds >= 7200 ? `${Math.round(seconds / 3600)} hours` : `${Math.max(1, Math.round(seconds / 60))} minutes`;
 }
 
+/** The time of day of the last value; it may be minutes old, and the figures above the charts are newer. */
+function clock(seconds: number): string {
+  return new Date(seconds * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+}
+
 /** The chart with its range in words, so that it needs no axis. */
-export function Chart({ label, values, step, most, text }: ChartProps) {
+export function Chart({ label, values, step, until, lost, most, text }: ChartProps) {
   const known = values.filter((value): value is number => value !== null);
-  const last = known[known.length - 1];
-  if (last === undefined) {
+  const last = values[values.length - 1];
+  if (known.length === 0) {
     return (
       <figure class="chart">
         <figcaption>
@@ -55,17 +64,18 @@ export function Chart({ label, values, step, most, text }: ChartProps) {
     );
   }
   const top = Math.max(most ?? Math.max(...known), 1e-9);
+  const now = lost || last === null || last === undefined ? "n/a" : `${text(last)} at ${clock(until)}`;
   const range = `${text(Math.min(...known))} to ${text(Math.max(...known))} in ${span(values.length * step)}`;
   return (
     <figure class="chart">
       <figcaption>
-        <b>{label}</b> now {text(last)} <small>{range}</small>
+        <b>{label}</b> {now} <small>{range}</small>
       </figcaption>
       <svg
         viewBox={`0 0 ${WIDTH} ${HEIGHT}`}
         preserveAspectRatio="none"
         role="img"
-        aria-label={`${label}: now ${text(last)}, ${range}`}
+        aria-label={`${label}: ${now}, ${range}`}
       >
         {pieces(values, top).map((points) => (
           <polyline key={points} points={points} />

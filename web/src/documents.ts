@@ -40,6 +40,8 @@ export interface Lease {
   memory?: number;
   /** Bytes that it may use. */
   limit?: number;
+  /** Its state can never be told: the device's activity cannot be measured. */
+  blind?: boolean;
   findings?: string[];
 }
 
@@ -89,6 +91,8 @@ export interface Waiting {
   pod: string;
   requests: string;
   since: number;
+  /** The workload that made the pod. */
+  owner?: string;
   gated?: boolean;
   case?: string;
   reason?: string;
@@ -161,6 +165,8 @@ export interface Summary {
   held: number;
   wastedLeases: number;
   measured: number;
+  /** Cards whose agent does not answer. */
+  silent?: number;
   unwell?: number;
   busy?: number;
   power?: number;

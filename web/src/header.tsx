@@ -3,6 +3,7 @@
 import type { RefObject } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import type { Link } from "./feed";
+import { KeyList } from "./keys";
 import { askName, session } from "./session";
 import { CHOICES, type View } from "./view";
 import { count, roomName } from "./words";
@@ -117,6 +118,7 @@ export function Header({ link, simulated, view, change, search, onKeys, showsKey
           )}
         </search>
       )}
+      {showsKeys && <KeyList />}
     </header>
   );
 }

@@ -15,8 +15,9 @@ export function HealthDetails({ health }: { health: Health }) {
         {health.since ? ` for ${age(now - health.since)}` : ""}
       </p>
       <ul>
-        {(health.evidence ?? []).map((each) => (
-          <li key={each.source + each.text}>
+        {(health.evidence ?? []).map((each, number) => (
+          <li key={each.source + each.text || number}>
+            {!each.text && "an error whose text you may not read,"}
             {!each.text.startsWith(each.source) && <b>{each.source}</b>} {each.text}
             <span class="quiet">
               {" "}
@@ -61,7 +62,10 @@ export function Broken({ filtered, unwell, failures, nodes, onOpen }: BrokenProp
     ...failures.map((each) => <FailureItem key={`f/${each.node}`} failure={each} />),
     ...nodes.map((each) => (
       <li key={`n/${each.node}`} class="item unwell">
-        <b>{each.node}</b> <span class="warn">{each.startup?.verdict ?? `driver ${each.driver?.phase}`}</span>
+        <b>{each.node}</b>{" "}
+        <span class="warn">
+          {each.startup?.verdict || (each.driver ? `driver ${each.driver.phase}` : "comes up, and is late")}
+        </span>
         {each.driver?.reason && <p>{each.driver.reason}</p>}
       </li>
     )),

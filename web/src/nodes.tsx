@@ -56,7 +56,7 @@ function NodeLine({ state }: { state: NodeState }) {
     <li class={isBroken(state) ? "item unwell" : "item"}>
       <b>{state.node}</b>{" "}
       {startup ? (
-        <span class={startup.overdue ? "warn" : ""}>{startup.verdict}</span>
+        <span class={startup.overdue ? "warn" : ""}>{startup.verdict || "comes up"}</span>
       ) : (
         driver && (
           <span>

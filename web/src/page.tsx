@@ -8,7 +8,7 @@ import { Feed, type Link } from "./feed";
 import { Header } from "./header";
 import { Broken, isBroken } from "./health";
 import { useChanges, useTicks } from "./hooks";
-import { focusCard, isTyping, KeyList } from "./keys";
+import { focusCard, isTyping } from "./keys";
 import { Nodes } from "./nodes";
 import { Past } from "./past";
 import { Pods, Wasted } from "./pods";
@@ -45,18 +45,28 @@ function Figure({ label, part, children }: { label: string; part?: string; child
   );
 }
 
+/** On how many cards a mean was measured. */
+function measuredOn(measured: number, cards: number): string {
+  return measured > 0 ? `, measured on ${integer(measured)} of ${count(cards, "card")}` : ", no card measures it";
+}
+
 function Figures({ summary, broken }: { summary: Summary; broken: number }) {
-  const { cards, nodes, held, measured, wastedLeases } = summary;
+  const { cards, nodes, held, measured, wastedLeases, silent = 0 } = summary;
   return (
     <dl class="figures">
       <Figure label="cards" part="cards">
-        {integer(cards)} <small>on {count(nodes, "node")}</small>
+        {integer(cards)}{" "}
+        <small>
+          on {count(nodes, "node")}
+          {silent > 0 && `, ${count(silent, "card")} silent`}
+        </small>
       </Figure>
       <Figure label="held">
         {decimal(held)} <small>of {integer(cards)} cards</small>
       </Figure>
       <Figure label="busy">
-        {percent(summary.busy)} {measured < cards && <small>of {integer(measured)} that measure it</small>}
+        {percent(summary.busy)}
+        {measured < cards && <small>{measuredOn(measured, cards)}</small>}
       </Figure>
       <Figure label="power">{watts(summary.power)}</Figure>
       <Figure label="pods with cards" part="pods">
@@ -143,7 +153,6 @@ function Page({ link }: { link: Link }) {
   return (
     <>
       <Header {...header} onKeys={() => setShowsKeys(!showsKeys)} />
-      {showsKeys && <KeyList />}
       <main class={view.open && summary ? "beside" : ""}>
         {link.state === "login" && <SignIn reason={link.reason} />}
         {link.state !== "login" && signsIn && <SignIn reason="" onCancel={() => setSignsIn(false)} />}

@@ -12,7 +12,9 @@ interface PanelProps {
   id: string;
   /** The number of items. */
   size: number;
-  /** Draws the first so many. */
+  /** The number of entries, if one of them may stand for several items. */
+  entries?: number;
+  /** Draws the first so many entries. */
   draw: (most: number) => ComponentChild[];
   /** What an empty list means. */
   empty: string;
@@ -23,7 +25,7 @@ interface PanelProps {
   note?: string;
 }
 
-export function Panel({ title, id, size, draw, empty, filtered, first, note }: PanelProps) {
+export function Panel({ title, id, size, draw, empty, filtered, first, note, entries = size }: PanelProps) {
   const [all, setAll] = useState(false);
   return (
     <section id={id} class="panel" aria-label={title}>
@@ -32,12 +34,12 @@ export function Panel({ title, id, size, draw, empty, filtered, first, note }: P
       </h2>
       {size === 0 && <p class="quiet">{filtered ? "Nothing here has the words of the filter." : empty}</p>}
       <ul class="plain">{draw(all ? MOST : first)}</ul>
-      {size > first && (
+      {entries > first && (
         <button type="button" aria-expanded={all} onClick={() => setAll(!all)}>
           {all ? "show fewer" : `show all ${integer(size)}`}
         </button>
       )}
-      {all && size > MOST && <p class="quiet">The first {MOST}; use the filter to find others.</p>}
+      {all && entries > MOST && <p class="quiet">The first {MOST}; use the filter to find others.</p>}
     </section>
   );
 }

@@ -7,7 +7,7 @@ import { percent, watts } from "./words";
 export function Past() {
   const past = store.history;
   if (past === undefined || past.held.length < 2) return null;
-  const { step } = past;
+  const { step, until } = past;
   return (
     <section id="past" aria-label="The last hours">
       <h2>The last hours</h2>
@@ -16,12 +16,19 @@ export function Past() {
           label="cards held"
           values={past.held}
           step={step}
+          until={until}
           most={store.summary?.cards}
           text={(value) => value.toFixed(1)}
         />
-        <Chart label="busy" values={past.busy} step={step} most={1} text={percent} />
-        <Chart label="power" values={past.power} step={step} text={watts} />
-        <Chart label="pods waiting" values={past.waiting} step={step} text={(value) => value.toFixed(0)} />
+        <Chart label="busy" values={past.busy} step={step} until={until} most={1} text={percent} />
+        <Chart label="power" values={past.power} step={step} until={until} text={watts} />
+        <Chart
+          label="pods waiting"
+          values={past.waiting}
+          step={step}
+          until={until}
+          text={(value) => value.toFixed(0)}
+        />
       </div>
     </section>
   );

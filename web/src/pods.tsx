@@ -5,7 +5,7 @@ import type { Lease } from "./documents";
 import { useNear } from "./hooks";
 import { Panel } from "./panel";
 import { type Held, largest } from "./survey";
-import { age, count, gibOf, integer, isHidden, MEANINGS, modelName, percent, podName, STATES } from "./words";
+import { age, count, gibOf, integer, isHidden, MEANINGS, modelName, percent, podName, stateName } from "./words";
 
 /** The number of pods that are shown at once. */
 const PAGE = 50;
@@ -60,7 +60,7 @@ function gpuHours(seconds: number): string {
 export function State({ lease }: { lease: Lease }) {
   return (
     <span class="state" title={MEANINGS[lease.state]}>
-      <span class={`mark ${lease.state}`} aria-hidden="true" /> {STATES[lease.state] ?? lease.state}
+      <span class={`mark ${lease.state}`} aria-hidden="true" /> {stateName(lease)}
     </span>
   );
 }

@@ -56,6 +56,8 @@ function Details({ id }: { id: string }) {
   const curves = store.curves.get(id);
   if (!card) return null;
   const leases = leasesOf(card);
+  const lost = card.health?.state === "lost";
+  const axis = curves && { step: curves.step, until: curves.until, lost, most: 1, text: percent };
   const free = Object.entries(card.free ?? {})
     .filter(([, number]) => number > 0)
     .sort(([left], [right]) => byName(left, right));
@@ -79,7 +81,7 @@ function Details({ id }: { id: string }) {
         <Value name="memory">{gibOf(card.memory, card.memoryTotal)}</Value>
         <Value name="power">
           {watts(card.power)}
-          {card.powerLimit !== undefined && <small> of {watts(card.powerLimit)}</small>}
+          {card.powerLimit !== undefined && <small class="unit"> of {watts(card.powerLimit)}</small>}
         </Value>
         <Value name="heat">{celsius(card.temperature)}</Value>
       </dl>
@@ -91,13 +93,13 @@ function Details({ id }: { id: string }) {
           <LeaseItem key={`${lease.namespace}/${lease.pod}/${lease.container}`} lease={lease} />
         ))}
       </ul>
-      {curves && curves.held.length > 1 && (
+      {curves && axis && curves.held.length > 1 && (
         <>
           <h3>The last hours</h3>
           <div class="charts">
-            <Chart label="busy" values={curves.busy} step={curves.step} most={1} text={percent} />
-            <Chart label="memory" values={curves.memory} step={curves.step} most={1} text={percent} />
-            <Chart label="held" values={curves.held} step={curves.step} most={1} text={percent} />
+            <Chart label="busy" values={curves.busy} {...axis} />
+            <Chart label="memory" values={curves.memory} {...axis} />
+            <Chart label="held" values={curves.held} {...axis} />
           </div>
         </>
       )}

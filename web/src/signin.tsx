@@ -5,7 +5,7 @@ import { session } from "./session";
 import type { Survey } from "./survey";
 
 interface SignInProps {
-  /** What the server said. */
+  /** What the server said of the token; without a token it speaks to programs. */
   reason: string;
   onCancel?: (() => void) | undefined;
 }
@@ -25,8 +25,9 @@ export function SignIn({ reason, onCancel }: SignInProps) {
   return (
     <form class="signin" aria-label="Sign in" onSubmit={submit}>
       <h2>Sign in</h2>
-      {reason && <p role="alert">{reason}</p>}
-      <p>The page shows what your account of the cluster may see. Paste a token of it, for example the output of</p>
+      {reason && session.signedIn && <p role="alert">{reason}</p>}
+      <p>Sign in with a token of your account in the cluster. The page shows what this account may see.</p>
+      <p>This command prints a token of a service account:</p>
       <pre>kubectl create token ACCOUNT -n NAMESPACE</pre>
       <label>
         Token{" "}

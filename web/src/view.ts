@@ -2,7 +2,7 @@
 
 import type { Card, Lease, NodeState, Waiting } from "./documents";
 import { leasesOf } from "./documents";
-import { HEALTH, kindName, SLICES, STATES, WASTED } from "./words";
+import { HEALTH, kindName, SLICES, STATES, stateName, WASTED } from "./words";
 
 export interface View {
   /** Words of the filter. */
@@ -25,7 +25,7 @@ export const CHOICES: [string, string][] = [
   ["idle", "idle"],
   ["resident", "resident"],
   ["busy", "busy"],
-  ["unknown", "not known yet"],
+  ["unknown", "not known"],
   ["unwell", "not well"],
 ];
 
@@ -94,7 +94,7 @@ function cardFields(card: Card): Fields {
 
 function leaseFields(lease: Lease): Fields {
   const { namespace, pod, owner, state } = lease;
-  return { namespace, pod: `${namespace}/${pod}`, owner, state: `${state} ${STATES[state] ?? ""}` };
+  return { namespace, pod: `${namespace}/${pod}`, owner, state: `${state} ${stateName(lease)}` };
 }
 
 function hits(term: Term, fields: Fields): boolean {

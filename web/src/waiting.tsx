@@ -5,7 +5,7 @@ import type { Waiting } from "./documents";
 import { readRefusal } from "./feed";
 import { Panel } from "./panel";
 import { session } from "./session";
-import { age, isHidden, podName } from "./words";
+import { age, integer, isHidden, podName } from "./words";
 
 interface Explanation {
   answers?: { verdict: string; facts: string[]; help: string[] }[];
@@ -23,15 +23,32 @@ async function explain(pod: Waiting): Promise<Explanation> {
   }
 }
 
+/** Pods of one workload that wait for the same, each group by its first pod; any other pod is alone. */
+function alike(pods: Waiting[]): [Waiting, ...Waiting[]][] {
+  const groups = new Map<string, [Waiting, ...Waiting[]]>();
+  for (const pod of pods) {
+    const { namespace, owner, requests, reason, gated } = pod;
+    const key = JSON.stringify(owner ? [namespace, owner, requests, reason, gated] : [namespace, pod.pod]);
+    const group = groups.get(key);
+    if (group) group.push(pod);
+    else groups.set(key, [pod]);
+  }
+  return [...groups.values()];
+}
+
 export function WaitingPods({ pods, filtered }: { pods: Waiting[]; filtered: boolean }) {
+  const groups = alike(pods);
   const draw = (most: number) =>
-    pods.slice(0, most).map((pod) => <WaitingPod key={`${pod.namespace}/${pod.pod}`} pod={pod} />);
+    groups
+      .slice(0, most)
+      .map(([pod, ...others]) => <WaitingPod key={`${pod.namespace}/${pod.pod}`} pod={pod} others={others.length} />);
   return (
     <Panel
       filtered={filtered}
       title="Waiting"
       id="waiting"
       size={pods.length}
+      entries={groups.length}
       draw={draw}
       empty="No pod waits for cards."
       first={4}
@@ -40,7 +57,7 @@ export function WaitingPods({ pods, filtered }: { pods: Waiting[]; filtered: boo
   );
 }
 
-function WaitingPod({ pod }: { pod: Waiting }) {
+function WaitingPod({ pod, others }: { pod: Waiting; others: number }) {
   const [answer, setAnswer] = useState<Explanation | "asked" | undefined>();
   const ask = async (): Promise<void> => {
     if (answer !== undefined) return setAnswer(undefined);
@@ -54,7 +71,14 @@ function WaitingPod({ pod }: { pod: Waiting }) {
         <b class={hidden ? "hidden" : ""}>{podName(pod)}</b>
         <span class="quiet">waits {age(Date.now() / 1000 - pod.since)}</span>
       </div>
-      <div>asks for {pod.requests || "slices"}</div>
+      {others > 0 && (
+        <div>
+          and {integer(others)} more of {pod.owner}
+        </div>
+      )}
+      <div>
+        {others > 0 ? "each asks" : "asks"} for {pod.requests || "slices"}
+      </div>
       {pod.reason && <p class="reason">{pod.reason}</p>}
       {!hidden && (
         <button type="button" aria-expanded={answer !== undefined} onClick={() => void ask()}>

@@ -1,6 +1,6 @@
 // Values as text. What was not measured is "n/a", never 0.
 
-import type { Card } from "./documents";
+import type { Card, Lease } from "./documents";
 
 const ABSENT = "n/a";
 const GIB = 2 ** 30;
@@ -73,8 +73,13 @@ export const MEANINGS: Record<string, string> = {
   resident: "holds memory, computes nothing",
   idle: "no process for 30 minutes",
   never_used: "no process since it got the card",
-  unknown: "could not be measured, or too young to tell",
+  unknown: "too young to tell, or cannot be measured",
 };
+
+/** The state of a lease in words. */
+export function stateName(lease: Lease): string {
+  return lease.blind ? "cannot be measured" : (STATES[lease.state] ?? lease.state);
+}
 
 /** Why the activity of a card is not known. */
 export const ABSENCES: Record<string, string> = {

@@ -206,7 +206,7 @@ def _summary(usage: "Usage", width: int) -> str:
     memory = sum(row.memory or 0.0 for row in cards)
     whole = sum(row.memory_total or 0.0 for row in cards)
     pods = len({row.lease.uid for row in usage.leases})
-    measured = f" of {len(busy)} that measure it" if 0 < len(busy) < len(cards) else ""
+    measured = f", measured on {len(busy)} of {count_noun(len(cards), 'card')}" if 0 < len(busy) < len(cards) else ""
     parts = [
         *(["simulated cards"] if usage.simulated else []),
         f"{count_noun(len(usage.fleet.nodes), 'node')}, {count_noun(len(cards), 'card')}, {count_noun(pods, 'pod')}",

@@ -28,7 +28,7 @@ from tessera.explain.explanation import Explanation
 from tessera.explain.fleet_map import map_fleet
 from tessera.kube.resources import Node, Pod
 from tessera.limits.nodes import CARD_EVIDENCE, CARD_HOLDERS
-from tessera.observe.usage_rows import LeaseRow, activity, card_rows, lease_rows, owners_of
+from tessera.observe.usage_rows import LeaseRow, activity, card_rows, lease_rows, owner_of, owners_of
 from tessera.usage.agent_pages import FleetUsage
 
 #: Prefix of the resources whose pods wait for cards.
@@ -37,6 +37,10 @@ _RESOURCES = "nvidia.com/"
 _ACTIVITY = "gpu_utilization"
 #: States of slices that differ from "a container holds it" and "nobody holds it".
 _TOLD = ("creating", "deleting", "foreign", "kept")
+#: Reasons for which the activity of a card, or of its MIG devices, stays unknown if it was not measured so far.
+_LASTING = ("not_supported", "mig_mode", "no_gpm")
+#: Seconds after which a device in use has had several samples: what was not measured by then will not be.
+_SAMPLED = 60.0
 #: States of promised slices.
 _COMING = ("creating", "ungated", "created")
 
@@ -47,6 +51,8 @@ def make_documents(
     instaslices: Iterable[Instaslice],
     reasons: Mapping[str, Explanation] | None = None,
     nodes: Iterable[Node] = (),
+    *,
+    simulated: bool = False,
 ) -> dict[str, Document]:
     """Makes all documents by key.
 
@@ -56,6 +62,7 @@ def make_documents(
         instaslices: the Instaslice objects that the user may read.
         reasons: for pods that wait, by ``namespace/name``, why they do.
         nodes: for the offers of nodes whose agent does not answer.
+        simulated: True if an agent that is silent now had simulated cards.
     """
     pods, reasons = list(pods), reasons or {}
     answering = {usage.node: usage for usage in fleet.nodes}
@@ -83,16 +90,17 @@ def make_documents(
             if why is not None:
                 waiting = msgspec.structs.replace(waiting, case=why.case, reason=why.verdict)
             documents[f"waiting/{waiting.namespace}/{waiting.pod}"] = waiting
-    documents["summary"] = _summary(fleet, documents.values())
+    documents["summary"] = _summary(fleet, documents.values(), simulated=simulated)
     return documents
 
 
 def _cards(usage: NodeUsage, owners: Mapping[str, str], mapped: Mapping[str, MappedCard]) -> Iterator[CardDocument]:
     by_device: dict[str, list[LeaseDocument]] = {}
     shares = {each.uuid: each.share for card in usage.cards for each in card.devices}
+    unmeasurable = _unmeasurable(usage)
     for row in lease_rows([usage], owners):
         limit = _limit(row, shares.get(row.lease.device, 1.0))
-        by_device.setdefault(row.lease.device, []).append(_lease(row, limit))
+        by_device.setdefault(row.lease.device, []).append(_lease(row, limit, row.lease.device in unmeasurable))
     for card, row_of_card in zip(usage.cards, card_rows([usage]), strict=True):
         yield CardDocument(
             node=usage.node,
@@ -165,7 +173,7 @@ def _health(health: CardHealth) -> HealthDocument | None:
 def _tiles(
     card: CardUsage, leases: Mapping[str, Sequence[LeaseDocument]], recorded: Iterable[Tile]
 ) -> tuple[TileDocument, ...]:
-    """The MIG devices that exist, and the slices that are promised and do not exist yet."""
+    """The MIG devices that exist, and the slices that are promised and whose place is free already."""
     records = {(each.start, each.size): each for each in recorded if each.state != "deleted"}
     found = []
     for each in card.devices:
@@ -183,7 +191,8 @@ def _tiles(
         )
     # "created" here means that the agent's sample is older than the slice.
     coming = [msgspec.structs.replace(each, state="creating") for each in records.values() if each.state in _COMING]
-    found += [_recorded(each) for each in coming]
+    taken = {slot for each in card.devices for slot in range(each.start, each.start + each.size)}
+    found += [_recorded(each) for each in coming if taken.isdisjoint(range(each.start, each.start + each.size))]
     return tuple(sorted(found, key=lambda each: each.start))
 
 
@@ -206,7 +215,14 @@ def _limit(row: LeaseRow, size: float) -> float | None:
     return row.device_memory * min(1.0, row.lease.share / size)
 
 
-def _lease(row: LeaseRow, limit: float | None) -> LeaseDocument:
+def _unmeasurable(usage: NodeUsage) -> frozenset[str]:
+    """UUIDs of the devices with processes whose activity the driver reports neither now nor later."""
+    blind = (card for card in usage.cards if card.absent.get(_ACTIVITY) in _LASTING)
+    devices = (each for card in blind for each in (card.devices or (card,)))
+    return frozenset(each.uuid for each in devices if each.processes and activity(each.values) is None)
+
+
+def _lease(row: LeaseRow, limit: float | None, unmeasurable: bool) -> LeaseDocument:
     lease = row.lease
     return LeaseDocument(
         namespace=lease.namespace,
@@ -222,6 +238,7 @@ def _lease(row: LeaseRow, limit: float | None) -> LeaseDocument:
         busy=lease.busy,
         memory=lease.memory,
         limit=limit,
+        blind=unmeasurable and lease.state == "unknown" and lease.busy is None and lease.held >= _SAMPLED,
         findings=tuple(f"{each.kind.replace('_', ' ')}: {each.text}. {each.advice}" for each in lease.findings),
     )
 
@@ -243,6 +260,7 @@ def waiting_pod(pod: Pod) -> WaitingDocument | None:
         pod=pod.metadata.name,
         requests=", ".join(f"{count} x {name.removeprefix(_RESOURCES)}" for name, count in sorted(amounts.items())),
         since=_created(pod),
+        owner=owner_of(pod),
         gated=gated,
     )
 
@@ -254,10 +272,10 @@ def _created(pod: Pod) -> float:
         return 0.0
 
 
-def _summary(fleet: FleetUsage, documents: Iterable[Document]) -> SummaryDocument:
+def _summary(fleet: FleetUsage, documents: Iterable[Document], *, simulated: bool) -> SummaryDocument:
     cards, waiting = [], 0
     for each in documents:
-        if isinstance(each, CardDocument) and not each.silent:
+        if isinstance(each, CardDocument):
             cards.append(each)
         elif isinstance(each, WaitingDocument):
             waiting += 1
@@ -267,15 +285,16 @@ def _summary(fleet: FleetUsage, documents: Iterable[Document]) -> SummaryDocumen
     busy = [card.busy for card in cards if card.busy is not None]
     power = [card.power for card in cards if card.power is not None]
     return SummaryDocument(
-        nodes=len(fleet.nodes),
+        nodes=len({usage.node for usage in fleet.nodes} | {card.node for card in cards}),
         cards=len(cards),
         pods=len({(lease.namespace, lease.pod) for lease in leases}),
         waiting=waiting,
         held=sum(card.held for card in cards),
         wasted_leases=sum(lease.state in ("never_used", "idle", "resident") for lease in leases),
         measured=len(busy),
+        silent=sum(card.silent for card in cards),
         unwell=sum(card.health is not None for card in cards),
         busy=sum(busy) / len(busy) if busy else None,
         power=sum(power) if power else None,
-        simulated=any(each.simulated for each in fleet.nodes),
+        simulated=simulated or any(each.simulated for each in fleet.nodes),
     )

@@ -47,6 +47,7 @@ class LeaseDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     """Hold of a container on a device; see :class:`tessera.api.nodes.usage.LeaseUsage`.
 
     ``limit`` is the memory of the device in bytes; of a shared device, the part that belongs to the lease.
+    ``blind`` is true if processes hold the device, and its activity cannot be measured: its state stays unknown.
     """
 
     namespace: PodNamespace
@@ -62,6 +63,7 @@ class LeaseDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     busy: float | None = None
     memory: float | None = None
     limit: float | None = None
+    blind: bool = False
     findings: tuple[PodText, ...] = ()
 
 
@@ -159,6 +161,7 @@ class WaitingDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
         pod: its name.
         requests: the resources that it asks for, as text.
         since: Unix time of its creation.
+        owner: the workload that made it, ``Kind/name``; empty if none did.
         gated: True while Tessera holds it until a slice has room.
         case: the kind of reason, as ``tessera why`` has it; empty while it is not known.
         reason: the first line of ``tessera why``.
@@ -168,6 +171,7 @@ class WaitingDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     pod: PodName
     requests: Public
     since: float
+    owner: PodText = ""
     gated: bool = False
     case: Public = ""
     reason: ClusterText = ""
@@ -194,17 +198,18 @@ class SummaryDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     """The cluster as a whole.
 
     Attributes:
-        nodes: nodes whose agents answer.
-        cards: cards that answer.
+        nodes: nodes whose agents answer, and those of silent cards.
+        cards: cards, with the silent ones.
         pods: pods that hold cards.
         waiting: pods that wait for cards.
-        held: cards that containers hold, parts added.
+        held: cards that containers hold, parts added; of silent cards, what Tessera's records say.
         wasted_leases: leases in the states never_used, idle and resident.
+        silent: cards whose agent does not answer, known from Tessera's records.
         unwell: cards that are not healthy.
         measured: cards whose activity is measured.
         busy: mean activity of these cards.
         power: watts of all cards that measure it.
-        simulated: True if cards exist only in a lab.
+        simulated: True if cards exist only in a lab, also while their agents are silent.
     """
 
     nodes: int
@@ -214,6 +219,7 @@ class SummaryDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     held: float
     wasted_leases: int
     measured: int
+    silent: int = 0
     unwell: int = 0
     busy: float | None = None
     power: float | None = None

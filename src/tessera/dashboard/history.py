@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Mapping
 from math import isnan, nan
 
+from tessera.api.nodes.health import CardState
 from tessera.dashboard.documents import CardDocument, CardHistoryDocument, Document, HistoryDocument, SummaryDocument
 from tessera.limits.processes import HISTORY_CARDS
 
@@ -76,7 +77,9 @@ class History:
                 continue
             rings = self._cards.setdefault(key, [_Ring(int(SPAN / CARD_STEP)) for _ in range(3)])
             memory = None if card.memory is None or not card.memory_total else card.memory / card.memory_total
-            for ring, value in zip(rings, (card.held, card.busy, memory), strict=True):
+            # Nobody uses a lost card, whatever is recorded of it.
+            held_now = None if card.health is not None and card.health.state == CardState.LOST else card.held
+            for ring, value in zip(rings, (held_now, card.busy, memory), strict=True):
                 ring.add(value)
             held, busy, memories = (ring.values() for ring in rings)
             self.documents[_key(key)] = CardHistoryDocument(

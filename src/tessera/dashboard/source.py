@@ -68,6 +68,8 @@ class ClusterSource:
         self._instaslices = Informer(client, INSTASLICES, namespace=INSTASLICE_NAMESPACE, clock=clock, rng=rng)
         self._nodes = Informer(client, NODES, clock=clock, rng=rng)
         self._history = History()
+        #: True if an agent reported simulated cards; forgotten once all agents answer and none has any.
+        self._simulated = False
         #: By ``namespace/name`` of pods that wait, why they do.
         self._reasons: dict[str, Explanation] = {}
         self._pods.add_handler(lambda _: self._changed.set())
@@ -132,6 +134,10 @@ class ClusterSource:
     async def _read_again(self) -> None:
         self._read_at = self._clock.monotonic()
         self._fleet = await self._read_fleet()
+        if any(each.simulated for each in self._fleet.nodes):
+            self._simulated = True
+        elif not self._fleet.failures:
+            self._simulated = False
         self._changed.set()
 
     def pod(self, namespace: str, name: str) -> Pod | None:
@@ -145,7 +151,8 @@ class ClusterSource:
         fleet = msgspec.structs.replace(self._fleet, failures=(*self._fleet.failures, *refused))
         now = self._clock.now()
         nodes = list(self._nodes.cache.values())
-        documents: dict[str, Document] = {**make_documents(fleet, pods, instaslices, self._reasons, nodes)}
+        found = make_documents(fleet, pods, instaslices, self._reasons, nodes, simulated=self._simulated)
+        documents: dict[str, Document] = {**found}
         documents |= {f"node/{each.node}": each for each in node_documents(nodes, now)}
         self._history.record(now, documents)
         self._feeds.publish({**documents, **self._history.documents})

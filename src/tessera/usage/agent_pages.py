@@ -13,12 +13,14 @@ import msgspec
 from tessera.api.nodes.agent_pod import is_agent
 from tessera.api.nodes.usage import AGENT_PORT, USAGE_PATH, NodeUsage
 from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, Forbidden
+from tessera.kube.client.errors import ApiError, Forbidden, ServiceUnavailable
 from tessera.kube.resources import PODS, Pod
 from tessera.limits.nodes import NODE_CARDS, USAGE_LEASES, USAGE_PAGE
 
 #: Pages that are fetched at the same time.
 _PARALLEL = 16
+#: In the message of an API server that reached no port of the pod (Go's net.OpError); a TLS error does not have it.
+_NO_CONNECTION = "dial tcp"
 
 
 class NodeFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +70,9 @@ async def _read_page(client: Client, pod: Pod) -> NodeUsage | NodeFailure:
     except Forbidden:
         raise
     except (ApiError, OSError) as error:
+        if isinstance(error, ServiceUnavailable) and _NO_CONNECTION in str(error):
+            look = f"look at its state with: kubectl -n {metadata.namespace} get pods -o wide"
+            return NodeFailure(node=node, reason=f"its agent's pod {metadata.name} does not accept connections; {look}")
         return NodeFailure(node=node, reason=f"its agent {metadata.name} does not answer: {error}")
     if len(answer.body) > USAGE_PAGE:
         return NodeFailure(node=node, reason=f"the page of its agent is too large; read are {USAGE_PAGE}")

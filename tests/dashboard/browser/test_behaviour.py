@@ -1,9 +1,13 @@
 """How the page behaves: changes, filters, addresses, keys, lost connections, hostile names."""
 
+import re
+
 import pytest
 from playwright.sync_api import Route, expect
 from tests.dashboard.browser.conftest import LivePage, Visits
-from tests.dashboard.browser.scene import device, scene
+from tests.dashboard.browser.scene import NOW, device, scene
+
+from tessera.dashboard.documents import WaitingDocument
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e" + "x" * 200
 
@@ -74,6 +78,43 @@ def test_the_keyboard_is_enough(visit: Visits) -> None:
     keys.press("m")
     expect(visitor.region("Cards").get_by_role("button", name="mosaic")).to_have_attribute("aria-pressed", "true")
     visitor.check()
+
+
+def test_the_list_of_keys_opens_where_the_visitor_is(visit: Visits) -> None:
+    visitor = visit()
+    visitor.region("The last hours").scroll_into_view_if_needed()
+    visitor.page.get_by_role("button", name="keys").click()
+    expect(visitor.page.get_by_text("next card, card before")).to_be_in_viewport()
+
+
+def test_a_filter_without_matches_can_be_cleared_without_a_keyboard(visit: Visits) -> None:
+    visitor = visit()
+    visitor.page.get_by_label("Filter").fill("nothing-has-this")
+    visitor.region("Cards").get_by_role("button", name="clear the filter").click()
+    expect(visitor.page.get_by_label("Filter")).to_have_value("")
+    expect(visitor.region("Cards").get_by_text("10 cards")).to_be_visible()
+
+
+def test_the_sums_count_the_cards_that_are_shown(visit: Visits) -> None:
+    visitor = visit()
+    figure = visitor.page.get_by_role("definition").first
+    expect(figure).to_have_text("10 on 4 nodes, 1 card silent")
+    expect(visitor.region("Cards").get_by_text("10 cards")).to_be_visible()
+    expect(visitor.page.get_by_text("measured on")).to_have_text(re.compile(r", measured on \d of 10 cards"))
+
+
+def test_pods_of_one_workload_that_wait_for_the_same_are_one_entry(visit: Visits, live: LivePage) -> None:
+    pods = {
+        f"waiting/team/w-{number}": WaitingDocument(
+            namespace="team", pod=f"w-{number}", requests="1 x gpu", since=NOW - number, owner=owner
+        )
+        for number, owner in enumerate(("Job/a", "Job/a", "Job/b", "", "", "Job/a"))
+    }
+    live.publish({"summary": scene(history=False)["summary"], **pods})
+    queue = visit().region("Waiting")
+    expect(queue.get_by_role("listitem")).to_have_count(4)
+    expect(queue.get_by_role("listitem").filter(has_text="team/w-5")).to_contain_text("and 2 more of Job/a")
+    expect(queue.get_by_role("button", name="show all")).to_have_count(0)
 
 
 def test_a_theme_can_be_chosen(visit: Visits) -> None:

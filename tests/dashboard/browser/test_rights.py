@@ -78,7 +78,8 @@ def refusals(visitor: Visitor) -> None:
 def test_a_page_that_wants_a_token_gets_it_in_a_header(theme: str, visit: Visits, closed: LivePage) -> None:
     visitor = visit.before(closed, theme=theme)
     form = visitor.page.get_by_role("form", name="Sign in")
-    expect(form.get_by_role("alert")).to_contain_text("this page needs a token")
+    expect(form.get_by_text("Sign in with a token of your account in the cluster.")).to_be_visible()
+    expect(form.get_by_role("alert")).to_have_count(0)
     expect(form.get_by_text("kubectl create token")).to_be_visible()
     expect(visitor.link).to_have_text("not signed in")
     refusals(visitor)
@@ -128,6 +129,8 @@ def test_who_has_no_token_sees_tiles_without_names(visit: Visits, opened: LivePa
     expect(note).to_contain_text(PODS)
     for name in ("vllm", "gpu-1", "team"):
         expect(visitor.page.get_by_text(name)).to_have_count(0)
+    expect(visitor.region("Broken").get_by_text("an error whose text you may not read, asks for reset")).to_be_visible()
+    expect(visitor.region("Cards").get_by_text("needs a reset", exact=True)).to_be_visible()
     visitor.region("Cards").get_by_role("button", name="card 0 A100-SXM4-40GB fixed MIG").click()
     expect(visitor.page.get_by_role("complementary").get_by_text("The last hours")).to_be_visible()
     visitor.check()
