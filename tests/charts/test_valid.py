@@ -1,5 +1,6 @@
 """What the chart renders is valid on every supported Kubernetes, and the chart refuses others."""
 
+import base64
 import json
 from pathlib import Path
 
@@ -70,6 +71,12 @@ KINDS_OF_CHANGES = {"added", "changed", "deprecated", "removed", "fixed", "secur
 def annotation(name: str) -> list[dict[str, object]]:
     found: list[dict[str, object]] = yaml.safe_load(CHART["annotations"][f"artifacthub.io/{name}"])
     return found
+
+
+def test_its_icon_is_that_of_the_bundle() -> None:
+    kind, _, data = CHART["icon"].partition(",")
+    assert kind == "data:image/svg+xml;base64"
+    assert base64.b64decode(data, validate=True) == (FOLDER.parents[1] / "bundle" / "icon.svg").read_bytes()
 
 
 def test_artifact_hub_knows_every_annotation() -> None:
