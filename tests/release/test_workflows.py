@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from release.platforms import IMAGES
 from release.wheels import ROOT
 
 FILES = sorted((ROOT / ".github" / "workflows").glob("*.yaml"))
@@ -63,3 +64,27 @@ def test_what_a_workflow_makes_make_makes() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     assert called - {"git", "procps", "python"} <= targets
     assert {"test", "image", "plugin", "wheels", "chart"} <= called
+
+
+@pytest.mark.parametrize(
+    ("target", "folder", "program"),
+    [
+        ("image", "dist/image", "-m release image dist/image"),
+        ("plugin", "dist/plugin", "-m release plugin dist/plugin"),
+        ("wheels", "dist/wheels", "-m hatchling build"),
+        ("chart", "dist/chart", "helm package charts/tessera --destination dist/chart"),
+    ],
+)
+def test_a_target_starts_from_an_empty_folder_and_builds_into_it(target: str, folder: str, program: str) -> None:
+    done = subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    emptied, found, built = done.stdout.partition(f"rm -rf {folder}\n")
+    assert found
+    assert program in built
+    assert program not in emptied
+
+
+def test_each_platform_s_bill_of_materials_is_attested() -> None:
+    steps = jobs(ROOT / ".github" / "workflows" / "release.yaml")["image"]["steps"]
+    attested = {step.get("with", {}).get("sbom-path") for step in steps} - {None}
+    assert attested == {f"dist/image/image-{each.architecture}.cdx.json" for each in IMAGES}
