@@ -18,6 +18,7 @@ FOREIGN = {
     "--duration": "kubectl create token",
     "--ignore-not-found": "kubectl delete",
     "--no-hooks": "helm uninstall",
+    "--take-ownership": "helm upgrade",
     "--all-namespaces": "helm list",
     "--reset-then-reuse-values": "helm upgrade",
     "--reuse-values": "helm upgrade",

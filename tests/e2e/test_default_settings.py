@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 import yaml
+from charts.files import FOLDER
+from tests.support.helm_program import HELM
 
 NAMES = ("sharing-profiles", "mig-layouts")
 LAYOUT = "version: v1\nmig-configs:\n  ours:\n  - {devices: all, mig-enabled: false}\n"
@@ -69,3 +71,21 @@ def test_a_new_controller_keeps_it_too_and_the_node_follows_the_edit(cluster: An
     cluster.kubectl("label", "node", "node-1", "--overwrite", *labels)
     assert cluster.eventually(lambda: offered(cluster) == {"nvidia.com/gpu.shared": "24"})
     assert {name: data(cluster, name) for name in NAMES} == before
+
+
+def test_helm_takes_an_installation_over_and_no_pod_restarts(cluster: Any) -> None:
+    def pods() -> list[str]:
+        return sorted(each["metadata"]["uid"] for each in cluster.get("pods", "-n", "tessera-system")["items"])
+
+    cluster.tessera("install")
+    cluster.kubectl("rollout", "status", "-n", "tessera-system", "daemonset/tessera-agent", "--timeout=180s")
+    before, profiles = pods(), data(cluster, "sharing-profiles")
+    release = ("tessera", str(FOLDER), "--namespace", "kube-system")
+    refused = cluster.run(HELM, "upgrade", "-i", *release)
+    assert "invalid ownership metadata" in refused.stderr
+    done = cluster.run(HELM, "upgrade", "-i", *release, "--take-ownership")
+    assert done.returncode == 0, done.stderr
+    assert (pods(), data(cluster, "sharing-profiles")) == (before, profiles)
+    done = cluster.run(HELM, "uninstall", "tessera", "--namespace", "kube-system")
+    assert done.returncode == 0, done.stderr
+    assert cluster.run("kubectl", "get", "namespace", "tessera-system").returncode != 0
