@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     metavar="NAME",
     help="Namespace of the trial pod, which the API server reviews and does not store.",
 )
-@click.option("--all", "shows_all", is_flag=True, help="Show also what is as it should be.")
+@click.option("--all", "shows_all", is_flag=True, help="Show also the checks that pass.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Output format.")
 @click.option(
     "--bundle",

@@ -38,7 +38,7 @@ _OPERATOR = "tessera-operator"
     default=300,
     show_default=True,
     metavar="SECONDS",
-    help="Wait so long for the agents to leave their nodes.",
+    help="Longest wait for the agents to leave their nodes.",
 )
 @click.option(
     "--force", is_flag=True, help="Go on without agents that have not left in time; clients of MPS daemons end then."

@@ -149,7 +149,7 @@ def _why_late(answer: RemovalAnswer | None) -> str:
 def _why_unreachable(node: Node, *, runs: bool) -> str:
     reason = "its agent does not run" if is_ready(node) or not runs else "it is not ready"
     return (
-        f"{reason}, so its agent could not clean it; on the node, remove {FILES}, and slices by nvidia-smi mig -dci and"
+        f"{reason}, so nobody cleaned it; on the node, remove {FILES}, and slices by nvidia-smi mig -dci and"
         " nvidia-smi mig -dgi; a reboot removes the slices as well"
     )
 
