@@ -7,6 +7,7 @@ in one place, :mod:`tessera.cli.base.console`.
 """
 
 import html as _html
+import math
 import unicodedata
 from collections.abc import Sequence
 
@@ -61,6 +62,12 @@ def age(seconds: float) -> str:
         if whole >= 2 * size:
             return f"{whole // size}{unit}"
     return f"{whole}s"
+
+
+def percent(share: float, digits: int = 0) -> str:
+    """A share of 1 in percent: ``63%`` for 5/8. Halves are rounded up, as on the page; Python rounds them to even."""
+    scale = 10.0**digits
+    return f"{math.floor(share * 100 * scale + 0.5) / scale:.{digits}f}%"
 
 
 def count_noun(number: int, noun: str) -> str:

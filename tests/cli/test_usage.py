@@ -11,6 +11,10 @@ import pytest
 from tests.cli.objects import Objects, encoded, objects, serving
 
 from tessera.cli.main import main
+from tessera.cli.usage import table
+from tessera.usage.record import CardSeconds, LeaseSeconds, UsageKey
+from tessera.usage.report import Grouping, UsageTotals, make_report
+from tessera.usage.sources import record_lag
 
 SERVICE = {
     "metadata": {"name": "prometheus-server", "namespace": "monitoring"},
@@ -134,7 +138,32 @@ def test_a_user_without_the_right_is_told_the_role(server: Server, capsys: pytes
     server[0].refused = frozenset({"configmaps"})
     assert main(["usage", *server[1]]) == 1
     shown = capsys.readouterr().err
-    assert "ConfigMap usage-records in tessera-system: bind the ClusterRole tessera-usage-reader" in shown
+    assert (
+        "ConfigMap usage-records in tessera-system, you need the ClusterRole tessera-usage-reader in tessera-system:"
+        " kubectl create rolebinding gpu-readers"
+        " --clusterrole=tessera-usage-reader --user=NAME -n tessera-system"
+    ) in shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (30, ""),
+        (240, "4m before the end of the window; the controller writes it every five minutes\n"),
+        (7200, "doctor"),
+    ],
+)
+def test_a_record_that_ends_before_the_window_says_until_when_it_reaches(seconds: float, shown: str) -> None:
+    (note,) = record_lag(1_700_000_000, 1_700_000_000 + seconds) or ("",)
+    assert note.endswith(shown.rstrip())
+    assert not shown or "reaches until 2023-11-14T22:13:20Z" in note
+
+
+def test_hours_below_one_have_four_digits() -> None:
+    rows = {UsageKey("a", "", "", "M"): LeaseSeconds(held=9.0), UsageKey("b", "", "", "M"): LeaseSeconds(held=34.0)}
+    totals = UsageTotals(source="s", begin=0, end=60, cards={"M": CardSeconds(60.0)}, rows=rows)
+    lines = list(table(totals, make_report(totals, Grouping.NAMESPACE), None))
+    assert lines[3].split() == ["a", "0.0025", "0.0000", "0.0000", "0.0025", "20.9%"]
 
 
 @pytest.mark.parametrize(

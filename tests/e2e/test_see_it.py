@@ -76,7 +76,10 @@ def test_top_shows_the_pods_of_slices_and_of_whole_cards(used: RunningLab) -> No
 
 
 def test_idle_lists_leases_whose_use_is_not_known_only_if_asked(used: RunningLab) -> None:
-    assert "No pod holds a card that it does not use" in used.tessera("idle")
+    shown = used.tessera("idle")
+    assert "No lease is known to be unused: 0 of 2 leases on 3 cards are in use." in shown
+    assert "2 leases cannot be judged" in shown
+    assert "tessera idle --unknown lists them" in shown
     assert "default/whole" in used.tessera("idle", "--unknown")
 
 
@@ -116,7 +119,10 @@ def test_a_user_without_rights_is_told_which_role_to_bind(used: RunningLab) -> N
     refused = used.tessera("top", "--kubeconfig", str(used.folder / "jane"), fails=True)
     assert "ClusterRole tessera-usage-reader" in refused
     refused = used.tessera("usage", "--kubeconfig", str(used.folder / "jane"), fails=True)
-    assert "ConfigMap usage-records in tessera-system: bind the ClusterRole tessera-usage-reader" in refused
+    assert "gpu-readers --clusterrole=tessera-usage-reader --serviceaccount=default:jane -n tessera-system" in refused
+    refused = used.tessera("why", "node/node-1", "--kubeconfig", str(used.folder / "jane"), fails=True)
+    assert "kubectl create clusterrolebinding gpu-cluster-viewers --clusterrole=tessera-cluster-view" in refused
+    assert "--serviceaccount=default:jane" in refused
     binding = ("create", "rolebinding", "jane", "--clusterrole=tessera-usage-reader", "--serviceaccount=default:jane")
     used.kubectl(*binding, "-n", "tessera-system")
     assert "total" in used.tessera("usage", "--kubeconfig", str(used.folder / "jane"))
@@ -215,7 +221,15 @@ def test_map_shows_whole_cards_beside_slices(used: RunningLab) -> None:
         ("node-2", 1, {"gpu": 0})
     ]
     assert "node-1" in used.tessera("map", "--free", "3g.20gb")
-    assert used.tessera("map", "--free", "7g.80gb") == "No card fits: see tessera map for all.\n"
+    refused = used.tessera("map", "--free", "7g.80gb", fails=True)
+    assert "no card of this cluster can have '7g.80gb'; known are 1g.10gb" in refused
+    for fact in ("7g.40gb", ", gpu or share"):
+        assert fact in refused
+    nothing = used.tessera("map", "-n", "nope", "--model", "v100")
+    assert nothing == (
+        "No card is shown: none is of a model with 'v100' in its name and is held by a pod of namespace nope."
+        " tessera map shows all cards.\n"
+    )
 
 
 def test_map_follows_the_cluster_on_a_terminal(used: RunningLab) -> None:

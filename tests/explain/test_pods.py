@@ -406,6 +406,12 @@ def test_pods_of_one_reason_are_told_together() -> None:
     assert [(each.case, each.pods) for each in found.answers] == [("no-such-profile", ("w1", "w2"))]
 
 
+def test_a_rollout_has_more_pods_than_there_should_be() -> None:
+    old = [owned(name, profile="", gates=(), status={"phase": "Running"}) for name in ("w1", "w2")]
+    found = explain_workload(view(*old, owned("w3", profile="3g.20g")), workload(2))
+    assert found.summary == "it should have 2 pods and has 3 now during its rollout: 2 run, 1 does not run"
+
+
 def test_new_pods_that_a_quota_refuses_while_old_ones_without_gpus_run() -> None:
     message = 'pods "web-x" is forbidden: exceeded quota: gpu, requested: requests.nvidia.com/mig-3g.20gb=1'
     failure = Condition(type="ReplicaFailure", status="True", reason="FailedCreate", message=message)

@@ -32,7 +32,12 @@ _WIDTH = 100
 @click.command()
 @click.argument("node", required=False)
 @click.option(
-    "--explain", "term", metavar="TERM", help="Explain an XID by its number, or another error by its name, and end."
+    "--explain",
+    "term",
+    metavar="TERM",
+    is_flag=False,
+    flag_value="",
+    help="Explain an XID by its number, or another error by its name, and end.",
 )
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Output format.")
 @cluster_options
@@ -57,6 +62,11 @@ def command(*, node: str | None, term: str | None, output: str, kubeconfig: Path
       tessera health --explain hw_thermal
       tessera health -o json | jq -r '.cards[] | select(.allocated | not) | .uuid'
     """
+    if term == "":
+        raise click.UsageError(
+            "--explain needs a term: the number of an XID, as in tessera health --explain 79, or the name of an error,"
+            " as in tessera health --explain hw_thermal"
+        )
     if term is not None:
         _explain(term, output)
         return 0

@@ -9,6 +9,7 @@ import click
 
 from tessera.cli.base.connection import cluster_options, connect, own_namespace, report_errors
 from tessera.cli.base.console import say, say_json
+from tessera.text import count_noun
 
 if TYPE_CHECKING:
     from tessera.observe.reading import Usage
@@ -38,7 +39,8 @@ def command(
     Each agent judges what containers do with their devices. STATE is never_used (no process since the start), idle (no
     process for 30 minutes), or resident (a process holds memory and computes nothing; an inference server may do so
     on purpose). GPU-HOURS is the time in these states since the agent started, weighed by the part of the card: half a
-    card for two hours is 1.0. The command reports only; it stops nothing.
+    card for two hours is 1.0. It begins once the state is known: of a card that was never used, ten minutes after the
+    start. The command reports only; it stops nothing.
 
     \b
     Examples:
@@ -49,11 +51,11 @@ def command(
     from tessera.cli.base.usage import warn_of_failures
 
     usage = asyncio.run(_read(nodes, own_namespace(namespace, kubeconfig, context), kubeconfig, context))
-    rows = idle_rows(usage.leases, namespace=namespace, unknown=unknown)
     if output == "json":
+        rows = idle_rows(usage.leases, namespace=namespace, unknown=unknown)
         say_json({"simulated": usage.simulated, "leases": [_document(row) for row in rows]})
     else:
-        say(*_lines(usage, rows))
+        say(*idle_lines(usage, namespace=namespace, unknown=unknown))
     warn_of_failures(usage)
 
 
@@ -75,13 +77,18 @@ def idle_rows(rows: Sequence["LeaseRow"], *, namespace: str | None, unknown: boo
     return sorted(chosen, key=lambda row: (-row.lease.wasted, -row.lease.held, row.key))
 
 
-def _lines(usage: "Usage", rows: Sequence["LeaseRow"]) -> Iterator[str]:
+def idle_lines(usage: "Usage", *, namespace: str | None, unknown: bool) -> Iterator[str]:
+    """The table of :func:`idle_rows`, or a sentence instead, and how many leases cannot be judged."""
     from tessera.cli.base.table import table_lines
     from tessera.cli.base.usage import device_of, gpu_hours, held_for, simulated_note
 
     yield from simulated_note(usage)
+    rows = idle_rows(usage.leases, namespace=namespace, unknown=unknown)
+    judged = [row for row in usage.leases if namespace is None or row.lease.namespace == namespace]
+    unjudged = [row for row in judged if row.lease.state == "unknown"]
     if not rows:
-        yield f"No pod holds a card that it does not use: {len(usage.leases)} leases on {len(usage.cards)} cards."
+        yield _none_line(len(judged), len(unjudged), len(usage.cards), namespace)
+        yield from _unknown_lines(unjudged)
         return
     cells = [
         (
@@ -97,8 +104,38 @@ def _lines(usage: "Usage", rows: Sequence["LeaseRow"]) -> Iterator[str]:
         for row in rows
     ]
     yield from table_lines(_HEADER, cells, numbers=frozenset({0, 2}))
+    if not unknown:
+        yield from _unknown_lines(unjudged)
     if not usage.owners_known:
         yield "Owners are not shown: this needs the right to list pods of all namespaces."
+
+
+def _none_line(judged: int, unjudged: int, cards: int, namespace: str | None) -> str:
+    """The line instead of a table; it says no more than the states do."""
+    where = "" if namespace is None else f" of namespace {namespace}"
+    if not judged:
+        return f"No pod{where} holds a card: 0 leases on {count_noun(cards, 'card')}."
+    if not unjudged:
+        return f"Every pod{where} uses what it holds: {count_noun(judged, 'lease')} on {count_noun(cards, 'card')}."
+    used = judged - unjudged
+    return (
+        f"No lease{where} is known to be unused: {used} of {count_noun(judged, 'lease')} on {count_noun(cards, 'card')}"
+        f" {'is' if used == 1 else 'are'} in use."
+    )
+
+
+def _unknown_lines(rows: Sequence["LeaseRow"]) -> Iterator[str]:
+    """How many leases have no state, and why; nothing if all have one."""
+    if not rows:
+        return
+    unmeasured = sum("cannot be measured" in row.lease.evidence for row in rows)
+    young = len(rows) - unmeasured
+    reasons = [f"the activity of {unmeasured} cannot be measured"] * bool(unmeasured)
+    reasons += [f"{young} {'was' if young == 1 else 'were'} not watched for long enough"] * bool(young)
+    yield (
+        f"{count_noun(len(rows), 'lease')} cannot be judged ({', '.join(reasons)}): tessera idle --unknown lists"
+        f" {'it' if len(rows) == 1 else 'them'}."
+    )
 
 
 def _document(row: "LeaseRow") -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import random
 import shutil
 import sys
@@ -15,8 +16,9 @@ import msgspec
 from tessera.cli.base.connection import CommandError, cluster_options, connect, own_namespace, report_errors
 from tessera.cli.base.console import say, say_coloured, say_json, shows_colours, write_frame
 from tessera.cli.base.tenant_view import HIDDEN, HIDDEN_NAMES
-from tessera.cli.base.tiles import WIDTH, draw, draw_summary
-from tessera.explain.fleet_map import CardFilter, select, summarize
+from tessera.cli.base.tiles import ESCAPE, WIDTH, draw, draw_summary
+from tessera.explain.fleet_map import CardFilter, known_room, select, summarize
+from tessera.text import list_alternatives, one_line
 
 if TYPE_CHECKING:
     from tessera.dashboard.view.cluster_map import ClusterMap
@@ -87,7 +89,7 @@ def command(
         asyncio.run(_watch(nodes, home, chosen, kubeconfig, context, colour=paints, summary=summary))
         return
     found = asyncio.run(_read(nodes, home, kubeconfig, context))
-    shown = _choose(found, nodes, chosen)
+    shown = choose(found, nodes, chosen)
     if output == "json":
         say_json(
             {
@@ -115,7 +117,7 @@ def picture(found: "ClusterMap", chosen: CardFilter, *, colour: bool, summary: b
     """The lines of the picture, or a sentence if there is nothing to show."""
     if not found.nodes and not found.pending:
         if chosen != CardFilter():
-            return ["No card fits: see tessera map for all."]
+            return [f"No card is shown: {_nothing(chosen)}. tessera map shows all cards."]
         return [
             "No node has cards that Tessera manages.",
             "Add a node: kubectl label node NODE nvidia.com/mig.config=dynamic",
@@ -129,16 +131,33 @@ def picture(found: "ClusterMap", chosen: CardFilter, *, colour: bool, summary: b
     return [*lines, *(["", "simulated cards"] if found.simulated else [])]
 
 
-def _choose(found: "ClusterMap", nodes: Sequence[str], chosen: CardFilter) -> "ClusterMap":
+def _nothing(chosen: CardFilter) -> str:
+    """Why no card is shown, as the part of a sentence."""
+    parts = [
+        f"has room for {chosen.free}" if chosen.free else "",
+        f"is of a model with {chosen.model!r} in its name" if chosen.model else "",
+        f"is held by a pod of namespace {chosen.namespace}" if chosen.namespace else "",
+        f"is held by a pod with {chosen.held_by!r} in its NAMESPACE/NAME" if chosen.held_by else "",
+    ]
+    return f"none {' and '.join(filter(None, parts))}"
+
+
+def choose(found: "ClusterMap", nodes: Sequence[str], chosen: CardFilter) -> "ClusterMap":
     """The part to show.
 
     Raises:
-        ClickException: a named node has no cards.
+        ClickException: a named node has no cards, or no card of the cluster can have the profile.
     """
     missing = set(nodes) - {each.node for each in found.nodes} - {each.node for each in found.pending}
     if missing:
         names = ", ".join(each.node for each in found.nodes) or "none"
         raise click.ClickException(f"node {min(missing)!r} has no cards for pods; nodes with such cards: {names}")
+    known = known_room(found.nodes)
+    if chosen.free and chosen.free not in known and any(each.cards for each in found.nodes):
+        raise click.BadParameter(
+            f"no card of this cluster can have {one_line(chosen.free)!r}; known are {list_alternatives(known)}",
+            param_hint="--free",
+        )
     named = [each for each in found.nodes if not nodes or each.node in nodes]
     pending = [each for each in found.pending if not nodes or each.node in nodes]
     return msgspec.structs.replace(
@@ -177,6 +196,16 @@ def _not_installed() -> CommandError:
     )
 
 
+def fit_frame(lines: Sequence[str], width: int, height: int) -> list[str]:
+    """The first lines that a screen holds, wrapped ones included; the last says how many more there are."""
+    rows = [max(1, -(-len(ESCAPE.sub("", line)) // max(1, width))) for line in lines]
+    if sum(rows) <= height:
+        return list(lines)
+    ends = list(itertools.accumulate(rows))
+    count = sum(end < height for end in ends)
+    return [*lines[:count], f"... {len(lines) - count} more lines: filter, or name nodes"[:width]]
+
+
 async def _watch(
     nodes: Sequence[str],
     home: str,
@@ -191,11 +220,10 @@ async def _watch(
         write_frame([], begin=True)
         try:
             async for whole in _maps(client, nodes, home):
-                found = _choose(whole, nodes, chosen)
+                found = choose(whole, nodes, chosen)
                 width, height = shutil.get_terminal_size((WIDTH, 24))
                 lines = picture(found, chosen, colour=colour, summary=summary, width=max(_LEAST_WIDTH, width))
-                more = f"... {len(lines) - height + 1} more lines: filter, or name nodes"
-                write_frame(lines if len(lines) <= height else [*lines[: height - 1], more], colours=True)
+                write_frame(fit_frame(lines, width, height), colours=True)
         finally:
             write_frame([], end=True)
 

@@ -14,6 +14,7 @@ from tessera.cli.base.connection import CommandError, cluster_options, connect, 
 from tessera.cli.base.console import say, say_json
 from tessera.cli.base.inputs import DAYS, read_text
 from tessera.clock import SystemClock, rfc3339
+from tessera.text import percent
 
 if TYPE_CHECKING:
     from tessera.kube.client.client import Client
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 #: The key of pods' users, and of the label, unless the options name others; the controller has the same defaults.
 _USER, _LABEL = "tessera.dev/user", "app.kubernetes.io/part-of"
-#: The role for this command.
-_ROLE = "bind the ClusterRole tessera-usage-reader in the namespace tessera-system"
 
 
 @click.command()
@@ -121,7 +120,7 @@ async def _read(
         except Forbidden as error:
             raise CommandError(
                 " ".join(str(error).split()),
-                f"This command needs the right to get the ConfigMap usage-records in tessera-system: {_ROLE}",
+                f"To get the ConfigMap usage-records in tessera-system, you need {await chooser.binding()}",
             ) from error
 
 
@@ -138,6 +137,8 @@ class _SourceChooser:
         self._source = source
         self._url = url
         self._keys = keys
+        #: The user's client; ``None`` for an address, and before the choice.
+        self._client: Client | None = None
 
     async def choose(
         self, stack: AsyncExitStack, end: float, kubeconfig: Path | None, context: str | None
@@ -148,6 +149,12 @@ class _SourceChooser:
         return await self._of_cluster(
             await stack.enter_async_context(connect("tessera-usage", kubeconfig, context)), end
         )
+
+    async def binding(self) -> str:
+        """The role that lets this user read the record, and the command that binds it."""
+        from tessera.cli.base.tenant_view import READ_PAGES, describe_role
+
+        return await describe_role(self._client, READ_PAGES)
 
     async def _of_address(self, stack: AsyncExitStack, url: str) -> "UsageSource":
         from tessera.usage.prometheus import PrometheusSource
@@ -165,6 +172,7 @@ class _SourceChooser:
         from tessera.usage.prometheus_access import find_service, query_service
         from tessera.usage.sources import RecordSource
 
+        self._client = client
         record = RecordSource(client)
         if self._source == "record":
             return record
@@ -195,25 +203,31 @@ def table(totals: "UsageTotals", report: "UsageReport", prices: "PriceList | Non
     yield f"{rfc3339(totals.begin)} to {rfc3339(totals.end)}, from {totals.source}"
     if totals.simulated:
         yield "simulated cards"
+    digits = _digits(report.total.allocated)
     if not report.rows:
         yield "No pod held a card in this window."
     else:
         title = totals.label if report.grouping.value == "label" and totals.label else report.grouping.value.upper()
         header = (title, "GPU-HOURS", "ACTIVE", "IDLE", "UNKNOWN", "PART", *(["COST"] if prices else []))
-        cells = [_cells(row, prices) for row in (*report.rows, report.total)]
+        cells = [_cells(row, prices, digits) for row in (*report.rows, report.total)]
         yield from table_lines(header, cells, numbers=frozenset(range(1, len(header))))
     if report.cards is not None:
         yield ""
-        yield from _card_lines(report.cards)
+        yield from _card_lines(report.cards, digits)
 
 
-def _cells(row: "UsageRow", prices: "PriceList | None") -> Sequence[str]:
-    hours = [f"{value:.2f}" for value in (row.allocated, row.active, row.idle, row.unknown)]
-    cost = [] if prices is None else [f"{row.cost or 0.0:.2f} {prices.currency}".rstrip()]
-    return (row.name, *hours, f"{row.part:.1%}", *cost)
+def _digits(total: float) -> int:
+    """Digits after the point: two, or four if all rows together are less than 1, so that small ones show."""
+    return 4 if 0 < total < 1 else 2
 
 
-def _card_lines(cards: "CardHours") -> Iterator[str]:
+def _cells(row: "UsageRow", prices: "PriceList | None", digits: int) -> Sequence[str]:
+    hours = [f"{value:.{digits}f}" for value in (row.allocated, row.active, row.idle, row.unknown)]
+    cost = [] if prices is None else [f"{row.cost or 0.0:.{digits}f} {prices.currency}".rstrip()]
+    return (row.name, *hours, percent(row.part, 1), *cost)
+
+
+def _card_lines(cards: "CardHours", digits: int) -> Iterator[str]:
     parts = {
         "allocated": cards.allocated,
         "free": cards.free,
@@ -221,10 +235,10 @@ def _card_lines(cards: "CardHours") -> Iterator[str]:
         "unknown": cards.unknown,
     }
     whole = cards.capacity
-    yield f"capacity     {whole:>12.2f} GPU-hours"
+    yield f"capacity     {whole:>12.{digits}f} GPU-hours"
     for name, value in parts.items():
         part = max(0.0, value) / whole if whole else 0.0
-        yield f"{name:<12} {max(0.0, value):>12.2f}   {part:>6.1%}"
+        yield f"{name:<12} {max(0.0, value):>12.{digits}f}   {percent(part, 1):>6}"
 
 
 def _csv_lines(report: "UsageReport", prices: "PriceList | None") -> Sequence[str]:

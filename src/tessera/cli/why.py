@@ -12,6 +12,7 @@ from tessera.cli.base.console import say, say_json
 if TYPE_CHECKING:
     from tessera.explain.explanation import ExplanationReport
     from tessera.kube.client.client import Client
+    from tessera.kube.client.errors import Forbidden
 
 
 @click.command()
@@ -52,7 +53,7 @@ async def _report(
 ) -> "ExplanationReport":
     from tessera.clock import SystemClock
     from tessera.explain.query import explain, parse_query
-    from tessera.kube.client.errors import NotFound
+    from tessera.kube.client.errors import Forbidden, NotFound
 
     wanted, clock = parse_query(what), SystemClock()
     if namespace is None:
@@ -66,6 +67,21 @@ async def _report(
             return await explain(client, clock, wanted, namespace)
         except NotFound as error:
             raise CommandError(str(error), *getattr(error, "__notes__", ())) from error
+        except Forbidden as error:
+            if wanted.kind != "node":
+                raise
+            raise CommandError(*await _node_rights(client, error)) from error
+
+
+async def _node_rights(client: "Client", refused: "Forbidden") -> list[str]:
+    """The lines of an error: the refusal, and the role to bind; the API for tenants does not explain nodes."""
+    from tessera.cli.base.tenant_view import READ_CLUSTER, describe_role
+
+    return [
+        " ".join(str(refused).split()),
+        f"To explain a node, you need {await describe_role(client, READ_CLUSTER)}",
+        "For your own pods, tessera why POD needs less",
+    ]
 
 
 async def _explain_as_tenant(client: "Client", namespace: str, pod: str) -> "ExplanationReport | None":

@@ -125,7 +125,7 @@ def _merge(sliced: Sequence[MappedCard], page: NodeUsage | None) -> tuple[Mapped
 
 
 def _recorded(mapped: MappedCard, card: CardUsage) -> MappedCard:
-    possible = mapped.possible if card.health.state in _ALLOCATED else {}
+    possible = mapped.possible if card.health.state in _ALLOCATED else dict.fromkeys(mapped.possible, 0)
     return msgspec.structs.replace(mapped, index=card.index, health=_health(card), possible=possible)
 
 
@@ -272,6 +272,13 @@ def select(nodes: Iterable[NodeCards], chosen: CardFilter) -> list[NodeCards]:
         if cards:
             found.append(msgspec.structs.replace(node, cards=cards, resources=()))
     return found
+
+
+def known_room(nodes: Iterable[NodeCards]) -> list[str]:
+    """What :attr:`CardFilter.free` may name on these cards: their profiles, then ``gpu`` and ``share``."""
+    cards = [card for node in nodes for card in node.cards]
+    profiles = {name for card in cards for name in (*card.possible, *(tile.profile for tile in card.tiles)) if name}
+    return [*sorted(profiles - {WHOLE_CARD, SHARE}), WHOLE_CARD, SHARE]
 
 
 def summarize(nodes: Iterable[NodeCards]) -> list[ModelSummary]:

@@ -103,7 +103,11 @@ def _summary(
     parts += [f"{waits} {'does' if waits == 1 else 'do'} not run"] * bool(waits)
     parts += [f"{ended} finished"] * bool(ended) + [f"{missing} {verb}"] * bool(missing)
     parts += ["pods of its new template cannot be created"] * bool(uncreated is not None and not missing)
-    return f"it should have {count_noun(workload.desired, 'pod')}: {', '.join(parts) or 'none is left'}"
+    wanted = f"it should have {count_noun(workload.desired, 'pod')}"
+    if runs + waits > workload.desired:
+        rollout = " during its rollout" if workload.kind == "deployment" else ""
+        wanted += f" and has {runs + waits} now{rollout}"
+    return f"{wanted}: {', '.join(parts) or 'none is left'}"
 
 
 # Pods that the API server refused

@@ -18,7 +18,7 @@ import msgspec
 
 from tessera.errors import UserError
 from tessera.limits.usage import PROMETHEUS_ANSWER
-from tessera.text import one_line
+from tessera.text import one_line, percent
 from tessera.usage.record import UNKNOWN, CardSeconds, LeaseSeconds, UsageKey, short_name
 from tessera.usage.report import Grouping, UsageTotals
 
@@ -198,4 +198,4 @@ def _key(labels: Mapping[str, str], grouping: Grouping) -> UsageKey:
 def _notes(covered: float) -> tuple[str, ...]:
     if covered >= 0.995:
         return ()
-    return (f"Prometheus has samples for {covered:.1%} of the window; the rest is in no row",)
+    return (f"Prometheus has samples for {percent(covered, 1)} of the window; the rest is in no row",)

@@ -64,6 +64,12 @@ def test_a_card_without_any_process_is_never_used_after_a_grace() -> None:
     assert found[-1].wasted == pytest.approx(2 * GRACE - GRACE + 60)
 
 
+def test_evidence_has_full_minutes_as_the_time_held_has() -> None:
+    found = judge(every(35, 2630, 0.0))
+    assert found[-1].held == 2625
+    assert "43 min" in found[-1].evidence
+
+
 def test_one_busy_moment_in_the_window_makes_it_busy() -> None:
     looks = [*every(60, WINDOW, 0.0, OWN), (WINDOW + 60, 0.4, (OWN,)), *every(60, 2 * WINDOW, 0.0, OWN, begin=1920)]
     found = {each.held: each for each in judge(looks)}

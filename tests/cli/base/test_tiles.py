@@ -4,12 +4,14 @@ import msgspec
 import pytest
 
 from tessera.api.instaslice import Instaslice
+from tessera.api.nodes.health import CardHealth
 from tessera.api.nodes.usage import CardUsage, LeaseUsage, NodeUsage
 from tessera.cli.base.tiles import draw, draw_summary
 from tessera.explain.card_map import cards_of, pending_nodes
 from tessera.explain.fleet_map import ModelSummary, map_fleet, summarize
 from tessera.kube.resources import Node
 
+DEGRADED = CardHealth(state="degraded")
 GPU = "GPU-42db43a1-526e-626d-ff2d-456bf26d9df0"
 A100 = {
     "1g.5gb": {"placements": [{"start": s, "size": 1} for s in range(7)], "giProfileId": 0, "ciProfileId": 0},
@@ -137,6 +139,8 @@ def test_every_kind_of_card_fits_the_terminal(width: int) -> None:
         LeaseUsage(namespace="team", pod="c", uid="3", device="t", kind="time-slicing", share=0.5),
     )
     cards = (
+        CardUsage(uuid="v", index=4, model="NVIDIA A100", kind="mig", mig=True, slots=8, health=DEGRADED),
+        CardUsage(uuid="x", index=5, model="NVIDIA A100", kind="whole", health=CardHealth(state="needs_reboot")),
         CardUsage(uuid="w", model="NVIDIA RTX PRO 6000 Blackwell Server Edition", kind="whole"),
         CardUsage(uuid="s", index=1, model="Tesla T4", kind="mps", replicas=48),
         CardUsage(uuid="t", index=2, model="Tesla T4", kind="time-slicing", replicas=4),

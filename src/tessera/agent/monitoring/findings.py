@@ -18,6 +18,7 @@ from tessera.agent.monitoring.lease_states import LeaseKey
 from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, NodeSample, measure_lease
 from tessera.api.nodes.health import Finding
 from tessera.nvml.measurements import THROTTLE_REASONS, Quantity
+from tessera.text import percent
 
 #: Seconds over which a lease is judged.
 WINDOW = 600.0
@@ -298,6 +299,6 @@ def _judge(history: _History, now: float) -> list[Finding]:
         if measured < MEASURED * samples or showing < max(1.0, PERSISTENT * measured):
             continue
         means = [sum(numbers) / showing for numbers in zip(*(part[2] for part in parts), strict=True)]
-        text = f"{rule.text.format(*means)}, in {showing / measured:.0%} of the samples"
+        text = f"{rule.text.format(*means)}, in {percent(showing / measured)} of the samples"
         findings.append(Finding(kind=kind, text=text, advice=rule.advice, window=WINDOW))
     return findings

@@ -2,8 +2,8 @@
 
 States and rules, in this order:
 
-1. ``never_used``: no process has computed since the lease began, and it is older than :data:`GRACE`.
-2. ``idle``: no process has computed for :data:`WINDOW`, though one did before.
+1. ``never_used``: no process has held the device since the lease began, and it is older than :data:`GRACE`.
+2. ``idle``: no process has held the device for :data:`WINDOW`, though one did before.
 3. ``busy``: activity reached :data:`BUSY` at least once in the window. The highest value counts, not the mean: a
    server that answers a request a minute is in use.
 4. ``unknown``: activity cannot be measured (MIG on Ampere, processes that the kernel proves for no pod), or the lease
@@ -13,8 +13,9 @@ States and rules, in this order:
 
 A state is a report; nothing acts on it. The history begins with the agent's process.
 
-GPU-seconds are counted by state. A lease that has ended is remembered for :data:`MEMORY`, so that who reads the page
-less often than samples are taken still counts it to its end.
+GPU-seconds are counted by state, from the sample that shows it: the time before a state is known counts as unknown.
+A lease that has ended is remembered for :data:`MEMORY`, so that who reads the page less often than samples are taken
+still counts it to its end.
 """
 
 from collections import deque
@@ -29,6 +30,7 @@ from tessera.api.names import PodUid
 from tessera.api.nodes.health import Finding
 from tessera.limits.nodes import ENDED_LEASES
 from tessera.nvml.measurements import Quantity
+from tessera.text import percent
 
 #: Seconds after which a device without any process counts as never used.
 GRACE = 600.0
@@ -242,7 +244,7 @@ def _decide(use: _Use, history: _History, now: float) -> tuple[LeaseState, str]:
         return LeaseState.IDLE, f"no process for {_minutes(quiet)}"
     highest = history.highest
     if highest is not None and highest >= BUSY:
-        return LeaseState.BUSY, f"up to {highest:.0%} busy in the last {_minutes(min(held, WINDOW))}"
+        return LeaseState.BUSY, f"up to {percent(highest)} busy in the last {_minutes(min(held, WINDOW))}"
     if quiet > 0:
         return LeaseState.UNKNOWN, f"no process for {_minutes(quiet)}"
     if highest is None:
@@ -250,7 +252,7 @@ def _decide(use: _Use, history: _History, now: float) -> tuple[LeaseState, str]:
     if held < WINDOW:
         return LeaseState.UNKNOWN, f"held for {_minutes(held)}, not busy yet"
     gib = use.memory / 2**30
-    return LeaseState.RESIDENT, f"holds {gib:.1f} GiB, at most {highest:.1%} busy in {_minutes(WINDOW)}"
+    return LeaseState.RESIDENT, f"holds {gib:.1f} GiB, at most {percent(highest, 1)} busy in {_minutes(WINDOW)}"
 
 
 def _use(lease: Lease, device: DeviceSample) -> _Use:
@@ -270,4 +272,4 @@ def _use(lease: Lease, device: DeviceSample) -> _Use:
 
 
 def _minutes(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min"
+    return f"{int(seconds // 60)} min"  # full minutes, as the command line shows ages

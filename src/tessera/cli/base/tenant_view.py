@@ -89,6 +89,16 @@ async def missing_rights(
     return [*lines, *(f"To see all names, you need {each.format(subject=subject)}" for each in needed)]
 
 
+async def describe_role(client: "Client | None", needed: str) -> str:
+    """A role, and the command that binds it for this user; ``NAME`` stands for a user who is not known.
+
+    Args:
+        client: the user's client; None if there is none.
+        needed: :data:`READ_PAGES` or :data:`READ_CLUSTER`.
+    """
+    return needed.format(subject="--user=NAME" if client is None else await _subject(client))
+
+
 async def _subject(client: "Client") -> str:
     """The option of kubectl that names this user: ``--user=jane``."""
     from tessera.kube.client.errors import ApiError

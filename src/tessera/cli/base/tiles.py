@@ -5,13 +5,14 @@ columns, and narrower ones down to 60. A label that does not fit its tile is cut
 full. Names are escaped here, before they are measured and coloured.
 """
 
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tessera.explain.card_map import CardHolder, MappedCard, NodeCards, PendingNode, Tile
 from tessera.explain.fleet_map import FREE, HELD, ModelSummary
 from tessera.mig.geometry import Geometry, Placement
-from tessera.text import count_noun, list_names, one_line
+from tessera.text import count_noun, list_names, one_line, percent
 
 #: Columns of one memory slot, borders included. 8 slots x 9 columns and the card's number fit 80 columns.
 SLOT_COLUMNS = 9
@@ -35,6 +36,9 @@ KINDS: Mapping[str, str] = {
 #: ANSI background colours, readable with black text on dark and light terminals.
 PALETTE = ("48;5;114", "48;5;111", "48;5;180", "48;5;176", "48;5;80", "48;5;216", "48;5;149", "48;5;147")
 FOREIGN = "48;5;245"
+
+#: An escape sequence of a colour; it takes no columns.
+ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 #: The note beside a slice without a record, by its state.
 _UNRECORDED = {
@@ -74,7 +78,9 @@ def draw_summary(
     yield f"{count_noun(nodes, 'node')}, {count_noun(cards, 'card')}{wait}"
     for each in models:
         kinds = ", ".join(f"{count} {kind_name(kind)}" for kind, count in sorted(each.kinds.items()))
-        yield from _wrap(f"  {each.cards} x {one_line(each.model)}: {kinds}; {each.held / each.cards:.0%} held", width)
+        yield from _wrap(
+            f"  {each.cards} x {one_line(each.model)}: {kinds}; {percent(each.held / each.cards)} held", width
+        )
         room = ", ".join(f"{number} x {one_line(name)}" for name, number in each.possible.items())
         alone = " (each alone)" if len(each.possible) > 1 else ""
         yield from _wrap(f"      room for {room or 'nothing'}{alone}", width)
@@ -103,8 +109,13 @@ def _draw_node(node: NodeCards, *, colour: bool, width: int) -> Iterator[str]:
     letters = _letters(node)
     for card in node.cards:
         row = _row if card.slots else _bar
+        tiles = f" GPU {card.index:<2} {row(card, letters, width - 8, colour=colour)}"
         health = f" {one_line(card.health)}" if card.health else ""
-        yield f" GPU {card.index:<2} {row(card, letters, width - 8, colour=colour)}{health}"
+        if not health or len(ESCAPE.sub("", tiles)) + len(health) <= width:
+            yield tiles + health
+        else:  # it has a line of its own, so that the tiles of all cards stay below each other
+            yield tiles
+            yield f"       {health}"
     for resource in node.resources:
         pods = f": {list_names(resource.pods)}" if resource.pods else ""
         what = f"{resource.kind} of {one_line(resource.product)}" if resource.kind != "whole" else resource.product

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from tessera import text
 from tessera.cli.base.connection import CommandError
 from tessera.cli.base.console import say
 from tessera.cli.base.tenant_view import HIDDEN, HIDDEN_NAMES
@@ -92,8 +93,8 @@ def warn_of_failures(usage: "Usage") -> None:
 
 
 def percent(value: float | None) -> str:
-    """``43 %``."""
-    return NOT_MEASURED if value is None else f"{value:.0%}"
+    """``43%``."""
+    return NOT_MEASURED if value is None else text.percent(value)
 
 
 def gib(value: float | None) -> str:
