@@ -2,7 +2,8 @@
 
 Rules of Kubernetes (``pkg/registry/rbac``) that hold here: members of ``system:masters`` may grant everything; the verb
 ``escalate`` on a role lets its holder write any rules into it, and ``bind`` on a role lets its holder bind it; anybody
-else must hold each single right of the rules. A write that changes no rules, or nothing of a binding, is not checked.
+else must hold each single right of the rules, and all rights for an ``aggregationRule``. A write that changes no rules,
+or nothing of a binding, is not checked.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from tessera_lab.apiserver.authz.rbac import (
     BINDINGS,
     CLUSTER_BINDINGS,
     CLUSTER_ROLES,
+    EVERYTHING,
     GROUP,
     MASTERS,
     ROLES,
@@ -59,6 +61,7 @@ def check_grant(grant: Grant, authorizer: Authorizer, reader: ObjectReader) -> N
     if grant.resource in {ROLES, CLUSTER_ROLES}:
         if not _may(authorizer, grant, "escalate", grant.resource.resource, name):
             _confirm(grant, name, grant.obj.get("rules") or (), authorizer)
+            _confirm_aggregation(grant, name, authorizer)
         return
     reference = grant.obj.get("roleRef") or {}
     roles = CLUSTER_ROLES if reference.get("kind") == "ClusterRole" else ROLES
@@ -109,6 +112,16 @@ def _confirm(grant: Grant, name: str, rules: Sequence[Read], authorizer: Authori
         + "\n".join(dict.fromkeys(map(_text, missing)))
     )
     raise forbidden_error(GROUP, grant.resource.resource, name, text)
+
+
+def _confirm_aggregation(grant: Grant, name: str, authorizer: Authorizer) -> None:
+    """A role that is aggregated can gather any rules, so its writer must have all rights."""
+    if any(((role or {}).get("aggregationRule") or {}).get("clusterRoleSelectors") for role in (grant.obj, grant.old)):
+        resources, others = authorizer.rules(grant.user, grant.namespace)
+        held = [*resources, *others]
+        if not all(_holds(held, each) for rule in EVERYTHING for each in _single_rights(rule)):
+            text = "must have cluster-admin privileges to use the aggregationRule"
+            raise forbidden_error(GROUP, grant.resource.resource, name, text)
 
 
 def _single_rights(rule: Read) -> Iterator[Attributes]:

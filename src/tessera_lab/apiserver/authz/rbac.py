@@ -2,7 +2,7 @@
 
 Rules of Kubernetes' RBAC that hold here: a request that no rule allows is refused; no rule denies; a RoleBinding grants
 its rules in its namespace only, a ClusterRoleBinding everywhere; ``resourceNames`` never match a request without a
-name; ``system:masters`` may do everything. The server does not aggregate ClusterRoles: it uses their stored rules.
+name; ``system:masters`` may do everything. An aggregated ClusterRole has the rules that are stored in it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -135,54 +135,3 @@ EVERYTHING: Sequence[Rule] = (
     {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]},
     {"verbs": ["*"], "nonResourceURLs": ["*"]},
 )
-
-
-def bootstrap_roles() -> Sequence[Obj]:
-    """Returns the ClusterRoles and bindings of a new cluster: rights of every user, and ``cluster-admin``."""
-    reviews = {
-        "verbs": ["create"],
-        "apiGroups": ["authorization.k8s.io"],
-        "resources": ["selfsubjectaccessreviews", "selfsubjectrulesreviews"],
-    }
-    whoami = {"verbs": ["create"], "apiGroups": ["authentication.k8s.io"], "resources": ["selfsubjectreviews"]}
-    paths = [
-        "/api",
-        "/api/*",
-        "/apis",
-        "/apis/*",
-        "/healthz",
-        "/livez",
-        "/openapi",
-        "/openapi/*",
-        "/readyz",
-        "/version",
-    ]
-    public = ["/healthz", "/livez", "/readyz", "/version"]
-    roles: tuple[tuple[str, list[Rule], list[str]], ...] = (
-        ("cluster-admin", list(EVERYTHING), [MASTERS]),
-        ("system:basic-user", [reviews, whoami], [AUTHENTICATED]),
-        ("system:discovery", [{"verbs": ["get"], "nonResourceURLs": paths}], [AUTHENTICATED]),
-        (
-            "system:public-info-viewer",
-            [{"verbs": ["get"], "nonResourceURLs": public}],
-            [AUTHENTICATED, "system:unauthenticated"],
-        ),
-    )
-    return [created for name, rules, groups in roles for created in _build_role_and_binding(name, rules, groups)]
-
-
-def _build_role_and_binding(name: str, rules: Sequence[Rule], groups: Sequence[str]) -> tuple[Obj, Obj]:
-    meta = {"name": name, "labels": {"kubernetes.io/bootstrapping": "rbac-defaults"}}
-    subjects = [{"kind": "Group", "apiGroup": GROUP, "name": group} for group in groups]
-    reference = {"apiGroup": GROUP, "kind": "ClusterRole", "name": name}
-    version = f"{GROUP}/v1"
-    return (
-        {"apiVersion": version, "kind": "ClusterRole", "metadata": dict(meta), "rules": list(rules)},
-        {
-            "apiVersion": version,
-            "kind": "ClusterRoleBinding",
-            "metadata": dict(meta),
-            "roleRef": reference,
-            "subjects": subjects,
-        },
-    )

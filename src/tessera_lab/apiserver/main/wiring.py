@@ -8,10 +8,11 @@ from collections.abc import Iterable
 
 import msgspec
 
+from tessera_lab.apiserver.authz.bootstrap_roles import bootstrap_roles
 from tessera_lab.apiserver.authz.rbac import GROUP as RBAC_GROUP
-from tessera_lab.apiserver.authz.rbac import bootstrap_roles
 from tessera_lab.apiserver.interfaces import GroupResource, Obj
 from tessera_lab.apiserver.kinds.builtin_types import builtin_types
+from tessera_lab.apiserver.main.role_aggregation import keep_aggregated
 from tessera_lab.apiserver.request.server_state import ServerState
 from tessera_lab.apiserver.resource_types import MergeTopology, ResourceType
 from tessera_lab.apiserver.schemas.builtin_schema import builtin_schema
@@ -59,6 +60,7 @@ def create_initial_objects(core: ServerState) -> None:
     core.store.listen(GroupResource("", "namespaces"), new_namespace)
     for name in NAMESPACES:
         _store(core, "namespaces", _namespace(name))
+    keep_aggregated(core)
     for each in bootstrap_roles():
         plural = "clusterroles" if each["kind"] == "ClusterRole" else "clusterrolebindings"
         _store(core, plural, each, group=RBAC_GROUP)

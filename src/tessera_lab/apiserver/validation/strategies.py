@@ -18,6 +18,7 @@ from tessera_lab.apiserver.interfaces import GroupResource, Obj, StatusCause
 from tessera_lab.apiserver.kinds import defaults, network_rules
 from tessera_lab.apiserver.kinds import volume_rules as volumes
 from tessera_lab.apiserver.kinds.api_service_rules import default_api_service, validate_api_service
+from tessera_lab.apiserver.kinds.cluster_role_rules import validate_cluster_role
 from tessera_lab.apiserver.kinds.data_rules import (
     validate_config_map,
     validate_data_update,
@@ -173,6 +174,7 @@ _BY_KIND: Mapping[GroupResource, Strategy] = {
         default=network_rules.default_network_policy, validate=network_rules.validate_network_policy
     ),
     GroupResource("policy", "poddisruptionbudgets"): _CONDITIONAL,
+    GroupResource(_RBAC, "clusterroles"): Strategy(validate=validate_cluster_role),
     GroupResource(_RBAC, "rolebindings"): _BINDING,
     GroupResource(_RBAC, "clusterrolebindings"): _BINDING,
     GroupResource(_ADMISSION, "mutatingwebhookconfigurations"): _WEBHOOKS,

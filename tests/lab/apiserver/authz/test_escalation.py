@@ -6,7 +6,15 @@ from typing import Any
 import pytest
 
 from tessera_lab.apiserver.authz.escalation import Grant, check_grant
-from tessera_lab.apiserver.authz.rbac import BINDINGS, CLUSTER_BINDINGS, CLUSTER_ROLES, GROUP, ROLES, RbacAuthorizer
+from tessera_lab.apiserver.authz.rbac import (
+    BINDINGS,
+    CLUSTER_BINDINGS,
+    CLUSTER_ROLES,
+    EVERYTHING,
+    GROUP,
+    ROLES,
+    RbacAuthorizer,
+)
 from tessera_lab.apiserver.interfaces import GroupResource, UserInfo
 from tessera_lab.apiserver.status import StatusError
 
@@ -106,6 +114,15 @@ def test_a_binding_of_a_role_that_does_not_exist_is_not_found() -> None:
 def test_escalate_lets_its_holder_write_anything_into_one_role() -> None:
     assert refused(CLUSTER_ROLES, role(SECRETS), verb("escalate", "clusterroles", "r")) == ""
     assert refused(CLUSTER_ROLES, role(SECRETS), verb("escalate", "clusterroles", "other")) != ""
+
+
+def test_a_role_that_gathers_rules_needs_all_rights() -> None:
+    gathers = {**role(), "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"a": "b"}}]}}
+    text = "must have cluster-admin privileges to use the aggregationRule"
+    assert refused(CLUSTER_ROLES, gathers, {**PODS, "verbs": ["*"]}).endswith(text)
+    assert refused(CLUSTER_ROLES, role(), PODS, old=gathers).endswith(text)
+    assert refused(CLUSTER_ROLES, gathers, *EVERYTHING) == ""
+    assert refused(CLUSTER_ROLES, gathers, verb("escalate", "clusterroles", "r")) == ""
 
 
 def test_a_write_that_grants_nothing_new_is_not_checked() -> None:
