@@ -7,6 +7,7 @@ import pytest
 from tests.cli.base.test_tiles import GPU
 from tests.cli.base.test_tiles import node as sliced
 
+from tessera.api.instaslice import Instaslice
 from tessera.api.nodes.health import CardHealth
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, LeaseUsage, NodeUsage
@@ -143,3 +144,28 @@ def test_the_sums_by_model_weigh_slices_by_their_memory() -> None:
     assert (t4.model, t4.cards, t4.kinds, t4.held) == ("Tesla T4", 2, {"whole": 1, "time-slicing": 1}, 1.25)
     assert t4.possible == {"share": 3}
     assert (a100.held, a100.possible) == (0.5, {"1g.5gb": 1})
+
+
+def without_its_card(record: Instaslice) -> Instaslice:
+    """The record after the agent withheld its only card and listed two others of the node."""
+    (gpu,) = record.status.node_resources.node_gpus
+    others = tuple(
+        msgspec.structs.replace(gpu, gpu_uuid=uuid, index=index) for uuid, index in (("GPU-b", 1), ("GPU-c", 2))
+    )
+    resources = msgspec.structs.replace(record.status.node_resources, node_gpus=others)
+    return msgspec.structs.replace(record, status=msgspec.structs.replace(record.status, node_resources=resources))
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_a_lost_card_stays_on_the_map_with_its_pods(*, read: bool) -> None:
+    record = without_its_card(sliced(("vllm", "3g.20gb", 4, 4)))
+    lost = CardUsage(uuid=GPU, index=0, model=A100, mig=True, slots=8, health=CardHealth(state="lost"))
+    nodes = map_fleet([record], [page(lost)] if read else [])
+    found = only(nodes).cards
+    assert [(card.index, card.uuid, card.slots, card.used) for card in found if card.used] == [(0, GPU, 8, 4)]
+    assert sorted(card.index for card in found) == [0, 1, 2]
+    held = next(card for card in found if card.uuid == GPU)
+    assert (held.kind, held.possible, held.model, held.health) == (
+        ("slice", {}, A100, "lost") if read else ("slice", {}, "", "")
+    )
+    assert [card.uuid for card in only(select(nodes, CardFilter(held_by="vllm"))).cards] == [GPU]

@@ -8,6 +8,7 @@ import pytest
 from tests.explain.test_pods import OF_AGENTS
 
 from tessera.api.driver.node_status import DRIVER_ANNOTATION, DriverPhase, DriverStatus, DriverStrategy
+from tessera.api.nodes.health import BOOT_STEP
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.clock import rfc3339
 from tessera.driver.nodes.node_status import encode_status
@@ -423,3 +424,9 @@ def test_a_tenants_pod_with_the_agents_label_is_no_agent() -> None:
         Pod,
     )
     assert answer(node(IN_FORCE), pods=[forged]).case == "agent-down"
+
+
+def test_a_lost_card_gets_the_next_step_that_its_health_names() -> None:
+    text = "GPU 2 (GPU-c): XID 79; not allocated until the node is rebooted"
+    found = answer(node(("GpuHealthy", "False", "CardUnhealthy", text)))
+    assert found.help == (BOOT_STEP, "see who holds the card: tessera health n1")

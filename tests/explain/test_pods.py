@@ -22,6 +22,7 @@ from tessera.api.instaslice import (
     Slice,
 )
 from tessera.api.names import GATE, resource_of
+from tessera.api.nodes.health import BOOT_STEP
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.clock import rfc3339
 from tessera.explain.explanation import Explanation, ExplanationReport, report_lines
@@ -186,6 +187,55 @@ def test_a_running_pod_says_where_its_slice_is() -> None:
     found = answer(bound(status={"phase": "Running"}), instaslices=[cards(("a", "3g.20gb", 4, 4, "created"))])
     assert (found.case, found.verdict) == ("runs", "runs on node n1")
     assert found.facts == ("it has 3g.20gb on GPU 0, memory slots 4-7",)
+
+
+LOST = f"GPU 2 ({GPU}): XID 79, the card fell off the bus; not allocated until the node is rebooted"
+
+
+def with_fault(message: str) -> Node:
+    healthy = Condition(type="GpuHealthy", status="False", reason="CardUnhealthy", message=message)
+    found = node()
+    conditions = (*found.status.conditions, healthy)
+    return msgspec.structs.replace(found, status=msgspec.structs.replace(found.status, conditions=conditions))
+
+
+def other_card_listed(record: Instaslice) -> Instaslice:
+    (gpu,) = record.status.node_resources.node_gpus
+    other = msgspec.structs.replace(gpu, gpu_uuid="GPU-other", index=3)
+    resources = msgspec.structs.replace(record.status.node_resources, node_gpus=(other,))
+    return msgspec.structs.replace(record, status=msgspec.structs.replace(record.status, node_resources=resources))
+
+
+def test_a_running_pod_on_a_lost_card_says_so_with_the_cards_own_index() -> None:
+    found = answer(
+        bound(status={"phase": "Running"}),
+        nodes=[with_fault(f"{LOST}; GPU 3 (GPU-other): single-bit-ecc; still allocated")],
+        instaslices=[other_card_listed(cards(("a", "3g.20gb", 4, 4, "created")))],
+    )
+    assert (found.case, found.verdict) == ("runs", "runs on node n1, on a card that is not well")
+    assert found.facts == (
+        "it has 3g.20gb on GPU 2, memory slots 4-7",
+        "GPU 2 of the node: XID 79, the card fell off the bus; not allocated until the node is rebooted",
+    )
+    assert found.help == (BOOT_STEP, "see the card: tessera health n1")
+
+
+def test_a_pod_keeps_the_index_of_its_card_when_another_card_is_withheld() -> None:
+    record = cards(("a", "3g.20gb", 4, 4, "created"))
+    (gpu,) = record.status.node_resources.node_gpus
+    resources = msgspec.structs.replace(
+        record.status.node_resources, node_gpus=(msgspec.structs.replace(gpu, index=3),)
+    )
+    status = msgspec.structs.replace(record.status, node_resources=resources)
+    found = answer(bound(status={"phase": "Running"}), instaslices=[msgspec.structs.replace(record, status=status)])
+    assert found.facts == ("it has 3g.20gb on GPU 3, memory slots 4-7",)
+
+
+def test_a_running_pod_with_a_whole_card_names_the_lost_cards_of_its_node() -> None:
+    who = bound(profile="", limits={"nvidia.com/gpu": "1"}, status={"phase": "Running"})
+    found = answer(who, nodes=[with_fault(LOST)])
+    assert "GPU 2 of the node is not well: XID 79" in said(found)
+    assert found.help == ("find out whether it holds that card: tessera health n1",)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 Keys and states are those of the dynamic accelerator slicer, ``inference.redhat.com/v1alpha1`` (v0.0.2), so that users'
 scripts keep working. The extra keys are ours: ``slices`` for pods of several slices, ``foreign`` for positions that
-others occupy, ``migPlacement`` for a card whose model differs from the node's first one.
+others occupy, ``migPlacement`` for a card whose model differs from the node's first one, ``index`` for a card whose
+place in the list is not the driver's index.
 
 Writers:
 
@@ -147,12 +148,21 @@ Table = Annotated[dict[Name, ProfilePlacements], msgspec.Meta(max_length=int(CAR
 
 
 class NodeGpu(Wire, frozen=True, kw_only=True):
-    """One card of the node that on-demand slicing may cut."""
+    """One card of the node that on-demand slicing may cut.
+
+    Attributes:
+        gpu_uuid: the card.
+        gpu_name: the product's name.
+        gpu_memory: its memory, as text.
+        mig_placement: its table; ``None`` if it is the node's.
+        index: the driver's index; ``None`` if it is the card's place in the list.
+    """
 
     gpu_uuid: Name
     gpu_name: Name
     gpu_memory: Name
     mig_placement: Table | None = None
+    index: Annotated[int, msgspec.Meta(ge=0, le=int(NODE_CARDS) - 1)] | None = None
 
 
 class ForeignSlice(Wire, frozen=True, kw_only=True):
@@ -182,6 +192,10 @@ class NodeResources(Wire, frozen=True, kw_only=True):
     mig_placement: Table = msgspec.field(default_factory=dict)
     boot_id: Name = ""
     foreign: Annotated[tuple[ForeignSlice, ...], msgspec.Meta(max_length=int(NODE_SLICES))] = ()
+
+    def indexes(self) -> dict[str, int]:
+        """The driver's indexes of the listed cards, by UUID."""
+        return {gpu.gpu_uuid: place if gpu.index is None else gpu.index for place, gpu in enumerate(self.node_gpus)}
 
     def placements_of(self, gpu: NodeGpu) -> dict[str, ProfilePlacements]:
         """Returns the placements of a card: its own table, or the node's if it has none."""

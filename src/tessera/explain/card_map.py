@@ -5,6 +5,7 @@ find those that are labelled for slices on demand and have no cards yet. :mod:`t
 of other kinds.
 """
 
+import itertools
 from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
@@ -149,10 +150,17 @@ def cards_of(instaslices: Iterable[Instaslice]) -> list[NodeCards]:
 def _cards(instaslice: Instaslice) -> tuple[MappedCard, ...]:
     resources = instaslice.status.node_resources
     tiles = _tiles(instaslice)
-    return tuple(
-        _card(index, gpu, resources.placements_of(gpu), tiles.get(gpu.gpu_uuid, ()))
-        for index, gpu in enumerate(resources.node_gpus)
-    )
+    indexes = resources.indexes()
+    listed = [
+        _card(indexes[gpu.gpu_uuid], gpu, resources.placements_of(gpu), tiles.get(gpu.gpu_uuid, ()))
+        for gpu in resources.node_gpus
+    ]
+    withheld = sorted(tiles.keys() - indexes.keys())
+    free = (index for index in itertools.count() if index not in set(indexes.values()))
+    slots = {gpu: max(tile.start + tile.size for tile in tiles[gpu]) for gpu in withheld}
+    usual = max((card.slots for card in listed), default=0)
+    return (*listed, *(_withheld(index, gpu, max(usual, slots[gpu]), tiles[gpu])
+                       for index, gpu in zip(free, withheld, strict=False)))  # fmt: skip
 
 
 def _card(index: int, gpu: NodeGpu, placements: dict[str, ProfilePlacements], tiles: Sequence[Tile]) -> MappedCard:
@@ -166,6 +174,20 @@ def _card(index: int, gpu: NodeGpu, placements: dict[str, ProfilePlacements], ti
         used=sum(tile.size for tile in tiles),
         tiles=tuple(sorted(tiles, key=lambda tile: tile.start)),
         possible={profile: _count_fitting(each, tiles) for profile, each in sorted(placements.items())},
+    )
+
+
+def _withheld(index: int, gpu: str, slots: int, tiles: Sequence[Tile]) -> MappedCard:
+    """A card that the agent does not list, such as a lost one, with the slices on it; its page tells the rest."""
+    return MappedCard(
+        index=index,
+        uuid=gpu,
+        model="",
+        memory="",
+        slots=slots,
+        used=sum(tile.size for tile in tiles),
+        tiles=tuple(sorted(tiles, key=lambda tile: tile.start)),
+        possible={},
     )
 
 

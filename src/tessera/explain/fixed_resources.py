@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from tessera.agent.base.node_conditions import TYPES
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, OfferKind, decode_offers
+from tessera.explain.card_faults import read_card_faults
 from tessera.explain.explanation import Explanation
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.quantity import parse_quantity
@@ -69,7 +70,7 @@ def explain_fixed_request(view: ClusterView, pod: Pod, asked: Mapping[str, int])
     """
     wants = f"it requests {format_requests(asked)}"
     if pod.status.phase == "Running":
-        return Explanation(case="runs", verdict=f"runs on node {pod.spec.node_name}", facts=(wants,))
+        return _explain_running(view, pod, wants)
     if pod.spec.node_name:
         return _explain_starting(view, pod, wants)
     for resource, count in sorted(asked.items()):
@@ -88,6 +89,18 @@ def explain_fixed_request(view: ClusterView, pod: Pod, asked: Mapping[str, int])
             *([f"you may not list {', '.join(forbidden)}"] if forbidden else []),
         ),
         help=("check what else prevents it: selectors, taints, CPU, memory", _DESCRIBE.format(pod=_key(pod))),
+    )
+
+
+def _explain_running(view: ClusterView, pod: Pod, wants: str) -> Explanation:
+    """The API server does not know which cards a pod has, only that a card of its node has a fault."""
+    node = view.node(pod.spec.node_name)
+    faults = [each for each in read_card_faults(node) if each.withheld] if node is not None else []
+    return Explanation(
+        case="runs",
+        verdict=f"runs on node {pod.spec.node_name}",
+        facts=(wants, *(f"GPU {each.index} of the node is not well: {each.text}" for each in faults)),
+        help=(f"find out whether it holds that card: tessera health {pod.spec.node_name}",) if faults else (),
     )
 
 

@@ -126,7 +126,15 @@ def _merge(sliced: Sequence[MappedCard], page: NodeUsage | None) -> tuple[Mapped
 
 def _recorded(mapped: MappedCard, card: CardUsage) -> MappedCard:
     possible = mapped.possible if card.health.state in _ALLOCATED else dict.fromkeys(mapped.possible, 0)
-    return msgspec.structs.replace(mapped, index=card.index, health=_health(card), possible=possible)
+    return msgspec.structs.replace(
+        mapped,
+        index=card.index,
+        model=mapped.model or card.model,
+        memory=mapped.memory or _memory(card),
+        slots=mapped.slots if mapped.model else card.slots or mapped.slots,
+        health=_health(card),
+        possible=possible,
+    )
 
 
 def _health(card: CardUsage) -> str:

@@ -7,6 +7,7 @@ that stops containers in general (images, configuration).
 from collections.abc import Iterator
 
 from tessera.api.nodes.agent_pod import AGENT_LABEL
+from tessera.api.nodes.health import BOOT_STEP
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.allocation import Allocation
 from tessera.controller.slicing.messages import profiles_text
@@ -137,10 +138,20 @@ def explain_bound(
     if facts.terminating:
         return Explanation(case="leaving", verdict=f"is being deleted; it has {where}, on node {facts.node}")
     if pod.status.phase == "Running":
+        faults = [each for each in view.card_faults(promise.slices if promise is not None else ()) if each.withheld]
         return Explanation(
             case="runs",
-            verdict=f"runs on node {facts.node}",
-            facts=(f"it has {where}", *waiting_containers(pod), *_restarts(pod)),
+            verdict=f"runs on node {facts.node}{', on a card that is not well' if faults else ''}",
+            facts=(
+                f"it has {where}",
+                *(f"GPU {each.index} of the node: {each.text}" for each in faults),
+                *waiting_containers(pod),
+                *_restarts(pod),
+            ),
+            help=(
+                *([BOOT_STEP] if any(each.needs_boot for each in faults) else []),
+                *([f"see the card: tessera health {facts.node}"] if faults else []),
+            ),
         )
     return _explain_starting(view, pod, facts, promise, where)
 

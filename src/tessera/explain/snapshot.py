@@ -15,6 +15,7 @@ from tessera.api.names import NodeName
 from tessera.api.nodes.agent_pod import AGENT_DAEMON_SET, is_agent
 from tessera.clock import parse_rfc3339
 from tessera.controller.slicing.slicer import Slicer, slicer_from_objects
+from tessera.explain.card_faults import CardFaultText, read_card_faults
 from tessera.kube.resources import CoreEvent, Lease, Node, Pod, ResourceQuota
 from tessera.limits.messages import EVENT_SHOWN
 from tessera.limits.processes import LEASE_DURATION
@@ -74,11 +75,16 @@ class ClusterView:
         self.slicer: Slicer | None = None
         if not snapshot.forbidden & REQUIRED_KINDS:
             self.slicer = slicer_from_objects(snapshot.pods, snapshot.nodes, snapshot.instaslices)
-        self._indexes = {
-            gpu.gpu_uuid: index
-            for item in snapshot.instaslices
-            for index, gpu in enumerate(item.status.node_resources.node_gpus)
-        }
+        #: What the agents say of cards with faults, by UUID.
+        self._faults = {each.gpu: each for node in snapshot.nodes for each in read_card_faults(node)}
+        #: The driver's index by UUID; of a card that is not listed, from its fault.
+        self._indexes = {each.gpu: each.index for each in self._faults.values()}
+        for item in snapshot.instaslices:
+            self._indexes |= item.status.node_resources.indexes()
+
+    def card_faults(self, slices: Iterable[Slice]) -> list[CardFaultText]:
+        """The faults of the cards on which these slices lie."""
+        return [self._faults[gpu] for gpu in sorted({each.gpu_uuid for each in slices} & self._faults.keys())]
 
     def position(self, profile: str, gpu: str, start: int, size: int) -> str:
         """``3g.20gb on GPU 0, memory slots 4-7``."""

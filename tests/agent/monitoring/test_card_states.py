@@ -1,16 +1,19 @@
 """What a sample adds to a card's health: holders of a card to reset, and slow-downs by the hardware."""
 
 import msgspec
+import pytest
 from tests.agent.monitoring.test_lease_states import GPU, INFO, POD
 
 from tessera.agent.monitoring.card_states import CardStates
 from tessera.agent.monitoring.exposition import ExpositionOptions
-from tessera.agent.monitoring.lease_states import LeaseStates
-from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, NodeSample, ProcessUse, SilentGpu
+from tessera.agent.monitoring.lease_states import GRACE, LeaseStates
+from tessera.agent.monitoring.sample import CardOffer, DeviceSample, GpuSample, Lease, NodeSample, ProcessUse, SilentGpu
 from tessera.agent.monitoring.usage_report import report_usage
 from tessera.api.nodes.health import CardHealth, CardState, Holder
+from tessera.explain.fleet_map import map_fleet, pods_of
 from tessera.limits.nodes import CARD_HOLDERS
 from tessera.nvml.measurements import Measurements, Quantity
+from tessera.observe.usage_rows import card_rows
 
 LEASE = Lease(namespace="team", pod="a", uid=POD, container="main", device=GPU, kind="whole")
 HW_THERMAL = 0x40
@@ -104,3 +107,32 @@ def test_a_silent_card_is_reported_with_those_who_hold_it() -> None:
     read = msgspec.json.decode(msgspec.json.encode(page), type=type(page))
     assert [(card.uuid, card.values, card.health.state) for card in read.cards] == [(GPU, {}, "lost")]
     assert [(each.namespace, each.pod) for each in read.cards[0].health.holders] == [("team", "a")]
+
+
+@pytest.mark.parametrize(
+    ("device", "kind", "ratio", "share"),
+    [
+        (GPU, "whole", 1.0, 1.0),
+        (GPU, "time-slicing", 0.25, 0.25),
+        ("MIG-1", "mig", 1.0, 0.5),
+        ("MIG-1", "mps", 0.5, 0.25),
+    ],
+)
+def test_leases_of_a_lost_card_stay_on_the_page_and_count_as_no_waste(
+    device: str, kind: str, ratio: float, share: float
+) -> None:
+    held = msgspec.structs.replace(LEASE, device=device, kind=kind, ratio=ratio)
+    mig = DeviceSample(uuid="MIG-1", size=4, share=0.5, measured=Measurements({}))
+    card = DeviceSample(uuid=GPU, measured=Measurements({}))
+    states, taken = LeaseStates(), 2 * GRACE
+    states.handle(NodeSample(taken=0, gpus=(GpuSample(info=INFO, card=card, mig_devices=(mig,)),), leases=(held,)))
+    lost = NodeSample(taken=taken, silent=(SilentGpu(INFO, (held,), 8, (mig,)),), offers={GPU: CardOffer(kind, 4)})
+    judged = states.handle(lost)
+    page = report_usage(lost, ExpositionOptions(node="n"), unix_time=5.0, judged=judged, health={}, states=states)
+    (lease,) = page.leases
+    assert (lease.device, lease.kind, lease.share, lease.held) == (device, kind, share, taken)
+    assert (lease.state, lease.wasted, lease.memory, lease.busy) == ("unknown", 0.0, None, None)
+    assert (page.cards[0].kind, page.cards[0].replicas, page.ended) == (kind, 4, ())
+    assert (card_rows([page])[0].held, card_rows([page])[0].pods) == (share, 1)
+    after = [*map_fleet([], [page])[0].cards]
+    assert pods_of(after[0]) == ["team/a"]

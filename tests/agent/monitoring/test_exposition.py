@@ -9,7 +9,7 @@ from tests.agent.monitoring.conftest import Rows
 
 from tessera.agent.base.options import MetricNames
 from tessera.agent.monitoring.exposition import ExpositionOptions, XidHistory, render
-from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, NodeSample, ProcessUse
+from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, NodeSample, ProcessUse, SilentGpu
 from tessera.api.names import PodUid
 from tessera.nvml.interface import GpuInfo, GpuUuid
 from tessera.nvml.measurements import Absence, Measurements, Quantity
@@ -198,3 +198,22 @@ def test_each_family_is_written_once_with_help_and_type() -> None:
     helped = [line.split()[2] for line in page.splitlines() if line.startswith("# HELP")]
     assert helped == names
     assert all(family.documentation for family in text_string_to_metric_families(page))
+
+
+@pytest.mark.parametrize(
+    ("names", "last"),
+    [
+        (MetricNames.DCGM_48, "DCGM_FI_DEV_XID_ERRORS"),
+        (MetricNames.DCGM_49, "DCGM_FI_DEV_XID_ERROR"),
+        (MetricNames.BOTH, "DCGM_FI_DEV_XID_ERRORS"),
+    ],
+)
+def test_the_xids_of_a_card_that_does_not_answer_are_shown_without_measurements(
+    rows: Read, names: MetricNames, last: str
+) -> None:
+    page = text(NodeSample(taken=0.0, silent=(SilentGpu(INFO),)), names)
+    assert rows(page, "tessera_gpu_last_xid") == [({"gpu": GPU}, 79)]
+    assert rows(page, "tessera_gpu_xid_errors_total") == [({"gpu": GPU, "xid": each}, 2) for each in ("31", "79")]
+    assert [(labels["UUID"], value) for labels, value in rows(page, last)] == [(GPU, 79)]
+    assert [labels["xid"] for labels, _ in rows(page, "DCGM_EXP_XID_ERRORS_TOTAL")] == ["31", "79"]
+    assert rows(page, "tessera_gpu_info") == []

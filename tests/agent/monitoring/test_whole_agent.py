@@ -13,6 +13,7 @@ from tessera.agent.main.run import run_components
 from tessera.agent.main.wiring import Components
 from tessera.api.nodes.usage import NodeUsage
 from tessera.nvml.asynchronous.inline import InlineNvml
+from tessera.observe.usage_rows import card_rows
 from tessera.replay.service import Recorders
 
 Read = Callable[[bytes, str], Rows]
@@ -87,5 +88,40 @@ def test_a_lost_card_is_missing_and_the_others_stay(play: Callable[..., None], r
         assert sorted(states) == ["healthy", "lost"]
         page = msgspec.json.decode(exporter.usage_json(), type=NodeUsage)
         assert [(card.health.state, bool(card.values)) for card in page.cards] == [("lost", False), ("healthy", True)]
+
+    play(story, cards="2xA100-40GB")
+
+
+def test_pods_on_a_lost_card_stay_its_holders(play: Callable[..., None], rows: Read) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin(agent=False)
+        exporter = start(scene).exporter
+        await scene.joined()
+        await scene.pod("web", {"main": {"3g.20gb": 1}})
+        await scene.promise("web", ("3g.20gb", 0, 4))
+        await scene.reported("web", "created")
+        await scene.bind("web")
+        await scene.admit("web")
+        await scene.start("web", "main")
+        await scene.clock.sleep(2.0)
+        card = scene.machine.uuids()[0]
+        scene.machine.lose(card)
+        await scene.clock.sleep(15.0)
+        page = msgspec.json.decode(exporter.usage_json(), type=NodeUsage)
+        lost = page.cards[0]
+        assert (lost.health.state, [each.pod for each in lost.health.holders]) == ("lost", ["web"])
+        assert "nobody" not in lost.health.next
+        assert [(each.start, each.size, each.values) for each in lost.devices] == [(4, 4, {})]
+        (lease,) = page.leases
+        assert (lease.device, lease.share, lease.memory) == (lost.devices[0].uuid, 0.5, None)
+        assert (lease.state, lease.evidence) == ("unknown", "its card does not answer")
+        (row,) = card_rows([page])[:1]
+        assert (row.held, row.pods) == (0.5, 1)
+        assert ({"gpu": card}, 79) in rows(exporter.text, "tessera_gpu_last_xid")
+        await scene.finish("web")
+        await scene.clock.sleep(15.0)
+        page = msgspec.json.decode(exporter.usage_json(), type=NodeUsage)
+        assert page.cards[0].health.next.endswith("; nobody holds it")
+        assert [(each.pod, each.gpu, each.share) for each in page.ended] == [("web", card, 0.5)]
 
     play(story, cards="2xA100-40GB")

@@ -6,8 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from tessera.agent.inventory.gpu_inventory import read_gpu_inventory
 from tessera.agent.inventory.positions import SlicePosition
-from tessera.agent.inventory.sliceable_gpus import SliceableGpus
+from tessera.agent.inventory.sliceable_gpus import SliceableGpus, sliceable_gpus
 from tessera.agent.slices.events import (
     ExecutorReady,
     GpuRead,
@@ -17,12 +18,15 @@ from tessera.agent.slices.events import (
     PodDeleted,
     SliceJournal,
 )
-from tessera.agent.slices.instaslice_status import foreign_slices, instaslice_event, status_patch
+from tessera.agent.slices.instaslice_status import NodeDescription, foreign_slices, instaslice_event, status_patch
 from tessera.agent.slices.slice_table import SliceTable
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.instaslice import Instaslice, InstasliceStatus, NodeResources, ProfilePlacements
 from tessera.api.instaslice import Position as Place
 from tessera.api.names import PodUid
+from tessera.clock import SystemClock
+from tessera.nvml.asynchronous.inline import InlineNvml
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 ROW = ProfilePlacements(placements=(Place(start=0, size=1),), gi_profile_id=19, ci_profile_id=0)
 POD = PodUid("pod-1")
@@ -158,3 +162,13 @@ def test_a_slice_that_cannot_be_destroyed_is_foreign_once_nothing_records_it(rec
     for fact in (instaslice_event(msgspec.convert({"status": status}, Instaslice)), MADE, InitialSyncDone()):
         made.handle(fact)
     assert len(foreign_slices(SliceableGpus(), made.table)) == told
+
+
+async def test_cards_keep_the_drivers_index_when_another_card_is_withheld() -> None:
+    hardware = InlineNvml(SimulatedMachine("3xA100-40GB", seed="node-1", mig=True), SystemClock())
+    cards = sliceable_gpus(await read_gpu_inventory(hardware))
+    description, slices = NodeDescription(cards), SliceTable(SliceJournal())
+    assert [each.index for each in description.resources(slices, "b").node_gpus] == [None, None, None]
+    left = description.resources(slices, "b", {cards.gpus[0].uuid})
+    assert [each.index for each in left.node_gpus] == [1, 2]
+    assert left.indexes() == {cards.gpus[1].uuid: 1, cards.gpus[2].uuid: 2}

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from tessera.agent.health.faults import ROW_REMAPPING, Fault, Hysteresis
 from tessera.agent.inventory.device_health import Reaction
-from tessera.api.nodes.health import CardHealth, CardState, Evidence
+from tessera.api.nodes.health import BOOT_STEP, CardHealth, CardState, Evidence
 from tessera.limits.messages import CONDITION_MESSAGE
 from tessera.limits.nodes import CARD_EVIDENCE
 from tessera.text import count_noun, one_line
@@ -81,7 +81,7 @@ def _next_step(state: CardState, worst: Fault, hysteresis: Hysteresis) -> str:
         case CardState.NEEDS_RESET:
             return "Tessera resets the card once no pod holds any part of it and no process has it open"
         case CardState.NEEDS_REBOOT | CardState.LOST:
-            return "drain and reboot the node; if the error returns after that, the card or its slot is broken"
+            return BOOT_STEP
         case _:
             return _clean_probes(worst, hysteresis)
 

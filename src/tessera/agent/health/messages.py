@@ -7,6 +7,7 @@ from tessera.agent.base.node_objects import EventType
 from tessera.agent.health.faults import HealthChange, HealthStateMachine
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
 from tessera.api.nodes.card_faults import CardRule
+from tessera.api.nodes.health import UNTIL_BOOT
 from tessera.nvml.interface import GpuInfo
 
 #: The consequence of each reaction, for people.
@@ -14,7 +15,7 @@ _CONSEQUENCES: Mapping[Reaction, str] = {
     Reaction.DEGRADE: "still allocated",
     Reaction.DRAIN: "not allocated until its probes succeed for a while",
     Reaction.RESET: "not allocated until the card is reset",
-    Reaction.REBOOT: "not allocated until the node is rebooted",
+    Reaction.REBOOT: UNTIL_BOOT,
 }
 
 

@@ -9,6 +9,7 @@ Rules:
   carries none, and the families ``tessera_pod_*`` show the parts. So a sum over pods counts no card twice.
 - At most ``max_series`` rows carry labels of pods. Leases are kept in the order of namespace, pod and container; the
   rest is counted.
+- A card that does not answer has the rows of its health and of its XIDs, and no others.
 - A quantity without a value has no row; ``tessera_metric_unavailable`` counts the devices by reason.
 """
 
@@ -35,6 +36,7 @@ from tessera.agent.monitoring.families import (
 from tessera.agent.monitoring.lease_states import JudgedLease
 from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, NodeSample, measure_lease
 from tessera.api.nodes.health import CardHealth
+from tessera.nvml.interface import GpuInfo
 from tessera.nvml.measurements import THROTTLE_REASONS, Quantity
 
 Labels = Mapping[str, str]
@@ -121,6 +123,8 @@ def render(
         renderer.add_card(gpu, (xids or {}).get(gpu.info.uuid, XidHistory()))
         for device in gpu.mig_devices:
             renderer.add_mig_device(gpu, device)
+    for silent in sample.silent:
+        renderer.add_xids(silent.info, None, (xids or {}).get(silent.info.uuid, XidHistory()))
     for gpu_uuid, found in (health or {}).items():
         renderer.page.add(HEALTH_STATE, {"gpu": gpu_uuid, "state": found.state}, 1)
     renderer.add_leases(leases)
@@ -204,7 +208,7 @@ class _Renderer:
         """Adds the rows of a card as a whole."""
         info, values, names = gpu.info, gpu.card.measured.values, self._options.names
         holder = self._leases.holder(info.uuid)
-        dcgm = self._dcgm_rows(_dcgm_labels(gpu, holder))
+        dcgm = self._dcgm_rows(_dcgm_labels(info, holder))
         own = _label_text({"gpu": info.uuid, "index": str(info.index), **_pod_labels(holder)})
         for quantity, value in values.items():
             dcgm.add(dcgm_families(quantity, names), value)
@@ -212,11 +216,7 @@ class _Renderer:
                 self.page.add_text(GPU_FAMILIES[quantity], own, value)
         if info.uuid in self._sample.nvlink_rates:
             dcgm.add(of_dialect(NVLINK_48, NVLINK_49, names), self._sample.nvlink_rates[info.uuid])
-        dcgm.add(of_dialect(XID_48, XID_49, names), xids.last)
-        self.page.add(LAST_XID, {"gpu": info.uuid}, xids.last)
-        for xid, count in sorted(xids.counts.items()):
-            dcgm.add((XID_COUNT,), count, f'xid="{xid}"')
-            self.page.add(XIDS, {"gpu": info.uuid, "xid": str(xid)}, count)
+        self.add_xids(info, holder, xids)
         properties = {
             "gpu": info.uuid,
             "index": str(info.index),
@@ -232,10 +232,19 @@ class _Renderer:
             for bit, reason in THROTTLE_REASONS.items():
                 self.page.add(THROTTLED, {"gpu": info.uuid, "reason": reason}, float(bool(bits & bit)))
 
+    def add_xids(self, info: GpuInfo, holder: Lease | None, xids: XidHistory) -> None:
+        """Adds the XIDs of a card, also of one that does not answer: most lost cards reported one."""
+        dcgm = self._dcgm_rows(_dcgm_labels(info, holder))
+        dcgm.add(of_dialect(XID_48, XID_49, self._options.names), xids.last)
+        self.page.add(LAST_XID, {"gpu": info.uuid}, xids.last)
+        for xid, count in sorted(xids.counts.items()):
+            dcgm.add((XID_COUNT,), count, f'xid="{xid}"')
+            self.page.add(XIDS, {"gpu": info.uuid, "xid": str(xid)}, count)
+
     def add_mig_device(self, gpu: GpuSample, device: DeviceSample) -> None:
         """Adds the rows of a MIG device."""
         holder = self._leases.holder(device.uuid)
-        dcgm = self._dcgm_rows(_dcgm_labels(gpu, holder, device))
+        dcgm = self._dcgm_rows(_dcgm_labels(gpu.info, holder, device))
         own = _label_text(
             {"gpu": gpu.info.uuid, "device": device.uuid, "profile": device.profile, **_pod_labels(holder)}
         )
@@ -309,8 +318,7 @@ class _DcgmRows:
             self._page.add_text(family, f"{labels[:-1]},{more}}}" if more else labels, value)
 
 
-def _dcgm_labels(gpu: GpuSample, holder: Lease | None, device: DeviceSample | None = None) -> dict[str, str]:
-    info = gpu.info
+def _dcgm_labels(info: GpuInfo, holder: Lease | None, device: DeviceSample | None = None) -> dict[str, str]:
     labels = {
         "gpu": str(info.index),
         "UUID": info.uuid,

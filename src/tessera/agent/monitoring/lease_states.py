@@ -11,6 +11,8 @@ States and rules, in this order:
 5. ``resident``: processes hold the device, and activity stayed below :data:`BUSY` for the whole window. An inference
    server may be so on purpose.
 
+A lease on a card that does not answer is ``unknown``, and its time counts for no state.
+
 A state is a report; nothing acts on it. The history begins with the agent's process.
 
 GPU-seconds are counted by state, from the sample that shows it: the time before a state is known counts as unknown.
@@ -25,7 +27,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tessera.agent.monitoring.sample import DeviceSample, Lease, NodeSample
+from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, NodeSample, SilentGpu
 from tessera.api.names import PodUid
 from tessera.api.nodes.health import Finding
 from tessera.limits.nodes import ENDED_LEASES
@@ -186,14 +188,19 @@ class LeaseStates:
         """Takes a sample in; returns the state of each of its leases."""
         if self.complete_from is None:
             self.complete_from = sample.taken
-        devices = {device.uuid: device for gpu in sample.gpus for device in gpu.devices}
-        gpus = {device.uuid: gpu.info.uuid for gpu in sample.gpus for device in gpu.devices}
+        cards: tuple[GpuSample | SilentGpu, ...] = (*sample.gpus, *sample.silent)
+        devices = {device.uuid: device for gpu in cards for device in gpu.devices}
+        gpus = {device.uuid: gpu.info.uuid for gpu in cards for device in gpu.devices}
         histories: dict[LeaseKey, _History] = {}
         judged = []
         for lease in sample.leases:
             key = LeaseKey(lease.uid, lease.container, lease.device)
             history = histories[key] = self._histories.get(key) or _History(sample.taken)
             judged.append(_judge(lease, devices[lease.device], history, sample.taken))
+        for lease in (each for gpu in sample.silent for each in gpu.leases):
+            key = LeaseKey(lease.uid, lease.container, lease.device)
+            history = histories[key] = self._histories.get(key) or _History(sample.taken)
+            judged.append(_judge_silent(lease, history, sample.taken))
         for key in self._last.keys() - histories.keys():
             self._end(key, sample.taken)
         self._forget(sample.taken)
@@ -227,6 +234,18 @@ def _judge(lease: Lease, device: DeviceSample, history: _History, now: float) ->
         lease=lease,
         state=state,
         evidence=evidence,
+        held=now - history.began,
+        wasted=history.wasted,
+        active=history.active,
+    )
+
+
+def _judge_silent(lease: Lease, history: _History, now: float) -> JudgedLease:
+    history.last_sample = now
+    return JudgedLease(
+        lease=lease,
+        state=LeaseState.UNKNOWN,
+        evidence="its card does not answer",
         held=now - history.began,
         wasted=history.wasted,
         active=history.active,

@@ -124,10 +124,24 @@ class CardOffer(msgspec.Struct, frozen=True):
 
 
 class SilentGpu(msgspec.Struct, frozen=True):
-    """A card that did not answer, as it was known last, and the leases on it."""
+    """A card that did not answer, such as a lost one, as it was known last; nothing of it is measured.
+
+    Attributes:
+        info: its basic facts.
+        leases: what containers hold of it.
+        slots: its memory slots; 0 if it has no MIG.
+        mig_devices: its MIG devices at its last sample, so that the leases on them keep their card.
+    """
 
     info: GpuInfo
     leases: tuple[Lease, ...] = ()
+    slots: int = 0
+    mig_devices: tuple[DeviceSample, ...] = ()
+
+    @property
+    def devices(self) -> tuple[DeviceSample, ...]:
+        """The card, and its MIG devices."""
+        return (DeviceSample(uuid=self.info.uuid, measured=Measurements({})), *self.mig_devices)
 
 
 class NodeSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,7 +152,7 @@ class NodeSample(msgspec.Struct, frozen=True, kw_only=True):
         driver_version: of the kernel module.
         gpus: the cards that answered, by index.
         leases: what containers hold of these cards.
-        silent: the other cards.
+        silent: the other cards, with the leases on them.
         nvlink_rates: by card, bytes per second over all its NVLinks since the sample before.
         offers: how cards are offered, by UUID; cards that are cut on demand, or not offered, are not among them.
     """

@@ -2,8 +2,9 @@
 
 Rules:
 
-- One call to NVML after another, in the agent's one session; a card that fails is missing from the sample, and is
-  measured again with the next one.
+- One call to NVML after another, in the agent's one session; a card that fails is not measured in the sample, and is
+  measured again with the next one. It keeps the MIG devices, leases and offer that it had last: NVML lists no MIG
+  device of a lost card, but pods still hold them.
 - MIG devices are read with each sample, so a slice that was made is in the next sample and a destroyed one is not.
 - The processes of each device that is held are read. Only those of shared devices are looked up in the kernel: the
   holder of any other device has all of them.
@@ -12,8 +13,10 @@ Rules:
 """
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
+
+import msgspec
 
 from tessera.agent.base.processes import ProcessTable
 from tessera.agent.inventory.device_users import PodSource, match_device_users
@@ -37,7 +40,7 @@ from tessera.kubelet.interfaces import Kubelet, PodResources
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuInfo, GpuInstance, MigUuid
-from tessera.nvml.measurements import Quantity
+from tessera.nvml.measurements import Measurements, Quantity
 
 _log = logging.getLogger(__name__)
 
@@ -95,6 +98,8 @@ class NodeSampler:
         self._clock = clock
         #: UUIDs of the devices whose processes are identified with their names.
         self._inspected: frozenset[str] = frozenset()
+        #: By UUID, the last sample of each card that is listed and has answered.
+        self._answers: dict[str, GpuSample] = {}
         #: The last sample; means of counters are over the time since it.
         self._last = NodeSample(taken=clock.monotonic())
 
@@ -109,22 +114,26 @@ class NodeSampler:
         held = {lease.device: lease.ratio < 1 for lease in leases}
         self._inspected = _parts(state for state in inventory.gpus if state.uuid in inspected)
         held |= dict.fromkeys(self._inspected, True)
-        gpus = [await self._sample_gpu(state.info, held) for state in inventory.gpus if not state.info.lost]
-        present = {device.uuid for gpu in gpus if gpu is not None for device in gpu.devices}
-        answered = {gpu.info.uuid for gpu in gpus if gpu is not None}
-        silent = [state for state in inventory.gpus if state.uuid not in answered]
+        sampled = [await self._sample_gpu(state.info, held) for state in inventory.gpus if not state.info.lost]
+        gpus = [gpu for gpu in sampled if gpu is not None]
+        present = {device.uuid for gpu in gpus for device in gpu.devices}
+        known = self._answers | {gpu.info.uuid: gpu for gpu in gpus}
+        self._answers = {state.uuid: known[state.uuid] for state in inventory.gpus if state.uuid in known}
+        answered = {gpu.info.uuid for gpu in gpus}
+        silent = tuple(self._silent(state, leases) for state in inventory.gpus if state.uuid not in answered)
+        offers = card_offers(self._advertiser.offer)
+        for each in silent:
+            if each.info.uuid in self._last.offers:
+                offers.setdefault(each.info.uuid, self._last.offers[each.info.uuid])
         now = self._clock.monotonic()
         sample = NodeSample(
             taken=now,
             driver_version=inventory.driver_version,
-            gpus=tuple(gpu for gpu in gpus if gpu is not None),
+            gpus=tuple(gpus),
             leases=tuple(each for each in leases if each.device in present),
-            silent=tuple(
-                SilentGpu(state.info, tuple(each for each in leases if each.device in _parts([state])))
-                for state in silent
-            ),
-            nvlink_rates=self._nvlink_rates([gpu for gpu in gpus if gpu is not None], now),
-            offers=card_offers(self._advertiser.offer),
+            silent=silent,
+            nvlink_rates=self._nvlink_rates(gpus, now),
+            offers=offers,
         )
         self._last = sample
         return sample
@@ -134,11 +143,32 @@ class NodeSampler:
             listed = await self._kubelet.pod_resources()
         except ConnectionError as error:
             _log.warning("holders of cards in metrics stay as they were: kubelet did not list pods: %s", error)
-            return (*self._last.leases, *(lease for gpu in self._last.silent for lease in gpu.leases))
+            return tuple(self._last_leases())
         pods = self._pods.live_pods()
         static = static_leases(match_device_users(listed, pods), self._advertiser.offer)
         on_demand = slice_leases(self._slices.leases(), pods, _containers(listed))
         return (*static, *on_demand)
+
+    def _last_leases(self) -> Iterator[Lease]:
+        yield from self._last.leases
+        yield from (lease for gpu in self._last.silent for lease in gpu.leases)
+
+    def _silent(self, state: GpuState, leases: Iterable[Lease]) -> SilentGpu:
+        """A card that did not answer. A lease that it had before keeps its kind and ratio: the offer may be gone."""
+        last = self._answers.get(state.uuid)
+        devices = () if last is None else last.mig_devices
+        before = {(each.uid, each.container, each.device): each for each in self._last_leases()}
+        parts = _parts([state]).union(each.uuid for each in devices)
+        return SilentGpu(
+            info=state.info,
+            leases=tuple(
+                before.get((each.uid, each.container, each.device), each) for each in leases if each.device in parts
+            ),
+            slots=self._slots(state.info),
+            mig_devices=tuple(
+                msgspec.structs.replace(each, measured=Measurements({}), processes=()) for each in devices
+            ),
+        )
 
     async def _sample_gpu(self, info: GpuInfo, held: Mapping[str, bool]) -> GpuSample | None:
         hardware = self._hardware

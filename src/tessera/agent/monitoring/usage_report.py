@@ -1,10 +1,10 @@
 """Makes the document of the page ``/usage`` from a sample. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tessera.agent.monitoring.exposition import ExpositionOptions
 from tessera.agent.monitoring.lease_states import MEMORY, JudgedLease, LeaseStates, PastLease
-from tessera.agent.monitoring.sample import CardOffer, DeviceSample, GpuSample, NodeSample, measure_lease
+from tessera.agent.monitoring.sample import CardOffer, DeviceSample, GpuSample, NodeSample, SilentGpu, measure_lease
 from tessera.api.nodes.health import CardHealth
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, EndedLease, LeaseUsage, NodeUsage
 from tessera.nvml.measurements import THROTTLE_REASONS, Quantity
@@ -31,7 +31,9 @@ def report_usage(
         health: the health of the cards, by UUID.
         states: has judged the leases; knows those that have ended.
     """
-    devices = {device.uuid: device for gpu in sample.gpus for device in gpu.devices}
+    cards: tuple[GpuSample | SilentGpu, ...] = (*sample.gpus, *sample.silent)
+    devices = {device.uuid: device for gpu in cards for device in gpu.devices}
+    silent = {lease.device for gpu in sample.silent for lease in gpu.leases}
     ordered = sorted(judged, key=lambda each: (each.lease.namespace, each.lease.pod, each.lease.container))
     leases = ordered[: options.max_series]
     return NodeUsage(
@@ -39,7 +41,9 @@ def report_usage(
         taken=unix_time,
         driver=sample.driver_version,
         cards=tuple(_cards(sample, health)),
-        leases=tuple(_lease(each, devices[each.lease.device]) for each in leases),
+        leases=tuple(
+            _lease(each, devices[each.lease.device], measured=each.lease.device not in silent) for each in leases
+        ),
         ended=tuple(_ended(each, sample.taken) for each in states.ended),
         ended_window=0.0 if states.complete_from is None else min(MEMORY, sample.taken - states.complete_from),
         cut=len(ordered) - len(leases),
@@ -53,13 +57,7 @@ def _cards(sample: NodeSample, health: Mapping[str, CardHealth]) -> list[CardUsa
         for gpu in sample.gpus
     ]
     silent = [
-        CardUsage(
-            uuid=gpu.info.uuid,
-            index=gpu.info.index,
-            model=gpu.info.name,
-            mig=gpu.info.mig_enabled,
-            health=health.get(gpu.info.uuid, CardHealth()),
-        )
+        _silent_card(gpu, health.get(gpu.info.uuid, CardHealth()), sample.offers.get(gpu.info.uuid, _NOT_OFFERED))
         for gpu in sample.silent
     ]
     return sorted([*answered, *silent], key=lambda card: card.index)
@@ -80,19 +78,37 @@ def _card(gpu: GpuSample, health: CardHealth, offer: CardOffer) -> CardUsage:
         absent={quantity.value: reason.value for quantity, reason in measured.absent.items()},
         throttled=tuple(reason for bit, reason in THROTTLE_REASONS.items() if bits & bit),
         processes=len(gpu.card.processes),
-        devices=tuple(
-            DeviceUsage(
-                uuid=each.uuid,
-                profile=each.profile,
-                start=each.start,
-                size=each.size,
-                share=each.share,
-                values=_values(each),
-                processes=len(each.processes),
-            )
-            for each in gpu.mig_devices
-        ),
+        devices=_devices(gpu.mig_devices),
         health=health,
+    )
+
+
+def _silent_card(gpu: SilentGpu, health: CardHealth, offer: CardOffer) -> CardUsage:
+    return CardUsage(
+        uuid=gpu.info.uuid,
+        index=gpu.info.index,
+        model=gpu.info.name,
+        mig=gpu.info.mig_enabled or bool(gpu.mig_devices),
+        slots=gpu.slots,
+        kind=offer.kind,
+        replicas=offer.replicas,
+        devices=_devices(gpu.mig_devices),
+        health=health,
+    )
+
+
+def _devices(devices: Iterable[DeviceSample]) -> tuple[DeviceUsage, ...]:
+    return tuple(
+        DeviceUsage(
+            uuid=each.uuid,
+            profile=each.profile,
+            start=each.start,
+            size=each.size,
+            share=each.share,
+            values=_values(each),
+            processes=len(each.processes),
+        )
+        for each in devices
     )
 
 
@@ -100,9 +116,9 @@ def _values(device: DeviceSample) -> dict[str, float]:
     return {quantity.value: value for quantity, value in device.measured.values.items()}
 
 
-def _lease(judged: JudgedLease, device: DeviceSample) -> LeaseUsage:
+def _lease(judged: JudgedLease, device: DeviceSample, *, measured: bool) -> LeaseUsage:
     lease = judged.lease
-    memory, busy = measure_lease(lease, device)
+    memory, busy = measure_lease(lease, device) if measured else (None, None)
     return LeaseUsage(
         namespace=lease.namespace,
         pod=lease.pod,

@@ -12,7 +12,7 @@ status that names only the differences:
 """
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -29,6 +29,7 @@ from tessera.api.instaslice import (
     AllocationStatus,
     ForeignSlice,
     Instaslice,
+    NodeGpu,
     NodeResources,
     make_result,
     recorded_slices,
@@ -37,6 +38,7 @@ from tessera.api.names import PodUid
 from tessera.kube.backoff import STATE_WRITE, Backoff, pause_after_write
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources.meta import version_number
+from tessera.limits.nodes import NODE_CARDS
 from tessera.mig.names import resource_spelling
 
 _log = logging.getLogger(__name__)
@@ -96,9 +98,19 @@ class NodeDescription:
             withheld: cards to leave out, like lost ones, so that the controller promises nothing more there.
         """
         gone = {gpu.gpu_uuid for gpu in self._fixed.node_gpus if slices.is_unreachable(gpu.gpu_uuid)}.union(withheld)
-        gpus = tuple(gpu for gpu in self._fixed.node_gpus if gpu.gpu_uuid not in gone)
+        gpus = self._with_indexes([gpu for gpu in self._fixed.node_gpus if gpu.gpu_uuid not in gone])
         return msgspec.structs.replace(
             self._fixed, node_gpus=gpus, boot_id=boot_id, foreign=foreign_slices(self._inventory, slices)
+        )
+
+    def _with_indexes(self, gpus: Sequence[NodeGpu]) -> tuple[NodeGpu, ...]:
+        """The cards with their indexes, where another card that is left out makes the place in the list wrong."""
+        indexes = {card.uuid: card.info.index for card in self._inventory.gpus}
+        return tuple(
+            gpu
+            if indexes[gpu.gpu_uuid] == place or indexes[gpu.gpu_uuid] >= int(NODE_CARDS)
+            else msgspec.structs.replace(gpu, index=indexes[gpu.gpu_uuid])
+            for place, gpu in enumerate(gpus)
         )
 
 

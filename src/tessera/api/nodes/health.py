@@ -11,6 +11,13 @@ import msgspec
 
 from tessera.api.nodes.bounds import Name, Value, Words
 
+#: What a card waits for in the messages of the condition ``GpuHealthy``: how each consequence begins, and the one of a
+#: card that needs a reboot.
+WITHHELD = "not allocated"
+UNTIL_BOOT = f"{WITHHELD} until the node is rebooted"
+#: Next step of a lost card, and of one that needs a reboot.
+BOOT_STEP = "drain and reboot the node; if the error returns after that, the card or its slot is broken"
+
 
 class CardState(StrEnum):
     """State of a card; the worst of its faults decides."""

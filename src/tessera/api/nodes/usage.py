@@ -46,7 +46,7 @@ class DeviceUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
 
 
 class CardUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A card. One that does not answer, such as a lost card, has no values and no devices.
+    """A card. One that does not answer, such as a lost card, has no values, and the devices that it had last.
 
     Attributes:
         uuid: ``GPU-…``.
