@@ -237,7 +237,11 @@ def test_a_node_that_no_agent_is_meant_for_says_which_labels_bring_one() -> None
 
 
 def test_the_labels_that_bring_an_agent_are_those_of_the_manifest() -> None:
-    (daemon_set,) = (each for each in install_manifests() if each["kind"] == "DaemonSet")
+    (daemon_set,) = (
+        each
+        for each in install_manifests()
+        if (each["kind"], each["metadata"]["name"]) == ("DaemonSet", "tessera-agent")
+    )
     affinity = daemon_set["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
     terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     wanted = {}
