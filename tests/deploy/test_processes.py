@@ -213,7 +213,7 @@ def test_the_agents_may_read_the_config_maps_that_they_follow_where_these_lie(in
 
 
 #: Roles for people, who may see all namespaces.
-PEOPLE = ("tessera-admin",)
+PEOPLE = ("tessera-cluster-view", "tessera-admin")
 
 
 def test_slices_have_their_namespace_and_their_rights_there(installation: Installation) -> None:
