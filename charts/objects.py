@@ -56,6 +56,8 @@ WORKLOADS: Mapping[str, str] = {
     DASHBOARD: "dashboard",
     MPS_HOST: "mps",
 }
+#: Workloads whose affinity the values may replace; that of the others says on which nodes Tessera has cards.
+_WITH_AFFINITY = frozenset({"controller", "webhook", "dashboard"})
 _ACTIONS = '(ternary (list "Warn" "Audit") (list "Deny") (eq .Values.tessera.deviceAccess.action "warn"))'
 #: Volumes of the agent whose folder the values may move, with the settings that have the folder.
 _MOVED = {
@@ -168,8 +170,10 @@ def _change_workload(manifest: Manifest, key: str) -> None:
         pod["priorityClassName"] = hole(f"{values}.priorityClassName | quote")
     else:
         pod[block(f'include "tessera.optional" (dict "priorityClassName" {values}.priorityClassName)')] = None
-    if "affinity" not in pod:
-        pod[block(f'include "tessera.optional" (dict "affinity" {values}.affinity)')] = None
+    if key in _WITH_AFFINITY:
+        usual = json.dumps(json.dumps(pod.pop("affinity", {})))
+        chosen = f"({values}.affinity | default (fromJson {usual}))"
+        pod[block(f'include "tessera.optional" (dict "affinity" {chosen})')] = None
     pod.pop("tolerations", None)
     pod[
         block(
