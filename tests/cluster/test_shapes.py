@@ -45,6 +45,27 @@ def test_two_containers_with_one_each(in_lab: Callable[..., None]) -> None:
     in_lab(scenario)
 
 
+def test_the_media_engines_of_a_card_are_one_slice(in_lab: Callable[..., None]) -> None:
+    """The slices of the two pods start behind the large ones; each card has one such device."""
+
+    async def scenario(lab: Any) -> None:
+        await lab.until(lambda: lab.gpus().get("nvidia.com/mig-1g.5gb.me") == 2, "one for each card")
+        await lab.create("large", {"nvidia.com/mig-4g.20gb": 2})
+        await lab.running("large")
+        for name in ("first", "second", "third"):
+            await lab.create(name, {"nvidia.com/mig-1g.5gb.me": 1})
+        await lab.running("first", "second")
+        assert kinds(lab, lab.devices("first") + lab.devices("second")) == ["1g.5gb+me", "1g.5gb+me"]
+        held = {gpu: start for gpu, profile, start in lab.hardware() if profile == "1g.5gb+me"}
+        assert len(held) == 2
+        assert min(held.values()) >= 4, "a card's device for them names start 0"
+        await lab.until(lambda: lab.events_of("third", "SliceWaiting"), "the third waits")
+        await lab.delete("first")
+        await lab.running("third")
+
+    in_lab(scenario, nodes="2xA100-40GB")
+
+
 def test_an_init_container_shares_its_slice_with_the_app(in_lab: Callable[..., None]) -> None:
     async def scenario(lab: Any) -> None:
         init = {

@@ -80,7 +80,7 @@ class SlicerCluster:
                 "cpu": 64000,
                 "memory": 2**40,
                 "pods": 110,
-                **{resource_of(row.name): len(row.starts) * count for row in model.geometry.profiles},
+                **{resource_of(row.name): row.max_count * count for row in model.geometry.profiles},
             },
         }
         self.nodes[NodeName(name)] = NodeInfo(name=NodeName(name), hostname=name, **{**default, **facts})

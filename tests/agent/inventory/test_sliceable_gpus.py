@@ -6,8 +6,11 @@ import msgspec
 import pytest
 
 from tessera.agent.inventory.gpu_inventory import read_gpu_inventory
-from tessera.agent.inventory.sliceable_gpus import SliceableGpus, enable_mig, node_gpus, sliceable_gpus
+from tessera.agent.inventory.sliceable_gpus import SliceableGpu, SliceableGpus, enable_mig, node_gpus, sliceable_gpus
 from tessera.clock import SystemClock
+from tessera.mig.gpu_model import GpuModel
+from tessera.mig.layout_planning import is_feasible
+from tessera.mig.models import MODELS
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.errors import NoPermission
@@ -65,6 +68,33 @@ async def test_a_card_of_another_model_carries_its_own_table() -> None:
     assert set(gpus[1].mig_placement) == {"1g.6gb", "1g.6gb+me", "2g.12gb", "2g.12gb+me", "4g.24gb"}
     assert len(inventory.devices("nvidia.com/mig-2g.12gb")) == 2
     assert inventory.devices("nvidia.com/mig-9g.99gb") == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "profile", "devices"),
+    [
+        ("4xA100-40GB", "1g.5gb", 28),
+        ("4xA100-40GB", "1g.5gb.me", 4),
+        ("A100-40GB,A30", "2g.12gb.me", 1),
+        ("2xA30", "2g.12gb", 4),
+        ("RTX-PRO-6000", "1g.24gb.me.all", 1),
+    ],
+)
+async def test_there_are_as_many_devices_of_a_profile_as_slices_on_empty_cards(
+    spec: str, profile: str, devices: int
+) -> None:
+    _, hardware = cards(spec)
+    listed = (await read_inventory(hardware)).devices(f"nvidia.com/mig-{profile}")
+    assert len({each.id for each in listed}) == len(listed) == devices
+
+
+@pytest.mark.parametrize("model", [model for model in MODELS if model.table], ids=lambda model: model.short_name)
+def test_no_card_lists_more_devices_than_slices_of_the_profile_fit_on_it(model: GpuModel) -> None:
+    card = SliceableGpu(SimulatedMachine(model.short_name, seed="n", mig=True).devices()[0], model.geometry)
+    for profile in model.geometry.profiles:
+        count = len(card.device_positions(profile.resource))
+        assert is_feasible(model.geometry, {profile.name: count})
+        assert not is_feasible(model.geometry, {profile.name: count + 1})
 
 
 @pytest.mark.parametrize(("spec", "gib"), [("4xA100-40GB", 160), ("A30", 24), ("H200,A100-80GB", 143 + 80)])

@@ -419,11 +419,11 @@ def test_a_refused_start_names_the_lost_card(play: Callable[..., None]) -> None:
     play(story, cards="2xA100-40GB")
 
 
-def test_every_legal_position_of_every_card_is_advertised(play: Callable[..., None]) -> None:
+def test_as_many_devices_of_a_profile_as_fit_on_empty_cards_are_advertised(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
         await scene.begin()
         await scene.joined()
-        for profile, count in (("1g.5gb", 14), ("1g.10gb", 8), ("3g.20gb", 4), ("1g.5gb.me", 14), ("7g.40gb", 2)):
+        for profile, count in (("1g.5gb", 14), ("1g.10gb", 8), ("3g.20gb", 4), ("1g.5gb.me", 2), ("7g.40gb", 2)):
             await scene.until(functools.partial(scene.allocatable, f"nvidia.com/mig-{profile}", count))
 
     play(story, cards="2xA100-40GB")

@@ -1,5 +1,6 @@
 """Each device ID is bound to one slice."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,6 +86,16 @@ def test_devices_that_must_be_included_come_before_promised_ones() -> None:
 def test_without_enough_promises_other_devices_fill_up() -> None:
     request = PreferredRequest(available=tuple(ids(ONES[1], ONES[2], ONES[3])), must_include=(), size=3)
     assert preferred_devices(request, [ONES[6], ONES[3]]) == ids(ONES[3], ONES[1], ONES[2])
+
+
+def test_for_a_position_that_is_no_device_another_of_its_card_is_preferred() -> None:
+    """A card has one device for its media engines, wherever their slice starts."""
+    engines = {card: SlicePosition(f"GPU-{card}", "1g.5gb.me", 0) for card in "abc"}
+    request = PreferredRequest(available=tuple(ids(*engines.values())), must_include=(), size=2)
+    promised = [SlicePosition("GPU-c", "1g.5gb.me", 4), SlicePosition("GPU-b", "1g.5gb.me", 0)]
+    assert preferred_devices(request, promised) == ids(engines["b"], engines["c"])
+    assert preferred_devices(msgspec.structs.replace(request, size=1), promised[:1]) == ids(engines["c"])
+    assert bind_devices(ids(engines["c"]), promised[:1], {}) == {engines["c"].device_id: promised[0]}
 
 
 @pytest.mark.parametrize("text", ["", "GPU-a", "GPU-a:1g.5gb", "GPU-a:1g.5gb:x", ":1g.5gb:0", "GPU-a::0", "MIG-abc"])

@@ -6,7 +6,7 @@ reason; the agent never resets it here and touches nothing on it.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -37,10 +37,17 @@ class SliceableGpu(msgspec.Struct, frozen=True):
         """Legal first slots by profile, in the resource's spelling."""
         return {profile.spelling: profile.starts for profile in self.geometry.profiles}
 
-    def positions(self) -> Iterable[SlicePosition]:
-        """Every position that a slice could have on the empty GPU."""
-        for profile in self.geometry.profiles:
-            yield from (SlicePosition(self.info.uuid, profile.spelling, start) for start in profile.starts)
+    def device_positions(self, resource: str) -> list[SlicePosition]:
+        """The positions that are devices of a resource: as many as an empty GPU holds slices of the profile.
+
+        A GPU has one set of media engines, so ``1g.5gb+me`` is one device although it may start anywhere.
+        """
+        return [
+            SlicePosition(self.info.uuid, profile.spelling, start)
+            for profile in self.geometry.profiles
+            if profile.resource == resource
+            for start in profile.starts[: profile.max_count]
+        ]
 
 
 class SkippedGpu(msgspec.Struct, frozen=True):
@@ -78,7 +85,7 @@ class SliceableGpus(msgspec.Struct, frozen=True):
         return tuple(sorted({profile.resource for card in self.gpus for profile in card.geometry.profiles}))
 
     def devices(self, resource: str, *, unhealthy: frozenset[str] = frozenset()) -> list[Device]:
-        """The devices of a resource: one for every position on every card.
+        """The devices of a resource on all cards, see :meth:`SliceableGpu.device_positions`.
 
         Args:
             resource: ``nvidia.com/mig-<profile>``.
@@ -86,14 +93,12 @@ class SliceableGpus(msgspec.Struct, frozen=True):
         """
         return [
             Device(
-                id=SlicePosition(card.uuid, profile.spelling, start).device_id,
+                id=position.device_id,
                 healthy=card.uuid not in unhealthy,
                 numa_nodes=() if card.info.numa_node is None else (card.info.numa_node,),
             )
             for card in self.gpus
-            for profile in card.geometry.profiles
-            if profile.resource == resource
-            for start in profile.starts
+            for position in card.device_positions(resource)
         ]
 
 

@@ -76,7 +76,9 @@ def bind_devices(
 def preferred_devices(request: PreferredRequest, promised: Iterable[SlicePosition]) -> list[str]:
     """The devices that kubelet should pick for one container.
 
-    The devices that kubelet must include come first, then promised positions, oldest promise first, then any others.
+    The devices that kubelet must include come first, then promised positions, oldest promise first, then other devices
+    of the cards of promised positions that are no available devices, then any others. Not every position is a device:
+    a slice with the media engines may start anywhere on its card, and the card has one device for it.
 
     Args:
         request: kubelet's question.
@@ -84,7 +86,10 @@ def preferred_devices(request: PreferredRequest, promised: Iterable[SlicePositio
     """
     chosen = dict.fromkeys(request.must_include)
     available = dict.fromkeys(request.available)
-    for device in [position.device_id for position in promised] + list(request.available):
+    positions = list(promised)
+    elsewhere = [position.gpu for position in positions if position.device_id not in available]
+    by_card = [device for gpu in elsewhere for device in request.available if parse_device_id(device).gpu == gpu]
+    for device in [*(position.device_id for position in positions), *by_card, *request.available]:
         if len(chosen) >= request.size:
             break
         if device in available:

@@ -1,6 +1,6 @@
 """The device plugin of one MIG profile.
 
-It advertises every slice that the node *could* make: one device for every legal position on every card, though they
+It advertises every slice that the node *could* make: as many devices of each profile as empty cards hold, though they
 exclude each other. The controller's gate admits only pods whose slices fit. So Allocate never waits and never fails
 for a full card; the wait is in PreStartContainer, which kubelet calls for many pods at a time.
 """
