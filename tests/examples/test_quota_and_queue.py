@@ -8,10 +8,12 @@ import pytest
 import yaml
 from tests.support.api_clients import in_process_client
 
+from tessera.api.names import resource_of
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden
 from tessera.kube.resources import NAMESPACES, PODS, RESOURCE_QUOTAS, SECRETS, Resource
 from tessera.mig.models import MODELS
+from tessera.mig.names import parse_profile_name
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BINDINGS: Resource[dict[str, Any]] = Resource(
@@ -94,8 +96,8 @@ def test_kueue_charges_every_profile_its_memory() -> None:
     (configuration,) = documents("kueue/configuration.yaml")
     rules = configuration["resources"]["transformations"]
     charged = {each["input"]: each["outputs"]["tessera.dev/gpu-memory"] for each in rules}
-    tables = [model.table for model in MODELS if model.table is not None]
-    assert charged == {row.resource: f"{row.memory_gb}Gi" for table in tables for row in table.profiles}
+    names = {resource_of(profile): parse_profile_name(profile) for model in MODELS for profile in model.profile_names}
+    assert charged == {resource: f"{name.memory_gb}Gi" for resource, name in names.items() if name.memory_gb}
     assert {each["strategy"] for each in rules} == {"Replace"}
 
 

@@ -28,6 +28,7 @@ COMMANDS: Table = {
         "tessera.cli.config.command",
         "Check and explain files of sharing, MIG or gpu-operator settings.",
     ),
+    "kueue": ("tessera.cli.kueue", "Write Kueue's configuration and queues, with GPU memory as quota."),
     "install": ("tessera.cli.install.command", "Install Tessera, or take over the settings of NVIDIA's gpu-operator."),
     "uninstall": ("tessera.cli.uninstall.command", "Remove Tessera from a cluster, without a trace."),
     "doctor": ("tessera.cli.doctor", "Check a cluster before and after the installation, and say what to do."),

@@ -1,0 +1,33 @@
+"""Names of Kueue's API, as its documentation and its published types have them (Kueue 0.13 to 0.19)."""
+
+from typing import Literal
+
+GROUP = "kueue.x-k8s.io"
+CONFIGURATION_GROUP = "config.kueue.x-k8s.io"
+VISIBILITY_GROUP = "visibility.kueue.x-k8s.io"
+
+#: Versions of all three groups; 0.13 and older serve only the first.
+Version = Literal["v1beta1", "v1beta2"]
+VERSIONS: tuple[Version, ...] = ("v1beta1", "v1beta2")
+
+#: Prefix of Kueue's labels, annotations and gates.
+PREFIX = f"{GROUP}/"
+#: Gates of a pod: until its Workload is admitted, and until its place in a topology is chosen.
+ADMISSION_GATE = f"{GROUP}/admission"
+TOPOLOGY_GATE = f"{GROUP}/topology"
+QUEUE_LABEL = f"{GROUP}/queue-name"
+POD_GROUP_LABEL = f"{GROUP}/pod-group-name"
+POD_GROUP_COUNT = f"{GROUP}/pod-group-total-count"
+
+#: Where Kueue's own manifests put its Configuration.
+CONFIG_NAMESPACE = "kueue-system"
+CONFIG_MAP = "kueue-manager-config"
+CONFIG_KEY = "controller_manager_config.yaml"
+
+#: The resource into which Kueue transforms each MIG resource. It is not the quota resource that admission writes into
+#: pods: an output of that name would be added to it, and pods charged double.
+CHARGED_RESOURCE = "tessera.dev/gpu-memory"
+
+#: Tessera's admission check: the name of its object in the manifests that Tessera writes, and of its controller.
+CHECK_NAME = "packable"
+CHECK_CONTROLLER = "tessera.dev/packable"

@@ -1,0 +1,166 @@
+"""What Kueue charges by the Configuration that Tessera writes, and that Kueue reads every field of it."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from tessera.api.names import QUOTA_RESOURCE
+from tessera.api.problems import FileRefused
+from tessera.cli.main import main
+from tessera.kueue.configuration import OWN_PREFIX, extend_configuration, make_configuration, write_configuration
+from tessera.kueue.names import CHARGED_RESOURCE, VERSIONS, Version
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "kueue" / "configuration.yaml"
+PROFILES = ("1g.5gb", "1g.5gb+me", "3g.20gb")
+
+
+class Transformation(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    """``ResourceTransformation`` by the published names of its fields."""
+
+    input: str
+    strategy: str
+    outputs: dict[str, str]
+    multiply_by: str = ""
+
+
+class Resources(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    """``Resources``."""
+
+    transformations: list[Transformation]
+    exclude_resource_prefixes: list[str] = []
+    quota_check_strategy: str = ""
+    device_class_mappings: list[Any] = []
+
+
+class Configuration(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    """The top of the Configuration, with the parts that a site's may have."""
+
+    api_version: str
+    kind: str
+    resources: Resources
+    integrations: Any = None
+    wait_for_pods_ready: Any = None
+
+
+def read(text: str) -> Configuration:
+    """As Kueue does: a field that it does not know is an error."""
+    return msgspec.convert(yaml.safe_load(text), Configuration)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_written_text_has_only_fields_of_kueue_and_reads_back_as_it_was_made(version: Version) -> None:
+    made = make_configuration(PROFILES, version)
+    text = write_configuration(made)
+    assert yaml.safe_load(text) == made
+    assert read(text) == Configuration(
+        api_version=f"config.kueue.x-k8s.io/{version}",
+        kind="Configuration",
+        resources=Resources(
+            exclude_resource_prefixes=[OWN_PREFIX],
+            transformations=[
+                Transformation("nvidia.com/mig-1g.5gb", "Replace", {CHARGED_RESOURCE: "5Gi"}),
+                Transformation("nvidia.com/mig-1g.5gb.me", "Replace", {CHARGED_RESOURCE: "5Gi"}),
+                Transformation("nvidia.com/mig-3g.20gb", "Replace", {CHARGED_RESOURCE: "20Gi"}),
+            ],
+        ),
+    )
+
+
+def test_no_input_is_named_twice_and_no_output_is_the_resource_of_pods() -> None:
+    rules = read(write_configuration(make_configuration([*PROFILES, *PROFILES], "v1beta2"))).resources.transformations
+    inputs = [rule.input for rule in rules]
+    assert len(set(inputs)) == len(inputs)
+    assert all(QUOTA_RESOURCE not in rule.outputs for rule in rules)
+
+
+def test_the_example_is_what_the_command_writes_for_all_models(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kueue", "config", "--models", "all"]) == 0
+    comments, _, rest = EXAMPLE.read_text(encoding="utf-8").partition("apiVersion:")
+    assert all(line.startswith("#") for line in comments.splitlines())
+    assert f"apiVersion:{rest}" == capsys.readouterr().out
+
+
+def site(**resources: Any) -> dict[str, Any]:
+    """A site's Configuration."""
+    return {
+        "apiVersion": "config.kueue.x-k8s.io/v1beta1",
+        "kind": "Configuration",
+        "integrations": {"frameworks": ["batch/job", "pod"]},
+        "waitForPodsReady": {"timeout": "5m"},
+        **({"resources": resources} if resources else {}),
+    }
+
+
+def test_a_sites_configuration_keeps_everything_else() -> None:
+    rule = {"input": "nvidia.com/gpu", "strategy": "Retain", "outputs": {"example.com/credits": "10"}}
+    extended, notes = extend_configuration(site(transformations=[rule]), PROFILES)
+    assert notes == []
+    assert {**extended, "resources": None} == {**site(), "resources": None}
+    assert extended["resources"]["transformations"][0] == rule
+    assert len(extended["resources"]["transformations"]) == 4
+    assert read(write_configuration(extended)).integrations == {"frameworks": ["batch/job", "pod"]}
+    assert extend_configuration(extended, PROFILES) == (extended, [])
+
+
+@pytest.mark.parametrize("prefix", ["nvidia.com/mig-", "nvidia.com/", "nvidia.com/mig-3g"])
+def test_a_prefix_that_hides_slices_is_taken_out_and_told(prefix: str) -> None:
+    extended, notes = extend_configuration(site(excludeResourcePrefixes=[prefix, "example.com/"]), PROFILES)
+    assert extended["resources"]["excludeResourcePrefixes"] == ["example.com/", OWN_PREFIX]
+    assert notes == [f'the prefix "{prefix}" is no longer excluded: Kueue would drop slices before it charges them']
+
+
+def test_a_transformation_into_the_resource_of_pods_is_replaced_and_told() -> None:
+    double = {"input": "nvidia.com/mig-3g.20gb", "strategy": "Replace", "outputs": {QUOTA_RESOURCE: "20Gi"}}
+    extended, notes = extend_configuration(site(transformations=[double]), PROFILES)
+    assert double not in extended["resources"]["transformations"]
+    assert notes == ["the transformation of nvidia.com/mig-3g.20gb is replaced"]
+
+
+def test_no_prefix_is_excluded_where_undeclared_resources_are_ignored() -> None:
+    extended, notes = extend_configuration(
+        site(quotaCheckStrategy="IgnoreUndeclared", excludeResourcePrefixes=["example.com/"]), PROFILES
+    )
+    assert "excludeResourcePrefixes" not in extended["resources"]
+    assert notes == ["excludeResourcePrefixes is removed: Kueue refuses it beside quotaCheckStrategy"]
+
+
+@pytest.mark.parametrize(
+    ("document", "problem"),
+    [
+        ({"kind": "ConfigMap"}, "kind: is not Configuration; give the text of Kueue's controller_manager_config"),
+        (None, "kind: is not Configuration; give the text of Kueue's controller_manager_config"),
+        (site(transformations={"a": 1}), "resources.transformations: is not a list"),
+        (site(transformations=["a"]), "resources.transformations: is not a mapping of names to values"),
+        (site(excludeResourcePrefixes="a"), "resources.excludeResourcePrefixes: is not a list"),
+    ],
+)
+def test_what_is_no_configuration_is_refused_by_its_field(document: Any, problem: str) -> None:
+    with pytest.raises(FileRefused) as refused:
+        extend_configuration(document, PROFILES)
+    assert str(refused.value) == problem
+
+
+def test_the_command_extends_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "kueue.yaml"
+    file.write_text(yaml.safe_dump(site(excludeResourcePrefixes=["nvidia.com/mig-"])), encoding="utf-8")
+    assert main(["kueue", "config", "--models", "A30", "--extend", str(file)]) == 0
+    printed = capsys.readouterr()
+    assert "note: the prefix" in printed.err
+    assert read(printed.out).wait_for_pods_ready == {"timeout": "5m"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--models", "T4"], "T4: the card has no MIG, so Kueue has no slices to charge"),
+        (["--models", "A101"], 'no GPU model "A101"'),
+    ],
+)
+def test_a_model_without_slices_is_refused(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["kueue", "config", *arguments]) == 1
+    assert words in capsys.readouterr().err
