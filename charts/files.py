@@ -7,7 +7,7 @@ from typing import Any
 
 from monitoring.manifests import scrape_annotations
 
-from charts.notices import tables
+from charts import notices, rules
 from charts.objects import templates, workload
 from charts.schema import values_schema
 from tessera.cli.install.manifests import AGENT, CONTROLLER, DASHBOARD, MPS_HOST, WEBHOOK
@@ -25,7 +25,8 @@ def generate() -> Mapping[str, str]:
         "files/workloads.json": _json(
             {name: _arguments(name) for name in (AGENT, CONTROLLER, WEBHOOK, DASHBOARD, MPS_HOST)}
         ),
-        "files/notices.json": _json(tables()),
+        "files/notices.json": _json(notices.tables()),
+        "files/rules.json": _json(rules.tables()),
         **{f"files/dashboards/{each.name}": each.read_text(encoding="utf-8") for each in _boards()},
     }
 

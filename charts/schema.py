@@ -1,7 +1,8 @@
 """The schema of the chart's values: NVIDIA's keys, and Tessera's own below ``tessera``.
 
-Helm prints the path and the rule of each value that the schema refuses. A null is allowed everywhere, as in Helm: it
-removes a value.
+Helm prints the path and the rule of each value that the schema refuses. Of a pattern it would print only the regular
+expression, so the forms of texts are rules of the templates instead, which say what to write (:mod:`charts.rules`). A
+null is allowed everywhere, as in Helm: it removes a value.
 """
 
 from collections.abc import Mapping
@@ -13,11 +14,7 @@ Schema = dict[str, Any]
 
 _FLAG: Schema = {"type": ["boolean", "null"]}
 _TEXT: Schema = {"type": ["string", "null"]}
-_NAMED: Schema = {"type": "string", "pattern": "^$|^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$"}
 _TEXTS: Schema = {"type": "array", "items": {"type": "string", "minLength": 1}}
-_NAMES: Schema = {"type": "array", "items": {"type": "string", "pattern": "^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$"}}
-#: An address and the length of its network; the API server checks the rest.
-_NETWORK = "^[0-9a-fA-F.:]+/[0-9]{1,3}$"
 _MAP: Schema = {"type": "object"}
 _TEXT_MAP: Schema = {"type": "object", "additionalProperties": {"type": "string"}}
 _LIST: Schema = {"type": "array", "items": {"type": "object"}}
@@ -40,7 +37,7 @@ def values_schema() -> Schema:
     nvidia["mig"]["properties"]["strategy"] = strategy
     for component in ("devicePlugin", "migManager"):
         properties = nvidia[component]["properties"]["config"]["properties"]
-        properties["name"] = {**_NAMED, "type": ["string", "null"]}
+        properties["name"] = _TEXT
         properties["data"] = {"type": ["object", "null"], "additionalProperties": {"type": "string"}}
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
@@ -83,7 +80,7 @@ def _own() -> Schema:
                 {
                     "repository": {"type": "string", "minLength": 1},
                     "tag": {"type": "string"},
-                    "digest": {"type": "string", "pattern": "^$|^sha256:[0-9a-f]{64}$"},
+                    "digest": {"type": "string"},
                     "pullPolicy": {"enum": ["", "Always", "IfNotPresent", "Never"]},
                     "pullSecrets": {"type": "array", "items": _closed({"name": {"type": "string", "minLength": 1}})},
                 }
@@ -92,20 +89,17 @@ def _own() -> Schema:
             "removal": _closed(
                 {
                     **{key: {"type": "boolean"} for key in ("hook", "keepSlices", "force")},
-                    "timeoutSeconds": {"type": "integer", "minimum": 0, "maximum": 86400},
+                    "timeoutSeconds": {"type": "integer", "minimum": 1, "maximum": 86400},
                 }
             ),
             "criticalPodsQuota": {"type": "boolean"},
             "drivers": {"enum": ["auto", "install", "host"]},
-            "driverPullSecrets": _NAMES,
-            "deviceAccess": _closed({"action": {"enum": ["deny", "warn", "off"]}, "namespaces": _NAMES}),
+            "driverPullSecrets": _TEXTS,
+            "deviceAccess": _closed({"action": {"enum": ["deny", "warn", "off"]}, "namespaces": _TEXTS}),
             "networkPolicy": _closed(
                 {
                     "enabled": {"type": "boolean"},
-                    "apiServers": {
-                        "type": "array",
-                        "items": {"type": "string", "pattern": "^[0-9a-fA-F.:]+/[0-9]{1,3}$"},
-                    },
+                    "apiServers": _TEXTS,
                 }
             ),
             "monitoring": _closed(
@@ -121,16 +115,14 @@ def _own() -> Schema:
             "openshift": {"enum": ["auto", True, False]},
             "policies": _closed({"agents": {"type": "boolean"}, "drivers": {"type": "boolean"}}),
             "registries": _closed({"authorities": {"type": "string"}, "plainHttp": _TEXTS}),
-            "startup": _closed(
-                {"taints": _TEXTS, "deadline": {"type": "string", "pattern": "^$|^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"}}
-            ),
+            "startup": _closed({"taints": _TEXTS, "deadline": {"type": "string"}}),
             "builds": _closed(
                 {
                     "buildahImage": {"type": "string"},
                     "baseImages": _TEXT_MAP,
                     "dtkImages": _TEXT_MAP,
                     "downloads": {"type": "string"},
-                    "caConfigMap": _NAMED,
+                    "caConfigMap": {"type": "string"},
                     "tlsVerify": {"type": "boolean"},
                     "nvswitch": {"type": "boolean"},
                 }
@@ -140,7 +132,7 @@ def _own() -> Schema:
                 {
                     **central,
                     "enabled": {"type": "boolean"},
-                    "origins": {"type": "array", "items": {"type": "string", "pattern": "^https?://[^/?#@]+$"}},
+                    "origins": _TEXTS,
                     "withoutToken": {"enum": ["refuse", "hide-names"]},
                 }
             ),
@@ -151,7 +143,9 @@ def _own() -> Schema:
                     "certManager": _closed(
                         {
                             "enabled": {"type": "boolean"},
-                            "issuer": _closed({"kind": {"enum": ["Issuer", "ClusterIssuer"]}, "name": _NAMED}),
+                            "issuer": _closed(
+                                {"kind": {"enum": ["Issuer", "ClusterIssuer"]}, "name": {"type": "string"}}
+                            ),
                         }
                     ),
                 }

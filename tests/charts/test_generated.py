@@ -14,9 +14,11 @@ def test_the_files_are_up_to_date() -> None:
 
 def test_no_template_is_left_over() -> None:
     by_hand = {
+        "_checks.tpl",
         "_helpers.tpl",
         "_notices.tpl",
         "_settings.tpl",
+        "checks.yaml",
         "config.yaml",
         "dashboards.yaml",
         "drivers.yaml",

@@ -23,7 +23,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 #: Kubernetes' rule for keys of taints, a qualified name: an optional DNS name, and at most 63 characters.
-_KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 
 class Site(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +42,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     startup_deadline: float | None = None
 
 
-def _hosts(_context: click.Context, _parameter: click.Parameter, hosts: tuple[str, ...]) -> tuple[str, ...]:
+def check_hosts(_context: click.Context, _parameter: click.Parameter, hosts: tuple[str, ...]) -> tuple[str, ...]:
     """Returns the hosts unchanged; each must be written as in image names, else the option would have no effect.
 
     Raises:
@@ -64,14 +64,14 @@ def _is_host(text: str) -> bool:
         return False
 
 
-def _keys(_context: click.Context, _parameter: click.Parameter, keys: tuple[str, ...]) -> tuple[str, ...]:
+def check_keys(_context: click.Context, _parameter: click.Parameter, keys: tuple[str, ...]) -> tuple[str, ...]:
     """Returns the keys unchanged.
 
     Raises:
         click.BadParameter: one is not a valid key of a taint.
     """
     for each in keys:
-        if not _KEY.fullmatch(each):
+        if not KEY.fullmatch(each):
             wrong = f'"{each[:100]}" is not the key of a taint; write example.com/name, without value and effect'
             raise click.BadParameter(wrong)
     return keys
@@ -83,7 +83,7 @@ def check_key(_context: click.Context, _parameter: click.Parameter, key: str) ->
     Raises:
         click.BadParameter: it is not such a key.
     """
-    if not _KEY.fullmatch(key):
+    if not KEY.fullmatch(key):
         raise click.BadParameter(f'"{key[:100]}" is not the key of a label; write example.com/name, without a value')
     return key
 
@@ -105,7 +105,7 @@ _SITE_OPTIONS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
         {
             "metavar": "HOST",
             "multiple": True,
-            "callback": _hosts,
+            "callback": check_hosts,
             "help": "Contact this registry (host:port) without TLS; repeatable; * for all.",
         },
     ),
@@ -115,7 +115,7 @@ _SITE_OPTIONS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
         {
             "metavar": "KEY",
             "multiple": True,
-            "callback": _keys,
+            "callback": check_keys,
             "help": "Remove the taint with this key from a node once its cards can be used; repeatable.  [default:"
             " startup-taint.cluster-autoscaler.kubernetes.io/tessera-gpu]",
         },

@@ -34,7 +34,7 @@ _OPERATOR = "tessera-operator"
 @click.option("--keep-crds", is_flag=True, help="Keep the definitions of Instaslice, ClusterPolicy and NVIDIADriver.")
 @click.option(
     "--timeout",
-    type=click.IntRange(0, 86400),
+    type=click.IntRange(1, 86400),
     default=300,
     show_default=True,
     metavar="SECONDS",
