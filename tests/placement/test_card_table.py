@@ -97,3 +97,24 @@ def test_of_cards_that_lose_alike_the_fullest_comes_first(table: CardTable, prof
         alike.setdefault(cost, []).append((~state & A100.full).bit_count())
     assert any(len(set(free)) > 1 for free in alike.values()), "some of them lose alike and are not equally full"
     assert all(free == sorted(free) for free in alike.values())
+
+
+def test_costs_by_another_rating_are_its_growth_and_equal_ratings_share_them(table: CardTable) -> None:
+    def free_twos(_table: CardTable, occupancy: int) -> float:
+        return -float(len(free_starts(A100, A100.profile("2g.10gb"), occupancy)))
+
+    costs = table.rated_by(free_twos)
+    assert costs is table.rated_by(free_twos)
+    assert costs.cost(0, (), "1g.5gb") == 0  # at slot 6, where no 2g.10gb may start
+    assert costs.cost(0, (), "3g.20gb") == 1  # at slot 4
+    assert costs.arrangement(0, ("3g.20gb",)) == (Placement("3g.20gb", 4, 4),)
+
+
+def test_a_rating_beyond_the_bound_is_computed_again(table: CardTable) -> None:
+    ratings = [lambda _table, occupancy, factor=factor: factor * occupancy for factor in range(20)]
+    first = table.rated_by(ratings[0])
+    for rating in ratings:
+        table.rated_by(rating)
+    again = table.rated_by(ratings[0])
+    assert again is not first
+    assert again.cost(0, (), "1g.5gb") == first.cost(0, (), "1g.5gb") == 0

@@ -121,7 +121,13 @@ class FleetHistory(RuleBasedStateMachine):
     def place(self, profiles: list[str]) -> tuple[CardPlacement, ...]:
         self.count += 1
         before = {card: card.occupancy for card in self.fleet.cards()}
-        decided = plan(self.fleet, [Demand(str(self.count), tuple(profiles))])
+        demand = Demand(str(self.count), tuple(profiles))
+        decided = plan(self.fleet, [demand])
+        beside = plan(self.fleet, [demand, Demand("other", ("9g.99gb",))])
+        assert (beside.assignments, beside.refusals.get(demand.key)) == (
+            decided.assignments,
+            decided.refusals.get(demand.key),
+        )
         assert {card: card.occupancy for card in self.fleet.cards()} == before
         got = decided.assignments.get(str(self.count), ())
         assert bool(got) != bool(decided.refusals)
@@ -165,9 +171,19 @@ class FleetHistory(RuleBasedStateMachine):
         assert free == [sum(card.table.room(card.occupancy, ()) for card in node.cards.values()) for node in nodes]
         assert {node.name for node in nodes} == set(self.fleet.nodes)
 
+    @invariant()
+    def alike_cards_come_with_the_fullest_node_first(self) -> None:
+        for profile in ("1g.5gb", "2g.12gb"):
+            for group in self.fleet.candidates(profile):
+                first = group.first()
+                free = [card.node.free for card in group.cards()]
+                assert free == sorted(free)
+                assert first.node.free == free[0]
+                assert len(group) == len(free)
+
     def _filed(self, profile: str) -> list[FleetCard]:
         found = self.fleet.candidates(profile)
-        return [card for group in found for alike in group.nodes() for card in alike.values()]
+        return [card for group in found for card in group.cards()]
 
 
 FleetHistory.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=25, deadline=None)

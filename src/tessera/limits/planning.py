@@ -98,6 +98,12 @@ CARD_STATES = Limit(
     "states of a card for which the value of the free slots is cached, for one table of profiles",
     "real cards have a few hundred; profile names that pods and records invent must not fill the memory",
 )
+CARD_LOSSES = Limit(
+    16,
+    "ratings",
+    "ratings of a card's states whose costs are cached, for one table of profiles",
+    "the mix of requests chooses among a few; beyond it the costs are computed again when needed",
+)
 NAMESPACES_SHOWN = Limit(
     1_000,
     "namespaces",

@@ -5,6 +5,7 @@ Placements are values. :class:`FleetCard`, :class:`FleetNode` and :class:`AlikeC
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
@@ -51,23 +52,31 @@ class FleetCard:
     """One card in the fleet's index. Only the fleet changes it.
 
     Attributes:
-        node: node name.
+        node: the node.
         gpu: UUID.
         table: costs and arrangements of its geometry.
         occupancy: bits of the instances on the card, see ``tessera.mig.geometry``.
         pending: profiles that the batch being planned gave the card; empty outside of ``plan``.
+        room: free slots, those of pending instances already taken off.
         allocations: by start.
+        claims: by start, the bits that the allocation takes in ``occupancy``.
+        alike: the group of alike cards to which it belongs.
+        filed: at most the node's free slots; see :class:`AlikeCards`.
     """
 
-    __slots__ = ("allocations", "gpu", "node", "occupancy", "pending", "table")
+    __slots__ = ("alike", "allocations", "claims", "filed", "gpu", "node", "occupancy", "pending", "room", "table")
 
-    def __init__(self, node: "FleetNode", gpu: str, table: CardTable) -> None:
+    def __init__(self, node: "FleetNode", gpu: str, table: CardTable, alike: "AlikeCards") -> None:
         self.node = node
         self.gpu = gpu
         self.table = table
         self.occupancy = 0
         self.pending: Pending = ()
+        self.room = table.geometry.slots
         self.allocations: dict[int, OwnedPlacement] = {}
+        self.claims: dict[int, int] = {}
+        self.alike = alike
+        self.filed = UNRANKED
 
     @property
     def geometry(self) -> Geometry:
@@ -76,25 +85,101 @@ class FleetCard:
 
 
 class FleetNode:
-    """A node's cards and its free memory slots, those of pending instances already taken off."""
+    """A node in the fleet's index.
 
-    __slots__ = ("cards", "free", "name")
+    Attributes:
+        name: its name.
+        cards: by UUID.
+        tables: the tables of its cards, with the number of cards.
+        free: free memory slots, those of pending instances already taken off.
+        answers: what was computed from the node's state, by any key; emptied when the state changes.
+    """
+
+    __slots__ = ("answers", "cards", "free", "name", "tables")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.cards: dict[str, FleetCard] = {}
+        self.tables: dict[CardTable, int] = {}
         self.free = 0
+        self.answers: dict[object, Any] = {}
 
 
 class AlikeCards:
-    """Cards that are alike: free slots of the node -> node name -> UUID -> card."""
+    """Cards with equal geometry, occupancy and pending multiset, those of the fullest node first.
 
-    __slots__ = ("by_free",)
+    A place on a node changes the order of all of its cards, in as many groups. To keep that cheap, a card is filed by a
+    lower bound of its node's free slots, :attr:`FleetCard.filed`. Only a node that becomes fuller than that bound files
+    its cards anew; one that becomes emptier does not, and the group corrects such a card when it comes first.
 
-    def __init__(self) -> None:
-        self.by_free: dict[int, dict[str, dict[str, FleetCard]]] = {}
+    Attributes:
+        ranked: True if some profile may still fit. Nobody asks for an order of other cards: all are under
+            :data:`UNRANKED`.
+        by_free: bound -> the cards filed by it. No inner dict is empty.
+    """
 
-    def nodes(self) -> Iterator[dict[str, FleetCard]]:
-        """The alike cards of each node, fullest node first."""
-        for free in sorted(self.by_free):
-            yield from self.by_free[free].values()
+    __slots__ = ("by_free", "ranked")
+
+    def __init__(self, *, ranked: bool) -> None:
+        self.ranked = ranked
+        self.by_free: dict[int, dict[FleetCard, None]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self.by_free.values()))
+
+    def first(self) -> FleetCard:
+        """Returns a card of the fullest node."""
+        by_free = self.by_free
+        while True:
+            free = min(by_free)
+            for card in by_free[free]:
+                if card.node.free == free or not self.ranked:
+                    return card
+                break
+            self.file(card, card.node.free)
+
+    def cards(self) -> Iterator[FleetCard]:
+        """All cards, those of the fullest node first. The group may not change meanwhile."""
+        last = UNRANKED - 1
+        while later := [free for free in self.by_free if free > last]:
+            last = min(later)
+            for card in list(self.by_free[last]):
+                if self.ranked and card.node.free != last:
+                    self.file(card, card.node.free)
+                else:
+                    yield card
+
+    def add(self, card: FleetCard) -> None:
+        """Adds a card that is in no group."""
+        card.alike = self
+        free = card.filed = card.node.free if self.ranked else UNRANKED
+        cards = self.by_free.get(free)
+        if cards is None:
+            self.by_free[free] = {card: None}
+        else:
+            cards[card] = None
+
+    def remove(self, card: FleetCard) -> None:
+        """Removes a card."""
+        cards = self.by_free[card.filed]
+        del cards[card]
+        if not cards:
+            del self.by_free[card.filed]
+
+    def file(self, card: FleetCard, free: int) -> None:
+        """Files a card of this group by another bound."""
+        by_free = self.by_free
+        former = by_free[card.filed]
+        del former[card]
+        if not former:
+            del by_free[card.filed]
+        card.filed = free
+        cards = by_free.get(free)
+        if cards is None:
+            by_free[free] = {card: None}
+        else:
+            cards[card] = None
+
+
+#: The key of :attr:`AlikeCards.by_free` for cards that nothing fits on.
+UNRANKED = -1

@@ -8,6 +8,7 @@ result. It finds the smallest set of allocations on these nodes whose end would 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
+from typing import Any
 
 from tessera.limits.planning import EXPLAINED_DIVISIONS, EXPLAINED_SETS, EXPLAINED_STEPS
 from tessera.placement.card_table import CardTable, Pending
@@ -16,6 +17,8 @@ from tessera.placement.fleet import Fleet, FleetCard, OwnedPlacement
 from tessera.placement.node_fit import divide_over_cards
 from tessera.placement.step_budget import StepBudget
 
+#: Number, slots, and the allocations themselves.
+_Blockers = tuple[int, int, tuple[OwnedPlacement, ...]]
 #: Most nodes to search for allocations whose end would make room.
 _NODES_SEARCHED = 16
 #: Most owners in such a set; beyond it the reason says that several would have to end.
@@ -37,6 +40,7 @@ class RefusalExplainer:
         self._fleet = fleet
         self._allows = node_allows
         self._settled = settled
+        self._given: dict[str, dict[object, Any]] = {card.node.name: {} for card in settled}
         self._by_shape: dict[tuple[tuple[str, ...], tuple[str, ...]], Full | Fragmented] = {}
 
     def reason(self, demand: Demand, refused: Mapping[str, NodeRefusal]) -> Reason:
@@ -63,7 +67,7 @@ class RefusalExplainer:
                 break
         if admitting:
             return self.no_room(demand.profiles, tuple(admitting))
-        return _no_node(refusals.values(), len(self._fleet.nodes) - len(refusals))
+        return _no_node(refusals.values(), self._fleet.node_count - len(refusals))
 
     def _admitting_nodes(self, demand: Demand, nodes: Iterable[str]) -> list[str]:
         known = [node for node in nodes if node in self._fleet]
@@ -73,8 +77,7 @@ class RefusalExplainer:
     def _nodes_for(self, profiles: Sequence[str], of: Sequence[str] | None = None) -> Iterator[str]:
         """Nodes whose cards have all the profiles, emptiest first."""
         for node in self._fleet.emptiest_nodes(of):
-            tables = {card.table for card in node.cards.values()}
-            if all(any(table.name_of(profile) for table in tables) for profile in profiles):
+            if all(any(table.name_of(profile) for table in node.tables) for profile in profiles):
                 yield node.name
 
     def no_room(self, profiles: tuple[str, ...], nodes: tuple[str, ...]) -> Full | Fragmented:
@@ -89,38 +92,68 @@ class RefusalExplainer:
         frees = self._frees_card(profiles[0], nodes) if single else self._frees_node(profiles, nodes)
         most, free, need = 0, 0, 0
         for node in nodes:
-            rooms = [
-                (card.table.usable_slots(self._occupancy(card)), card.table)
-                for card in self._fleet.cards(node)
-                if any(card.table.name_of(profile) for profile in profiles)
-            ]
-            total, tables = _sum_rooms(rooms)
+            total, largest, least = self._usable_slots(profiles, node)
             free += total
-            most = max(most, *(usable for usable, _ in rooms)) if single else max(most, total)
-            least = _slots_needed(profiles, tables)
+            most = max(most, largest if single else total)
             need = min(need or least, least)
         return Fragmented(profiles, most, frees, free) if free >= need else Full(profiles, frees)
+
+    def _usable_slots(self, profiles: tuple[str, ...], node: str) -> tuple[int, int, int]:
+        """Returns the usable slots of all cards of a node, the most of one card, and the fewest that are needed."""
+        answers = self._answers(node)
+        key = ("usable", profiles)
+        found: tuple[int, int, int] | None = answers.get(key)
+        if found is None:
+            cards = list(self._fleet.cards(node))
+            able = [table for table in dict.fromkeys(card.table for card in cards) if any(map(table.name_of, profiles))]
+            usable = [card.table.usable_slots(self._occupancy(card)) for card in cards if card.table in able]
+            found = answers[key] = (sum(usable), max(usable, default=0), _slots_needed(profiles, able))
+        return found
+
+    def _answers(self, node: str) -> dict[object, Any]:
+        """Remembered answers about a node; they outlive the batch if it gave the node nothing."""
+        return self._given[node] if node in self._given else self._fleet.node(node).answers
 
     # Allocations whose end would make room
 
     def _frees_card(self, profile: str, nodes: Sequence[str]) -> tuple[OwnedPlacement, ...]:
         """Returns the fewest allocations, and of these the smallest, that occupy a place for one slice."""
-        best: tuple[int, int, tuple[OwnedPlacement, ...]] | None = None
-        for card in (card for node in nodes for card in self._fleet.cards(node)):
-            name = card.table.name_of(profile)
-            if name is None:
-                continue
-            row = card.geometry.profile(name)
-            held = [(one, _bits(card, one)) for one in self._placements(card)]
-            for start in row.starts:
-                claim = card.geometry.claim(row, start)
-                blockers = tuple(one for one, bits in held if bits & claim)
-                rank = (len(blockers), sum(one.placement.size for one in blockers))
-                if best is None or rank < best[:2]:
-                    best = (*rank, blockers)
-            if best is not None and best[0] == 1 and best[1] <= row.size:
+        best: _Blockers | None = None
+        for node in nodes:
+            answers, key = self._answers(node), ("frees", profile)
+            if key not in answers:
+                answers[key] = self._frees_card_of(node, profile)
+            found: _Blockers | None = answers[key]
+            if found is not None and (best is None or found[:2] < best[:2]):
+                best = found
+            if best is not None and best[0] == 1:
                 break
         return best[2] if best else ()
+
+    def _frees_card_of(self, node: str, profile: str) -> _Blockers | None:
+        best: _Blockers | None = None
+        claims: dict[CardTable, tuple[int, list[int]] | None] = {}
+        for card in self._fleet.cards(node):
+            if card.table not in claims:
+                claims[card.table] = _claims(card.table, profile)
+            needed = claims[card.table]
+            if needed is None:
+                continue
+            size, masks = needed
+            held = self._claims(card)
+            for claim in masks:
+                count = 0
+                for bits in held:
+                    if bits & claim:
+                        count += 1
+                if best is None or count <= best[0]:
+                    blockers = [one for one, bits in zip(self._placements(card), held, strict=True) if bits & claim]
+                    slots = sum(one.placement.size for one in blockers)
+                    if best is None or (count, slots) < best[:2]:
+                        best = (count, slots, tuple(blockers))
+            if best is not None and best[0] == 1 and best[1] <= size:
+                break
+        return best
 
     def _frees_node(self, profiles: tuple[str, ...], nodes: Sequence[str]) -> tuple[OwnedPlacement, ...]:
         """The fewest owners on one node whose end makes room for several slices; empty beyond the bounds."""
@@ -152,6 +185,11 @@ class RefusalExplainer:
     def _placements(self, card: FleetCard) -> Sequence[OwnedPlacement]:
         settled = self._settled.get(card)
         return tuple(card.allocations.values()) if settled is None else settled
+
+    def _claims(self, card: FleetCard) -> list[int]:
+        """The bits of each of the placements."""
+        settled = self._settled.get(card)
+        return list(card.claims.values()) if settled is None else [_bits(card, one) for one in settled]
 
     def _occupancy(self, card: FleetCard) -> int:
         if card not in self._settled:
@@ -186,8 +224,13 @@ def _end_owners(table: CardTable, held: Mapping[str, int], ended: Sequence[str])
     return table, _union(bits for owner, bits in held.items() if owner not in ended), ()
 
 
-def _sum_rooms(rooms: Sequence[tuple[int, CardTable]]) -> tuple[int, list[CardTable]]:
-    return sum(free for free, _ in rooms), [table for _, table in rooms]
+def _claims(table: CardTable, profile: str) -> tuple[int, list[int]] | None:
+    """The size of a profile and the bits that it takes at each of its starts; ``None`` if the cards do not have it."""
+    name = table.name_of(profile)
+    if name is None:
+        return None
+    row = table.geometry.profile(name)
+    return row.size, [table.geometry.claim(row, start) for start in row.starts]
 
 
 def _slots_needed(profiles: Sequence[str], tables: Sequence[CardTable]) -> int:

@@ -2,25 +2,22 @@
 
 Besides the plain record (node, card, allocations) the fleet keeps a histogram: one group for all cards with equal
 geometry, occupancy and pending multiset. A decision looks at groups, of which there are at most a few hundred, whatever
-the number of cards. Within a group, nodes are sorted by how full they are, so that ties go to the fullest node and
-whole nodes stay free for requests of several slices.
+the number of cards. Within a group, cards are sorted by how full their nodes are, so that ties go to the fullest node
+and whole nodes stay free for requests of several slices.
 
 The fleet is a cache of hardware and API objects. It does not know pods, time, or which demands a node admits.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import merge
-from typing import TypeVar
 
 from tessera.limits.planning import CARD_MODELS
 from tessera.mig.geometry import Geometry
-from tessera.placement.card_table import Candidate, CardTable, Pending
-from tessera.placement.cards import AlikeCards, CardPlacement, FleetCard, FleetNode, OwnedPlacement
+from tessera.placement.card_table import Candidate, CardTable, Pending, StateCosts
+from tessera.placement.cards import UNRANKED, AlikeCards, CardPlacement, FleetCard, FleetNode, OwnedPlacement
 
 __all__ = ["CardPlacement", "Fleet", "FleetCard", "FleetNode", "OwnedPlacement", "PlaceOccupied", "UnknownCard"]
-
-Entry = TypeVar("Entry")
 
 
 class UnknownCard(KeyError):  # noqa: N818 - the name says what is wrong
@@ -46,7 +43,7 @@ class Fleet:
         self._numbers = 0
         #: All cards by table and state (occupancy, pending); no group is empty.
         self._groups: dict[CardTable, dict[tuple[int, Pending], AlikeCards]] = {}
-        #: The keys of ``_groups`` with pending slices.
+        #: The keys of ``_groups`` with pending slices; no set is empty.
         self._open: dict[CardTable, set[tuple[int, Pending]]] = {}
         #: All nodes by their free slots; no inner dict is empty.
         self._nodes_by_free: dict[int, dict[str, FleetNode]] = {}
@@ -58,15 +55,31 @@ class Fleet:
         """Names of the nodes that have cards."""
         return tuple(self._nodes)
 
+    @property
+    def node_count(self) -> int:
+        """Number of nodes that have cards."""
+        return len(self._nodes)
+
     def __len__(self) -> int:
         return sum(len(node.cards) for node in self._nodes.values())
 
     def __contains__(self, node: object) -> bool:
         return node in self._nodes
 
+    def node(self, name: str) -> FleetNode:
+        """A node.
+
+        Raises:
+            UnknownCard: the fleet does not have it.
+        """
+        node = self._nodes.get(name)
+        if node is None:
+            raise UnknownCard(f"the fleet has no node {name}")
+        return node
+
     def cards(self, node: str | None = None) -> Iterator[FleetCard]:
         """The cards of a node, or of all nodes."""
-        found = self._nodes.values() if node is None else [self._node(node)]
+        found = self._nodes.values() if node is None else [self.node(node)]
         for one in found:
             yield from one.cards.values()
 
@@ -76,7 +89,7 @@ class Fleet:
         Raises:
             UnknownCard: the fleet does not have it.
         """
-        card = self._node(node).cards.get(gpu)
+        card = self.node(node).cards.get(gpu)
         if card is None:
             raise UnknownCard(f"node {node} has no card {gpu}; its cards are {', '.join(self._nodes[node].cards)}")
         return card
@@ -105,10 +118,13 @@ class Fleet:
             self._nodes_by_free.setdefault(0, {})[node] = home
         if gpu in home.cards:
             raise ValueError(f"node {node} has card {gpu} already; remove it before adding it again")
-        card = FleetCard(home, gpu, self._table(geometry))
-        home.cards[gpu] = card
-        self._index(card)
+        table = self._table(geometry)
         self._move_node(home, geometry.slots)
+        group = self._group(table, 0, ())
+        card = home.cards[gpu] = FleetCard(home, gpu, table, group)
+        group.add(card)
+        home.answers.clear()
+        home.tables[table] = home.tables.get(table, 0) + 1
 
     def remove_card(self, node: str, gpu: str) -> tuple[OwnedPlacement, ...]:
         """Removes a card, and its node with the last card; returns the placements on it.
@@ -117,12 +133,20 @@ class Fleet:
             UnknownCard: the fleet does not have it.
         """
         card = self.card(node, gpu)
-        self._move_node(card.node, -card.table.room(card.occupancy, ()))
-        self._unindex(card)
+        card.alike.remove(card)
+        if not card.alike.by_free:
+            self._drop_group(card)
         del card.node.cards[gpu]
+        card.node.answers.clear()
+        card.node.tables[card.table] -= 1
+        if not card.node.tables[card.table]:
+            del card.node.tables[card.table]
+        self._move_node(card.node, -card.room)
         if not card.node.cards:
-            self._remove_entry(self._nodes_by_free, card.node.free, node)
-            del self._nodes[node]
+            nodes = self._nodes_by_free[card.node.free]
+            del nodes[node], self._nodes[node]
+            if not nodes:
+                del self._nodes_by_free[card.node.free]
         return tuple(card.allocations.values())
 
     def remove_node(self, node: str) -> tuple[OwnedPlacement, ...]:
@@ -139,10 +163,11 @@ class Fleet:
             ValueError: the placement leaves the card.
         """
         card = self.card(placement.node, placement.gpu)
-        bits = card.table.mask_of(placement.on_card)
+        bits = card.table.bits_of(placement.profile, placement.start, placement.size)
         if bits & card.occupancy:
             raise PlaceOccupied(self._collision(card, placement, bits))
         card.allocations[placement.start] = OwnedPlacement(placement, owner)
+        card.claims[placement.start] = bits
         self.set_state(card, card.occupancy | bits, card.pending)
 
     def occupy_all(self, placements: Iterable[CardPlacement], owner: str) -> None:
@@ -171,7 +196,7 @@ class Fleet:
         allocation = card.allocations.pop(start, None)
         if allocation is None:
             raise UnknownCard(f"nothing on card {gpu} of node {node} begins at slot {start}")
-        self.set_state(card, card.occupancy & ~card.table.mask_of(allocation.placement.on_card), card.pending)
+        self.set_state(card, card.occupancy & ~card.claims.pop(start), card.pending)
         return allocation
 
     # For plan.py: the histogram
@@ -187,7 +212,7 @@ class Fleet:
         for table, groups in self._groups.items():
             counts = found.setdefault(table.geometry, Counter())
             for (occupancy, _pending), alike in groups.items():
-                counts[occupancy] += sum(len(cards) for cards in alike.nodes())
+                counts[occupancy] += len(alike)
         return found
 
     def fragmentation(self, geometry: Geometry, states: Mapping[int, int]) -> float:
@@ -195,29 +220,40 @@ class Fleet:
         table = self._tables[geometry]
         return sum(table.fragmentation(each) * count for each, count in states.items()) / sum(states.values())
 
-    def candidates(self, profile: str, *, spread: bool = False) -> Iterator[AlikeCards]:
+    def candidates(
+        self, profile: str, *, costs: Callable[[CardTable], StateCosts] | None = None, spread: bool = False
+    ) -> Iterator[AlikeCards]:
         """Groups of alike cards that have room for one more instance of a profile.
 
         Args:
             profile: its name, in any spelling.
+            costs: ranks the states of the cards of a table; by default their fragmentation.
             spread: emptiest cards first instead of those that lose least.
         """
-        tables: dict[int, CardTable] = {}
-        rankings: list[Iterable[Candidate]] = []
+        if len(self._groups) == 1 and not self._open and not spread:  # the usual case, without a merge of rankings
+            ((table, groups),) = self._groups.items()
+            name = table.name_of(profile)
+            for key in (costs(table) if costs else table.costs).rank_states(name) if name else ():
+                if key in groups:
+                    yield groups[key]
+            return
+        rankings: list[Iterable[tuple[Candidate, AlikeCards]]] = []
         for table in self._groups:
             name = table.name_of(profile)
             if name is not None:
-                tables[table.number] = table
-                rankings.append(table.rank_candidates(name))
-                started = (table.candidate(*key, name) for key in self._open.get(table, ()))
-                rankings.append(sorted(one for one in started if one is not None))
-        ranked: Iterable[Candidate] = merge(*rankings)
+                rated = costs(table) if costs else table.costs
+                rankings.append(self._present(table, rated.rank_candidates(name)))
+                started = (rated.candidate(*key, name) for key in self._open.get(table, ()))
+                rankings.append(self._present(table, sorted(one for one in started if one is not None)))
+        ranked: Iterable[tuple[Candidate, AlikeCards]] = merge(*rankings, key=_rank)
         if spread:
-            ranked = sorted(ranked, key=lambda one: -one[1])
-        for _, _, number, occupancy, pending in ranked:
-            group = self._groups[tables[number]].get((occupancy, pending))
-            if group is not None:
-                yield group
+            ranked = sorted(ranked, key=lambda one: -one[0][1])
+        for _, group in ranked:
+            yield group
+
+    def _present(self, table: CardTable, ranked: Iterable[Candidate]) -> Iterator[tuple[Candidate, AlikeCards]]:
+        groups = self._groups[table]
+        return ((one, groups[one[3:]]) for one in ranked if one[3:] in groups)
 
     def emptiest_nodes(self, of: Iterable[str] | None = None) -> Iterator[FleetNode]:
         """All nodes, or those named, the ones with the most free slots first."""
@@ -243,11 +279,19 @@ class Fleet:
 
     def set_state(self, card: FleetCard, occupancy: int, pending: Pending) -> None:
         """Sets a card's occupancy and pending multiset, and moves the card to its new group."""
-        before, after = card.table.room(card.occupancy, card.pending), card.table.room(occupancy, pending)
-        self._unindex(card)
+        table, node, group = card.table, card.node, card.alike
+        room = table.room(occupancy, pending) if pending else table.free_slots(occupancy)
+        group.remove(card)
+        if not group.by_free:
+            self._drop_group(card)
+        card.filed = UNRANKED
         card.occupancy, card.pending = occupancy, pending
-        self._index(card)
-        self._move_node(card.node, after - before)
+        if node.answers:
+            node.answers.clear()
+        if room != card.room:
+            self._move_node(node, room - card.room)
+            card.room = room
+        self._group(table, occupancy, pending).add(card)
 
     # The index
 
@@ -260,60 +304,49 @@ class Fleet:
             table = self._tables[geometry] = CardTable(geometry, self._numbers)
         return table
 
-    def _node(self, name: str) -> FleetNode:
-        node = self._nodes.get(name)
-        if node is None:
-            raise UnknownCard(f"the fleet has no node {name}")
-        return node
-
-    def _index(self, card: FleetCard) -> None:
-        card.table.add_state(card.occupancy)
-        groups = self._groups.setdefault(card.table, {})
-        key = (card.occupancy, card.pending)
+    def _group(self, table: CardTable, occupancy: int, pending: Pending) -> AlikeCards:
+        """The group of cards of this state; a new one counts from now on."""
+        groups = self._groups.get(table)
+        if groups is None:
+            groups = self._groups[table] = {}
+        key = (occupancy, pending)
         group = groups.get(key)
         if group is None:
-            group = groups[key] = AlikeCards()
-            if card.pending:
-                self._open.setdefault(card.table, set()).add(key)
-        node = card.node
-        group.by_free.setdefault(node.free, {}).setdefault(node.name, {})[card.gpu] = card
+            table.add_state(occupancy)
+            group = groups[key] = AlikeCards(ranked=bool(pending) or table.usable_slots(occupancy) > 0)
+            if pending:
+                self._open.setdefault(table, set()).add(key)
+        return group
 
-    def _unindex(self, card: FleetCard) -> None:
-        groups = self._groups[card.table]
-        key = (card.occupancy, card.pending)
-        by_free = groups[key].by_free
-        node = card.node
-        alike = by_free[node.free][node.name]
-        del alike[card.gpu]
-        if not alike:
-            self._remove_entry(by_free, node.free, node.name)
-            if not by_free:
-                del groups[key]
-                if card.pending:
-                    self._open[card.table].discard(key)
-                if not groups:
-                    del self._groups[card.table]
+    def _drop_group(self, card: FleetCard) -> None:
+        table, key = card.table, (card.occupancy, card.pending)
+        groups = self._groups[table]
+        del groups[key]
+        if not groups:
+            del self._groups[table]
+        if card.pending:
+            keys = self._open[table]
+            keys.discard(key)
+            if not keys:
+                del self._open[table]
 
     def _move_node(self, node: FleetNode, change: int) -> None:
-        """Moves a node, in every group that has cards of it, to another count of free slots."""
-        if not change:
-            return
+        """Moves a node to another count of free slots, and its cards in their groups if they must not wait."""
         before, after = node.free, node.free + change
-        keys = {(card.table, card.occupancy, card.pending) for card in node.cards.values()}
-        for table, occupancy, pending in keys:
-            by_free = self._groups[table][occupancy, pending].by_free
-            alike = by_free[before][node.name]
-            self._remove_entry(by_free, before, node.name)
-            by_free.setdefault(after, {})[node.name] = alike
-        self._remove_entry(self._nodes_by_free, before, node.name)
-        self._nodes_by_free.setdefault(after, {})[node.name] = node
+        if change < 0:
+            for card in node.cards.values():
+                if after < card.filed:
+                    card.alike.file(card, after)
+        former = self._nodes_by_free[before]
+        del former[node.name]
+        if not former:
+            del self._nodes_by_free[before]
+        nodes = self._nodes_by_free.get(after)
+        if nodes is None:
+            self._nodes_by_free[after] = {node.name: node}
+        else:
+            nodes[node.name] = node
         node.free = after
-
-    @staticmethod
-    def _remove_entry(by_free: dict[int, dict[str, Entry]], free: int, node: str) -> None:
-        del by_free[free][node]
-        if not by_free[free]:
-            del by_free[free]
 
     @staticmethod
     def _collision(card: FleetCard, placement: CardPlacement, bits: int) -> str:
@@ -326,3 +359,7 @@ class Fleet:
             f"node {placement.node}, card {placement.gpu}: {placement.profile} at {placement.start} meets"
             f" {', '.join(holders)}; an instance shares neither slots nor media engines"
         )
+
+
+def _rank(one: tuple[Candidate, AlikeCards]) -> Candidate:
+    return one[0]

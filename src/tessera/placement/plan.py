@@ -85,17 +85,20 @@ def plan(
     Raises:
         ValueError: two demands with one key, or a demand without slices.
     """
-    _check(demands)
-    ordered = sorted(demands, key=lambda one: (-one.priority, one.arrival))
+    if len(demands) != 1 or not demands[0].profiles:
+        _check(demands)
     allows = node_allows or _allow_every_node
     rule = policy or FragmentationGradient()
-    batch = _Batch(
-        fleet,
-        CardSearch(fleet, allows, rule),
-        rule,
-        reservations=reservations,
-        work=work or StepBudget(sys.maxsize),
-    )
+    search = CardSearch(fleet, allows, rule)
+    steps = work or StepBudget(sys.maxsize)
+    if len(demands) == 1 and len(demands[0].profiles) == 1:
+        placed = _place_slice(demands[0], search, rule, steps)
+        if placed is not None:
+            if reservations is not None:
+                reservations.reserve(demands[0], placed.node)
+            return Plan({demands[0].key: (placed,)}, {})
+    ordered = sorted(demands, key=lambda one: (-one.priority, one.arrival))
+    batch = _Batch(fleet, search, rule, reservations=reservations, work=steps)
     try:
         return batch.run(ordered, allows_when_empty or allows)
     except BaseException:
@@ -103,6 +106,19 @@ def plan(
         raise
     finally:
         batch.clear()
+
+
+def _place_slice(demand: Demand, search: CardSearch, policy: Policy, work: StepBudget) -> CardPlacement | None:
+    """Places a slice that waits alone: with the result of a batch of one, without a pending multiset on its card."""
+    work.spend(_STEPS_A_DEMAND)
+    cards = search.find(demand, work)
+    if cards is None:
+        return None
+    (card,) = cards
+    name = card.table.name_of(demand.profiles[0])
+    assert name is not None
+    (placed,) = policy.arrange(card.table, card.occupancy, (name,)) or ()
+    return CardPlacement(card.node.name, card.gpu, name, placed.start, placed.size)
 
 
 def _allow_every_node(_demand: Demand, _node: str) -> None:
@@ -162,7 +178,7 @@ class _Batch:
             if left.is_spent:
                 break  # their last reason remains
             widened = msgspec.structs.replace(demand, nodes=None, again=False)
-            left.spend(2 * len(self._fleet.nodes))
+            left.spend(2 * self._fleet.node_count)
             self._search.find(widened, left)
             reasons[demand.key] = explainer.reason(widened, self._search.refusals(demand))
         return Plan(assignments, reasons, frozenset(demand.key for demand in self._postponed))
@@ -249,7 +265,7 @@ class _Batch:
     def _collect_refusals(self, demand: Demand) -> None:
         """Collects the refusals of all nodes with room, for the reason."""
         if not demand.again:
-            self._work.spend(2 * len(self._fleet.nodes))
+            self._work.spend(2 * self._fleet.node_count)
             if demand.nodes is not None:
                 self._search.find(msgspec.structs.replace(demand, nodes=None), self._work)
 

@@ -14,6 +14,7 @@ from typing import Protocol, Self
 from tessera.mig.geometry import Placement
 from tessera.mig.layout_planning import list_packings
 from tessera.placement.card_table import Candidate, CardTable, Pending
+from tessera.placement.cards import AlikeCards
 from tessera.placement.fleet import Fleet, FleetCard, FleetNode
 from tessera.placement.step_budget import StepBudget
 
@@ -137,6 +138,15 @@ def _used_percent(node: FleetNode) -> int:
     return -int(100 * node.free / total)
 
 
+def other_nodes(group: AlikeCards) -> Iterator[FleetCard]:
+    """One of the alike cards of each node but the first, fullest node first."""
+    seen = {group.first().node.name}
+    for card in group.cards():
+        if card.node.name not in seen:
+            seen.add(card.node.name)
+            yield card
+
+
 #: Up to so many nodes, the cards of a demand's own nodes are ranked one by one instead of all groups of alike cards.
 _FEW_NODES = 64
 
@@ -167,8 +177,8 @@ class FragmentationGradient:
             yield from self._rank_few(fleet, profile, nodes, work)
             return
         for group in fleet.candidates(profile, spread=self._spread):
-            for alike in group.nodes():
-                yield next(iter(alike.values()))
+            yield group.first()
+            yield from other_nodes(group)
 
     def rank_nodes(self, fleet: Fleet) -> Iterator[FleetNode]:
         """Nodes with a free slot, fullest first."""

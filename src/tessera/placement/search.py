@@ -94,10 +94,10 @@ class CardSearch:
         work.spend()
         if demand.nodes is not None and node not in demand.nodes:
             return False
-        refused = self._refused.setdefault(demand.key, {})
-        if node in refused:
+        refused = self._refused.get(demand.key)
+        if refused is not None and node in refused:
             return False
         refusal = self._allows(demand, node)
         if refusal is not None:
-            refused[node] = refusal
+            self._refused.setdefault(demand.key, {})[node] = refusal
         return refusal is None

@@ -1,0 +1,134 @@
+"""Costs of slices on cards of one geometry, from a rating of the card's states.
+
+A *loss* rates an occupancy: the less it is, the more the free slots of such a card are worth. A placement's cost is the
+growth of the loss. Which loss is used is the placement policy's choice; see ``CardTable.fragmentation`` for the usual
+one.
+
+A card that gets instances in the batch being planned has a *pending* multiset. Its starts are open until the batch
+ends, so its cost is that of the best arrangement, and an arrangement must exist: the test is exact.
+
+All results are remembered. They are values of pure functions of (occupancy, pending multiset); both range over a few
+hundred values on any known card, whatever the size of the fleet.
+"""
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from tessera.limits.planning import CARD_STATES
+from tessera.mig.geometry import Geometry, Placement
+from tessera.mig.layout_planning import list_packings
+from tessera.mig.occupancy import free_slots
+
+#: Profile names with repetitions, sorted: the slices that this batch gave to a card, with open starts.
+Pending = tuple[str, ...]
+
+#: Cards that could take a profile, best first when sorted: cost, free slots, table's number, occupancy, pending.
+Candidate = tuple[float, int, int, int, Pending]
+
+#: Rates an occupancy; less is better.
+Loss = Callable[[int], float]
+
+
+class StateCosts:
+    """Costs and arrangements by one loss.
+
+    Args:
+        geometry: the cards' table of profiles.
+        number: the geometry's place in its fleet; orders cards of different geometries.
+        states: the occupancies that rankings cover; it may grow.
+        loss: rates an occupancy.
+    """
+
+    def __init__(self, geometry: Geometry, number: int, states: Collection[int], loss: Loss) -> None:
+        self._geometry = geometry
+        self._number = number
+        self._states = states
+        self._loss = loss
+        self._sizes = {row.name: row.size for row in geometry.profiles}
+        self._best: dict[tuple[int, Pending], tuple[float, tuple[Placement, ...]] | None] = {}
+        self._costs: dict[str, dict[tuple[int, Pending], float | None]] = {}
+        #: Remembered rankings by profile, and the number of states that they cover.
+        self._rankings: dict[str, list[Candidate]] = {}
+        self._keys: dict[str, list[tuple[int, Pending]]] = {}
+        self._covered = 0
+
+    def room(self, occupancy: int, pending: Pending) -> int:
+        """Free slots after the pending instances took theirs."""
+        return free_slots(self._geometry, occupancy) - sum(self._sizes[name] for name in pending)
+
+    def arrangement(self, occupancy: int, pending: Pending) -> tuple[Placement, ...] | None:
+        """The starts of a pending multiset that leave the card with the least loss; ``None`` when it does not fit."""
+        best = self._arrange(occupancy, pending)
+        return None if best is None else best[1]
+
+    def cost(self, occupancy: int, pending: Pending, profile: str) -> float | None:
+        """Growth of the card's loss when it takes one more instance; ``None`` when it cannot.
+
+        Args:
+            occupancy: the fixed instances on the card, as bits.
+            pending: the profiles that the card was given in this batch.
+            profile: one of the geometry's own names.
+        """
+        costs = self._costs.setdefault(profile, {})
+        key = (occupancy, pending)
+        if key not in costs:
+            limit_size(costs)
+            costs[key] = self._cost(occupancy, pending, profile)
+        return costs[key]
+
+    def candidate(self, occupancy: int, pending: Pending, profile: str) -> Candidate | None:
+        """Returns the rank of cards of this state; ``None`` if they have no room.
+
+        Least cost first, ties to the fullest card.
+        """
+        cost = self.cost(occupancy, pending, profile)
+        return None if cost is None else (cost, self.room(occupancy, pending), self._number, occupancy, pending)
+
+    def rank_candidates(self, profile: str) -> list[Candidate]:
+        """Every occupancy seen so far that has room for a profile, best first, without pending instances."""
+        self._forget_old_rankings()
+        found = self._rankings.get(profile)
+        if found is None:
+            candidates = (self.candidate(occupancy, (), profile) for occupancy in self._states)
+            found = self._rankings[profile] = sorted(one for one in candidates if one is not None)
+        return found
+
+    def rank_states(self, profile: str) -> list[tuple[int, Pending]]:
+        """The same as pairs of occupancy and (no) pending instances."""
+        if self._covered == len(self._states) and (found := self._keys.get(profile)) is not None:
+            return found
+        keys = [(occupancy, pending) for _, _, _, occupancy, pending in self.rank_candidates(profile)]
+        self._keys[profile] = keys
+        return keys
+
+    def _forget_old_rankings(self) -> None:
+        if self._covered != len(self._states):
+            self._rankings.clear()
+            self._keys.clear()
+            self._covered = len(self._states)
+
+    def _cost(self, occupancy: int, pending: Pending, profile: str) -> float | None:
+        # Rounded, so that costs which are equal but for floating-point noise tie.
+        before = self._arrange(occupancy, pending)
+        after = self._arrange(occupancy, add_profile(pending, profile))
+        return None if before is None or after is None else round(after[0] - before[0], 9)
+
+    def _arrange(self, occupancy: int, pending: Pending) -> tuple[float, tuple[Placement, ...]] | None:
+        key = (occupancy, pending)
+        if key not in self._best:
+            limit_size(self._best)
+            found = list_packings(self._geometry, [self._geometry.profile(name) for name in pending], occupancy)
+            ranked = [(self._loss(state), state) for state in found]
+            self._best[key] = (min(ranked)[0], found[min(ranked)[1]]) if ranked else None
+        return self._best[key]
+
+
+def limit_size(memo: dict[Any, Any]) -> None:
+    """Empties a memo that has grown beyond the states of real cards: users choose the requested profiles."""
+    if len(memo) >= CARD_STATES:
+        memo.clear()
+
+
+def add_profile(pending: Pending, profile: str) -> Pending:
+    """The multiset with one more instance."""
+    return tuple(sorted((*pending, profile))) if pending else (profile,)
