@@ -165,7 +165,10 @@ class NodeMaker:
 
     def _plugins(self, name: str) -> InProcessPlugins | GrpcPlugins:
         if self._options.folder is not None:
-            return GrpcPlugins(directories=NodeDirectories.under(self._options.folder / "n" / name))
+            directories = NodeDirectories.under(self._options.folder / "n" / name)
+            if self._options.plugin_sockets:
+                return GrpcPlugins(directories=directories)
+            return InProcessPlugins.in_folders(directories)
         if self._options.cdi is None:
             return InProcessPlugins()
         folder, validations, _ = node_folders(self._options, name)

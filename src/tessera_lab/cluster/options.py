@@ -146,7 +146,8 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a simulated cluster; times in seconds.
 
     Attributes:
-        folder: folder of the nodes' sockets and files; None connects device plugins in this process, without sockets.
+        folder: folder of the nodes' sockets and files; None for a cluster without sockets.
+        plugin_sockets: with ``folder``: device plugins connect over sockets; otherwise in this process.
         shared_cards: nodes keep their simulated cards in files (:func:`cards_file`), for agents that others start.
         pull_seconds: duration of the pull of an image.
         images: images that every node has from the start.
@@ -172,6 +173,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     folder: Path | None = None
+    plugin_sockets: bool = True
     shared_cards: bool = False
     pull_seconds: float = 0.0
     images: frozenset[str] = frozenset()

@@ -205,6 +205,8 @@ class LabProcess:
             add_images(machines["catalogue"], lab.images, self._access)
         return ClusterOptions(
             folder=self._folder,
+            # gRPC answers in threads of its own, for which virtual time would have to wait before each leap.
+            plugin_sockets=not (lab.virtual_time and lab.installed and not lab.images),
             # A user who installs Tessera may run its agent as a process of its own, on the same cards.
             shared_cards=not lab.installed,
             pull_seconds=lab.image_pull,

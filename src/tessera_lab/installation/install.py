@@ -162,7 +162,7 @@ def _in_lab(options: ControllerOptions, context: ContainerContext) -> Controller
 
 def _listens(context: ContainerContext) -> bool:
     """True if the pod's address is one of this machine, on which its container can listen."""
-    return not isinstance(context.host.plugins, InProcessPlugins)
+    return context.host.plugins.directories is not None
 
 
 def _record_socket(context: ContainerContext) -> str:
@@ -226,10 +226,11 @@ def _kubelet(context: ContainerContext) -> Kubelet:
 def _folders(context: ContainerContext) -> dict[str, Any]:
     """The lab's folders for the paths that the manifest mounts from the host."""
     plugins = context.host.plugins
-    if isinstance(plugins, InProcessPlugins):
+    folders = plugins.directories
+    if folders is None:
+        assert isinstance(plugins, InProcessPlugins)
         assert plugins.cdi is not None, "a node with cards has a CDI folder"
         return {"cdi_dir": plugins.cdi, "state_dir": plugins.cdi.parent / f"{context.host.name}-state"}
-    folders = plugins.directories
     return {
         "plugin_dir": folders.plugins,
         "pod_resources_dir": folders.pod_resources,

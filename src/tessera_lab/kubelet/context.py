@@ -50,11 +50,18 @@ class InProcessPlugins:
         bus: connects plugins and kubelet.
         cdi: the CDI folder, None for a node without one.
         validations: the folder of the driver stack's marker files, None for a node without one.
+        directories: all folders of a node whose pods listen on their addresses; None if its pods do not listen.
     """
 
     bus: InProcessKubelet = field(default_factory=InProcessKubelet)
     cdi: Path | None = None
     validations: Path | None = None
+    directories: NodeDirectories | None = None
+
+    @classmethod
+    def in_folders(cls, directories: NodeDirectories) -> "InProcessPlugins":
+        """Makes the plugins of a node whose pods listen, with its files in these folders."""
+        return cls(cdi=directories.cdi, validations=directories.validations, directories=directories)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,11 +22,8 @@ class PluginEndpoints:
 
     def checkpoint(self) -> Checkpoint:
         """The checkpoint of the device manager's ledger."""
-        match self._plugins:
-            case InProcessPlugins():
-                return MemoryCheckpoint()
-            case GrpcPlugins():
-                return FileCheckpoint(self._plugins.directories.plugins)
+        folders = self._plugins.directories
+        return MemoryCheckpoint() if folders is None else FileCheckpoint(folders.plugins)
 
     def cdi_folders(self) -> list[Path]:
         """The folders of CDI files."""
