@@ -4,12 +4,13 @@ The names are those of the article on the dynamic accelerator slicer: ``oc new-p
 ``operator-sdk run bundle ... -n instaslice-system``.
 """
 
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from bundle.files import FOLDER, generate
 from bundle.publisher import Publisher
+from tests.support.inventory import inventory
 from tests.support.olm_stand_in import OlmStandIn
 from tests.support.running_lab import RunningLab
 
@@ -25,7 +26,14 @@ def lab_arguments() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def olm(cluster: RunningLab) -> OlmStandIn:
+def bare(cluster: RunningLab) -> Mapping[str, Any]:
+    """The cluster before the bundle."""
+    return inventory(cluster)
+
+
+@pytest.fixture(scope="module")
+def olm(cluster: RunningLab, bare: Mapping[str, Any]) -> OlmStandIn:
+    assert bare
     cluster.kubectl("create", "namespace", NAMESPACE)
     stand_in = OlmStandIn(cluster, FOLDER, NAMESPACE)
     stand_in.install()
@@ -99,19 +107,29 @@ def test_it_is_not_removed_under_its_operator(cluster: RunningLab) -> None:
     refused = cluster.tessera("uninstall", "--yes", fails=True)
     assert f"the operator in namespace {NAMESPACE} would install Tessera again" in refused
     assert "Subscription" in refused
+    refused = cluster.tessera("install", fails=True)
+    assert f"the operator in namespace {NAMESPACE} installs Tessera; nothing was changed" in refused
+    assert f"ConfigMap {NAMESPACE}/tessera-install" in refused
     assert (
         cluster.get("daemonset", "tessera-agent", "-n", "tessera-system")["metadata"].get("deletionTimestamp") is None
     )
 
 
+@pytest.fixture(scope="module")
+def newer(cluster: RunningLab, tmp_path_factory: pytest.TempPathFactory) -> OlmStandIn:
+    """The next version of the bundle."""
+    folder = tmp_path_factory.mktemp("newer")
+    for name, text in generate(Publisher(version="0.2.1", image="tessera:0.2.1", replaces="tessera.v0.2.0")).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    return OlmStandIn(cluster, folder, NAMESPACE)
+
+
 @pytest.mark.usefixtures("olm")
-def test_another_version_replaces_everything_and_keeps_the_slice(cluster: RunningLab, tmp_path: Path) -> None:
+def test_another_version_replaces_everything_and_keeps_the_slice(cluster: RunningLab, newer: OlmStandIn) -> None:
     before = cluster.get("pod", "vllm", "-n", NAMESPACE)["metadata"]["uid"]
     slices = cluster.slices("node-1")
-    for name, text in generate(Publisher(version="0.2.1", image="tessera:0.2.1", replaces="tessera.v0.2.0")).items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    OlmStandIn(cluster, tmp_path, NAMESPACE).install()
+    newer.install()
 
     def image() -> str:
         spec = cluster.get("daemonset", "tessera-agent", "-n", "tessera-system")["spec"]["template"]["spec"]
@@ -123,3 +141,17 @@ def test_another_version_replaces_everything_and_keeps_the_slice(cluster: Runnin
     assert pod["metadata"]["uid"] == before
     assert {each["status"] for each in pod["status"]["conditions"] if each["type"] == "Ready"} == {"True"}
     assert cluster.slices("node-1") == slices
+
+
+def test_after_its_operator_everything_is_removed(
+    cluster: RunningLab, olm: OlmStandIn, newer: OlmStandIn, bare: Mapping[str, Any]
+) -> None:
+    """A pod of the seed's project runs on, so the project stays with it."""
+    for version in (olm, newer):
+        version.remove()
+    told = cluster.tessera("uninstall", "--yes")
+    assert told.endswith("Tessera is removed\n")
+    assert "Pod vllm" in told
+    assert cluster.get("pod", "vllm", "-n", NAMESPACE)["status"]["phase"] == "Running"
+    cluster.kubectl("delete", "namespace", NAMESPACE)
+    assert inventory(cluster) == bare

@@ -9,15 +9,8 @@ import pytest
 import yaml
 from charts.files import FOLDER
 from tests.support.helm_program import HELM
+from tests.support.inventory import inventory
 from tests.support.running_lab import ROOT, RunningLab
-
-#: Kinds in which Tessera could leave something, besides Nodes.
-KINDS = (
-    "namespaces,clusterroles,clusterrolebindings,roles,rolebindings,crds,mutatingwebhookconfigurations,"
-    "validatingadmissionpolicies,validatingadmissionpolicybindings,runtimeclasses,configmaps,secrets,resourcequotas,"
-    "daemonsets,deployments,services,networkpolicies,serviceaccounts,poddisruptionbudgets"
-)
-
 
 #: Parts of NVIDIA's operator.
 NVIDIA = {
@@ -51,24 +44,6 @@ def installed(cluster: RunningLab, bare: Mapping[str, Any]) -> Iterator[RunningL
 
 def offers(node: Mapping[str, Any]) -> bool:
     return bool(node["status"]["allocatable"].get("nvidia.com/mig-1g.5gb", "0") != "0")
-
-
-def inventory(cluster: RunningLab) -> dict[str, Any]:
-    """All objects by kind, namespace and name, Nodes with their fields, and the files of the nodes' agents."""
-    found: dict[str, Any] = {
-        f"{each['kind']} {each['metadata'].get('namespace', '')}/{each['metadata']['name']}": ""
-        for each in cluster.get(KINDS, "-A")["items"]
-    }
-    for node in cluster.get("nodes")["items"]:
-        metadata, name = node["metadata"], node["metadata"]["name"]
-        found[f"labels {name}"] = metadata["labels"]
-        found[f"annotations {name}"] = metadata.get("annotations", {})
-        found[f"conditions {name}"] = sorted(each["type"] for each in node["status"]["conditions"])
-        found[f"amounts {name}"] = {key: each for key, each in node["status"]["capacity"].items() if each != "0"}
-    for folder in ("cdi", "state"):
-        for path in sorted(cluster.folder.rglob(f"{folder}/*")):
-            found[f"file {path}"] = ""
-    return found
 
 
 def test_nothing_is_left_and_a_running_pod_runs_on(installed: RunningLab, bare: Mapping[str, Any]) -> None:
@@ -161,6 +136,12 @@ def test_helm_uninstall_leaves_only_the_definitions(release: RunningLab, bare: M
     refused = release.tessera("uninstall", "--yes", fails=True)
     assert 'Helm installed Tessera as release "tessera"; run: helm uninstall tessera -n kube-system' in refused
     assert release.get("clusterpolicies")["items"]
+    before = inventory(release)
+    for arguments in ((), ("--dry-run",)):
+        refused = release.tessera("install", *arguments, fails=True)
+        assert 'Helm installed Tessera as release "tessera"; nothing was changed' in refused
+        assert "helm upgrade tessera CHART -n kube-system" in refused
+    assert inventory(release) == before
     helm(release, "uninstall", "tessera")
     found = inventory(release)
     kept = {each for each in found if each.startswith("CustomResourceDefinition")}

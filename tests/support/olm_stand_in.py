@@ -49,6 +49,11 @@ class OlmStandIn:
         for each in self._steps():
             self._cluster.kubectl("apply", "--server-side", "-f", "-", manifest=each)
 
+    def remove(self) -> None:
+        """Deletes the objects of the ClusterServiceVersion, as OLM does once it is deleted; definitions stay."""
+        for each in (*self._rights(), *map(self._deployment, self._strategy()["deployments"])):
+            self._cluster.kubectl("delete", "--ignore-not-found", "-f", "-", manifest=each)
+
     def phase(self) -> str:
         """The phase that OLM would show: Installing until each Deployment is available."""
         for each in self._strategy()["deployments"]:

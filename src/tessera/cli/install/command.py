@@ -288,11 +288,14 @@ async def _install(
         summary_line,
         withdraw_removals,
     )
+    from tessera.cli.install.owners import find_owner, refuse_install
     from tessera.cli.install.preflight import ask_cluster, missing_namespace, newer_definition, warnings
     from tessera.cli.install.rendering import render
     from tessera.clock import SystemClock
 
     async with connect(FIELD_MANAGER, kubeconfig, context) as client:
+        if owner := await find_owner(client):
+            raise CommandError(refuse_install(owner))
         choices = await ask_cluster(client, choices)
         objects = render(choices)
         missing = await missing_namespace(client, choices)

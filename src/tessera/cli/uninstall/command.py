@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 #: Field manager of the removal's writes. It begins as those of Tessera's processes, so its own fields go as well.
 COMPONENT = "tessera-uninstall"
-#: The Deployment of the OLM bundle's operator, by its label.
-_OPERATOR = "tessera-operator"
 
 
 @click.command()
@@ -111,11 +109,12 @@ def parse_removal(arguments: Sequence[str]) -> "RemovalOptions":
 async def _uninstall(
     options: "RemovalOptions", kubeconfig: Path | None, context: str | None, *, may_ask: bool, as_json: bool
 ) -> int:
+    from tessera.cli.install.owners import find_owner, refuse_uninstall
     from tessera.clock import SystemClock
 
     async with connect(COMPONENT, kubeconfig, context) as client:
-        if not options.from_hook:
-            await _refuse_owned(client)
+        if not options.from_hook and (owner := await find_owner(client)):
+            raise CommandError(refuse_uninstall(owner))
         if may_ask:
             _confirm()
         results = await report_removal(client, SystemClock(), options, (lambda _: None) if as_json else say)
@@ -196,29 +195,3 @@ def _confirm() -> None:
     if not sys.stdin.isatty():
         raise CommandError("error: the command asks before it removes Tessera, and there is no terminal; add --yes")
     click.confirm("Remove Tessera from this cluster? tessera uninstall --dry-run shows what goes", abort=True, err=True)
-
-
-async def _refuse_owned(client: "Client") -> None:
-    """Raises CommandError if Helm, or the operator of the OLM bundle, owns the installation."""
-    from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
-    from tessera.cli.install.apply import get_object
-    from tessera.cli.install.manifests import AGENT
-    from tessera.kube.client.errors import Forbidden
-    from tessera.kube.resources import DAEMONSETS, DEPLOYMENTS
-
-    agent = await get_object(client, DAEMONSETS.as_dicts(), AGENT, SYSTEM_NAMESPACE)
-    annotations = (agent or {}).get("metadata", {}).get("annotations") or {}
-    if release := annotations.get("meta.helm.sh/release-name"):
-        namespace = annotations.get("meta.helm.sh/release-namespace", "")
-        raise CommandError(
-            f'error: Helm installed Tessera as release "{release}"; run: helm uninstall {release} -n {namespace}'
-        )
-    try:
-        operators = (await client.list(DEPLOYMENTS, label_selector=f"app.kubernetes.io/name={_OPERATOR}")).items
-    except Forbidden:  # the removal itself names the right that is missing, once it needs it
-        return
-    for each in operators:
-        raise CommandError(
-            f"error: the operator in namespace {each.metadata.namespace} would install Tessera again; first delete its"
-            " Subscription and its ClusterServiceVersion, then run this command again"
-        )
