@@ -32,14 +32,6 @@ def allocatable(cluster: RunningLab, node: str) -> dict[str, str]:
     return found
 
 
-def pass_time(cluster: RunningLab, seconds: int) -> None:
-    """Lets simulated time pass: a container that ends by itself runs that long."""
-    name = f"clock-{seconds}"
-    cluster.kubectl("apply", "-f", "-", manifest=cluster.pod(name, {}, command=("sleep", str(seconds))))
-    cluster.kubectl("wait", f"pod/{name}", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=180s")
-    cluster.kubectl("delete", "pod", name)
-
-
 def condition(cluster: RunningLab, node: str, kind: str) -> Any:
     found = cluster.get("node", node)["status"]["conditions"]
     return next((each for each in found if each["type"] == kind), None)
@@ -65,7 +57,7 @@ def test_a_card_that_asks_for_a_reset_gets_it(cluster: RunningLab) -> None:
     cluster.tessera("lab", "break", "gpu", "node-1/1", "--fault", "ecc")
     resets = ("get", "events", "--field-selector=reason=GpuReset", "-o", "name")
     cluster.eventually(lambda: cluster.kubectl(*resets))
-    pass_time(cluster, 90)
+    cluster.pass_time(90)
     assert condition(cluster, "node-1", "GpuHealthy")["status"] == "True"
 
 
@@ -93,7 +85,7 @@ def test_a_pod_that_takes_its_neighbours_memory_is_ended(shared: RunningLab) -> 
     assert "cannot use 40.00 GiB" in shared.tessera("lab", "use-memory", "hog", "40Gi", fails=True)
     shared.tessera("lab", "use-memory", "neighbour", "1Gi")
     shared.tessera("lab", "use-memory", "hog", "12Gi")
-    pass_time(shared, 90)
+    shared.pass_time(90)
     ended = shared.get("pod", "hog")["status"]["containerStatuses"][0]["state"]["terminated"]
     assert ended["exitCode"] == 128 + 15
     assert shared.get("pod", "neighbour")["status"]["phase"] == "Running"
@@ -114,7 +106,7 @@ def test_a_scenario_plays_until_it_is_stopped(cluster: RunningLab) -> None:
     assert is_hot(cluster)
     assert "is stopped" in cluster.tessera("lab", "scenario", "--stop")
     cluster.eventually(lambda: "no scenario plays" in cluster.tessera("lab", "scenario"))
-    pass_time(cluster, 30)
+    cluster.pass_time(30)
     assert not is_hot(cluster)
 
 

@@ -24,7 +24,7 @@ SYSTEM = "/api/v1/namespaces/tessera-system/pods"
 
 @pytest.fixture(scope="module")
 def lab_arguments() -> list[str]:
-    return ["--nodes", "2xA100-40GB,1xT4", "--mig-config", ""]
+    return ["--nodes", "2xA100-40GB,1xT4", "--mig-config", "", "--virtual-time"]
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +85,7 @@ def test_idle_lists_leases_whose_use_is_not_known_only_if_asked(used: RunningLab
 
 def test_usage_counts_the_hours_of_pods_and_sums_to_the_capacity(used: RunningLab) -> None:
     """The record appears after two rounds of the controller, of a minute each."""
+    used.pass_time(120)
 
     def counted() -> Any:
         done = used.run_tessera("usage", "-o", "json")

@@ -33,7 +33,7 @@ def test_hours_of_simulated_waiting_pass_at_once(cluster: Any) -> None:
 
 
 def test_kubelet_and_device_plugins_exchange_nothing_that_time_would_have_to_wait_for(cluster: Any) -> None:
-    """GRPC answers late, from its own threads; a lab that listens for it needs minutes for an hour."""
+    """The threads of gRPC answer late; a lab that listens for them needs minutes for an hour."""
     assert not [*cluster.folder.glob("n/node-1/dp/*.sock"), *cluster.folder.glob("n/node-1/pr/*.sock")]
     assert list(cluster.folder.glob("n/node-1/dp/kubelet_internal_checkpoint"))
 
