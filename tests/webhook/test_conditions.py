@@ -8,16 +8,31 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tessera.kueue.templates import JOB, KINDS
+from tessera.webhook.base.options import REVIEW_PATH, TEMPLATE_PATH
 from tessera_lab.apiserver.cel.evaluator import compile_expression
 
 CONFIGURATION = yaml.safe_load((Path(__file__).parents[2] / "deploy" / "admission.yaml").read_text())
-CONDITIONS = {
-    hook["name"].removesuffix(".tessera.dev"): [
-        compile_expression(condition["expression"], frozenset({"object", "oldObject", "request"}))
-        for condition in hook["matchConditions"]
-    ]
-    for hook in CONFIGURATION["webhooks"]
-}
+
+
+def conditions_of(path: str) -> dict[str, list[Any]]:
+    """The conditions of the entries that lead to a path, by the entry's first word."""
+    return {
+        hook["name"].removesuffix(".tessera.dev"): [
+            compile_expression(condition["expression"], frozenset({"object", "oldObject", "request"}))
+            for condition in hook.get("matchConditions", ())
+        ]
+        for hook in hooks_at(path)
+    }
+
+
+def hooks_at(path: str) -> list[dict[str, Any]]:
+    """The entries that lead to a path."""
+    return [hook for hook in CONFIGURATION["webhooks"] if hook["clientConfig"]["service"]["path"] == path]
+
+
+CONDITIONS = conditions_of(REVIEW_PATH)
+OF_JOBS = conditions_of(TEMPLATE_PATH)["jobs"]
 
 
 QUOTA = "instaslice.redhat.com/accelerator-memory-quota"
@@ -105,13 +120,36 @@ def test_what_must_not_slip_through_fails_closed() -> None:
     assert policies == {
         "gpus.tessera.dev": "Fail",
         "requests.tessera.dev": "Ignore",
+        "jobs.tessera.dev": "Fail",
+        "templates.tessera.dev": "Ignore",
     }
 
 
 def test_all_of_them_are_one_service_that_is_asked_again_when_others_change_the_pod() -> None:
     first, *others = (
         {key: value for key, value in hook.items() if key not in {"name", "failurePolicy", "matchConditions"}}
-        for hook in CONFIGURATION["webhooks"]
+        for hook in hooks_at(REVIEW_PATH)
     )
     assert first["reinvocationPolicy"] == "IfNeeded"
     assert all(other == first for other in others)
+    assert {hook["reinvocationPolicy"] for hook in hooks_at(TEMPLATE_PATH)} == {"IfNeeded"}
+
+
+def is_sent(template: dict[str, Any]) -> bool:
+    """True if a Job of this template is sent; fails if a condition has no value."""
+    scope = {"object": {"spec": {"template": template}}, "oldObject": None, "request": {"operation": "CREATE"}}
+    return all(condition.is_true(scope) for condition in OF_JOBS)
+
+
+@given(PODS)
+def test_a_job_is_sent_if_a_pod_of_its_template_must_not_slip_through(found: dict[str, Any]) -> None:
+    template = {name: value for name, value in found.items() if name == "spec" or value.get("annotations")}
+    assert is_sent(template) == ("gpus" in asked(found))
+
+
+def test_every_kind_with_templates_is_sent_when_it_is_created_and_only_then() -> None:
+    rules = [(hook["name"], rule) for hook in hooks_at(TEMPLATE_PATH) for rule in hook["rules"]]
+    sent = {(group, plural) for _, rule in rules for group in rule["apiGroups"] for plural in rule["resources"]}
+    assert sent == {(kind.group, kind.plural) for kind in KINDS}
+    assert {operation for _, rule in rules for operation in rule["operations"]} == {"CREATE"}
+    assert [rule["resources"] for name, rule in rules if name == "jobs.tessera.dev"] == [[JOB.plural]]

@@ -110,6 +110,12 @@ REQUIRED_MEMORY = Limit(
     "a pod's tessera.dev/gpu-memory",
     "more than any GPU will have, and short enough to write in a message",
 )
+POD_TEMPLATES = Limit(
+    18,
+    "templates",
+    "pod templates of a Job-like object that Kueue queues",
+    "Kueue's Workload has so many pod sets at most; each is reviewed as a pod is",
+)
 POLICY_ENTRIES = Limit(
     2_000,
     "entries",

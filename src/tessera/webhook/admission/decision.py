@@ -41,12 +41,21 @@ def decide_admission(
     translated = apply_operations(pod, first)
     spec = translated.get("spec") or {}
     nodes = capabilities.selected_by(spec, spend)
-    if why := share_count_refusal(spec, nodes, capabilities):
-        raise PodRefused(Rule.SHARE_COUNT, why)
+    refuse_share_counts(spec, nodes, capabilities)
     return [*first, *patch_for_slices(translated, capabilities, nodes, spend)]
 
 
 Json = Mapping[str, Any]
+
+
+def refuse_share_counts(spec: Json, nodes: Nodes, capabilities: Capabilities) -> None:
+    """Refuses an amount of shares that no node can serve.
+
+    Raises:
+        PodRefused: see :func:`share_count_refusal`.
+    """
+    if why := share_count_refusal(spec, nodes, capabilities):
+        raise PodRefused(Rule.SHARE_COUNT, why)
 
 
 def share_count_refusal(spec: Json, nodes: Nodes, capabilities: Capabilities) -> str:

@@ -1,32 +1,36 @@
-"""AdmissionReview v1: the envelope around :mod:`tessera.webhook.admission.decision`.
+"""AdmissionReview v1: the envelope around the decisions about a pod and about the templates of pods.
 
-Any body that is no review of a pod raises :class:`ReviewError` with the field and the rule. A pod that exceeds the size
-limits of a review is refused before any work. So every review ends soon, with a result or with this error.
+Any body that is no review of one of these raises :class:`ReviewError` with the field and the rule. A pod that exceeds
+the size limits of a review is refused before any work. So every review ends soon, with a result or with this error.
 
 The TLS server and a control plane in the same process both call :class:`Reviewer`: bytes in, bytes out. It reads the
 capabilities at each call, so that a card that just appeared counts at once.
 """
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
+from tessera.kueue.templates import TemplateKind, find_kind
 from tessera.limits.processes import REVIEW_BODY
 from tessera.text import one_line
 from tessera.webhook.admission.decision import decide_admission
+from tessera.webhook.admission.json_patch import Operation
 from tessera.webhook.admission.pod_schema import PodSchema, Spec, size_of
+from tessera.webhook.admission.template_admission import decide_templates
 from tessera.webhook.base.budget import PodRefused, ReviewBudget, Rule, refuse_oversized
 from tessera.webhook.nodes.capabilities import Capabilities
 
 
 class ReviewError(ValueError):
-    """The body is no AdmissionReview v1 of a pod."""
+    """The body is no AdmissionReview v1 of a pod or of an object with pod templates."""
 
 
 class _Kind(msgspec.Struct, frozen=True):
     kind: str = ""
+    group: str = ""
 
 
 class _Request(msgspec.Struct, frozen=True):
@@ -65,22 +69,22 @@ class Reviewer:
         self._count_verdict = count_verdict
         self._decoder = msgspec.json.Decoder(_Review)
         self._schemas = msgspec.json.Decoder(PodSchema | None)
-        self._pods = msgspec.json.Decoder(dict[str, Any] | None)
+        self._objects = msgspec.json.Decoder(dict[str, Any] | None)
 
     def review(self, body: bytes) -> bytes:
         """Returns the answer to one AdmissionReview; both are JSON.
 
         Raises:
-            ReviewError: the body is no AdmissionReview v1 of a pod; the text names the error.
+            ReviewError: the body is no AdmissionReview v1 of such an object; the text names the error.
         """
         budget = ReviewBudget()
         request = self._request(body)
         response: dict[str, Any] = {"uid": request.uid, "allowed": True}
-        shape, pod = self._pod(request)
-        if shape is None or pod is None or request.operation not in {"", "CREATE"}:
+        decide = self._decider(request, budget)
+        if decide is None or request.operation not in {"", "CREATE"}:
             self._count_verdict("untouched", None)
         else:
-            response |= self._decide(shape, pod, budget)
+            response |= self._answer(decide)
         return msgspec.json.encode(
             {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
         )
@@ -94,20 +98,36 @@ class Reviewer:
                 f"the body is {one_line(found.kind)} of {one_line(found.api_version)}; this webhook speaks "
                 "AdmissionReview of admission.k8s.io/v1: list v1 in admissionReviewVersions"
             )
-        if found.request.kind.kind not in {"", "Pod"}:
-            kind = one_line(found.request.kind.kind)
-            raise ReviewError(f"the request is about a {kind}; this webhook reviews pods only")
         return found.request
 
-    def _pod(self, request: _Request) -> tuple[PodSchema | None, dict[str, Any] | None]:
-        """Returns the pod of a request, as checked types and as plain JSON; None if there is no pod."""
-        fault = "request.object is no pod"
-        return _decode(self._schemas, request.object, fault), _decode(self._pods, request.object, fault)
+    def _decider(self, request: _Request, budget: ReviewBudget) -> Callable[[], Sequence[Operation]] | None:
+        """Returns the decision to make about the object of a request; None if there is no object."""
+        if request.kind.kind in {"", "Pod"}:
+            fault = "request.object is no pod"
+            shape, pod = _decode(self._schemas, request.object, fault), _decode(self._objects, request.object, fault)
+            return None if shape is None or pod is None else lambda: self._decide_pod(shape, pod, budget)
+        kind = find_kind(request.kind.group, request.kind.kind)
+        if kind is None:
+            raise ReviewError(
+                f"the request is about a {one_line(request.kind.kind)}; this webhook reviews pods, and objects with "
+                "templates of pods that Kueue knows"
+            )
+        item = _decode(self._objects, request.object, "request.object is no object")
+        return None if item is None else lambda: self._decide_templates(kind, item, budget)
 
-    def _decide(self, shape: PodSchema, pod: dict[str, Any], budget: ReviewBudget) -> dict[str, Any]:
+    def _decide_pod(self, shape: PodSchema, pod: dict[str, Any], budget: ReviewBudget) -> Sequence[Operation]:
+        refuse_oversized(size_of(shape.spec or Spec()))
+        return decide_admission(pod, self._capabilities, budget.spend)
+
+    def _decide_templates(self, kind: TemplateKind, item: dict[str, Any], budget: ReviewBudget) -> Sequence[Operation]:
         try:
-            refuse_oversized(size_of(shape.spec or Spec()))
-            operations = decide_admission(pod, self._capabilities, budget.spend)
+            return decide_templates(kind, item, self._capabilities, budget.spend)
+        except msgspec.ValidationError as error:
+            raise ReviewError(f"request.object has a template that is no pod's: {one_line(error)}") from None
+
+    def _answer(self, decide: Callable[[], Sequence[Operation]]) -> dict[str, Any]:
+        try:
+            operations = decide()
         except PodRefused as error:
             self._count_verdict("refused", error.rule)
             return {"allowed": False, "status": {"code": 403, "reason": "Forbidden", "message": str(error)}}

@@ -38,7 +38,7 @@ _LONGEST_PROFILE = 63
 
 
 def patch_for_slices(
-    pod: Json, capabilities: Capabilities, nodes: Nodes, spend: SpendTime = spend_nothing
+    pod: Json, capabilities: Capabilities, nodes: Nodes, spend: SpendTime = spend_nothing, *, gates: bool = True
 ) -> Sequence[Operation]:
     """Returns the operations that gate a pod and charge its slices; none if it needs no change.
 
@@ -47,6 +47,7 @@ def patch_for_slices(
         capabilities: the GPU resources of the cluster.
         nodes: the nodes that the pod's author selects.
         spend: called before each piece of work.
+        gates: False for the template of a pod, which only pods of it are held by.
 
     Raises:
         PodRefused: no node can serve the pod's request.
@@ -64,7 +65,8 @@ def patch_for_slices(
     if static:
         return ()
     _refuse_bound(spec)
-    return [*_gate(spec), *(operation for charge in charges for operation in charge.operations())]
+    gate = _gate(spec) if gates else ()
+    return [*gate, *(operation for charge in charges for operation in charge.operations())]
 
 
 def _containers_with_slices(spec: Json, spend: SpendTime) -> Sequence[ContainerWithSlices]:

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from tessera.status_pages import OnListening
 
-#: Path to which the API server posts AdmissionReviews.
+#: Path to which the API server posts AdmissionReviews of pods, and of objects with pod templates.
 REVIEW_PATH = "/mutate-v1-pod"
+TEMPLATE_PATH = "/mutate-templates"
 
 
 @dataclass(frozen=True, kw_only=True)

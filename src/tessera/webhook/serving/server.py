@@ -20,7 +20,7 @@ from tessera.clock import Clock
 from tessera.limits.processes import STANDSTILL
 from tessera.status_pages import TEXT, Page, ProcessStatus, status_page, unavailable
 from tessera.webhook.admission.review import ReviewError
-from tessera.webhook.base.options import REVIEW_PATH, WebhookOptions
+from tessera.webhook.base.options import REVIEW_PATH, TEMPLATE_PATH, WebhookOptions
 from tessera.webhook.serving.certificates import Certificate
 
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ async def serve_reviews(options: WebhookOptions, context: ssl.SSLContext, review
     from tessera.webhook.serving.bounded_port import BoundedPort
 
     def answer(method: str, path: str, body: bytes) -> Page:
-        if path != REVIEW_PATH:
-            return Page(404, TEXT, f"reviews are answered at {REVIEW_PATH}\n".encode())
+        if path not in {REVIEW_PATH, TEMPLATE_PATH}:
+            return Page(404, TEXT, f"reviews are answered at {REVIEW_PATH} and {TEMPLATE_PATH}\n".encode())
         if method != "POST":
             return Page(405, TEXT, b"reviews are sent by POST\n")
         try:
