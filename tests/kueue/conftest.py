@@ -1,0 +1,90 @@
+"""Clusters with Kueue and Tessera.
+
+Without more, the lab on virtual time with the stand-in of Kueue. ``TESSERA_KUEUE_KUBECONFIG`` names the kubeconfig of a
+cluster with the real Kueue, configured by ``tessera kueue config --models all``, with the pod integration, and with
+Tessera on one node with an A100-40GB at least; tests that need the stand-in's settings are then skipped.
+``TESSERA_KUEUE_VERSION`` is v1beta1 for Kueue 0.14 and older.
+"""
+
+import asyncio
+import os
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+from tests.cluster.conftest import in_lab
+from tests.support.kueue.cluster import KueueCluster
+from tests.support.kueue.stand_in import StandIn
+
+from tessera.clock import SystemClock
+from tessera.kube.client.client import Client
+from tessera.kube.transport.http import HttpTransport
+from tessera.kube.transport.kubeconfig import load_config
+from tessera.kueue.configuration import make_configuration
+from tessera.kueue.names import Version
+from tessera.mig.models import model_by_short_name
+
+__all__ = ["in_lab", "with_kueue"]
+
+A100 = model_by_short_name("A100-40GB").profile_names
+Story = Callable[[KueueCluster], Awaitable[None]]
+
+
+@pytest.fixture
+def with_kueue(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Plays a story in a cluster with Kueue.
+
+    Its arguments beside the story are those of the stand-in (``version``, ``resources``, ``ready_timeout``,
+    ``webhooks``, ``hostname``), ``order`` (the name of Kueue's webhook configuration) and those of the lab (``nodes``).
+    """
+
+    def play(story: Story, **settings: Any) -> None:
+        given = os.environ.get("TESSERA_KUEUE_KUBECONFIG")
+        if given:
+            if settings:
+                pytest.skip("the cluster's Kueue has its own settings")
+            asyncio.run(_elsewhere(given, story))
+        else:
+            _in_lab(request.getfixturevalue("in_lab"), story, **settings)
+
+    return play
+
+
+def _in_lab(
+    in_lab: Callable[..., None],
+    story: Story,
+    *,
+    version: Version = "v1beta2",
+    resources: Any = None,
+    order: str = "kueue-mutating-webhook",
+    nodes: str = "2xA100-40GB",
+    **settings: Any,
+) -> None:
+    charges = make_configuration(A100, version)["resources"] if resources is None else resources
+
+    async def scenario(lab: Any) -> None:
+        stand_in = StandIn(lab.client, lab.clock, resources=charges, version=version, **settings)
+        await stand_in.install(lab.cluster.reviewers, order)
+        reconciling = asyncio.create_task(stand_in.run())
+        try:
+            await story(KueueCluster(lab.client, lab.clock, version, "team-a"))
+            assert not reconciling.done()
+        finally:
+            reconciling.cancel()
+            await asyncio.wait([reconciling])
+
+    in_lab(scenario, nodes=nodes)
+
+
+async def _elsewhere(kubeconfig: str, story: Story) -> None:
+    clock = SystemClock()
+    transport = HttpTransport(load_config(clock=clock, kubeconfig=kubeconfig))
+    client = Client(transport, field_manager="tessera-kueue-tests", clock=clock)
+    version = cast(Version, os.environ.get("TESSERA_KUEUE_VERSION", "v1beta2"))
+    cluster = KueueCluster(client, clock, version, f"tessera-kueue-{uuid.uuid4().hex[:8]}")
+    try:
+        await story(cluster)
+    finally:
+        await cluster.close()
+        await client.close()
