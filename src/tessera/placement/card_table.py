@@ -12,10 +12,12 @@ from collections.abc import Callable
 
 from tessera.limits.planning import CARD_LOSSES
 from tessera.mig.geometry import Geometry, Placement, Profile
+from tessera.mig.layout_planning import list_packings
 from tessera.mig.occupancy import free_slots, free_starts, placement_mask, usable_slots
-from tessera.placement.state_costs import Candidate, Pending, StateCosts, add_profile, limit_size
+from tessera.placement.request_mix import RequestMix
+from tessera.placement.state_costs import Candidate, Loss, Pending, StateCosts, add_profile, limit_size
 
-__all__ = ["Candidate", "CardTable", "GeometryLoss", "Pending", "StateCosts", "add_profile"]
+__all__ = ["Candidate", "CardTable", "GeometryLoss", "Pending", "StateCosts", "add_profile", "reachable_slots"]
 
 #: Rates an occupancy of a card of that table; less is better. Hashable, and equal for equal ratings.
 GeometryLoss = Callable[["CardTable", int], float]
@@ -36,6 +38,7 @@ class CardTable:
         self._fragmentation: dict[int, float] = {}
         self._usable: dict[int, int] = {}
         self._free: dict[int, int] = {}
+        self._packings: dict[tuple[int, Pending], dict[int, tuple[Placement, ...]]] = {}
         self._bits: dict[tuple[str, int, int], int] = {}
         self._names: dict[str, str | None] = {}
         self._sizes = {row.name: row.size for row in geometry.profiles}
@@ -43,7 +46,9 @@ class CardTable:
         self._states: dict[int, None] = {}
         self._rated: dict[GeometryLoss, StateCosts] = {}
         #: Costs by fragmentation.
-        self.costs = StateCosts(geometry, number, self._states, self.fragmentation)
+        self.costs = self._rate(self.fragmentation)
+        #: The mix of requests for these cards.
+        self.mix = RequestMix()
 
     def name_of(self, profile: str) -> str | None:
         """Returns the geometry's own name for a profile in any spelling; ``None`` if the cards do not have it."""
@@ -80,7 +85,7 @@ class CardTable:
         if found is None:
             geometry = self.geometry
             free = free_slots(geometry, occupancy)
-            lost = sum(free - _reachable_slots(geometry, profile, occupancy) for profile in geometry.profiles)
+            lost = sum(free - reachable_slots(geometry, profile, occupancy) for profile in geometry.profiles)
             found = lost / (len(geometry.profiles) * geometry.slots)
             self._fragmentation[occupancy] = found
         return found
@@ -109,9 +114,20 @@ class CardTable:
         if found is None:
             if len(self._rated) >= CARD_LOSSES:
                 self._rated.clear()
-            found = self._rated[loss] = StateCosts(
-                self.geometry, self.number, self._states, lambda occupancy: loss(self, occupancy)
-            )
+            found = self._rated[loss] = self._rate(lambda occupancy: loss(self, occupancy))
+        return found
+
+    def _rate(self, loss: Loss) -> StateCosts:
+        return StateCosts(self.geometry, self.number, self._states, loss, self.packings)
+
+    def packings(self, occupancy: int, pending: Pending) -> dict[int, tuple[Placement, ...]]:
+        """Every occupancy to which the pending instances can lead, each with one arrangement that leads there."""
+        key = (occupancy, pending)
+        found = self._packings.get(key)
+        if found is None:
+            limit_size(self._packings)
+            rows = [self.geometry.profile(name) for name in pending]
+            found = self._packings[key] = list_packings(self.geometry, rows, occupancy)
         return found
 
     # By fragmentation
@@ -137,7 +153,7 @@ class CardTable:
         return self.costs.candidate(occupancy, pending, profile)
 
 
-def _reachable_slots(geometry: Geometry, profile: Profile, occupancy: int) -> int:
+def reachable_slots(geometry: Geometry, profile: Profile, occupancy: int) -> int:
     """Memory slots that instances of the profile could cover now."""
     covered = 0
     for start in free_starts(geometry, profile, occupancy):

@@ -54,6 +54,7 @@ class FleetCard:
     Attributes:
         node: the node.
         gpu: UUID.
+        number: its place in the order in which cards were added.
         table: costs and arrangements of its geometry.
         occupancy: bits of the instances on the card, see ``tessera.mig.geometry``.
         pending: profiles that the batch being planned gave the card; empty outside of ``plan``.
@@ -64,11 +65,24 @@ class FleetCard:
         filed: at most the node's free slots; see :class:`AlikeCards`.
     """
 
-    __slots__ = ("alike", "allocations", "claims", "filed", "gpu", "node", "occupancy", "pending", "room", "table")
+    __slots__ = (
+        "alike",
+        "allocations",
+        "claims",
+        "filed",
+        "gpu",
+        "node",
+        "number",
+        "occupancy",
+        "pending",
+        "room",
+        "table",
+    )
 
-    def __init__(self, node: "FleetNode", gpu: str, table: CardTable, alike: "AlikeCards") -> None:
+    def __init__(self, node: "FleetNode", gpu: str, number: int, table: CardTable, alike: "AlikeCards") -> None:
         self.node = node
         self.gpu = gpu
+        self.number = number
         self.table = table
         self.occupancy = 0
         self.pending: Pending = ()
@@ -89,16 +103,18 @@ class FleetNode:
 
     Attributes:
         name: its name.
+        number: its place in the order in which nodes were added.
         cards: by UUID.
         tables: the tables of its cards, with the number of cards.
         free: free memory slots, those of pending instances already taken off.
         answers: what was computed from the node's state, by any key; emptied when the state changes.
     """
 
-    __slots__ = ("answers", "cards", "free", "name", "tables")
+    __slots__ = ("answers", "cards", "free", "name", "number", "tables")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, number: int) -> None:
         self.name = name
+        self.number = number
         self.cards: dict[str, FleetCard] = {}
         self.tables: dict[CardTable, int] = {}
         self.free = 0

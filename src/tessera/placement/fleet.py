@@ -41,6 +41,8 @@ class Fleet:
         self._tables: dict[Geometry, CardTable] = {}
         #: Number of the newest table.
         self._numbers = 0
+        #: Cards that were ever added.
+        self._added = 0
         #: All cards by table and state (occupancy, pending); no group is empty.
         self._groups: dict[CardTable, dict[tuple[int, Pending], AlikeCards]] = {}
         #: The keys of ``_groups`` with pending slices; no set is empty.
@@ -114,14 +116,15 @@ class Fleet:
         """
         home = self._nodes.get(node)
         if home is None:
-            home = self._nodes[node] = FleetNode(node)
+            home = self._nodes[node] = FleetNode(node, self._added)
             self._nodes_by_free.setdefault(0, {})[node] = home
         if gpu in home.cards:
             raise ValueError(f"node {node} has card {gpu} already; remove it before adding it again")
         table = self._table(geometry)
         self._move_node(home, geometry.slots)
         group = self._group(table, 0, ())
-        card = home.cards[gpu] = FleetCard(home, gpu, table, group)
+        card = home.cards[gpu] = FleetCard(home, gpu, self._added, table, group)
+        self._added += 1
         group.add(card)
         home.answers.clear()
         home.tables[table] = home.tables.get(table, 0) + 1
@@ -168,6 +171,7 @@ class Fleet:
             raise PlaceOccupied(self._collision(card, placement, bits))
         card.allocations[placement.start] = OwnedPlacement(placement, owner)
         card.claims[placement.start] = bits
+        card.table.mix.count(placement.profile)
         self.set_state(card, card.occupancy | bits, card.pending)
 
     def occupy_all(self, placements: Iterable[CardPlacement], owner: str) -> None:

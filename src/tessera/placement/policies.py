@@ -9,13 +9,13 @@ in ``POLICIES``.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol, Self
+from typing import Protocol
 
 from tessera.mig.geometry import Placement
-from tessera.mig.layout_planning import list_packings
-from tessera.placement.card_table import Candidate, CardTable, Pending
+from tessera.placement.card_table import Candidate, CardTable, Pending, StateCosts
 from tessera.placement.cards import AlikeCards
 from tessera.placement.fleet import Fleet, FleetCard, FleetNode
+from tessera.placement.rivals import BestFit, Das, FirstFit, Hami, WeightedFragmentation, blocked_windows
 from tessera.placement.step_budget import StepBudget
 
 
@@ -54,90 +54,6 @@ class Policy(Protocol):
         ...
 
 
-class LeftmostStarts:
-    """The common part of first-fit, best-fit and DAS: only room counts, and the leftmost start."""
-
-    def packing_variants(self) -> Sequence[Self]:
-        """This policy alone."""
-        return (self,)
-
-    def cost(self, table: CardTable, occupancy: int, pending: Pending, profile: str) -> float | None:
-        """Returns 0 if there is room."""
-        return None if table.cost(occupancy, pending, profile) is None else 0.0
-
-    def arrange(self, table: CardTable, occupancy: int, pending: Pending) -> tuple[Placement, ...] | None:
-        """The arrangement with the lowest starts."""
-        rows = [table.geometry.profile(name) for name in pending]
-        found = list_packings(table.geometry, rows, occupancy).values()
-        return min(found, key=lambda placements: sorted(one.start for one in placements), default=None)
-
-
-def has_room(card: FleetCard, profile: str) -> bool:
-    """True if a card takes one more slice besides those of this batch."""
-    name = card.table.name_of(profile)
-    return name is not None and card.table.cost(card.occupancy, card.pending, name) is not None
-
-
-class BestFit(LeftmostStarts):
-    """Best-fit: fullest cards and nodes first; of equals the one that is listed first; leftmost start."""
-
-    def rank_cards(
-        self, fleet: Fleet, profile: str, nodes: frozenset[str] | None, work: StepBudget
-    ) -> Iterator[FleetCard]:
-        """Cards with room, those with the fewest free slots first."""
-        cards = [card for card in fleet.cards() if nodes is None or card.node.name in nodes]
-        work.spend(len(cards))
-        for card in sorted(cards, key=lambda one: one.table.room(one.occupancy, one.pending)):
-            if has_room(card, profile):
-                yield card
-
-    def rank_nodes(self, fleet: Fleet) -> Iterator[FleetNode]:
-        """Nodes with a free slot, fullest first."""
-        return fleet.fullest_nodes()
-
-
-class FirstFit(LeftmostStarts):
-    """First-fit: cards and nodes in the order in which the fleet lists them; leftmost start."""
-
-    def rank_cards(
-        self, fleet: Fleet, profile: str, nodes: frozenset[str] | None, work: StepBudget
-    ) -> Iterator[FleetCard]:
-        """Cards with room, as listed."""
-        for card in fleet.cards():
-            if nodes is None or card.node.name in nodes:
-                work.spend()
-                if has_room(card, profile):
-                    yield card
-
-    def rank_nodes(self, fleet: Fleet) -> Iterator[FleetNode]:
-        """Nodes with a free slot, as listed."""
-        return (node for node in fleet.listed_nodes() if node.free)
-
-
-class Das(LeftmostStarts):
-    """Emptiest node first, by whole per cent of free slots; of equals the one that is listed first."""
-
-    def rank_cards(
-        self, fleet: Fleet, profile: str, nodes: frozenset[str] | None, work: StepBudget
-    ) -> Iterator[FleetCard]:
-        """Cards with room, node by node."""
-        for node in self.rank_nodes(fleet):
-            if nodes is None or node.name in nodes:
-                for card in node.cards.values():
-                    work.spend()
-                    if has_room(card, profile):
-                        yield card
-
-    def rank_nodes(self, fleet: Fleet) -> Iterator[FleetNode]:
-        """Nodes with a free slot, emptiest first."""
-        return iter(sorted((node for node in fleet.listed_nodes() if node.free), key=_used_percent))
-
-
-def _used_percent(node: FleetNode) -> int:
-    total = sum(card.geometry.slots for card in node.cards.values())
-    return -int(100 * node.free / total)
-
-
 def other_nodes(group: AlikeCards) -> Iterator[FleetCard]:
     """One of the alike cards of each node but the first, fullest node first."""
     seen = {group.first().node.name}
@@ -151,8 +67,8 @@ def other_nodes(group: AlikeCards) -> Iterator[FleetCard]:
 _FEW_NODES = 64
 
 
-class FragmentationGradient:
-    """Least growth of fragmentation first.
+class LeastCost:
+    """Least growth of a loss first; the common part of policies that rate the states of cards.
 
     Args:
         spread: prefer the emptiest card; of equally empty ones the one that loses least.
@@ -161,13 +77,17 @@ class FragmentationGradient:
     def __init__(self, *, spread: bool = False) -> None:
         self._spread = spread
 
+    def costs(self, table: CardTable) -> StateCosts:
+        """The costs on cards of a table: by default the growth of fragmentation."""
+        return table.costs
+
     def packing_variants(self) -> Sequence[Policy]:
         """By least loss first, then to the emptiest card.
 
         The second keeps open the starts which only small profiles can use. Neither is exact over several cards; of
         random sets that exactly fill 2 to 8 cards, the two together pack all but about one in a hundred.
         """
-        return (self, FragmentationGradient(spread=True))
+        return (self, type(self)(spread=True))
 
     def rank_cards(
         self, fleet: Fleet, profile: str, nodes: frozenset[str] | None, work: StepBudget
@@ -176,7 +96,7 @@ class FragmentationGradient:
         if nodes is not None and len(nodes) <= _FEW_NODES:
             yield from self._rank_few(fleet, profile, nodes, work)
             return
-        for group in fleet.candidates(profile, spread=self._spread):
+        for group in fleet.candidates(profile, costs=self.costs, spread=self._spread):
             yield group.first()
             yield from other_nodes(group)
 
@@ -185,12 +105,12 @@ class FragmentationGradient:
         return fleet.fullest_nodes()
 
     def cost(self, table: CardTable, occupancy: int, pending: Pending, profile: str) -> float | None:
-        """Growth of the card's fragmentation."""
-        return table.cost(occupancy, pending, profile)
+        """Growth of the card's loss."""
+        return self.costs(table).cost(occupancy, pending, profile)
 
     def arrange(self, table: CardTable, occupancy: int, pending: Pending) -> tuple[Placement, ...] | None:
-        """The starts that leave the card least fragmented."""
-        return table.arrangement(occupancy, pending)
+        """The starts that leave the card with the least loss."""
+        return self.costs(table).arrangement(occupancy, pending)
 
     def _rank_few(self, fleet: Fleet, profile: str, nodes: frozenset[str], work: StepBudget) -> Iterator[FleetCard]:
         """The same order, where few nodes come into question."""
@@ -198,17 +118,42 @@ class FragmentationGradient:
         for card in (card for name in sorted(nodes) if name in fleet for card in fleet.cards(name)):
             work.spend()
             name = card.table.name_of(profile)
-            one = None if name is None else card.table.candidate(card.occupancy, card.pending, name)
+            one = None if name is None else self.costs(card.table).candidate(card.occupancy, card.pending, name)
             if one is not None:
                 found.append((-one[1] if self._spread else 0, one, card.node.free, card.node.name, card.gpu, card))
         for row in sorted(found):
             yield row[-1]
 
 
+class FragmentationGradient(LeastCost):
+    """Least growth of fragmentation, all profiles being equally likely."""
+
+
+class BlockedWindows(LeastCost):
+    """The greedy rule of arXiv 2511.18906: least growth of its metric; see :func:`rivals.blocked_windows`."""
+
+    def costs(self, table: CardTable) -> StateCosts:
+        """By blocked windows."""
+        return table.rated_by(blocked_windows)
+
+
+class Fgd(LeastCost):
+    """FGD (USENIX ATC '23) on MIG slots: fragmentation with the shares of the known workload as weights."""
+
+    def costs(self, table: CardTable) -> StateCosts:
+        """By the shares among the placements so far."""
+        return table.rated_by(WeightedFragmentation.of(table.mix.shares))
+
+
+#: The name of the policy that Tessera uses.
+PRODUCTION = "fragmentation-gradient"
 #: The policies by name.
 POLICIES: Mapping[str, Callable[[], Policy]] = {
     "fragmentation-gradient": FragmentationGradient,
     "best-fit": BestFit,
     "DAS": Das,
+    "FGD": Fgd,
     "first-fit": FirstFit,
+    "HAMi-2.10": Hami,
+    "2511.18906": BlockedWindows,
 }

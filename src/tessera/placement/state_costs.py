@@ -11,12 +11,11 @@ All results are remembered. They are values of pure functions of (occupancy, pen
 hundred values on any known card, whatever the size of the fleet.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from tessera.limits.planning import CARD_STATES
 from tessera.mig.geometry import Geometry, Placement
-from tessera.mig.layout_planning import list_packings
 from tessera.mig.occupancy import free_slots
 
 #: Profile names with repetitions, sorted: the slices that this batch gave to a card, with open starts.
@@ -28,6 +27,8 @@ Candidate = tuple[float, int, int, int, Pending]
 #: Rates an occupancy; less is better.
 Loss = Callable[[int], float]
 
+Packings = Callable[[int, Pending], Mapping[int, tuple[Placement, ...]]]
+
 
 class StateCosts:
     """Costs and arrangements by one loss.
@@ -37,13 +38,17 @@ class StateCosts:
         number: the geometry's place in its fleet; orders cards of different geometries.
         states: the occupancies that rankings cover; it may grow.
         loss: rates an occupancy.
+        packings: returns every occupancy to which pending instances can lead, with an arrangement.
     """
 
-    def __init__(self, geometry: Geometry, number: int, states: Collection[int], loss: Loss) -> None:
+    def __init__(
+        self, geometry: Geometry, number: int, states: Collection[int], loss: Loss, packings: Packings
+    ) -> None:
         self._geometry = geometry
         self._number = number
         self._states = states
         self._loss = loss
+        self._packings = packings
         self._sizes = {row.name: row.size for row in geometry.profiles}
         self._best: dict[tuple[int, Pending], tuple[float, tuple[Placement, ...]] | None] = {}
         self._costs: dict[str, dict[tuple[int, Pending], float | None]] = {}
@@ -117,7 +122,7 @@ class StateCosts:
         key = (occupancy, pending)
         if key not in self._best:
             limit_size(self._best)
-            found = list_packings(self._geometry, [self._geometry.profile(name) for name in pending], occupancy)
+            found = self._packings(occupancy, pending)
             ranked = [(self._loss(state), state) for state in found]
             self._best[key] = (min(ranked)[0], found[min(ranked)[1]]) if ranked else None
         return self._best[key]

@@ -1,0 +1,45 @@
+"""The mix of requests for cards of one geometry, learnt from the slices that were placed.
+
+Counts are decayed: a placement that is some hundreds of placements old counts half. Placements are counted, not
+requests, since a waiting demand is asked for again and again. So the mix is a function of the order of placements: it
+can be replayed, and a controller that starts anew learns from the slices that it finds on the cards.
+"""
+
+from collections import Counter
+
+#: Placements after which the shares are computed anew, and the weight that older ones then keep.
+FOLD = 64
+KEPT = 0.9
+#: A profile with fewer placements, old ones counted in part, is forgotten.
+FORGOTTEN = 0.1
+
+
+class RequestMix:
+    """Decayed counts of profiles.
+
+    Attributes:
+        shares: each profile's share of the requests, by count; empty before the first :data:`FOLD` placements. The same
+            object until the shares change.
+    """
+
+    def __init__(self) -> None:
+        self.shares: dict[str, float] = {}
+        self._counts: dict[str, float] = {}
+        self._recent: Counter[str] = Counter()
+        self._left = FOLD
+
+    def count(self, profile: str) -> None:
+        """Takes in that a slice of this profile was placed."""
+        self._recent[profile] += 1
+        self._left -= 1
+        if not self._left:
+            self._fold()
+
+    def _fold(self) -> None:
+        names = sorted({*self._counts, *self._recent})
+        counts = {name: KEPT * self._counts.get(name, 0.0) + self._recent[name] for name in names}
+        self._counts = {name: count for name, count in counts.items() if count >= FORGOTTEN}
+        total = sum(self._counts.values())
+        self.shares = {name: count / total for name, count in self._counts.items()}
+        self._recent.clear()
+        self._left = FOLD

@@ -1,0 +1,180 @@
+"""Placement rules of other schedulers and of papers, for comparison. Tessera uses none of them.
+
+Each is written from the code or the text of its source, as a rule for cards, nodes and starts alone. What else these
+schedulers do (scores of CPU and memory, locks, staged claims) is left out.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from tessera.mig.geometry import Geometry, Placement
+from tessera.mig.occupancy import free_placements, free_slots, free_starts
+from tessera.placement.card_table import CardTable, Pending, reachable_slots
+from tessera.placement.cards import FleetCard, FleetNode
+from tessera.placement.fleet import Fleet
+from tessera.placement.step_budget import StepBudget
+
+#: Steps of the shares of a workload.
+STEP = 0.05
+#: Sort key, least first.
+Key = tuple[int, ...]
+
+
+class _SortedCards:
+    """The common part: cards with room, sorted by a key that differs by rule; of equals the one that is listed first.
+
+    Only room counts as cost. The start is the one that leaves the card with the best rating, then the leftmost.
+    """
+
+    def packing_variants(self) -> Sequence[Self]:
+        """This policy alone."""
+        return (self,)
+
+    def rank_cards(
+        self, fleet: Fleet, profile: str, nodes: frozenset[str] | None, work: StepBudget
+    ) -> Iterator[FleetCard]:
+        """Cards with room, best first."""
+        cards = [
+            card
+            for group in fleet.candidates(profile)
+            for alike in group.by_free.values()
+            for card in alike
+            if nodes is None or card.node.name in nodes
+        ]
+        work.spend(len(cards))
+        if cards:
+            yield min(cards, key=self.card_key)
+            yield from sorted(cards, key=self.card_key)[1:]
+
+    def rank_nodes(self, fleet: Fleet) -> Iterator[FleetNode]:
+        """Nodes with a free slot, best first."""
+        return iter(sorted((node for node in fleet.listed_nodes() if node.free), key=self.node_key))
+
+    def cost(self, table: CardTable, occupancy: int, pending: Pending, profile: str) -> float | None:
+        """Returns 0 if there is room."""
+        return None if table.cost(occupancy, pending, profile) is None else 0.0
+
+    def arrange(self, table: CardTable, occupancy: int, pending: Pending) -> tuple[Placement, ...] | None:
+        """The starts for the pending slices of a card; ``None`` when they do not fit."""
+        return table.rated_by(self.rate_state).arrangement(occupancy, pending)
+
+    @staticmethod
+    def rate_state(_table: CardTable, _occupancy: int) -> float:
+        """Rates a card after the placement; less is better."""
+        return 0.0
+
+    @staticmethod
+    def card_key(card: FleetCard) -> Key:
+        """The order of cards."""
+        return (card.number,)
+
+    @staticmethod
+    def node_key(node: FleetNode) -> Key:
+        """The order of nodes."""
+        return (node.number,)
+
+
+class FirstFit(_SortedCards):
+    """First-fit: cards and nodes in the order in which the fleet lists them; leftmost start."""
+
+
+class BestFit(_SortedCards):
+    """Best-fit: fullest cards and nodes first; leftmost start."""
+
+    @staticmethod
+    def card_key(card: FleetCard) -> Key:
+        """The fullest card first."""
+        return (card.room, card.number)
+
+    @staticmethod
+    def node_key(node: FleetNode) -> Key:
+        """The fullest node first."""
+        return (node.free, node.number)
+
+
+class Das(_SortedCards):
+    """DAS (InstaSlice operator): emptiest node by whole per cent, first card with room, leftmost start."""
+
+    @staticmethod
+    def card_key(card: FleetCard) -> Key:
+        """The emptiest node's first."""
+        return (*Das.node_key(card.node), card.number)
+
+    @staticmethod
+    def node_key(node: FleetNode) -> Key:
+        """The emptiest node first."""
+        total = sum(table.geometry.slots * cards for table, cards in node.tables.items())
+        return (-int(100 * node.free / total), node.number)
+
+
+class Hami(_SortedCards):
+    """HAMi 2.10 with its scores of MIG placements (pull request 2855, merged in 08/2026), default settings.
+
+    Nodes are packed, the cards of a node spread. The start leaves the longest run of free slots, then the most legal
+    placements.
+    """
+
+    @staticmethod
+    def card_key(card: FleetCard) -> Key:
+        """The fullest node's emptiest card first."""
+        return (card.node.free, card.node.number, -card.room, card.number)
+
+    @staticmethod
+    def node_key(node: FleetNode) -> Key:
+        """The fullest node first."""
+        return (node.free, node.number)
+
+    @staticmethod
+    def rate_state(table: CardTable, occupancy: int) -> float:
+        """The longest run of free slots first, then the legal placements."""
+        left = len(free_placements(table.geometry, occupancy))
+        return -(_longest_run(table.geometry, occupancy) + left / 1000)
+
+
+def _longest_run(geometry: Geometry, occupancy: int) -> int:
+    used = "".join("1" if occupancy >> slot & 1 else "0" for slot in range(geometry.slots))
+    return max(map(len, used.split("1")))
+
+
+def blocked_windows(table: CardTable, occupancy: int) -> float:
+    """The fragmentation metric of arXiv 2511.18906: memory slots of the windows that are blocked.
+
+    A profile's window is a legal start with the slots that an instance covers from there. A window counts with its size
+    if a slot of it is taken although the card has enough free slots for the profile.
+    """
+    geometry = table.geometry
+    free = free_slots(geometry, occupancy)
+    return float(
+        sum(
+            row.size * (len(row.starts) - len(free_starts(geometry, row, occupancy)))
+            for row in geometry.profiles
+            if row.size <= free
+        )
+    )
+
+
+@dataclass(frozen=True)
+class WeightedFragmentation:
+    """FGD's fragmentation: free slots that a random request of a known workload could not use.
+
+    Attributes:
+        weights: profiles and their shares of the requests, in steps of :data:`STEP`, so that nearly equal mixes share
+            what was computed; without weights every profile is equally likely.
+    """
+
+    weights: tuple[tuple[str, float], ...]
+
+    @classmethod
+    def of(cls, shares: Mapping[str, float]) -> Self:
+        """Returns the rating for these shares."""
+        rounded = ((name, round(share / STEP) * STEP) for name, share in shares.items())
+        return cls(tuple(sorted((name, share) for name, share in rounded if share)))
+
+    def __call__(self, table: CardTable, occupancy: int) -> float:
+        """Returns the loss of an occupancy."""
+        geometry = table.geometry
+        free = free_slots(geometry, occupancy)
+        rows = [(row, dict(self.weights).get(row.name, 0.0) if self.weights else 1.0) for row in geometry.profiles]
+        lost = sum(weight * (free - reachable_slots(geometry, row, occupancy)) for row, weight in rows)
+        return lost / (sum(weight for _, weight in rows) or 1.0)
