@@ -1,0 +1,126 @@
+"""The history of leases and starts as text, for the ConfigMap ``lease-history``.
+
+Others can write a ConfigMap: counts, times and names are checked before use. A text that breaks a rule is refused as a
+whole; the history then begins anew.
+"""
+
+from collections import deque
+from itertools import accumulate, pairwise
+
+import msgspec
+
+from tessera.forecast.calibration import Calibration
+from tessera.forecast.lives import EndedLife, LifeClass, LifeHistory, LifeKind
+from tessera.forecast.start_times import StartTimes
+from tessera.limits.forecast import LIFE_CLASSES, LIFE_NAME, LIFE_RECORD, LIFE_SAMPLES, START_IMAGES, START_SAMPLES
+
+#: The ConfigMap, and its key.
+HISTORY_NAME = "lease-history"
+HISTORY_KEY = "leases.json"
+_VERSION = 1
+#: Larger times and durations are errors, in seconds: the year 2300, and a hundred years.
+_LATEST, _LONGEST = 10_413_792_000, 3_153_600_000
+#: Longest name of an image that is kept; Kubernetes has no bound.
+_IMAGE = 512
+
+
+class _EncodedClass(msgspec.Struct, frozen=True, array_like=True):
+    namespace: str
+    owner_kind: str
+    profiles: str
+    since: int
+    seconds: tuple[int, ...]
+    ended: tuple[int, ...]
+
+
+class _Encoded(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    began: float
+    complete_since: float
+    classes: tuple[_EncodedClass, ...]
+    starts: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    calibration: tuple[float, float] = (0.0, 0.0)
+
+
+class History(msgspec.Struct, frozen=True):
+    """What outlives a restart of the controller."""
+
+    lives: LifeHistory
+    starts: StartTimes
+    calibration: Calibration
+
+
+def encode_history(history: History) -> str:
+    """The history as JSON."""
+    lives = history.lives
+    classes = (
+        _EncodedClass(
+            kind.namespace,
+            kind.owner_kind,
+            kind.profiles,
+            each.since,
+            tuple(life.seconds for life in each.lives),
+            _steps(each.since, [life.ended for life in each.lives]),
+        )
+        for kind, each in lives.classes.items()
+    )
+    found = _Encoded(
+        version=_VERSION,
+        began=lives.began,
+        complete_since=lives.complete_since,
+        classes=tuple(classes),
+        starts=tuple((image[:_IMAGE], tuple(each)) for image, each in history.starts.by_image.items()),
+        calibration=(history.calibration.middle, history.calibration.late),
+    )
+    return msgspec.json.encode(found).decode()
+
+
+def decode_history(text: str) -> History:
+    """The history of a text.
+
+    Raises:
+        ValueError: the text is none; the message says why.
+    """
+    if len(text.encode()) > LIFE_RECORD:
+        raise ValueError(f"it has {len(text.encode()):,} bytes; the rule is {LIFE_RECORD}")
+    found = msgspec.json.decode(text, type=_Encoded)
+    if found.version != _VERSION:
+        raise ValueError(f"its version is {found.version}; this version of Tessera reads {_VERSION}")
+    _check(found)
+    lives = LifeHistory(found.began)
+    lives.restore(((_kind(each), _class(each)) for each in found.classes), found.complete_since)
+    return History(lives, StartTimes(found.starts), Calibration(*found.calibration))
+
+
+def _check(found: _Encoded) -> None:
+    for count, most in ((len(found.classes), LIFE_CLASSES), (len(found.starts), START_IMAGES)):
+        if count > most:
+            raise ValueError(f"it has {count} entries; the rule is {most}")
+    for each in found.classes:
+        if not len(each.seconds) == len(each.ended) <= LIFE_SAMPLES:
+            raise ValueError(f"a kind has {len(each.seconds)} durations and {len(each.ended)} ends; {LIFE_SAMPLES}")
+        if len(each.profiles) > LIFE_NAME:
+            raise ValueError(f"profiles of {len(each.profiles)} characters; the rule is {LIFE_NAME}")
+        times = (each.since, *accumulate(each.ended, initial=each.since))
+        if not all(0 <= one <= _LATEST for one in times) or not all(0 <= one <= _LONGEST for one in each.seconds):
+            raise ValueError("a time or a duration is out of bounds")
+    for image, seconds in found.starts:
+        if len(image) > _IMAGE or len(seconds) > START_SAMPLES or not all(0 <= one <= _LONGEST for one in seconds):
+            raise ValueError(f"starts of an image are out of bounds; {START_SAMPLES} of each image are kept")
+    if not (0 <= found.began <= _LATEST and 0 <= found.complete_since <= _LATEST):
+        raise ValueError("the time of the beginning is out of bounds")
+
+
+def _steps(since: int, times: list[int]) -> tuple[int, ...]:
+    """Each time as the seconds since the one before, which are short to write."""
+    return tuple(time - before for before, time in pairwise((since, *times)))
+
+
+def _kind(each: _EncodedClass) -> LifeKind:
+    return LifeKind(each.namespace, each.owner_kind, each.profiles)
+
+
+def _class(each: _EncodedClass) -> LifeClass:
+    times = list(accumulate(each.ended, initial=each.since))[1:]
+    lives = (EndedLife(seconds, ended) for seconds, ended in zip(each.seconds, times, strict=True))
+    return LifeClass(each.since, deque(lives, maxlen=LIFE_SAMPLES))

@@ -1,0 +1,40 @@
+"""Limits on the forecast of starts: the history of leases, the simulation, and what is written about waiting pods."""
+
+from tessera.limits import Limit
+
+LIFE_SAMPLES = Limit(
+    200,
+    "leases",
+    "leases of one kind that ended, in the history from which starts are forecast; the oldest goes",
+    "a quantile of 0.9 needs some dozens; older leases say little of today",
+)
+LIFE_CLASSES = Limit(
+    200,
+    "kinds",
+    "kinds of leases (namespace, kind of owner, profiles) in that history; the one that ended longest ago goes",
+    "with 200 leases each, the record has at most 500 KiB",
+)
+LIFE_RECORD = Limit(
+    700 * 1024,
+    "bytes",
+    "that history in its ConfigMap; a larger one is not read, and begins anew",
+    "a ConfigMap has at most 1 MiB",
+)
+LIFE_NAME = Limit(
+    200,
+    "characters",
+    "the profiles of a pod as a kind of lease in that history; the rest is cut",
+    "a dozen profiles",
+)
+START_IMAGES = Limit(
+    200,
+    "images",
+    "images whose times from the promise to the start are kept; the one that started longest ago goes",
+    "a few kinds of work have most of the starts; others take the times of all images",
+)
+START_SAMPLES = Limit(
+    20,
+    "starts",
+    "times of one image from the promise to the start; the oldest goes",
+    "a pull changes with each version of an image",
+)

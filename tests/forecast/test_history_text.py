@@ -1,0 +1,77 @@
+"""The history outlives a restart as a text of bounded size, and a text of others is checked."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tessera.forecast.calibration import Calibration
+from tessera.forecast.history_text import History, decode_history, encode_history
+from tessera.forecast.lives import LeaseEnded, LifeEstimator, LifeHistory, life_kind
+from tessera.forecast.start_times import StartTimes
+from tessera.limits.forecast import LIFE_CLASSES, LIFE_RECORD, LIFE_SAMPLES, START_IMAGES, START_SAMPLES
+
+KINDS = st.sampled_from([life_kind(f"team-{n}", kind, ["1g.5gb"]) for n in range(3) for kind in ("Job", "")])
+EVENTS = st.lists(st.tuples(KINDS, st.floats(0, 1e7), st.floats(1e9, 2e9)), max_size=40)
+
+
+def _history(events: list[tuple[Any, float, float]]) -> History:
+    lives = LifeHistory(1e9)
+    for kind, seconds, ended in events:
+        lives.handle(LeaseEnded(kind, seconds, ended))
+    return History(lives, StartTimes([("image", [10, 20])]), Calibration(0.5, -0.25))
+
+
+@given(EVENTS)
+def test_what_is_read_back_is_what_was_written(events: list[tuple[Any, float, float]]) -> None:
+    history = _history(events)
+    again = decode_history(encode_history(history))
+    assert encode_history(again) == encode_history(history)
+    kind = life_kind("team-0", "Job", ["1g.5gb"])
+    before, after = (LifeEstimator(each.lives, (), 2e9).curve(kind) for each in (history, again))
+    assert (before and before.residual(60, 0.9)) == (after and after.residual(60, 0.9))
+
+
+def test_a_full_history_is_within_its_bound() -> None:
+    lives = LifeHistory(0.0)
+    for number in range(LIFE_CLASSES):
+        for each in range(LIFE_SAMPLES):
+            kind = life_kind(f"a-namespace-with-a-long-name-{number:04}", "ReplicaSet", ["1g.10gb"])
+            lives.handle(LeaseEnded(kind, 1e6 + each, 1.7e9 + 60 * each))
+    images = StartTimes((f"registry/image-{n}", [3600] * START_SAMPLES) for n in range(START_IMAGES))
+    assert len(encode_history(History(lives, images, Calibration()))) < LIFE_RECORD
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": 2},
+        {"classes": [["a", "Job", "1g.5gb", 0, [1, 2], [1]]]},
+        {"classes": [["a", "Job", "1g.5gb", 0, [-1], [1]]]},
+        {"classes": [["a", "Job", "1g.5gb", -5, [1], [1]]]},
+        {"classes": [["a", "Job", "1g.5gb", 0, [1] * (LIFE_SAMPLES + 1), [1] * (LIFE_SAMPLES + 1)]]},
+        {"classes": [["a", "Job", "1g.5gb", 0, [], []]] * (LIFE_CLASSES + 1)},
+        {"classes": [["a", "Job", "p" * 1000, 0, [1], [1]]]},
+        {"starts": [["image", [1] * (START_SAMPLES + 1)]]},
+        {"starts": [["image", [-1]]]},
+        {"began": -1},
+        {"began": "x"},
+    ],
+)
+def test_a_text_that_breaks_a_rule_is_refused(change: dict[str, Any]) -> None:
+    good = json.loads(encode_history(_history([])))
+    with pytest.raises(ValueError, match=r".+"):
+        decode_history(json.dumps({**good, **change}))
+
+
+def test_a_text_that_is_too_large_is_not_decoded() -> None:
+    with pytest.raises(ValueError, match="bytes"):
+        decode_history(" " * (LIFE_RECORD + 1))
+
+
+def test_a_forged_correction_is_bounded() -> None:
+    good = json.loads(encode_history(_history([])))
+    found = decode_history(json.dumps({**good, "calibration": [1e300, -1e300]}))
+    assert found.calibration.correct(10, 10)[1] < 10 * 21
