@@ -44,10 +44,19 @@ def test_a_pod_may_not_choose_its_devices_itself(in_lab: Callable[..., None]) ->
     in_lab(scenario, nodes="1xA100-40GB")
 
 
-def test_more_than_any_node_has_waits_and_says_so(in_lab: Callable[..., None]) -> None:
+@pytest.mark.parametrize(
+    ("limits", "largest"),
+    [
+        ({"nvidia.com/mig-1g.5gb": 50}, "2 cards NVIDIA A100-SXM4-40GB holds 14 x nvidia.com/mig-1g.5gb"),
+        ({"nvidia.com/mig-7g.40gb": 2, "nvidia.com/mig-1g.5gb": 1}, "holds 2 x nvidia.com/mig-7g.40gb"),
+        ({"nvidia.com/mig-1g.5gb.me": 3}, "holds 2 x nvidia.com/mig-1g.5gb.me"),
+    ],
+)
+def test_more_than_any_empty_node_holds_is_refused_with_the_largest_that_fits(
+    in_lab: Callable[..., None], limits: dict[str, int], largest: str
+) -> None:
     async def scenario(lab: Any) -> None:
-        await lab.create("huge", {"nvidia.com/mig-7g.40gb": 2})
-        await lab.until(lambda: lab.events_of("huge", "SliceWaiting"), "the pod's event says why it waits")
-        assert "even" in lab.events_of("huge", "SliceWaiting")[0].message
+        with pytest.raises(ApiError, match=largest):
+            await lab.create("huge", limits)
 
-    in_lab(scenario, nodes="1xA100-40GB")
+    in_lab(scenario, nodes="1xA100-40GB,2xA100-40GB")

@@ -35,6 +35,14 @@ from tessera.cli.base.process import address_option, log_option, run_process, st
     metavar="NAME",
     help="Another host name or address in the certificate, for a webhook outside of the cluster; repeatable.",
 )
+@click.option(
+    "--new-nodes",
+    type=click.Choice(("known", "any")),
+    default="known",
+    show_default=True,
+    help="Cards of nodes that may come: known, those that present nodes have; any, which admits also what no present "
+    "node could ever hold.",
+)
 @address_option
 @log_option
 @cluster_options
@@ -67,6 +75,7 @@ def options_from(values: Mapping[str, Any]) -> Any:
         health_port=values["http_port"],
         address=values["http_address"],
         extra_names=tuple(values["extra_name"]),
+        any_new_nodes=values["new_nodes"] == "any",
     )
 
 

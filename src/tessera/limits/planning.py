@@ -26,6 +26,12 @@ DIVISION_STEPS = Limit(
     "trials that divide one pod's slices among the cards of a node",
     "about 50 ms; beyond them the node counts as full for this pod",
 )
+ADMISSION_STEPS = Limit(
+    2_000,
+    "steps",
+    "trials that divide a new pod's slices among the cards of empty nodes, to refuse what none could hold",
+    "a pod that fits takes as many as it has slices; beyond them the pod is admitted",
+)
 OPPOSING_TERMS = Limit(
     1_000,
     "terms",

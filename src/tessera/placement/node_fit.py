@@ -9,6 +9,8 @@ artificial: dozens of slices of several profiles that miss by one.
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from tessera.limits.planning import DIVISION_STEPS
 from tessera.placement.card_table import CardTable, Pending, add_profile
 from tessera.placement.fleet import Fleet, FleetCard, FleetNode
@@ -69,16 +71,43 @@ def divide_over_cards(
     Returns:
         The cost and one card's index per profile; ``None`` when no division exists.
     """
-    order = sorted(range(len(profiles)), key=lambda index: (-_share(cards, profiles[index]), profiles[index]))
-    search = _NodeFitSearch(list(cards), [profiles[index] for index in order], cost)
-    search.extend(0, 0.0)
+    found = search_division(cards, profiles, cost)
     if work is not None:
-        work.spend((search.steps + len(profiles)) * _WORK_A_STEP)
+        work.spend((found.steps + len(profiles)) * _WORK_A_STEP)
+    return found.division
+
+
+class NodeFit(msgspec.Struct, frozen=True):
+    """Result of a search for a division.
+
+    Attributes:
+        division: its cost, and one card's index per profile; ``None`` if none was found.
+        steps: trials of the search. If they exceed its bound, a division may exist although none was found.
+    """
+
+    division: tuple[float, tuple[int, ...]] | None
+    steps: int
+
+
+def search_division(
+    cards: Sequence[_Class], profiles: Sequence[str], cost: Cost = CardTable.cost, *, steps: int = DIVISION_STEPS
+) -> NodeFit:
+    """Searches as :func:`divide_over_cards`, and tells the steps that it took.
+
+    Args:
+        cards: the cards as (table, occupancy, pending).
+        profiles: the requested slices, in any spelling.
+        cost: returns the cost of one more slice on a card.
+        steps: trials after which a search that has found no division ends.
+    """
+    order = sorted(range(len(profiles)), key=lambda index: (-_share(cards, profiles[index]), profiles[index]))
+    search = _NodeFitSearch(list(cards), [profiles[index] for index in order], cost, steps)
+    search.extend(0, 0.0)
     if search.best is None:
-        return None
+        return NodeFit(None, search.steps)
     total, chosen = search.best
     by_profile = dict(zip(order, chosen, strict=True))
-    return total, tuple(by_profile[index] for index in range(len(profiles)))
+    return NodeFit((total, tuple(by_profile[index] for index in range(len(profiles)))), search.steps)
 
 
 def _share(cards: Sequence[_Class], profile: str) -> float:
@@ -94,8 +123,11 @@ def _size(table: CardTable, profile: str) -> int:
 class _NodeFitSearch:
     """Profiles go to cards one after the other; equal situations are entered once, at their lowest cost."""
 
-    def __init__(self, cards: list[_Class], profiles: list[str], cost: Cost = CardTable.cost) -> None:
+    def __init__(
+        self, cards: list[_Class], profiles: list[str], cost: Cost = CardTable.cost, most: int = DIVISION_STEPS
+    ) -> None:
         self._cost = cost
+        self._most_steps = most
         self._cards = cards
         self._profiles = profiles
         self._chosen: list[int] = []
@@ -121,7 +153,7 @@ class _NodeFitSearch:
             self._entered[situation] = float("-inf")
             return
         for growth, index, name in self._choices(self._profiles[depth]):
-            if self.steps > (_STEPS if self.best is not None else DIVISION_STEPS):
+            if self.steps > (_STEPS if self.best is not None else self._most_steps):
                 return
             self.steps += 1
             before = self._cards[index]

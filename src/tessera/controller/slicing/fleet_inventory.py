@@ -3,63 +3,17 @@
 A thin layer over :class:`tessera.placement.fleet.Fleet`. The fleet refuses collisions, but they occur: an agent may
 report a newly promised slice as foreign, and a record written by hand may overlap another. Here every slot that any
 record claims counts as occupied.
-
-A card's geometry comes only from the Instaslice object, which the agent fills from NVML: the controller needs no table
-of models. Cards with the same table share one :class:`Geometry` value, because the fleet counts cards by geometry.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
-from tessera.api.instaslice import ForeignSlice, NodeResources, ProfilePlacements, Slice
+from tessera.api.instaslice import ForeignSlice, NodeResources, Slice
 from tessera.api.names import NodeName
+from tessera.api.nodes.card_geometries import CardGeometries
 from tessera.controller.slicing.allocation import Allocation
-from tessera.limits.planning import CARD_MODELS
 from tessera.mig.geometry import Geometry, Placement
 from tessera.mig.occupancy import placement_mask
 from tessera.placement.fleet import CardPlacement, Fleet, PlaceOccupied, UnknownCard
-
-_Table = tuple[tuple[str, int, tuple[tuple[int, int], ...]], ...]
-
-
-class CardGeometries:
-    """Geometries of cards; one shared value per table."""
-
-    def __init__(self) -> None:
-        #: The geometry of each table that was read; emptied at the limit.
-        self._shared: dict[tuple[str, _Table], Geometry] = {}
-
-    def of(self, resources: NodeResources) -> dict[str, Geometry]:
-        """Returns each card's geometry by GPU UUID.
-
-        Raises:
-            ValueError: a card's table is invalid; the text names field and rule.
-        """
-        return {gpu.gpu_uuid: self._geometry(gpu.gpu_name, resources.placements_of(gpu)) for gpu in resources.node_gpus}
-
-    def fault(self, resources: NodeResources) -> str:
-        """Returns the error in a card's table; empty if all tables are valid."""
-        try:
-            self.of(resources)
-        except ValueError as error:
-            return f"status.nodeResources.migPlacement: {error}"
-        return ""
-
-    def _geometry(self, family: str, rows: Mapping[str, ProfilePlacements]) -> Geometry:
-        table = tuple(
-            (name, row.gi_profile_id, tuple((at.start, at.size) for at in row.placements))
-            for name, row in rows.items()
-            if row.placements
-        )
-        known = self._shared.get((family, table))
-        if known is not None:
-            return known
-        geometry = Geometry.from_placements(
-            family, {name: places for name, _, places in table}, {name: number for name, number, _ in table}
-        )
-        if len(self._shared) >= CARD_MODELS:
-            self._shared.clear()
-        self._shared[family, table] = geometry
-        return geometry
 
 
 def occupied_bits(geometry: Geometry, item: Slice | ForeignSlice) -> int:

@@ -5,6 +5,8 @@ Rules:
 - A pod without a MIG request is never changed. A pod that asks for a slice gets exactly two things: the scheduling
   gate, and the quota resource in limits and requests of each container that asks.
 - A pod is left unchanged if, of the nodes that its author selects, only nodes with a fixed layout can serve it.
+- A pod whose slices no node could hold together, even an empty one, is refused
+  (:mod:`tessera.webhook.admission.impossible_requests`).
 - The patch is computed from the pod's present content, so a second call (reinvocation) patches nothing.
 - Tessera computes the quota. A pod that asks for another amount of it than its slices have, or for some without slices,
   is refused: nodes have only as much of it as their cards can give, so other pods would lack the excess.
@@ -25,6 +27,7 @@ from tessera.api.sharing.profile_parser import SHARED_SUFFIX
 from tessera.mig.names import parse_profile_name
 from tessera.offers.selection import Nodes
 from tessera.text import one_line
+from tessera.webhook.admission.impossible_requests import find_impossible
 from tessera.webhook.admission.json_patch import Operation
 from tessera.webhook.admission.quota_charges import ContainerWithSlices, compute_charges, refuse_other_charges
 from tessera.webhook.base.budget import PodRefused, Rule, SpendTime, spend_nothing
@@ -60,6 +63,10 @@ def patch_for_slices(
     except SliceRequestError as error:
         raise PodRefused(Rule.SLICE_REQUEST, f"{error}") from None
     static = not asking or _is_for_fixed_layouts(spec, asking, capabilities, nodes)
+    if not static and (why := find_impossible(held, capabilities, nodes)):
+        static = _nodes_with_all(capabilities.fixed, held, nodes) != 0
+        if not static:
+            raise PodRefused(Rule.IMPOSSIBLE, why)
     charges = compute_charges(asking, held, spec)
     refuse_other_charges(spec, charges)
     if static:
@@ -126,7 +133,7 @@ def _is_for_fixed_layouts(
     )
 
 
-def _nodes_with_all(sets: NodeSets, profiles: Iterable[str], nodes: Nodes) -> Nodes:
+def _nodes_with_all(sets: NodeSets[str], profiles: Iterable[str], nodes: Nodes) -> Nodes:
     """Returns those of the nodes that have all of the profiles."""
     for profile in profiles:
         nodes &= sets.get(profile, 0)

@@ -24,6 +24,7 @@ class WebhookOptions:
         port: None opens no socket: callers in the process call the reviews directly; 0 picks a free port.
         health_port: plain HTTP port for ``/healthz`` and ``/readyz``; None for no such port.
         extra_names: further DNS names or IP addresses of the certificate, for a webhook reached by URL.
+        any_new_nodes: nodes with other cards than those present may come, so their pods are admitted.
         certificate_days: days for which a certificate is valid; it is replaced after two thirds of them.
         on_listening: called with address and port once the TLS server is open.
         on_ready: called once reviews may come: the webhook serves the certificate and the API server trusts it.
@@ -38,6 +39,7 @@ class WebhookOptions:
     port: int | None = 9443
     health_port: int | None = 8081
     extra_names: tuple[str, ...] = ()
+    any_new_nodes: bool = False
     certificate_days: int = 90
     on_listening: OnListening | None = None
     on_ready: Callable[[], None] | None = None

@@ -61,7 +61,7 @@ class WebhookReplica:
         self._clock = clock
         self._objects = Informer(client, INSTASLICES, namespace=INSTASLICE_NAMESPACE, clock=clock, rng=rng)
         self._nodes = Informer(client, NODES, clock=clock, rng=rng)
-        self.capabilities = Capabilities()
+        self.capabilities = Capabilities(any_new_nodes=options.any_new_nodes)
         self._gpus = GpuNodeWatcher(self.capabilities)
         self.metrics = WebhookMetrics()
         self._reviewer = Reviewer(self.capabilities, self.metrics.count)

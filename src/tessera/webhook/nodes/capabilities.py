@@ -8,7 +8,7 @@ same with ten nodes and with ten thousand.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from tessera.api.names import GPU_RESOURCES
 from tessera.kube.resources.label_index import LabelIndex
@@ -16,20 +16,23 @@ from tessera.mig.geometry import closest_profile
 from tessera.mig.models import MODELS
 from tessera.mig.names import resource_spelling
 from tessera.offers.selection import Nodes, OfferTable
+from tessera.placement.empty_nodes import EmptyNodes, Shape
 from tessera.webhook.base.budget import SpendTime, spend_nothing
 from tessera.webhook.nodes.gpu_nodes import GpuNode
 from tessera.webhook.nodes.restriction import NODE_NAME, read_restriction
 
+_Property = TypeVar("_Property")
 
-class NodeSets(dict[str, Nodes]):
-    """Sets of nodes by a property's name; a name that no node has is not a key."""
 
-    def put(self, names: Iterable[str], node: Nodes) -> None:
+class NodeSets(dict[_Property, Nodes]):
+    """Sets of nodes by a property, mostly a name; a property that no node has is not a key."""
+
+    def put(self, names: Iterable[_Property], node: Nodes) -> None:
         """Adds a node to the sets of these names."""
         for name in names:
             self[name] = self.get(name, 0) | node
 
-    def drop(self, names: Iterable[str], node: Nodes) -> None:
+    def drop(self, names: Iterable[_Property], node: Nodes) -> None:
         """Removes a node from the sets of these names."""
         for name in names:
             left = self.get(name, 0) & ~node
@@ -52,13 +55,21 @@ class Capabilities:
         single_share: resources with devices of which a container can have one at most.
         multiple_shares: resources with devices of which a container can have any number.
         foreign: resources of other slicers.
+        shapes: the nodes with cards that are cut on demand, by these cards.
+        unread: nodes with such cards that are not known yet.
+        any_new_nodes: nodes with other cards than those present may come.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, any_new_nodes: bool = False) -> None:
+        self.any_new_nodes = any_new_nodes
         self.labels, self.fields = LabelIndex(), LabelIndex()
         self.offers = OfferTable()
-        self.on_demand, self.fixed, self.undescribed = NodeSets(), NodeSets(), NodeSets()
-        self.single_share, self.multiple_shares, self.foreign = NodeSets(), NodeSets(), NodeSets()
+        self.on_demand, self.fixed, self.undescribed = NodeSets[str](), NodeSets[str](), NodeSets[str]()
+        self.single_share, self.multiple_shares, self.foreign = NodeSets[str](), NodeSets[str](), NodeSets[str]()
+        self.shapes, self.unread = NodeSets[Shape](), Nodes(0)
+        self._empty_nodes = EmptyNodes()
+        #: By number, the shapes of nodes.
+        self._shape_of: dict[int, Shape] = {}
         #: By name, the number of a node: its bit in all sets, and its index in ``_nodes``.
         self._numbers: dict[str, int] = {}
         #: The nodes by number; None for the numbers in ``_vacant``.
@@ -66,9 +77,9 @@ class Capabilities:
         self._vacant: list[int] = []
 
     @classmethod
-    def of(cls, nodes: Iterable[GpuNode]) -> Self:
+    def of(cls, nodes: Iterable[GpuNode], *, any_new_nodes: bool = False) -> Self:
         """Returns the capabilities of these nodes."""
-        made = cls()
+        made = cls(any_new_nodes=any_new_nodes)
         for node in nodes:
             made.put(node)
         return made
@@ -86,6 +97,11 @@ class Capabilities:
         self.offers.add(node.compared, 1 << number)
         for sets, names in self._sets(node):
             sets.put(names, 1 << number)
+        if node.cards:
+            self._shape_of[number] = self._empty_nodes.shape(node.cards)
+            self.shapes.put([self._shape_of[number]], 1 << number)
+        if node.unread:
+            self.unread |= 1 << number
 
     def drop(self, name: str) -> None:
         """Removes a node; an unknown node is no error."""
@@ -100,8 +116,11 @@ class Capabilities:
         self.offers.remove(node.compared, 1 << number)
         for sets, names in self._sets(node):
             sets.drop(names, 1 << number)
+        if number in self._shape_of:
+            self.shapes.drop([self._shape_of.pop(number)], 1 << number)
+        self.unread &= ~(1 << number)
 
-    def _sets(self, node: GpuNode) -> Sequence[tuple[NodeSets, Iterable[str]]]:
+    def _sets(self, node: GpuNode) -> Sequence[tuple[NodeSets[str], Iterable[str]]]:
         return (
             (self.on_demand, node.on_demand),
             (self.fixed, node.fixed),
@@ -113,8 +132,9 @@ class Capabilities:
 
     @property
     def possible(self) -> frozenset[str]:
-        """Profiles that a gated pod may get: those of the cards or, while no card is listed, of any model."""
-        return frozenset(self.on_demand) or MODEL_PROFILES
+        """Profiles that a gated pod may get: those of the cards; of any model if no card is listed or any may come."""
+        known = frozenset(self.on_demand)
+        return known | MODEL_PROFILES if self.any_new_nodes or not known else known
 
     @property
     def all_profiles(self) -> frozenset[str]:

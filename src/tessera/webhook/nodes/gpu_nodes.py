@@ -9,16 +9,26 @@ advertises it. It is never both.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
 from tessera.api.instaslice import Instaslice
-from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, profile_of, resource_of, suggest_resource
+from tessera.api.names import (
+    MIG_CONFIG_DYNAMIC,
+    MIG_CONFIG_LABEL,
+    is_on_demand,
+    profile_of,
+    resource_of,
+    suggest_resource,
+)
+from tessera.api.nodes.card_faults import CARDS_ANNOTATION, decode_cards
+from tessera.api.nodes.card_geometries import CardGeometries
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers, placement_offers
 from tessera.kube.resources import Node
 from tessera.kube.watch.cache import EventKind, WatchEvent
+from tessera.mig.geometry import Geometry
 from tessera.offers.selection import Offer
 
 _log = logging.getLogger(__name__)
@@ -39,6 +49,8 @@ class GpuNode(msgspec.Struct, frozen=True, kw_only=True):
         fixed: profiles of its fixed layout.
         undescribed: GPU resources that it provides without saying of which cards.
         foreign: resources of another slicer that runs there.
+        cards: the cards that are cut on demand, of which an empty node's capacity follows; empty if they are not known.
+        unread: its cards are cut on demand, and are not known yet.
     """
 
     name: str
@@ -49,6 +61,8 @@ class GpuNode(msgspec.Struct, frozen=True, kw_only=True):
     fixed: frozenset[str] = frozenset()
     undescribed: frozenset[str] = frozenset()
     foreign: frozenset[str] = frozenset()
+    cards: tuple[Geometry, ...] = ()
+    unread: bool = False
 
 
 class NodeSink(Protocol):
@@ -68,8 +82,31 @@ def dynamic_profiles(item: Instaslice) -> frozenset[str]:
     return item.status.node_resources.profiles
 
 
+def on_demand_cards(node: Node | None, instaslice: Instaslice | None, geometries: CardGeometries) -> Sequence[Geometry]:
+    """Returns the cards of a node that can be cut on demand, sorted by model; empty if they are not known.
+
+    The Instaslice object leaves out a card that does not answer for now. The node's annotation ``tessera.dev/cards``
+    counts it, so it is taken to be like the card with the most memory slots.
+    """
+    if instaslice is None:
+        return ()
+    try:
+        listed = list(geometries.of(instaslice.status.node_resources).values())
+    except ValueError:
+        return ()
+    if listed and node is not None:
+        largest = max(listed, key=lambda card: card.slots)
+        count = decode_cards(node.metadata.annotations.get(CARDS_ANNOTATION, "")).count
+        listed += [largest] * (count - len(listed))
+    return sorted(listed, key=lambda card: card.family)
+
+
 def read_gpu_node(
-    name: str, node: Node | None, offers: tuple[NodeOffer, ...], instaslice: Instaslice | None
+    name: str,
+    node: Node | None,
+    offers: tuple[NodeOffer, ...],
+    instaslice: Instaslice | None,
+    cards: Sequence[Geometry] = (),
 ) -> GpuNode | None:
     """Returns the GPU resources of a node; ``None`` for a node without GPUs.
 
@@ -78,6 +115,7 @@ def read_gpu_node(
         node: the Node object, if it exists.
         offers: the content of its annotation.
         instaslice: the object of its on-demand cards, if there is one.
+        cards: its :func:`on_demand_cards`.
     """
     allocatable = node.status.allocatable if node is not None else {}
     advertised, foreign = frozenset(_gpu_resources(allocatable)), frozenset(filter(suggest_resource, allocatable))
@@ -90,7 +128,9 @@ def read_gpu_node(
     labels = node.metadata.labels if node is not None else {}
     only_on_demand = not offers and labels.get(MIG_CONFIG_LABEL) == MIG_CONFIG_DYNAMIC
     fixed = frozenset() if only_on_demand else (advertised | described) - on_demand
-    if not (advertised or described or on_demand or foreign):
+    awaited = not offers and is_on_demand(labels.get(MIG_CONFIG_LABEL, ""))
+    unread = not cards and (bool(on_demand) or awaited)
+    if not (advertised or described or on_demand or foreign or unread):
         return None
     return GpuNode(
         name=name,
@@ -101,6 +141,8 @@ def read_gpu_node(
         fixed=frozenset(filter(None, map(profile_of, fixed))),
         undescribed=(advertised | on_demand) - described,
         foreign=foreign,
+        cards=tuple(cards),
+        unread=unread,
     )
 
 
@@ -129,6 +171,7 @@ class GpuNodeWatcher:
         self._instaslices: dict[str, Instaslice] = {}
         #: The decoded offers of the nodes in ``_nodes``.
         self._decoded: dict[str, _DecodedOffers] = {}
+        self._geometries = CardGeometries()
         #: The nodes with GPUs as the sink has them.
         self._gpu_nodes: dict[str, GpuNode] = {}
 
@@ -168,10 +211,9 @@ class GpuNodeWatcher:
         self._decoded[name] = _DecodedOffers(text, offers)
 
     def _update(self, name: str) -> None:
-        decoded = self._decoded.get(name)
-        found = read_gpu_node(
-            name, self._nodes.get(name), decoded.offers if decoded else (), self._instaslices.get(name)
-        )
+        decoded, node, instaslice = self._decoded.get(name), self._nodes.get(name), self._instaslices.get(name)
+        cards = on_demand_cards(node, instaslice, self._geometries)
+        found = read_gpu_node(name, node, decoded.offers if decoded else (), instaslice, cards)
         if found == self._gpu_nodes.get(name):
             return
         if found is None:
