@@ -134,10 +134,11 @@ class AlikeCards:
         by_free: bound -> the cards filed by it. No inner dict is empty.
     """
 
-    __slots__ = ("by_free", "ranked")
+    __slots__ = ("_looks", "by_free", "ranked")
 
     def __init__(self, *, ranked: bool) -> None:
         self.ranked = ranked
+        self._looks = 0
         self.by_free: dict[int, dict[FleetCard, None]] = {}
 
     def __len__(self) -> int:
@@ -148,10 +149,14 @@ class AlikeCards:
         by_free = self.by_free
         while True:
             free = min(by_free)
-            for card in by_free[free]:
-                if card.node.free == free or not self.ranked:
-                    return card
-                break
+            cards = by_free[free]
+            self._looks += 1
+            if self._looks**2 > _LOOKS_SQUARED + 4 * len(cards):
+                self._looks = 0
+                cards = by_free[free] = dict.fromkeys(cards)
+            card = next(iter(cards))
+            if card.node.free == free or not self.ranked:
+                return card
             self.file(card, card.node.free)
 
     def cards(self) -> Iterator[FleetCard]:
@@ -197,5 +202,8 @@ class AlikeCards:
             cards[card] = None
 
 
+#: A dict keeps the places of deleted entries, and a look at its first entry passes them. So a group copies the dict
+#: after looks whose square is about the number of cards: then neither the looks nor the copies cost much.
+_LOOKS_SQUARED = 64
 #: The key of :attr:`AlikeCards.by_free` for cards that nothing fits on.
 UNRANKED = -1

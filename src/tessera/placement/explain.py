@@ -76,8 +76,12 @@ class RefusalExplainer:
 
     def _nodes_for(self, profiles: Sequence[str], of: Sequence[str] | None = None) -> Iterator[str]:
         """Nodes whose cards have all the profiles, emptiest first."""
+        able: dict[tuple[CardTable, ...], bool] = {}
         for node in self._fleet.emptiest_nodes(of):
-            if all(any(table.name_of(profile) for table in node.tables) for profile in profiles):
+            tables = tuple(node.tables)
+            if tables not in able:
+                able[tables] = all(any(table.name_of(profile) for table in tables) for profile in profiles)
+            if able[tables]:
                 yield node.name
 
     def no_room(self, profiles: tuple[str, ...], nodes: tuple[str, ...]) -> Full | Fragmented:

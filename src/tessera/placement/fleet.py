@@ -165,7 +165,10 @@ class Fleet:
             PlaceOccupied: slots or media engines are held already.
             ValueError: the placement leaves the card.
         """
-        card = self.card(placement.node, placement.gpu)
+        try:
+            card = self._nodes[placement.node].cards[placement.gpu]
+        except KeyError:
+            card = self.card(placement.node, placement.gpu)  # names what is missing
         bits = card.table.bits_of(placement.profile, placement.start, placement.size)
         if bits & card.occupancy:
             raise PlaceOccupied(self._collision(card, placement, bits))
@@ -196,7 +199,10 @@ class Fleet:
         Raises:
             UnknownCard: the fleet does not have the card, or nothing begins there.
         """
-        card = self.card(node, gpu)
+        try:
+            card = self._nodes[node].cards[gpu]
+        except KeyError:
+            card = self.card(node, gpu)  # names what is missing
         allocation = card.allocations.pop(start, None)
         if allocation is None:
             raise UnknownCard(f"nothing on card {gpu} of node {node} begins at slot {start}")
@@ -234,13 +240,6 @@ class Fleet:
             costs: ranks the states of the cards of a table; by default their fragmentation.
             spread: emptiest cards first instead of those that lose least.
         """
-        if len(self._groups) == 1 and not self._open and not spread:  # the usual case, without a merge of rankings
-            ((table, groups),) = self._groups.items()
-            name = table.name_of(profile)
-            for key in (costs(table) if costs else table.costs).rank_states(name) if name else ():
-                if key in groups:
-                    yield groups[key]
-            return
         rankings: list[Iterable[tuple[Candidate, AlikeCards]]] = []
         for table in self._groups:
             name = table.name_of(profile)
@@ -254,6 +253,19 @@ class Fleet:
             ranked = sorted(ranked, key=lambda one: -one[0][1])
         for _, group in ranked:
             yield group
+
+    def best_candidate(self, profile: str, costs: Callable[[CardTable], StateCosts]) -> AlikeCards | None:
+        """The first of :meth:`candidates`; with cards of one geometry and no pending slices without their merge."""
+        if len(self._groups) != 1 or self._open:
+            return next(self.candidates(profile, costs=costs), None)
+        for table, groups in self._groups.items():
+            name = table.name_of(profile)
+            if name is not None:
+                for key in costs(table).rank_states(name):
+                    group = groups.get(key)
+                    if group is not None:
+                        return group
+        return None
 
     def _present(self, table: CardTable, ranked: Iterable[Candidate]) -> Iterator[tuple[Candidate, AlikeCards]]:
         groups = self._groups[table]

@@ -26,6 +26,10 @@ class Policy(Protocol):
         """The policies with which a whole batch is packed, one after the other until all of it fits."""
         ...
 
+    def first_card(self, fleet: Fleet, profile: str) -> FleetCard | None:
+        """The first of :meth:`rank_cards` for all nodes, which usually is the one."""
+        ...
+
     def rank_cards(
         self, fleet: Fleet, profile: str, nodes: frozenset[str] | None, work: StepBudget
     ) -> Iterator[FleetCard]:
@@ -88,6 +92,13 @@ class LeastCost:
         random sets that exactly fill 2 to 8 cards, the two together pack all but about one in a hundred.
         """
         return (self, type(self)(spread=True))
+
+    def first_card(self, fleet: Fleet, profile: str) -> FleetCard | None:
+        """The card that loses least by one slice, then the fullest one, then one of the fullest node."""
+        if self._spread:
+            return next(self.rank_cards(fleet, profile, None, StepBudget(1)), None)
+        group = fleet.best_candidate(profile, self.costs)
+        return None if group is None else group.first()
 
     def rank_cards(
         self, fleet: Fleet, profile: str, nodes: frozenset[str] | None, work: StepBudget

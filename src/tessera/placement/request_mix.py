@@ -25,21 +25,19 @@ class RequestMix:
     def __init__(self) -> None:
         self.shares: dict[str, float] = {}
         self._counts: dict[str, float] = {}
-        self._recent: Counter[str] = Counter()
-        self._left = FOLD
+        self._recent: list[str] = []
 
     def count(self, profile: str) -> None:
         """Takes in that a slice of this profile was placed."""
-        self._recent[profile] += 1
-        self._left -= 1
-        if not self._left:
+        self._recent.append(profile)
+        if len(self._recent) == FOLD:
             self._fold()
 
     def _fold(self) -> None:
-        names = sorted({*self._counts, *self._recent})
-        counts = {name: KEPT * self._counts.get(name, 0.0) + self._recent[name] for name in names}
+        recent = Counter(self._recent)
+        names = sorted({*self._counts, *recent})
+        counts = {name: KEPT * self._counts.get(name, 0.0) + recent[name] for name in names}
         self._counts = {name: count for name, count in counts.items() if count >= FORGOTTEN}
         total = sum(self._counts.values())
         self.shares = {name: count / total for name, count in self._counts.items()}
         self._recent.clear()
-        self._left = FOLD

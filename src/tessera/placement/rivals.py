@@ -31,21 +31,17 @@ class _SortedCards:
         """This policy alone."""
         return (self,)
 
+    def first_card(self, fleet: Fleet, profile: str) -> FleetCard | None:
+        """The best card with room."""
+        return min(_cards_with_room(fleet, profile), key=self.card_key, default=None)
+
     def rank_cards(
         self, fleet: Fleet, profile: str, nodes: frozenset[str] | None, work: StepBudget
     ) -> Iterator[FleetCard]:
         """Cards with room, best first."""
-        cards = [
-            card
-            for group in fleet.candidates(profile)
-            for alike in group.by_free.values()
-            for card in alike
-            if nodes is None or card.node.name in nodes
-        ]
+        cards = [card for card in _cards_with_room(fleet, profile) if nodes is None or card.node.name in nodes]
         work.spend(len(cards))
-        if cards:
-            yield min(cards, key=self.card_key)
-            yield from sorted(cards, key=self.card_key)[1:]
+        yield from sorted(cards, key=self.card_key)
 
     def rank_nodes(self, fleet: Fleet) -> Iterator[FleetNode]:
         """Nodes with a free slot, best first."""
@@ -73,6 +69,10 @@ class _SortedCards:
     def node_key(node: FleetNode) -> Key:
         """The order of nodes."""
         return (node.number,)
+
+
+def _cards_with_room(fleet: Fleet, profile: str) -> list[FleetCard]:
+    return [card for group in fleet.candidates(profile) for alike in group.by_free.values() for card in alike]
 
 
 class FirstFit(_SortedCards):

@@ -61,7 +61,14 @@ class CardSearch:
         """
         if len(demand.profiles) > 1:
             return self._find_node(demand, work)
-        for card in (policy or self._policy).rank_cards(self._fleet, demand.profiles[0], demand.nodes, work):
+        rule = policy or self._policy
+        if demand.nodes is None:
+            card = rule.first_card(self._fleet, demand.profiles[0])
+            if card is None:
+                return None
+            if self._admits(demand, card.node.name, work):
+                return (card,)
+        for card in rule.rank_cards(self._fleet, demand.profiles[0], demand.nodes, work):
             if self._admits(demand, card.node.name, work):
                 return (card,)
         return None
