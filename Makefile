@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # What the tests run beside Python; unpacked into .venv where this machine has none.
-TOOLS := kubectl docker-registry skopeo umoci prometheus promtool chromium
+TOOLS := kubectl docker-registry skopeo umoci prometheus promtool chromium-headless-shell
 # The tests start some hundred processes: each finds its modules compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -46,7 +46,7 @@ page:  ## the live page: lint, types, and that its built files are those of its 
 # Those that pages show; all of them are below .venv/pictures.
 PICTURES := live-page-1280-light live-page-390-dark live-page-waiting-768-light live-page-cards-light live-page-broken-768-light live-page-pods-light live-page-slow-card-light
 pictures: $(VENV)/.dev  ## the pictures in docs/: those of the live page, made anew by its tests, and diagrams
-	@scripts/need-debian $(VENV)/tools chromium
+	@scripts/need-debian $(VENV)/tools chromium chromium-headless-shell
 	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" $(BIN)/python -m website.diagrams.draw
 	@mkdir -p $(VENV)/pictures
 	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" TESSERA_PICTURES=$(VENV)/pictures $(BIN)/pytest -q tests/dashboard/browser/test_stories.py tests/dashboard/browser/test_rights.py

@@ -1,24 +1,17 @@
 """The site in a real browser that opens it from files: the search works, and nothing is asked of a network."""
 
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
-
-CHROMIUM = shutil.which("chromium")
+from playwright.sync_api import Browser, Page
+from tests.support.browsers import running_browser
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    if CHROMIUM is None:
-        pytest.skip("there is no chromium on this machine")
-    with sync_playwright() as playwright:
-        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-        with playwright.chromium.launch(executable_path=CHROMIUM, args=arguments) as found:
-            yield found
+    with running_browser() as found:
+        yield found
 
 
 def open_page(browser: Browser, site: Path, name: str) -> tuple[Page, list[str], list[str]]:

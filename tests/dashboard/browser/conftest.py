@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shutil
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import suppress
@@ -12,8 +11,9 @@ from typing import Self
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 from tests.dashboard.browser.scene import NOW, explanations
+from tests.support.browsers import running_browser
 
 from tessera.dashboard.access.visitors import Gate
 from tessera.dashboard.documents import Document
@@ -22,7 +22,6 @@ from tessera.dashboard.server import PageAddress, PageServer
 from tessera.dashboard.visibility import Visibility
 from tessera.explain.explanation import ExplanationReport
 
-CHROMIUM = shutil.which("chromium")
 #: Where the pictures go; without the variable they are not kept.
 PICTURES = os.environ.get("TESSERA_PICTURES", "")
 
@@ -106,12 +105,8 @@ class LivePage:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    if CHROMIUM is None:
-        pytest.skip("there is no chromium on this machine")
-    with sync_playwright() as playwright:
-        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-        with playwright.chromium.launch(executable_path=CHROMIUM, args=arguments) as found:
-            yield found
+    with running_browser() as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
