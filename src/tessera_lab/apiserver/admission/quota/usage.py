@@ -2,7 +2,9 @@
 
 A pod's requests are summed as in the scheduler (``k8s.io/component-helpers/resource``): app containers add up; an init
 container adds to the sidecars started before it; sidecars add to everything after them; overhead is added last. A
-missing request equals the limit. A pod that has ended counts as an object (``count/pods``) only.
+missing request equals the limit. The pod's own ``spec.resources`` replace the sums of CPU, memory and huge pages; it
+cannot have extended resources. While a container is being resized, the largest of its desired, allocated and actual
+requests counts. A pod that has ended counts as an object (``count/pods``) only.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -65,12 +67,41 @@ def _service(spec: Part) -> Usage:
 def _pod(pod: Part) -> Usage:
     spec = pod.get("spec") or {}
     found: Usage = {"pods": Decimal(1)}
-    for name, value in _total(spec, requests_of).items():
+    states = {each.get("name"): each for each in _container_states(pod.get("status") or {})}
+
+    def held(container: Part) -> Usage:
+        return _held(container, states.get(container.get("name")) or {})
+
+    own = spec.get("resources") or {}
+    for name, value in (_total(spec, held) | _of_pod(requests_of(spec), spec)).items():
         found |= dict.fromkeys(_request_names(name), value)
-    for name, value in _total(spec, _limits_of).items():
+    for name, value in (_total(spec, lambda each: _parse(_limits_of(each))) | _of_pod(own.get("limits"), spec)).items():
         if name in COMPUTE:
             found[f"limits.{name}"] = value
     return found
+
+
+def _container_states(status: Part) -> Iterator[Part]:
+    for field in ("initContainerStatuses", "containerStatuses"):
+        yield from status.get(field) or ()
+
+
+def _held(container: Part, state: Part) -> Usage:
+    """A container's requests: the largest of those desired, allocated and in force."""
+    actual = (state.get("resources") or {}).get("requests") or {}
+    held = _max_amounts(_parse(actual), _parse(state.get("allocatedResources") or {}))
+    return _max_amounts(_parse(requests_of(container)), held)
+
+
+def _of_pod(quantities: Mapping[str, Any] | None, spec: Part) -> Usage:
+    """The amounts of ``spec.resources`` that replace the sums over containers, with overhead."""
+    own = {name: value for name, value in (quantities or {}).items() if _is_of_pods(name)}
+    overhead = {name: value for name, value in (spec.get("overhead") or {}).items() if name in own}
+    return _sum_amounts([_parse(own), _parse(overhead)])
+
+
+def _is_of_pods(name: str) -> bool:
+    return name in ("cpu", "memory") or name.startswith("hugepages-")
 
 
 def _request_names(name: str) -> Iterator[str]:
@@ -91,12 +122,12 @@ def _limits_of(container: Part) -> Mapping[str, str]:
     return (container.get("resources") or {}).get("limits") or {}
 
 
-def _total(spec: Part, of: Callable[[Part], Mapping[str, str]]) -> Usage:
-    running = _sum_amounts(_parse(of(each)) for each in spec.get("containers") or ())
+def _total(spec: Part, of: Callable[[Part], Usage]) -> Usage:
+    running = _sum_amounts(of(each) for each in spec.get("containers") or ())
     sidecars: Usage = {}
     peak: Usage = {}
     for each in spec.get("initContainers") or ():
-        own = _parse(of(each))
+        own = of(each)
         if each.get("restartPolicy") == "Always":
             running, sidecars = _sum_amounts([running, own]), _sum_amounts([sidecars, own])
             peak = _max_amounts(peak, sidecars)

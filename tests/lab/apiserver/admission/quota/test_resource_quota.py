@@ -89,6 +89,40 @@ def test_init_containers_sidecars_and_overhead(obj: Obj, cpu: Any) -> None:
     assert object_usage(PODS, obj)["requests.cpu"] == cpu
 
 
+def test_a_pods_own_resources_replace_the_sum_of_cpu_and_memory_only() -> None:
+    own = {"requests": {"cpu": "4"}, "limits": {"cpu": "8", "memory": "2Gi"}}
+    found = object_usage(
+        PODS,
+        pod(
+            container(cpu="1", memory="1Gi", **{"nvidia.com_mig-1g.5gb": "2"}),
+            init=[container(cpu="16", **{"nvidia.com_mig-1g.5gb": "3"})],
+            resources=own,
+            overhead={"cpu": "500m"},
+        ),
+    )
+    assert (found["requests.cpu"], found["limits.cpu"]) == (Decimal("4.5"), Decimal("8.5"))
+    assert found["requests.memory"] == 2**31
+    assert found[GPU] == 3
+
+
+@pytest.mark.parametrize(
+    ("status", "cpu"),
+    [
+        ({}, 2),
+        ({"resources": {"requests": {"cpu": "4"}}, "allocatedResources": {"cpu": "4"}}, 4),
+        ({"resources": {"requests": {"cpu": "1"}}, "allocatedResources": {"cpu": "3"}}, 3),
+        ({"resources": {"requests": {"cpu": "1"}}, "allocatedResources": {"cpu": "1"}}, 2),
+    ],
+    ids=["no status", "to less", "allocated", "to more"],
+)
+def test_while_a_container_is_resized_the_largest_of_its_requests_counts(status: Any, cpu: int) -> None:
+    changed = pod(container(cpu="2", **{"nvidia.com_mig-1g.5gb": "2"}), phase="Running")
+    changed["status"]["containerStatuses"] = [{"name": "a", **status}]
+    found = object_usage(PODS, changed)
+    assert found["requests.cpu"] == cpu
+    assert found[GPU] == 2
+
+
 def test_a_pod_that_has_ended_counts_as_an_object_only() -> None:
     assert object_usage(PODS, pod(phase="Succeeded")) == {"count/pods": 1}
 
