@@ -49,6 +49,8 @@ class CardTable:
         self.costs = self._rate(self.fragmentation)
         #: The mix of requests for these cards.
         self.mix = RequestMix()
+        #: What a policy chose for a mix, by policy: the mix's shares and the costs.
+        self.chosen: dict[object, tuple[object, StateCosts]] = {}
 
     def name_of(self, profile: str) -> str | None:
         """Returns the geometry's own name for a profile in any spelling; ``None`` if the cards do not have it."""

@@ -16,6 +16,7 @@ from tessera.placement.card_table import Candidate, CardTable, Pending, StateCos
 from tessera.placement.cards import AlikeCards
 from tessera.placement.fleet import Fleet, FleetCard, FleetNode
 from tessera.placement.rivals import BestFit, Das, FirstFit, Hami, WeightedFragmentation, blocked_windows
+from tessera.placement.state_values import StateValues
 from tessera.placement.step_budget import StepBudget
 
 
@@ -138,6 +139,34 @@ class LeastCost:
 
 class FragmentationGradient(LeastCost):
     """Least growth of fragmentation, all profiles being equally likely."""
+
+
+class MixAware(LeastCost):
+    """Least growth of the loss that a search found for the nearest mix of requests.
+
+    Until enough slices were placed, and on cards without such a table, least growth of fragmentation.
+
+    Args:
+        values: the tables.
+        spread: as for the other policies.
+    """
+
+    def __init__(self, values: StateValues, *, spread: bool = False) -> None:
+        super().__init__(spread=spread)
+        self._values = values
+
+    def packing_variants(self) -> Sequence[Policy]:
+        """As for the gradient, with the same tables."""
+        return (self, MixAware(self._values, spread=True))
+
+    def costs(self, table: CardTable) -> StateCosts:
+        """By the nearest mix's losses; they are chosen anew when the shares change."""
+        shares = table.mix.shares
+        known = table.chosen.get(self._values)
+        if known is None or known[0] is not shares:
+            loss = self._values.nearest(table)
+            known = table.chosen[self._values] = (shares, table.costs if loss is None else table.rated_by(loss))
+        return known[1]
 
 
 class BlockedWindows(LeastCost):

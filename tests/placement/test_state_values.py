@@ -1,0 +1,100 @@
+"""Tables are chosen by the mix of placements and by the shape of the cards, never by their model."""
+
+import json
+
+import pytest
+
+from tessera.mig.geometry import Geometry
+from tessera.mig.models import model_by_short_name
+from tessera.placement.demand import Demand
+from tessera.placement.fleet import CardPlacement, Fleet
+from tessera.placement.plan import plan
+from tessera.placement.policies import FragmentationGradient, MixAware
+from tessera.placement.request_mix import FOLD
+from tessera.placement.state_values import MixTable, StateValues, shapes_of
+
+A100 = model_by_short_name("A100-40GB").geometry
+A30 = model_by_short_name("A30").geometry
+#: Losses that make a 1g go left, to slot 0, and right, to slot 6.
+LEFT = MixTable({"1x1": 1.0}, tuple(float(occupancy) for occupancy in range(256)))
+RIGHT = MixTable({"7x8": 1.0}, tuple(-float(occupancy) for occupancy in range(256)))
+
+
+def learned(geometry: Geometry, profile: str) -> Fleet:
+    """An empty card, and as many placements as a mix needs."""
+    fleet = Fleet()
+    fleet.add_card("node", "GPU-0", geometry)
+    row = geometry.profile(profile)
+    for _ in range(FOLD):
+        fleet.occupy(CardPlacement("node", "GPU-0", profile, row.starts[0], row.size), "pod")
+        fleet.release("node", "GPU-0", row.starts[0])
+    return fleet
+
+
+def start_of_a_small_slice(fleet: Fleet, profile: str = "1g.5gb") -> int:
+    decided = plan(fleet, [Demand("pod", (profile,))], policy=MixAware(StateValues([LEFT, RIGHT])))
+    return decided.assignments["pod"][0].start
+
+
+def test_the_nearest_mix_decides() -> None:
+    assert start_of_a_small_slice(learned(A100, "1g.5gb")) == 0
+    assert start_of_a_small_slice(learned(A100, "7g.40gb")) == 6
+
+
+def test_media_engines_do_not_change_a_slices_shape() -> None:
+    assert start_of_a_small_slice(learned(A100, "1g.5gb+me"), "1g.5gb+me") == 0
+
+
+def test_without_a_mix_or_a_table_fragmentation_decides() -> None:
+    empty = Fleet()
+    empty.add_card("node", "GPU-0", A100)
+    for fleet, profile in ((empty, "1g.5gb"), (learned(A30, "1g.6gb"), "1g.6gb")):
+        expected = plan(fleet, [Demand("pod", (profile,))], policy=FragmentationGradient()).assignments
+        assert plan(fleet, [Demand("pod", (profile,))], policy=MixAware(StateValues([LEFT]))).assignments == expected
+        assert plan(fleet, [Demand("pod", (profile,))], policy=MixAware(StateValues([]))).assignments == expected
+
+
+def test_a_mix_that_changes_changes_the_table() -> None:
+    fleet = learned(A100, "7g.40gb")
+    policy = MixAware(StateValues([LEFT, RIGHT]))
+    decided = plan(fleet, [Demand("pod", ("1g.5gb",))], policy=policy)
+    assert decided.assignments["pod"][0].start == 6
+    for _ in range(20 * FOLD):
+        fleet.occupy(CardPlacement("node", "GPU-0", "1g.5gb", 0, 1), "pod")
+        fleet.release("node", "GPU-0", 0)
+    decided = plan(fleet, [Demand("pod", ("1g.5gb",))], policy=policy)
+    assert decided.assignments["pod"][0].start == 0
+
+
+def test_a_batch_is_packed_by_the_table_too() -> None:
+    fleet = learned(A100, "7g.40gb")
+    demands = [Demand(str(number), ("1g.5gb",)) for number in range(3)]
+    decided = plan(fleet, demands, policy=MixAware(StateValues([LEFT, RIGHT])))
+    assert sorted(one.start for placed in decided.assignments.values() for one in placed) == [4, 5, 6]
+
+
+def test_seven_slice_cards_have_shapes_and_others_have_none() -> None:
+    assert shapes_of(A100) == {
+        "1g.5gb": "1x1",
+        "1g.5gb+me": "1x1",
+        "1g.10gb": "1x2",
+        "2g.10gb": "2x2",
+        "3g.20gb": "3x4",
+        "4g.20gb": "4x4",
+        "7g.40gb": "7x8",
+    }
+    for name in ("A100-80GB", "H100-80GB", "H200-141GB", "B200-180GB"):
+        shapes = shapes_of(model_by_short_name(name).geometry) or {}
+        assert set(shapes.values()) == {"1x1", "1x2", "2x2", "3x4", "4x4", "7x8"}
+    assert shapes_of(A30) is None
+    odd = Geometry.from_placements("odd", {"1g.5gb": [(start, 1) for start in range(8)]})
+    assert shapes_of(odd) is None
+
+
+def test_a_bad_table_is_refused_with_its_number() -> None:
+    with pytest.raises(ValueError, match="table 0: 3 losses; it needs 256"):
+        StateValues([MixTable({}, (1.0, 2.0, 3.0))])
+    with pytest.raises(ValueError, match=r"table 1: unknown profiles \['9x9'\]"):
+        StateValues([LEFT, MixTable({"9x9": 1.0}, LEFT.losses)])
+    text = json.dumps([{"mix": {"1x1": 1.0}, "losses": list(LEFT.losses)}]).encode()
+    assert StateValues.from_json(text).nearest(next(iter(learned(A100, "1g.5gb").tables))) is not None
