@@ -17,12 +17,13 @@ from tessera.api import instaslice
 from tessera.api.driver import assignment as driver_assignment
 from tessera.kube import resources
 from tessera.kube.resources import Resource
+from tessera.kueue import objects
 
 Right = tuple[str, str]  # verb, plural or plural/subresource
 
 SOURCE = Path(tessera.__file__).parent
 #: Where resources are defined.
-ROOMS = (resources, instaslice, driver_assignment)
+ROOMS = (resources, instaslice, driver_assignment, objects)
 #: What each process is made of, as far as it talks to the API server.
 MADE_OF = {
     "tessera-agent": ("agent", "kube/event_recorder.py"),

@@ -139,8 +139,14 @@ def test_the_command_writes_the_objects(capsys: pytest.CaptureFixture[str]) -> N
     flavors = "team-a=nvidia-a100-sxm4-40gb:80Gi,nvidia-h100-80gb-hbm3:40Gi"
     assert main(["kueue", "queues", *cards, "--team", flavors]) == 0
     objects = list(yaml.safe_load_all(capsys.readouterr().out))
-    assert [each["kind"] for each in objects] == ["ResourceFlavor", "ResourceFlavor", "ClusterQueue", "LocalQueue"]
-    amounts = [flavor["resources"][-1] for flavor in objects[2]["spec"]["resourceGroups"][0]["flavors"]]
+    assert [each["kind"] for each in objects] == [
+        "ResourceFlavor",
+        "ResourceFlavor",
+        "AdmissionCheck",
+        "ClusterQueue",
+        "LocalQueue",
+    ]
+    amounts = [flavor["resources"][-1] for flavor in objects[3]["spec"]["resourceGroups"][0]["flavors"]]
     assert [each["nominalQuota"] for each in amounts] == ["80Gi", "40Gi"]
 
 

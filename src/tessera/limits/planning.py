@@ -20,6 +20,24 @@ DECISION_STEPS = Limit(
     "checks in one step of the controller's planning, a check being one node asked about one pod",
     "about 100 ms; what is left is planned in the next step, after the lease is renewed and events are read",
 )
+CHECKED_PODS = Limit(
+    1_000,
+    "pods",
+    "pods of one Workload of Kueue, and of all that it has just admitted, in one packing test",
+    "as many as one step plans together; further ones are placed when there is room",
+)
+CHECKED_WORKLOADS = Limit(
+    1_000,
+    "Workloads",
+    "Workloads of Kueue that wait for the admission check of Tessera at a time",
+    "their quota is reserved, so there are seldom dozens; others wait until one is answered",
+)
+REMEMBERED_AGES = Limit(
+    10_000,
+    "pods",
+    "pods that left while they waited, whose age the next pod of their owner takes over",
+    "as many as a large queue has; of more, those of the owner that left first are forgotten",
+)
 DIVISION_STEPS = Limit(
     4_000,
     "steps",

@@ -12,7 +12,7 @@ from tessera.kube.client.errors import NotFound
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources import DEPLOYMENTS, JOBS, NAMESPACES, PODS, STATEFULSETS
 from tessera.kube.resources.meta import Resource, resource_for
-from tessera.kueue.names import CHARGED_RESOURCE, POD_GROUP_COUNT, POD_GROUP_LABEL, QUEUE_LABEL, Version
+from tessera.kueue.names import CHARGED_RESOURCE, CHECK_NAME, POD_GROUP_COUNT, POD_GROUP_LABEL, QUEUE_LABEL, Version
 from tessera.kueue.queues import ALL_CARDS, CardPool, SideQuota, TeamQuota, make_queues
 
 Json = dict[str, Any]
@@ -51,11 +51,25 @@ class KueueCluster:
             meta = each["metadata"]
             await self.client.apply(resource_for(each), meta["name"], item, meta.get("namespace"))
 
+    async def is_checked(self) -> bool:
+        """True if Tessera has seen the admission check."""
+        check = await self.client.get(kind("admissionchecks", "AdmissionCheck", self.version), CHECK_NAME)
+        return is_true(check, "Active")
+
     # Workloads of each kind
 
-    async def pod(self, name: str, profile: str = "3g.20gb", *, count: int = 1, group: str = "", **spec: Any) -> None:
+    async def pod(
+        self,
+        name: str,
+        profile: str = "3g.20gb",
+        *,
+        count: int = 1,
+        group: str = "",
+        labels: dict[str, str] | None = None,
+        **spec: Any,
+    ) -> None:
         """A pod in the queue; a member of a group of ``count`` pods if it names one."""
-        labels = {QUEUE_LABEL: "slices", **({POD_GROUP_LABEL: group} if group else {})}
+        labels = {QUEUE_LABEL: "slices", **({POD_GROUP_LABEL: group} if group else {}), **(labels or {})}
         annotations = {POD_GROUP_COUNT: str(count)} if group else {}
         body = {
             "metadata": {"name": name, "labels": labels, "annotations": annotations},

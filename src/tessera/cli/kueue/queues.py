@@ -41,7 +41,7 @@ _PART = re.compile(r"(?:([^:]+):)?([0-9]{1,9})Gi", re.ASCII)
 @click.option(
     "--check/--no-check",
     "checked",
-    default=False,
+    default=True,
     show_default=True,
     help="Admit a workload only while its slices can be placed (the admission check packable).",
 )

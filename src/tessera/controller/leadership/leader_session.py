@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE, PodUid
+from tessera.controller.admission_checks.check_controller import AdmissionChecks
 from tessera.controller.base.metrics import ControllerMetrics
 from tessera.controller.base.options import ControllerOptions
 from tessera.controller.defaults.default_settings import DefaultSettings
@@ -156,6 +157,7 @@ class LeaderSession:
             recorders=runtime.recorders,
         )
         self._nodes.add_handler(self._breaker.node_changed)
+        self._checks = AdmissionChecks(client, self._slicer, clock=clock, rng=rng)
         self._defaults = DefaultSettings(runtime, namespace=options.namespace)
         self._usage = UsageRecorder(
             runtime, nodes=self._nodes, pods=self._pods, events=self._events, options=options.usage
@@ -182,6 +184,7 @@ class LeaderSession:
                 await informer.wait_synced()
             await self._constraints.wait_synced()
             group.create_task(self._breaker.run(), name="health breaker")
+            group.create_task(self._checks.run(), name="admission checks of Kueue")
             on_started(self._slicer)
             self._wake.set()
             while True:
@@ -197,6 +200,7 @@ class LeaderSession:
             self._metrics.observe_decision(self._slicer.decisions - before, self._clock.monotonic() - began)
         self._hand_overs.update(self._slicer.state, began)
         self._reclaim_slices()
+        self._checks.cluster_changed()
         for instruction in self._slicer.pop_writes():
             self._executor.start(instruction, group)
 

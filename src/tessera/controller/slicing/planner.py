@@ -43,9 +43,9 @@ class Planner:
                 add_amounts(left, pod.amounts, sign=-1)
         return left
 
-    def plan_alone(self, pods: Sequence[PodInfo]) -> Sequence[Placed | Unplaced]:
-        """Plans these pods as if no other pod waited. Changes nothing."""
-        work = StepBudget(sys.maxsize)
+    def plan_alone(self, pods: Sequence[PodInfo], work: StepBudget | None = None) -> Sequence[Placed | Unplaced]:
+        """Plans these pods as if no other pod waited, as far as a budget allows. Changes nothing."""
+        work = work or StepBudget(sys.maxsize)
         with self.filters(work) as filters:
             return place(pods, self.context({}, filters), work)
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import PodUid
+from tessera.controller.cluster.remade_pods import RemadePods
 from tessera.controller.objects.node_info import read_node
 from tessera.controller.objects.pod_info import PodInfo, read_pod
 from tessera.controller.slicing.allocation import Allocation
@@ -85,6 +86,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         self.state = self._state = SlicerState()
         #: The same object as :attr:`SlicerState.cluster`.
         self._cluster = self._state.cluster
+        #: Gives pods that were made anew while they waited the age of the pods before them.
+        self._remade = RemadePods()
         #: Changes allocations when an object of the cluster changed. It has no state of its own.
         self._lifecycle = AllocationLifecycle(self._state)
         #: Turns the state into writes at each :class:`WritesDue`. It has no state of its own.
@@ -113,7 +116,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
     def _observe(self, event: SlicerEvent) -> None:
         match event:
             case PodObserved(pod):
-                self._cluster.put_pod(pod)
+                self._cluster.put_pod(self._remade.observe(pod, known=pod.uid in self._cluster.pods))
             case InstasliceObserved(item):
                 self._cluster.put_object(item)
             case NodeObserved(node):
@@ -121,6 +124,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
             case WriteDone(write):
                 self._finish_write(write)
             case PodDeleted(uid):
+                self._remade.forget(uid, self._cluster.pods.get(uid))
                 self._cluster.drop_pod(uid)
             case InstasliceDeleted(name):
                 self._cluster.drop_object(name)

@@ -111,6 +111,7 @@ class OptionalKind(Generic[T]):
         clock: the time, for pauses.
         rng: random numbers for jitter.
         on_event: see :meth:`~tessera.kube.watch.informer.Informer.add_handler`.
+        look_seldom: most seconds between two looks if the kind is served.
 
     Attributes:
         resource: the kind, at the version that is read.
@@ -124,8 +125,10 @@ class OptionalKind(Generic[T]):
         clock: Clock,
         rng: random.Random,
         on_event: Callable[[WatchEvent[T]], None],
+        look_seldom: float = LOOK_SELDOM,
     ) -> None:
         self.resource = resource
+        self._look_seldom = look_seldom
         self._client = client
         self._clock = clock
         self._rng = rng
@@ -136,7 +139,7 @@ class OptionalKind(Generic[T]):
         pause = LOOK_AGAIN
         while (version := await self._version()) is None:
             await self._clock.sleep(pause)
-            pause = min(pause * 2, LOOK_SELDOM)
+            pause = min(pause * 2, self._look_seldom)
         self.resource = dataclasses.replace(self.resource, version=version)
         _log.info("follows %s at %s", self.resource.label, version)
         informer = Informer(self._client, self.resource, clock=self._clock, rng=self._rng)

@@ -1,0 +1,167 @@
+"""Decides the answers to admission checks: takes in Workloads, and returns answers; no I/O and no clock.
+
+Rules:
+
+- Only a Workload with reserved quota and a pending check of ours is answered; a version of it is answered once.
+- *Ready* if the packing test places all of its pods. They then count as expected, until they have slices or for
+  :data:`EXPECTED_SECONDS`, so that two Workloads are not admitted into the same room.
+- Without room, the answer waits for :data:`PATIENCE` seconds, in which each change of the cluster is tried: Kueue
+  reserves the quota of a preempted pod before that pod has ended. Then *Retry*: Kueue takes the quota back, lets others
+  go, and asks again after a delay that doubles with each attempt.
+- *Rejected* only if no node of the cluster could hold a pod even with empty cards, or the request is wrong. Kueue then
+  deactivates the Workload.
+- Workloads are tested in the controller's order: priority, then age.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tessera.controller.admission_checks.packing import State, Verdict, check_packing
+from tessera.controller.admission_checks.queued_workload import QueuedWorkload, outstanding
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.slicer import Slicer
+from tessera.limits.planning import CHECKED_PODS, CHECKED_WORKLOADS, DECISION_STEPS
+from tessera.placement.step_budget import StepBudget
+
+#: Seconds in which a Workload without room is tried again before it is sent back.
+PATIENCE = 30.0
+#: Seconds for which the pods of an admitted Workload count as expected: Kueue starts them, their owner creates them.
+EXPECTED_SECONDS = 60.0
+#: First and longest seconds until Kueue asks again.
+FIRST_DELAY, LONGEST_DELAY = 15, 300
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to the pending checks of a Workload.
+
+    Attributes:
+        workload: the Workload at the version that is answered.
+        state: the state of its checks.
+        text: the reason, for people.
+        delay: seconds until Kueue asks again; 0 if it will not.
+    """
+
+    workload: QueuedWorkload
+    state: State
+    text: str
+    delay: int = 0
+
+
+@dataclass(slots=True)
+class _Expected:
+    """A Workload that was answered Ready.
+
+    Attributes:
+        owners: UIDs of the objects that it is for.
+        pods: all of its pods.
+        left: those of them without slices.
+        until: the end of the time in which they count.
+    """
+
+    owners: frozenset[str]
+    pods: Sequence[PodInfo]
+    left: Sequence[PodInfo]
+    until: float
+
+
+class CheckDecisions:
+    """The state machine of all checks.
+
+    Args:
+        slicer: the controller's state; only read.
+    """
+
+    def __init__(self, slicer: Slicer) -> None:
+        self._slicer = slicer
+        #: Workloads that wait for an answer, by UID; at most :data:`CHECKED_WORKLOADS`.
+        self._pending: dict[str, QueuedWorkload] = {}
+        #: By UID of a pending Workload, the time of the first test without room.
+        self._since: dict[str, float] = {}
+        #: By UID, the version that was answered last; kept as long as the Workload exists.
+        self._answered: dict[str, str] = {}
+        #: Workloads that were answered Ready, by UID. Some pods of each have no slices.
+        self._expected: dict[str, _Expected] = {}
+
+    @property
+    def undecided(self) -> bool:
+        """True if a Workload waits for room, so that a change of the cluster may decide it."""
+        return bool(self._since)
+
+    def put(self, uid: str, workload: QueuedWorkload | None) -> None:
+        """Takes in a Workload; ``None`` if it does not wait for an answer."""
+        if workload is None:
+            self._pending.pop(uid, None)
+            self._since.pop(uid, None)
+        elif uid in self._pending or len(self._pending) < CHECKED_WORKLOADS:
+            self._pending[uid] = workload
+
+    def drop(self, uid: str) -> None:
+        """Takes in that a Workload is gone."""
+        self.put(uid, None)
+        self._answered.pop(uid, None)
+        self._expected.pop(uid, None)
+
+    def forget_answer(self, uid: str) -> None:
+        """Takes in that an answer could not be written."""
+        self._answered.pop(uid, None)
+        self._expected.pop(uid, None)
+
+    def next_time(self) -> float | None:
+        """The time at which an answer is due without a change of the cluster; ``None`` if none is."""
+        return min(self._since.values()) + PATIENCE if self._since else None
+
+    def decide(self, now: float) -> Sequence[Answer]:
+        """Returns the answers that are due; ``now`` are seconds of any steady clock."""
+        self._update_expected(now)
+        answers = []
+        work = StepBudget(DECISION_STEPS)
+        for workload in sorted(self._pending.values(), key=_order):
+            if self._answered.get(workload.uid) == workload.version:
+                continue
+            if work.is_spent:
+                break  # the others are tested next time
+            answer = self._answer(workload, now, work)
+            if answer is not None:
+                answers.append(answer)
+                self._answered[workload.uid] = workload.version
+                self._since.pop(workload.uid, None)
+        return answers
+
+    def _answer(self, workload: QueuedWorkload, now: float, work: StepBudget) -> Answer | None:
+        expected = [pod for uid, each in self._expected.items() if uid != workload.uid for pod in each.left]
+        verdict = check_packing(self._slicer.planner, workload, expected[:CHECKED_PODS], work)
+        if verdict.state == "Retry":
+            return self._wait_or_send_back(workload, verdict, now)
+        if verdict.state == "Ready" and workload.pods:
+            pods = workload.pods
+            self._expected[workload.uid] = _Expected(workload.owners, pods, pods, now + EXPECTED_SECONDS)
+        return Answer(workload, verdict.state, verdict.text)
+
+    def _wait_or_send_back(self, workload: QueuedWorkload, verdict: Verdict, now: float) -> Answer | None:
+        if now < self._since.setdefault(workload.uid, now) + PATIENCE:
+            return None
+        delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(workload.attempts, 10))
+        return Answer(workload, "Retry", verdict.text, delay)
+
+    def _update_expected(self, now: float) -> None:
+        """Drops what has slices, or did not come in time."""
+        if not self._expected:
+            return
+        by_owner = {owner: uid for uid, each in self._expected.items() for owner in each.owners}
+        placed: dict[str, list[PodInfo]] = {}
+        pods = self._slicer.state.cluster.pods
+        for allocation in self._slicer.state.allocations:
+            pod = pods.get(allocation.uid)
+            found = by_owner.get(pod.uid) or by_owner.get(pod.owner) if pod is not None else None
+            if pod is not None and found is not None:
+                placed.setdefault(found, []).append(pod)
+        for uid, each in list(self._expected.items()):
+            each.left = outstanding(each.pods, placed.get(uid, ()))
+            if not each.left or now >= each.until:
+                del self._expected[uid]
+
+
+def _order(workload: QueuedWorkload) -> tuple[int, str, str]:
+    first = workload.pods[0] if workload.pods else None
+    return (-first.priority, first.created, workload.uid) if first is not None else (0, "", workload.uid)

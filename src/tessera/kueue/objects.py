@@ -1,0 +1,168 @@
+"""Kueue's objects, as far as Tessera reads them; the fields are the same in v1beta1 and v1beta2.
+
+The version here is the older one; which one a cluster serves is asked for (:func:`served_resource`).
+"""
+
+# ruff: noqa: RUF012 - msgspec gives every object its own copy of an empty default
+
+import dataclasses
+from typing import TypeVar
+
+import msgspec
+
+from tessera.kube.client.client import Client
+from tessera.kube.resources import Condition, ObjectMeta, PodTemplateSpec, Resource, Wire
+from tessera.kueue.names import GROUP
+
+T = TypeVar("T")
+
+
+class PodSet(Wire, frozen=True, kw_only=True):
+    """Pods of one shape."""
+
+    name: str = "main"
+    template: PodTemplateSpec = PodTemplateSpec()
+    count: int = 0
+
+
+class WorkloadSpec(Wire, frozen=True, kw_only=True):
+    """What waits, and where."""
+
+    pod_sets: tuple[PodSet, ...] = ()
+    queue_name: str = ""
+    priority: int = 0
+    active: bool = True
+
+
+class PodSetAssignment(Wire, frozen=True, kw_only=True):
+    """The flavor of each resource of a pod set, and what it is charged."""
+
+    name: str = ""
+    flavors: dict[str, str] = {}
+    resource_usage: dict[str, str | int] = {}
+
+
+class Admission(Wire, frozen=True, kw_only=True):
+    """The quota that is reserved."""
+
+    cluster_queue: str = ""
+    pod_set_assignments: tuple[PodSetAssignment, ...] = ()
+
+
+class CheckState(Wire, frozen=True, kw_only=True):
+    """The state of one admission check: ``Pending``, ``Ready``, ``Retry`` or ``Rejected``."""
+
+    name: str = ""
+    state: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+
+
+class RequeueState(Wire, frozen=True, kw_only=True):
+    """How often the Workload was sent back, and when it counts again."""
+
+    count: int = 0
+    requeue_at: str | None = None
+
+
+class WorkloadStatus(Wire, frozen=True, kw_only=True):
+    """What Kueue has decided."""
+
+    conditions: tuple[Condition, ...] = ()
+    admission: Admission | None = None
+    admission_checks: tuple[CheckState, ...] = ()
+    requeue_state: RequeueState | None = None
+
+
+class Workload(Wire, frozen=True, kw_only=True):
+    """What Kueue queues: a Job, a pod, a group of pods."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: WorkloadSpec = WorkloadSpec()
+    status: WorkloadStatus = WorkloadStatus()
+
+    def condition(self, type_: str) -> Condition | None:
+        """The condition of this type; None if there is none."""
+        return next((each for each in self.status.conditions if each.type == type_), None)
+
+    def is_true(self, type_: str) -> bool:
+        """True if a condition holds."""
+        found = self.condition(type_)
+        return found is not None and found.status == "True"
+
+
+class AdmissionCheckSpec(Wire, frozen=True, kw_only=True):
+    """Who answers."""
+
+    controller_name: str = ""
+
+
+class ConditionsStatus(Wire, frozen=True, kw_only=True):
+    """A status of which only the conditions are read."""
+
+    conditions: tuple[Condition, ...] = ()
+
+
+class AdmissionCheck(Wire, frozen=True, kw_only=True):
+    """A question that Kueue asks before it admits."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: AdmissionCheckSpec = AdmissionCheckSpec()
+    status: ConditionsStatus = ConditionsStatus()
+
+
+class ResourceFlavorSpec(Wire, frozen=True, kw_only=True):
+    """Labels of the flavor's nodes; pods that get it select them."""
+
+    node_labels: dict[str, str] = {}
+
+
+class ResourceFlavor(Wire, frozen=True, kw_only=True):
+    """A kind of nodes."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ResourceFlavorSpec = ResourceFlavorSpec()
+
+
+class LocalQueueSpec(Wire, frozen=True, kw_only=True):
+    """The ClusterQueue behind it."""
+
+    cluster_queue: str = ""
+    stop_policy: str = ""
+
+
+class LocalQueue(Wire, frozen=True, kw_only=True):
+    """A namespace's queue."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: LocalQueueSpec = LocalQueueSpec()
+    status: ConditionsStatus = ConditionsStatus()
+
+
+class _Version(Wire, frozen=True, kw_only=True):
+    version: str = ""
+
+
+class _Group(Wire, frozen=True, kw_only=True):
+    preferred_version: _Version = _Version()
+
+
+WORKLOADS = Resource(GROUP, "v1beta1", "workloads", "Workload", True, Workload)
+ADMISSION_CHECKS = Resource(GROUP, "v1beta1", "admissionchecks", "AdmissionCheck", False, AdmissionCheck)
+RESOURCE_FLAVORS = Resource(GROUP, "v1beta1", "resourceflavors", "ResourceFlavor", False, ResourceFlavor)
+LOCAL_QUEUES = Resource(GROUP, "v1beta1", "localqueues", "LocalQueue", True, LocalQueue)
+
+
+async def served_version(client: Client, group: str = GROUP) -> str:
+    """Returns the server's preferred version of one of Kueue's groups.
+
+    Raises:
+        NotFound: the group is not served: Kueue is not installed.
+    """
+    answer = await client.request("GET", f"/apis/{group}")
+    return msgspec.json.decode(answer.body, type=_Group).preferred_version.version
+
+
+def served_resource(resource: Resource[T], version: str) -> Resource[T]:
+    """The resource at the version that the server prefers."""
+    return dataclasses.replace(resource, version=version)

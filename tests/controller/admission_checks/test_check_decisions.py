@@ -1,0 +1,259 @@
+"""When the admission check of a Workload is answered, and how: plain values around a slicer."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from tests.support.slicer_cluster import SlicerCluster
+
+from tessera.api.names import GATE
+from tessera.controller.admission_checks.check_decisions import (
+    EXPECTED_SECONDS,
+    FIRST_DELAY,
+    LONGEST_DELAY,
+    PATIENCE,
+    Answer,
+    CheckDecisions,
+)
+from tessera.controller.admission_checks.queued_workload import read_workload
+from tessera.kueue.objects import Workload
+from tessera.limits.planning import CHECKED_PODS
+
+
+def spec(*profiles: str, **more: Any) -> dict[str, Any]:
+    """A pod's spec with a container for each slice."""
+    containers = [
+        {"name": f"c{number}", "resources": {"limits": {f"nvidia.com/mig-{profile}": "1"}}}
+        for number, profile in enumerate(profiles)
+    ]
+    return {"containers": containers or [{"name": "c"}], **more}
+
+
+def workload(name: str, *pod_sets: tuple[int, dict[str, Any]], **facts: Any) -> Workload:
+    """A Workload with reserved quota whose check is pending."""
+    names = [f"set-{number}" for number in range(len(pod_sets))]
+    made = {
+        "metadata": {
+            "name": name,
+            "namespace": "team-a",
+            "uid": f"workload-{name}",
+            "resourceVersion": facts.pop("version", "1"),
+            "creationTimestamp": facts.pop("created", "2026-01-01T00:00:00Z"),
+            "ownerReferences": [{"kind": "Job", "name": name, "uid": f"job-{name}"}],
+        },
+        "spec": {
+            "queueName": "slices",
+            "priority": facts.pop("priority", 0),
+            "podSets": [
+                {"name": each, "count": count, "template": {"spec": pods}}
+                for each, (count, pods) in zip(names, pod_sets, strict=True)
+            ],
+        },
+        "status": {
+            "conditions": [{"type": "QuotaReserved", "status": "True"}],
+            "admission": {
+                "clusterQueue": "q",
+                "podSetAssignments": [{"name": each, "flavors": {"cpu": "flavor"}} for each in names],
+            },
+            "admissionChecks": [{"name": "packable", "state": "Pending"}, {"name": "other", "state": "Pending"}],
+            **facts,
+        },
+    }
+    return msgspec.convert(made, Workload)
+
+
+class Checks:
+    """The decisions about a cluster."""
+
+    def __init__(self, cluster: SlicerCluster, **labels: str) -> None:
+        self.cluster = cluster
+        self.decisions = CheckDecisions(cluster.slicer)
+        self._labels = {"flavor": labels}
+
+    def see(self, item: Workload) -> None:
+        uid = item.metadata.uid
+        self.decisions.put(uid, read_workload(item, {"packable": None}, self._labels))
+
+    def answers(self, now: float = 0.0) -> list[tuple[str, str, str]]:
+        """Workload, state and text of each answer."""
+        self.cluster.slicer.decide()
+        return [(each.workload.name, each.state, each.text) for each in self.decisions.decide(now)]
+
+    def answer(self, now: float = 0.0) -> Answer:
+        self.cluster.slicer.decide()
+        (found,) = self.decisions.decide(now)
+        return found
+
+
+@pytest.fixture
+def checks() -> Checks:
+    """One node with one A100-40GB."""
+    cluster = SlicerCluster()
+    cluster.node("n")
+    return Checks(cluster)
+
+
+def fill(checks: Checks, *profiles: str) -> Any:
+    """A pod with slices on the card."""
+    pod = checks.cluster.pod(f"holder-{'-'.join(profiles)}", *profiles)
+    checks.cluster.settle()
+    return pod
+
+
+def test_a_workload_with_room_is_ready_at_once(checks: Checks) -> None:
+    checks.see(workload("a", (2, spec("3g.20gb"))))
+    assert checks.answers() == [("a", "Ready", "there is room for 2 pods with 3g.20gb")]
+    assert checks.answers() == []
+
+
+def test_a_workload_that_fits_in_sum_and_not_on_the_cards_is_sent_back_after_a_while(checks: Checks) -> None:
+    fill(checks, "1g.5gb")
+    checks.see(workload("a", (1, spec("7g.40gb"))))
+    assert checks.answers(0.0) == []
+    assert checks.decisions.undecided
+    assert checks.decisions.next_time() == PATIENCE
+    assert checks.answers(PATIENCE - 1) == []
+    answer = checks.answer(PATIENCE)
+    assert (answer.state, answer.delay) == ("Retry", FIRST_DELAY)
+    assert answer.text.startswith("there is no room (7g.40gb): ")
+    assert not checks.decisions.undecided
+
+
+def test_room_that_comes_meanwhile_makes_it_ready(checks: Checks) -> None:
+    holder = fill(checks, "1g.5gb")
+    checks.see(workload("a", (1, spec("7g.40gb"))))
+    assert checks.answers(0.0) == []
+    checks.cluster.remove(holder)
+    checks.cluster.settle()
+    assert checks.answer(5.0).state == "Ready"
+
+
+@pytest.mark.parametrize(("attempts", "delay"), [(0, 15), (1, 30), (3, 120), (20, LONGEST_DELAY)])
+def test_the_delay_doubles_with_each_attempt(checks: Checks, attempts: int, delay: int) -> None:
+    fill(checks, "7g.40gb")
+    checks.see(workload("a", (1, spec("1g.5gb")), requeueState={"count": attempts}))
+    checks.answers(0.0)
+    assert checks.answer(PATIENCE).delay == delay
+
+
+def test_all_pods_of_a_workload_have_to_fit(checks: Checks) -> None:
+    checks.see(workload("a", (3, spec("3g.20gb"))))
+    checks.answers(0.0)
+    assert checks.answer(PATIENCE).text.startswith("there is room for 2 of 3 pods (3 pods with 3g.20gb): ")
+
+
+def test_two_workloads_are_not_admitted_into_the_same_room(checks: Checks) -> None:
+    checks.see(workload("b", (1, spec("7g.40gb")), created="2026-01-01T00:00:01Z"))
+    checks.see(workload("a", (1, spec("7g.40gb"))))
+    assert [name for name, *_ in checks.answers(0.0)] == ["a"]
+    assert checks.answers(EXPECTED_SECONDS - PATIENCE - 1) == []
+
+
+def test_a_higher_priority_is_tested_first(checks: Checks) -> None:
+    checks.see(workload("old", (1, spec("7g.40gb"))))
+    checks.see(workload("high", (1, spec("7g.40gb")), created="2026-01-02T00:00:00Z", priority=5))
+    assert [name for name, *_ in checks.answers(0.0)] == ["high"]
+
+
+def test_expected_pods_count_until_they_have_slices(checks: Checks) -> None:
+    checks.see(workload("a", (2, spec("3g.20gb"))))
+    assert checks.answer().state == "Ready"
+    for number in range(2):
+        checks.cluster.pod(f"a-{number}", "3g.20gb", owner="job-a")
+    checks.cluster.settle()
+    checks.cluster.node("second")
+    checks.see(workload("b", (2, spec("3g.20gb"))))
+    assert [state for _, state, _ in checks.answers(1.0)] == ["Ready"]
+
+
+def test_expected_pods_that_do_not_come_stop_counting(checks: Checks) -> None:
+    checks.see(workload("a", (1, spec("7g.40gb"))))
+    assert checks.answer().state == "Ready"
+    checks.see(workload("b", (1, spec("7g.40gb"))))
+    assert checks.answers(EXPECTED_SECONDS - 1) == []
+    assert checks.answer(EXPECTED_SECONDS).state == "Ready"
+
+
+def test_a_workload_that_is_gone_no_longer_counts(checks: Checks) -> None:
+    checks.see(workload("a", (1, spec("7g.40gb"))))
+    checks.answers()
+    checks.decisions.drop("workload-a")
+    checks.see(workload("b", (1, spec("7g.40gb"))))
+    assert checks.answer().state == "Ready"
+
+
+@pytest.mark.parametrize(
+    ("pods", "words"),
+    [
+        (spec("7g.40gb", "1g.5gb"), "no node of this cluster could hold it, even empty: no node's cards can hold"),
+        (spec("3g.40gb"), 'no node of this cluster could hold it, even empty: no card has a profile "3g.40gb"'),
+        (
+            {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/mig-1g.5gb": "500m"}}}]},
+            'no node can ever take it: container "c": limits of nvidia.com/mig-1g.5gb is 500m',
+        ),
+    ],
+)
+def test_what_could_never_run_is_rejected_at_once(checks: Checks, pods: dict[str, Any], words: str) -> None:
+    fill(checks, "7g.40gb")
+    checks.see(workload("a", (1, pods)))
+    answer = checks.answer()
+    assert answer.state == "Rejected"
+    assert answer.text.startswith(words)
+
+
+def test_without_any_node_nothing_is_rejected() -> None:
+    """A cluster whose nodes come on demand."""
+    checks = Checks(SlicerCluster())
+    checks.see(workload("a", (1, spec("3g.20gb"))))
+    assert checks.answers(0.0) == []
+    assert checks.answer(PATIENCE).state == "Retry"
+
+
+def test_a_workload_without_slices_is_none_of_ours(checks: Checks) -> None:
+    fill(checks, "7g.40gb")
+    checks.see(workload("a", (5, spec())))
+    assert checks.answers() == [("a", "Ready", "asks for no slices on demand")]
+
+
+def test_the_flavors_labels_count_as_node_selector() -> None:
+    cluster = SlicerCluster()
+    cluster.node("n")
+    checks = Checks(cluster, pool="other")
+    checks.see(workload("a", (1, spec("1g.5gb"))))
+    assert checks.answers(0.0) == []
+    assert "node affinity/selector" in checks.answer(PATIENCE).text
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"conditions": []},
+        {"conditions": [{"type": "QuotaReserved", "status": "True"}, {"type": "Admitted", "status": "True"}]},
+        {"admissionChecks": [{"name": "packable", "state": "Ready"}]},
+        {"admissionChecks": [{"name": "other", "state": "Pending"}]},
+    ],
+)
+def test_only_a_pending_check_of_ours_with_reserved_quota_is_answered(checks: Checks, status: dict[str, Any]) -> None:
+    checks.see(workload("a", (1, spec("1g.5gb")), **status))
+    assert checks.answers() == []
+
+
+def test_a_changed_workload_is_answered_again(checks: Checks) -> None:
+    checks.see(workload("a", (1, spec("1g.5gb"))))
+    assert checks.answer().state == "Ready"
+    checks.see(workload("a", (1, spec("1g.5gb")), version="2"))
+    assert checks.answer().workload.version == "2"
+
+
+def test_an_answer_that_was_not_written_is_given_again(checks: Checks) -> None:
+    checks.see(workload("a", (1, spec("1g.5gb"))))
+    checks.answers()
+    checks.decisions.forget_answer("workload-a")
+    assert checks.answer().state == "Ready"
+
+
+def test_a_huge_workload_is_tested_with_its_first_pods(checks: Checks) -> None:
+    found = read_workload(workload("a", (10**9, spec("1g.5gb")), (10**9, spec("3g.20gb"))), {"packable": None}, {})
+    assert found is not None
+    assert len(found.pods) == CHECKED_PODS
+    assert found.pods[0].gates == (GATE,)

@@ -1,0 +1,201 @@
+"""With the admission check, Kueue admits only what can be placed, so nothing is evicted at Tessera's gate."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.support.kueue.cluster import KueueCluster, pod_spec, template
+from tests.support.kueue.stand_in import condition, is_true
+
+from tessera.api.names import GATE
+from tessera.kube.resources import PODS
+from tessera.kueue.names import ADMISSION_GATE, VERSIONS, Version
+
+#: Kueue evicts after this, and a freed slot needs less.
+TIMEOUT = 60.0
+
+
+async def runs(cluster: KueueCluster, *names: str) -> None:
+    async def all_run() -> bool:
+        return set(names) <= set(await cluster.running())
+
+    await cluster.until(all_run, f"{names} run")
+
+
+async def names(cluster: KueueCluster) -> list[str]:
+    return [pod["metadata"]["name"] for pod in await cluster.pods()]
+
+
+def test_without_the_check_a_pod_that_waits_for_room_is_evicted_for_good(with_kueue: Callable[..., None]) -> None:
+    """What the check is for; seen with a real Kueue too."""
+
+    async def story(cluster: KueueCluster) -> None:
+        await cluster.open_queue(80)
+        await cluster.pod("first", "7g.40gb")
+        await runs(cluster, "first")
+        await cluster.pod("second", "7g.40gb")
+
+        async def gone() -> bool:
+            return await names(cluster) == ["first"]
+
+        await cluster.until(gone, "the second is deleted", 2 * TIMEOUT)
+
+    with_kueue(story, nodes="1xA100-40GB", ready_timeout=TIMEOUT)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_with_the_check_it_waits_at_kueues_gate_and_runs_when_there_is_room(
+    with_kueue: Callable[..., None], version: Version
+) -> None:
+    async def story(cluster: KueueCluster) -> None:
+        await cluster.open_queue(80, checked=True)
+        await cluster.pod("first", "7g.40gb")
+        await runs(cluster, "first")
+        await cluster.pod("second", "7g.40gb")
+
+        async def told() -> bool:
+            return "packable: there is no room (7g.40gb)" in await cluster.reason("second", "Evicted")
+
+        await cluster.until(told, "the check sends it back with the reason")
+
+        async def held() -> bool:
+            (_, second) = await cluster.pods()
+            return ADMISSION_GATE in [gate["name"] for gate in second["spec"]["schedulingGates"]]
+
+        await cluster.stays(held, "the second is held by Kueue", 2 * TIMEOUT)
+        assert await cluster.reserved() <= 80
+        await cluster.client.delete(PODS, "first", cluster.namespace)
+        await runs(cluster, "second")
+
+    with_kueue(story, nodes="1xA100-40GB", ready_timeout=TIMEOUT, version=version)
+
+
+def test_a_deployments_pod_is_no_longer_remade_at_each_timeout(with_kueue: Callable[..., None]) -> None:
+    async def story(cluster: KueueCluster) -> None:
+        await cluster.open_queue(160, checked=True)
+        await cluster.pod("first", "7g.40gb")
+        await runs(cluster, "first")
+        await cluster.deployment("web", "7g.40gb")
+
+        async def made() -> bool:
+            return len(await names(cluster)) == 2
+
+        await cluster.until(made, "the Deployment's pod exists")
+        before = await names(cluster)
+
+        async def same() -> bool:
+            return await names(cluster) == before
+
+        await cluster.stays(same, "its pod is the same", 4 * TIMEOUT)
+
+    with_kueue(story, nodes="1xA100-40GB", ready_timeout=TIMEOUT)
+
+
+def test_a_job_whose_pods_fit_in_sum_and_not_on_cards_is_not_started(with_kueue: Callable[..., None]) -> None:
+    """Fragments: 20Gi are free on each of two cards, and a 7g.40gb needs one whole."""
+
+    async def story(cluster: KueueCluster) -> None:
+        await cluster.open_queue(80, checked=True)
+        spread = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"part": "x"}}}
+        for name in ("left", "right"):
+            affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [spread]}}
+            await cluster.pod(name, "3g.20gb", labels={"part": "x"}, affinity=affinity)
+        await runs(cluster, "left", "right")
+        await cluster.job("whole", template("7g.40gb"))
+
+        async def told() -> bool:
+            return "there is no room (7g.40gb)" in await cluster.reason("whole", "Evicted")
+
+        await cluster.until(told, "the check sends the Job back")
+        assert await names(cluster) == ["left", "right"]
+        await cluster.job("half", template("3g.20gb"))
+
+        async def half_runs() -> bool:
+            return len(await cluster.running()) == 3
+
+        await cluster.until(half_runs, "a smaller one runs meanwhile")
+
+    with_kueue(story, nodes="1xA100-40GB,1xA100-40GB")
+
+
+def test_what_can_never_run_is_deactivated_with_the_reason(with_kueue: Callable[..., None]) -> None:
+    async def story(cluster: KueueCluster) -> None:
+        await cluster.open_queue(80, checked=True)
+        both: Any = template("7g.40gb")
+        both["spec"]["containers"].append({**both["spec"]["containers"][0], "name": "more"})
+        await cluster.job("never", both)
+
+        async def deactivated() -> bool:
+            item = await cluster.workload("never")
+            return item is not None and item["spec"]["active"] is False
+
+        await cluster.until(deactivated, "Kueue deactivates it")
+        assert "no node of this cluster could hold it, even empty" in await cluster.reason("never", "Evicted")
+
+    with_kueue(story, nodes="1xA100-40GB")
+
+
+def test_the_check_answers_within_seconds_and_its_time_stays(with_kueue: Callable[..., None]) -> None:
+    async def story(cluster: KueueCluster) -> None:
+        await cluster.open_queue(40, checked=True)
+        await cluster.job("one", template("3g.20gb"))
+
+        async def admitted() -> bool:
+            item = await cluster.workload("one")
+            return item is not None and is_true(item, "Admitted")
+
+        await cluster.until(cluster.is_checked, "Tessera answers the check")
+        await cluster.until(admitted, "it is admitted", 10)
+        item = await cluster.workload("one")
+        assert item is not None
+        (state,) = item["status"]["admissionChecks"]
+        assert (state["name"], state["state"], state["message"]) == ("packable", "Ready", "there is room for 3g.20gb")
+        await cluster.clock.sleep(20)
+        again = await cluster.workload("one")
+        assert again is not None
+        assert again["status"]["admissionChecks"] == [state]
+        reserved = condition(again, "QuotaReserved")
+        assert reserved is not None
+        assert reserved["status"] == "True"
+
+    with_kueue(story)
+
+
+def test_without_the_check_a_remade_pod_still_goes_before_a_younger_one(with_kueue: Callable[..., None]) -> None:
+    async def story(cluster: KueueCluster) -> None:
+        await cluster.open_queue(160)
+        await cluster.pod("first", "7g.40gb")
+        await runs(cluster, "first")
+        await cluster.deployment("web", "7g.40gb")
+
+        async def remade() -> bool:
+            web = [pod for pod in await cluster.pods() if pod["metadata"]["name"] != "first"]
+            return any(pod["metadata"]["creationTimestamp"] > began for pod in web)
+
+        await cluster.until(lambda: _count(cluster, 2), "the Deployment's pod exists")
+        began = (await cluster.pods())[-1]["metadata"]["creationTimestamp"]
+        await cluster.clock.sleep(2)
+        younger = {"metadata": {"name": "younger"}, "spec": pod_spec("7g.40gb")}
+        await cluster.client.create(PODS.as_dicts(), younger, cluster.namespace)
+        await cluster.until(remade, "Kueue evicts the Deployment's pod, which is made anew", 2 * TIMEOUT)
+
+        async def admitted() -> bool:
+            pods = {pod["metadata"]["name"]: pod for pod in await cluster.pods()}
+            web = next(pod for name, pod in pods.items() if name.startswith("web-"))
+            return [gate["name"] for gate in web["spec"].get("schedulingGates") or ()] == [GATE]
+
+        await cluster.until(admitted, "Kueue admits it")
+        await cluster.client.delete(PODS, "first", cluster.namespace)
+
+        async def one_more_runs() -> bool:
+            return any(name != "first" for name in await cluster.running())
+
+        await cluster.until(one_more_runs, "the next one runs")
+        (name,) = await cluster.running()
+        assert name.startswith("web-")
+
+    with_kueue(story, nodes="1xA100-40GB", ready_timeout=TIMEOUT)
+
+
+async def _count(cluster: KueueCluster, number: int) -> bool:
+    return len(await cluster.pods()) == number
