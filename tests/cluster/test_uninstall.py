@@ -283,6 +283,28 @@ def test_an_agent_that_does_not_answer_stops_the_removal_until_it_is_forced(remo
     removable(scenario)
 
 
+#: Seconds for which the agents of two versions run side by side on a node: the older one acts, the newer one waits.
+SIDE_BY_SIDE = 60
+#: Seconds from the beginning of an update to the removal: before the newer agents, beside them, at the handover.
+MOMENTS = (0.0, 10.0, 57.0, 57.5, 58.0, 58.5, 59.0, 59.5, 60.0, 61.0)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_an_update_of_agents_meanwhile_leaves_nothing_either(removable: Callable[..., None], moment: float) -> None:
+    async def scenario(lab: Removable) -> None:
+        await lab.create("runs", {"nvidia.com/mig-3g.20gb": 1})
+        await lab.running("runs")
+        again = {"metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": "now"}}}
+        patch = {"spec": {"template": again, "minReadySeconds": SIDE_BY_SIDE}}
+        await lab.client.merge_patch(DAEMONSETS, "tessera-agent", patch, "tessera-system")
+        await lab.clock.sleep(moment)
+        assert left_of(await lab.uninstall()) == []
+        assert lab.ready("runs")
+        await lab.is_bare()
+
+    removable(scenario)
+
+
 def test_what_users_have_in_the_namespace_of_instaslices_stays(removable: Callable[..., None]) -> None:
     async def scenario(lab: Removable) -> None:
         pod = {"metadata": {"name": "mine"}, "spec": {"containers": [{"name": "c", "image": "busybox"}]}}

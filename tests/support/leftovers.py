@@ -30,7 +30,7 @@ async def snapshot(client: Client, folders: Iterable[Path] = ()) -> Snapshot:
             metadata = item["metadata"]
             found[f"{path} {metadata.get('namespace', '')}/{metadata['name']}"] = _comparable(item)
     for folder in folders:
-        found |= {f"file {each.relative_to(folder)}": "" for each in folder.rglob("*") if each.is_file()}
+        found |= {f"file {each.relative_to(folder)}": "" for each in folder.rglob("*") if not each.is_dir()}
     return found
 
 

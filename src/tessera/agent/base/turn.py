@@ -8,6 +8,8 @@ During an update with ``maxSurge`` the agents of two versions run side by side f
    or ends: so it learns at once of a predecessor that was killed.
 3. A predecessor that is told to end frees the lock, says so, and goes on with its last device lists, as long as the
    connection is open and not longer than :data:`HANDOVER_TIMEOUT`. The successor closes it once kubelet has its lists.
+4. When Tessera leaves the node, nothing is handed over: the predecessor makes its lists empty, and the successor waits
+   for its end. The last of them removes the lock and the socket.
 
 The folder is one of the host, for root only: agents in two pods meet there, and no tenant. Versions of the agent speak
 with each other here, so the one message never changes.
@@ -58,7 +60,7 @@ class NodeTurn:
         #: Connections of successors that wait.
         self._successors: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
         #: The connection to a predecessor that still serves its lists.
-        self._predecessor: asyncio.StreamWriter | None = None
+        self._predecessor: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     @property
     def has_successor(self) -> bool:
@@ -90,8 +92,16 @@ class NodeTurn:
     def note_serving(self) -> None:
         """Lets the predecessor end: kubelet has this agent's lists."""
         if self._predecessor is not None:
-            self._predecessor.close()
+            self._predecessor[1].close()
             self._predecessor = None
+
+    async def outlive(self) -> None:
+        """Returns once no predecessor serves kubelet any more, or it takes too long."""
+        if self._predecessor is not None:
+            with suppress(TimeoutError, ConnectionError):
+                async with asyncio.timeout(HANDOVER_TIMEOUT):
+                    await self._predecessor[0].read()
+            self.note_serving()
 
     async def hand_over(self) -> None:
         """Gives the turn to the successor; returns when it serves kubelet, has ended, or takes too long."""
@@ -102,9 +112,16 @@ class NodeTurn:
             async with asyncio.timeout(HANDOVER_TIMEOUT):
                 await reader.read()
 
-    def end(self) -> None:
-        """Frees the turn."""
+    def end(self, *, leaves: bool = False) -> None:
+        """Frees the turn.
+
+        Args:
+            leaves: true if Tessera leaves the node, so that no file stays.
+        """
         self._free()
+        if leaves:
+            for name in (LOCK, SOCKET):
+                (self._folder / name).unlink(missing_ok=True)
         self.note_serving()
         for _, writer in self._successors:
             writer.close()
@@ -135,7 +152,7 @@ class NodeTurn:
         except OSError:
             await self._clock.sleep(RETRY)
             return
-        self._predecessor = writer
+        self._predecessor = reader, writer
         if not self.waiting:
             _log.info("another agent acts on this node, this one waits for its turn: %s", self._folder / LOCK)
         self.waiting = True

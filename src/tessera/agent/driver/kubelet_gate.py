@@ -65,7 +65,7 @@ class GatedKubelet:
             else:
                 task.cancel()
                 await asyncio.wait({task})
-            self._served.remove(served)
+                self._served.remove(served)
 
     async def pod_resources(self) -> Sequence[PodResources]:
         """See :meth:`.Kubelet.pod_resources`."""
@@ -86,8 +86,9 @@ class GatedKubelet:
         return all(count_or_zero(allocatable.get(each.resource_name, "0")) >= each.healthy for each in self._served)
 
     async def close(self) -> None:
-        """Empties all lists; returns when kubelet has read them, or after :data:`EMPTY_LISTS_TIMEOUT`."""
+        """Empties all lists, also held ones; returns when kubelet has them, or after :data:`EMPTY_LISTS_TIMEOUT`."""
         self._gate.closed.set()
+        self._gate.empty.set()
         if await self._changes.wait_until(lambda: not self.devices, EMPTY_LISTS_TIMEOUT):
             await self._clock.sleep(HANDOVER)
 
@@ -109,11 +110,13 @@ class _Gate:
 
     Attributes:
         closed: set once the plugins' own lists count no more.
-        holds: true if the last lists stay; otherwise a closed gate makes them empty.
+        holds: true if the last lists stay after that.
+        empty: set once kubelet has to get empty lists, whatever was held.
     """
 
     def __init__(self) -> None:
         self.closed = asyncio.Event()
+        self.empty = asyncio.Event()
         self.holds = False
 
 
@@ -149,9 +152,9 @@ class _GatedPlugin:
                 async for devices in lists:
                     yield devices
                     self._set_count(len(devices), sum(each.healthy for each in devices))
-            if not self._gate.holds:
-                yield ()
-                self._set_count(0)
+            await self._gate.empty.wait()
+            yield ()
+            self._set_count(0)
             await asyncio.Event().wait()
         finally:
             self._set_count(None)

@@ -33,7 +33,7 @@ from tessera.agent.base.options import AgentOptions
 from tessera.agent.base.processes import ProcessTable
 from tessera.agent.base.runtime import AgentEnvironment, RebootNode
 from tessera.agent.base.state_file import find_newer_file
-from tessera.agent.base.turn import NodeTurn
+from tessera.agent.base.turn import HANDOVER_TIMEOUT, NodeTurn
 from tessera.agent.driver.driver_state import WaitReason
 from tessera.agent.driver.gate import DriverGate, OpenDriver
 from tessera.agent.driver.hardware import DriverBackend
@@ -183,11 +183,11 @@ class _Lifecycle:
             group.create_task(_explain_watch_errors(self._driver.watch(self._changes)))
             await self._node.informer.wait_synced()
             await self._wait_for_known_state()
-            await self._turn.take()
             try:
+                await self._turn.take()
                 await self._run_on_drivers()
             finally:
-                self._turn.end()
+                self._turn.end(leaves=self._is_leaving())
 
     async def _wait_for_known_state(self) -> None:
         """Returns once no file of a newer agent is there. Until then a newer agent that still runs goes on."""
@@ -237,7 +237,7 @@ class _Lifecycle:
             if self._turn.has_successor:
                 kubelet.hold()
                 await _cancel(agent, release)
-                await self._turn.hand_over()
+                await self._hand_over(kubelet)
             raise
         finally:
             self._components = None
@@ -247,6 +247,21 @@ class _Lifecycle:
         if opened.hardware.gone or not leaves:
             await _end_daemons(components)
         return "" if opened.hardware.gone else nvml_error
+
+    async def _hand_over(self, kubelet: GatedKubelet) -> None:
+        """Gives the turn to the successor; if Tessera leaves the node, no list of devices stays either."""
+        handing = asyncio.create_task(self._turn.hand_over())
+        leaving = asyncio.create_task(self._changes.wait_until(self._is_leaving, HANDOVER_TIMEOUT))
+        try:
+            await asyncio.wait({handing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await _cancel(handing, leaving)
+        if self._is_leaving():
+            await kubelet.close()
+
+    def _is_leaving(self) -> bool:
+        """True if Tessera leaves the node."""
+        return self._gate.removal is not None
 
     def _build(self, opened: OpenDriver, kubelet: Kubelet) -> Components:
         return Components(
@@ -267,6 +282,7 @@ class _Lifecycle:
             Notes about what stays on the cards; ``None`` if the request was withdrawn.
         """
         self._condition.stop()
+        await self._turn.outlive()
         components = self._build(opened, self._kubelet)
         release = CardRelease(components, self._kubelet)
         try:
