@@ -342,6 +342,61 @@ def test_kept_slices_and_kept_definitions(removable: Callable[..., None]) -> Non
     removable(scenario)
 
 
+KEPT = "kept-slices.json"
+
+
+def files_of(lab: Removable, node: str) -> list[str]:
+    return sorted(each.name for each in (lab.folder / f"{node}-state").iterdir())
+
+
+def test_kept_slices_of_running_pods_are_theirs_again_after_the_next_installation(
+    removable: Callable[..., None],
+) -> None:
+    async def scenario(lab: Removable) -> None:
+        await lab.create("runs", {"nvidia.com/mig-3g.20gb": 1})
+        await lab.running("runs")
+        hardware = lab.hardware("node-1")
+        results = await lab.uninstall(keep_slices=True)
+        assert any(KEPT in note for note in notes_of(results))
+        assert files_of(lab, "node-1") == [KEPT]
+        await come_back(lab)
+        await lab.until(lambda: lab.settled("runs"), "its slice is recorded")
+        assert lab.hardware("node-1") == hardware
+        assert KEPT not in files_of(lab, "node-1")
+        await lab.delete("runs")
+        await lab.until(lambda: lab.hardware("node-1") == [], "the slice goes with its pod")
+        await lab.uninstall(keep_slices=True)
+        assert files_of(lab, "node-1") == [], "no pod, no file"
+
+    removable(scenario, nodes="1xA100-40GB")
+
+
+def test_an_instance_in_the_place_of_a_kept_slice_is_left_alone(removable: Callable[..., None]) -> None:
+    """The pod ended while Tessera was away, and somebody cut the card anew."""
+
+    async def scenario(lab: Removable) -> None:
+        await lab.create("runs", {"nvidia.com/mig-3g.20gb": 1})
+        await lab.running("runs")
+        await lab.uninstall(keep_slices=True)
+        await lab.delete("runs")
+        hardware = lab.hardware("node-1")
+        assert len(hardware) == 1
+        await come_back(lab)
+        await lab.create("next", {"nvidia.com/mig-3g.20gb": 1})
+        await lab.running("next")
+        await lab.clock.sleep(120)
+        assert hardware[0] in lab.hardware("node-1")
+        assert len(lab.instaslice().status.node_resources.foreign) == 1
+
+    removable(scenario, nodes="1xA100-40GB")
+
+
+async def come_back(lab: Removable) -> None:
+    await install_tessera(lab.client)
+    await lab.until(lambda: all(map(lab.offers, lab.cluster.nodes)), "every node has joined again")
+    await lab.until(lab.trusts_webhook, "the webhook is trusted")
+
+
 def test_tessera_can_be_installed_again(removable: Callable[..., None]) -> None:
     async def scenario(lab: Removable) -> None:
         await lab.uninstall()

@@ -91,6 +91,19 @@ def test_nothing_is_decided_before_everything_was_read_once() -> None:
     assert next_instruction(machine, GPU, 0.0) == WaitUntil()
 
 
+def test_kept_owners_count_while_their_pods_run_and_others_own_nothing() -> None:
+    """After a removal that kept slices: the pod at the left place runs, the one at the right has ended."""
+    machine = SliceStateMachine(SliceJournal())
+    ended = PodUid("ended")
+    kept = SliceJournal(
+        owners={LEFT.device_id: POD, RIGHT.device_id: ended}, bindings={POD: {"id": LEFT.device_id}, ended: {}}
+    )
+    for event in (card(instance(LEFT), instance(RIGHT, 2)), PodChanged(POD, ended=False), InitialSyncDone(kept)):
+        machine.handle(event)
+    assert machine.table.journal() == SliceJournal(owners={LEFT.device_id: POD}, bindings={POD: {"id": LEFT.device_id}})
+    assert next_instruction(machine, GPU, 0.0) == WaitUntil(), "the instance at the right is foreign"
+
+
 def test_a_promise_is_made_in_two_calls_and_then_rests() -> None:
     machine = new_machine(card(), promised(promise(POD, LEFT)))
     assert next_instruction(machine, GPU, 0.0) == CreateGpuInstance(LEFT, POD)

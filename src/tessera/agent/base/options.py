@@ -148,6 +148,11 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
         return self.simulated_state or self.state_dir / "simulated-cards.json"
 
     @property
+    def kept_file(self) -> Path:
+        """The part of the journal that stays with kept slices when Tessera leaves the node."""
+        return self.state_dir / "kept-slices.json"
+
+    @property
     def journal_file(self) -> Path:
         """The file of the journal."""
         return self.state_dir / "journal.json"

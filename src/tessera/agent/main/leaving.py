@@ -5,7 +5,8 @@ Then:
 
 1. MPS daemons end, but only when no pod is their client: the computations of a client end with its daemon. Until then
    the answer is "waiting", with the pods.
-2. Unused GPU instances that Tessera made are destroyed, unless the request keeps them.
+2. Unused GPU instances that Tessera made are destroyed, unless the request keeps them. Then the part of the journal
+   about running pods stays too, in a file of its own: a later agent knows by it whose slices these are.
 
 Both read the node anew and need no memory of a former process, so an agent that was killed in between begins again.
 """
@@ -13,12 +14,14 @@ Both read the node anew and need no memory of a former process, so an agent that
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from tessera.agent.base.node_objects import has_ended
 from tessera.agent.inventory.device_users import DeviceUser, match_device_users
 from tessera.agent.inventory.positions import parse_device_id
 from tessera.agent.main.wiring import Components
 from tessera.agent.mig_config.journal import LayoutJournal
 from tessera.agent.mps.interfaces import ControlFailed
 from tessera.agent.removal.cards import InstanceUse, destroy_command, plan_card, pods_of_instance
+from tessera.agent.slices.events import SliceJournal
 from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.api.names import PodUid
 from tessera.kubelet.interfaces import Kubelet
@@ -92,7 +95,7 @@ class CardRelease:
             cards = await self._hardware.devices()
         except NvmlError as error:
             return [f"the cards cannot be listed, so instances on them stay: {error}"]
-        notes: list[str] = []
+        notes = await self._keep_journal() if keep else []
         for card in cards:
             if card.mig_enabled and not card.lost:
                 try:
@@ -100,6 +103,25 @@ class CardRelease:
                 except NvmlError as error:
                     notes.append(f"GPU {card.index} ({card.uuid}) cannot be read, its instances stay: {error}")
         return notes
+
+    async def _keep_journal(self) -> list[str]:
+        """Saves the owners that still run; one that has ended proves nothing later (docs/decisions/removal.md)."""
+        options = self._components.options
+        journal = SliceJournalFile(options.journal_file).load()
+        running = {
+            PodUid(pod.metadata.uid) for pod in await self._components.mirror.list_bound_pods() if not has_ended(pod)
+        }
+        kept = SliceJournal(
+            owners={position: pod for position, pod in journal.owners.items() if pod in running},
+            bindings={pod: bound for pod, bound in journal.bindings.items() if pod in running},
+        )
+        if not kept.owners:  # an agent that was killed after the journal went has saved them before
+            return []
+        try:
+            SliceJournalFile(options.kept_file).save(kept)
+        except OSError as error:
+            return [f"{options.kept_file} cannot be written, so a later installation does not know its slices: {error}"]
+        return [f"{options.kept_file} stays: by it a later installation knows the slices of pods that run"]
 
     async def _free_card(self, card: GpuInfo, *, keep: bool) -> list[str]:
         plan = plan_card(card.uuid, card.index, await self._uses(card), keep=keep)

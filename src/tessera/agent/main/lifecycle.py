@@ -316,7 +316,8 @@ class _Lifecycle:
         """
         self._condition.stop()
         mps = (self._options.mps_mount or self._options.mps_root) if real else None
-        left = remove_files(state=self._options.state_dir, cdi=self._options.cdi_dir, mps=mps)
+        keep = (self._options.kept_file,) if self._gate.removal is not RemovalRequest.DESTROY else ()
+        left = remove_files(state=self._options.state_dir, cdi=self._options.cdi_dir, mps=mps, keep=keep)
         self._answer = None
         await self._answers.write(make_answer(RemovalState.DONE, [*notes, *left]))
         _log.info("Tessera has left this node; it returns when the annotation %s is removed", REMOVAL_ANNOTATION)
@@ -396,7 +397,7 @@ def _texts(group: BaseExceptionGroup[BaseException]) -> Iterator[str]:
             yield str(error)
 
 
-async def _cancel(*tasks: "asyncio.Task[None]") -> None:
+async def _cancel(*tasks: "asyncio.Task[Any]") -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

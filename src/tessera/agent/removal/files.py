@@ -1,7 +1,7 @@
 """Removes an agent's files from its node. Folders that are mounted stay, empty; kubelet made them, not the agent."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from tessera.api.names import CDI_KIND
@@ -10,19 +10,20 @@ from tessera.api.names import CDI_KIND
 _CDI = CDI_KIND.replace("/", "-")
 
 
-def remove_files(*, state: Path, cdi: Path, mps: Path | None) -> list[str]:
+def remove_files(*, state: Path, cdi: Path, mps: Path | None, keep: Collection[Path] = ()) -> list[str]:
     """Removes the agent's state, its CDI files, and the pipes and logs of MPS daemons that have ended.
 
     Args:
         state: folder of the state files; all of it is the agent's.
         cdi: folder of CDI files, which the agent shares with others.
         mps: folder of the MPS daemons, all of which is the agent's; ``None`` to leave it.
+        keep: state files that stay.
 
     Returns:
-        What could not be removed, for people.
+        The files that could not be removed, for people.
     """
     return [
-        *_empty(state),
+        *_remove(each for each in _files(state, "*") if each not in keep),
         *_remove(path for pattern in (f"{_CDI}*", f".{_CDI}*") for path in _files(cdi, pattern)),
         *(_empty(mps) if mps is not None else ()),
     ]

@@ -107,7 +107,13 @@ class SliceIdle(msgspec.Struct, frozen=True):
 
 
 class InitialSyncDone(msgspec.Struct, frozen=True):
-    """Object, pods and GPUs have all been read once, so the machine may decide."""
+    """Object, pods and GPUs have all been read once, so the machine may decide.
+
+    Attributes:
+        kept: the part of the journal that stayed on the node when Tessera left it.
+    """
+
+    kept: "SliceJournal | None" = None
 
 
 class DevicesBound(msgspec.Struct, frozen=True):

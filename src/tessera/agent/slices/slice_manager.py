@@ -18,7 +18,7 @@ from tessera.agent.base.node_objects import ApiMirror, has_ended
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.card_ownership import CardOwner, CardOwnership, StaticGpus
 from tessera.agent.inventory.gpu_inventory import InventoryReader
-from tessera.agent.inventory.positions import SliceLease
+from tessera.agent.inventory.positions import SliceLease, parse_device_id
 from tessera.agent.inventory.sliceable_gpus import SliceableGpus, enable_mig, sliceable_gpus
 from tessera.agent.slices.cdi import CdiFolder
 from tessera.agent.slices.claims import SliceClaims
@@ -102,10 +102,13 @@ class SliceManager:
         self._backoff = Backoff(runtime.rng)
         self._journal = SliceJournalFile(options.journal_file)
         self._machine = SliceStateMachine(self._journal.load())
+        #: Owners from before Tessera left the node and came back, until the journal has them.
+        self._kept = SliceJournalFile(options.kept_file).load()
         self._slices = self._machine.table
         runtime.recorders.attach("slices", self._machine)
         runtime.metrics.registry.register(SlicesCollector(self._slices))
-        ownership.assume({position.gpu: CardOwner.ON_DEMAND for _, position in self._slices.owned_positions()})
+        positions = (*(each for _, each in self._slices.owned_positions()), *map(parse_device_id, self._kept.owners))
+        ownership.assume({position.gpu: CardOwner.ON_DEMAND for position in positions})
         self._cdi = CdiFolder(options.cdi_dir)
         self._capacity = NodeCapacity(runtime.client, node_name=options.node_name, namespace=options.namespace)
         self._follow_ups = SliceFollowUps(
@@ -142,12 +145,23 @@ class SliceManager:
         """
         async with asyncio.TaskGroup() as group:
             await self._own(group, self._ownership.on_demand_gpus(), sliceable_gpus(await self._reader.refresh()))
-            self._machine.handle(InitialSyncDone())
+            self._machine.handle(InitialSyncDone(self._kept))
+            self._forget_kept()
             self._cdi.keep_only(self._slices.bound_devices())
             self.ready = True
             self._changes.notify()
             group.create_task(self._writer.run())
             await self._stay_converged(group)
+
+    def _forget_kept(self) -> None:
+        """Removes the file of kept slices once the journal has them."""
+        if not self._kept.owners:
+            return
+        try:
+            self._journal.save(self._slices.journal())
+            self._runtime.options.kept_file.unlink(missing_ok=True)
+        except OSError as error:  # read again at the next start
+            _log.warning("%s cannot be removed yet: %s", self._runtime.options.kept_file, error)
 
     @property
     def inventory(self) -> SliceableGpus:

@@ -28,7 +28,7 @@ The machine knows no clock (``now`` is part of an event), no NVML, no API server
 from collections.abc import Iterator
 
 from tessera.agent.base.call_retries import CallFailure
-from tessera.agent.inventory.positions import SlicePosition
+from tessera.agent.inventory.positions import SlicePosition, parse_device_id
 from tessera.agent.slices.events import (
     CreateComputeInstance,
     CreateGpuInstance,
@@ -143,6 +143,8 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
                 self.table.departed = {
                     pod for pod in self.table.released if pod in self.table.results and pod not in self.table.pods
                 }
+                if event.kept is not None:
+                    self._recall(event.kept)
                 self._adopt()
                 self._started = True
         if self._started:
@@ -187,6 +189,20 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
             self._report(owner, "SliceFailed", event.text)
         elif owner is not None and failed.attempts >= BUSY_REPORT_ATTEMPTS:
             self._report(owner, "SliceInUse", event.text)
+
+    def _recall(self, kept: SliceJournal) -> None:
+        """Takes in the owners that were kept on the node while Tessera was away, as far as their pods still run.
+
+        A pod that runs has had its slice all the time. Of a pod that ended, the slice may have been replaced by now: it
+        stays foreign.
+        """
+        running = {pod for pod, ended in self.table.pods.items() if not ended}
+        for position, pod in kept.owners.items():
+            if pod in running:
+                self.table.owners.setdefault(parse_device_id(position), pod)
+        for pod, bound in kept.bindings.items():
+            if pod in running:
+                self.table.bindings.setdefault(pod, {key: parse_device_id(each) for key, each in bound.items()})
 
     def _adopt(self) -> None:
         """Second half of rule 1: after a lost journal, adopts the instances that the object says we reported.
