@@ -29,7 +29,9 @@ def download(platform: Platform, python: str, folder: Path, *, without: Iterable
     pins.write_text("\n".join(_pins({*without, *replaced})), encoding="utf-8")
     for file in (pins, own):
         if file:
-            _pip("download", "--dest", str(folder), *_chosen(platform, python), "--requirement", str(file))
+            options = ("--dest", str(folder), *_chosen(platform, python), "--requirement", str(file))
+            if not _have("download", "--no-index", "--find-links", str(folder), *options):
+                _pip("download", *options)
     pins.unlink()
 
 
@@ -70,6 +72,15 @@ def _pins(without: set[str]) -> Iterator[str]:
             kept = line.split("==")[0] not in without
         if kept:
             yield line
+
+
+def _have(*arguments: str) -> bool:
+    """Whether pip finds everything on this machine."""
+    try:
+        _pip(*arguments)
+    except SystemExit:
+        return False
+    return True
 
 
 def _pip(*arguments: str) -> None:

@@ -1,7 +1,9 @@
 """The whole image, built once for the long tests: some minutes, and downloads that stay in ``.venv/release``."""
 
+import shutil
 import subprocess
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,8 @@ from tests.driver.registry.programs import registry, tool
 from tests.release.image.unpacked import UnpackedImage
 
 CACHE = ROOT / ".venv" / "release"
+TOOLS = Path(sys.prefix) / "tools"
+QEMU = "qemu-aarch64-static"
 
 
 @pytest.fixture(scope="session")
@@ -31,18 +35,35 @@ def built_layout(built_trees: Mapping[Platform, Path], tmp_path_factory: pytest.
 
 
 @pytest.fixture(scope="session")
-def image(built_layout: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> UnpackedImage:
-    """The image of this machine, pushed to a registry, pulled from it by tag, and unpacked."""
-    folder = tmp_path_factory.mktemp("image")
+def pushed(built_layout: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The image's name in a registry of this machine."""
     version = of_checkout().version
-    with registry(folder / "storage") as served:
+    with registry(tmp_path_factory.mktemp("registry") / "storage") as served:
         name = f"docker://{served.host}/tessera:{version}"
         skopeo("copy", "--all", "--dest-tls-verify=false", f"oci:{built_layout[0]}:{version}", name)
-        skopeo("--override-arch=amd64", "copy", "--src-tls-verify=false", name, f"oci:{folder}/pulled:{version}")
-    subprocess.run(
-        [tool("umoci"), "raw", "unpack", "--image", f"{folder}/pulled:{version}", str(folder / "root")], check=True
-    )
-    return UnpackedImage(folder / "root")
+        yield name
+
+
+@pytest.fixture(scope="session")
+def image(pushed: str, tmp_path_factory: pytest.TempPathFactory) -> UnpackedImage:
+    """The image of this machine's processor, pulled by its tag and unpacked."""
+    return UnpackedImage(pull(pushed, "amd64", tmp_path_factory.mktemp("image")))
+
+
+@pytest.fixture(scope="session")
+def arm_image(pushed: str, tmp_path_factory: pytest.TempPathFactory) -> UnpackedImage:
+    """The image for arm64, whose programs an emulator runs."""
+    subprocess.run([str(ROOT / "scripts" / "need-debian"), str(TOOLS), QEMU], check=True)
+    emulator = Path(shutil.which(QEMU) or TOOLS / "bin" / QEMU)
+    return UnpackedImage(pull(pushed, "arm64", tmp_path_factory.mktemp("image")), emulator=emulator)
+
+
+def pull(name: str, architecture: str, folder: Path) -> Path:
+    """The root file system of an image."""
+    choice = f"--override-arch={architecture}"
+    skopeo(choice, "copy", "--src-tls-verify=false", name, f"oci:{folder}/pulled:x")
+    subprocess.run([tool("umoci"), "raw", "unpack", "--image", f"{folder}/pulled:x", f"{folder}/root"], check=True)
+    return folder / "root"
 
 
 def skopeo(*arguments: str) -> str:

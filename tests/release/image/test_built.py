@@ -15,14 +15,11 @@ from jsonschema import Draft7Validator
 from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT7
 from release.image.labels import of_checkout
-from release.image.layout import write_layout
 from release.image.packages import PACKAGES
-from release.image.root import TREES, build
+from release.image.root import TREES
 from release.image.sbom import bill_of_materials
 from release.platforms import IMAGES, Platform
 from release.wheels import ROOT
-from tests.driver.registry.programs import tool
-from tests.release.image.conftest import CACHE
 from tests.release.image.unpacked import UnpackedImage, allowed
 
 pytestmark = [
@@ -40,16 +37,6 @@ def binaries(trees: Path) -> Iterator[tuple[str, ELFFile]]:
                 with path.open("rb") as content:
                     if content.read(4) == b"\x7fELF":
                         yield path.relative_to(trees / tree).as_posix(), ELFFile(content)
-
-
-def test_the_same_inputs_make_the_same_digest(
-    built_trees: Mapping[Platform, Path], built_layout: tuple[Path, str], tmp_path: Path
-) -> None:
-    again = {each: tmp_path / each.architecture for each in IMAGES}
-    for each, folder in again.items():
-        build(each, folder, CACHE)
-    assert write_layout(tmp_path / "layout", again, of_checkout(), umoci=tool("umoci")) == built_layout[1]
-    assert built_trees.keys() == again.keys()
 
 
 @pytest.mark.parametrize("platform", IMAGES, ids=str)

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.release.image.unpacked import UnpackedImage, allowed, environment
 from tests.support.running_lab import RunningLab
@@ -42,7 +43,14 @@ def cluster() -> Iterator[RunningLab]:
         shutil.rmtree(top, ignore_errors=True)
 
 
-def test_a_pod_gets_its_slice_from_the_processes_of_the_image(cluster: RunningLab, image: UnpackedImage) -> None:
+@pytest.fixture(params=["image", "arm_image"])
+def either(request: pytest.FixtureRequest) -> UnpackedImage:
+    """The image of this machine's processor, and that for arm64 on qemu's emulated processor."""
+    found: UnpackedImage = request.getfixturevalue(request.param)
+    return found
+
+
+def test_a_pod_gets_its_slice_from_the_processes_of_the_image(cluster: RunningLab, either: UnpackedImage) -> None:
     # The kubeconfig is its owner's alone; in a cluster the account's token is readable.
     (cluster.folder / "kubeconfig").chmod(0o644)
     cluster.folder.chmod(0o755)
@@ -55,7 +63,7 @@ def test_a_pod_gets_its_slice_from_the_processes_of_the_image(cluster: RunningLa
     with (cluster.folder / "processes.log").open("wb") as log:
         try:
             for user, command in ((65532, CONTROLLER), (0, AGENT)):
-                there = UnpackedImage(image.root, mounts, user).command(*command)
+                there = msgspec.structs.replace(either, mounts=mounts, user=user).command(*command)
                 processes.append(
                     subprocess.Popen(there, env=environment(), stdout=log, stderr=log, start_new_session=True)
                 )

@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
+from release.image.root import PYTHON
+
+#: A mount point of the image that the tests do not use.
+_EMULATOR = "/var/lib/tessera"
 
 
 class UnpackedImage(msgspec.Struct, frozen=True):
@@ -16,18 +20,27 @@ class UnpackedImage(msgspec.Struct, frozen=True):
         root: the folder that becomes ``/``.
         mounts: folder in the image -> folder of this machine that a pod would mount there.
         user: the user's ID; its group's is the same.
+        emulator: qemu's program for the image's processor, where that is not this machine's. It runs one process: what
+            that process would start from the image does not run.
     """
 
     root: Path
     mounts: Mapping[str, Path] = {}
     user: int = 65532
+    emulator: Path | None = None
 
     def command(self, *command: str) -> list[str]:
         """The command line that runs a command in the image."""
         root = shlex.quote(str(self.root))
+        mounts = dict(self.mounts)
+        if self.emulator:
+            mounts[_EMULATOR] = self.emulator.parent
+            # It loads programs of the processor, and no scripts.
+            start = (f"/usr/bin/python{PYTHON}", "-Iu", "/usr/local/bin/tessera") if command[0] == "tessera" else ()
+            command = (f"{_EMULATOR}/{self.emulator.name}", *(start or command[:1]), *command[1:])
         script = [
             f"mount --bind {root} {root}",
-            *(f"mount --rbind {shlex.quote(str(there))} {root}{here}" for here, there in self.mounts.items()),
+            *(f"mount --rbind {shlex.quote(str(there))} {root}{here}" for here, there in mounts.items()),
             f"mount --rbind /dev {root}/dev",
             f"mount -t proc proc {root}/proc",
             f"mount -o remount,bind,ro {root}",

@@ -5,7 +5,7 @@ import struct
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from zipfile import ZipFile
@@ -119,15 +119,3 @@ def machines_of(content: bytes) -> set[int]:
         return {struct.unpack_from(">I", content, 8 + 20 * number)[0] for number in range(count)}
     assert content[:4] == b"\xcf\xfa\xed\xfe"
     return {struct.unpack_from("<I", content, 4)[0]}
-
-
-def test_the_same_inputs_make_the_same_archive(tmp_path: Path) -> None:
-    made: Mapping[str, bytes] = {
-        name: write_archive(_folder(tmp_path / name), LINUX, of_checkout(), CACHE).read_bytes() for name in "ab"
-    }
-    assert made["a"] == made["b"]
-
-
-def _folder(path: Path) -> Path:
-    path.mkdir()
-    return path
