@@ -20,7 +20,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Fills the navigation, and makes anchors as GitHub does, so that the same links work there and here."""
     config.nav = fill_navigation(config.nav or [], Path(config.docs_dir))
     config.mdx_configs["toc"] = {**config.mdx_configs.get("toc", {}), "slugify": slugify}
-    config.markdown_extensions.append("attr_list")
+    config.markdown_extensions += ["attr_list", "website.tables:LabelTables"]
     return config
 
 

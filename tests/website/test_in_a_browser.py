@@ -45,6 +45,22 @@ def test_the_search_works_without_a_server(browser: Browser, site: Path) -> None
     assert errors == []
 
 
+@pytest.mark.parametrize("name", ["install.html", "support-matrix.html", "troubleshooting.html", "security.html"])
+def test_a_phone_shows_each_table_whole_and_each_cell_of_a_wide_one_below_its_heading(
+    browser: Browser, site: Path, name: str
+) -> None:
+    page, _, _ = open_page(browser, site, name)
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.locator(".md-typeset__scrollwrap").first.wait_for(state="attached")
+    cut = "tables => tables.filter(each => each.scrollWidth > each.clientWidth + 1).length"
+    assert page.locator(".md-typeset__scrollwrap").evaluate_all(cut) == 0
+    heading = "cells => cells.map(each => getComputedStyle(each, '::before').content)"
+    shown = page.locator("table[data-stacked] td:not(:first-child)").evaluate_all(heading)
+    assert "none" not in shown
+    widths = "cells => cells.map(each => each.clientWidth)"
+    assert all(width > 250 for width in page.locator("table[data-stacked] td").evaluate_all(widths) if width)
+
+
 def test_a_diagram_is_a_picture_that_is_shown(browser: Browser, site: Path) -> None:
     page, _, _ = open_page(browser, site, "how-it-works.html")
     widths = page.locator("img.diagram").evaluate_all("images => images.map(image => image.naturalWidth)")

@@ -10,10 +10,12 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 import yaml
+from markdown import Markdown
 from website.diagrams.blocks import FOLDER, blocks, missing_pictures, picture_name
 from website.hooks import slugify
 from website.navigation import fill_navigation
 from website.sources import Sources
+from website.tables import LabelTables
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -130,6 +132,18 @@ def test_a_link_out_of_the_pages_leads_to_a_page_with_the_file() -> None:
     )
     assert "kind: ServiceAccount" in sources.pages["source/deploy/rbac.yaml.md"]
     assert "(queues.yaml.md)" in sources.pages["source/examples/kueue/README.md"]
+
+
+def test_the_cells_of_a_wide_table_carry_their_headings() -> None:
+    text = "| you see | `it` means | do |\n|---|---|---|\n| a | b | c |\n"
+    page = Markdown(extensions=["tables", LabelTables()]).convert(text)
+    assert re.findall(r'data-label="([^"]*)">(\w)<', page) == [("you see", "a"), ("it means", "b"), ("do", "c")]
+    assert "<table data-stacked" in page
+
+
+def test_a_table_of_two_columns_stays_as_it_is() -> None:
+    page = Markdown(extensions=["tables", LabelTables()]).convert("| a | b |\n|---|---|\n| c | d |\n")
+    assert "data-" not in page
 
 
 def test_code_is_not_rewritten() -> None:
