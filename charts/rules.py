@@ -66,6 +66,7 @@ DURATION = Rule(
     r"[0-9]+|(?:(?:[0-9]{1,12}(?:\.[0-9]{0,12})?|\.[0-9]{1,12})(?:h|ms|m|s|us|µs|ns))+",
     "is no duration; write 5m, 1h30m or 45s",
 )
+RESERVATIONS = Rule(f"off|always|{DURATION.pattern}", "is neither off nor always nor a duration; write 60s")
 _PORT = "(?::[0-9]{1,5})"
 #: Image names have a registry only if it has a dot or a port, or is localhost.
 REGISTRY = Rule(
@@ -93,6 +94,7 @@ VALUES: Mapping[str, Rule] = {
     "tessera.registries.plainHttp": REGISTRY,
     "tessera.startup.taints": TAINT,
     "tessera.startup.deadline": DURATION,
+    "tessera.controller.reservations": RESERVATIONS,
     "tessera.builds.buildahImage": _IMAGE,
     "tessera.builds.baseImages": _IMAGE,
     "tessera.builds.dtkImages": _IMAGE,

@@ -127,7 +127,13 @@ def _own() -> Schema:
                     "nvswitch": {"type": "boolean"},
                 }
             ),
-            "controller": _closed({**central, "replaceFailed": {"type": "integer", "minimum": 0, "maximum": 100}}),
+            "controller": _closed(
+                {
+                    **central,
+                    "replaceFailed": {"type": "integer", "minimum": 0, "maximum": 100},
+                    "reservations": {"type": "string"},
+                }
+            ),
             "dashboard": _closed(
                 {
                     **central,

@@ -18,6 +18,7 @@ from tessera.controller.slicing.events import (
     NodeObserved,
     PodDeleted,
     PodObserved,
+    TimePassed,
     WriteDone,
 )
 from tessera.controller.slicing.instructions import (
@@ -51,13 +52,15 @@ def merge(target: Any, patch: Any) -> Any:
 class SlicerCluster:
     """A slicer with the objects of its API server and with the agents that answer it."""
 
-    def __init__(self) -> None:
+    def __init__(self, reserve_after: float | None = None) -> None:
+        self.reserve_after = reserve_after
+        self.date = 0.0
         self.pods: dict[str, PodInfo] = {}
         self.nodes: dict[str, NodeInfo] = {}
         self.objects: dict[str, dict[str, Any]] = {}
         self.version = 0
         #: Tests read its instructions as they come, whatever their kind.
-        self.slicer: Any = Slicer()
+        self.slicer: Any = Slicer(reserve_after)
         self.told: list[RecordEvent] = []
         self.writes: list[Any] = []
 
@@ -115,6 +118,11 @@ class SlicerCluster:
         """The node's condition about its Instaslice object."""
         self.nodes[NodeName(name)] = replace(self.nodes[NodeName(name)], object_fault=text)
         self.slicer.handle(NodeObserved(self.nodes[NodeName(name)]))
+
+    def pass_time(self, seconds: float) -> None:
+        """Time passes; it begins at 1,000,000 seconds since 1970."""
+        self.date = (self.date or 1_000_000.0) + seconds
+        self.slicer.handle(TimePassed(self.date, self.date))
 
     # The API server
 
@@ -175,7 +183,9 @@ class SlicerCluster:
 
     def restart(self) -> None:
         """The controller dies; a new one sees what is stored."""
-        self.slicer = Slicer()
+        self.slicer = Slicer(self.reserve_after)
+        if self.date:
+            self.slicer.handle(TimePassed(self.date, self.date))
         for node in self.nodes.values():
             self.slicer.handle(NodeObserved(node))
         for pod in self.pods.values():

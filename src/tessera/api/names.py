@@ -13,6 +13,8 @@ NodeName = NewType("NodeName", str)
 
 #: Scheduling gate of a pod that waits for a slice.
 GATE = "instaslice.redhat.com/accelerator"
+#: Label of a namespace, or of a pod, that names its queue.
+QUEUE_LABEL = "tessera.dev/queue"
 #: Condition of a pod whose promised slices were taken back; the controller writes it.
 SLICE_CONDITION = "tessera.dev/SliceAvailable"
 #: Extended resource that counts a pod's slices in Gi of GPU memory, for ResourceQuota and Kueue.

@@ -8,7 +8,14 @@ from typing import Any
 import click
 
 from tessera.cli.base.connection import cluster_options, connect, report_errors
-from tessera.cli.base.controller_options import build_options, check_key, pop_build_settings, pop_site, site_options
+from tessera.cli.base.controller_options import (
+    build_options,
+    check_key,
+    pop_build_settings,
+    pop_site,
+    read_reservations,
+    site_options,
+)
 from tessera.cli.base.process import address_option, log_option, record_option, run_process, start_log
 
 
@@ -98,6 +105,9 @@ def options_from(values: Mapping[str, Any]) -> Any:
     given = dict(values)
     identity = given.pop("identity") or socket.gethostname()
     site = pop_site(given)
+    reserve: dict[str, Any] = (
+        {} if site.reservations is None else {"reserve_after": read_reservations(site.reservations)}
+    )
     startup: dict[str, Any] = {"startup_taints": site.startup_taints, "deadline": site.startup_deadline}
     return ControllerOptions(
         identity=identity,
@@ -110,6 +120,7 @@ def options_from(values: Mapping[str, Any]) -> Any:
             replace_failed=given.pop("replace_failed"),
             **{name: value for name, value in startup.items() if value not in (None, ())},
         ),
+        **reserve,
         **given,
     )
 

@@ -11,6 +11,8 @@ from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, NodeName, re
 from tessera.api.nodes.agent_pod import AGENT_LABEL
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.messages import profiles_text
+from tessera.controller.slicing.reservation import Reservation
+from tessera.controller.slicing.reservation_rules import holders_of
 from tessera.controller.slicing.slicer import Slicer
 from tessera.explain.counterfactuals import (
     changes_by_node,
@@ -21,8 +23,8 @@ from tessera.explain.counterfactuals import (
 )
 from tessera.explain.explanation import Explanation
 from tessera.explain.snapshot import ClusterView
-from tessera.placement.demand import Fragmented, Full, NeverFits, NoNode, Reason, UnknownProfile
-from tessera.text import count_noun, list_names
+from tessera.placement.demand import Fragmented, Full, NeverFits, NoNode, Reason, Reserved, UnknownProfile
+from tessera.text import age, count_noun, list_names
 
 
 def explain_no_room(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Reason) -> Explanation:
@@ -50,6 +52,8 @@ def explain_no_room(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Rea
             return _no_node(view, slicer, pod)
         case Full() | Fragmented():
             return _no_card(view, slicer, pod, reason)
+        case Reserved():
+            return _explain_reserved(view, slicer, pod, reason)
 
 
 def _request(pod: PodInfo) -> str:
@@ -185,12 +189,50 @@ def _no_card(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Full | Fra
         verdict=verdict,
         facts=(
             _request(pod),
+            *_own_reservation(view, slicer, pod),
             *_usage_facts(slicer, pod),
             *_refusal_facts(slicer, pod, refused),
             *_pods_ahead(slicer, pod),
         ),
         help=(*room_if_ended(view, reason.frees), *room_for_smaller(slicer, pod), *room_elsewhere(slicer, pod)),
     )
+
+
+def _explain_reserved(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Reserved) -> Explanation:
+    """Explains that free slots are kept for pods that go first."""
+    firsts = [each for each in slicer.state.reservations.values() if each.key in reason.keys]
+    return Explanation(
+        case="reserved",
+        verdict=f"waits for room; the free slots that would do are reserved for {list_names(reason.keys)}",
+        facts=(
+            _request(pod),
+            *_own_reservation(view, slicer, pod),
+            *(f"{each.key} goes first: {_reservation_text(view, slicer, each)}" for each in firsts),
+            *_usage_facts(slicer, pod),
+            *_pods_ahead(slicer, pod),
+        ),
+        help=(
+            "a pod that ends before these slots are expected to be free may use them: set activeDeadlineSeconds",
+            *room_for_smaller(slicer, pod),
+        ),
+    )
+
+
+def _own_reservation(view: ClusterView, slicer: Slicer, pod: PodInfo) -> Iterator[str]:
+    found = slicer.state.reservations.get(pod.uid)
+    if found is not None:
+        yield f"slots are reserved for it: {_reservation_text(view, slicer, found)}"
+
+
+def _reservation_text(view: ClusterView, slicer: Slicer, found: Reservation) -> str:
+    """The place of a reservation, and what it waits for."""
+    holders = sorted({each.owner for each in holders_of(slicer.state, found)})
+    place = f"{view.slices(found.slices)}, on node {found.node}"
+    if not holders:
+        return f"{place}, which are free"
+    left = found.until - slicer.state.now
+    when = f"expected in about {age(left)}" if left > 0 else f"expected {age(-left)} ago"
+    return f"{place}; it waits for the end of {list_names(holders)}, {when}"
 
 
 def _usage_facts(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
@@ -209,11 +251,9 @@ def _usage_facts(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
 
 
 def _pods_ahead(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
-    def rank(one: PodInfo) -> tuple[int, str, str]:
-        return (-one.priority, one.created, one.key)
-
-    rivals = (uid for uid, why in slicer.state.waiting.items() if uid != pod.uid and isinstance(why, Full | Fragmented))
-    ahead = [uid for uid in rivals if rank(slicer.state.cluster.pods[uid]) < rank(pod)]
+    rivals = (uid for uid in slicer.state.blocked if uid != pod.uid)
+    own = slicer.rank(pod)
+    ahead = [uid for uid in rivals if slicer.rank(slicer.state.cluster.pods[uid]) < own]
     if ahead:
         who = "another pod waits" if len(ahead) == 1 else f"{len(ahead)} other pods wait"
         yield f"{who} with higher priority or for longer, and {'is' if len(ahead) == 1 else 'are'} served first"

@@ -74,7 +74,7 @@ class ClusterView:
         self.snapshot = snapshot
         self.slicer: Slicer | None = None
         if not snapshot.forbidden & REQUIRED_KINDS:
-            self.slicer = slicer_from_objects(snapshot.pods, snapshot.nodes, snapshot.instaslices)
+            self.slicer = slicer_from_objects(snapshot.pods, snapshot.nodes, snapshot.instaslices, snapshot.now)
         #: What the agents say of cards with faults, by UUID.
         self._faults = {each.gpu: each for node in snapshot.nodes for each in read_card_faults(node)}
         #: The driver's index by UUID; of a card that is not listed, from its fault.

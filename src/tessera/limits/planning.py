@@ -50,6 +50,48 @@ ADMISSION_STEPS = Limit(
     "trials that divide a new pod's slices among the cards of empty nodes, to refuse what none could hold",
     "a pod that fits takes as many as it has slices; beyond them the pod is admitted",
 )
+RESERVATIONS = Limit(
+    16,
+    "reservations",
+    "waiting pods for which slots are kept at the same time",
+    "each is applied to every decision; the pods behind them get theirs as these start",
+)
+RESERVED_PERCENT = Limit(
+    25,
+    "percent",
+    "share of all memory slots that is kept for waiting pods; the first reservation counts at any size",
+    "a tenant with many large pods may not hold back the cluster",
+)
+RESERVATION_CARDS = Limit(
+    512,
+    "cards",
+    "cards among which the place that empties soonest is sought, nodes with the most free slots first",
+    "about 10 ms; so many cards have a place that empties soon",
+)
+RESERVATION_SEARCHES = Limit(
+    4,
+    "searches",
+    "searches for such a place in one decision",
+    "they take as long as the decision; further pods are searched for in the next decisions",
+)
+RESERVATION_CANDIDATES = Limit(
+    16,
+    "pods",
+    "pods of one queue, the first in its order, that may get its reservation",
+    "pods without any possible place may stand first; pods behind these wait without a reservation",
+)
+RESERVATION_RECORD_BYTES = Limit(
+    65_536,
+    "bytes",
+    "annotation of a node's Instaslice object in which the controller records reservations",
+    "16 reservations take 30 KiB at most; a longer one is forged, and is written anew",
+)
+PASSING_PODS = Limit(
+    16,
+    "pods",
+    "pods with a deadline that one decision tries on reserved slots that they leave in time",
+    "each is planned by itself; the others wait like pods without a deadline",
+)
 OPPOSING_TERMS = Limit(
     1_000,
     "terms",

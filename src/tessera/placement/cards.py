@@ -63,6 +63,7 @@ class FleetCard:
         claims: by start, the bits that the allocation takes in ``occupancy``.
         alike: the group of alike cards to which it belongs.
         filed: at most the node's free slots; see :class:`AlikeCards`.
+        reserved: bits that ``hold_slots`` keeps for demands (key, bits), part of ``occupancy``; empty outside of it.
     """
 
     __slots__ = (
@@ -75,6 +76,7 @@ class FleetCard:
         "number",
         "occupancy",
         "pending",
+        "reserved",
         "room",
         "table",
     )
@@ -91,6 +93,7 @@ class FleetCard:
         self.claims: dict[int, int] = {}
         self.alike = alike
         self.filed = UNRANKED
+        self.reserved: tuple[tuple[str, int], ...] = ()
 
     @property
     def geometry(self) -> Geometry:

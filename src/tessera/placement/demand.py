@@ -19,7 +19,7 @@ class Demand(msgspec.Struct, frozen=True):
         key: names the demand; unique in a batch.
         profiles: one entry per slice, as after ``nvidia.com/mig-`` (``1g.5gb.me``) or as NVIDIA writes it.
         priority: higher goes first.
-        arrival: among equals, lower goes first.
+        arrival: among equals, lower goes first: a time, or a place in an order.
         nodes: the only nodes that may take it, or are worth asking; None for all. Other nodes refuse it when asked.
         again: True if it was refused before and ``nodes`` changed since; the planner then need not explain a new
             refusal.
@@ -165,7 +165,36 @@ class Fragmented(msgspec.Struct, frozen=True, tag=True):
         )
 
 
-Reason = UnknownProfile | NeverFits | NoNode | Full | Fragmented
+class Reserved(msgspec.Struct, frozen=True, tag=True):
+    """The free slots that would do are kept for demands that go first.
+
+    Attributes:
+        profiles: the requested profiles.
+        keys: the demands for which they are kept.
+        free_slots: the most usable free slots on one card, or on one node for a demand of several slices.
+    """
+
+    profiles: tuple[str, ...]
+    keys: tuple[str, ...]
+    free_slots: int = 0
+
+    @property
+    def text(self) -> str:
+        """The reason in words."""
+        return (
+            f"the free memory slots that would do for {_count_profiles(self.profiles)} are reserved for"
+            f" {_list_keys(self.keys)}, which goes first"
+        )
+
+
+Reason = UnknownProfile | NeverFits | NoNode | Full | Fragmented | Reserved
+#: Keys that a text names at most.
+_KEYS_NAMED = 3
+
+
+def _list_keys(keys: tuple[str, ...]) -> str:
+    more = f" and {len(keys) - _KEYS_NAMED} more" if len(keys) > _KEYS_NAMED else ""
+    return ", ".join(keys[:_KEYS_NAMED]) + more
 
 
 def _count_profiles(profiles: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tessera.limits.planning import EXPLAINED_DIVISIONS, EXPLAINED_SETS, EXPLAINED_STEPS
 from tessera.placement.card_table import CardTable, Pending
-from tessera.placement.demand import Demand, Fragmented, Full, NodeAllows, NodeRefusal, NoNode, Reason
+from tessera.placement.demand import Demand, Fragmented, Full, NodeAllows, NodeRefusal, NoNode, Reason, Reserved
 from tessera.placement.fleet import Fleet, FleetCard, OwnedPlacement
 from tessera.placement.node_fit import divide_over_cards
 from tessera.placement.step_budget import StepBudget
@@ -32,15 +32,22 @@ class RefusalExplainer:
         fleet: the cards.
         node_allows: returns a node's refusal of a demand; None if the node takes it.
         settled: by card, the placements on cards to which the batch gave slices.
+        kept: nodes with slots that ``hold_slots`` keeps for other demands.
     """
 
     def __init__(
-        self, fleet: Fleet, node_allows: NodeAllows, settled: Mapping[FleetCard, Sequence[OwnedPlacement]]
+        self,
+        fleet: Fleet,
+        node_allows: NodeAllows,
+        settled: Mapping[FleetCard, Sequence[OwnedPlacement]],
+        kept: Sequence[str] = (),
     ) -> None:
         self._fleet = fleet
         self._allows = node_allows
         self._settled = settled
         self._given: dict[str, dict[object, Any]] = {card.node.name: {} for card in settled}
+        self._kept = [node for node in kept if node in fleet]
+        self._fits_unkept: dict[tuple[str, tuple[str, ...]], bool] = {}
         self._by_shape: dict[tuple[tuple[str, ...], tuple[str, ...]], Full | Fragmented] = {}
 
     def reason(self, demand: Demand, refused: Mapping[str, NodeRefusal]) -> Reason:
@@ -53,6 +60,9 @@ class RefusalExplainer:
             demand: the demand.
             refused: nodes with room that refused it.
         """
+        kept = self._kept_reason(demand)
+        if kept is not None:
+            return kept
         refusals: dict[str, NodeRefusal] = dict(refused)
         admitting: list[str] = []
         if demand.nodes is not None:  # other nodes refuse the demand; they are asked only if these do too
@@ -68,6 +78,31 @@ class RefusalExplainer:
         if admitting:
             return self.no_room(demand.profiles, tuple(admitting))
         return _no_node(refusals.values(), self._fleet.node_count - len(refusals))
+
+    def _kept_reason(self, demand: Demand) -> Reserved | None:
+        """Returns the demands for which room is kept that this one would fit in; None if there is no such room."""
+        keys: dict[str, None] = {}
+        most = 0
+        for node in self._kept:
+            if not self._would_fit(node, demand.profiles) or self._allows(demand, node) is not None:
+                continue
+            for card in self._fleet.cards(node):
+                keys |= dict.fromkeys(owner for owner, _ in card.reserved)
+                most = max(most, card.table.usable_slots(self._unkept_occupancy(card)))
+        return Reserved(demand.profiles, tuple(keys), most) if keys else None
+
+    def _would_fit(self, node: str, profiles: tuple[str, ...]) -> bool:
+        """True if the slices fit on a node whose kept slots are given to them."""
+        key = (node, profiles)
+        if key not in self._fits_unkept:
+            states: list[tuple[CardTable, int, Pending]] = [
+                (card.table, self._unkept_occupancy(card), ()) for card in self._fleet.cards(node)
+            ]
+            self._fits_unkept[key] = divide_over_cards(states, profiles) is not None
+        return self._fits_unkept[key]
+
+    def _unkept_occupancy(self, card: FleetCard) -> int:
+        return _union(_bits(card, one) for one in self._placements(card))
 
     def _admitting_nodes(self, demand: Demand, nodes: Iterable[str]) -> list[str]:
         known = [node for node in nodes if node in self._fleet]

@@ -69,6 +69,7 @@ def plan(
     reservations: Reservations | None = None,
     work: StepBudget | None = None,
     policy: Policy | None = None,
+    kept: Sequence[str] = (),
 ) -> Plan:
     """Plans a batch.
 
@@ -81,6 +82,7 @@ def plan(
             reserved.
         work: the budget of the batch; unlimited by default.
         policy: chooses card, node and start; by default the one that fragments least.
+        kept: nodes with slots that :func:`tessera.placement.reserved_slots.hold_slots` keeps, for reasons.
 
     Raises:
         ValueError: two demands with one key, or a demand without slices.
@@ -100,7 +102,7 @@ def plan(
     ordered = sorted(demands, key=lambda one: (-one.priority, one.arrival))
     batch = _Batch(fleet, search, rule, reservations=reservations, work=steps)
     try:
-        return batch.run(ordered, allows_when_empty or allows)
+        return batch.run(ordered, allows_when_empty or allows, kept)
     except BaseException:
         batch.undo()
         raise
@@ -162,11 +164,11 @@ class _Batch:
         #: The nodes as if they were empty; None until a demand needs them.
         self._empties: list[list[tuple[CardTable, int, Pending]]] | None = None
 
-    def run(self, ordered: Sequence[Demand], allows_when_empty: NodeAllows) -> Plan:
+    def run(self, ordered: Sequence[Demand], allows_when_empty: NodeAllows, kept: Sequence[str]) -> Plan:
         reasons, possible = self._refuse_impossible(ordered)
         short = self._admit(possible)
         assignments, settled = self._choose_starts()
-        explainer = RefusalExplainer(self._fleet, allows_when_empty, settled)
+        explainer = RefusalExplainer(self._fleet, allows_when_empty, settled, kept)
         floor = -int(_OVERDRAFT * self._steps)
         for index, demand in enumerate([each for each in short if not each.again]):
             if index and self._work.remaining < floor:

@@ -22,6 +22,7 @@ SITE = Site(
     plain_http=("registry.local:5000", "10.0.0.1:5000"),
     startup_taints=("startup-taint.cluster-autoscaler.kubernetes.io/cards", "cards"),
     startup_deadline=1200.0,
+    reservations="always",
 )
 
 
@@ -60,6 +61,7 @@ def test_the_controller_takes_all_that_is_said() -> None:
     assert found.registries == RegistryOptions(ca=Path("/etc/ca.crt"), plain_http=SITE.plain_http)
     assert found.provisioning.startup_taints == SITE.startup_taints
     assert found.provisioning.deadline == SITE.startup_deadline
+    assert found.reserve_after == 0
 
 
 @given(st.floats(0, LONGEST).map(lambda seconds: round(seconds, 6)))
@@ -103,6 +105,7 @@ def test_builds_have_their_own_authorities_where_these_are_named(
         ("--startup-taint=example.com/cards=true:NoSchedule", ("write example.com/name", "without value and effect")),
         ("--startup-taint=", ('"" is not the key of a taint',)),
         ("--startup-deadline=soon", ('"soon" is not a duration', "write 5m, 1h30m, 45s")),
+        ("--reservations=never", ('"never" is neither off nor always nor a duration', "write 60s")),
     ],
 )
 @pytest.mark.parametrize("program", [["controller"], ["install", "-o", "yaml"]], ids=["controller", "install"])
@@ -135,6 +138,8 @@ def test_the_help_names_the_defaults() -> None:
     assert f"[default: {taint}]" in help_of["startup_taints"]
     assert ProvisioningOptions().deadline == read("--startup-deadline=15m").provisioning.deadline
     assert "[default: 15m]" in help_of["startup_deadline"]
+    assert (read().reserve_after, read("--reservations=off").reserve_after) == (60.0, None)
+    assert "[default: 60s]" in help_of["reservations"]
 
 
 def test_certificates_are_looked_at_only_where_there_are_some() -> None:

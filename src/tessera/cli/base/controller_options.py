@@ -1,4 +1,4 @@
-"""Options of ``tessera controller`` that ``tessera install`` passes on: registries, new nodes, and driver builds.
+"""Options of ``tessera controller`` that ``tessera install`` passes on: registries, new nodes, queues, driver builds.
 
 The defaults are the controller's own (:mod:`tessera.controller.base.options`, :mod:`tessera.provisioning.options`).
 This module does not read the file of certificate authorities, since the installer and the controller have it at
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import click
 import msgspec
 
-from tessera.cli.base.inputs import Duration
+from tessera.cli.base.inputs import Duration, parse_duration
 
 if TYPE_CHECKING:
     from tessera.driver.build.settings import BuildSettings
@@ -27,19 +27,21 @@ KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-
 
 
 class Site(msgspec.Struct, frozen=True, kw_only=True):
-    """Options about registries and new nodes; a missing option has the controller's default.
+    """Options about registries, new nodes and waiting pods; a missing option has the controller's default.
 
     Attributes:
         registry_ca: file with the certificate authorities of registries, PEM.
         plain_http: registries to contact without TLS, written as in image names; ``*`` is all.
         startup_taints: keys of the taints to remove from nodes whose cards can be used.
         startup_deadline: seconds that a node may take to start.
+        reservations: ``off``, ``always``, or the time that a pod waits for room before slots are reserved for it.
     """
 
     registry_ca: Path | None = None
     plain_http: tuple[str, ...] = ()
     startup_taints: tuple[str, ...] = ()
     startup_deadline: float | None = None
+    reservations: str | None = None
 
 
 def check_hosts(_context: click.Context, _parameter: click.Parameter, hosts: tuple[str, ...]) -> tuple[str, ...]:
@@ -88,6 +90,32 @@ def check_key(_context: click.Context, _parameter: click.Parameter, key: str) ->
     return key
 
 
+class ReservationTime(click.ParamType[str]):
+    """An option whose value is ``off``, ``always`` or a duration."""
+
+    name = "time"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text; fails with click's error for another one."""
+        text = str(value)
+        try:
+            read_reservations(text)
+        except ValueError:
+            self.fail(f'"{text[:40]}" is neither off nor always nor a duration; write 60s', param, ctx)
+        return text
+
+
+def read_reservations(text: str) -> float | None:
+    """Seconds that a pod waits for room before slots are reserved for it; None reserves none.
+
+    Raises:
+        ValueError: the text is none of ``off``, ``always`` and durations.
+    """
+    if text == "off":
+        return None
+    return 0.0 if text == "always" else parse_duration(text)
+
+
 #: The option, the field of Site, and click's settings.
 _SITE_OPTIONS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
     (
@@ -128,6 +156,15 @@ _SITE_OPTIONS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
             "help": "Longest time from a node's registration until its cards can be used.  [default: 15m]",
         },
     ),
+    (
+        "--reservations",
+        "reservations",
+        {
+            "metavar": "TIME",
+            "type": ReservationTime(),
+            "help": "Reserve slots for a pod that has waited for room so long: off, always, or a time.  [default: 60s]",
+        },
+    ),
 )
 
 
@@ -149,6 +186,8 @@ def site_arguments(site: Site) -> Iterator[str]:
     yield from (f"--startup-taint={each}" for each in site.startup_taints)
     if site.startup_deadline is not None:
         yield f"--startup-deadline={f'{site.startup_deadline:.9f}'.rstrip('0').rstrip('.')}s"
+    if site.reservations is not None:
+        yield f"--reservations={site.reservations}"
 
 
 class NamedImage(click.ParamType[tuple[str, str]]):

@@ -10,6 +10,9 @@ from tessera.replay.service import SOCKET
 from tessera.status_pages import OnListening
 from tessera.usage.recorder import UsageOptions
 
+#: Seconds that a pod waits for room before slots are reserved for it; a slice goes from pod to pod in a few seconds.
+RESERVE_AFTER = 60.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class RegistryOptions:
@@ -63,6 +66,7 @@ class ControllerOptions:
         provisioning: the observation of starting nodes.
         breaker: the most cards that one rule of health takes away.
         usage: the count of GPU-hours.
+        reserve_after: seconds that a pod waits for room before slots are reserved for it; None reserves none.
     """
 
     identity: str
@@ -80,3 +84,4 @@ class ControllerOptions:
     provisioning: ProvisioningOptions = field(default_factory=ProvisioningOptions)
     breaker: BreakerLimits = BreakerLimits()
     usage: UsageOptions = field(default_factory=UsageOptions)
+    reserve_after: float | None = RESERVE_AFTER

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from tessera.api.instaslice import Instaslice
-from tessera.api.names import NodeName, PodUid
+from tessera.api.names import QUEUE_LABEL, NodeName, PodUid
 from tessera.controller.cluster.node_index import NodeIndex
 from tessera.controller.cluster.pod_index import PodIndex
 from tessera.controller.cluster.storage import Storage, StorageObject
@@ -81,6 +81,15 @@ class CapacityChanges:
                 found.append(node)
             self._since[count] = frozenset(found)
         return self._since[count]
+
+    def is_refused_on(self, node: NodeName, pod: PodUid) -> bool:
+        """True if planning has refused a pod since the last change of a node."""
+        refused = self._refused.get(pod, -1)
+        return refused >= max(self._nodes.get(node, 0), self._everywhere, 0)
+
+    def is_due(self, pod: PodUid) -> bool:
+        """True if a change concerns this pod since planning refused it, whatever the round."""
+        return self._refused.get(pod, -1) < self._count
 
     def concerns_any_of(self, waiting: Iterable[PodUid]) -> bool:
         """True if one of these pods must be planned again."""
@@ -258,6 +267,10 @@ class ClusterState:
         """Notes that all claims, volumes, classes and CSI nodes were listed."""
         self.storage_listed = True
         self.dependencies_changed = True
+
+    def queue_of(self, pod: PodInfo) -> str:
+        """Returns the queue that a pod counts for: the one that its namespace names, else the namespace."""
+        return self.placed_pods.namespace_label(pod.namespace, QUEUE_LABEL) or pod.namespace
 
     def required_node(self, pod: PodInfo) -> NodeName | None:
         """Returns the node that an ungated pod is bound to or pinned to by hostname; None for any other pod."""

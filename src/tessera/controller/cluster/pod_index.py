@@ -141,6 +141,10 @@ class PodIndex:
         self.version += 1
         self.changes += 1
 
+    def namespace_label(self, namespace: str, key: str) -> str:
+        """Returns a label's value of a namespace; empty if it has none."""
+        return self._namespaces.get(namespace, {}).get(key, "")
+
     def watch(self, uid: PodUid, relations: PodRelations) -> None:
         """Watches for a waiting pod: a change of pods that one of its rules may select counts in ``changes``."""
         if uid in self._watching:

@@ -38,6 +38,10 @@ from tessera.usage.recorder import UsageRecorder
 REFUSAL_TIMEOUT = 60.0
 
 
+#: Least seconds until a step that only time makes due: the calendar's clock may stand or go back.
+_LEAST_PAUSE = 0.1
+
+
 class RefusedPods:
     """Refused pods, and the time since when each is refused.
 
@@ -105,7 +109,7 @@ class LeaderSession:
         runtime = replace(runtime, client=client)
         self._clock = clock
         self._metrics = metrics
-        self._slicer = Slicer()
+        self._slicer = Slicer(options.reserve_after)
         self._wake = asyncio.Event()
         self._pods = Informer(client, PODS, clock=clock, rng=rng)
         self._nodes = Informer(client, NODES, clock=clock, rng=rng)
@@ -195,6 +199,7 @@ class LeaderSession:
     def _step(self, group: asyncio.TaskGroup) -> None:
         """Runs one decision of the slicer, and starts the due writes."""
         before, began = self._slicer.decisions, self._clock.monotonic()
+        self._slicer.handle(TimePassed(began, self._clock.now()))
         self._slicer.decide()
         if self._slicer.decisions > before:
             self._metrics.observe_decision(self._slicer.decisions - before, self._clock.monotonic() - began)
@@ -205,16 +210,20 @@ class LeaderSession:
             self._executor.start(instruction, group)
 
     def _reclaim_slices(self) -> None:
-        """Takes slices back from pods that the scheduler refuses for too long, and ends expired avoidance of nodes."""
+        """Takes slices back from pods that the scheduler refuses for too long, and sets the time of the next step."""
         now = self._clock.monotonic()
         self._refused.update(self._slicer.state.refused_pods, now)
         for uid in self._refused.pop_expired(now):
             self._slicer.handle(RefusalTimedOut(uid, now + AVOIDANCE_SECONDS))
-        self._slicer.handle(TimePassed(now))
         self._stop_waiting()
+        due = self._slicer.next_reservation
         times = [
             when
-            for when in (self._refused.next_expiry(), self._slicer.state.avoidance.next_expiry())
+            for when in (
+                self._refused.next_expiry(),
+                self._slicer.state.avoidance.next_expiry(),
+                None if due is None else now + max(_LEAST_PAUSE, due - self._clock.now()),
+            )
             if when is not None
         ]
         if times:

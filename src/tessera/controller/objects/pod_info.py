@@ -17,6 +17,7 @@ from tessera.api.names import (
 from tessera.api.nodes.agent_pod import is_agent
 from tessera.api.pods.size_limits import find_excess
 from tessera.api.pods.slice_requests import SliceRequestError, pod_slices, slices_of
+from tessera.clock import parse_time_or_zero
 from tessera.controller.objects.node_constraints import ANYWHERE, NodeConstraints, constraints_of
 from tessera.controller.objects.pod_relations import (
     NO_RELATIONS,
@@ -66,6 +67,8 @@ class PodInfo:
         terminating: its deletion was requested.
         fault: error in its request, for which no node can take it; empty if there is none.
         agent_ready: for the pod of a node's agent, True if it is ready; None for any other pod.
+        deadline: seconds after its start when kubelet ends it (``activeDeadlineSeconds``); None if it may run for ever.
+        started: seconds since 1970 when its node's kubelet took it; 0 before.
         version: orders observations of the pod; 0 if unknown.
     """
 
@@ -92,6 +95,8 @@ class PodInfo:
     terminating: bool = False
     fault: str = ""
     agent_ready: bool | None = None
+    deadline: float | None = None
+    started: float = 0.0
     version: int = field(default=0, compare=False)
 
     @property
@@ -139,6 +144,8 @@ def read_pod(pod: Pod) -> PodInfo:
         terminating=meta.deletion_timestamp is not None,
         fault=fault,
         agent_ready=pod.status.is_ready if is_agent(pod) else None,
+        deadline=_deadline(pod) if profiles else None,
+        started=parse_time_or_zero(pod.status.start_time) if profiles else 0.0,
         version=version_number(meta.resource_version),
     )
 
@@ -166,6 +173,11 @@ def _unschedulable_message(pod: Pod) -> str:
     if condition is None or (condition.status, condition.reason) != ("False", "Unschedulable"):
         return ""
     return condition.message or condition.reason
+
+
+def _deadline(pod: Pod) -> float | None:
+    seconds = pod.spec.active_deadline_seconds
+    return None if seconds is None else float(max(0, seconds))
 
 
 def _has_started(pod: Pod) -> bool:

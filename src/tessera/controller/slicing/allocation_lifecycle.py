@@ -22,7 +22,6 @@ from tessera.controller.slicing.allocation import (
     reported_slices,
     will_never_run,
 )
-from tessera.controller.slicing.instructions import RecordEvent
 from tessera.controller.slicing.slicer_state import SlicerState
 from tessera.mig.names import resource_spelling
 
@@ -257,6 +256,7 @@ class AllocationLifecycle:
         """Removes a pod from the waiting pods."""
         self._state.waiting.pop(uid, None)
         self._state.dependent.discard(uid)
+        self._state.blocked.discard(uid)
         self._cluster.placed_pods.unwatch(uid)
         self._cluster.capacity_changes.forget_refusal(uid)
 
@@ -298,8 +298,4 @@ class AllocationLifecycle:
 
     def record_event(self, pod: PodInfo, reason: str, message: str, *, warning: bool = False) -> None:
         """Queues an Event on a pod."""
-        self._state.events.append(
-            RecordEvent(
-                uid=pod.uid, namespace=pod.namespace, name=pod.name, reason=reason, message=message, warning=warning
-            )
-        )
+        self._state.add_event(pod, reason, message, warning=warning)

@@ -10,13 +10,13 @@ from heapq import nsmallest
 
 from tessera.api.instaslice import Slice
 from tessera.api.names import NodeName, PodUid, device_id
-from tessera.clock import parse_rfc3339
 from tessera.controller.cluster.node_index import NodeIndex
 from tessera.controller.filters.resources import Filter
 from tessera.controller.objects.node_constraints import MISMATCH, NodeConstraints, first_closed_reason
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.slicer_state import AllocationTable
+from tessera.controller.slicing.waiting_order import Rank
 from tessera.limits.planning import BATCH_PODS, BATCH_RULES
 from tessera.placement.demand import Demand, NodeRefusal, Reason
 from tessera.placement.fleet import CardPlacement, Fleet
@@ -58,6 +58,7 @@ class PlacementContext:
         allocations: existing allocations; a node that still takes back a pod's slices is no place for that pod.
         required_node: returns the node that an ungated pod must run on; None for any other pod.
         changed_nodes: by refused pod, the nodes where room may have grown since; None if the pod was not refused.
+        kept_nodes: nodes with slots that are kept for other pods.
     """
 
     fleet: Fleet
@@ -67,15 +68,11 @@ class PlacementContext:
     allocations: AllocationTable
     required_node: Callable[[PodInfo], NodeName | None]
     changed_nodes: Mapping[PodUid, frozenset[NodeName] | None]
+    kept_nodes: Sequence[NodeName] = ()
 
 
-def rank(pod: PodInfo) -> tuple[int, str, str]:
-    """Sort key of pods: higher priority first, then older, then by name."""
-    return (-pod.priority, pod.created, pod.key)
-
-
-def first_batch(pods: Iterable[PodInfo]) -> list[PodInfo]:
-    """Returns the first pods by rank, as many as one step plans together."""
+def first_batch(pods: Iterable[PodInfo], rank: Callable[[PodInfo], Rank]) -> list[PodInfo]:
+    """Returns the first pods by rank, in order, as many as one step plans together."""
     batch: list[PodInfo] = []
     rules = 0
     for pod in nsmallest(BATCH_PODS, pods, key=rank):
@@ -90,18 +87,17 @@ def place(pods: Sequence[PodInfo], context: PlacementContext, work: StepBudget) 
     """Plans all of these pods together, as far as the budget allows.
 
     Args:
-        pods: the waiting pods, in any order.
+        pods: the waiting pods, in order: the first goes first.
         context: the cluster's state.
         work: the budget of this batch.
 
     Returns:
         The outcome of each decided pod, at least one; the caller must pass the other pods again.
     """
-    ordered = sorted(pods, key=rank)
-    rules = _BatchFilters(ordered, context, work.part(_CONSTRAINTS_SHARE))
-    checked = ordered[: rules.checked]
+    rules = _BatchFilters(pods, context, work.part(_CONSTRAINTS_SHARE))
+    checked = pods[: rules.checked]
     kept, equals = _skip_surplus(checked, rules, context.fleet)
-    demands = [rules.demand(pod) for pod in kept]
+    demands = [rules.demand(pod, number) for number, pod in enumerate(kept)]
     decided = plan(
         context.fleet,
         demands,
@@ -109,6 +105,7 @@ def place(pods: Sequence[PodInfo], context: PlacementContext, work: StepBudget) 
         allows_when_empty=rules.allows_when_empty,
         reservations=rules,
         work=work,
+        kept=context.kept_nodes,
     )
     placed: list[Placed | Unplaced] = []
     for pod in checked:
@@ -159,13 +156,6 @@ def _count_slots(fleet: Fleet, profiles: Sequence[str]) -> int:
     """Returns the fewest memory slots that these slices take together on any cards of the fleet; 1 each if unknown."""
     sizes = ([table.size_of(name) for table in fleet.tables if (name := table.name_of(each))] for each in profiles)
     return sum(min(found, default=1) for found in sizes)
-
-
-def _arrival(pod: PodInfo) -> float:
-    try:
-        return parse_rfc3339(pod.created)
-    except ValueError:
-        return 0.0
 
 
 def _slices(placements: Sequence[CardPlacement]) -> tuple[Slice, ...]:
@@ -220,15 +210,15 @@ class _BatchFilters:
             self.kinds[pod.uid] = self._kind(pod)
             yield pod
 
-    def demand(self, pod: PodInfo) -> Demand:
-        """Returns the pod as placement sees it."""
+    def demand(self, pod: PodInfo, number: int) -> Demand:
+        """Returns the pod as placement sees it; ``number`` is its place in the order."""
         home, grown = self._required_nodes[pod.uid], self._changed_nodes.get(pod.uid)
         nodes: frozenset[str] | None = grown
         if home is not None:
             nodes = frozenset((home,))
         elif grown is None and (mask := self._open[self._kinds[pod.uid]]).bit_count() <= _FEW_NODES:
             nodes = self._index.names(mask)
-        return Demand(pod.key, pod.profiles, pod.priority, _arrival(pod), nodes, again=grown is not None)
+        return Demand(pod.key, pod.profiles, 0, number, nodes, again=grown is not None)
 
     def allows(self, demand: Demand, node: str) -> NodeRefusal | None:
         """Returns the refusal of a node; None if the node takes the pod."""

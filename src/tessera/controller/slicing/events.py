@@ -165,9 +165,15 @@ class RefusalTimedOut:
 
 @dataclass(frozen=True, slots=True)
 class TimePassed:
-    """Gives the present time: nodes that were avoided long enough are open again."""
+    """Gives the present time: nodes that were avoided long enough are open again, and pods get reservations.
+
+    Attributes:
+        now: seconds of a clock that never goes back.
+        date: seconds since 1970; 0 if unknown, and then no pod gets a reservation.
+    """
 
     now: float
+    date: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

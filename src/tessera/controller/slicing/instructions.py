@@ -4,7 +4,7 @@ The executor answers every instruction but :class:`RecordEvent` with its outcome
 instruction with the same ``key``. So changes that become due for a node meanwhile go into the node's next patch.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from tessera.api.instaslice import AllocationRequest, AllocationResult
@@ -16,11 +16,19 @@ WriteKey = tuple[Literal["spec", "status", "pod", "object", "condition", "pod-co
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatchRequests:
-    """Sets and removes entries of a node's ``spec.podAllocationRequests``."""
+    """Sets and removes entries of a node's ``spec.podAllocationRequests``, and its annotations.
+
+    Attributes:
+        node: the node.
+        put: entries to set.
+        drop: entries to remove.
+        annotations: annotations to set; one with None is removed.
+    """
 
     node: NodeName
     put: dict[PodUid, AllocationRequest]
     drop: tuple[PodUid, ...] = ()
+    annotations: dict[str, str | None] = field(default_factory=dict)
 
     @property
     def key(self) -> WriteKey:
@@ -30,7 +38,8 @@ class PatchRequests:
     def body(self) -> dict[str, object]:
         """Returns the merge patch of the main resource."""
         entries: dict[PodUid, object] = {**self.put, **dict.fromkeys(self.drop)}
-        return {"spec": {"podAllocationRequests": entries}}
+        body: dict[str, object] = {"spec": {"podAllocationRequests": entries}} if entries else {}
+        return body | ({"metadata": {"annotations": self.annotations}} if self.annotations else {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,13 @@
 """Texts of Events and conditions about pods and nodes."""
 
+from collections.abc import Sequence
+
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.reservation import Reservation
 from tessera.placement.demand import Reason
-from tessera.text import one_line
+from tessera.text import age, list_names, one_line
 
 
 def waiting_text(pod: PodInfo, reason: Reason) -> str:
@@ -50,6 +53,16 @@ def withdrawn_text(pod: PodInfo, node: str, *, avoided: bool) -> str:
     if pod.owner and avoided:
         then = f"It is evicted, and its owner's next pod avoids the node for {AVOIDANCE_SECONDS / 60:.0f} minutes"
     return f"{cause}. {then}"
+
+
+def reserved_text(pod: PodInfo, reservation: Reservation, holders: Sequence[str], seconds: float) -> str:
+    """Returns the event message of a pod for which slots are kept."""
+    places = ", ".join(f"{each.profile} at memory slot {each.start} of {each.gpu_uuid}" for each in reservation.slices)
+    return (
+        f"Reserved for {profiles_text(pod)}: {places}, on node {reservation.node}; younger pods do not get these slots."
+        f" They are free when {list_names(holders)} {'ends' if len(holders) == 1 else 'end'},"
+        f" expected in about {age(seconds)}"
+    )
 
 
 def profiles_text(pod: PodInfo) -> str:

@@ -30,6 +30,7 @@ from tessera.controller.slicing.instructions import (
     Write,
 )
 from tessera.controller.slicing.messages import fixed_layout_text, object_fault_text
+from tessera.controller.slicing.reservation_record import RESERVATIONS_ANNOTATION, format_reservations
 from tessera.controller.slicing.slicer_state import SlicerState
 
 
@@ -40,6 +41,7 @@ class PendingNodeWrites:
     node: NodeName
     requests: dict[PodUid, AllocationRequest] = field(default_factory=dict)
     drop_requests: list[PodUid] = field(default_factory=list)
+    annotations: dict[str, str | None] = field(default_factory=dict)
     results: dict[PodUid, AllocationResult] = field(default_factory=dict)
     states: dict[PodUid, str] = field(default_factory=dict)
     drop_results: list[PodUid] = field(default_factory=list)
@@ -48,8 +50,9 @@ class PendingNodeWrites:
     def writes(self) -> list[Write]:
         """Returns the writes, allocations first."""
         found: list[Write] = []
-        if self.requests or self.drop_requests:
-            found.append(PatchRequests(node=self.node, put=self.requests, drop=tuple(self.drop_requests)))
+        if self.requests or self.drop_requests or self.annotations:
+            drop, annotations = tuple(self.drop_requests), self.annotations
+            found.append(PatchRequests(node=self.node, put=self.requests, drop=drop, annotations=annotations))
         if self.results or self.states or self.drop_results:
             found.append(
                 PatchResults(node=self.node, put=self.results, state=self.states, drop=tuple(self.drop_results))
@@ -112,7 +115,7 @@ class PendingWrites:
         report = self._node_report(node)
         if node not in self._cluster.objects or node in self._state.faults:
             return report
-        due = PendingNodeWrites(node=node)
+        due = PendingNodeWrites(node=node, annotations=self._reservations(node))
         for allocation in self._state.allocations.on(node):
             pod = self._cluster.pods.get(allocation.uid)
             step = next_step(allocation, pod)
@@ -129,6 +132,12 @@ class PendingWrites:
                 for uid in write.put:
                     self._mark_sent(node, uid)
         return [*report, *writes]
+
+    def _reservations(self, node: NodeName) -> dict[str, str | None]:
+        """Returns the annotation about a node's reservations, if it differs from the object's."""
+        text = format_reservations(each for each in self._state.reservations.values() if each.node == node)
+        recorded = self._cluster.objects[node].metadata.annotations.get(RESERVATIONS_ANNOTATION)
+        return {} if text == recorded else {RESERVATIONS_ANNOTATION: text}
 
     def _node_report(self, node: NodeName) -> Sequence[ReportNodeCondition]:
         """Returns the write of a node's condition about its Instaslice object, if it differs from the state."""

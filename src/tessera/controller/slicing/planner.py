@@ -6,6 +6,7 @@ could then meet another, so :meth:`Planner.objections` applies every filter.
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 
 from tessera.api.names import NodeName, PodUid
@@ -19,7 +20,10 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.pod_relations import NO_RELATIONS
 from tessera.controller.objects.resource_amounts import Amounts, add_amounts
 from tessera.controller.slicing.batch_placement import RELEASING, Placed, PlacementContext, Unplaced, place
+from tessera.controller.slicing.reservation import Reservation
+from tessera.controller.slicing.reservation_rules import kept_amounts, reservations_before
 from tessera.controller.slicing.slicer_state import AllocationTable, SlicerState
+from tessera.placement.reserved_slots import hold_slots
 from tessera.placement.step_budget import StepBudget
 
 
@@ -44,10 +48,40 @@ class Planner:
         return left
 
     def plan_alone(self, pods: Sequence[PodInfo], work: StepBudget | None = None) -> Sequence[Placed | Unplaced]:
-        """Plans these pods as if no other pod waited, as far as a budget allows. Changes nothing."""
-        work = work or StepBudget(sys.maxsize)
-        with self.filters(work) as filters:
-            return place(pods, self.context({}, filters), work)
+        """Plans these pods as if no other pod waited, beside the reservations of others, as far as a budget allows.
+
+        Changes nothing.
+        """
+        reserved = reservations_before(self._state, pods[0]) if pods else ()
+        return self.plan_beside(reserved, pods, {}, work or StepBudget(sys.maxsize))[0]
+
+    def plan_beside(
+        self,
+        reserved: Sequence[Reservation],
+        pods: Sequence[PodInfo],
+        since: Mapping[PodUid, frozenset[NodeName] | None],
+        work: StepBudget,
+    ) -> tuple[Sequence[Placed | Unplaced], AbstractSet[PodUid]]:
+        """Plans pods together, as far as the budget allows. Changes nothing.
+
+        Args:
+            reserved: reservations whose slots and amounts the pods may not take.
+            pods: the pods, in order.
+            since: by pod, the nodes that changed since it was refused; None or missing for all nodes.
+            work: the budget.
+
+        Returns:
+            The outcomes, and the refused pods that other pods or volumes keep off a node.
+        """
+        holds = [hold for each in reserved for hold in each.holds]
+        with (
+            self.filters(work, kept_amounts(self._state, reserved)) as filters,
+            hold_slots(self._state.inventory.fleet, holds),
+        ):
+            nodes = tuple({each.node: None for each in reserved})
+            found = place(pods, self.context(since, filters, nodes), work)
+            refused = (one.pod for one in found if isinstance(one, Unplaced))
+            return found, {pod.uid for pod in refused if depends_on_pods_or_volumes(pod, filters)}
 
     def objections(self, pod: PodInfo) -> Mapping[NodeName, tuple[str, ...]]:
         """Returns, by node with sliced cards, every obstacle to the pod except lack of room on the cards."""
@@ -93,7 +127,10 @@ class Planner:
         return mask
 
     def context(
-        self, since: Mapping[PodUid, frozenset[NodeName] | None], filters: Sequence[Filter]
+        self,
+        since: Mapping[PodUid, frozenset[NodeName] | None],
+        filters: Sequence[Filter],
+        kept_nodes: Sequence[NodeName] = (),
     ) -> PlacementContext:
         """Returns the state in which a batch is planned."""
         return PlacementContext(
@@ -104,11 +141,17 @@ class Planner:
             allocations=self._state.allocations,
             required_node=self._cluster.required_node,
             changed_nodes=since,
+            kept_nodes=kept_nodes,
         )
 
     @contextmanager
-    def filters(self, work: StepBudget) -> Iterator[Sequence[Filter]]:
-        """Yields the rules about pods on nodes for one batch, in the order of the scheduler's filters."""
+    def filters(self, work: StepBudget, kept: Mapping[NodeName, Amounts] | None = None) -> Iterator[Sequence[Filter]]:
+        """Yields the rules about pods on nodes for one batch, in the order of the scheduler's filters.
+
+        Args:
+            work: pays for rules about other pods.
+            kept: by node with reserved slots, the amounts in use once the reservations are taken.
+        """
         affinity = PodAffinityFilter(self._cluster.placed_pods, self._cluster.index, work)
         volumes = (
             (VolumeFilter(self._cluster.storage, self._cluster.placed_pods, self._cluster.index),)
@@ -120,6 +163,7 @@ class Planner:
                 AvoidedNodes(self._state.avoidance),
                 HostPorts(self._cluster.placed_pods, work),
                 FreeAmounts(self._cluster.nodes, self._state.usage.used),
+                *((FreeAmounts(self._cluster.nodes, kept),) if kept else ()),
                 OfferedDevices(self._cluster.nodes, self._state.usage.used, self._used_without_slices),
                 FreeDevices(self._cluster.nodes, self._state.usage.used),
                 *volumes,

@@ -11,7 +11,8 @@ Rules:
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import PodUid
@@ -20,7 +21,7 @@ from tessera.controller.objects.node_info import read_node
 from tessera.controller.objects.pod_info import PodInfo, read_pod
 from tessera.controller.slicing.allocation import Allocation
 from tessera.controller.slicing.allocation_lifecycle import AllocationLifecycle
-from tessera.controller.slicing.batch_placement import Placed, Unplaced, first_batch, place
+from tessera.controller.slicing.batch_placement import Placed, Unplaced, first_batch
 from tessera.controller.slicing.events import (
     DecisionDue,
     DenialExpired,
@@ -61,10 +62,13 @@ from tessera.controller.slicing.messages import (
     withdrawn_text,
 )
 from tessera.controller.slicing.pending_writes import PendingWrites
-from tessera.controller.slicing.planner import Planner, depends_on_pods_or_volumes
+from tessera.controller.slicing.planner import Planner
+from tessera.controller.slicing.reservation_rules import reservations_before, without_passed
+from tessera.controller.slicing.reserver import Reserver
 from tessera.controller.slicing.slicer_state import SlicerState
+from tessera.controller.slicing.waiting_order import Rank, rank
 from tessera.kube.resources import Node, Pod
-from tessera.limits.planning import DECISION_STEPS
+from tessera.limits.planning import DECISION_STEPS, PASSING_PODS
 from tessera.placement.demand import Reason
 from tessera.placement.step_budget import StepBudget
 from tessera.replay.recorder import Decider
@@ -72,6 +76,10 @@ from tessera.replay.recorder import Decider
 
 class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
     """The state machine of the whole cluster's slices.
+
+    Args:
+        reserve_after: seconds that a pod waits for room before slots are reserved for it; None reserves none.
+        reads: True for a reader of the cluster: it keeps the reservations that the controller recorded.
 
     Attributes:
         state: the slicer's state; others only read it.
@@ -82,7 +90,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         refusals: how often planning refused a pod for a new reason, by the reason's class; never decreases.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, reserve_after: float | None = None, *, reads: bool = False) -> None:
         self.state = self._state = SlicerState()
         #: The same object as :attr:`SlicerState.cluster`.
         self._cluster = self._state.cluster
@@ -93,6 +101,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         #: Turns the state into writes at each :class:`WritesDue`. It has no state of its own.
         self._pending = PendingWrites(self._state, self._lifecycle)
         self.planner = Planner(self._state)
+        #: Gives slots to pods that wait for room. Its state is in :attr:`SlicerState.reservations`, but for memos.
+        self._reserver = Reserver(self._state, self.planner, reserve_after, reads=reads)
         self.decisions = 0
         self.steps = 0
         self.moves = 0
@@ -134,8 +144,9 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
                 self._cluster.put_storage(item, deleted=deleted)
             case NamespaceObserved(name, labels):
                 self._cluster.put_namespace(name, labels)
-            case TimePassed(now):
+            case TimePassed(now, date):
                 self._end_avoidance(now)
+                self._set_date(date)
             case WriteRefused(write):
                 self._note_refused_write(write)
             case WriteOutcomeUnknown():
@@ -225,6 +236,11 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         for node in self._state.avoidance.expire(now):
             self._cluster.capacity_changes.room_may_have_grown(node)
 
+    def _set_date(self, date: float) -> None:
+        self._state.now = date
+        due = self._reserver.next_due
+        self._state.reservations_due |= due is not None and due <= date
+
     def _mark_affected(self, write: Write) -> None:
         if isinstance(write, Evict):
             return
@@ -241,10 +257,16 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
     # Deciding
 
     @property
+    def next_reservation(self) -> float | None:
+        """The time, seconds since 1970, at which time alone makes a decision due; None if never."""
+        return self._reserver.next_due
+
+    @property
     def has_work(self) -> bool:
         """True if a decision is due."""
         if (
-            self._cluster.changed_nodes
+            self._state.reservations_due
+            or self._cluster.changed_nodes
             or self._cluster.changed_pods
             or (self._cluster.dependencies_changed and self._state.dependent)
         ):
@@ -269,9 +291,14 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         for uid in sorted(pods):
             self._lifecycle.absorb_pod(uid)
         self._replan_dependent_pods()
-        candidates = [self._cluster.pods[uid] for uid in self._cluster.capacity_changes.candidates(self._state.waiting)]
+        self._reserver.begin(nodes)
+        candidates = dict.fromkeys(self._cluster.capacity_changes.candidates(self._state.waiting))
+        for uid in self._state.reservations:  # a pod with a reservation goes first, in every round
+            if uid in self._state.waiting and self._cluster.capacity_changes.is_due(uid):
+                candidates[uid] = None
         if candidates:
-            self._plan(first_batch(candidates))
+            self._plan(first_batch((self._cluster.pods[uid] for uid in candidates), self.rank))
+        self._reserver.end()
 
     def _find_orphans(self) -> None:
         """Notes objects of nodes that were deleted while no controller led. Runs once, at the start."""
@@ -280,22 +307,70 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
             for node in sorted(self._cluster.objects.keys() - self._cluster.nodes.keys()):
                 self._cluster.note_orphan(node)
 
+    def rank(self, pod: PodInfo) -> Rank:
+        """Returns the sort key of a waiting pod: the least goes first."""
+        return rank(pod, self._state.reservations)
+
     def _plan(self, pods: Sequence[PodInfo]) -> None:
-        since = {pod.uid: self._cluster.capacity_changes.nodes_changed_since_refusal(pod.uid) for pod in pods}
+        """Plans a batch in parts: each pod with a reservation by itself, and the pods between two of them together."""
         work = StepBudget(DECISION_STEPS)
-        with self.planner.filters(work) as filters:
-            found = place(pods, self.planner.context(since, filters), work)
-            dependent = {
-                one.pod.uid
-                for one in found
-                if isinstance(one, Unplaced) and depends_on_pods_or_volumes(one.pod, filters)
-            }
+        passing: list[PodInfo] = []
+        for number, part in enumerate(self._parts(pods)):
+            if number and work.is_spent:
+                break
+            passing += self._plan_part(part, work)
+        self._let_pass(passing, work)
         self.steps += DECISION_STEPS - work.remaining
-        for one in found:
-            if isinstance(one, Placed):
-                self._allocate(one)
-            else:
-                self._record_refusal(one.pod, one.reason, dependent=one.pod.uid in dependent)
+
+    def _parts(self, pods: Sequence[PodInfo]) -> Iterator[list[PodInfo]]:
+        """Yields the pods in order; those of one part leave the same reservations alone."""
+        for _, part in groupby(pods, key=self._part_key):
+            yield list(part)
+
+    def _part_key(self, pod: PodInfo) -> tuple[PodUid | None, int]:
+        reserved = pod.uid in self._state.reservations
+        return (pod.uid if reserved else None, len(reservations_before(self._state, pod)))
+
+    def _plan_part(self, pods: list[PodInfo], work: StepBudget) -> list[PodInfo]:
+        """Plans pods together. If the first that finds no place gets a reservation, plans the others around it.
+
+        Returns:
+            The refused pods that could use reserved slots, since they end in time.
+        """
+        passing: list[PodInfo] = []
+        while pods:
+            reserved = reservations_before(self._state, pods[0])
+            since = {pod.uid: self._cluster.capacity_changes.nodes_changed_since_refusal(pod.uid) for pod in pods}
+            found, dependent = self.planner.plan_beside(reserved, pods, since, work)
+            refused = [one for one in found if isinstance(one, Unplaced)]
+            head = self._reserver.head_of((one.pod, one.reason) for one in refused)
+            for one in found:
+                if head is None and isinstance(one, Placed):
+                    self._allocate(one)
+                elif isinstance(one, Unplaced) and (head is None or head is one.pod):
+                    self._record_refusal(one.pod, one.reason, dependent=one.pod.uid in dependent)
+                    if len(without_passed(self._state, one.pod, reserved)) < len(reserved):
+                        passing.append(one.pod)
+            if head is None:
+                break
+            pods = [pod for pod in pods if pod is not head]
+        return passing
+
+    def _let_pass(self, pods: Sequence[PodInfo], work: StepBudget) -> None:
+        """Plans pods with deadlines on the slots of reservations that they do not delay."""
+        for pod in pods[:PASSING_PODS]:
+            if work.is_spent or pod.uid not in self._state.waiting:
+                return
+            before = reservations_before(self._state, pod)
+            left = without_passed(self._state, pod, before)
+            found, _ = self.planner.plan_beside(left, [pod], {}, work)
+            for one in found:
+                if isinstance(one, Placed):
+                    self._allocate(one)
+                    for each in before:
+                        if each not in left:
+                            each.holders.add(pod.uid)
+                            self._state.dirty_nodes.add(each.node)
 
     def _replan_dependent_pods(self) -> None:
         """After a change of pods or volumes, plans dependent pods again on all nodes."""
@@ -315,6 +390,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
             self._state.displaced.remove(pod.uid)
             self.moves += 1
         self._lifecycle.add(allocation)
+        self._state.reservations_due |= bool(self._state.reservations)
         self.decisions += 1
 
     def _record_refusal(self, pod: PodInfo, reason: Reason | None, *, dependent: bool) -> None:
@@ -329,6 +405,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         if reason is None:
             return
         self._state.waiting[pod.uid] = reason
+        self._reserver.note_refusal(pod, reason)
         if self._state.last_event.get(pod.uid) == type(reason).__name__:
             return
         self._state.last_event[pod.uid] = type(reason).__name__
@@ -339,9 +416,19 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
             self._lifecycle.record_event(pod, "SliceLost", lost_slices_text(pod, reason), warning=True)
 
 
-def slicer_from_objects(pods: Iterable[Pod], nodes: Iterable[Node], instaslices: Iterable[Instaslice]) -> Slicer:
-    """Returns the slicer that follows from stored objects, after all waiting pods were planned once."""
-    slicer = Slicer()
+def slicer_from_objects(
+    pods: Iterable[Pod], nodes: Iterable[Node], instaslices: Iterable[Instaslice], now: float = 0.0
+) -> Slicer:
+    """Returns the slicer that follows from stored objects, after all waiting pods were planned once.
+
+    Args:
+        pods: all pods.
+        nodes: all nodes.
+        instaslices: the nodes' objects.
+        now: when they were read, seconds since 1970.
+    """
+    slicer = Slicer(reads=True)
+    slicer.handle(TimePassed(now, now))
     for node in nodes:
         slicer.handle(NodeObserved(read_node(node)))
     for pod in pods:

@@ -14,6 +14,8 @@ from tessera.controller.objects.resource_amounts import NodeUsage
 from tessera.controller.slicing.allocation import Allocation
 from tessera.controller.slicing.fleet_inventory import FleetInventory
 from tessera.controller.slicing.instructions import Evict, RecordEvent, WriteKey
+from tessera.controller.slicing.reservation import Reservation
+from tessera.controller.slicing.waiting_order import BlockedPods
 from tessera.placement.demand import Reason
 
 
@@ -107,6 +109,14 @@ class SlicerState:
         self.waiting: dict[PodUid, Reason | None] = {}
         #: Waiting pods that are kept off a node by other pods or volumes. A subset of ``waiting``.
         self.dependent: set[PodUid] = set()
+        #: Waiting pods that the cards could hold if they were empty. A subset of ``waiting``.
+        self.blocked = BlockedPods()
+        #: Slots that are kept for waiting pods; each is of a pod of ``waiting``, until the next decision.
+        self.reservations: dict[PodUid, Reservation] = {}
+        #: True if a reservation may have to be made, moved or ended.
+        self.reservations_due = False
+        #: Present time, seconds since 1970; 0 while unknown.
+        self.now = 0.0
         #: Pods that cannot start where they have slices: the scheduler refuses them there, or they are bound and the
         #: node's agent is gone. Each has a current allocation.
         self.refused_pods: set[PodUid] = set()
@@ -145,3 +155,11 @@ class SlicerState:
         self.serving_nodes: dict[tuple[str, ...], tuple[int, int]] = {}
         #: True once the first decision has looked for objects without a node; this happens once.
         self.orphans_found = False
+
+    def add_event(self, pod: PodInfo, reason: str, message: str, *, warning: bool = False) -> None:
+        """Queues an Event on a pod."""
+        self.events.append(
+            RecordEvent(
+                uid=pod.uid, namespace=pod.namespace, name=pod.name, reason=reason, message=message, warning=warning
+            )
+        )

@@ -176,6 +176,7 @@ class PodSpec(Wire, frozen=True, kw_only=True):
     ephemeral_containers: tuple[Container, ...] = ()
     volumes: tuple[Volume, ...] = ()
     restart_policy: str = ""
+    active_deadline_seconds: int | None = None
     node_selector: dict[str, str] = {}
     affinity: Affinity | None = None
     tolerations: tuple[Toleration, ...] = ()

@@ -1,0 +1,412 @@
+"""Decides which waiting pods get a reservation, and which slots.
+
+Rules:
+
+- The first pod of a queue that waits for room, and has waited long enough, gets the slots that empty soonest
+  (:mod:`tessera.placement.reserved_slots`). A queue has one reservation on each kind of card.
+- Reserved slots are closed to every pod of the same or lower priority without an earlier reservation. A pod with a
+  deadline may use them if it ends before they are expected to be free.
+- A reservation stays where it is, because a place that moves with each estimate would never empty. It moves if its node
+  or cards go, if a pod of higher priority takes its slots, or if its holders outlast the reservation's patience and
+  another place is expected to empty sooner; the patience doubles with each move.
+- It ends when the pod waits no more, when all its slots are free and the node still refuses the pod, or when the slots
+  are not expected to be free within a day. So no slot stays idle for a pod that cannot use it.
+- Number, share of the slots and cost are bounded (:mod:`tessera.limits.planning`).
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+
+from tessera.api.instaslice import Slice
+from tessera.api.names import NodeName, PodUid, device_id
+from tessera.clock import parse_time_or_zero
+from tessera.controller.filters.resources import Filter, FreeAmounts, shortages
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.resource_amounts import add_amounts
+from tessera.controller.slicing.allocation import Allocation
+from tessera.controller.slicing.messages import reserved_text
+from tessera.controller.slicing.planner import Planner
+from tessera.controller.slicing.reservation import HORIZON, PATIENCE, RETRY, QueueKey, Reservation
+from tessera.controller.slicing.reservation_record import RESERVATIONS_ANNOTATION, read_reservations
+from tessera.controller.slicing.reservation_rules import holders_of, make_holds, meet
+from tessera.controller.slicing.residual_life import DeadlineOrAge, ResidualLives
+from tessera.controller.slicing.slicer_state import SlicerState
+from tessera.limits.planning import RESERVATION_SEARCHES, RESERVATIONS, RESERVED_PERCENT
+from tessera.mig.names import resource_spelling
+from tessera.placement.cards import OwnedPlacement
+from tessera.placement.demand import Fragmented, Full, NoNode, Reason, Reserved
+from tessera.placement.reserved_slots import ReservedPlace, SoonestPlace
+from tessera.placement.step_budget import StepBudget
+
+#: Steps of the rules about other pods in one search.
+_FILTER_STEPS = 10_000
+#: A pod that may run on at most so many nodes is searched for on these alone.
+_FEW_NODES = 64
+
+
+class Reserver:
+    """Makes, checks and ends reservations.
+
+    Args:
+        state: the slicer's state, of which this class changes the reservations.
+        planner: the rules about pods on nodes.
+        after: seconds that a pod waits before it may get a reservation; None makes none.
+        reads: True to keep those that are recorded and make none, as a reader of the cluster does.
+
+    Attributes:
+        residual: the estimator of remaining times.
+        made: reservations made so far; never decreases.
+    """
+
+    def __init__(self, state: SlicerState, planner: Planner, after: float | None, *, reads: bool = False) -> None:
+        self.residual: ResidualLives = DeadlineOrAge()
+        self.made = 0
+        self._state = state
+        self._cluster = state.cluster
+        self._planner = planner
+        self._after = after
+        self._reads = reads
+        #: True once the recorded reservations have been taken over; this happens once.
+        self._adopted = False
+        #: Number of the last reservation.
+        self._number = 0
+        #: Searches that the present decision may still make.
+        self._searches = 0
+        #: By pod without a possible place, the time of its next search.
+        self._retry: dict[PodUid, float] = {}
+        #: By pod, nodes that refused it although its slots were free; no set is empty.
+        self._barred: dict[PodUid, set[NodeName]] = {}
+        #: Time at which a pod may get a reservation, or one may move, if nothing else happens; None if never.
+        self.next_due: float | None = None
+
+    # What others ask
+
+    @property
+    def _now(self) -> float:
+        return self._state.now
+
+    def remaining(self, reservation: Reservation) -> float:
+        """Returns the seconds until the last holder is expected to have ended."""
+        return max((self._seconds(each) for each in holders_of(self._state, reservation)), default=0.0)
+
+    def note_refusal(self, pod: PodInfo, reason: Reason | None) -> None:
+        """Notes that planning refused a pod; None repeats the last reason."""
+        if reason is None:
+            return
+        if pod.gated and _waits_for_room(reason):
+            self._state.blocked.put(pod, self._queue_key(pod))
+        else:
+            self._state.blocked.discard(pod.uid)
+        self._state.reservations_due = True
+
+    # Making reservations
+
+    def begin(self, nodes: AbstractSet[NodeName]) -> None:
+        """Begins a decision, for which these nodes have changed."""
+        self._searches = int(RESERVATION_SEARCHES)
+        if not self._adopted:
+            self._adopted = True
+            self._adopt()
+        found = self._state.reservations.values()
+        if any(each.node in nodes or each.uid not in self._state.waiting for each in found):
+            self._review()
+
+    def head_of(self, refused: Iterable[tuple[PodInfo, Reason | None]]) -> PodInfo | None:
+        """Makes a reservation for the first of these pods, in order, that is due for one and has a place."""
+        if self._after is None or not self._now:
+            return None
+        for pod, reason in refused:
+            new = reason if reason is not None else self._state.waiting.get(pod.uid)
+            if new is None or not pod.gated or not _waits_for_room(new) or not self._is_due(pod):
+                continue
+            if self._searches <= 0:
+                return None
+            if self._reserve(pod, self._queue_key(pod)):
+                return pod
+        return None
+
+    def end(self) -> None:
+        """Ends a decision: gives reservations to the first pods of queues, and sets :attr:`next_due`."""
+        if not self._state.reservations_due:
+            return
+        self._state.reservations_due = False
+        self._review()
+        self._forget_ended()
+        if self._after is None or not self._now:
+            return
+        self.next_due = min((each.made + each.patience for each in self._state.reservations.values()), default=None)
+        firsts: list[tuple[tuple[int, str, str], PodInfo, QueueKey]] = []
+        taken = {each.queue for each in self._state.reservations.values()}
+        for queue, uids in self._state.blocked.heads():
+            pod = None if queue in taken else self._first_due(uids)
+            if pod is not None:
+                firsts.append(((-pod.priority, pod.created, pod.key), pod, queue))
+        for _, pod, queue in sorted(firsts, key=lambda each: each[0]):
+            if self._searches <= 0:
+                self._state.reservations_due = True
+                return
+            self._reserve(pod, queue)
+
+    def _first_due(self, uids: Iterable[PodUid]) -> PodInfo | None:
+        for uid in uids:
+            pod = self._cluster.pods.get(uid)
+            if pod is None or uid not in self._state.waiting:
+                continue
+            if self._is_due(pod):
+                return pod
+        return None
+
+    def _is_due(self, pod: PodInfo) -> bool:
+        if pod.uid in self._state.reservations:
+            return False
+        at = max(parse_time_or_zero(pod.created) + (self._after or 0.0), self._retry.get(pod.uid, 0.0))
+        if at <= self._now:
+            return True
+        self.next_due = at if self.next_due is None else min(self.next_due, at)
+        return False
+
+    def _reserve(self, pod: PodInfo, queue: QueueKey) -> bool:
+        """Reserves a place for a pod; False if there is none, or no more may be reserved."""
+        if any(each.queue == queue for each in self._state.reservations.values()):
+            return False
+        place = self._find(pod) if self._may_reserve(pod) else None
+        if place is None or not place.holders:
+            self._retry[pod.uid] = self._now + RETRY
+            self._is_due(pod)
+            return False
+        self._number += 1
+        self._add(pod, queue, place, self._number, PATIENCE)
+        return True
+
+    def _may_reserve(self, pod: PodInfo) -> bool:
+        """True within the bounds; ends the last reservation of lower priority if they are reached."""
+        reserved = sorted(self._state.reservations.values(), key=lambda each: each.rank)
+        slots = sum(each.slots for each in reserved)
+        fleet = self._state.inventory.fleet
+        total = len(fleet) * max((table.geometry.slots for table in fleet.tables), default=0) if reserved else 0
+        if len(reserved) < RESERVATIONS and slots * 100 <= total * RESERVED_PERCENT:
+            return True
+        if reserved[-1].priority < pod.priority:
+            self._remove(reserved[-1])
+            return True
+        return False
+
+    def _find(self, pod: PodInfo, besides: Reservation | None = None) -> ReservedPlace | None:
+        self._searches -= 1
+        holds = [
+            hold
+            for each in self._state.reservations.values()
+            if each is not besides and each.priority >= pod.priority
+            for hold in each.holds
+        ]
+        work = StepBudget(_FILTER_STEPS)
+        with self._planner.filters(work) as filters:
+            lasting = [each for each in filters if not each.freed_with_cards and not isinstance(each, FreeAmounts)]
+            search = SoonestPlace(
+                self._state.inventory.fleet,
+                pod.profiles,
+                self._residual_of,
+                holds=holds,
+                admits=lambda node, ended: self._admits(pod, NodeName(node), ended, lasting),
+                horizon=HORIZON,
+            )
+            return search.find(self._nodes_for(pod))
+
+    def _nodes_for(self, pod: PodInfo) -> Iterator[str]:
+        """Nodes that the pod's constraints admit, emptiest first."""
+        fleet, index = self._state.inventory.fleet, self._cluster.index
+        able = index.open_to(pod.constraints)
+        barred = self._barred.get(pod.uid, ())
+        few = None
+        if able.bit_count() <= _FEW_NODES:
+            few = [name for name in index.names(able) if name in fleet]
+        for node in fleet.emptiest_nodes(few):
+            name = NodeName(node.name)
+            if name not in barred and index.mask_of(name) & able and self._state.allocations.get(name, pod.uid) is None:
+                yield node.name
+
+    def _admits(self, pod: PodInfo, node: NodeName, ended: frozenset[str], filters: Sequence[Filter]) -> bool:
+        if any(each.refusal(pod, node) for each in filters):
+            return False
+        used = dict(self._state.usage.used.get(node, {}))
+        for allocation in self._state.allocations.on(node):
+            if allocation.owner in ended and not allocation.given_up:
+                add_amounts(used, allocation.amounts, sign=-1)
+        return not any(shortages(pod.amounts, used, self._cluster.nodes[node]))
+
+    def _residual_of(self, one: OwnedPlacement) -> float:
+        at = one.placement
+        for allocation in self._state.allocations.on(NodeName(at.node)):
+            if any((each.gpu_uuid, each.start) == (at.gpu, at.start) for each in allocation.slices):
+                return self._seconds(allocation)
+        return float("inf")  # a slice that no record explains
+
+    def _seconds(self, allocation: Allocation) -> float:
+        return self.residual.seconds(allocation, self._cluster.pods.get(allocation.uid), self._now)
+
+    def _queue_key(self, pod: PodInfo) -> QueueKey:
+        tables = self._state.inventory.fleet.tables
+        able = (table.number for table in tables if any(table.name_of(each) for each in pod.profiles))
+        return (self._cluster.queue_of(pod), tuple(sorted(able)))
+
+    def _add(self, pod: PodInfo, queue: QueueKey, place: ReservedPlace, number: int, patience: float) -> None:
+        node = NodeName(place.placements[0].node)
+        slices = tuple(
+            Slice(
+                id=device_id(at.gpu, at.profile, at.start),
+                profile=at.profile,
+                gpu_uuid=at.gpu,
+                start=at.start,
+                size=at.size,
+            )
+            for at in place.placements
+        )
+        holds = make_holds(self._state, node, slices, pod.key)
+        assert holds is not None, f"the place found for {pod.key} is not on node {node}"
+        made = Reservation(
+            uid=pod.uid,
+            key=pod.key,
+            queue=queue,
+            priority=pod.priority,
+            number=number,
+            node=node,
+            slices=slices,
+            holds=holds,
+            made=self._now,
+            until=self._now + place.seconds,
+            patience=max(patience, 2 * place.seconds),
+        )
+        made.holders = {each.uid for each in holders_of(self._state, made)}
+        for other in [each for each in self._state.reservations.values() if _overlap(each, made)]:
+            self._remove(other)
+        self._state.reservations[pod.uid] = made
+        self._state.dirty_nodes.add(node)
+        self._state.reservations_due = True
+        self.made += 1
+        names = sorted(each.owner for each in holders_of(self._state, made))
+        self._state.add_event(pod, "SliceReserved", reserved_text(pod, made, names, place.seconds))
+
+    # Reservations of an earlier process
+
+    def _adopt(self) -> None:
+        """Takes over the recorded reservations of pods that wait; the others are removed from the objects."""
+        for name, item in self._cluster.objects.items():
+            if RESERVATIONS_ANNOTATION in item.metadata.annotations:
+                self._state.dirty_nodes.add(name)
+        if self._after is None and not self._reads:
+            return
+        entries = [entry for item in self._cluster.objects.values() for entry in read_reservations(item)]
+        for node, uid, each in sorted(entries, key=lambda entry: entry[2].number)[:RESERVATIONS]:
+            pod = self._cluster.pods.get(uid)
+            if pod is None or uid not in self._state.waiting or uid in self._state.reservations or not pod.gated:
+                continue
+            holds = make_holds(self._state, node, each.slices, pod.key)
+            if holds is None or sorted(resource_spelling(one.profile) for one in each.slices) != sorted(pod.profiles):
+                continue
+            found = Reservation(
+                uid=uid,
+                key=pod.key,
+                queue=self._queue_key(pod),
+                priority=pod.priority,
+                number=each.number,
+                node=node,
+                slices=each.slices,
+                holds=holds,
+                made=each.made,
+                until=each.until,
+                patience=each.patience,
+                holders={PodUid(holder) for holder in each.holders},
+            )
+            if not any(_overlap(other, found) for other in self._state.reservations.values()):
+                self._state.reservations[uid] = found
+                self._number = max(self._number, each.number)
+        self._state.reservations_due = True
+
+    # Checking reservations
+
+    def _review(self) -> None:
+        """Ends or moves reservations that are no longer right."""
+        if self._reads:
+            return
+        for each in sorted(self._state.reservations.values(), key=lambda one: one.rank):
+            if self._state.reservations.get(each.uid) is not each:
+                continue
+            pod = self._cluster.pods.get(each.uid)
+            if pod is None or each.uid not in self._state.waiting:
+                self._remove(each)
+            elif not self._is_sound(each, pod):
+                self._replace(each, pod)
+            elif self._is_refused_by_node(each):
+                self._barred.setdefault(each.uid, set()).add(each.node)
+                self._replace(each, pod)
+            elif self._now > each.made + each.patience:
+                self._reconsider(each, pod)
+
+    def _is_sound(self, one: Reservation, pod: PodInfo) -> bool:
+        """True if the node may still take the pod, and nobody has taken slots of the reservation against its rules."""
+        able = self._cluster.index.open_to(pod.constraints) & self._cluster.index.mask_of(one.node)
+        if not able or make_holds(self._state, one.node, one.slices, one.key) != one.holds:
+            return False
+        return all(each.uid in one.holders for each in holders_of(self._state, one)) and not self._foreign_on(one)
+
+    def _foreign_on(self, one: Reservation) -> bool:
+        """True if a slice that no record explains has come to lie on the slots."""
+        owners = {each.owner for each in holders_of(self._state, one)}
+        cards = [(hold, self._state.inventory.fleet.card(hold.node, hold.gpu)) for hold in one.holds]
+        return any(
+            held.owner not in owners and hold.bits & card.table.mask_of(held.placement.on_card)
+            for hold, card in cards
+            for held in card.allocations.values()
+        )
+
+    def _is_refused_by_node(self, one: Reservation) -> bool:
+        """True if all slots are free and planning has refused the pod since."""
+        return not holders_of(self._state, one) and self._cluster.capacity_changes.is_refused_on(one.node, one.uid)
+
+    def _reconsider(self, one: Reservation, pod: PodInfo) -> None:
+        left = self.remaining(one)
+        if self._searches <= 0:
+            self._state.reservations_due = True
+            return
+        place = self._find(pod, one)
+        if place is not None and place.placements[0].node != one.node and place.seconds < left:
+            self._move(one, pod, place)
+        elif left > HORIZON:
+            self._remove(one)
+            self._retry[one.uid] = self._now + PATIENCE
+        else:
+            one.patience *= 2
+
+    def _replace(self, one: Reservation, pod: PodInfo) -> None:
+        place = self._find(pod, one)
+        if place is None or not place.holders:
+            self._remove(one)
+            self._retry[one.uid] = self._now + RETRY
+        else:
+            self._move(one, pod, place)
+
+    def _move(self, one: Reservation, pod: PodInfo, place: ReservedPlace) -> None:
+        self._remove(one)
+        self._add(pod, one.queue, place, one.number, one.patience * 2)
+
+    def _remove(self, one: Reservation) -> None:
+        self._state.reservations.pop(one.uid, None)
+        self._state.dirty_nodes.add(one.node)
+        self._state.reservations_due = True
+        self._cluster.capacity_changes.room_may_have_grown(one.node)
+
+    def _forget_ended(self) -> None:
+        for memo in (self._retry, self._barred):
+            for uid in [uid for uid in memo if uid not in self._state.waiting]:
+                del memo[uid]
+
+
+def _waits_for_room(reason: Reason) -> bool:
+    """True if the end of other pods could make room: on the cards, or of CPU and memory on a node."""
+    if isinstance(reason, NoNode):
+        return any(rule.startswith(("Insufficient ", "Too many pods")) for rule, _ in reason.counts)
+    return isinstance(reason, Full | Fragmented | Reserved)
+
+
+def _overlap(one: Reservation, other: Reservation) -> bool:
+    return any(meet(a, b) for a in one.slices for b in other.slices)

@@ -1,0 +1,197 @@
+"""Finds the place for a demand that empties soonest, and keeps others out of it while a batch is planned.
+
+A *reservation* is a set of positions on one node for a demand without room now. Rules:
+
+- The place is exact: once its holders have ended, the positions are free and legal.
+- The search asks for the remaining time of each allocation. It tries, node by node, the least time after which the
+  demand fits beside everything that lasts longer (the exact packing test), and keeps the soonest node.
+- :func:`hold_slots` marks reserved slots as occupied while other demands are planned, and restores the cards after it.
+- The cost is bounded: at most ``RESERVATION_CARDS`` cards are looked at, nodes with the most free slots first.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import msgspec
+
+from tessera.limits.planning import RESERVATION_CARDS
+from tessera.placement.card_table import CardTable, Pending
+from tessera.placement.cards import CardPlacement, FleetCard, OwnedPlacement
+from tessera.placement.fleet import Fleet, UnknownCard
+from tessera.placement.node_fit import divide_over_cards
+
+#: Seconds until an allocation ends, as far as one can say; infinite if it may never end.
+Residual = Callable[[OwnedPlacement], float]
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """Slots of one card that are kept for a demand.
+
+    Attributes:
+        node: the node's name.
+        gpu: the card's UUID.
+        bits: the slots and media engines, as in an occupancy.
+        owner: key of the demand.
+    """
+
+    node: str
+    gpu: str
+    bits: int
+    owner: str
+
+
+class ReservedPlace(msgspec.Struct, frozen=True):
+    """Positions that a demand takes once their holders have ended.
+
+    Attributes:
+        placements: in the order of the demand's profiles, all on one node.
+        holders: the allocations there now.
+        seconds: time until the last of them has ended, as far as one can say.
+    """
+
+    placements: tuple[CardPlacement, ...]
+    holders: tuple[OwnedPlacement, ...]
+    seconds: float
+
+
+class SoonestPlace:
+    """The search for one demand.
+
+    Args:
+        fleet: the cards; unchanged.
+        profiles: the demand's.
+        residual: the remaining time of each allocation.
+        holds: slots that are kept for other demands.
+        admits: True if a node takes the demand once these owners have ended.
+        horizon: a place that empties later than these seconds is none.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        profiles: tuple[str, ...],
+        residual: Residual,
+        *,
+        holds: Iterable[Hold],
+        admits: Callable[[str, frozenset[str]], bool],
+        horizon: float,
+    ) -> None:
+        self._fleet = fleet
+        self._profiles = profiles
+        self._residual = residual
+        self._admits = admits
+        self._horizon = horizon
+        self._kept: dict[tuple[str, str], int] = {}
+        for hold in holds:
+            key = (hold.node, hold.gpu)
+            self._kept[key] = self._kept.get(key, 0) | hold.bits
+
+    def find(self, nodes: Iterable[str]) -> ReservedPlace | None:
+        """Returns the place that empties soonest on these nodes; of equal ones the first. None if there is none."""
+        best: ReservedPlace | None = None
+        looked = 0
+        for node in nodes:
+            cards = list(self._fleet.cards(node))
+            looked += len(cards)
+            if looked > RESERVATION_CARDS and best is not None:
+                break
+            found = self._on_node(node, cards, self._horizon if best is None else best.seconds)
+            if found is not None and (best is None or found.seconds < best.seconds):
+                best = found
+            if looked > RESERVATION_CARDS or (best is not None and not best.seconds):
+                break
+        return best
+
+    def _on_node(self, node: str, cards: Sequence[FleetCard], most: float) -> ReservedPlace | None:
+        """Returns the soonest place on a node within ``most`` seconds."""
+        lasts: dict[str, float] = {}
+        for card in cards:
+            for one in card.allocations.values():
+                lasts[one.owner] = max(lasts.get(one.owner, 0.0), self._residual(one))
+        times = [0.0, *sorted({each for each in lasts.values() if 0 < each <= most})]
+        if not self._fits(node, cards, lasts, times[-1]):
+            return None
+        index = bisect_left(times, x=True, key=lambda time: self._fits(node, cards, lasts, time))
+        return self._place(cards, lasts, times[index])
+
+    def _fits(self, node: str, cards: Sequence[FleetCard], lasts: Mapping[str, float], time: float) -> bool:
+        if divide_over_cards(self._states(cards, lasts, time), self._profiles) is None:
+            return False
+        return self._admits(node, frozenset(owner for owner, each in lasts.items() if each <= time))
+
+    def _states(
+        self, cards: Sequence[FleetCard], lasts: Mapping[str, float], time: float
+    ) -> list[tuple[CardTable, int, Pending]]:
+        """The cards when everything that ends within ``time`` has ended."""
+        return [(card.table, self._remaining(card, lasts, time), ()) for card in cards]
+
+    def _remaining(self, card: FleetCard, lasts: Mapping[str, float], time: float) -> int:
+        bits = self._kept.get((card.node.name, card.gpu), 0)
+        for one in card.allocations.values():
+            if lasts[one.owner] > time:
+                bits |= card.table.mask_of(one.placement.on_card)
+        return bits
+
+    def _place(self, cards: Sequence[FleetCard], lasts: Mapping[str, float], time: float) -> ReservedPlace | None:
+        states = self._states(cards, lasts, time)
+        divided = divide_over_cards(states, self._profiles)
+        if divided is None:
+            return None
+        starts: dict[tuple[int, str], list[int]] = {}
+        for index in set(divided[1]):
+            table, occupancy, _ = states[index]
+            names = (table.name_of(each) for each, at in zip(self._profiles, divided[1], strict=True) if at == index)
+            pending = tuple(sorted(name for name in names if name is not None))
+            for one in table.arrangement(occupancy, pending) or ():
+                starts.setdefault((index, one.profile), []).append(one.start)
+        placements = []
+        for profile, index in zip(self._profiles, divided[1], strict=True):
+            card, name = cards[index], cards[index].table.name_of(profile)
+            if name is None or not starts.get((index, name)):
+                return None
+            start = starts[index, name].pop()
+            placements.append(CardPlacement(card.node.name, card.gpu, name, start, card.table.size_of(name)))
+        holders = tuple(one for card in cards for one in overlapping(card, placements))
+        return ReservedPlace(tuple(placements), holders, max((lasts[one.owner] for one in holders), default=0.0))
+
+
+def overlapping(card: FleetCard, placements: Iterable[CardPlacement]) -> Iterator[OwnedPlacement]:
+    """Yields the allocations of a card that meet one of these placements."""
+    bits = reserved_bits(card, placements)
+    for one in card.allocations.values():
+        if bits & card.table.mask_of(one.placement.on_card):
+            yield one
+
+
+def reserved_bits(card: FleetCard, placements: Iterable[CardPlacement]) -> int:
+    """Returns the bits that these placements take on a card; placements on other cards do not count.
+
+    Raises:
+        ValueError: a placement leaves the card.
+    """
+    bits = 0
+    for one in placements:
+        if one.gpu == card.gpu and one.node == card.node.name:
+            bits |= card.table.mask_of(one.on_card)
+    return bits
+
+
+@contextmanager
+def hold_slots(fleet: Fleet, holds: Iterable[Hold]) -> Iterator[None]:
+    """Keeps everyone out of these slots inside the ``with``; the caller may not change the cards meanwhile."""
+    changed: dict[FleetCard, int] = {}
+    for hold in holds:
+        try:
+            card = fleet.card(hold.node, hold.gpu)
+        except UnknownCard:
+            continue
+        changed.setdefault(card, card.occupancy)
+        card.reserved = (*card.reserved, (hold.owner, hold.bits))
+        fleet.set_state(card, card.occupancy | hold.bits, ())
+    try:
+        yield
+    finally:
+        for card, occupancy in changed.items():
+            card.reserved = ()
+            fleet.set_state(card, occupancy, ())

@@ -1,0 +1,390 @@
+"""Reservations: slots are kept for a pod that has waited long enough, and younger pods run past only beside them."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.support.slicer_cluster import SlicerCluster
+
+from tessera.api.names import NodeName
+from tessera.clock import rfc3339
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.events import NodeObserved
+from tessera.controller.slicing.reservation_record import RESERVATIONS_ANNOTATION
+from tessera.placement.demand import NeverFits, Reserved
+
+
+@pytest.fixture
+def cluster() -> SlicerCluster:
+    """Reservations are made after 60 s."""
+    made = SlicerCluster(reserve_after=60.0)
+    made.pass_time(0)
+    return made
+
+
+def waiting(cluster: SlicerCluster, name: str, *profiles: str, **facts: Any) -> PodInfo:
+    """A pod that is created now."""
+    return cluster.pod(name, *profiles, created=rfc3339(cluster.date), **facts)
+
+
+def running(cluster: SlicerCluster, name: str, *profiles: str, **facts: Any) -> PodInfo:
+    """A pod that is created now and starts on the node of its slices."""
+    pod = waiting(cluster, name, *profiles, **facts)
+    cluster.settle()
+    return start(cluster, pod)
+
+
+def start(cluster: SlicerCluster, pod: PodInfo) -> PodInfo:
+    """Kubelet takes a pod that has slices."""
+    ((node, _, _), *_) = cluster.where(pod)
+    return cluster.put(replace(cluster.pods[pod.uid], node=NodeName(node), started=cluster.date))
+
+
+def after(cluster: SlicerCluster, seconds: float) -> None:
+    """Time passes, and the controller acts on it."""
+    cluster.pass_time(seconds)
+    cluster.settle()
+
+
+def reserved(cluster: SlicerCluster) -> dict[str, list[int]]:
+    """The starts that are reserved, by pod."""
+    found = cluster.slicer.state.reservations.values()
+    return {each.key: [part.start for part in each.slices] for each in found}
+
+
+def test_a_large_pod_starts_when_the_older_two_have_ended_though_small_ones_keep_coming(
+    cluster: SlicerCluster,
+) -> None:
+    cluster.node("n1")
+    holders = [running(cluster, f"old{i}", "3g.20gb") for i in range(2)]
+    big = waiting(cluster, "big", "7g.40gb")
+    cluster.settle()
+    after(cluster, 60)
+    young = [waiting(cluster, f"young{i}", "3g.20gb") for i in range(3)]
+    cluster.settle()
+    cluster.remove(holders[0])
+    after(cluster, 1)
+    young += [waiting(cluster, f"late{i}", "3g.20gb") for i in range(3)]
+    cluster.settle()
+    assert not any(map(cluster.where, [big, *young]))
+    cluster.remove(holders[1])
+    cluster.settle()
+    assert cluster.where(big)
+    assert not any(map(cluster.where, young))
+    cluster.remove(big)
+    cluster.settle()
+    assert [bool(cluster.where(pod)) for pod in young] == [True, True, False, False, False, False]
+
+
+def test_the_pod_is_told_where_slots_are_kept_and_for_whose_end_it_waits(cluster: SlicerCluster) -> None:
+    cluster.node("n1")
+    running(cluster, "a", "3g.20gb", deadline=600.0)
+    running(cluster, "b", "3g.20gb", deadline=900.0)
+    big = waiting(cluster, "big", "7g.40gb")
+    cluster.settle()
+    assert not reserved(cluster)
+    after(cluster, 60)
+    told = [tell for tell in cluster.told if tell.uid == big.uid]
+    assert [tell.reason for tell in told] == ["SliceWaiting", "SliceReserved"]
+    assert told[1].message == (
+        "Reserved for 7g.40gb: 7g.40gb at memory slot 0 of GPU-n1-0, on node n1; younger pods do not get these slots."
+        " They are free when default/a, default/b end, expected in about 14m"
+    )
+
+
+def test_younger_pods_run_past_beside_the_reserved_slots_and_not_on_them(cluster: SlicerCluster) -> None:
+    cluster.node("n1", count=2)
+    first = running(cluster, "first", "3g.20gb", deadline=100.0)
+    other = [running(cluster, f"other{i}", "3g.20gb") for i in range(3)]
+    big = waiting(cluster, "big", "7g.40gb")
+    cluster.settle()
+    after(cluster, 60)
+    kept = next(iter(cluster.slicer.state.reservations.values())).slices[0].gpu_uuid
+    before = [first, *other]
+    beside = [pod for pod in before if not on_card(cluster, pod, kept)]
+    on = [pod for pod in before if pod not in beside]
+    cluster.remove(beside[0])
+    young = [waiting(cluster, f"young{i}", "3g.20gb") for i in range(2)]
+    cluster.settle()
+    assert [bool(cluster.where(pod)) for pod in young] == [True, False]
+    for pod in on:
+        cluster.remove(pod)
+    cluster.settle()
+    assert cluster.where(big)
+
+
+def on_card(cluster: SlicerCluster, pod: PodInfo, gpu: str) -> bool:
+    """True if a pod's slices are on a card."""
+    found = cluster.slicer.state.allocations.current_of(pod.uid)
+    return any(each.gpu_uuid == gpu for each in found.slices)
+
+
+def test_the_place_that_empties_soonest_is_chosen(cluster: SlicerCluster) -> None:
+    cluster.node("n1")
+    cluster.node("n2")
+    long = running(cluster, "long", "7g.40gb", deadline=5000.0)
+    short = running(cluster, "short", "7g.40gb", deadline=500.0)
+    waiting(cluster, "big", "3g.20gb", "4g.20gb")
+    cluster.settle()
+    after(cluster, 60)
+    (found,) = cluster.slicer.state.reservations.values()
+    assert found.node == cluster.where(short)[0][0] != cluster.where(long)[0][0]
+
+
+def test_of_pods_without_a_deadline_the_older_is_taken_to_run_longer(cluster: SlicerCluster) -> None:
+    cluster.node("n1")
+    service = running(cluster, "service", "7g.40gb")
+    after(cluster, 5000)
+    cluster.node("n2")
+    job = running(cluster, "job", "7g.40gb")
+    waiting(cluster, "big", "7g.40gb")
+    cluster.settle()
+    after(cluster, 60)
+    (found,) = cluster.slicer.state.reservations.values()
+    assert found.node == cluster.where(job)[0][0] != cluster.where(service)[0][0]
+
+
+def test_a_pod_that_ends_before_the_slots_are_expected_to_be_free_may_use_them(cluster: SlicerCluster) -> None:
+    cluster.node("n1")
+    running(cluster, "old", "3g.20gb", deadline=1000.0)
+    gone = running(cluster, "gone", "3g.20gb", deadline=1000.0)
+    big = waiting(cluster, "big", "7g.40gb")
+    cluster.settle()
+    after(cluster, 60)
+    cluster.remove(gone)
+    long = waiting(cluster, "long", "3g.20gb", deadline=2000.0)
+    short = waiting(cluster, "short", "3g.20gb", deadline=300.0)
+    cluster.settle()
+    assert [bool(cluster.where(pod)) for pod in (big, long, short)] == [False, False, True]
+    assert "default/big" in reserved(cluster), "the pod that passes does not end the reservation"
+
+
+def test_the_reason_names_the_pod_for_which_the_slots_are_kept(cluster: SlicerCluster) -> None:
+    cluster.node("n1")
+    running(cluster, "old", "3g.20gb")
+    gone = running(cluster, "gone", "3g.20gb")
+    waiting(cluster, "big", "7g.40gb")
+    cluster.settle()
+    after(cluster, 60)
+    cluster.remove(gone)
+    young = waiting(cluster, "young", "3g.20gb")
+    cluster.settle()
+    reason = cluster.slicer.state.waiting[young.uid]
+    assert isinstance(reason, Reserved)
+    assert reason.text == (
+        "the free memory slots that would do for 3g.20gb are reserved for default/big, which goes first"
+    )
+
+
+def test_a_higher_priority_takes_reserved_slots(cluster: SlicerCluster) -> None:
+    cluster.node("n1")
+    gone = running(cluster, "gone", "3g.20gb")
+    running(cluster, "old", "3g.20gb")
+    waiting(cluster, "big", "7g.40gb")
+    cluster.settle()
+    after(cluster, 60)
+    urgent = waiting(cluster, "urgent", "3g.20gb", priority=5)
+    cluster.remove(gone)
+    cluster.settle()
+    assert cluster.where(urgent)
+
+
+def test_the_reservation_ends_with_its_pod_and_others_get_the_room(cluster: SlicerCluster) -> None:
+    cluster.node("n1")
+    running(cluster, "old", "3g.20gb")
+    gone = running(cluster, "gone", "3g.20gb")
+    big = waiting(cluster, "big", "7g.40gb")
+    cluster.settle()
+    after(cluster, 60)
+    cluster.remove(gone)
+    young = waiting(cluster, "young", "3g.20gb")
+    cluster.settle()
+    cluster.remove(big)
+    cluster.settle()
+    assert cluster.where(young)
+    assert not reserved(cluster)
+
+
+def test_no_slot_stays_idle_for_a_pod_that_its_node_refuses(cluster: SlicerCluster) -> None:
+    cluster.node("n1", allocatable={"cpu": 8000, "pods": 110})
+    old = running(cluster, "old", "7g.40gb")
+    big = waiting(cluster, "big", "7g.40gb", amounts={"cpu": 8000, "pods": 1})
+    cluster.settle()
+    after(cluster, 60)
+    assert reserved(cluster)
+    cluster.pod("plain", gates=(), node=NodeName("n1"), amounts={"cpu": 4000, "pods": 1})
+    cluster.remove(old)
+    young = waiting(cluster, "young", "3g.20gb")
+    cluster.settle()
+    assert not cluster.where(big)
+    assert cluster.where(young)
+    assert not reserved(cluster)
+
+
+def test_cpu_that_the_pod_needs_is_kept_too(cluster: SlicerCluster) -> None:
+    cluster.node("n1", count=2, allocatable={"cpu": 8000, "pods": 110})
+    old = running(cluster, "old", "7g.40gb", amounts={"cpu": 4000, "pods": 1}, deadline=100.0)
+    gone = running(cluster, "gone", "7g.40gb", amounts={"cpu": 4000, "pods": 1}, deadline=2000.0)
+    big = waiting(cluster, "big", "7g.40gb", amounts={"cpu": 6000, "pods": 1})
+    cluster.settle()
+    after(cluster, 60)
+    assert reserved(cluster)
+    cluster.remove(gone)
+    waiting(cluster, "small", "1g.5gb", amounts={"cpu": 4000, "pods": 1})
+    cluster.settle()
+    cluster.remove(old)
+    cluster.settle()
+    assert cluster.where(big)
+
+
+def test_a_service_of_days_gets_no_reservation_behind_it(cluster: SlicerCluster) -> None:
+    cluster.node("n1")
+    running(cluster, "service", "1g.5gb")
+    after(cluster, 200_000)
+    waiting(cluster, "big", "7g.40gb")
+    cluster.settle()
+    after(cluster, 60)
+    small = waiting(cluster, "small", "3g.20gb")
+    cluster.settle()
+    assert not reserved(cluster)
+    assert cluster.where(small)
+
+
+@pytest.mark.parametrize(("reserve_after", "made"), [(None, False), (0.0, True), (600.0, False)])
+def test_off_always_and_after_an_age(reserve_after: float | None, made: bool) -> None:
+    cluster = SlicerCluster(reserve_after)
+    cluster.pass_time(0)
+    cluster.node("n1")
+    running(cluster, "old", "3g.20gb")
+    waiting(cluster, "big", "7g.40gb")
+    cluster.settle()
+    after(cluster, 60)
+    young = waiting(cluster, "young", "3g.20gb")
+    cluster.settle()
+    assert bool(reserved(cluster)) is made
+    assert bool(cluster.where(young)) is not made
+
+
+def test_always_keeps_the_slots_from_pods_of_the_same_batch(cluster: SlicerCluster) -> None:
+    cluster = SlicerCluster(0.0)
+    cluster.pass_time(0)
+    cluster.node("n1")
+    running(cluster, "old", "3g.20gb")
+    big = cluster.pod("big", "7g.40gb", created=rfc3339(cluster.date))
+    young = cluster.pod("young", "3g.20gb", created=rfc3339(cluster.date + 1))
+    cluster.settle()
+    assert reserved(cluster) == {big.key: [0]}
+    assert not cluster.where(young)
+
+
+def test_one_queue_has_one_reservation(cluster: SlicerCluster) -> None:
+    cluster.node("n1", count=8)
+    for number in range(8):
+        running(cluster, f"old{number}", "3g.20gb")
+        running(cluster, f"older{number}", "3g.20gb")
+    for number in range(4):
+        waiting(cluster, f"big{number}", "7g.40gb")
+    cluster.settle()
+    after(cluster, 60)
+    assert list(reserved(cluster)) == ["default/big0"]
+
+
+def test_reservations_of_many_queues_keep_a_quarter_of_the_slots_at_most_beside_the_first(
+    cluster: SlicerCluster,
+) -> None:
+    cluster.node("n1", count=8)
+    for number in range(16):
+        running(cluster, f"old{number}", "3g.20gb")
+    for number in range(8):
+        pod = waiting(cluster, f"big{number}", "7g.40gb")
+        cluster.remove(pod)
+        cluster.put(replace(pod, namespace=f"team-{number}"))
+    cluster.settle()
+    after(cluster, 60)
+    assert sum(each.slots for each in cluster.slicer.state.reservations.values()) <= 64 * 25 // 100 + 8
+
+
+def test_a_new_process_makes_the_same_reservation(cluster: SlicerCluster) -> None:
+    cluster.node("n1")
+    running(cluster, "old", "3g.20gb")
+    gone = running(cluster, "gone", "3g.20gb")
+    big = waiting(cluster, "big", "7g.40gb")
+    cluster.settle()
+    after(cluster, 60)
+    before = reserved(cluster)
+    cluster.restart()
+    cluster.remove(gone)
+    young = waiting(cluster, "young", "3g.20gb")
+    cluster.settle()
+    assert reserved(cluster) == before == {big.key: [0]}
+    assert not cluster.where(young)
+
+
+def test_a_new_process_keeps_the_place_that_was_recorded(cluster: SlicerCluster) -> None:
+    cluster.node("n1")
+    running(cluster, "old", "7g.40gb", deadline=100.0)
+    big = waiting(cluster, "big", "7g.40gb")
+    cluster.settle()
+    after(cluster, 60)
+    cluster.node("n2")
+    running(cluster, "sooner", "7g.40gb", deadline=10.0, priority=5)
+    cluster.restart()
+    cluster.settle()
+    (found,) = cluster.slicer.state.reservations.values()
+    assert (found.key, found.node) == (big.key, NodeName("n1"))
+    cluster.remove(big)
+    cluster.settle()
+    assert RESERVATIONS_ANNOTATION not in cluster.read("n1").metadata.annotations
+
+
+def entry(uid: str, start: int, patience: str = "1") -> str:
+    """A recorded reservation of the one card's whole."""
+    pod = f'{{"namespace":"default","name":"big","uid":"{uid}"}}'
+    part = f'{{"id":"a","profile":"7g.40gb","gpuUUID":"GPU-n1-0","start":{start},"size":8}}'
+    facts = f'"queue":"default","number":1,"made":1,"until":1,"patience":{patience}'
+    return f'[{{"podRef":{pod},{facts},"slices":[{part}]}}]'
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x" * 100_000, "{", "[{}]", entry("uid-big", 5), entry("uid-big", 0, "1e999"), entry("other", 0)],
+    ids=["long", "no JSON", "no fields", "off the card", "infinite", "another pod"],
+)
+def test_a_forged_record_counts_for_nothing_and_is_removed(cluster: SlicerCluster, text: str) -> None:
+    cluster.node("n1")
+    waiting(cluster, "big", "7g.40gb", "7g.40gb")
+    cluster.patch("n1", {"metadata": {"annotations": {RESERVATIONS_ANNOTATION: text}}})
+    cluster.settle()
+    young = waiting(cluster, "young", "7g.40gb")
+    cluster.settle()
+    assert cluster.where(young)
+    assert not reserved(cluster)
+    assert RESERVATIONS_ANNOTATION not in cluster.read("n1").metadata.annotations
+
+
+def test_a_reservation_leaves_a_node_that_is_cordoned(cluster: SlicerCluster) -> None:
+    first = cluster.node("n1")
+    old = running(cluster, "old", "7g.40gb", deadline=100.0)
+    cluster.node("n2")
+    running(cluster, "other", "7g.40gb", deadline=1000.0)
+    big = waiting(cluster, "big", "7g.40gb")
+    cluster.settle()
+    after(cluster, 60)
+    (found,) = cluster.slicer.state.reservations.values()
+    assert found.node == cluster.where(old)[0][0] == first.name
+    cluster.nodes[first.name] = replace(cluster.nodes[first.name], cordoned=True)
+    cluster.slicer.handle(NodeObserved(cluster.nodes[first.name]))
+    cluster.settle()
+    (found,) = cluster.slicer.state.reservations.values()
+    assert (found.key, found.node) == (big.key, NodeName("n2"))
+
+
+def test_a_pod_that_no_empty_card_could_hold_gets_none(cluster: SlicerCluster) -> None:
+    cluster.node("n1")
+    running(cluster, "old", "3g.20gb")
+    never = waiting(cluster, "never", "7g.40gb", "7g.40gb")
+    waiting(cluster, "big", "7g.40gb")
+    cluster.settle()
+    after(cluster, 60)
+    assert list(reserved(cluster)) == ["default/big"]
+    assert isinstance(cluster.slicer.state.waiting[never.uid], NeverFits)
