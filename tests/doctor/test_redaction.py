@@ -126,6 +126,6 @@ def test_the_values_of_all_containers_count() -> None:
     assert list(environment_values({"spec": spec})) == ["1", "2", "3"]
 
 
-@pytest.mark.parametrize("text", ["a" * 300_000, "token" * 60_000, "://" * 100_000, "--" * 150_000, '"' * 300_000])
+@pytest.mark.parametrize("text", ["a" * 60_000, "token" * 12_000, "://" * 20_000, "--" * 30_000, '"' * 60_000])
 def test_a_hostile_text_costs_no_more_than_its_length(text: str) -> None:
     assert len(json.dumps(Redaction().text(text))) > 0
