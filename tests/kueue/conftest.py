@@ -68,7 +68,7 @@ def _in_lab(
         await stand_in.install(lab.cluster.reviewers, order)
         reconciling = asyncio.create_task(stand_in.run())
         try:
-            await story(KueueCluster(lab.client, lab.clock, version, "team-a"))
+            await story(KueueCluster(lab.client, lab.clock, version, "team-a", lab.cluster.server))
             assert not reconciling.done()
         finally:
             reconciling.cancel()

@@ -8,7 +8,7 @@ from tests.support.kueue.cluster import KueueCluster, pod_spec, template
 from tests.support.kueue.stand_in import condition, is_true
 
 from tessera.api.names import GATE
-from tessera.kube.resources import PODS
+from tessera.kube.resources import MUTATING_WEBHOOKS, PODS
 from tessera.kueue.names import ADMISSION_GATE, VERSIONS, Version
 
 #: Kueue evicts after this, and a freed slot needs less.
@@ -123,6 +123,7 @@ def test_what_can_never_run_is_deactivated_with_the_reason(with_kueue: Callable[
         await cluster.open_queue(80, checked=True)
         both: Any = template("7g.40gb")
         both["spec"]["containers"].append({**both["spec"]["containers"][0], "name": "more"})
+        await cluster.client.delete(MUTATING_WEBHOOKS, "tessera-webhook")  # it would refuse the Job
         await cluster.job("never", both)
 
         async def deactivated() -> bool:

@@ -62,7 +62,7 @@ async def _report(
         if wanted.kind == "pod":
             found = await _explain_as_tenant(client, namespace, wanted.name)
             if found is not None:
-                return found
+                return await _with_queue(client, found)
         try:
             return await explain(client, clock, wanted, namespace)
         except NotFound as error:
@@ -71,6 +71,25 @@ async def _report(
             if wanted.kind != "node":
                 raise
             raise CommandError(*await _node_rights(client, error)) from error
+
+
+async def _with_queue(client: "Client", found: "ExplanationReport") -> "ExplanationReport":
+    """A tenant's report of a pod that Kueue holds, with what Kueue tells that tenant."""
+    import msgspec
+
+    from tessera.clock import SystemClock
+    from tessera.explain.query import explain_queue
+    from tessera.kube.client.errors import ApiError
+    from tessera.kube.resources import PODS
+
+    if [each.case for each in found.answers] != ["other-gate"]:
+        return found
+    try:
+        pod = await client.get(PODS, found.name, found.namespace)
+        answer = await explain_queue(client, SystemClock(), pod)
+    except ApiError:
+        return found
+    return found if answer is None else msgspec.structs.replace(found, answers=(answer,))
 
 
 async def _node_rights(client: "Client", refused: "Forbidden") -> list[str]:

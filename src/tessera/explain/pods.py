@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 
+import msgspec
+
 from tessera.api.names import GATE, GPU_RESOURCES, MIG_RESOURCE_PREFIX, PodUid, suggest_resource
 from tessera.api.pods.requirements import CHOSEN_REASON
 from tessera.controller.objects.pod_info import PodInfo, read_pod
@@ -19,13 +21,11 @@ from tessera.explain.capacity import explain_no_room
 from tessera.explain.explanation import Explanation
 from tessera.explain.fixed_resources import explain_fixed_request, fixed_requests, format_requests, scheduler_messages
 from tessera.explain.pod_startup import explain_bound, explain_unscheduled
+from tessera.explain.queue import admitted_facts, count_group, explain_held_pod
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import Pod
+from tessera.kueue.names import PREFIX, QUEUE_LABEL
 from tessera.text import list_names, one_line
-
-#: Kueue's gates; its own objects tell more than the gate.
-_KUEUE = "kueue.x-k8s.io/"
-_KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
 
 #: A MIG resource with a spelling mistake.
 _MIG = re.compile(r"(?:mig[-.:_]?)?([0-9]{1,2})g[-._]?([0-9]{1,3})gb?")
@@ -45,14 +45,25 @@ def explain_pod(view: ClusterView, pod: Pod) -> Explanation:
         pod: the pod.
     """
     facts = read_pod(pod)
-    found = _explain_ended(pod, facts) or _explain_other_request(view, pod, facts) or _explain_other_gate(pod, facts)
+    found = (
+        _explain_ended(pod, facts) or _explain_other_request(view, pod, facts) or _explain_other_gate(view, pod, facts)
+    )
     if found is None:
         found = (
             _explain_with_state(view, view.slicer, pod, facts)
             if view.slicer is not None
             else _explain_by_events(view, pod, facts)
         )
+        found = _with_queue(view, found, pod)
     return _with_pod(found, pod)
+
+
+def _with_queue(view: ClusterView, found: Explanation, pod: Pod) -> Explanation:
+    """Adds what Kueue did to a pod that waits for Tessera or the scheduler: a coming eviction, a node selector."""
+    if view.snapshot.queues is None or pod.spec.node_name:
+        return found
+    more = tuple(admitted_facts(view.snapshot.queues, pod, view.snapshot.now))
+    return msgspec.structs.replace(found, facts=(*found.facts, *more))
 
 
 def _with_pod(found: Explanation, pod: Pod) -> Explanation:
@@ -168,12 +179,19 @@ def _suggest_resource(name: str) -> str:
     return f"{MIG_RESOURCE_PREFIX}{mig[1]}g.{mig[2]}gb" if mig is not None else ""
 
 
-def _explain_other_gate(pod: Pod, facts: PodInfo) -> Explanation | None:
+def _explain_other_gate(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanation | None:
     others = [gate for gate in facts.gates if gate != GATE]
     if not others:
         return None
-    kueue = any(gate.startswith(_KUEUE) for gate in others)
-    queue = pod.metadata.labels.get(_KUEUE_QUEUE)
+    kueue = any(gate.startswith(PREFIX) for gate in others)
+    queue = pod.metadata.labels.get(QUEUE_LABEL)
+    snapshot = view.snapshot
+    if kueue and snapshot.queues is not None:
+        events = view.events_of(pod.metadata.uid)
+        found = explain_held_pod(snapshot.queues, pod, count_group(snapshot.pods, pod), events, snapshot.now)
+        if found is not None:
+            asks = f"it requests {profiles_text(facts) or format_requests(fixed_requests(pod))}"
+            return msgspec.structs.replace(found, facts=(asks, *found.facts))
     steps: tuple[str, ...] = (f"look at the operator that set the gate {others[0]}",)
     if kueue:
         steps = (

@@ -7,16 +7,17 @@ snapshot. A kind that the cluster does not have (Instaslice without Tessera) cou
 import asyncio
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.clock import Clock
-from tessera.explain.explanation import ExplanationReport
+from tessera.explain.explanation import Explanation, ExplanationReport
 from tessera.explain.nodes import explain_node
 from tessera.explain.pods import explain_pod
+from tessera.explain.queue import count_group, explain_held_pod
 from tessera.explain.snapshot import LEASE, ClusterView, Snapshot
 from tessera.explain.workloads import WorkloadState, exhausted_quotas, explain_workload
 from tessera.kube.client.client import Client
@@ -39,6 +40,8 @@ from tessera.kube.resources import (
     ReplicaSet,
 )
 from tessera.kube.resources.meta import Resource
+from tessera.kueue.names import PREFIX
+from tessera.kueue.queue_reading import read_queues
 from tessera.limits.settings import NAMES_COMPARED
 from tessera.provisioning.history import RECORDS_KEY, ProvisioningHistory
 from tessera.provisioning.milestones import ProvisioningRecord
@@ -121,7 +124,10 @@ async def explain(client: Client, clock: Clock, query: Query, namespace: str) ->
     except NotFound as error:
         await _add_hints(client, query, namespace, error)
         raise
-    return explain_workload(ClusterView(await _read_cluster(client, clock, namespace)), workload)
+    snapshot = await _read_cluster(client, clock, namespace)
+    if workload.suspended or any(_is_queued(pod) for pod in snapshot.pods if pod.metadata.namespace == namespace):
+        snapshot = replace(snapshot, queues=await read_queues(client, namespace))
+    return explain_workload(ClusterView(snapshot), workload)
 
 
 async def _pod(client: Client, clock: Clock, query: Query, namespace: str) -> ExplanationReport:
@@ -132,8 +138,28 @@ async def _pod(client: Client, clock: Clock, query: Query, namespace: str) -> Ex
         for line in exhausted_quotas((await _list_allowed(client, RESOURCE_QUOTAS, namespace))[0]):
             error.add_note(f"Its creation may have been refused: {line}")
         raise
-    view = ClusterView(await _read_cluster(client, clock, namespace, pod))
+    snapshot = await _read_cluster(client, clock, namespace, pod)
+    if _is_queued(pod):
+        snapshot = replace(snapshot, queues=await read_queues(client, namespace))
+    view = ClusterView(snapshot)
     return ExplanationReport(kind="pod", namespace=namespace, name=query.name, answers=(explain_pod(view, pod),))
+
+
+def _is_queued(pod: Pod) -> bool:
+    """True if Kueue may hold a pod, or has let it go: its Workload says more than the pod."""
+    gates = any(gate.name.startswith(PREFIX) for gate in pod.spec.scheduling_gates)
+    return gates or (not pod.spec.node_name and any(name.startswith(PREFIX) for name in pod.metadata.labels))
+
+
+async def explain_queue(client: Client, clock: Clock, pod: Pod) -> Explanation | None:
+    """Explains a pod that Kueue holds with the rights of one namespace; ``None`` if Kueue says nothing about it."""
+    namespace = pod.metadata.namespace
+    (pods, _), (events, _) = await asyncio.gather(
+        _list_allowed(client, PODS, namespace),
+        _list_allowed(client, EVENTS, namespace, fields=f"involvedObject.uid={pod.metadata.uid}"),
+    )
+    reading = await read_queues(client, namespace)
+    return explain_held_pod(reading, pod, count_group(pods, pod), events, clock.now())
 
 
 async def _add_hints(client: Client, query: Query, namespace: str, error: NotFound) -> None:

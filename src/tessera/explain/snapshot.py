@@ -17,6 +17,7 @@ from tessera.clock import parse_rfc3339
 from tessera.controller.slicing.slicer import Slicer, slicer_from_objects
 from tessera.explain.card_faults import CardFaultText, read_card_faults
 from tessera.kube.resources import CoreEvent, Lease, Node, Pod, ResourceQuota
+from tessera.kueue.queue_reading import QueueReading
 from tessera.limits.messages import EVENT_SHOWN
 from tessera.limits.processes import LEASE_DURATION
 from tessera.provisioning.milestones import ProvisioningRecord
@@ -49,6 +50,7 @@ class Snapshot:
         quotas: ResourceQuotas of the namespace.
         history: records of nodes that came up; they predict how long another node takes.
         forbidden: plural names of the kinds that the user may not read.
+        queues: what Kueue says of the namespace; None if nothing in question is in a queue.
     """
 
     now: float
@@ -60,6 +62,7 @@ class Snapshot:
     quotas: Sequence[ResourceQuota] = ()
     history: Sequence[ProvisioningRecord] = ()
     forbidden: frozenset[str] = frozenset()
+    queues: QueueReading | None = None
 
 
 class ClusterView:

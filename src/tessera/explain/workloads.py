@@ -18,6 +18,7 @@ from tessera.api.names import (
 )
 from tessera.explain.explanation import Explanation, ExplanationReport
 from tessera.explain.pods import explain_pod
+from tessera.explain.queue import explain_workload_in_queue
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources import Condition, Pod, ResourceQuota
@@ -69,8 +70,16 @@ def explain_workload(view: ClusterView, workload: WorkloadState) -> ExplanationR
         namespace=workload.namespace,
         name=workload.name,
         summary=_summary(workload, answers, missing, uncreated),
-        answers=(*([uncreated] if uncreated else []), *_merge(shown)),
+        answers=(*([uncreated] if uncreated else []), *_explain_queued(view, workload), *_merge(shown)),
     )
+
+
+def _explain_queued(view: ClusterView, workload: WorkloadState) -> Iterator[Explanation]:
+    """Explains a suspended workload by its Workload in Kueue, if it has one."""
+    reading = view.snapshot.queues
+    item = reading.workload_of(*workload.controller_uids) if reading is not None and workload.suspended else None
+    if reading is not None and item is not None:
+        yield explain_workload_in_queue(reading, item, view.snapshot.now)
 
 
 def _controlled_by(pod: Pod, controller_uids: frozenset[str]) -> bool:

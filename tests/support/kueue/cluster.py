@@ -5,6 +5,7 @@ from decimal import Decimal
 from typing import Any
 
 from tests.support.kueue.stand_in import condition, is_true, kind
+from tests.support.kueue.visibility import reader
 
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
@@ -14,6 +15,10 @@ from tessera.kube.resources import DEPLOYMENTS, JOBS, NAMESPACES, PODS, STATEFUL
 from tessera.kube.resources.meta import Resource, resource_for
 from tessera.kueue.names import CHARGED_RESOURCE, CHECK_NAME, POD_GROUP_COUNT, POD_GROUP_LABEL, QUEUE_LABEL, Version
 from tessera.kueue.queues import ALL_CARDS, CardPool, SideQuota, TeamQuota, make_queues
+from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
+from tessera_lab.apiserver.main.server import ApiServer
+from tessera_lab.cluster.cluster import ADMIN
 
 Json = dict[str, Any]
 #: Seconds that anything may take.
@@ -29,14 +34,28 @@ class KueueCluster:
         clock: virtual time in the lab.
         version: of Kueue's API.
         namespace: the test's own; its ClusterQueue has the same name.
+        server: the lab's API server; None for another cluster.
+
+    Attributes:
+        reader: as the client, also for the visibility API.
     """
 
-    def __init__(self, client: Client, clock: Clock, version: Version, namespace: str) -> None:
+    def __init__(
+        self, client: Client, clock: Clock, version: Version, namespace: str, server: ApiServer | None = None
+    ) -> None:
         self.client = client
+        self._server = server
         self.clock = clock
         self.version: Version = version
         self.namespace = namespace
         self.workloads = kind("workloads", "Workload", version, namespaced=True)
+        self.reader = client if server is None else self.as_user(ADMIN)
+
+    def as_user(self, user: UserInfo, *, positions: bool = True) -> Client:
+        """A client of a user of the lab; without ``positions``, the visibility API refuses this user."""
+        assert self._server is not None
+        inner = InProcessTransport(self._server, user)
+        return reader(inner, self.client, self.version, self.clock, allowed=positions)
 
     async def open_queue(
         self, gigabytes: int, *, checked: bool = False, labels: dict[str, str] | None = None, **spec: Any

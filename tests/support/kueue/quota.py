@@ -28,8 +28,8 @@ class Usage:
         """What is reserved of a resource in a flavor."""
         return self._used.get((flavor, resource), Decimal(0))
 
-    def assign(self, pod_set: str, amounts: Amounts) -> tuple[dict[str, str], str]:
-        """Returns the flavor of each resource, or the reason that there is none."""
+    def assign(self, pod_set: str, amounts: Amounts, *, old: bool) -> tuple[dict[str, str], str]:
+        """Returns the flavor of each resource, or the reason that there is none; ``old`` in the words of Kueue 0.13."""
         found: dict[str, str] = {}
         for resource in sorted(name for name, amount in amounts.items() if amount):
             group = next((each for each in self._groups if resource in each["coveredResources"]), None)
@@ -41,7 +41,7 @@ class Usage:
             covered = {name: amount for name, amount in amounts.items() if name in group["coveredResources"]}
             reasons = []
             for flavor in group["flavors"]:
-                reason = self._refusal(flavor, covered)
+                reason = self._refusal(flavor, covered, old=old)
                 if not reason:
                     found |= dict.fromkeys(covered, flavor["name"])
                     break
@@ -50,14 +50,17 @@ class Usage:
                 return {}, f"couldn't assign flavors to pod set {pod_set}: {', '.join(reasons)}"
         return found, ""
 
-    def _refusal(self, flavor: Json, amounts: Amounts) -> str:
+    def _refusal(self, flavor: Json, amounts: Amounts, *, old: bool) -> str:
         for quota in flavor["resources"]:
             resource, nominal = quota["name"], parse_quantity(str(quota["nominalQuota"]))
             wanted = amounts.get(resource, Decimal(0))
             if wanted > nominal:
+                begin = f"insufficient quota for {resource} in flavor {flavor['name']}, "
+                if old:
+                    return f"{begin}request > maximum capacity ({_text(wanted)} > {_text(nominal)})"
                 return (
-                    f"insufficient quota for {resource} in flavor {flavor['name']}, previously considered podsets "
-                    f"requests (0) + current podset request ({_text(wanted)}) > maximum capacity ({_text(nominal)})"
+                    f"{begin}previously considered podsets requests (0) + current podset request ({_text(wanted)}) > "
+                    f"maximum capacity ({_text(nominal)})"
                 )
             missing = self.used(flavor["name"], resource) + wanted - nominal
             if missing > 0:

@@ -182,6 +182,10 @@ class StandIn:
         elif reserved and not is_true(item, "Admitted"):
             if all(each["state"] == "Ready" for each in checks):
                 await self._condition(item, "Admitted", True, "Admitted", "The workload is admitted")
+                if self._ready_timeout is not None:
+                    await self._condition(
+                        item, "PodsReady", False, "WaitForStart", "Not all pods are ready or succeeded"
+                    )
                 await self._start(job, item)
         elif is_true(item, "Admitted"):
             await self._start(job, item)
@@ -293,7 +297,7 @@ class StandIn:
                     amounts = pod_set_requests(pods, self._resources)
                     usage[admission["clusterQueue"]].add(stored.get("flavors") or {}, amounts)
         waiting = [each for each in workloads if _key(each) in found and self._is_waiting(each)]
-        for item in sorted(waiting, key=_order):
+        for item in sorted(waiting, key=order):
             key = f"{item['metadata']['namespace']}/{item['spec']['queueName']}"
             if key not in local:
                 text = f"LocalQueue {item['spec']['queueName']} doesn't exist"
@@ -322,7 +326,7 @@ class StandIn:
         assignments = []
         for pods in item["spec"]["podSets"]:
             amounts = pod_set_requests(pods, self._resources)
-            flavors, text = usage.assign(pods["name"], amounts)
+            flavors, text = usage.assign(pods["name"], amounts, old=self._version == "v1beta1")
             if text:
                 return text
             usage.add(flavors, amounts)
@@ -447,7 +451,7 @@ def _is_leaving(item: Json) -> bool:
     return bool(item["metadata"].get("deletionTimestamp"))
 
 
-def _order(item: Json) -> tuple[int, str, str]:
+def order(item: Json) -> tuple[int, str, str]:
     """Higher priority first, then age; a Workload that a check sent back counts from then on."""
     evicted = condition(item, "Evicted")
     since = item["metadata"]["creationTimestamp"]
