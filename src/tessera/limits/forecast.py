@@ -38,3 +38,27 @@ START_SAMPLES = Limit(
     "times of one image from the promise to the start; the oldest goes",
     "a pull changes with each version of an image",
 )
+FORECAST_SCENARIOS = Limit(
+    40,
+    "scenarios",
+    "simulated futures from which the range of a start is taken",
+    "the ninth decile of 40 has four behind it; more cost more than they tell",
+)
+FORECAST_STEPS = Limit(
+    400_000,
+    "steps",
+    "ends and starts of pods in all simulated futures of one forecast",
+    "about a second, in pieces; what was simulated until then counts",
+)
+FORECAST_PIECE = Limit(
+    1_000,
+    "steps",
+    "steps of a simulation without a pause",
+    "about 5 ms, for which a decision may have to wait",
+)
+FORECAST_PODS = Limit(
+    1_000,
+    "pods",
+    "waiting pods, the first in their order, whose start is simulated; the others have a position alone",
+    "those behind start when these have started",
+)

@@ -1,0 +1,289 @@
+"""Simulates the ends of leases forward through placement, many times, to forecast when each waiting pod starts.
+
+One scenario draws an end for each lease, takes the ends in the order of time, and gives freed room to waiting pods as
+the controller does: the first in the order that fits on the node, by the exact packing test, beside the slots that are
+kept for earlier pods. A pod that starts draws its own end and holds its room until then.
+
+Rules:
+
+- Pods that come later are unknown, and amounts of CPU and memory are not simulated: the outcomes correct both
+  (:mod:`tessera.forecast.calibration`).
+- The same situation gives the same forecast: the random numbers have a fixed seed.
+- Work is counted in steps. When they are used up, the scenarios that were finished count. :meth:`Simulation.run` is
+  called piece by piece, so that it never holds up a decision.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from math import inf
+from typing import NamedTuple
+
+from tessera.forecast.situation import Claims, LifeEstimate, Situation
+from tessera.forecast.survival import quantile
+from tessera.limits.forecast import FORECAST_PIECE, FORECAST_SCENARIOS, FORECAST_STEPS
+from tessera.placement.card_table import CardTable, Pending
+from tessera.placement.node_fit import divide_over_cards
+
+_SEED = 20_240_917
+#: Seconds after which a start is as good as never.
+HORIZON = 30 * 86_400.0
+#: Scenarios that give a range.
+_LEAST_SCENARIOS = 8
+
+
+class StartForecast(NamedTuple):
+    """When a waiting pod starts, in seconds from now; infinite if that is not known.
+
+    Attributes:
+        p50: half of the scenarios start it before.
+        p90: nine of ten do.
+        by_deadline: True if a deadline makes the room in most scenarios.
+    """
+
+    p50: float
+    p90: float
+    by_deadline: bool = False
+
+
+class Simulation:
+    """The forecast of one situation.
+
+    Args:
+        situation: the state now.
+        scenarios: number of scenarios, if the steps allow.
+        steps: the bound of the work.
+    """
+
+    def __init__(
+        self, situation: Situation, *, scenarios: int = FORECAST_SCENARIOS, steps: int = FORECAST_STEPS
+    ) -> None:
+        self._at = situation
+        self._scenarios = scenarios
+        self._steps = steps
+        self._rng = random.Random(_SEED)
+        #: Starts of each waiting pod, one for each finished scenario.
+        self._starts: list[list[float]] = [[] for _ in situation.waiters]
+        #: Number of these that a deadline made.
+        self._by_deadline = [0] * len(situation.waiters)
+        self._rooms = RoomSearch(situation)
+        self._kinds = _kinds(situation)
+
+    def run(self) -> Iterator[None]:
+        """Simulates; yields after each piece of work."""
+        if not self._at.waiters:
+            return
+        for number in range(self._scenarios):
+            scenario = _Scenario(self._at, self._rooms, self._kinds, self._rng)
+            pieces = 0
+            for spent in scenario.run():
+                self._steps -= spent
+                pieces += spent
+                if pieces >= FORECAST_PIECE:
+                    pieces = 0
+                    yield
+                if self._steps <= 0 and number >= _LEAST_SCENARIOS:
+                    return
+            for waiter, (start, deadline) in enumerate(zip(scenario.starts, scenario.by_deadline, strict=True)):
+                self._starts[waiter].append(start)
+                self._by_deadline[waiter] += deadline
+            yield
+
+    def forecast(self, waiter: int) -> StartForecast:
+        """Returns the forecast of a waiting pod from the scenarios so far."""
+        starts = self._starts[waiter]
+        if not starts:
+            return StartForecast(inf, inf)
+        return StartForecast(quantile(starts, 0.5), quantile(starts, 0.9), 2 * self._by_deadline[waiter] > len(starts))
+
+
+class _Scenario:
+    """One scenario, from now until all pods have started, or nothing ends any more.
+
+    Attributes:
+        starts: the start of each waiting pod, in seconds from now.
+        by_deadline: True for a pod for which a deadline made room.
+    """
+
+    def __init__(self, at: Situation, rooms: "RoomSearch", kinds: "list[_Kind]", rng: random.Random) -> None:
+        self.starts = [inf] * len(at.waiters)
+        self.by_deadline = [False] * len(at.waiters)
+        self._at = at
+        self._rooms = rooms
+        self._rng = rng
+        self._occupancies = list(at.occupancies)
+        self._left = len(at.waiters)
+        #: Of each kind, the place in its row of pods of the first that waits.
+        self._heads = [0] * len(kinds)
+        self._kinds = kinds
+        #: Slots that are kept, by card: (number of the pod, bits).
+        self._reserved: dict[int, list[tuple[int, int]]] = {}
+        for waiter, each in enumerate(at.waiters):
+            for card, bits in each.reserved:
+                self._reserved.setdefault(card, []).append((waiter, bits))
+        #: Ends to come: time, a number that makes the order total, by a deadline, node, what becomes free.
+        self._ends: list[tuple[float, int, bool, int, Claims]] = []
+
+    def run(self) -> Iterator[int]:
+        """Simulates; yields the steps of each piece of work."""
+        for number, holder in enumerate(self._at.holders):
+            self._add_end(0.0, number, holder.life, holder.node, holder.claims)
+        heapify(self._ends)
+        yield len(self._at.holders)
+        number = len(self._at.holders)
+        while self._ends and self._left:
+            time, _, by_deadline, node, claims = heappop(self._ends)
+            for card, bits in claims:
+                self._occupancies[card] &= ~bits
+            steps = 1
+            for waiter, taken in self._fill(node):
+                self.starts[waiter] = time
+                self.by_deadline[waiter] = by_deadline
+                self._left -= 1
+                end = self._end(time, number, self._at.waiters[waiter].life, node, taken)
+                if end is not None:
+                    heappush(self._ends, end)
+                number += 1
+                steps += 1
+            yield steps + len(self._kinds)
+
+    def _add_end(self, now: float, number: int, life: LifeEstimate, node: int, claims: Claims) -> None:
+        end = self._end(now, number, life, node, claims)
+        if end is not None:
+            self._ends.append(end)
+
+    def _end(
+        self, now: float, number: int, life: LifeEstimate, node: int, claims: Claims
+    ) -> tuple[float, int, bool, int, Claims] | None:
+        seconds, by_deadline = life.draw(self._rng.random())
+        return (now + seconds, number, by_deadline, node, claims) if seconds < HORIZON else None
+
+    def _fill(self, node: int) -> Iterator[tuple[int, Claims]]:
+        """Places waiting pods on a node that has more room, the first in the order first."""
+        bit = 1 << node
+        heads = [
+            (kind.waiters[head], index)
+            for index, (kind, head) in enumerate(zip(self._kinds, self._heads, strict=True))
+            if kind.nodes & bit and head < len(kind.waiters)
+        ]
+        heapify(heads)
+        while heads:
+            waiter, index = heappop(heads)
+            kind = self._kinds[index]
+            taken = self._rooms.find(node, kind.profiles, self._occupancies, self._kept_before(node, waiter))
+            if taken is None:
+                continue
+            for card, bits in taken:
+                self._occupancies[card] |= bits
+                if card in self._reserved:
+                    self._reserved[card] = [each for each in self._reserved[card] if each[0] != waiter]
+            for card, _ in self._at.waiters[waiter].reserved:
+                self._reserved[card] = [each for each in self._reserved[card] if each[0] != waiter]
+            self._heads[index] += 1
+            if self._heads[index] < len(kind.waiters):
+                heappush(heads, (kind.waiters[self._heads[index]], index))
+            yield waiter, taken
+
+    def _kept_before(self, node: int, waiter: int) -> dict[int, int]:
+        """The bits of cards that are kept for pods before this one."""
+        kept: dict[int, int] = {}
+        if self._reserved:
+            for card in self._at.nodes[node]:
+                for owner, bits in self._reserved.get(card, ()):
+                    if owner < waiter:
+                        kept[card] = kept.get(card, 0) | bits
+        return kept
+
+
+class _Kind(NamedTuple):
+    """Waiting pods with the same needs, in their order."""
+
+    profiles: tuple[str, ...]
+    nodes: int
+    waiters: list[int]
+
+
+def _kinds(at: Situation) -> list[_Kind]:
+    found: dict[tuple[tuple[str, ...], int], _Kind] = {}
+    for number, each in enumerate(at.waiters):
+        found.setdefault((each.profiles, each.nodes), _Kind(each.profiles, each.nodes, [])).waiters.append(number)
+    return list(found.values())
+
+
+class RoomSearch:
+    """Finds room for slices on one node, as placement does: where the card loses least.
+
+    Args:
+        at: the situation, whose cards are asked about in other states.
+    """
+
+    def __init__(self, at: Situation) -> None:
+        self._at = at
+        #: By table, occupancy and profile, the cost and the bits that the slice takes; None without room.
+        self._slices: dict[tuple[int, int, str], tuple[float, int] | None] = {}
+        #: By states of cards and profiles, the bits by place among these cards.
+        self._sets: dict[tuple[tuple[tuple[int, int], ...], tuple[str, ...]], tuple[tuple[int, int], ...] | None] = {}
+
+    def find(self, node: int, profiles: tuple[str, ...], occupancies: list[int], kept: dict[int, int]) -> Claims | None:
+        """Returns what the slices take on a node; None without room.
+
+        Args:
+            node: number of the node.
+            profiles: the slices.
+            occupancies: of all cards.
+            kept: further bits of cards that may not be used.
+        """
+        cards = self._at.nodes[node]
+        if len(profiles) > 1:
+            return self._find_several(cards, profiles, [occupancies[each] | kept.get(each, 0) for each in cards])
+        best: tuple[float, int, int, int] | None = None
+        for card in cards:
+            occupancy = occupancies[card] | kept.get(card, 0)
+            found = self._slice(self._at.tables[card], occupancy, profiles[0])
+            if found is not None:
+                one = (found[0], -occupancy.bit_count(), card, found[1])
+                if best is None or one < best:
+                    best = one
+        return None if best is None else ((best[2], best[3]),)
+
+    def _slice(self, table: CardTable, occupancy: int, profile: str) -> tuple[float, int] | None:
+        key = (table.number, occupancy, profile)
+        if key not in self._slices:
+            name = table.name_of(profile)
+            cost = None if name is None else table.cost(occupancy, (), name)
+            taken = 0 if name is None or cost is None else _bits(table, occupancy, (name,))
+            self._slices[key] = (cost, taken) if cost is not None and taken else None
+        return self._slices[key]
+
+    def _find_several(self, cards: Sequence[int], profiles: tuple[str, ...], occupancies: list[int]) -> Claims | None:
+        tables = [self._at.tables[each] for each in cards]
+        key = (tuple((table.number, state) for table, state in zip(tables, occupancies, strict=True)), profiles)
+        if key not in self._sets:
+            self._sets[key] = _divide(tables, occupancies, profiles)
+        found = self._sets[key]
+        return None if found is None else tuple((cards[index], bits) for index, bits in found)
+
+
+def _divide(
+    tables: list[CardTable], occupancies: list[int], profiles: tuple[str, ...]
+) -> tuple[tuple[int, int], ...] | None:
+    nothing: Pending = ()
+    states = [(table, occupancy, nothing) for table, occupancy in zip(tables, occupancies, strict=True)]
+    divided = divide_over_cards(states, profiles)
+    if divided is None:
+        return None
+    found = []
+    for index in sorted(set(divided[1])):
+        table = tables[index]
+        names = (table.name_of(each) for each, at in zip(profiles, divided[1], strict=True) if at == index)
+        taken = _bits(table, occupancies[index], tuple(sorted(name for name in names if name is not None)))
+        found.append((index, taken))
+    return tuple(found)
+
+
+def _bits(table: CardTable, occupancy: int, names: Pending) -> int:
+    """The bits that these slices take where they fragment the card least; 0 without room."""
+    bits = 0
+    for placed in table.arrangement(occupancy, names) or ():
+        bits |= table.mask_of(placed)
+    return bits
