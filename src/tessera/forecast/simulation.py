@@ -126,11 +126,15 @@ class _Scenario:
 
     def run(self) -> Iterator[int]:
         """Simulates; yields the steps of each piece of work."""
-        for number, holder in enumerate(self._at.holders):
-            self._add_end(0.0, number, holder.life, holder.node, holder.claims)
+        number = 0
+        for number, holder in enumerate(self._at.holders, 1):
+            end = self._end(0.0, number, holder.life, holder.node, holder.claims)
+            if end is not None:
+                self._ends.append(end)
+            if number % FORECAST_PIECE == 0:
+                yield int(FORECAST_PIECE)
         heapify(self._ends)
-        yield len(self._at.holders)
-        number = len(self._at.holders)
+        yield number % FORECAST_PIECE
         while self._ends and self._left:
             time, _, by_deadline, node, claims = heappop(self._ends)
             for card, bits in claims:
@@ -140,17 +144,12 @@ class _Scenario:
                 self.starts[waiter] = time
                 self.by_deadline[waiter] = by_deadline
                 self._left -= 1
+                number += 1
                 end = self._end(time, number, self._at.waiters[waiter].life, node, taken)
                 if end is not None:
                     heappush(self._ends, end)
-                number += 1
                 steps += 1
             yield steps + len(self._kinds)
-
-    def _add_end(self, now: float, number: int, life: LifeEstimate, node: int, claims: Claims) -> None:
-        end = self._end(now, number, life, node, claims)
-        if end is not None:
-            self._ends.append(end)
 
     def _end(
         self, now: float, number: int, life: LifeEstimate, node: int, claims: Claims

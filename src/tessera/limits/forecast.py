@@ -62,3 +62,39 @@ FORECAST_PODS = Limit(
     "waiting pods, the first in their order, whose start is simulated; the others have a position alone",
     "those behind start when these have started",
 )
+RATE_STARTS = Limit(
+    10_000,
+    "starts",
+    "starts of the last hour that are counted for rates",
+    "almost three in each second",
+)
+FORECASTS_KEPT = Limit(
+    5_000,
+    "pods",
+    "waiting pods whose first forecast is kept until they start, to correct the next ones",
+    "a few hundred starts correct as well as all",
+)
+QUEUE_PODS = Limit(
+    5_000,
+    "pods",
+    "waiting pods on the controller's page `/queue`; the number of others is shown",
+    "nobody reads more; each has some 500 bytes",
+)
+QUEUE_BLOCKERS = Limit(
+    8,
+    "pods",
+    "pods that a row of that page names as standing before another",
+    "more are counted by nobody; the position says how many wait",
+)
+QUEUE_PAGE = Limit(
+    16 * 2**20,
+    "bytes",
+    "that page, as a command reads it",
+    "5,000 pods have 3 MiB",
+)
+QUEUE_WRITES = Limit(
+    200,
+    "writes",
+    "conditions of waiting pods that one forecast writes, those that were written longest ago first",
+    "a few writes a second; the others follow with the next forecast",
+)

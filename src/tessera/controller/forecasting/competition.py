@@ -1,0 +1,74 @@
+"""The order of waiting pods, and each one's position among those that compete for the same room."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tessera.api.names import NodeName, PodUid
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.batch_placement import rank
+from tessera.controller.slicing.slicer_state import SlicerState
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A waiting pod's place.
+
+    Attributes:
+        pod: the pod.
+        nodes: mask of the nodes that may take it and whose cards have its profiles.
+        position: from 1, among the pods that share a node with it.
+        of: the number of these.
+    """
+
+    pod: PodInfo
+    nodes: int
+    position: int
+    of: int
+
+
+def waiting_in_order(state: SlicerState) -> list[PodInfo]:
+    """Returns the pods that wait for slices, in the order in which the slicer gives them room."""
+    pods = (state.cluster.pods.get(uid) for uid in state.waiting)
+    return sorted((pod for pod in pods if pod is not None and pod.ready_to_place), key=rank)
+
+
+def places(state: SlicerState, pods: Sequence[PodInfo]) -> Mapping[PodUid, Place]:
+    """Returns the place of each of these pods, which are in order; the cost grows with the number of kinds of pods."""
+    makers: dict[tuple[str, ...], int] = {}
+    masks: dict[PodUid, int] = {}
+    for pod in pods:
+        if pod.profiles not in makers:
+            makers[pod.profiles] = _mask(state, pod.profiles)
+        masks[pod.uid] = makers[pod.profiles] & state.cluster.index.open_to(pod.constraints)
+    counts = _count(masks.values())
+    rivals = {mask: sum(count for other, count in counts.items() if _meet(mask, other)) for mask in counts}
+    before = dict.fromkeys(counts, 0)
+    found = {}
+    for pod in pods:
+        mask = masks[pod.uid]
+        found[pod.uid] = Place(pod, mask, before[mask] + 1, rivals[mask])
+        for other in before:
+            if _meet(mask, other):
+                before[other] += 1
+    return found
+
+
+def _mask(state: SlicerState, profiles: Iterable[str]) -> int:
+    wanted = frozenset(profiles)
+    mask = 0
+    for name, made in state.profiles_by_node.items():
+        if made.issuperset(wanted):
+            mask |= state.cluster.index.mask_of(NodeName(name))
+    return mask
+
+
+def _count(masks: Iterable[int]) -> dict[int, int]:
+    counts: dict[int, int] = {}
+    for mask in masks:
+        counts[mask] = counts.get(mask, 0) + 1
+    return counts
+
+
+def _meet(one: int, other: int) -> bool:
+    """True if two pods compete; pods that no node may take compete with each other alone."""
+    return bool(one & other) or one == other

@@ -1,0 +1,162 @@
+"""Makes the queue: position, reason and expected start of every waiting pod, from the slicer's state.
+
+A forecast reads the state, simulates and joins the results, piece by piece: :meth:`Forecaster.run` yields often, so
+that decisions go on in between. What a pod waits for may change meanwhile; the next forecast shows it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+from tessera.api.names import NodeName, PodUid
+from tessera.clock import parse_time_or_zero
+from tessera.controller.forecasting.competition import Place, places, waiting_in_order
+from tessera.controller.forecasting.lease_tracker import LeaseTracker
+from tessera.controller.forecasting.outcomes import Outcomes
+from tessera.controller.forecasting.situation_reader import SituationReader
+from tessera.controller.forecasting.wait_reasons import ReasonFinder, WaitReason, gate_reason
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.slicer_state import SlicerState
+from tessera.forecast.calibration import Calibration
+from tessera.forecast.history_text import History
+from tessera.forecast.lives import LifeEstimator
+from tessera.forecast.queue_page import DEADLINE, HISTORY, RATE, UNKNOWN, ExpectedStart, QueuedPod, QueuePage
+from tessera.forecast.rate import RecentStarts
+from tessera.forecast.simulation import Simulation, StartForecast
+from tessera.limits.forecast import FORECAST_PODS, QUEUE_PODS
+
+#: Reasons that no end of another pod's lease removes.
+_LASTING = frozenset({"other-gate", "no-node", "node-not-ready", "never-fits", "no-such-profile", "planning"})
+#: Places that are made without a pause.
+_ROWS_A_PIECE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What one forecast rests on."""
+
+    now: float
+    simulation: Simulation
+    #: By pod, its number in the simulation.
+    numbers: Mapping[PodUid, int]
+    reasons: ReasonFinder
+
+
+class Forecaster:
+    """Makes one queue after another.
+
+    Args:
+        history: leases that ended, starts by image, and the corrections.
+    """
+
+    def __init__(self, history: History) -> None:
+        self.recent = RecentStarts()
+        self.tracker = LeaseTracker(history.lives, history.starts, self.recent)
+        self.outcomes = Outcomes(history.calibration)
+        self.page = QueuePage()
+        self._history = history
+
+    @property
+    def calibration(self) -> Calibration:
+        """The corrections."""
+        return self._history.calibration
+
+    def run(self, state: SlicerState, now: float, held_back: Mapping[NodeName, int]) -> Iterator[None]:
+        """Makes :attr:`page`; yields after each piece of work.
+
+        Args:
+            state: the slicer's state; only read.
+            now: seconds since 1970.
+            held_back: by node, the number of its cards that are not allocated for a fault.
+        """
+        self.recent.begin(now)
+        waiting = waiting_in_order(state)
+        self._count_outcomes(state, now)
+        found = places(state, waiting)
+        simulated = [found[pod.uid] for pod in waiting[:FORECAST_PODS] if found[pod.uid].nodes]
+        estimator = LifeEstimator(self._history.lives, self.tracker.running(), now)
+        reader = SituationReader(state, self.tracker, estimator, now, simulated)
+        yield from reader.run()
+        simulation = Simulation(reader.situation)
+        yield from simulation.run()
+        numbers = {place.pod.uid: number for number, place in enumerate(simulated)}
+        known = _Known(now, simulation, numbers, ReasonFinder(state, held_back))
+        rows: list[QueuedPod] = []
+        same: dict[tuple[str, ...], int] = {}
+        for number, pod in enumerate(waiting, 1):
+            profiles = tuple(sorted(pod.profiles))
+            same[profiles] = same.get(profiles, 0) + 1
+            if len(rows) < QUEUE_PODS and pod.uid in state.waiting:
+                rows.append(self._row(found[pod.uid], known, same[profiles]))
+            if number % _ROWS_A_PIECE == 0:
+                yield
+        gated = _held_by_others(state)
+        rows += [_row(pod, gate_reason(pod)) for pod in gated[: QUEUE_PODS - len(rows)]]
+        omitted = len(waiting) + len(gated) - len(rows)
+        self.page = QueuePage(leads=True, taken=now, pods=tuple(rows), omitted=max(0, omitted))
+
+    def _count_outcomes(self, state: SlicerState, now: float) -> None:
+        started = {each.uid for each in state.allocations if not each.given_up}
+        self.outcomes.note_waiting(state.waiting.keys(), started, now)
+
+    def _row(self, place: Place, known: _Known, among_same: int) -> QueuedPod:
+        reason = known.reasons.find(place.pod, place.nodes)
+        return _row(place.pod, reason, place, self._start(place.pod, reason, known, among_same))
+
+    def _start(self, pod: PodInfo, reason: WaitReason, known: _Known, among_same: int) -> ExpectedStart:
+        profiles, now = tuple(sorted(pod.profiles)), known.now
+        starts = self.recent.count(profiles, now)
+        if reason.code in _LASTING:
+            return ExpectedStart(starts=starts)
+        number = known.numbers.get(pod.uid)
+        found = known.simulation.forecast(number) if number is not None else None
+        if found is not None and isfinite(found.p50):
+            return self._simulated_start(pod, found, now, starts)
+        rate = self.recent.wait(profiles, among_same, now)
+        if rate is None:
+            return ExpectedStart(basis=UNKNOWN, starts=starts)
+        return ExpectedStart(p50=now + rate[0], p90=now + rate[1], basis=RATE, starts=starts)
+
+    def _simulated_start(self, pod: PodInfo, found: StartForecast, now: float, starts: int) -> ExpectedStart:
+        late = isfinite(found.p90)
+        p50, p90 = found.p50, found.p90 if late else found.p50
+        if not found.by_deadline:
+            p50, p90 = self.calibration.correct(p50, p90)
+            if late:
+                self.outcomes.note_forecast(pod.uid, now, now + p50, now + p90)
+        tracked = self.tracker.pods.get(pod.uid)
+        image = tracked.image if tracked is not None else ""
+        pull = [self._history.starts.seconds(image, share) for share in (0.5, 0.9)]
+        return ExpectedStart(
+            p50=now + p50 + pull[0],
+            p90=now + p90 + pull[1] if late else None,
+            basis=DEADLINE if found.by_deadline else HISTORY,
+            starts=starts,
+        )
+
+
+def _held_by_others(state: SlicerState) -> Sequence[PodInfo]:
+    """Pods with our gate that another operator's gate holds too, the oldest first."""
+    found = (
+        pod
+        for pod in state.cluster.pods.values()
+        if pod.gated and len(pod.gates) > 1 and pod.profiles and not pod.finished and not pod.terminating
+    )
+    return sorted(found, key=lambda pod: (pod.created, pod.key))
+
+
+def _row(pod: PodInfo, reason: WaitReason, place: Place | None = None, start: ExpectedStart | None = None) -> QueuedPod:
+    return QueuedPod(
+        namespace=pod.namespace,
+        name=pod.name,
+        uid=pod.uid,
+        profiles=pod.profiles,
+        since=parse_time_or_zero(pod.created),
+        priority=pod.priority,
+        position=0 if place is None else place.position,
+        of=0 if place is None else place.of,
+        reason=reason.code,
+        detail=reason.detail,
+        blockers=reason.blockers,
+        start=start or ExpectedStart(),
+    )

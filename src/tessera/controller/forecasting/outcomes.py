@@ -1,0 +1,65 @@
+"""Compares the first forecast of each waiting pod with its start, and corrects later forecasts by it.
+
+A pod that still waits when its range is over counts as late at that moment: else the late ones would be counted last.
+"""
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from tessera.api.names import PodUid
+from tessera.forecast.calibration import Calibration
+from tessera.limits.forecast import FORECASTS_KEPT
+
+
+@dataclass(frozen=True, slots=True)
+class FirstForecast:
+    """The first forecast of a pod, as it was published; seconds since 1970."""
+
+    made: float
+    p50: float
+    p90: float
+
+
+class Outcomes:
+    """Forecasts whose outcome is not known yet.
+
+    Args:
+        calibration: takes the outcomes.
+
+    Attributes:
+        late: pods that started after the end of their first range, or still wait; never decreases.
+        counted: pods whose outcome is known; never decreases.
+    """
+
+    def __init__(self, calibration: Calibration) -> None:
+        self.late = 0
+        self.counted = 0
+        self._calibration = calibration
+        self._open: dict[PodUid, FirstForecast] = {}
+        #: Pods that were counted as late while they wait; they are not counted again.
+        self._closed: set[PodUid] = set()
+
+    def note_forecast(self, uid: PodUid, now: float, p50: float, p90: float) -> None:
+        """Keeps the forecast of a pod, if it is its first."""
+        if uid in self._open or uid in self._closed or len(self._open) >= FORECASTS_KEPT:
+            return
+        self._open[uid] = FirstForecast(now, p50, p90)
+
+    def note_waiting(self, waiting: AbstractSet[PodUid], started: AbstractSet[PodUid], now: float) -> None:
+        """Takes in who waits now and who has slices; a pod that is neither was deleted, and says nothing."""
+        self._closed &= waiting
+        for uid, first in list(self._open.items()):
+            if uid in waiting:
+                if now > first.p90:
+                    self._count(first, now)
+                    del self._open[uid]
+                    self._closed.add(uid)
+                continue
+            if uid in started:
+                self._count(first, now)
+            del self._open[uid]
+
+    def _count(self, first: FirstForecast, now: float) -> None:
+        self.counted += 1
+        self.late += now > first.p90
+        self._calibration.note_start(now - first.made, first.p50 - first.made, first.p90 - first.made)

@@ -1,0 +1,101 @@
+"""Reads the state from which a simulation starts out of the slicer's state, some nodes at a time."""
+
+from collections.abc import Iterator, Sequence
+
+from tessera.api.names import NodeName, PodUid
+from tessera.controller.forecasting.competition import Place
+from tessera.controller.forecasting.lease_tracker import LeaseTracker
+from tessera.controller.slicing.allocation import Allocation, will_never_run
+from tessera.controller.slicing.slicer_state import SlicerState
+from tessera.forecast.lives import LifeEstimator
+from tessera.forecast.situation import Holder, LifeEstimate, Situation, Waiter
+from tessera.placement.card_table import CardTable
+
+#: Seconds until the slices of a pod that has ended are free.
+RELEASE_SECONDS = 10.0
+#: Nodes that are read without a pause.
+_NODES_A_PIECE = 50
+
+
+class SituationReader:
+    """Reads one situation.
+
+    Args:
+        state: the slicer's state; only read.
+        tracker: the leases.
+        estimator: how long they last.
+        now: seconds since 1970.
+        waiting: the pods whose start is simulated, in order.
+    """
+
+    def __init__(
+        self,
+        state: SlicerState,
+        tracker: LeaseTracker,
+        estimator: LifeEstimator,
+        now: float,
+        waiting: Sequence[Place],
+    ) -> None:
+        self._state = state
+        self._tracker = tracker
+        self._estimator = estimator
+        self._now = now
+        self._waiting = waiting
+        self._nodes: list[list[int]] = []
+        self._tables: list[CardTable] = []
+        self._occupancies: list[int] = []
+        self._holders: list[Holder] = []
+
+    def run(self) -> Iterator[None]:
+        """Reads; yields after each piece of work."""
+        wanted = 0
+        for each in self._waiting:
+            wanted |= each.nodes
+        self._nodes = [[] for _ in range(wanted.bit_length())]
+        for number, name in enumerate(list(self._state.inventory.fleet.nodes), 1):
+            node = self._state.cluster.index.mask_of(NodeName(name))
+            if node & wanted and name in self._state.inventory.fleet:
+                self._read_node(NodeName(name), node.bit_length() - 1)
+            if number % _NODES_A_PIECE == 0:
+                yield
+
+    @property
+    def situation(self) -> Situation:
+        """What was read."""
+        waiters = [
+            Waiter(tuple(sorted(each.pod.profiles)), each.nodes, self._life_of_waiting(each.pod.uid))
+            for each in self._waiting
+        ]
+        return Situation(self._nodes, self._tables, self._occupancies, self._holders, waiters)
+
+    def _read_node(self, name: NodeName, number: int) -> None:
+        leases = {each.owner: each for each in self._state.allocations.on(name) if not each.freed}
+        held: dict[str, list[tuple[int, int]]] = {}
+        for card in self._state.inventory.fleet.cards(name):
+            place = len(self._tables)
+            self._nodes[number].append(place)
+            self._tables.append(card.table)
+            self._occupancies.append(card.occupancy)
+            for start, one in card.allocations.items():
+                held.setdefault(one.owner, []).append((place, card.claims[start]))
+        for owner, claims in held.items():
+            self._holders.append(Holder(number, tuple(claims), self._life(leases.get(owner))))
+
+    def _life(self, lease: Allocation | None) -> LifeEstimate:
+        """The life of an allocation; a slice without one may never end."""
+        if lease is None:
+            return LifeEstimate()
+        pod, found = self._state.cluster.pods.get(lease.uid), self._tracker.pods.get(lease.uid)
+        if lease.given_up or will_never_run(pod) or pod is None or pod.terminating:
+            return LifeEstimate(deadline=RELEASE_SECONDS)
+        if found is None:
+            return LifeEstimate()
+        age = max(0.0, self._now - found.started) if found.started else 0.0
+        left = None if found.deadline is None else max(0.0, found.deadline - age) + RELEASE_SECONDS
+        return LifeEstimate(self._estimator.curve(found.kind, age), age, left)
+
+    def _life_of_waiting(self, uid: PodUid) -> LifeEstimate:
+        found = self._tracker.pods.get(uid)
+        if found is None:
+            return LifeEstimate()
+        return LifeEstimate(self._estimator.curve(found.kind), 0.0, found.deadline)

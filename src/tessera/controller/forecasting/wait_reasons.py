@@ -1,0 +1,114 @@
+"""The reason that a pod waits, in one word for scripts, and what stands before it.
+
+The detail is written to the pod, which tenants read, so it names no other pod and no node; blockers do, and are for the
+controller's page.
+"""
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import NamedTuple
+
+from tessera.api.names import GATE, NodeName
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.messages import profiles_text
+from tessera.controller.slicing.slicer_state import SlicerState
+from tessera.forecast.queue_page import Blocker
+from tessera.limits.forecast import QUEUE_BLOCKERS
+from tessera.placement.demand import Fragmented, Full, NeverFits, NoNode, Reason, UnknownProfile
+from tessera.placement.explain import RefusalExplainer
+from tessera.text import count_noun
+
+#: Rules that say that a node is away, and beginnings of those about what other pods hold besides slices.
+_AWAY = frozenset({"node(s) were not ready", "node(s) had no agent that is ready"})
+_SHORT = ("Insufficient ", "Too many pods")
+#: Nodes with the most free slots, among which the holders in the way are sought.
+_NODES_SEARCHED = 16
+
+
+class WaitReason(NamedTuple):
+    """Why a pod waits.
+
+    Attributes:
+        code: one word.
+        detail: one sentence, without names of others.
+        blockers: what must end first; empty if that is nobody's slice.
+    """
+
+    code: str
+    detail: str
+    blockers: tuple[Blocker, ...] = ()
+
+
+def gate_reason(pod: PodInfo) -> WaitReason:
+    """The reason of a pod that gates of others hold."""
+    others = [gate for gate in pod.gates if gate != GATE]
+    owner = "Kueue" if any(gate.startswith("kueue.x-k8s.io/") for gate in others) else "another operator"
+    return WaitReason("other-gate", f"{owner} holds it by the gate {', '.join(others)[:200]}")
+
+
+class ReasonFinder:
+    """Finds the reasons of pods that wait for slices, at one time.
+
+    Args:
+        state: the slicer's state.
+        held_back: by node, the number of its cards that are not allocated for a fault.
+    """
+
+    def __init__(self, state: SlicerState, held_back: Mapping[NodeName, int]) -> None:
+        self._state = state
+        self._held_back = held_back
+        self._explainer = RefusalExplainer(state.inventory.fleet, lambda _demand, _node: None, {})
+        #: By profiles and mask of nodes, the holders in the way.
+        self._blockers: dict[tuple[tuple[str, ...], int], tuple[Blocker, ...]] = {}
+
+    def find(self, pod: PodInfo, nodes: int) -> WaitReason:
+        """Returns the reason of a pod that these nodes may take."""
+        reason = self._state.waiting.get(pod.uid)
+        if reason is None:
+            return WaitReason("planning", "the controller has not planned it yet")
+        blockers = self._holders(pod, nodes) if isinstance(reason, Full | Fragmented) else ()
+        away = self._cards_away(pod)
+        if away and not isinstance(reason, NeverFits):
+            text = f"{count_noun(away, 'card')} that might serve it held back for a fault; {_describe(pod, reason)[1]}"
+            return WaitReason("card-held-back", text, blockers)
+        return WaitReason(*_describe(pod, reason), blockers)
+
+    def _cards_away(self, pod: PodInfo) -> int:
+        """The cards that are held back on nodes that would take the pod."""
+        if not self._held_back:
+            return 0
+        index = self._state.cluster.index
+        able = index.open_to(pod.constraints)
+        return sum(count for name, count in self._held_back.items() if index.mask_of(name) & able)
+
+    def _holders(self, pod: PodInfo, nodes: int) -> tuple[Blocker, ...]:
+        """The holders of the fewest slices whose end makes room on these nodes, as the cards are now."""
+        key = (tuple(sorted(pod.profiles)), nodes)
+        if key not in self._blockers:
+            fleet = self._state.inventory.fleet
+            known = [name for name in self._state.cluster.index.names(nodes) if name in fleet]
+            emptiest = tuple(node.name for node in islice(fleet.emptiest_nodes(sorted(known)), _NODES_SEARCHED))
+            frees = self._explainer.no_room(pod.profiles, emptiest).frees if emptiest else ()
+            found = (Blocker(pod=one.owner, node=one.placement.node, profile=one.placement.profile) for one in frees)
+            self._blockers[key] = tuple(islice(found, int(QUEUE_BLOCKERS)))
+        return self._blockers[key]
+
+
+def _describe(pod: PodInfo, reason: Reason) -> tuple[str, str]:
+    """The word and the sentence."""
+    wanted = profiles_text(pod)
+    match reason:
+        case Full():
+            return "full", f"every card is full for {wanted}"
+        case Fragmented(free_slots=most, total=total):
+            slots = count_noun(total, "memory slot")
+            return "fragmented", f"{slots} free, at most {most} together, at no start that is legal for {wanted}"
+        case NoNode(counts=counts):
+            rules = [rule for rule, _ in counts]
+            if any(rule.startswith(_SHORT) for rule in rules):
+                return "node-full", reason.text
+            return ("node-not-ready" if _AWAY.intersection(rules) else "no-node"), reason.text
+        case NeverFits():
+            return "never-fits", reason.text
+        case UnknownProfile():
+            return "no-such-profile", reason.text

@@ -1,0 +1,115 @@
+"""The queue as values: each waiting pod's position, reason and expected start. The controller's page ``/queue`` has it.
+
+Times are seconds since 1970.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+#: The page, and the port of the controller that serves it.
+QUEUE_PATH = "/queue"
+CONTROLLER_PORT = 8081
+
+#: What a forecast rests on.
+DEADLINE, HISTORY, RATE, UNKNOWN = "deadline", "history", "rate", "unknown"
+
+
+class _Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    pass
+
+
+class Blocker(_Wire, frozen=True):
+    """What stands before a waiting pod: the holder of a slice, or a pod with a reservation.
+
+    Attributes:
+        pod: ``namespace/name``, or a text for a slice that no pod has.
+        node: its node.
+        profile: the slice; empty for a reservation.
+        reserved: True for a pod with a reservation.
+    """
+
+    pod: str
+    node: str = ""
+    profile: str = ""
+    reserved: bool = False
+
+
+class ExpectedStart(_Wire, frozen=True):
+    """When a pod starts.
+
+    Attributes:
+        p50: half of such pods start before; None if nothing is known.
+        p90: nine of ten do; None if that is too far away to say.
+        basis: deadline, history, rate or unknown.
+        starts: pods with the same slices that started in the last hour.
+    """
+
+    p50: float | None = None
+    p90: float | None = None
+    basis: str = UNKNOWN
+    starts: int = 0
+
+
+class QueuedPod(_Wire, frozen=True):
+    """A waiting pod.
+
+    Attributes:
+        namespace: its namespace.
+        name: its name.
+        uid: its UID.
+        profiles: the slices that it needs.
+        since: when it was created.
+        priority: a higher one goes first.
+        position: its place among the pods that compete for the same room, from 1; 0 while another gate holds it.
+        of: the number of these pods.
+        reason: one word for scripts: ``full``, ``fragmented``, ``reserved``, ``other-gate``, ...
+        detail: the reason in words, without names of other pods.
+        blockers: what must end or start first.
+        start: when it starts.
+    """
+
+    namespace: str
+    name: str
+    uid: str = ""
+    profiles: tuple[str, ...] = ()
+    since: float = 0.0
+    priority: int = 0
+    position: int = 0
+    of: int = 0
+    reason: str = ""
+    detail: str = ""
+    blockers: tuple[Blocker, ...] = ()
+    start: ExpectedStart = ExpectedStart()
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``."""
+        return f"{self.namespace}/{self.name}"
+
+
+class QueuePage(_Wire, frozen=True):
+    """All waiting pods.
+
+    Attributes:
+        leads: False on a replica that does not lead: it knows nothing.
+        taken: when it was made.
+        pods: in the order in which they get room; those that another gate holds last.
+        omitted: number of further pods.
+    """
+
+    leads: bool = False
+    taken: float = 0.0
+    pods: tuple[QueuedPod, ...] = ()
+    omitted: int = 0
+
+
+def encode_page(page: QueuePage) -> bytes:
+    """The page as JSON."""
+    return msgspec.json.encode(page)
+
+
+def in_namespace(page: QueuePage, namespaces: Iterable[str]) -> QueuePage:
+    """The page with the pods of these namespaces; positions stay those of the cluster."""
+    wanted = frozenset(namespaces)
+    return msgspec.structs.replace(page, pods=tuple(each for each in page.pods if each.namespace in wanted), omitted=0)

@@ -1,0 +1,58 @@
+"""Forecasts from the rate of starts, where too little is known of the leases.
+
+If pods with the same slices start independently of each other at a rate, the time until the k-th start has a Gamma
+distribution; its quantiles are those of Wilson and Hilferty (1931), good to some per cent.
+"""
+
+from collections import deque
+
+from tessera.limits.forecast import RATE_STARTS
+
+#: Seconds over which starts are counted.
+WINDOW = 3600.0
+#: Starts in the window that make a rate.
+LEAST_STARTS = 3
+#: Quantiles 0.5 and 0.9 of the normal distribution.
+_NORMAL = (0.0, 1.2816)
+
+
+class RecentStarts:
+    """The starts of the last hour, by profiles."""
+
+    def __init__(self) -> None:
+        #: Time and profiles, the oldest first.
+        self._starts: deque[tuple[float, tuple[str, ...]]] = deque(maxlen=RATE_STARTS)
+        self._began: float | None = None
+
+    def begin(self, now: float) -> None:
+        """Notes when counting began."""
+        if self._began is None:
+            self._began = now
+
+    def add(self, profiles: tuple[str, ...], now: float) -> None:
+        """Counts a start."""
+        self._starts.append((now, profiles))
+
+    def count(self, profiles: tuple[str, ...], now: float) -> int:
+        """Returns the starts of pods with these slices in the last hour."""
+        while self._starts and self._starts[0][0] < now - WINDOW:
+            self._starts.popleft()
+        return sum(1 for _, each in self._starts if each == profiles)
+
+    def wait(self, profiles: tuple[str, ...], place: int, now: float) -> tuple[float, float] | None:
+        """Returns the seconds within which half, and nine of ten, of the pods in this place start.
+
+        Args:
+            profiles: the pod's slices, sorted.
+            place: its place among the pods with the same slices, from 1.
+            now: seconds since 1970.
+
+        Returns:
+            None with too few starts.
+        """
+        count = self.count(profiles, now)
+        if count < LEAST_STARTS:
+            return None
+        seen = WINDOW if self._began is None else min(WINDOW, max(60.0, now - self._began))
+        p50, p90 = (place * (1 - 1 / (9 * place) + z / (3 * place**0.5)) ** 3 * seen / count for z in _NORMAL)
+        return p50, p90

@@ -1,0 +1,164 @@
+"""Each waiting pod's position, reason and expected start, from the controller's own state."""
+
+from typing import Any
+
+import pytest
+from tests.support.forecast_cluster import BEGIN, ForecastCluster
+
+from tessera.api.names import GATE, NodeName, PodUid
+from tessera.controller.objects.pod_info import PodInfo
+
+WHOLE, HALF = "7g.40gb", "3g.20gb"
+
+
+@pytest.fixture
+def cluster() -> ForecastCluster:
+    found = ForecastCluster()
+    found.node("n1")
+    return found
+
+
+def _waits(cluster: ForecastCluster, name: str, *profiles: str, **facts: Any) -> PodInfo:
+    cluster.now += 1
+    return cluster.submit(name, *profiles, **facts)
+
+
+def test_a_pod_starts_when_the_deadline_of_the_one_in_its_way_is_over(cluster: ForecastCluster) -> None:
+    cluster.submit("holder", WHOLE, deadline=600)
+    row = cluster.row(_waits(cluster, "next", WHOLE))
+    assert (row.start.basis, row.start.p50, row.start.p90) == ("deadline", BEGIN + 610, BEGIN + 610)
+    assert (row.position, row.of, row.reason) == (1, 1, "full")
+    assert [(each.pod, each.node, each.profile) for each in row.blockers] == [("default/holder", "n1", WHOLE)]
+
+
+def test_a_pod_starts_when_those_like_the_one_in_its_way_have_ended(cluster: ForecastCluster) -> None:
+    cluster.live(*[300.0] * 20)
+    began = cluster.now
+    cluster.submit("holder", WHOLE)
+    row = cluster.row(_waits(cluster, "next", WHOLE))
+    assert row.start.basis == "history"
+    assert row.start.p50 == pytest.approx(began + 300, abs=5)
+
+
+def test_nothing_is_known_while_too_few_have_ended(cluster: ForecastCluster) -> None:
+    cluster.submit("holder", WHOLE)
+    row = cluster.row(_waits(cluster, "next", WHOLE))
+    assert (row.start.basis, row.start.p50, row.start.p90, row.start.starts) == ("unknown", None, None, 1)
+
+
+def test_the_rate_of_the_last_hour_serves_where_no_history_does(cluster: ForecastCluster) -> None:
+    cluster.forecast()  # counting begins
+    first = cluster.submit("first", WHOLE)
+    waiting = [_waits(cluster, f"p{number}", WHOLE) for number in range(7)]
+    for pod in [first, *waiting[:4]]:
+        cluster.now += 600
+        cluster.end(pod)
+    row = cluster.row(waiting[-1])
+    assert (row.start.basis, row.start.starts) == ("rate", 6)
+    assert row.start.p50 is not None
+    assert row.start.p90 is not None
+    assert 600 < row.start.p50 - cluster.now < row.start.p90 - cluster.now < 6 * 3600
+
+
+def test_positions_count_those_that_compete_for_the_same_room(cluster: ForecastCluster) -> None:
+    cluster.node("n2", labels={"nvidia.com/mig.config": "dynamic", "kubernetes.io/hostname": "n2", "zone": "b"})
+    cluster.submit("a", WHOLE)
+    cluster.submit("b", WHOLE)
+    first = _waits(cluster, "first", HALF)
+    urgent = _waits(cluster, "urgent", WHOLE, priority=10)
+    last = _waits(cluster, "last", WHOLE)
+    rows = {each.name: each for each in cluster.forecast().pods}
+    assert [each.name for each in cluster.forecaster.page.pods] == ["urgent", "first", "last"]
+    assert [(rows[each.name].position, rows[each.name].of) for each in (urgent, first, last)] == [
+        (1, 3),
+        (2, 3),
+        (3, 3),
+    ]
+
+
+def test_a_pod_of_another_operator_has_no_position(cluster: ForecastCluster) -> None:
+    pod = cluster.pod("queued", HALF, gates=("kueue.x-k8s.io/admission", GATE))
+    cluster.settle()
+    row = cluster.row(pod)
+    assert (row.position, row.reason, row.start.basis) == (0, "other-gate", "unknown")
+    assert "Kueue holds it by the gate kueue.x-k8s.io/admission" in row.detail
+
+
+def test_scattered_free_slots_are_told_from_a_full_card(cluster: ForecastCluster) -> None:
+    pods = [cluster.submit(f"s{number}", "1g.5gb") for number in range(7)]
+    for pod in pods:
+        if cluster.where(pod)[0][2] % 2 == 0:
+            cluster.end(pod)
+    row = cluster.row(_waits(cluster, "half", HALF))
+    assert row.reason == "fragmented"
+    assert "memory slots free, at most" in row.detail
+
+
+def test_a_node_that_is_not_ready_is_the_reason() -> None:
+    cluster = ForecastCluster()
+    cluster.node("n1", ready=False)
+    row = cluster.row(_waits(cluster, "p", HALF))
+    assert (row.reason, row.start.basis) == ("node-not-ready", "unknown")
+
+
+def test_cpu_that_others_hold_is_the_reason() -> None:
+    cluster = ForecastCluster()
+    cluster.node("n1")
+    row = cluster.row(_waits(cluster, "p", HALF, amounts={"cpu": 100_000_000, "pods": 1}))
+    assert row.reason == "node-full"
+
+
+def test_slices_that_no_node_could_hold_never_start(cluster: ForecastCluster) -> None:
+    row = cluster.row(_waits(cluster, "p", WHOLE, WHOLE))
+    assert (row.reason, row.start.basis) == ("never-fits", "unknown")
+
+
+def test_a_card_that_is_held_back_is_the_reason(cluster: ForecastCluster) -> None:
+    cluster.submit("holder", WHOLE)
+    pod = _waits(cluster, "p", WHOLE)
+    (row,) = cluster.forecast({NodeName("n1"): 1}).pods
+    assert (row.uid, row.reason) == (pod.uid, "card-held-back")
+
+
+def test_details_name_no_other_pod_and_no_node(cluster: ForecastCluster) -> None:
+    cluster.submit("secret-holder", WHOLE)
+    for profiles in ([WHOLE], [HALF], [WHOLE, WHOLE]):
+        _waits(cluster, f"p-{len(cluster.pods)}", *profiles)
+    for row in cluster.forecast().pods:
+        assert "secret" not in row.detail
+        assert "n1" not in row.detail
+
+
+def test_pods_that_start_late_make_later_forecasts_later(cluster: ForecastCluster) -> None:
+    cluster.live(*[300.0] * 30)
+    before = cluster.forecaster.calibration.late
+    holder = cluster.submit("holder", WHOLE)
+    pod = _waits(cluster, "next", WHOLE)
+    cluster.forecast()
+    cluster.now += 3000
+    cluster.forecast()
+    assert cluster.forecaster.calibration.late > before
+    assert cluster.forecaster.outcomes.late == 1
+    cluster.end(holder)
+    cluster.forecast()
+    assert cluster.forecaster.outcomes.counted == 1
+    assert not any(each.uid == pod.uid for each in cluster.forecaster.page.pods)
+
+
+def test_a_deleted_pod_says_nothing_of_forecasts(cluster: ForecastCluster) -> None:
+    cluster.live(*[300.0] * 30)
+    cluster.submit("holder", WHOLE)
+    pod = _waits(cluster, "next", WHOLE)
+    cluster.forecast()
+    cluster.end(pod)
+    cluster.now += 10_000
+    cluster.forecast()
+    assert cluster.forecaster.outcomes.counted == 0
+
+
+def test_an_ended_pod_counts_once_and_a_pod_seen_finished_counts_nothing(cluster: ForecastCluster) -> None:
+    cluster.live(300.0)
+    changes = cluster.history.lives.changes
+    assert changes == 1
+    cluster.forecaster.tracker.drop(PodUid("uid-unknown"), cluster.now)
+    assert cluster.history.lives.changes == changes
