@@ -19,6 +19,7 @@ from tessera.driver.images.resolver import CONFIG_MAP as IMAGES_CONFIG_MAP
 from tessera.driver.manifests.configs import CLUSTER_PROXY
 from tessera.driver.policies.policy_watcher import CONFIG_MAP as POLICIES_CONFIG_MAP
 from tessera.driver.rollout.failure_history import FAILURES_CONFIG_MAP
+from tessera.forecast.history_text import HISTORY_NAME
 from tessera.provisioning.recording import RECORDS_NAME
 from tessera.usage.record_text import RECORD_NAME
 from tessera.webhook.base.options import REVIEW_PATH, TEMPLATE_PATH, WebhookOptions
@@ -198,6 +199,7 @@ def test_rights_name_the_objects_that_the_processes_use(installation: Installati
         ("leases", controller_.lease_name),
         ("configmaps", RECORDS_NAME),
         ("configmaps", RECORD_NAME),
+        ("configmaps", HISTORY_NAME),
         ("configmaps", FAILURES_CONFIG_MAP),
         ("configmaps", NEXT_KERNELS),
         ("configmaps", IMAGES_CONFIG_MAP),

@@ -17,6 +17,8 @@ GATE = "instaslice.redhat.com/accelerator"
 QUEUE_LABEL = "tessera.dev/queue"
 #: Condition of a pod whose promised slices were taken back; the controller writes it.
 SLICE_CONDITION = "tessera.dev/SliceAvailable"
+#: Condition of a pod that waits for slices: its position, and when it starts; the controller writes it.
+SLICE_PROMISED_CONDITION = "tessera.dev/SlicePromised"
 #: Extended resource that counts a pod's slices in Gi of GPU memory, for ResourceQuota and Kueue.
 QUOTA_RESOURCE = "instaslice.redhat.com/accelerator-memory-quota"
 #: Namespace of the Instaslice objects; fixed by the format that users read.

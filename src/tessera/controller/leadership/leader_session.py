@@ -19,6 +19,7 @@ from tessera.controller.base.options import ControllerOptions
 from tessera.controller.defaults.default_settings import DefaultSettings
 from tessera.controller.execution.slice_executor import SliceExecutor
 from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
+from tessera.controller.forecasting.queue_task import QueueTask
 from tessera.controller.health.fault_breaker import FaultBreaker
 from tessera.controller.leadership.hand_overs import HandOvers
 from tessera.controller.leadership.informers import ConstraintInformers, SliceInformers
@@ -95,6 +96,9 @@ class LeaderSession:
         runtime: access to the cluster; ``may_act`` is True while this replica leads.
         metrics: the process's metrics.
         resolver: looks driver images up; made once per process, so that its results outlive a term of leadership.
+
+    Attributes:
+        queue: positions and expected starts of waiting pods.
     """
 
     def __init__(
@@ -167,9 +171,19 @@ class LeaderSession:
             runtime, nodes=self._nodes, pods=self._pods, events=self._events, options=options.usage
         )
 
+        self.queue = QueueTask(
+            runtime,
+            self._slicer,
+            pods=self._pods,
+            nodes=self._nodes,
+            events=self._events,
+            namespace=options.namespace,
+        )
+
     async def run(self, on_started: Callable[[Slicer], None]) -> None:
         """Decides and writes until cancelled; calls ``on_started`` once everything is listed."""
         SliceInformers(self._slicer, self._wake.set).follow(self._pods, self._nodes, self._objects)
+        self.queue.follow()
         informers = (self._pods, self._nodes, self._objects)
         async with AsyncExitStack() as stack:
             stack.callback(self._executor.stop)
@@ -189,6 +203,8 @@ class LeaderSession:
             await self._constraints.wait_synced()
             group.create_task(self._breaker.run(), name="health breaker")
             group.create_task(self._checks.run(), name="admission checks of Kueue")
+            group.create_task(self.queue.run(), name="queue")
+            group.create_task(self.queue.write(), name="history of leases")
             on_started(self._slicer)
             self._wake.set()
             while True:

@@ -18,6 +18,7 @@ from tessera.driver.registry.client import RegistryClient
 from tessera.driver.registry.credentials import PullSecrets, read_authorities
 from tessera.driver.registry.wire import RegistryHttp, Trust
 from tessera.driver.resolution import Resolver
+from tessera.forecast.queue_page import QUEUE_PATH, QueuePage, encode_page
 from tessera.kube.client.client import Client
 from tessera.kube.leader_election import LeaderElector
 from tessera.kube.runtime import KubeRuntime
@@ -73,12 +74,18 @@ class Controller:
         self._resolver = resolver
         self._rng = rng
         self._unready_reason = "the election has not begun"
+        #: The present term of leadership; None while another replica leads.
+        self._session: LeaderSession | None = None
         self.metrics.watch(self._count_promised)
         self.metrics.registry.register(FleetCollector(lambda: self.slicer, clock))
 
     def _count_promised(self) -> int:
         """The slices that are promised; 0 while another replica leads."""
         return len(self.slicer.state.allocations) if self.slicer else 0
+
+    def _queue_page(self) -> bytes:
+        """The page ``/queue``; empty while another replica leads."""
+        return encode_page(self._session.queue.page if self._session else QueuePage())
 
     def metrics_text(self) -> bytes:
         """See :meth:`~tessera.status_pages.ProcessStatus.metrics_text`."""
@@ -95,7 +102,11 @@ class Controller:
             if options.http_port is not None:
                 group.create_task(
                     serve_status(
-                        self, options.http_port, address=options.http_address, on_listening=options.on_listening
+                        self,
+                        options.http_port,
+                        address=options.http_address,
+                        on_listening=options.on_listening,
+                        documents={QUEUE_PATH: self._queue_page},
                     )
                 )
             group.create_task(serve_records(self._recorders, options.record_socket))
@@ -130,9 +141,10 @@ class Controller:
             runtime = KubeRuntime(
                 client=self._client, clock=self._clock, rng=self._rng, may_act=may_act, recorders=self._recorders
             )
-            session = LeaderSession(self._options, runtime, metrics=self.metrics, resolver=self._resolver)
-            await session.run(self._set_slicer)
+            self._session = LeaderSession(self._options, runtime, metrics=self.metrics, resolver=self._resolver)
+            await self._session.run(self._set_slicer)
         finally:
+            self._session = None
             self.slicer = None
             self.metrics.set_leading(leads=False)
 

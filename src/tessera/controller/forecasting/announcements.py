@@ -1,0 +1,115 @@
+"""Decides which waiting pods are told their position and expected start. No I/O and no clock.
+
+Rules:
+
+- A pod that waits is told by its condition ``tessera.dev/SlicePromised``: False with position, start and reason; True
+  once it has its slices. A pod that waits for less than ``TELL_AFTER`` seconds gets none, so a burst costs nothing.
+- One write a minute and pod at most, and none while nothing changed: the reason, the basis, the position, or the start
+  by a quarter of the time that is left.
+- An Event comes with the first write, and when reason or basis changed.
+- ``QUEUE_WRITES`` a round at most: those whose last write is oldest.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tessera.api.names import PodUid
+from tessera.forecast.queue_page import QueuedPod
+from tessera.forecast.queue_text import queued_text
+from tessera.limits.forecast import QUEUE_WRITES
+
+#: Seconds that a pod waits before it is told, and between two writes to a pod.
+TELL_AFTER, PAUSE = 15.0, 60.0
+#: Part of the remaining time by which a start must move, and the least seconds.
+_MOVED, _LEAST_MOVE = 0.25, 60.0
+#: The reason of the condition once a pod has its slices.
+PROMISED = "Promised"
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """A condition to write.
+
+    Attributes:
+        uid: the pod.
+        namespace: its namespace.
+        name: its name.
+        waits: False once the pod has its slices.
+        reason: the condition's reason.
+        text: its message.
+        event: an Event with the same text is due.
+    """
+
+    uid: PodUid
+    namespace: str
+    name: str
+    waits: bool
+    reason: str
+    text: str
+    event: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    at: float
+    row: QueuedPod
+
+
+class Announcer:
+    """Chooses the writes of each round."""
+
+    def __init__(self) -> None:
+        #: What each waiting pod was told last. Pods that wait no more are removed in the next round.
+        self._told: dict[PodUid, _Told] = {}
+
+    def choose(self, rows: Iterable[QueuedPod], now: float) -> Sequence[Announcement]:
+        """Returns the writes that are due for pods that wait, those that were told longest ago first."""
+        waiting: dict[PodUid, QueuedPod] = {PodUid(each.uid): each for each in rows}
+        for uid in self._told.keys() - waiting.keys():
+            del self._told[uid]
+        due = [row for row in waiting.values() if self._is_due(row, now)]
+        due.sort(key=lambda row: self._told[PodUid(row.uid)].at if PodUid(row.uid) in self._told else 0.0)
+        return [self._announce(row, now) for row in due[:QUEUE_WRITES]]
+
+    def forget(self, uid: PodUid) -> None:
+        """Notes that a write failed: the pod is told again in a later round."""
+        self._told.pop(uid, None)
+
+    def _announce(self, row: QueuedPod, now: float) -> Announcement:
+        uid = PodUid(row.uid)
+        before = self._told.get(uid)
+        self._told[uid] = _Told(now, row)
+        event = before is None or _kind(before.row) != _kind(row)
+        return Announcement(
+            uid, row.namespace, row.name, waits=True, reason=_camel(row.reason), text=queued_text(row), event=event
+        )
+
+    def _is_due(self, row: QueuedPod, now: float) -> bool:
+        if now - row.since < TELL_AFTER:
+            return False
+        before = self._told.get(PodUid(row.uid))
+        if before is None:
+            return True
+        return now - before.at >= PAUSE and _has_changed(before.row, row, now)
+
+
+def _has_changed(before: QueuedPod, after: QueuedPod, now: float) -> bool:
+    if (_kind(before), before.position) != (_kind(after), after.position):
+        return True
+    pairs = ((before.start.p50, after.start.p50), (before.start.p90, after.start.p90))
+    return any(_has_moved(one, other, now) for one, other in pairs)
+
+
+def _has_moved(one: float | None, other: float | None, now: float) -> bool:
+    if one is None or other is None:
+        return one is not other
+    return abs(one - other) > max(_LEAST_MOVE, _MOVED * max(0.0, other - now))
+
+
+def _kind(row: QueuedPod) -> tuple[str, str]:
+    return (row.reason, row.start.basis)
+
+
+def _camel(code: str) -> str:
+    """``CardHeldBack``, the form of a condition's reason."""
+    return "".join(part.capitalize() for part in code.split("-")) or "Waiting"

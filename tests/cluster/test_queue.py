@@ -1,0 +1,59 @@
+"""A waiting pod is told its position and when it starts, and starts then."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tessera.api.names import SLICE_PROMISED_CONDITION
+from tessera.clock import parse_rfc3339
+from tessera.forecast.history_text import HISTORY_KEY, HISTORY_NAME, decode_history
+from tessera.kube.resources import CONFIGMAPS
+
+WHOLE = {"nvidia.com/mig-7g.40gb": 1}
+
+
+def _condition(lab: Any, name: str) -> Any:
+    pod = lab.pod(name)
+    conditions = () if pod is None else pod.status.conditions
+    return next((each for each in conditions if each.type == SLICE_PROMISED_CONDITION), None)
+
+
+def test_a_pod_starts_when_it_was_told(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.create("holder", WHOLE, command="sleep 600", activeDeadlineSeconds=600)
+        await lab.running("holder")
+        await lab.create("next", WHOLE)
+        await lab.until(lambda: _condition(lab, "next") is not None, "it is told")
+        told = _condition(lab, "next")
+        assert (told.status, told.reason) == ("False", "Full")
+        assert "by the deadlines of the pods before it" in told.message
+        expected = parse_rfc3339(told.message.partition("tarts about ")[2][:16].replace(" ", "T") + ":00Z")
+
+        versions = set()
+        for _ in range(20):
+            await lab.clock.sleep(20)
+            versions.add(lab.pod("next").metadata.resource_version)
+        assert len(versions) <= 2, "no write while nothing changes"
+
+        await lab.running("next")
+        assert abs(lab.clock.now() - expected) < 60
+        await lab.until(lambda: _condition(lab, "next").status == "True", "it is told that its wait is over")
+        assert len(lab.events_of("next", "SliceForecast")) == 1
+
+    in_lab(scenario, nodes="1xA100-40GB")
+
+
+def test_what_ran_before_is_kept_and_tells_when_a_pod_starts(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        for number in range(12):
+            await lab.create(f"past-{number}", WHOLE, command="sleep 100")
+            await lab.until(lambda name=f"past-{number}": lab.phase(name) == "Succeeded", "it ends")
+        await lab.create("holder", WHOLE)
+        await lab.running("holder")
+        await lab.create("next", WHOLE)
+        await lab.clock.sleep(400)
+        kept = await lab.client.get(CONFIGMAPS, HISTORY_NAME, "tessera-system")
+        assert sum(len(each.lives) for each in decode_history(kept.data[HISTORY_KEY]).lives.classes.values()) == 4 * 12
+
+        assert "from how long such pods ran before" in _condition(lab, "next").message
+
+    in_lab(scenario, nodes="1xA100-40GB")
