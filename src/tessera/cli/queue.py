@@ -1,0 +1,219 @@
+"""``tessera queue``: the pods that wait for slices, in order, with the reason and the expected start."""
+
+import asyncio
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tessera.cli.base.connection import CommandError, cluster_options, connect, own_namespace, report_errors
+from tessera.cli.base.console import say, say_json, write_frame
+from tessera.cli.base.table import fitting_columns, table_lines
+from tessera.text import age, count_noun
+
+if TYPE_CHECKING:
+    from tessera.forecast.queue_page import ExpectedStart, QueuedPod
+    from tessera.kube.client.client import Client
+    from tessera.observe.queue_reading import QueueReading
+
+_HEADER = ("NAMESPACE", "POD", "SLICES", "WAITS", "POSITION", "STARTS IN", "BASIS", "REASON", "BEFORE IT")
+_TOLD_HEADER = ("NAMESPACE", "POD", "SLICES", "WAITS", "REASON", "WHAT IT WAS TOLD")
+#: Columns that a narrow terminal does not show, the first one first.
+_DROPPED = ("BASIS", "SLICES", "BEFORE IT", "WAITS")
+#: Seconds between two readings; the controller forecasts every 15 s.
+_INTERVAL = 5.0
+
+
+@click.command()
+@click.argument("pod", required=False, metavar="[POD]")
+@click.option("-n", "--namespace", metavar="NAME", help="Whose pods.  [default: the context's, or default]")
+@click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Show pods of all namespaces.")
+@click.option("--watch", "watches", is_flag=True, help="Draw again every few seconds, until Ctrl-C.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Output format.")
+@cluster_options
+@report_errors
+def command(
+    *,
+    pod: str | None,
+    namespace: str | None,
+    everywhere: bool,
+    watches: bool,
+    output: str,
+    kubeconfig: Path | None,
+    context: str | None,
+) -> None:
+    """Show the pods that wait for slices: position, reason, and when each is expected to start.
+
+    The position counts the pods that compete for the same room, in all namespaces. STARTS IN is a range: half of such
+    pods start before its first time, nine of ten before its last. BASIS says what it rests on: the deadlines of the
+    pods before it, the history of how long such pods ran, or the rate of starts in the last hour. Without any of these
+    the start is unknown.
+
+    BEFORE IT names the pods whose end makes room. The page of the controller has all this; it needs the ClusterRole
+    tessera-usage-reader in tessera-system. With fewer rights the command shows what the pods of the namespace were
+    told by their condition tessera.dev/SlicePromised.
+
+    \b
+    Examples:
+      tessera queue
+      tessera queue my-pod -n team
+      tessera queue -A --watch
+      tessera queue -A -o json | jq '.pods[] | select(.start.basis == "unknown").name'
+    """
+    if everywhere and namespace:
+        raise click.UsageError("-A shows all namespaces, -n one of them; leave one out")
+    if watches and (output == "json" or not sys.stdout.isatty()):
+        raise click.UsageError("--watch draws on a terminal; leave it out for files and programs")
+    wanted = None if everywhere else own_namespace(namespace, kubeconfig, context)
+    if watches:
+        asyncio.run(_watch(wanted, pod, kubeconfig, context))
+        return
+    found = asyncio.run(_read_once(wanted, pod, kubeconfig, context))
+    if output == "json":
+        say_json({"told": found.told, **_plain(found)})
+    else:
+        say(*queue_lines(found, wanted, width=_width()))
+    if found.note:
+        say(f"note: {found.note}", err=True)
+
+
+def _plain(found: "QueueReading") -> dict[str, object]:
+    page = found.page
+    return {"taken": page.taken, "pods": page.pods, "omitted": page.omitted}
+
+
+def _width() -> int:
+    return shutil.get_terminal_size((0, 24)).columns if sys.stdout.isatty() else 0
+
+
+async def _watch(wanted: str | None, pod: str | None, kubeconfig: Path | None, context: str | None) -> None:
+    async with connect("tessera-queue", kubeconfig, context) as client:
+        write_frame([], begin=True)
+        try:
+            while True:
+                width, height = shutil.get_terminal_size((80, 24))
+                lines = list(queue_lines(await read(client, wanted, pod), wanted, width=width))
+                more = len(lines) - height
+                write_frame(lines if more <= 0 else [*lines[: height - 1], f"... {more + 1} more lines"])
+                await asyncio.sleep(_INTERVAL)
+        finally:
+            write_frame([], end=True)
+
+
+async def _read_once(
+    wanted: str | None, pod: str | None, kubeconfig: Path | None, context: str | None
+) -> "QueueReading":
+    async with connect("tessera-queue", kubeconfig, context) as client:
+        return await read(client, wanted, pod)
+
+
+async def read(client: "Client", namespace: str | None, pod: str | None = None) -> "QueueReading":
+    """Reads the queue as far as the user may.
+
+    Args:
+        client: the user's client.
+        namespace: whose pods; None for all.
+        pod: the only pod to show; None for all.
+
+    Raises:
+        CommandError: the user may read neither the controller's page nor the pods.
+    """
+    import msgspec
+
+    from tessera.clock import SystemClock
+    from tessera.forecast.queue_page import in_namespace
+    from tessera.kube.client.errors import Forbidden
+    from tessera.observe.queue_reading import QueueReading, read_queue, read_told
+
+    try:
+        page = await read_queue(client)
+    except Forbidden as error:
+        page = await _missing_right(client, error)
+    if isinstance(page, str):
+        try:
+            found = await read_told(client, namespace, SystemClock().now(), page)
+        except Forbidden as error:
+            where = "all namespaces: name one with -n" if namespace is None else f"namespace {namespace}"
+            raise CommandError(" ".join(str(error).split()), f"You may not list the pods of {where}", page) from error
+    else:
+        found = QueueReading(page=page if namespace is None else in_namespace(page, [namespace]))
+    if pod is None:
+        return found
+    rows = tuple(row for row in found.page.pods if row.name == pod)
+    return msgspec.structs.replace(found, page=msgspec.structs.replace(found.page, pods=rows, omitted=0))
+
+
+async def _missing_right(client: "Client", _refused: Exception) -> str:
+    from tessera.cli.base.tenant_view import READ_PAGES, describe_role
+
+    role = await describe_role(client, READ_PAGES)
+    return f"this is what the pods were told; to see who stands before them, you need {role}"
+
+
+def queue_lines(found: "QueueReading", namespace: str | None, *, width: int = 0) -> Iterator[str]:
+    """The table, or a sentence if nothing waits.
+
+    Args:
+        found: the queue.
+        namespace: whose pods are shown; None for all.
+        width: columns of the terminal; 0 for no limit.
+    """
+    page = found.page
+    if not page.pods:
+        yield f"No pod{'' if namespace is None else f' of namespace {namespace}'} waits for slices."
+        return
+    header: Sequence[str] = _TOLD_HEADER if found.told else _HEADER
+    rows = [_told_cells(row, page.taken) if found.told else _cells(row, page.taken) for row in page.pods]
+    first = 0 if namespace is None else 1
+    header, rows = header[first:], [row[first:] for row in rows]
+    columns = fitting_columns(header, rows, dropped=[each for each in _DROPPED if each in header], width=width)
+    yield from table_lines(
+        [header[each] for each in columns], [[row[each] for each in columns] for row in rows], width=width
+    )
+    if page.omitted:
+        yield f"{count_noun(page.omitted, 'further pod')} not listed"
+
+
+def _cells(row: "QueuedPod", now: float) -> Sequence[str]:
+    return (
+        row.namespace,
+        row.name,
+        _slices(row),
+        age(now - row.since),
+        f"{row.position}/{row.of}" if row.position else "-",
+        starts_in(row.start, now),
+        row.start.basis if row.start.p50 is not None else f"unknown, {row.start.starts} in the last hour",
+        row.reason,
+        _before(row),
+    )
+
+
+def _told_cells(row: "QueuedPod", now: float) -> Sequence[str]:
+    return (row.namespace, row.name, _slices(row), age(now - row.since), row.reason or "-", row.detail or "-")
+
+
+def _slices(row: "QueuedPod") -> str:
+    counts = {profile: row.profiles.count(profile) for profile in row.profiles}
+    return "+".join(profile if count == 1 else f"{count}x{profile}" for profile, count in counts.items())
+
+
+def starts_in(start: "ExpectedStart", now: float) -> str:
+    """``4m-9m``; ``?`` if nothing is known."""
+    if start.p50 is None:
+        return "?"
+    first = age(start.p50 - now)
+    if start.p90 is None:
+        return f">{first}"
+    last = age(start.p90 - now)
+    return first if first == last else f"{first}-{last}"
+
+
+def _before(row: "QueuedPod") -> str:
+    if not row.blockers:
+        return "-"
+    one, more = row.blockers[0], len({each.pod for each in row.blockers}) - 1
+    first = f"{one.pod} (reserved)" if one.reserved else f"{one.pod} on {one.node}" if one.node else one.pod
+    return f"{first} and {more} more" if more else first

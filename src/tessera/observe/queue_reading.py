@@ -1,0 +1,126 @@
+"""Reads the queue: the controller's page through the API server, or what the user's own pods were told.
+
+The API server's proxy asks for the right ``get pods/proxy`` in Tessera's namespace. A user without it reads the
+conditions of the pods that he may list: position, start and reason stand there in words.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
+from tessera.api.names import SLICE_PROMISED_CONDITION
+from tessera.clock import parse_time_or_zero
+from tessera.controller.objects.pod_info import read_pod
+from tessera.forecast.queue_page import CONTROLLER_PORT, QUEUE_PATH, QueuedPod, QueuePage
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError, Forbidden
+from tessera.kube.resources import PODS, Pod
+from tessera.limits.forecast import QUEUE_PAGE
+
+#: Label of the controller's pods, as deploy/ has it.
+_LABEL = "app.kubernetes.io/name=tessera-controller"
+
+
+class QueueReading(msgspec.Struct, frozen=True, kw_only=True):
+    """The queue as one user sees it.
+
+    Attributes:
+        page: the waiting pods.
+        told: True if the rows are what pods were told, which may be some minutes old.
+        note: why the controller's page was not read; empty if it was.
+    """
+
+    page: QueuePage
+    told: bool = False
+    note: str = ""
+
+
+async def read_queue(client: Client) -> QueuePage | str:
+    """Reads the page of the controller that leads.
+
+    Returns:
+        The page, or the reason that no controller answers.
+
+    Raises:
+        Forbidden: the user may not list Tessera's pods, or not use their proxy.
+    """
+    pods = (await client.list(PODS, SYSTEM_NAMESPACE, label_selector=_LABEL)).items
+    if not pods:
+        return f"no controller runs in {SYSTEM_NAMESPACE}"
+    why = ""
+    for pod in sorted(pods, key=lambda each: each.metadata.name):
+        found = await _read_page(client, pod)
+        if isinstance(found, QueuePage) and found.leads:
+            return found
+        why = why or (found if isinstance(found, str) else "")
+    return why or "no controller leads at this moment"
+
+
+async def _read_page(client: Client, pod: Pod) -> QueuePage | str:
+    name = pod.metadata.name
+    path = PODS.path(pod.metadata.namespace, f"{name}:{CONTROLLER_PORT}", f"proxy{QUEUE_PATH}")
+    try:
+        answer = await client.request("GET", path)
+    except Forbidden:
+        raise
+    except (ApiError, OSError) as error:
+        return f"the controller {name} does not answer: {' '.join(str(error).split())}"
+    if len(answer.body) > QUEUE_PAGE:
+        return f"the page of the controller {name} is too large; read are {QUEUE_PAGE}"
+    try:
+        return msgspec.json.decode(answer.body, type=QueuePage)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        return f"the page of the controller {name} cannot be read: {error}"
+
+
+async def read_told(client: Client, namespace: str | None, now: float, note: str) -> QueueReading:
+    """Reads what waiting pods were told.
+
+    Args:
+        client: the user's client.
+        namespace: whose pods; None for all.
+        now: seconds since 1970.
+        note: why the controller's page is not read.
+
+    Raises:
+        Forbidden: the user may not list these pods.
+    """
+    pods = (await client.list(PODS, namespace)).items
+    return QueueReading(page=QueuePage(taken=now, pods=told_rows(pods)), told=True, note=note)
+
+
+def told_rows(pods: Sequence[Pod]) -> tuple[QueuedPod, ...]:
+    """The waiting pods with slices among these, the oldest first."""
+    rows = []
+    for pod in pods:
+        facts = read_pod(pod)
+        if not facts.gated or not facts.profiles or facts.finished:
+            continue
+        told = told_condition(pod)
+        rows.append(
+            QueuedPod(
+                namespace=facts.namespace,
+                name=facts.name,
+                uid=facts.uid,
+                profiles=facts.profiles,
+                since=parse_time_or_zero(facts.created),
+                priority=facts.priority,
+                reason=_kebab(told[0]) if told else "",
+                detail=told[1] if told else "",
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: (row.since, row.key)))
+
+
+def told_condition(pod: Pod) -> tuple[str, str] | None:
+    """Reason and message of a pod's condition about its wait; None if it has none, or waits no more."""
+    for each in pod.status.conditions:
+        if (each.type, each.status) == (SLICE_PROMISED_CONDITION, "False"):
+            return each.reason, each.message
+    return None
+
+
+def _kebab(reason: str) -> str:
+    """``card-held-back`` for ``CardHeldBack``."""
+    return "".join(f"-{each.lower()}" if each.isupper() else each for each in reason).lstrip("-")
