@@ -140,12 +140,12 @@ class _Scenario:
             for card, bits in claims:
                 self._occupancies[card] &= ~bits
             steps = 1
-            for waiter, taken in self._fill(node):
+            for waiter, where, taken in self._fill_all(node):
                 self.starts[waiter] = time
                 self.by_deadline[waiter] = by_deadline
                 self._left -= 1
                 number += 1
-                end = self._end(time, number, self._at.waiters[waiter].life, node, taken)
+                end = self._end(time, number, self._at.waiters[waiter].life, where, taken)
                 if end is not None:
                     heappush(self._ends, end)
                 steps += 1
@@ -156,6 +156,16 @@ class _Scenario:
     ) -> tuple[float, int, bool, int, Claims] | None:
         seconds, by_deadline = life.draw(self._rng.random())
         return (now + seconds, number, by_deadline, node, claims) if seconds < HORIZON else None
+
+    def _fill_all(self, node: int) -> Iterator[tuple[int, int, Claims]]:
+        """Places waiting pods on a node, and where slots are kept no more: a pod may start elsewhere."""
+        nodes = [node]
+        while nodes:
+            where = nodes.pop()
+            for waiter, taken in self._fill(where):
+                yield waiter, where, taken
+                kept = {self._rooms.node_of[card] for card, _ in self._at.waiters[waiter].reserved}
+                nodes.extend(sorted(kept - {where}))
 
     def _fill(self, node: int) -> Iterator[tuple[int, Claims]]:
         """Places waiting pods on a node that has more room, the first in the order first."""
@@ -174,8 +184,6 @@ class _Scenario:
                 continue
             for card, bits in taken:
                 self._occupancies[card] |= bits
-                if card in self._reserved:
-                    self._reserved[card] = [each for each in self._reserved[card] if each[0] != waiter]
             for card, _ in self._at.waiters[waiter].reserved:
                 self._reserved[card] = [each for each in self._reserved[card] if each[0] != waiter]
             self._heads[index] += 1
@@ -214,10 +222,14 @@ class RoomSearch:
 
     Args:
         at: the situation, whose cards are asked about in other states.
+
+    Attributes:
+        node_of: the node of each card.
     """
 
     def __init__(self, at: Situation) -> None:
         self._at = at
+        self.node_of = {card: node for node, cards in enumerate(at.nodes) for card in cards}
         #: By table, occupancy and profile, the cost and the bits that the slice takes; None without room.
         self._slices: dict[tuple[int, int, str], tuple[float, int] | None] = {}
         #: By states of cards and profiles, the bits by place among these cards.

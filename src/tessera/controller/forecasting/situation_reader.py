@@ -8,7 +8,7 @@ from tessera.controller.forecasting.lease_tracker import LeaseTracker
 from tessera.controller.slicing.allocation import Allocation, will_never_run
 from tessera.controller.slicing.slicer_state import SlicerState
 from tessera.forecast.lives import LifeEstimator
-from tessera.forecast.situation import Holder, LifeEstimate, Situation, Waiter
+from tessera.forecast.situation import Claims, Holder, LifeEstimate, Situation, Waiter
 from tessera.placement.card_table import CardTable
 
 #: Seconds until the slices of a pod that has ended are free.
@@ -42,6 +42,8 @@ class SituationReader:
         self._now = now
         self._waiting = waiting
         self._nodes: list[list[int]] = []
+        #: Numbers of cards by node and UUID.
+        self._places: dict[tuple[str, str], int] = {}
         self._tables: list[CardTable] = []
         self._occupancies: list[int] = []
         self._holders: list[Holder] = []
@@ -63,7 +65,12 @@ class SituationReader:
     def situation(self) -> Situation:
         """What was read."""
         waiters = [
-            Waiter(tuple(sorted(each.pod.profiles)), each.nodes, self._life_of_waiting(each.pod.uid))
+            Waiter(
+                tuple(sorted(each.pod.profiles)),
+                each.nodes,
+                self._life_of_waiting(each.pod.uid),
+                self._reserved(each.pod.uid),
+            )
             for each in self._waiting
         ]
         return Situation(self._nodes, self._tables, self._occupancies, self._holders, waiters)
@@ -72,7 +79,7 @@ class SituationReader:
         leases = {each.owner: each for each in self._state.allocations.on(name) if not each.freed}
         held: dict[str, list[tuple[int, int]]] = {}
         for card in self._state.inventory.fleet.cards(name):
-            place = len(self._tables)
+            place = self._places[name, card.gpu] = len(self._tables)
             self._nodes[number].append(place)
             self._tables.append(card.table)
             self._occupancies.append(card.occupancy)
@@ -93,6 +100,14 @@ class SituationReader:
         age = max(0.0, self._now - found.started) if found.started else 0.0
         left = None if found.deadline is None else max(0.0, found.deadline - age) + RELEASE_SECONDS
         return LifeEstimate(self._estimator.curve(found.kind, age), age, left)
+
+    def _reserved(self, uid: PodUid) -> Claims:
+        """The slots that are reserved for a pod."""
+        found = self._state.reservations.get(uid)
+        holds = () if found is None else found.holds
+        return tuple(
+            (self._places[each.node, each.gpu], each.bits) for each in holds if (each.node, each.gpu) in self._places
+        )
 
     def _life_of_waiting(self, uid: PodUid) -> LifeEstimate:
         found = self._tracker.pods.get(uid)

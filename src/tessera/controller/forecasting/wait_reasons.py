@@ -14,7 +14,7 @@ from tessera.controller.slicing.messages import profiles_text
 from tessera.controller.slicing.slicer_state import SlicerState
 from tessera.forecast.queue_page import Blocker
 from tessera.limits.forecast import QUEUE_BLOCKERS
-from tessera.placement.demand import Fragmented, Full, NeverFits, NoNode, Reason, UnknownProfile
+from tessera.placement.demand import Fragmented, Full, NeverFits, NoNode, Reason, Reserved, UnknownProfile
 from tessera.placement.explain import RefusalExplainer
 from tessera.text import count_noun
 
@@ -66,9 +66,9 @@ class ReasonFinder:
         reason = self._state.waiting.get(pod.uid)
         if reason is None:
             return WaitReason("planning", "the controller has not planned it yet")
-        blockers = self._holders(pod, nodes) if isinstance(reason, Full | Fragmented) else ()
+        blockers = self._blockers_of(pod, nodes, reason)
         away = self._cards_away(pod)
-        if away and not isinstance(reason, NeverFits):
+        if away and not isinstance(reason, NeverFits | Reserved):
             text = f"{count_noun(away, 'card')} that might serve it held back for a fault; {_describe(pod, reason)[1]}"
             return WaitReason("card-held-back", text, blockers)
         return WaitReason(*_describe(pod, reason), blockers)
@@ -80,6 +80,14 @@ class ReasonFinder:
         index = self._state.cluster.index
         able = index.open_to(pod.constraints)
         return sum(count for name, count in self._held_back.items() if index.mask_of(name) & able)
+
+    def _blockers_of(self, pod: PodInfo, nodes: int, reason: Reason) -> tuple[Blocker, ...]:
+        if isinstance(reason, Reserved):
+            found = self._state.reservations.values()
+            where = {each.key: each.node for each in found}
+            keys = reason.keys[:QUEUE_BLOCKERS]
+            return tuple(Blocker(pod=key, node=where.get(key, ""), reserved=True) for key in keys)
+        return self._holders(pod, nodes) if isinstance(reason, Full | Fragmented) else ()
 
     def _holders(self, pod: PodInfo, nodes: int) -> tuple[Blocker, ...]:
         """The holders of the fewest slices whose end makes room on these nodes, as the cards are now."""
@@ -108,6 +116,9 @@ def _describe(pod: PodInfo, reason: Reason) -> tuple[str, str]:
             if any(rule.startswith(_SHORT) for rule in rules):
                 return "node-full", reason.text
             return ("node-not-ready" if _AWAY.intersection(rules) else "no-node"), reason.text
+        case Reserved(keys=keys):
+            before = count_noun(len(keys), "pod")
+            return "reserved", f"the free memory slots that would do for {wanted} are reserved for {before} before it"
         case NeverFits():
             return "never-fits", reason.text
         case UnknownProfile():
