@@ -7,6 +7,7 @@ from tessera.doctor.facts import read_facts
 from tessera.doctor.findings import Finding, Verdict
 from tessera.doctor.installation_checks import check_installation
 from tessera.doctor.platform_checks import check_platform
+from tessera.doctor.queue_checks import check_queues
 from tessera.kube.client.client import Client
 
 
@@ -22,7 +23,7 @@ async def examine(client: Client, clock: Clock, trial_namespace: str = "default"
         ConnectionError: the API server does not answer at all.
     """
     facts = await read_facts(client, clock, trial_namespace)
-    return [*check_platform(facts), *check_installation(facts)]
+    return [*check_platform(facts), *check_installation(facts), *check_queues(facts)]
 
 
 def worst(findings: Sequence[Finding]) -> Verdict:

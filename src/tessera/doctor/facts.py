@@ -12,9 +12,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from tessera.api.documents import load_document
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE, QUOTA_RESOURCE
+from tessera.api.problems import FileRefused
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden, NotFound
@@ -30,6 +32,8 @@ from tessera.kube.resources import (
     Node,
 )
 from tessera.kube.resources.meta import Resource
+from tessera.kueue.names import CONFIG_KEY, CONFIG_MAP, CONFIG_NAMESPACE
+from tessera.kueue.objects import ADMISSION_CHECKS, CLUSTER_QUEUES, served_resource, served_version
 
 T = TypeVar("T")
 Object = Mapping[str, Any]
@@ -99,6 +103,20 @@ class Refusal(msgspec.Struct, frozen=True):
     missing: bool = False
 
 
+class KueueFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Kueue's settings and objects.
+
+    Attributes:
+        configuration: its Configuration, decoded.
+        cluster_queues: its ClusterQueues.
+        admission_checks: its AdmissionChecks.
+    """
+
+    configuration: Any | Refusal
+    cluster_queues: Sequence[Object]
+    admission_checks: Sequence[Object] = ()
+
+
 class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A cluster at one moment.
 
@@ -117,6 +135,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
         settings: for each ConfigMap that an agent follows, as ``NAMESPACE/NAME``, True if it exists.
         trial: the answer to the trial pod in a dry run: the webhook's refusal, another one, or the pod.
         rights: for each command, the rights that the asker lacks.
+        kueue: Kueue; missing if it is not installed.
         skew: seconds by which the API server's clock is ahead of the asker's.
         now: the API server's time, in seconds since 1970.
     """
@@ -135,6 +154,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     settings: Mapping[str, bool] | Refusal
     trial: Object | Refusal
     rights: Mapping[str, Sequence[str]] | Refusal
+    kueue: KueueFacts | Refusal = Refusal("Kueue is not installed", missing=True)
     skew: float | Refusal
     now: float
 
@@ -164,6 +184,7 @@ async def read_facts(client: Client, clock: Clock, trial_namespace: str) -> Clus
         bindings = group.create_task(try_to_read(_names(client, POLICY_BINDINGS)))
         trial = group.create_task(try_to_read(_trial(client, trial_namespace)))
         rights = group.create_task(try_to_read(_rights(client)))
+        kueue = group.create_task(try_to_read(_kueue(client)))
     settings = await try_to_read(_settings(client, pods.result()))
     return ClusterFacts(
         version=version,
@@ -182,6 +203,7 @@ async def read_facts(client: Client, clock: Clock, trial_namespace: str) -> Clus
         settings=settings,
         trial=trial.result(),
         rights=rights.result(),
+        kueue=kueue.result(),
     )
 
 
@@ -255,6 +277,27 @@ async def _settings(client: Client, pods: Sequence[Object] | Refusal) -> Mapping
         else:
             found[f"{namespace}/{name}"] = True
     return found
+
+
+async def _kueue(client: Client) -> KueueFacts:
+    version = await served_version(client)
+    queues = await _list(client, served_resource(CLUSTER_QUEUES, version).as_dicts())
+    checks = await _list(client, served_resource(ADMISSION_CHECKS, version).as_dicts())
+    configuration = await try_to_read(_kueue_configuration(client))
+    return KueueFacts(configuration=configuration, cluster_queues=queues, admission_checks=checks)
+
+
+async def _kueue_configuration(client: Client) -> Any:
+    """Kueue's Configuration, as Kueue's own manifests store it.
+
+    Raises:
+        ConnectionError: the text is no YAML.
+    """
+    found = await client.get(CONFIGMAPS, CONFIG_MAP, CONFIG_NAMESPACE)
+    try:
+        return load_document(found.data.get(CONFIG_KEY, ""))
+    except FileRefused as refused:
+        raise ConnectionError(f"{CONFIG_KEY} is not YAML: {refused}") from refused
 
 
 async def _gates(client: Client) -> Mapping[str, bool]:

@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from tessera.kube.client.client import Client
-from tessera.kube.resources import Condition, ObjectMeta, PodTemplateSpec, Resource, Wire
+from tessera.kube.resources import Condition, ObjectMeta, PartialObject, PodTemplateSpec, Resource, Wire
 from tessera.kueue.names import GROUP
 
 T = TypeVar("T")
@@ -150,6 +150,7 @@ class _Group(Wire, frozen=True, kw_only=True):
 WORKLOADS = Resource(GROUP, "v1beta1", "workloads", "Workload", True, Workload)
 ADMISSION_CHECKS = Resource(GROUP, "v1beta1", "admissionchecks", "AdmissionCheck", False, AdmissionCheck)
 RESOURCE_FLAVORS = Resource(GROUP, "v1beta1", "resourceflavors", "ResourceFlavor", False, ResourceFlavor)
+CLUSTER_QUEUES = Resource(GROUP, "v1beta1", "clusterqueues", "ClusterQueue", False, PartialObject)
 LOCAL_QUEUES = Resource(GROUP, "v1beta1", "localqueues", "LocalQueue", True, LocalQueue)
 
 
