@@ -10,6 +10,7 @@ from tests.deploy.conftest import Installation, Obj
 from tessera import __version__
 from tessera.agent.base.options import AgentOptions
 from tessera.api.names import INSTASLICE_NAMESPACE, MPS_HOST_LABEL
+from tessera.api.nodes.node_groups import NODE_GROUPS_MAP
 from tessera.cli import agent, controller, mps_host, webhook
 from tessera.cli.install.manifests import PULL_SECRETS_ROLE
 from tessera.cli.main import COMMANDS
@@ -202,6 +203,7 @@ def test_rights_name_the_objects_that_the_processes_use(installation: Installati
         ("configmaps", HISTORY_NAME),
         ("configmaps", FAILURES_CONFIG_MAP),
         ("configmaps", NEXT_KERNELS),
+        ("configmaps", NODE_GROUPS_MAP),
         ("configmaps", IMAGES_CONFIG_MAP),
         ("configmaps", POLICIES_CONFIG_MAP),
         ("configmaps", agent_.sharing_config.name),

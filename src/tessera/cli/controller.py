@@ -78,6 +78,21 @@ from tessera.cli.base.process import address_option, log_option, record_option, 
     callback=check_key,
     help="Label of pods by which tessera usage --by label adds up.",
 )
+@click.option(
+    "--scale-up",
+    type=click.Choice(("off", "placeholder")),
+    default="placeholder",
+    show_default=True,
+    help="How to ask an autoscaler for new nodes of the groups in the ConfigMap tessera-node-groups, for pods that wait"
+    " for slices; without the ConfigMap nothing is asked for.",
+)
+@click.option(
+    "--placeholder-image",
+    metavar="IMAGE",
+    default="registry.k8s.io/pause:3.10",
+    show_default=True,
+    help="Image that placeholder pods name; they never run, so it is never pulled.",
+)
 @click.option("--http-port", type=click.IntRange(0, 65535), help="Serve /metrics, /healthz and /readyz here.")
 @record_option
 @address_option
@@ -97,7 +112,13 @@ def command(kubeconfig: Path | None, context: str | None, log_level: str, **opti
 
 def options_from(values: Mapping[str, Any]) -> Any:
     """The controller's options for values of the command line."""
-    from tessera.controller.base.options import BreakerLimits, ControllerOptions, RegistryOptions
+    from tessera.controller.base.options import (
+        BreakerLimits,
+        ControllerOptions,
+        RegistryOptions,
+        ScaleUpMethod,
+        ScaleUpOptions,
+    )
     from tessera.driver.run import DriverOptions
     from tessera.provisioning.options import ProvisioningOptions
     from tessera.usage.recorder import UsageOptions
@@ -114,6 +135,7 @@ def options_from(values: Mapping[str, Any]) -> Any:
         drivers=DriverOptions(identity=identity, image=given.pop("image") or "", builds=pop_build_settings(given)),
         breaker=BreakerLimits(share=given.pop("health_breaker_share"), cards=given.pop("health_breaker_cards")),
         usage=UsageOptions(namespace=given["namespace"], user=given.pop("usage_user"), label=given.pop("usage_label")),
+        scale_up=ScaleUpOptions(method=ScaleUpMethod(given.pop("scale_up")), image=given.pop("placeholder_image")),
         registries=RegistryOptions(ca=site.registry_ca, plain_http=site.plain_http),
         provisioning=ProvisioningOptions(
             namespace=given["namespace"],

@@ -6,12 +6,13 @@ meets kube-scheduler alone: :mod:`tessera.explain.fixed_resources`.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 
 import msgspec
 
 from tessera.api.names import GATE, GPU_RESOURCES, MIG_RESOURCE_PREFIX, PodUid, suggest_resource
+from tessera.api.nodes.node_groups import NEW_NODE_REASON
 from tessera.api.pods.requirements import CHOSEN_REASON
 from tessera.controller.objects.pod_info import PodInfo, read_pod
 from tessera.controller.slicing.allocation import Allocation
@@ -55,7 +56,7 @@ def explain_pod(view: ClusterView, pod: Pod) -> Explanation:
             else _explain_by_events(view, pod, facts)
         )
         found = _with_queue(view, found, pod)
-    return _with_pod(found, pod)
+    return _with_pod(found, pod, _new_node(view, facts))
 
 
 def _with_queue(view: ClusterView, found: Explanation, pod: Pod) -> Explanation:
@@ -66,16 +67,24 @@ def _with_queue(view: ClusterView, found: Explanation, pod: Pod) -> Explanation:
     return msgspec.structs.replace(found, facts=(*found.facts, *more))
 
 
-def _with_pod(found: Explanation, pod: Pod) -> Explanation:
-    """Adds the pod's name and, if the webhook chose the pod's request, the reason for that choice."""
+def _with_pod(found: Explanation, pod: Pod, more: Sequence[str]) -> Explanation:
+    """Adds the pod's name, further facts and, if the webhook chose the pod's request, the reason for that choice."""
     chosen = pod.metadata.annotations.get(CHOSEN_REASON)
     return Explanation(
         case=found.case,
         verdict=found.verdict,
-        facts=(*found.facts, *([f"Tessera chose its request: {chosen}"] if chosen else [])),
+        facts=(*found.facts, *more, *([f"Tessera chose its request: {chosen}"] if chosen else [])),
         help=found.help,
         pods=(pod.metadata.name,),
     )
+
+
+def _new_node(view: ClusterView, facts: PodInfo) -> Sequence[str]:
+    """The last time that the controller asked an autoscaler for a node, for a pod that still waits."""
+    if not facts.ready_to_place:
+        return ()
+    asked = [event for event in view.events_of(facts.uid) if event.reason == NEW_NODE_REASON]
+    return tuple(f"a new node was asked for: {view.describe_event(event)}" for event in asked[-1:])
 
 
 # Obstacles that are not Tessera's

@@ -86,3 +86,27 @@ WARM_NODES = Limit(
     "warm nodes that `advise` considers",
     "more is a cluster of its own; each number up to the answer is tried",
 )
+NODE_GROUPS = Limit(
+    50,
+    "groups",
+    "groups of new nodes in the ConfigMap tessera-node-groups",
+    "clusters have a few kinds of GPU nodes; each waiting pod is compared with each group",
+)
+GROUP_NODES = Limit(
+    100,
+    "nodes",
+    "new nodes of a group that Tessera asks an autoscaler for at a time",
+    "an autoscaler's own limits are lower; each is an object in Tessera's namespace",
+)
+SCALE_UP_PODS = Limit(
+    1_000,
+    "pods",
+    "waiting pods for which Tessera asks for new nodes at a time, the first in order",
+    "as many as one step plans; the others follow when these have their nodes",
+)
+PASSED_HOSTS = Limit(
+    500,
+    "nodes",
+    "present nodes that a placeholder of a group names, so that it is not bound to them",
+    "the scheduler compares each with every node; beyond it the placeholder asks for whole cards instead",
+)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 
 from tessera.driver.run import DriverOptions
@@ -45,6 +46,26 @@ class BreakerLimits:
         return max(self.cards, int(self.share * sum(found)), max(found, default=0))
 
 
+class ScaleUpMethod(Enum):
+    """How new nodes are asked for."""
+
+    OFF = "off"
+    PLACEHOLDER = "placeholder"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleUpOptions:
+    """Options of the search for new nodes.
+
+    Attributes:
+        method: how new nodes are asked for; without groups in the file nothing is asked for.
+        image: image that placeholders name; it is never pulled.
+    """
+
+    method: ScaleUpMethod = ScaleUpMethod.PLACEHOLDER
+    image: str = "registry.k8s.io/pause:3.10"
+
+
 @dataclass(frozen=True, kw_only=True)
 class ControllerOptions:
     """Options of :func:`tessera.controller.main.run.run`.
@@ -67,6 +88,7 @@ class ControllerOptions:
         breaker: the most cards that one rule of health takes away.
         usage: the count of GPU-hours.
         reserve_after: seconds that a pod waits for room before slots are reserved for it; None reserves none.
+        scale_up: how autoscalers are asked for new nodes.
     """
 
     identity: str
@@ -85,3 +107,4 @@ class ControllerOptions:
     breaker: BreakerLimits = BreakerLimits()
     usage: UsageOptions = field(default_factory=UsageOptions)
     reserve_after: float | None = RESERVE_AFTER
+    scale_up: ScaleUpOptions = ScaleUpOptions()

@@ -23,6 +23,7 @@ from tessera.controller.forecasting.queue_task import QueueTask
 from tessera.controller.health.fault_breaker import FaultBreaker
 from tessera.controller.leadership.hand_overs import HandOvers
 from tessera.controller.leadership.informers import ConstraintInformers, SliceInformers
+from tessera.controller.scale_up.scale_up import ScaleUp
 from tessera.controller.slicing.events import RefusalTimedOut, TimePassed
 from tessera.controller.slicing.slicer import Slicer
 from tessera.driver.resolution import Resolver
@@ -179,6 +180,16 @@ class LeaderSession:
             events=self._events,
             namespace=options.namespace,
         )
+        self._scale_up = ScaleUp(
+            runtime,
+            self._slicer,
+            nodes=self._nodes,
+            pods=self._pods,
+            events=self._events,
+            namespace=options.namespace,
+            options=options.scale_up,
+            startup=options.provisioning.deadline,
+        )
 
     async def run(self, on_started: Callable[[Slicer], None]) -> None:
         """Decides and writes until cancelled; calls ``on_started`` once everything is listed."""
@@ -205,6 +216,7 @@ class LeaderSession:
             group.create_task(self._checks.run(), name="admission checks of Kueue")
             group.create_task(self.queue.run(), name="queue")
             group.create_task(self.queue.write(), name="history of leases")
+            group.create_task(self._scale_up.run(), name="new nodes")
             on_started(self._slicer)
             self._wake.set()
             while True:

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping
 
+from tessera.api.names import HOSTNAME_LABEL
 from tessera.clock import parse_rfc3339
 from tessera.kube.client.client import Client
 from tessera.kube.event_recorder import EventRecorder, make_reference
@@ -153,7 +154,20 @@ def _pending_view(pod: Pod) -> PendingView:
         created=parse_rfc3339(pod.metadata.creation_timestamp or ""),
         cards=_requested_cards(pod),
         priority=pod.spec.priority or 0,
+        own_node=_needs_own_node(pod),
     )
+
+
+def _needs_own_node(pod: Pod) -> bool:
+    """True for a pod that excludes nodes by their hostnames, and repels its own kind from its host."""
+    affinity = pod.spec.affinity
+    if affinity is None or affinity.node_affinity is None or affinity.pod_anti_affinity is None:
+        return False
+    required = affinity.node_affinity.required
+    terms = required.node_selector_terms if required is not None else ()
+    tests = [test for term in terms for test in term.match_expressions]
+    excludes = any((test.key, test.operator) == (HOSTNAME_LABEL, "NotIn") for test in tests)
+    return excludes and any(term.topology_key == HOSTNAME_LABEL for term in affinity.pod_anti_affinity.required)
 
 
 def _requested_cards(pod: Pod) -> int:

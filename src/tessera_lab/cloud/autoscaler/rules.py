@@ -6,8 +6,8 @@ After its code (kubernetes/autoscaler, clusterstate and static_autoscaler, July 
    its registration. Without the label such a node is Ready and empty.
 2. Machines that have not registered and nodes that have not started are upcoming, as long as their group has a scale-up
    request and is not backed off. Scale-down leaves upcoming nodes alone.
-3. Pending pods that fit neither on Ready nodes nor on upcoming ones cause a scale-up. Pods that ask for cards are
-   gathered until the oldest is 30 s old.
+3. Pending pods that fit neither on Ready nodes nor on upcoming ones cause a scale-up. Pods that ask for cards, or for a
+   node of their own, are gathered until the oldest is 30 s old.
 4. Each group has one scale-up request. Its deadline is ``max_node_provision`` after the last increase and covers all:
    machine, join, driver, device plugin. When it passes, the request is dropped, and the group is left alone for a time
    that doubles from 5 to 30 minutes with each further failure; a request that ends well ends that too.
@@ -80,11 +80,20 @@ class GroupNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PendingView(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that no node has room for: time of creation, cards, priority."""
+    """A pod that no node has room for.
+
+    Attributes:
+        created: time of its creation.
+        cards: cards that it asks for.
+        priority: its priority.
+        own_node: it excludes the present nodes by their hostnames, and repels pods of its kind, so that it needs a new
+            node of its own.
+    """
 
     created: float
     cards: int
     priority: int = 0
+    own_node: bool = False
 
 
 class GroupView(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,7 +167,9 @@ def scan(snapshot: AutoscalerSnapshot, memory: AutoscalerMemory, timers: Autosca
 
 def awaits_time(snapshot: AutoscalerSnapshot, memory: AutoscalerMemory, timers: AutoscalerTimers) -> bool:
     """True if an action becomes due by time alone: for a young pod, machines that start, or an idle node."""
-    young = any(pod.cards and snapshot.now - pod.created < timers.gpu_buffer for pod in snapshot.pending)
+    young = any(
+        (pod.cards or pod.own_node) and snapshot.now - pod.created < timers.gpu_buffer for pod in snapshot.pending
+    )
     spare = {view.group.name for view in snapshot.groups if view.target > view.group.minimum}
     idle = {*memory.unneeded, *memory.unready}
     return young or bool(memory.requests) or any(node.name in idle and node.group in spare for node in snapshot.nodes)
@@ -239,13 +250,16 @@ def _next_backoff(before: tuple[float, float] | None, now: float, timers: Autosc
 
 
 def _scale_up(snapshot: AutoscalerSnapshot, memory: AutoscalerMemory, timers: AutoscalerTimers) -> list[ScalingAction]:
-    pods = [pod for pod in snapshot.pending if pod.priority >= timers.cutoff and pod.cards]
+    pods = [pod for pod in snapshot.pending if pod.priority >= timers.cutoff and (pod.cards or pod.own_node)]
     if not pods or snapshot.now - min(pod.created for pod in pods) < timers.gpu_buffer:
         return []
-    rooms = [node.free for node in snapshot.nodes if node.ready and node.free]
+    upcoming: list[int] = []
     for view in snapshot.groups:
-        rooms += [view.group.gpus] * count_upcoming(view, snapshot, memory, timers)
-    unplaced = [pod for pod in pods if not _take_room(pod.cards, rooms)]
+        upcoming += [view.group.gpus] * count_upcoming(view, snapshot, memory, timers)
+    alone = [pod for pod in pods if pod.own_node]
+    unplaced = alone[len(upcoming) :]
+    rooms = [node.free for node in snapshot.nodes if node.ready and node.free] + upcoming[len(alone) :]
+    unplaced += [pod for pod in pods if not pod.own_node and not _take_room(pod.cards, rooms)]
     return _increase_group(unplaced, snapshot, memory, timers) if unplaced else []
 
 
@@ -266,7 +280,9 @@ def _increase_group(
             continue
         rooms: list[int] = []
         for pod in unplaced:
-            if pod.cards <= view.group.gpus and not _take_room(pod.cards, rooms):
+            if pod.own_node:
+                rooms.append(0)
+            elif pod.cards <= view.group.gpus and not _take_room(pod.cards, rooms):
                 rooms.append(view.group.gpus - pod.cards)
         count = min(len(rooms), view.group.maximum - view.target)
         if count > 0:

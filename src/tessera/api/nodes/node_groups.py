@@ -1,0 +1,122 @@
+"""Node groups whose nodes do not exist yet: ``groups.yaml`` in the ConfigMap ``tessera-node-groups``.
+
+An autoscaler knows the shape of a new node, but not what MIG slices fit on it. Here the administrator says which cards
+a new node of a group has, and by which labels it is found::
+
+    groups:
+      - name: a100
+        selector: {node.kubernetes.io/instance-type: p4d.24xlarge}
+        cards: {model: A100-40GB, count: 8}
+
+The file is read strictly: an unknown key or a model without a table of profiles refuses the whole file, so that no
+group is left out unseen.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import msgspec
+
+from tessera.api.documents import load_document
+from tessera.api.problems import FileRefused
+from tessera.kube.quantity import integer_value, milli_value
+from tessera.kube.resources import Taint
+from tessera.limits.nodes import NODE_CARDS
+from tessera.limits.provisioning import GROUP_NODES, NODE_GROUPS
+from tessera.mig.geometry import Geometry
+from tessera.mig.models import model_by_short_name
+from tessera.text import one_line
+
+#: Name of the ConfigMap, in Tessera's namespace, and its key.
+NODE_GROUPS_MAP, NODE_GROUPS_KEY = "tessera-node-groups", "groups.yaml"
+#: Reason of the event on a pod for which a new node was asked for.
+NEW_NODE_REASON = "NewNodeRequested"
+
+_Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?\Z")]
+_Text = Annotated[str, msgspec.Meta(min_length=1, max_length=317)]
+_Labels = Annotated[dict[_Text, Annotated[str, msgspec.Meta(max_length=63)]], msgspec.Meta(max_length=64)]
+
+
+class GroupCards(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The cards of one node: a model's short name, and their number."""
+
+    model: _Text
+    count: Annotated[int, msgspec.Meta(ge=1, le=int(NODE_CARDS))] = 1
+
+
+class GroupTaint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A taint that nodes of the group keep."""
+
+    key: _Text
+    value: str = ""
+    effect: Annotated[str, msgspec.Meta(pattern=r"^(NoSchedule|PreferNoSchedule|NoExecute)\Z")] = "NoSchedule"
+
+
+class NodeGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One group.
+
+    Attributes:
+        name: its name, as messages and placeholders show it.
+        selector: labels that the autoscaler gives a new node; they identify the group's nodes.
+        cards: the cards of one node.
+        labels: further labels that nodes get later, for pods that select by them.
+        taints: taints that nodes keep; startup taints do not belong here.
+        allocatable: what pods may hold on a new node of other resources, ``cpu: 90``; what is left out is not compared.
+        most: nodes that are asked for at a time.
+    """
+
+    name: _Name
+    selector: Annotated[_Labels, msgspec.Meta(min_length=1)]
+    cards: GroupCards
+    labels: _Labels = {}
+    taints: Annotated[tuple[GroupTaint, ...], msgspec.Meta(max_length=16)] = ()
+    allocatable: Annotated[dict[_Text, str | int], msgspec.Meta(max_length=16)] = {}
+    most: Annotated[int, msgspec.Meta(ge=1, le=int(GROUP_NODES))] = msgspec.field(name="max", default=10)
+
+    @property
+    def geometry(self) -> Geometry:
+        """The table of profiles of one card."""
+        return model_by_short_name(self.cards.model).geometry
+
+    def all_labels(self) -> Mapping[str, str]:
+        """Returns the labels of a node that has started."""
+        return {**self.labels, **self.selector}
+
+    def kept_taints(self) -> tuple[Taint, ...]:
+        """Returns the taints as a Node has them."""
+        return tuple(Taint(key=each.key, value=each.value, effect=each.effect) for each in self.taints)
+
+    def amounts(self) -> dict[str, int]:
+        """Returns ``allocatable`` in integer units, CPU in thousandths."""
+        return {
+            name: milli_value(str(text)) if name == "cpu" else integer_value(str(text))
+            for name, text in self.allocatable.items()
+        }
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    groups: Annotated[tuple[NodeGroup, ...], msgspec.Meta(max_length=int(NODE_GROUPS))] = ()
+
+
+def parse_node_groups(text: str) -> tuple[NodeGroup, ...]:
+    """Reads the file.
+
+    Raises:
+        ValueError: the text names group, field and rule.
+    """
+    where = f"ConfigMap {NODE_GROUPS_MAP}: {NODE_GROUPS_KEY}"
+    try:
+        found = msgspec.convert(load_document(text) or {}, _File)
+    except FileRefused as error:
+        raise ValueError(f"{where}: {one_line(error)}") from None
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{where}: {one_line(error)}; correct the file") from None
+    names = [group.name for group in found.groups]
+    for group in found.groups:
+        if names.count(group.name) > 1:
+            raise ValueError(f'{where}: two groups are named "{group.name}"; names must differ')
+        try:
+            _ = group.geometry, group.amounts()
+        except ValueError as error:
+            raise ValueError(f'{where}: group "{group.name}": {one_line(error)}') from None
+    return found.groups

@@ -1,0 +1,167 @@
+"""Decides how many new nodes of each known group the waiting pods need. Pure.
+
+A pod behind a scheduling gate is invisible to autoscalers, so Tessera asks in its place. Rules:
+
+1. A pod counts if it waits for Tessera alone, planning has refused it, and a new node of a group admits it: labels,
+   taints, cards, and amounts where the group states them.
+2. Pods that rules about other pods or their volumes keep off nodes do not count: nobody knows if a new node would do.
+3. A node of a group that has not listed its cards yet will have them: it counts as an empty node, until its time to
+   start is over.
+4. Pods that one group alone admits count first. A pod that several admit goes where these, and nodes that start, leave
+   room for it; else to the first of its groups in the file.
+5. The number is the smallest with which planning places all pods that any number would place; at most the group's.
+
+Planning is that of real nodes: :func:`tessera.placement.plan.plan`, with its exact packing of each card.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+
+import msgspec
+
+from tessera.api.names import NodeName
+from tessera.api.nodes.node_groups import NodeGroup
+from tessera.controller.objects.node_constraints import admits_node, is_tolerated
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.resource_amounts import Amounts, add_amounts
+from tessera.limits.planning import DECISION_STEPS
+from tessera.limits.provisioning import SCALE_UP_PODS
+from tessera.placement.demand import Demand, NodeRefusal
+from tessera.placement.fleet import Fleet
+from tessera.placement.plan import plan
+from tessera.placement.step_budget import StepBudget
+
+#: Effects of taints that keep pods off a node.
+_REPELLING = frozenset({"NoSchedule", "NoExecute"})
+
+
+class NewNodes(msgspec.Struct, frozen=True):
+    """The nodes of one group that should be asked for.
+
+    Attributes:
+        count: their number, beside those that have registered.
+        pods: keys of the pods that would run on them, or on nodes that are starting.
+    """
+
+    count: int
+    pods: tuple[str, ...] = ()
+
+
+def plan_new_nodes(
+    waiting: Iterable[PodInfo], groups: Sequence[NodeGroup], starting: Mapping[str, int]
+) -> Mapping[str, NewNodes]:
+    """Returns the nodes to ask for, by group; groups that need none are left out.
+
+    Args:
+        waiting: the pods that count by rules 1 and 2, the first in order first.
+        groups: the known groups.
+        starting: by group, nodes that have registered and not listed their cards.
+    """
+    nodes = [_EmptyNodes(group, starting.get(group.name, 0)) for group in groups]
+    flexible: list[tuple[PodInfo, Sequence[_EmptyNodes]]] = []
+    for pod in islice(waiting, SCALE_UP_PODS):
+        admitting = [each for each in nodes if each.admits(pod)]
+        if len(admitting) == 1:
+            admitting[0].pods.append(pod)
+        elif admitting:
+            flexible.append((pod, admitting))
+    for each in nodes:
+        fitting = each.fill([pod for pod, admitting in flexible if each in admitting])
+        flexible = [(pod, admitting) for pod, admitting in flexible if pod.key not in fitting]
+    for pod, choices in flexible:
+        choices[0].pods.append(pod)
+    found = {each.name: each.count_needed() for each in nodes}
+    return {name: needed for name, needed in found.items() if needed.count}
+
+
+class _EmptyNodes:
+    """New nodes of one group, and those that start.
+
+    Attributes:
+        name: the group's name.
+        pods: the pods that count for it, in their order.
+    """
+
+    def __init__(self, group: NodeGroup, starting: int) -> None:
+        self.name = group.name
+        self.pods: list[PodInfo] = []
+        self._group = group
+        self._starting = starting
+        self._geometry = group.geometry
+        self._labels, self._amounts = group.all_labels(), group.amounts()
+        self._taints = [taint for taint in group.kept_taints() if taint.effect in _REPELLING]
+        self._holds: dict[tuple[object, ...], bool] = {}
+
+    def admits(self, pod: PodInfo) -> bool:
+        """True if an empty node of the group takes the pod."""
+        kind = (pod.profiles, pod.constraints, tuple(sorted(pod.amounts.items())))
+        if kind not in self._holds:
+            self._holds[kind] = (
+                admits_node(pod.constraints, NodeName(""), self._labels)
+                and all(is_tolerated(taint, pod.constraints.tolerations) for taint in self._taints)
+                and bool(self._place([pod], 1))
+            )
+        return self._holds[kind]
+
+    def fill(self, more: Sequence[PodInfo]) -> frozenset[str]:
+        """Adds pods for which the nodes that are needed anyway have room; returns their keys."""
+        count = self._starting + self.count_needed().count
+        placed = self._place([*self.pods, *more], count)
+        fitting = [pod for pod in more if pod.key in placed]
+        self.pods.extend(fitting)
+        return frozenset(pod.key for pod in fitting)
+
+    def count_needed(self) -> NewNodes:
+        """Returns the new nodes that its pods need beside those that start."""
+        slots = sum(self._slots(pod) for pod in self.pods)
+        most = self._starting + self._group.most
+        count = min(most, max(self._starting, math.ceil(slots / (self._geometry.slots * self._group.cards.count))))
+        placed = self._place(self.pods, count)
+        while len(placed) < len(self.pods) and count < most:
+            count += 1
+            placed = self._place(self.pods, count)
+        return NewNodes(count - self._starting, tuple(pod.key for pod in self.pods if pod.key in placed))
+
+    def _slots(self, pod: PodInfo) -> int:
+        return sum(self._geometry.profile(profile).size for profile in pod.profiles)
+
+    def _place(self, pods: Sequence[PodInfo], count: int) -> frozenset[str]:
+        """Returns the keys of the pods that planning places on so many empty nodes."""
+        if not (count and pods) or not all(map(self._geometry.find, (each for pod in pods for each in pod.profiles))):
+            return frozenset()
+        fleet = Fleet()
+        for number in range(count):
+            for card in range(self._group.cards.count):
+                fleet.add_card(f"{number}", f"{number}/{card}", self._geometry)
+        room = _Room(pods, self._amounts)
+        demands = [
+            Demand(key=pod.key, profiles=pod.profiles, priority=pod.priority, arrival=float(place))
+            for place, pod in enumerate(pods)
+        ]
+        planned = plan(fleet, demands, room.allows, reservations=room, work=StepBudget(int(DECISION_STEPS)))
+        return frozenset(planned.assignments)
+
+
+class _Room:
+    """Counts CPU, memory and other stated amounts on the empty nodes."""
+
+    def __init__(self, pods: Sequence[PodInfo], allocatable: Amounts) -> None:
+        self._allocatable = allocatable
+        self._asked = {
+            pod.key: {name: amount for name, amount in pod.amounts.items() if name in allocatable} for pod in pods
+        }
+        self._used: dict[str, Amounts] = {}
+
+    def allows(self, demand: Demand, node: str) -> NodeRefusal | None:
+        used = self._used.get(node, {})
+        for name, amount in self._asked[demand.key].items():
+            if used.get(name, 0) + amount > self._allocatable[name]:
+                return NodeRefusal(f"Insufficient {name}")
+        return None
+
+    def reserve(self, demand: Demand, node: str) -> None:
+        add_amounts(self._used.setdefault(node, {}), self._asked[demand.key])
+
+    def unreserve(self, demand: Demand, node: str) -> None:
+        add_amounts(self._used.setdefault(node, {}), self._asked[demand.key], sign=-1)

@@ -1,0 +1,104 @@
+"""Placeholder pods: what an autoscaler sees in place of pods behind a gate. Pure.
+
+A placeholder stands for one new node of a group, and no node of today takes it, so the scheduler reports it as
+unschedulable and autoscalers count it. It never runs: it mounts a ConfigMap that does not exist, and the controller
+deletes it as soon as it is bound.
+
+There are two forms, since autoscalers differ in what they take a new node for:
+
+- **For its cards** (``nvidia.com/gpu``, all of a node): Karpenter, and Cluster Autoscaler for a group without a node,
+  take the shape from the cloud, where a machine has whole cards. Nodes whose cards are cut on demand offer none.
+- **For a node of its own**: Cluster Autoscaler copies a Ready node of the group if there is one, and that node offers
+  no whole cards. Then the placeholder asks for none, excludes the present nodes by their hostnames and repels other
+  placeholders. Karpenter leaves out pods that select by hostname, so it never gets this form.
+
+A pod without free resources to wait for cannot preempt: no node of today would fit even if it were empty.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tessera.api.names import GPU_RESOURCES, HOSTNAME_LABEL
+from tessera.api.nodes.node_groups import NodeGroup
+from tessera.kube.resources import Pod
+from tessera.limits.provisioning import PASSED_HOSTS
+
+#: The value of ``app.kubernetes.io/name`` of all placeholders.
+PLACEHOLDER = "tessera-placeholder"
+#: Label of a placeholder: its group.
+GROUP_LABEL = "tessera.dev/node-group"
+_GPU = GPU_RESOURCES[0]
+_KARPENTER = "karpenter."
+_APP = "app.kubernetes.io/name"
+
+
+def placeholder_labels(group: str) -> dict[str, str]:
+    """Returns the labels of a group's placeholders."""
+    return {_APP: PLACEHOLDER, "app.kubernetes.io/part-of": "tessera", GROUP_LABEL: group}
+
+
+def is_placeholder(labels: Mapping[str, str]) -> bool:
+    """True for an object with the labels of a placeholder."""
+    return labels.get(_APP) == PLACEHOLDER and GROUP_LABEL in labels
+
+
+def asks_for_cards(group: NodeGroup, nodes: int, *, has_ready: bool) -> bool:
+    """True if a placeholder must ask for whole cards; else it asks for a node of its own.
+
+    Args:
+        group: its group.
+        nodes: number of the group's nodes.
+        has_ready: one of them is Ready.
+    """
+    by_karpenter = any(key.startswith(_KARPENTER) for key in group.selector)
+    return not has_ready or by_karpenter or nodes > PASSED_HOSTS
+
+
+def has_cards(pod: Pod) -> bool:
+    """True if a placeholder asks for whole cards."""
+    return any(_GPU in container.resources.limits for container in pod.spec.containers)
+
+
+def pod_spec(group: NodeGroup, image: str, hosts: Iterable[str], *, has_ready: bool) -> dict[str, Any]:
+    """Returns the spec of a placeholder.
+
+    Args:
+        group: its group.
+        image: is never pulled, but policies of a cluster may check it.
+        hosts: hostnames of all nodes of the group.
+        has_ready: one of these nodes is Ready.
+    """
+    excluded = sorted(hosts)
+    own_node = not asks_for_cards(group, len(excluded), has_ready=has_ready)
+    limits = {"cpu": "10m", "memory": "16Mi"} | ({} if own_node else {_GPU: str(group.cards.count)})
+    spec: dict[str, Any] = {
+        "restartPolicy": "Always",
+        "terminationGracePeriodSeconds": 0,
+        "automountServiceAccountToken": False,
+        "nodeSelector": dict(group.selector),
+        "tolerations": [
+            {"key": taint.key, "operator": "Equal", "value": taint.value, "effect": taint.effect}
+            for taint in group.taints
+        ],
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 65534, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [
+            {
+                "name": "placeholder",
+                "image": image,
+                "resources": {"requests": dict(limits), "limits": limits},
+                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+                "volumeMounts": [{"name": "never-there", "mountPath": "/never-there"}],
+            }
+        ],
+        "volumes": [{"name": "never-there", "configMap": {"name": "tessera-placeholder-never-starts"}}],
+    }
+    if own_node:
+        other = {"key": HOSTNAME_LABEL, "operator": "NotIn", "values": excluded}
+        repelled = {"labelSelector": {"matchLabels": {_APP: PLACEHOLDER}}, "topologyKey": HOSTNAME_LABEL}
+        spec["affinity"] = {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [other]}]}
+            },
+            "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [repelled]},
+        }
+    return spec

@@ -1,0 +1,281 @@
+"""Keeps as many placeholders as new nodes are needed, as long as a term of leadership lasts.
+
+It waits for changes of pods, nodes and the groups' file, lets the slicer decide about them first, and sends nothing
+while the placeholders are as they should be. A placeholder that is bound is deleted at once: its node exists then, and
+counts as one that starts.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+
+from tessera.api.names import HOSTNAME_LABEL, NodeName
+from tessera.api.nodes.node_groups import (
+    NEW_NODE_REASON,
+    NODE_GROUPS_KEY,
+    NODE_GROUPS_MAP,
+    NodeGroup,
+    parse_node_groups,
+)
+from tessera.clock import parse_time_or_zero
+from tessera.controller.base.options import ScaleUpMethod, ScaleUpOptions
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.scale_up.new_nodes import NewNodes, plan_new_nodes
+from tessera.controller.scale_up.placeholders import (
+    GROUP_LABEL,
+    asks_for_cards,
+    has_cards,
+    is_placeholder,
+    placeholder_labels,
+    pod_spec,
+)
+from tessera.controller.slicing.slicer import Slicer
+from tessera.kube.backoff import Backoff
+from tessera.kube.client.errors import ApiError, NotFound
+from tessera.kube.event_recorder import EventRecorder, make_reference
+from tessera.kube.resources import CONFIGMAPS, PODS, ConfigMap, Node, Pod
+from tessera.kube.runtime import KubeRuntime
+from tessera.kube.watch.informer import Informer
+from tessera.text import count_noun
+
+_log = logging.getLogger(__name__)
+
+#: Seconds in which changes are collected before one decision; the slicer has decided about them by then.
+SETTLE = 5.0
+
+
+class ScaleUp:
+    """Asks autoscalers for new nodes.
+
+    Args:
+        runtime: access to the cluster; its identity needs create and delete of pods in Tessera's namespace.
+        slicer: has the pods that wait, and the nodes whose cards are listed.
+        nodes: the nodes.
+        pods: the pods, placeholders among them.
+        events: records events on the waiting pods.
+        namespace: Tessera's own.
+        options: the settings.
+        startup: seconds from a node's registration for which its cards are awaited.
+    """
+
+    def __init__(
+        self,
+        runtime: KubeRuntime,
+        slicer: Slicer,
+        *,
+        nodes: Informer[Node],
+        pods: Informer[Pod],
+        events: EventRecorder,
+        namespace: str,
+        options: ScaleUpOptions,
+        startup: float,
+    ) -> None:
+        self._runtime = runtime
+        self._state, self._rank = slicer.state, slicer.rank
+        self._nodes, self._pods = nodes, pods
+        self._events = events
+        self._namespace = namespace
+        self._options = options
+        self._startup = startup
+        #: False until the slicer has decided about all pods once: before, placeholders of a former leader stay.
+        self._decided = False
+        self._wake = asyncio.Event()
+        self._groups: tuple[NodeGroup, ...] = ()
+        #: Keys of waiting pods that have the event.
+        self._told: set[str] = set()
+        self._file: Informer[ConfigMap] = Informer(
+            runtime.client,
+            CONFIGMAPS,
+            namespace=namespace,
+            field_selector=f"metadata.name={NODE_GROUPS_MAP}",
+            clock=runtime.clock,
+            rng=runtime.rng,
+        )
+
+    async def run(self) -> None:
+        """Decides and writes until cancelled; the informers of nodes and pods have listed."""
+        for informer in (self._nodes, self._pods, self._file):
+            informer.add_handler(lambda _event: self._wake.set())
+        backoff = Backoff(self._runtime.rng)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._file.run())
+            await self._file.wait_synced()
+            self._wake.set()
+            while True:
+                await self._wait_for_change()
+                await self._runtime.clock.sleep(SETTLE)
+                self._wake.clear()
+                if await self._update():
+                    backoff.reset()
+                else:
+                    self._wake.set()
+                    await self._runtime.clock.sleep(backoff.next())
+
+    async def _wait_for_change(self) -> None:
+        """Waits for a change, or for the end of the time in which a node may start."""
+        left = min(self._startup_times(), default=None)
+        try:
+            async with asyncio.timeout(left):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    async def _update(self) -> bool:
+        """Brings the placeholders to the number that is needed; returns False if a write failed."""
+        if not self._runtime.may_act():
+            return True
+        self._read_groups()
+        present = self._placeholders()
+        if not (self._groups or present):
+            return True
+        needed = plan_new_nodes(self._waiting_pods(), self._groups, self._count_starting()) if self._groups else {}
+        self._tell(needed)
+        complete = True
+        self._decided |= all(reason is not None for reason in self._state.waiting.values())
+        for surplus in self._find_surplus(present, needed) if self._decided else ():
+            complete &= await self._delete(surplus)
+        # Of an outdated form, one is deleted now and made anew once it is gone, so that no autoscaler counts it twice.
+        for outdated in self._find_outdated(present):
+            complete &= await self._delete(outdated)
+        for group in self._groups:
+            names = {pod.metadata.name for pod in present}
+            have = sum(_is_pending(pod) for pod in present if pod.metadata.labels[GROUP_LABEL] == group.name)
+            for name in _free_names(group.name, names, needed.get(group.name, NewNodes(0)).count - have):
+                complete &= await self._create(group, name)
+        return complete
+
+    def _read_groups(self) -> None:
+        (file,) = tuple(self._file.cache.values()) or (ConfigMap(),)
+        if self._options.method is ScaleUpMethod.OFF:
+            return
+        try:
+            self._groups = parse_node_groups(file.data.get(NODE_GROUPS_KEY, ""))
+        except ValueError as error:
+            _log.warning("%s; no node is asked for until then", error)
+            self._groups = ()
+
+    # The cluster as it is
+
+    def _waiting_pods(self) -> Sequence[PodInfo]:
+        state = self._state
+        refused = (
+            state.cluster.pods[uid]
+            for uid, reason in state.waiting.items()
+            if reason is not None and uid in state.cluster.pods and uid not in state.dependent
+        )
+        return sorted((pod for pod in refused if pod.ready_to_place), key=self._rank)
+
+    def _nodes_of(self, group: NodeGroup) -> Iterator[Node]:
+        for node in self._nodes.cache.values():
+            labels = node.metadata.labels
+            if all(labels.get(key) == value for key, value in group.selector.items()):
+                yield node
+
+    def _count_starting(self) -> Mapping[str, int]:
+        return {group.name: sum(self._is_starting(node) for node in self._nodes_of(group)) for group in self._groups}
+
+    def _is_starting(self, node: Node) -> bool:
+        """True if the node may still take its first pods with slices."""
+        if node.metadata.deletion_timestamp is not None or self._state.allocations.on(NodeName(node.metadata.name)):
+            return False
+        return self._seconds_left(node) > 0
+
+    def _seconds_left(self, node: Node) -> float:
+        registered = parse_time_or_zero(node.metadata.creation_timestamp or "")
+        return registered + self._startup - self._runtime.clock.now()
+
+    def _startup_times(self) -> Iterator[float]:
+        for group in self._groups:
+            yield from (left for node in self._nodes_of(group) if (left := self._seconds_left(node)) > 0)
+
+    def _placeholders(self) -> list[Pod]:
+        pods = (pod for pod in self._pods.cache.values() if pod.metadata.namespace == self._namespace)
+        found = [pod for pod in pods if is_placeholder(pod.metadata.labels) and not pod.metadata.deletion_timestamp]
+        return sorted(found, key=lambda pod: pod.metadata.name)
+
+    @staticmethod
+    def _find_surplus(present: Sequence[Pod], needed: Mapping[str, NewNodes]) -> Iterator[Pod]:
+        """Yields placeholders that are bound, or not needed any more."""
+        left = {name: each.count for name, each in needed.items()}
+        for pod in present:
+            group = pod.metadata.labels[GROUP_LABEL]
+            if not _is_pending(pod) or left.get(group, 0) == 0:
+                yield pod
+            else:
+                left[group] -= 1
+
+    def _find_outdated(self, present: Sequence[Pod]) -> Iterator[Pod]:
+        """Yields placeholders whose form is not the one that the group's autoscaler understands now."""
+        forms = {group.name: self._asks_for_cards(group) for group in self._groups}
+        for pod in present:
+            form = forms.get(pod.metadata.labels[GROUP_LABEL])
+            if form is not None and _is_pending(pod) and has_cards(pod) != form:
+                yield pod
+
+    def _asks_for_cards(self, group: NodeGroup) -> bool:
+        nodes = list(self._nodes_of(group))
+        return asks_for_cards(group, len(nodes), has_ready=any(map(_is_ready, nodes)))
+
+    # Writes
+
+    def _tell(self, needed: Mapping[str, NewNodes]) -> None:
+        """Records an event on each pod for which nodes are asked for, once."""
+        asked = {key: (name, each.count) for name, each in needed.items() for key in each.pods}
+        self._told &= asked.keys()
+        infos = {pod.key: pod for pod in self._waiting_pods()} if asked.keys() - self._told else {}
+        for key in sorted(asked.keys() - self._told):
+            name, count = asked[key]
+            pod = infos[key]
+            text = (
+                f"asked the autoscaler for {count_noun(count, 'new node')} of group {name}; the pod waits for slices,"
+                " and the present nodes have no room for it"
+            )
+            self._events.record(make_reference(PODS, pod.name, pod.namespace, pod.uid), NEW_NODE_REASON, text)
+            self._told.add(key)
+
+    async def _create(self, group: NodeGroup, name: str) -> bool:
+        nodes = list(self._nodes_of(group))
+        has_ready = any(map(_is_ready, nodes))
+        spec = pod_spec(group, self._options.image, map(_hostname, nodes), has_ready=has_ready)
+        item = {"metadata": {"name": name, "labels": placeholder_labels(group.name)}, "spec": spec}
+        try:
+            await self._runtime.client.create(PODS.as_dicts(), item, self._namespace)
+        except (ApiError, ConnectionError, TimeoutError) as error:
+            _log.warning("placeholder %s/%s cannot be created, tried again: %s", self._namespace, name, error)
+            return False
+        _log.info("group %s: asked for a new node by pod %s/%s", group.name, self._namespace, name)
+        return True
+
+    async def _delete(self, pod: Pod) -> bool:
+        meta = pod.metadata
+        try:
+            await self._runtime.client.delete(PODS, meta.name, meta.namespace, uid=meta.uid, grace_seconds=0)
+        except NotFound:
+            return True
+        except (ApiError, ConnectionError, TimeoutError) as error:
+            _log.warning("placeholder %s/%s cannot be deleted, tried again: %s", meta.namespace, meta.name, error)
+            return False
+        return True
+
+
+def _is_pending(pod: Pod) -> bool:
+    """True if a placeholder is still one: neither bound nor ended."""
+    return not pod.spec.node_name and pod.status.phase in {"", "Pending"}
+
+
+def _is_ready(node: Node) -> bool:
+    return any((each.type, each.status) == ("Ready", "True") for each in node.status.conditions)
+
+
+def _hostname(node: Node) -> str:
+    return node.metadata.labels.get(HOSTNAME_LABEL, node.metadata.name)
+
+
+def _free_names(group: str, taken: set[str], count: int) -> Iterator[str]:
+    number = 0
+    while count > 0:
+        name = f"tessera-new-node-{group}-{number}"
+        if name not in taken:
+            count -= 1
+            yield name
+        number += 1

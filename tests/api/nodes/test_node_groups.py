@@ -1,0 +1,65 @@
+"""The file of node groups is read strictly."""
+
+import pytest
+
+from tessera.api.nodes.node_groups import parse_node_groups
+from tessera.kube.resources import Taint
+
+FULL = """
+groups:
+  - name: a100
+    selector: {node.kubernetes.io/instance-type: p4d.24xlarge}
+    cards: {model: A100-40GB, count: 8}
+    labels: {nvidia.com/gpu.product: NVIDIA-A100-SXM4-40GB}
+    taints: [{key: nvidia.com/gpu, value: "true"}]
+    allocatable: {cpu: 90500m, memory: 1000Gi, ephemeral-storage: 10}
+    max: 4
+  - {name: a30, selector: {pool: a30}, cards: {model: a30}}
+"""
+
+
+def test_all_fields() -> None:
+    large, small = parse_node_groups(FULL)
+    assert (large.cards.count, large.geometry.family, large.most) == (8, "A100-40GB", 4)
+    assert large.all_labels() == {
+        "node.kubernetes.io/instance-type": "p4d.24xlarge",
+        "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB",
+    }
+    assert large.kept_taints() == (Taint(key="nvidia.com/gpu", value="true", effect="NoSchedule"),)
+    assert large.amounts() == {"cpu": 90500, "memory": 1000 * 2**30, "ephemeral-storage": 10}
+    assert (small.cards.count, small.most, small.amounts()) == (1, 10, {})
+
+
+@pytest.mark.parametrize("text", ["", "groups: []", "{}"])
+def test_no_groups(text: str) -> None:
+    assert parse_node_groups(text) == ()
+
+
+GROUP = "name: a, selector: {pool: a}, cards: {model: A100-40GB}"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("groups: [", ["groups.yaml", "not YAML"]),
+        ("group: []", ["unknown field `group`"]),
+        ("groups: [{name: a, cards: {model: A100-40GB}}]", ["missing required field `selector`", "$.groups[0]"]),
+        ("groups: [{name: a, selector: {}, cards: {model: A100-40GB}}]", ["$.groups[0].selector"]),
+        ("groups: [{name: A b, selector: {pool: a}, cards: {model: A100-40GB}}]", ["$.groups[0].name"]),
+        (f"groups: [{{{GROUP}, replicas: 2}}]", ["unknown field `replicas`"]),
+        (f"groups: [{{{GROUP}, max: 101}}]", ["$.groups[0].max"]),
+        (f"groups: [{{{GROUP}, allocatable: {{cpu: much}}}}]", ['group "a"', "much"]),
+        (f"groups: [{{{GROUP}}}, {{{GROUP}}}]", ['two groups are named "a"']),
+        (
+            "groups: [{name: a, selector: {pool: a}, cards: {model: A100-50GB}}]",
+            ['group "a"', "A100-50GB", "A100-40GB"],
+        ),
+        ("groups: [{name: a, selector: {pool: a}, cards: {model: T4}}]", ['group "a"', "T4", "no MIG"]),
+        ("groups: [{name: a, selector: {pool: a}, cards: {model: A100-40GB, count: 65}}]", ["$.groups[0].cards.count"]),
+    ],
+)
+def test_a_mistake_is_named_with_its_place(text: str, words: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"^ConfigMap tessera-node-groups: groups\.yaml: ") as refused:
+        parse_node_groups(text)
+    for word in words:
+        assert word in str(refused.value)

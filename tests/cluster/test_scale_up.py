@@ -1,0 +1,164 @@
+"""An autoscaler makes nodes for pods that wait for slices: from zero, as many as they need, and no more."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from tests.cluster.new_nodes import Nodes, machine
+
+from tessera.api.names import MIG_CONFIG_LABEL
+from tessera.explain.query import explain, parse_query
+from tessera.kube.resources import CONFIGMAPS, PODS, Pod
+from tessera_lab.cloud.autoscaler.process import ClusterAutoscaler
+from tessera_lab.cloud.autoscaler.rules import ActionKind, AutoscalerTimers
+from tessera_lab.cloud.cloud import Cloud
+from tessera_lab.cloud.node_groups import NodeGroup, RandomDelay
+
+Play = Callable[..., None]
+ONE, THREE, SEVEN = (f"nvidia.com/mig-{profile}" for profile in ("1g.5gb", "3g.20gb", "7g.40gb"))
+
+GROUPS = """
+groups:
+  - name: pairs
+    selector: {pool: pairs}
+    cards: {model: A100-40GB, count: 2}
+"""
+
+
+def group(maximum: int = 10) -> NodeGroup:
+    spec = machine("")
+    return NodeGroup(
+        name="pairs",
+        template=type(spec)(name="", cards=("A100-40GB",) * 2),
+        maximum=maximum,
+        labels={"pool": "pairs", MIG_CONFIG_LABEL: "dynamic"},
+        vm=RandomDelay(mean=90),
+        join=RandomDelay(mean=60),
+    )
+
+
+@asynccontextmanager
+async def autoscaled(lab: Nodes, groups: str = GROUPS) -> AsyncIterator[ClusterAutoscaler]:
+    """A cluster with one node group of no node, which Tessera knows, and an autoscaler."""
+    await lab.client.create(
+        CONFIGMAPS, {"metadata": {"name": "tessera-node-groups"}, "data": {"groups.yaml": groups}}, "tessera-system"
+    )
+    cloud = Cloud(lab.cluster, [group()])
+    scaler = ClusterAutoscaler(
+        lab.cluster.client("cluster-autoscaler"),
+        lab.cluster.hardware_clock,
+        cloud,
+        AutoscalerTimers(unneeded=86400),
+    )
+    async with cloud.running():
+        task = asyncio.create_task(scaler.run())
+        try:
+            yield scaler
+        finally:
+            task.cancel()
+
+
+async def placeholders(lab: Nodes) -> list[Pod]:
+    pods = (await lab.client.list(PODS, "tessera-system")).items
+    return [pod for pod in pods if pod.metadata.labels.get("app.kubernetes.io/name") == "tessera-placeholder"]
+
+
+def made(scaler: ClusterAutoscaler) -> int:
+    return sum(action.count for _, action in scaler.actions if action.kind is ActionKind.INCREASE)
+
+
+def test_from_zero_nodes_as_many_come_as_the_waiting_pods_need(with_new_nodes: Play) -> None:
+    """3 x 3g and 20 x 1g: a 3g leaves room for four 1g beside it, seven 1g fill a card; so five cards, three nodes."""
+
+    async def scenario(lab: Nodes) -> None:
+        async with autoscaled(lab) as scaler:
+            names = [f"three-{n}" for n in range(3)] + [f"one-{n}" for n in range(20)]
+            for name in names:
+                await lab.create(name, {THREE if name.startswith("three") else ONE: 1})
+            await lab.running(*names)
+            assert made(scaler) == 3
+            assert len(lab.cluster.nodes) == 4
+            await lab.clock.sleep(1200)
+            assert (made(scaler), await placeholders(lab)) == (3, [])
+            (event, *others) = lab.events_of("one-0", "NewNodeRequested")
+            assert not others
+            assert "asked the autoscaler for 3 new nodes of group pairs" in event.message
+
+    with_new_nodes(scenario, drivers=False)
+
+
+def test_a_group_that_has_nodes_grows_by_placeholders_that_exclude_them(with_new_nodes: Play) -> None:
+    """An autoscaler copies a present node, which offers no whole cards; so each asks for a node of its own."""
+
+    async def scenario(lab: Nodes) -> None:
+        async with autoscaled(lab) as scaler:
+            await lab.create("first", {SEVEN: 1})
+            await lab.running("first")
+            await lab.create("small", {ONE: 6})
+            await lab.running("small")
+            assert made(scaler) == 1
+            for n in range(3):
+                await lab.create(f"more-{n}", {SEVEN: 1})
+            await lab.clock.sleep(30)
+            found = await placeholders(lab)
+            assert len(found) == 2
+            assert not any("nvidia.com/gpu" in pod.spec.containers[0].resources.limits for pod in found)
+            assert {pod.spec.node_name for pod in found} == {""}
+            await lab.running("more-0", "more-1", "more-2")
+            await lab.clock.sleep(1200)
+            assert (made(scaler), await placeholders(lab)) == (3, [])
+
+    with_new_nodes(scenario, drivers=False)
+
+
+def test_a_placeholder_stands_for_a_node_and_goes_with_the_pod(with_new_nodes: Play) -> None:
+    async def scenario(lab: Nodes) -> None:
+        async with autoscaled(lab, GROUPS + "    allocatable: {cpu: 4}\n"):
+            for n in range(3):
+                await lab.create(f"p{n}", {SEVEN: 1, "cpu": 3})
+            await lab.clock.sleep(20)
+            (answer,) = (await explain(lab.client, lab.clock, parse_query("p0"), "default")).answers
+            assert any(
+                "a new node was asked for: event NewNodeRequested" in fact and "3 new nodes of group pairs" in fact
+                for fact in answer.facts
+            )
+            await lab.create("elsewhere", {ONE: 1}, nodeSelector={"pool": "other"})
+            await lab.clock.sleep(60)
+            found = await placeholders(lab)
+            assert [pod.metadata.name for pod in found] == [f"tessera-new-node-pairs-{n}" for n in range(3)]
+            assert Counter(pod.spec.containers[0].resources.limits["nvidia.com/gpu"] for pod in found) == {"2": 3}
+            assert all(not pod.spec.node_name and pod.spec.node_selector == {"pool": "pairs"} for pod in found)
+            assert not lab.events_of("elsewhere", "NewNodeRequested")
+            await lab.delete("p0")
+            await lab.clock.sleep(60)
+            assert len(await placeholders(lab)) == 2
+            await lab.client.delete(CONFIGMAPS, "tessera-node-groups", "tessera-system")
+            await lab.clock.sleep(60)
+            assert await placeholders(lab) == []
+
+    with_new_nodes(scenario, drivers=False)
+
+
+def test_a_restarted_controller_asks_for_no_second_node(with_new_nodes: Play) -> None:
+    async def scenario(lab: Nodes) -> None:
+        async with autoscaled(lab) as scaler:
+            await lab.create("p", {SEVEN: 2})
+            await lab.until(lambda: made(scaler), "a node is asked for")
+            await lab.kill_controller()
+            await lab.running("p")
+            await lab.clock.sleep(1200)
+            assert (made(scaler), await placeholders(lab)) == (1, [])
+
+    with_new_nodes(scenario, drivers=False)
+
+
+def test_what_no_new_node_could_hold_asks_for_none(with_new_nodes: Play) -> None:
+    async def scenario(lab: Nodes) -> None:
+        async with autoscaled(lab) as scaler:
+            await lab.create("huge", {SEVEN: 3})
+            await lab.create("foreign", {"nvidia.com/mig-7g.80gb": 1})
+            await lab.clock.sleep(600)
+            assert (made(scaler), await placeholders(lab)) == (0, [])
+
+    with_new_nodes(scenario, drivers=False)

@@ -1,0 +1,126 @@
+"""How many new nodes the waiting pods need."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tessera.api.names import PodUid
+from tessera.api.nodes.node_groups import NodeGroup, parse_node_groups
+from tessera.controller.objects.node_constraints import NodeConstraints
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.scale_up.new_nodes import NewNodes, plan_new_nodes
+from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm, Toleration
+from tessera.limits.provisioning import SCALE_UP_PODS
+from tessera.mig.layout_planning import is_feasible
+
+ONE, THREE, SEVEN = "1g.5gb", "3g.20gb", "7g.40gb"
+SINGLE = "{name: single, selector: {pool: a}, cards: {model: A100-40GB}"
+PAIRS = "{name: pairs, selector: {pool: b}, cards: {model: A100-40GB, count: 2}, labels: {zone: z1}"
+
+
+def groups(*texts: str) -> tuple[NodeGroup, ...]:
+    return parse_node_groups(f"groups: [{', '.join(f'{text}}}' for text in texts)}]")
+
+
+def pods(*requests: tuple[str, ...], amounts: dict[str, int] | None = None, **selector: str) -> list[PodInfo]:
+    constraints = NodeConstraints(selector=tuple(sorted(selector.items())))
+    return [
+        PodInfo(
+            uid=PodUid(f"u{number}"),
+            namespace="n",
+            name=f"p{number}",
+            profiles=profiles,
+            constraints=constraints,
+            amounts=amounts or {},
+        )
+        for number, profiles in enumerate(requests)
+    ]
+
+
+def counts(found: dict[str, NewNodes]) -> dict[str, int]:
+    return {name: each.count for name, each in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("requests", "starting", "expected"),
+    [
+        ([(ONE,)], 0, {"single": 1}),
+        ([(ONE,)] * 7, 0, {"single": 1}),
+        ([(ONE,)] * 8, 0, {"single": 2}),
+        ([(ONE,)] * 8, 1, {"single": 1}),
+        ([(ONE,)] * 8, 2, {}),
+        ([(ONE,)] * 8, 5, {}),
+        ([(THREE,)] * 3 + [(ONE,)] * 12, 0, {"single": 3}),
+        ([(THREE,)] * 3 + [(ONE,)] * 13, 0, {"single": 4}),
+        ([(SEVEN, ONE)], 0, {"pairs": 1}),
+        ([(ONE,), (SEVEN, ONE), (SEVEN, ONE)] + [(ONE,)] * 11, 0, {"pairs": 2}),
+        ([(ONE,), (SEVEN, ONE), (SEVEN, ONE)] + [(ONE,)] * 12, 0, {"pairs": 2, "single": 1}),
+        ([(ONE,), (SEVEN, ONE), (SEVEN, ONE)] + [(ONE,)] * 12, 1, {"pairs": 2}),
+        ([(SEVEN,) * 3], 0, {}),
+        ([("7g.80gb",)], 0, {}),
+        ([(SEVEN,)] * 12, 0, {"single": 10}),
+    ],
+)
+def test_the_smallest_number_that_planning_can_use(
+    requests: list[tuple[str, ...]], starting: int, expected: dict[str, int]
+) -> None:
+    found = plan_new_nodes(pods(*requests), groups(SINGLE, PAIRS), {"single": starting})
+    assert counts(dict(found)) == expected
+
+
+def test_the_pods_that_would_run_are_named() -> None:
+    found = plan_new_nodes(pods((SEVEN,), (SEVEN,), (SEVEN,)), groups(f"{SINGLE}, max: 2"), {})
+    assert found == {"single": NewNodes(2, ("n/p0", "n/p1"))}
+
+
+def test_a_pods_selector_and_affinity_choose_the_group() -> None:
+    known = groups(SINGLE, PAIRS)
+    assert counts(dict(plan_new_nodes(pods((ONE,), zone="z1"), known, {}))) == {"pairs": 1}
+    assert plan_new_nodes(pods((ONE,), zone="z2"), known, {}) == {}
+    term = NodeSelectorTerm(match_expressions=(NodeSelectorRequirement(key="pool", operator="NotIn", values=("a",)),))
+    (pod,) = pods((ONE,))
+    chosen = PodInfo(
+        uid=pod.uid, namespace="n", name="p", profiles=pod.profiles, constraints=NodeConstraints(terms=(term,))
+    )
+    assert counts(dict(plan_new_nodes([chosen], known, {}))) == {"pairs": 1}
+
+
+def test_taints_that_nodes_keep_must_be_tolerated() -> None:
+    known = groups(f"{SINGLE}, taints: [{{key: gpu, value: x}}]")
+    (pod,) = pods((ONE,))
+    assert plan_new_nodes([pod], known, {}) == {}
+    tolerant = NodeConstraints(tolerations=(Toleration(key="gpu", operator="Exists"),))
+    other = PodInfo(uid=pod.uid, namespace="n", name="p", profiles=pod.profiles, constraints=tolerant)
+    assert counts(dict(plan_new_nodes([other], known, {}))) == {"single": 1}
+    only_preferred = groups(f"{SINGLE}, taints: [{{key: gpu, effect: PreferNoSchedule}}]")
+    assert counts(dict(plan_new_nodes([pod], only_preferred, {}))) == {"single": 1}
+
+
+def test_amounts_that_the_group_states_are_counted() -> None:
+    known = groups(f"{SINGLE}, allocatable: {{cpu: 8, memory: 16Gi}}")
+    half = {"cpu": 4000, "memory": 2**30, "instaslice.redhat.com/accelerator-memory-quota": 5 * 2**30}
+    assert counts(dict(plan_new_nodes(pods(*[(ONE,)] * 5, amounts=half), known, {}))) == {"single": 3}
+    assert plan_new_nodes(pods((ONE,), amounts={"memory": 17 * 2**30}), known, {}) == {}
+
+
+def test_no_more_pods_than_the_limit_are_planned() -> None:
+    found = plan_new_nodes(pods(*[(ONE,)] * (SCALE_UP_PODS + 700)), groups(f"{SINGLE}, max: 100"), {})
+    assert found["single"].count == 100
+    assert len(found["single"].pods) == 700
+
+
+def test_without_groups_nothing_is_asked_for() -> None:
+    assert plan_new_nodes(pods((ONE,)), (), {}) == {}
+
+
+@given(st.lists(st.sampled_from([ONE, "1g.5gb.me", "1g.10gb", "2g.10gb", THREE, "4g.20gb", SEVEN]), max_size=8))
+@settings(deadline=None)
+def test_on_nodes_of_one_card_one_less_would_not_do(profiles: list[str]) -> None:
+    """For up to two cards, the exact layouts of a card tell if fewer would have sufficed."""
+    found = plan_new_nodes(pods(*((profile,) for profile in profiles)), groups(SINGLE), {})
+    count = found["single"].count if found else 0
+    geometry = groups(SINGLE)[0].geometry
+    assert (count == 0) == (not profiles)
+    if count:
+        assert len(found["single"].pods) == len(profiles)
+        assert (count == 1) == is_feasible(geometry, profiles)

@@ -1,0 +1,88 @@
+"""The pods that autoscalers see in place of gated ones."""
+
+import msgspec
+import pytest
+
+from tessera.api.nodes.node_groups import NodeGroup, parse_node_groups
+from tessera.controller.scale_up.placeholders import (
+    asks_for_cards,
+    has_cards,
+    is_placeholder,
+    placeholder_labels,
+    pod_spec,
+)
+from tessera.kube.resources import Pod
+from tessera.limits.provisioning import PASSED_HOSTS
+
+
+def group(selector: str = "pool: a") -> NodeGroup:
+    taints = "taints: [{key: gpu, value: x}]"
+    text = f"name: a, selector: {{{selector}}}, cards: {{model: A100-40GB, count: 4}}, {taints}"
+    return parse_node_groups(f"groups: [{{{text}}}]")[0]
+
+
+def pod(*hosts: str, selector: str = "pool: a") -> Pod:
+    spec = pod_spec(group(selector), "pause:1", hosts, has_ready=bool(hosts))
+    return msgspec.convert({"metadata": {"labels": placeholder_labels("a")}, "spec": spec}, Pod)
+
+
+def test_for_a_group_without_nodes_it_asks_for_all_cards_of_one() -> None:
+    made = pod()
+    (container,) = made.spec.containers
+    assert container.resources.limits == container.resources.requests
+    assert container.resources.limits["nvidia.com/gpu"] == "4"
+    assert has_cards(made)
+    assert made.spec.node_selector == {"pool": "a"}
+    assert made.spec.affinity is None
+    assert [(each.key, each.value, each.effect) for each in made.spec.tolerations] == [("gpu", "x", "NoSchedule")]
+
+
+def test_for_a_group_with_nodes_it_asks_for_a_node_of_its_own() -> None:
+    made = pod("h2", "h1")
+    assert not has_cards(made)
+    affinity = made.spec.affinity
+    assert affinity is not None
+    assert affinity.node_affinity is not None
+    assert affinity.node_affinity.required is not None
+    (term,) = affinity.node_affinity.required.node_selector_terms
+    assert [(test.key, test.operator, test.values) for test in term.match_expressions] == [
+        ("kubernetes.io/hostname", "NotIn", ("h1", "h2"))
+    ]
+    assert affinity.pod_anti_affinity is not None
+    (repelled,) = affinity.pod_anti_affinity.required
+    assert repelled.topology_key == "kubernetes.io/hostname"
+    assert repelled.label_selector is not None
+    assert repelled.label_selector.match_labels.items() <= made.metadata.labels.items()
+
+
+@pytest.mark.parametrize(
+    ("selector", "nodes", "ready", "cards"),
+    [
+        ("pool: a", 0, False, True),
+        ("pool: a", 1, False, True),
+        ("pool: a", 1, True, False),
+        ("pool: a", int(PASSED_HOSTS), True, False),
+        ("pool: a", PASSED_HOSTS + 1, True, True),
+        ("karpenter.sh/nodepool: a", 1, True, True),
+        ("karpenter.k8s.aws/instance-family: p4d", 1, True, True),
+    ],
+)
+def test_the_form_that_the_groups_autoscaler_understands(selector: str, nodes: int, ready: bool, cards: bool) -> None:
+    assert asks_for_cards(group(selector), nodes, has_ready=ready) == cards
+
+
+def test_it_never_starts_and_has_no_rights() -> None:
+    spec = pod_spec(group(), "pause:1", (), has_ready=False)
+    (volume,) = spec["volumes"]
+    assert volume["configMap"] == {"name": "tessera-placeholder-never-starts"}, (
+        "kubelet waits for it, and nobody makes it"
+    )
+    assert spec["containers"][0]["volumeMounts"][0]["name"] == volume["name"]
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["securityContext"]["runAsNonRoot"] is True
+
+
+def test_other_pods_are_no_placeholders() -> None:
+    assert is_placeholder(placeholder_labels("a"))
+    assert not is_placeholder({"tessera.dev/node-group": "a"})
+    assert not is_placeholder({"app.kubernetes.io/name": "tessera-placeholder"})
