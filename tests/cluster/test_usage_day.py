@@ -55,7 +55,7 @@ async def totals(lab: VirtualLab) -> UsageTotals:
 
 
 #: `make test` simulates some hours, `make soak` a day.
-@pytest.mark.parametrize("hours", [4, pytest.param(24, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("hours", [3, pytest.param(24, marks=pytest.mark.soak)])
 def test_simulated_hours_reconcile(in_lab: Callable[..., None], hours: int) -> None:
     """Also with a node that is cordoned for an hour, and a controller that is killed in the middle."""
 

@@ -4,6 +4,7 @@ Each example takes a sound object of one kind and puts a value of some sort into
 server answers without an error of its own, and afterwards a plain pod still comes to run on every node.
 """
 
+import itertools
 import logging
 from typing import Any
 
@@ -23,6 +24,9 @@ from tessera_lab.simulation.virtual_time import run_virtual
 
 Obj = dict[str, Any]
 
+#: Media types of objects, and of patches.
+TYPES = ("json", "yaml", "vnd.kubernetes.protobuf")
+PATCHES = ("merge-patch+json", "strategic-merge-patch+json", "json-patch+json", "apply-patch+yaml")
 #: Objects of one life of the cluster.
 BATCH = 12
 
@@ -262,35 +266,33 @@ def test_objects_with_junk_spoil_themselves_only(batch: list[tuple[str, Any]]) -
         b'{"metadata": {"name": "a", "labels": {"a": 5}}}',
         b'{"metadata": {"name": "a"}, "spec": "x"}',
         b'{"a":' * 5000 + b"1" + b"}" * 5000,
-        b"[" * 100_000,
+        b"[" * 20_000,
     ],
 )
-@pytest.mark.parametrize("media", ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"])
-@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+@pytest.mark.parametrize(
+    ("method", "media"),
+    [
+        *itertools.product(["POST", "PUT", "DELETE"], [f"application/{each}" for each in TYPES]),
+        *itertools.product(["PATCH"], [f"application/{each}" for each in PATCHES]),
+    ],
+)
 def test_bodies_that_are_none_are_refused(body: bytes, media: str, method: str) -> None:
     async def story() -> None:
         cluster = SimulatedCluster([], clock=LoopClock(1_800_000_000))
         async with cluster.running():
             raw = InProcessTransport(cluster.server, ADMIN)
             await cluster.clock.sleep(0.1)
-            kinds = [
-                "application/merge-patch+json",
-                "application/strategic-merge-patch+json",
-                "application/json-patch+json",
-            ]
-            kinds += ["application/apply-patch+yaml"]
-            for content in kinds if method == "PATCH" else [media]:
-                path = "/api/v1/namespaces/default/pods" + ("" if method == "POST" else "/a")
-                request = Request(
-                    method=method,
-                    path=path,
-                    headers={"content-type": content},
-                    body=body,
-                    query=[("fieldManager", "m")] if method == "PATCH" else [],
-                )
-                answer = await raw.request(request)
-                assert 400 <= answer.status < 500, answer
-                assert cluster.server.panics == 0
+            path = "/api/v1/namespaces/default/pods" + ("" if method == "POST" else "/a")
+            request = Request(
+                method=method,
+                path=path,
+                headers={"content-type": media},
+                body=body,
+                query=[("fieldManager", "m")] if method == "PATCH" else [],
+            )
+            answer = await raw.request(request)
+            assert 400 <= answer.status < 500, answer
+            assert cluster.server.panics == 0
 
     run_virtual(story())
 
