@@ -100,6 +100,11 @@ def test_a_healthy_cluster_has_no_other_finding() -> None:
     assert {each.verdict for each in examine(HEALTHY)} == {Verdict.OK}
 
 
+INSTASLICE = {
+    "metadata": {"name": "instaslice-operator-controller-daemonset", "namespace": "instaslice-system"},
+    "spec": {"template": {"spec": {"containers": [{"name": "daemonset"}]}}},
+    "status": {"desiredNumberScheduled": 1},
+}
 BASELINE = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "baseline"}}}
 CASES: Sequence[tuple[str, Any, str, Verdict, str]] = [
     ("version", "v1.30.9", "kubernetes", Verdict.ERROR, "v1.30.9"),
@@ -116,6 +121,7 @@ CASES: Sequence[tuple[str, Any, str, Verdict, str]] = [
     ("nodes", [node(ready="False")], "ready", Verdict.WARNING, "n1"),
     ("nodes", [node(), node("n9")], "agents", Verdict.ERROR, "n9"),
     ("daemon_sets", [daemon_set("nvidia-device-plugin")], "others", Verdict.ERROR, "daemonset/theirs in gpu-operator"),
+    ("daemon_sets", [INSTASLICE], "others", Verdict.ERROR, "InstaSlice slices the same cards"),
     ("daemon_sets", FORBIDDEN, "others", Verdict.UNKNOWN, "Forbidden"),
     ("skew", -30.0, "clock", Verdict.WARNING, "30 s ahead of"),
     ("skew", 30.0, "clock", Verdict.WARNING, "30 s behind"),
@@ -169,3 +175,9 @@ def test_a_check_finds_what_it_is_for(part: str, value: Any, check: str, verdict
 def test_before_the_installation_only_the_platform_is_examined() -> None:
     facts = msgspec.structs.replace(HEALTHY, namespace=MISSING, pods=[], webhook=MISSING, leader=MISSING)
     assert [each.check for each in check_installation(facts)] == ["rights", "installed"]
+
+
+def test_the_advice_about_instaslice_keeps_its_objects() -> None:
+    (found,) = (each for each in examine(msgspec.structs.replace(HEALTHY, daemon_sets=[INSTASLICE])) if each.advice)
+    assert "keep its Instaslice objects" in found.advice
+    assert "docs/from-nvidia.md#from-instaslice" in found.advice

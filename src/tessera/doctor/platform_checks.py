@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from tessera.api.instaslice_operator import REMOVE_IT, is_instaslice
 from tessera.api.nodes.gpu_labels import labels_say_gpu
 from tessera.clock import parse_time_or_zero
 from tessera.doctor.facts import ClusterFacts, Refusal
@@ -31,7 +32,6 @@ OTHERS: Mapping[str, str] = {
     "mps-control-daemon-ctr": "NVIDIA's MPS daemons use the same cards",
     "gpu-feature-discovery-ctr": "GPU feature discovery writes the same labels",
     "gpu-feature-discovery": "GPU feature discovery writes the same labels",
-    "instaslice-daemonset": "InstaSlice slices the same cards",
 }
 _RUNTIME = re.compile(r"([a-z-]+)://v?([0-9]+)\.([0-9]+)")
 _VERSION = re.compile(r"v?([0-9]+)\.([0-9]+)")
@@ -149,19 +149,22 @@ def _runtimes(nodes: list[Node]) -> Iterator[Finding]:
 def _others(facts: ClusterFacts) -> Finding:
     if isinstance(facts.daemon_sets, Refusal):
         return unknown("others", f"not examined: {facts.daemon_sets.reason}", "ask for the right to list daemonsets")
-    found = {}
+    found, instaslice = {}, False
     for each in facts.daemon_sets:
         metadata = each["metadata"]
         pod = each.get("spec", {}).get("template", {}).get("spec", {})
         if not each.get("status", {}).get("desiredNumberScheduled", 0):
             continue
+        name = f"daemonset/{metadata['name']} in {metadata['namespace']}"
+        if is_instaslice(each):
+            found[name], instaslice = "InstaSlice slices the same cards", True
         for container in pod.get("containers", ()):
             if container.get("name") in OTHERS:
-                name = f"daemonset/{metadata['name']} in {metadata['namespace']}"
                 found[name] = OTHERS[container["name"]]
     if found:
         text = "; ".join(f"{name}: {what}" for name, what in list(found.items())[:5])
-        advice = "tessera install --adopt takes the nodes over from them (docs/from-nvidia.md)"
+        nvidia = "tessera install --adopt takes the nodes over from NVIDIA's programs (docs/from-nvidia.md)"
+        advice = f"InstaSlice: {REMOVE_IT}" if instaslice else nvidia
         return error("others", text, advice, list(found))
     return ok("others", "nobody else offers or cuts the cards")
 

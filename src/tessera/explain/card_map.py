@@ -208,7 +208,7 @@ def _tiles(instaslice: Instaslice) -> dict[str, list[Tile]]:
     found: dict[str, list[Tile]] = {}
     for uid, request in instaslice.spec.pod_allocation_requests.items():
         state = _state(instaslice, uid)
-        for each in request.slices:
+        for each in recorded_slices(request, instaslice.status.pod_allocation_results.get(uid)):
             pod = f"{request.pod_ref.namespace}/{request.pod_ref.name}"
             found.setdefault(each.gpu_uuid, []).append(_tile(each, pod, uid, state))
     for uid, result in instaslice.status.pod_allocation_results.items():

@@ -68,6 +68,7 @@ async def run_components(components: Components) -> None:
         await components.mirror.start(group)
         await components.config.wait_first_read()
         await components.refresh_inventory()
+        _assign_recorded_cards(components)
         await _assign_used_cards(components)
         group.create_task(_watch_hardware(components))
         for each in (
@@ -84,6 +85,17 @@ async def run_components(components: Components) -> None:
             await components.changes.wait(components.changes.count)
         group.create_task(components.slices.run())
         group.create_task(components.advertiser.run())
+
+
+def _assign_recorded_cards(components: Components) -> None:
+    """Leaves cards with recorded slices on the on-demand side if no file names their owner.
+
+    The state folder was lost, or the record is that of InstaSlice, from which the node was taken over.
+    """
+    ownership, item = components.ownership, components.mirror.instaslice()
+    recorded = {each.gpu_uuid for each in item.status.pod_allocation_results.values()} if item is not None else set()
+    cards = [each.uuid for each in components.inventory_reader.inventory.gpus if each.uuid in recorded]
+    ownership.assume({card: CardOwner.ON_DEMAND for card in cards if not ownership.is_known(card)})
 
 
 async def _assign_used_cards(components: Components) -> None:

@@ -26,6 +26,7 @@ from tessera.agent.slices.slice_table import SliceTable
 from tessera.api.instaslice import (
     INSTASLICES,
     AllocationRequest,
+    AllocationResult,
     AllocationStatus,
     ForeignSlice,
     Instaslice,
@@ -53,7 +54,7 @@ def instaslice_event(item: Instaslice | None) -> InstasliceChanged:
         return InstasliceChanged({}, {})
     requests, results = item.spec.pod_allocation_requests, item.status.pod_allocation_results
     return InstasliceChanged(
-        {PodUid(uid): _promise(PodUid(uid), request) for uid, request in requests.items()},
+        {PodUid(uid): _promise(PodUid(uid), request, results.get(uid)) for uid, request in requests.items()},
         {
             PodUid(uid): SliceResult(
                 controller=result.allocation_status.allocation_status_controller,
@@ -65,14 +66,15 @@ def instaslice_event(item: Instaslice | None) -> InstasliceChanged:
     )
 
 
-def _promise(pod: PodUid, request: AllocationRequest) -> SlicePromise:
+def _promise(pod: PodUid, request: AllocationRequest, result: AllocationResult | None) -> SlicePromise:
+    """The promise to a pod; the positions of a promise of InstaSlice are in its result only."""
     return SlicePromise(
         pod=pod,
         namespace=request.pod_ref.namespace,
         name=request.pod_ref.name,
         slices=tuple(
             PromisedSlice(SlicePosition(each.gpu_uuid, resource_spelling(each.profile), each.start), each.size)
-            for each in request.slices
+            for each in recorded_slices(request, result)
         ),
     )
 

@@ -289,13 +289,21 @@ async def _install(
         withdraw_removals,
     )
     from tessera.cli.install.owners import find_owner, refuse_install
-    from tessera.cli.install.preflight import ask_cluster, missing_namespace, newer_definition, warnings
+    from tessera.cli.install.preflight import (
+        ask_cluster,
+        missing_namespace,
+        newer_definition,
+        refuse_instaslice,
+        warnings,
+    )
     from tessera.cli.install.rendering import render
     from tessera.clock import SystemClock
 
     async with connect(FIELD_MANAGER, kubeconfig, context) as client:
         if owner := await find_owner(client):
             raise CommandError(refuse_install(owner))
+        if instaslice := await refuse_instaslice(client):
+            raise CommandError(f"error: {instaslice}")
         choices = await ask_cluster(client, choices)
         objects = render(choices)
         missing = await missing_namespace(client, choices)

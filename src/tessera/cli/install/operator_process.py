@@ -25,7 +25,7 @@ from tessera.cli.base.connection import CommandError
 from tessera.cli.install.apply import apply_all, result_line
 from tessera.cli.install.manifests import InstallChoices, Manifest
 from tessera.cli.install.operator_settings import read_choices
-from tessera.cli.install.preflight import ask_cluster, missing_namespace
+from tessera.cli.install.preflight import ask_cluster, missing_namespace, refuse_instaslice
 from tessera.cli.install.rendering import render
 from tessera.clock import Clock, until_set
 from tessera.errors import UserError
@@ -173,6 +173,8 @@ class Operator:
             CommandError: the settings have a mistake, or name a namespace that is missing.
             ApiError: the API server refused an object; the objects before it are applied.
         """
+        if instaslice := await refuse_instaslice(self._client):
+            raise CommandError(instaslice)
         choices = await ask_cluster(self._client, self._choices(data))
         missing = await missing_namespace(self._client, choices)
         if missing:

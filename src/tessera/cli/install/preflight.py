@@ -6,11 +6,12 @@ from typing import Any
 import msgspec
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES
+from tessera.api.instaslice_operator import REMOVE_IT, is_instaslice
 from tessera.cli.install.apply import driver_objects, list_objects
 from tessera.cli.install.manifests import InstallChoices
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden, NotFound
-from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, NAMESPACES, DaemonSet
+from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, DEPLOYMENTS, NAMESPACES, DaemonSet
 from tessera.kube.resources.meta import FORMAT_ANNOTATION
 
 #: The group and version of OpenShift's security context constraints.
@@ -73,6 +74,19 @@ async def newer_definition(client: Client, objects: Sequence[Mapping[str, Any]])
 def _format(definition: Mapping[str, Any]) -> int:
     text = str((definition["metadata"].get("annotations") or {}).get(FORMAT_ANNOTATION, "1"))
     return int(text) if text.isascii() and text.isdigit() else 1
+
+
+async def refuse_instaslice(client: Client) -> str:
+    """Why nothing may be installed beside InstaSlice; empty if it does not run, or cannot be seen."""
+    found: list[str] = []
+    for resource in (DEPLOYMENTS, DAEMONSETS):
+        try:
+            items = (await client.list(resource.as_dicts())).items
+        except Forbidden:
+            continue
+        places = [(each["metadata"]["name"], each["metadata"]["namespace"]) for each in items if is_instaslice(each)]
+        found += [f"{resource.kind.lower()}/{name} in {namespace}" for name, namespace in places]
+    return f"InstaSlice slices the same cards: {', '.join(found)}; nothing was changed; {REMOVE_IT}" if found else ""
 
 
 async def warnings(client: Client, choices: InstallChoices) -> AsyncIterator[str]:
