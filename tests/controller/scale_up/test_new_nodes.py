@@ -1,5 +1,8 @@
 """How many new nodes the waiting pods need."""
 
+import asyncio
+from collections.abc import Mapping, Sequence
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,7 +11,8 @@ from tessera.api.names import PodUid
 from tessera.api.nodes.node_groups import NodeGroup, parse_node_groups
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.scale_up.new_nodes import NewNodes, plan_new_nodes
+from tessera.controller.scale_up import new_nodes
+from tessera.controller.scale_up.new_nodes import NewNodes
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm, Toleration
 from tessera.limits.provisioning import SCALE_UP_PODS
 from tessera.mig.layout_planning import is_feasible
@@ -20,6 +24,12 @@ PAIRS = "{name: pairs, selector: {pool: b}, cards: {model: A100-40GB, count: 2},
 
 def groups(*texts: str) -> tuple[NodeGroup, ...]:
     return parse_node_groups(f"groups: [{', '.join(f'{text}}}' for text in texts)}]")
+
+
+def plan_new_nodes(
+    waiting: Sequence[PodInfo], known: Sequence[NodeGroup], starting: Mapping[str, int]
+) -> Mapping[str, NewNodes]:
+    return asyncio.run(new_nodes.plan_new_nodes(waiting, known, starting))
 
 
 def pods(*requests: tuple[str, ...], amounts: dict[str, int] | None = None, **selector: str) -> list[PodInfo]:

@@ -11,9 +11,11 @@ A pod behind a scheduling gate is invisible to autoscalers, so Tessera asks in i
    room for it; else to the first of its groups in the file.
 5. The number is the smallest with which planning places all pods that any number would place; at most the group's.
 
-Planning is that of real nodes: :func:`tessera.placement.plan.plan`, with its exact packing of each card.
+Planning is that of real nodes: :func:`tessera.placement.plan.plan`, with its exact packing of each card. A run of it
+takes as long as a step of the slicer at most; between two runs the process does its other work.
 """
 
+import asyncio
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
@@ -48,7 +50,7 @@ class NewNodes(msgspec.Struct, frozen=True):
     pods: tuple[str, ...] = ()
 
 
-def plan_new_nodes(
+async def plan_new_nodes(
     waiting: Iterable[PodInfo], groups: Sequence[NodeGroup], starting: Mapping[str, int]
 ) -> Mapping[str, NewNodes]:
     """Returns the nodes to ask for, by group; groups that need none are left out.
@@ -61,17 +63,17 @@ def plan_new_nodes(
     nodes = [_EmptyNodes(group, starting.get(group.name, 0)) for group in groups]
     flexible: list[tuple[PodInfo, Sequence[_EmptyNodes]]] = []
     for pod in islice(waiting, SCALE_UP_PODS):
-        admitting = [each for each in nodes if each.admits(pod)]
+        admitting = [each for each in nodes if await each.admits(pod)]
         if len(admitting) == 1:
             admitting[0].pods.append(pod)
         elif admitting:
             flexible.append((pod, admitting))
     for each in nodes:
-        fitting = each.fill([pod for pod, admitting in flexible if each in admitting])
+        fitting = await each.fill([pod for pod, admitting in flexible if each in admitting])
         flexible = [(pod, admitting) for pod, admitting in flexible if pod.key not in fitting]
     for pod, choices in flexible:
         choices[0].pods.append(pod)
-    found = {each.name: each.count_needed() for each in nodes}
+    found = {each.name: await each.count_needed() for each in nodes}
     return {name: needed for name, needed in found.items() if needed.count}
 
 
@@ -93,40 +95,49 @@ class _EmptyNodes:
         self._taints = [taint for taint in group.kept_taints() if taint.effect in _REPELLING]
         self._holds: dict[tuple[object, ...], bool] = {}
 
-    def admits(self, pod: PodInfo) -> bool:
+    async def admits(self, pod: PodInfo) -> bool:
         """True if an empty node of the group takes the pod."""
         kind = (pod.profiles, pod.constraints, tuple(sorted(pod.amounts.items())))
         if kind not in self._holds:
             self._holds[kind] = (
                 admits_node(pod.constraints, NodeName(""), self._labels)
                 and all(is_tolerated(taint, pod.constraints.tolerations) for taint in self._taints)
-                and bool(self._place([pod], 1))
+                and bool(await self._place([pod], 1))
             )
         return self._holds[kind]
 
-    def fill(self, more: Sequence[PodInfo]) -> frozenset[str]:
+    async def fill(self, more: Sequence[PodInfo]) -> frozenset[str]:
         """Adds pods for which the nodes that are needed anyway have room; returns their keys."""
-        count = self._starting + self.count_needed().count
-        placed = self._place([*self.pods, *more], count)
+        if not more:
+            return frozenset()
+        count = self._starting + (await self.count_needed()).count
+        placed = await self._place([*self.pods, *more], count)
         fitting = [pod for pod in more if pod.key in placed]
         self.pods.extend(fitting)
         return frozenset(pod.key for pod in fitting)
 
-    def count_needed(self) -> NewNodes:
+    async def count_needed(self) -> NewNodes:
         """Returns the new nodes that its pods need beside those that start."""
-        slots = sum(self._slots(pod) for pod in self.pods)
         most = self._starting + self._group.most
-        count = min(most, max(self._starting, math.ceil(slots / (self._geometry.slots * self._group.cards.count))))
-        placed = self._place(self.pods, count)
+        least = count = min(most, max(self._starting, self._count_by_slots(self.pods)))
+        placed = await self._place(self.pods, count)
         while len(placed) < len(self.pods) and count < most:
-            count += 1
-            placed = self._place(self.pods, count)
+            count = min(most, count + self._count_by_slots([pod for pod in self.pods if pod.key not in placed]))
+            placed = await self._place(self.pods, count)
+        # Fewer may do if they are packed otherwise. Without all pods placed, ``count`` is the most.
+        while count > least and len(placed) == len(self.pods):
+            fewer = await self._place(self.pods, count - 1)
+            if len(fewer) < len(self.pods):
+                break
+            count, placed = count - 1, fewer
         return NewNodes(count - self._starting, tuple(pod.key for pod in self.pods if pod.key in placed))
 
-    def _slots(self, pod: PodInfo) -> int:
-        return sum(self._geometry.profile(profile).size for profile in pod.profiles)
+    def _count_by_slots(self, pods: Sequence[PodInfo]) -> int:
+        """Returns a number of nodes below which these pods do not fit."""
+        slots = sum(self._geometry.profile(profile).size for pod in pods for profile in pod.profiles)
+        return math.ceil(slots / (self._geometry.slots * self._group.cards.count))
 
-    def _place(self, pods: Sequence[PodInfo], count: int) -> frozenset[str]:
+    async def _place(self, pods: Sequence[PodInfo], count: int) -> frozenset[str]:
         """Returns the keys of the pods that planning places on so many empty nodes."""
         if not (count and pods) or not all(map(self._geometry.find, (each for pod in pods for each in pod.profiles))):
             return frozenset()
@@ -134,6 +145,7 @@ class _EmptyNodes:
         for number in range(count):
             for card in range(self._group.cards.count):
                 fleet.add_card(f"{number}", f"{number}/{card}", self._geometry)
+        await asyncio.sleep(0)
         room = _Room(pods, self._amounts)
         demands = [
             Demand(key=pod.key, profiles=pod.profiles, priority=pod.priority, arrival=float(place))

@@ -81,6 +81,8 @@ class ScaleUp:
         self._decided = False
         self._wake = asyncio.Event()
         self._groups: tuple[NodeGroup, ...] = ()
+        #: Inputs and result of the last planning.
+        self._planned: tuple[object, Mapping[str, NewNodes]] = (None, {})
         #: Keys of waiting pods that have the event.
         self._told: set[str] = set()
         self._file: Informer[ConfigMap] = Informer(
@@ -128,7 +130,9 @@ class ScaleUp:
         present = self._placeholders()
         if not (self._groups or present):
             return True
-        needed = plan_new_nodes(self._waiting_pods(), self._groups, self._count_starting()) if self._groups else {}
+        needed = await self._plan()
+        if not self._runtime.may_act():
+            return True
         self._tell(needed)
         complete = True
         self._decided |= all(reason is not None for reason in self._state.waiting.values())
@@ -153,6 +157,14 @@ class ScaleUp:
         except ValueError as error:
             _log.warning("%s; no node is asked for until then", error)
             self._groups = ()
+
+    async def _plan(self) -> Mapping[str, NewNodes]:
+        """Returns the nodes to ask for; plans anew only if the pods, the groups or their nodes have changed."""
+        waiting, starting = self._waiting_pods(), self._count_starting()
+        inputs = (waiting, self._groups, starting)
+        if inputs != self._planned[0]:
+            self._planned = (inputs, await plan_new_nodes(waiting, self._groups, starting) if self._groups else {})
+        return self._planned[1]
 
     # The cluster as it is
 
@@ -223,9 +235,8 @@ class ScaleUp:
         asked = {key: (name, each.count) for name, each in needed.items() for key in each.pods}
         self._told &= asked.keys()
         infos = {pod.key: pod for pod in self._waiting_pods()} if asked.keys() - self._told else {}
-        for key in sorted(asked.keys() - self._told):
-            name, count = asked[key]
-            pod = infos[key]
+        for key in sorted((asked.keys() - self._told) & infos.keys()):
+            (name, count), pod = asked[key], infos[key]
             text = (
                 f"asked the autoscaler for {count_noun(count, 'new node')} of group {name}; the pod waits for slices,"
                 " and the present nodes have no room for it"
