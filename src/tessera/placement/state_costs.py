@@ -57,6 +57,10 @@ class StateCosts:
         self._keys: dict[str, list[tuple[int, Pending]]] = {}
         self._covered = 0
 
+    def loss(self, occupancy: int) -> float:
+        """The loss of an occupancy."""
+        return self._loss(occupancy)
+
     def room(self, occupancy: int, pending: Pending) -> int:
         """Free slots after the pending instances took theirs."""
         return free_slots(self._geometry, occupancy) - sum(self._sizes[name] for name in pending)

@@ -1,0 +1,186 @@
+"""Finds few moves of running slices that make room for a slice that found none.
+
+A slice cannot be moved while it runs: its pod ends and starts anew elsewhere. So a move has a price, the work that is
+lost and the time until the pod works again, and is worth it only if the slice that gets room gains more. This module
+finds the best moves and knows no prices; :func:`is_worth` compares.
+
+- The place for the slice is on one card. All allocations in its way move, each to the card where it costs least.
+- Fewest moves first, then the fewest moved slots, then the least loss on all cards that change.
+- Only allocations move that the caller allows. Which nodes take an allocation is not known here. Nothing is changed.
+"""
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from tessera.mig.geometry import Placement
+from tessera.placement.card_table import CardTable, StateCosts
+from tessera.placement.cards import CardPlacement, FleetCard, OwnedPlacement
+from tessera.placement.fleet import Fleet
+
+#: Returns if an allocation may move.
+MayMove = Callable[[OwnedPlacement], bool]
+#: Returns the costs on cards of a table, as the placement policy has them.
+Costs = Callable[[CardTable], StateCosts]
+#: Most moves for one slice.
+MOST_MOVES = 3
+
+
+class Move(msgspec.Struct, frozen=True):
+    """One allocation's move.
+
+    Attributes:
+        allocation: the allocation where it is.
+        to: its new place.
+    """
+
+    allocation: OwnedPlacement
+    to: CardPlacement
+
+
+class Room(msgspec.Struct, frozen=True):
+    """Moves, and the place that they free.
+
+    Attributes:
+        placement: where the slice goes after the moves.
+        moves: in an order in which each place is free when its allocation comes, once all have left.
+    """
+
+    placement: CardPlacement
+    moves: tuple[Move, ...]
+
+    @property
+    def moved_slots(self) -> int:
+        """Memory slots of all allocations that move."""
+        return sum(move.allocation.placement.size for move in self.moves)
+
+
+def make_room(fleet: Fleet, profile: str, costs: Costs, may_move: MayMove, most: int = MOST_MOVES) -> Room | None:
+    """Returns the best moves after which a slice fits; ``None`` without such moves.
+
+    Args:
+        fleet: the cards, without pending slices.
+        profile: the slice's profile, in any spelling.
+        costs: rates the cards that change.
+        may_move: returns if an allocation may move.
+        most: the most moves.
+    """
+    best: tuple[tuple[int, int, float], Room] | None = None
+    tried: set[object] = set()
+    for blocked in sorted(_blocked_places(fleet, profile, may_move, most), key=_rank_blocked):
+        if best is not None and _rank_blocked(blocked)[:2] > best[0][:2]:
+            break
+        kind = blocked.kind
+        if kind in tried:
+            continue
+        tried.add(kind)
+        found = _move_blockers(fleet, blocked, costs)
+        if found is not None and (best is None or (*_rank_blocked(blocked)[:2], found[0]) < best[0]):
+            best = ((*_rank_blocked(blocked)[:2], found[0]), found[1])
+    return None if best is None else best[1]
+
+
+def is_worth(room: Room, *, gain_a_slot: float, price_a_slot: float) -> bool:
+    """True if the slice gains more by its place than the moves cost.
+
+    Args:
+        room: the moves.
+        gain_a_slot: the time that the slice is expected to use its place, in any unit.
+        price_a_slot: lost work and cold start of a moved allocation, in the same unit.
+    """
+    return room.moved_slots * price_a_slot < room.placement.size * gain_a_slot
+
+
+class _Blocked(msgspec.Struct, frozen=True):
+    """A legal place on a card and the allocations in its way."""
+
+    card: FleetCard
+    place: Placement
+    claim: int
+    blockers: tuple[OwnedPlacement, ...]
+
+    @property
+    def kind(self) -> object:
+        """Equal for places that cost the same to free."""
+        moved = tuple(sorted((one.placement.profile, one.placement.start) for one in self.blockers))
+        return (self.card.table.number, self.card.occupancy, self.claim, moved)
+
+
+def _rank_blocked(blocked: _Blocked) -> tuple[int, int, int]:
+    return (
+        len(blocked.blockers),
+        sum(one.placement.size for one in blocked.blockers),
+        blocked.card.number,
+    )
+
+
+def _blocked_places(fleet: Fleet, profile: str, may_move: MayMove, most: int) -> Iterator[_Blocked]:
+    claims: dict[CardTable, list[tuple[int, Placement]]] = {}
+    for card in fleet.cards():
+        if card.table not in claims:
+            claims[card.table] = _claims(card.table, profile)
+        for claim, place in claims[card.table]:
+            starts = [start for start, bits in card.claims.items() if bits & claim]
+            if 0 < len(starts) <= most:
+                blockers = tuple(card.allocations[start] for start in starts)
+                if all(map(may_move, blockers)):
+                    yield _Blocked(card, place, claim, blockers)
+
+
+def _claims(table: CardTable, profile: str) -> list[tuple[int, Placement]]:
+    row = table.geometry.find(profile)
+    if row is None:
+        return []
+    return [(table.geometry.claim(row, start), Placement(row.name, start, row.size)) for start in row.starts]
+
+
+def _move_blockers(fleet: Fleet, blocked: _Blocked, costs: Costs) -> tuple[float, Room] | None:
+    """Finds a place for each blocker; returns the loss of all changes and the moves."""
+    card = blocked.card
+    occupancy = card.occupancy
+    for one in blocked.blockers:
+        occupancy &= ~card.claims[one.placement.start]
+    if occupancy & blocked.claim:  # slots that are kept or foreign
+        return None
+    rated = costs(card.table)
+    changed = {card: occupancy | blocked.claim}
+    loss = rated.loss(changed[card]) - rated.loss(card.occupancy)
+    moves = []
+    for one in sorted(blocked.blockers, key=lambda each: -each.placement.size):
+        found = _cheapest_place(fleet, one.placement.profile, changed, costs)
+        if found is None:
+            return None
+        cost, target, place, after = found
+        changed[target] = after
+        loss += cost
+        moves.append(Move(one, CardPlacement(target.node.name, target.gpu, place.profile, place.start, place.size)))
+    place = blocked.place
+    return loss, Room(CardPlacement(card.node.name, card.gpu, place.profile, place.start, place.size), tuple(moves))
+
+
+def _cheapest_place(
+    fleet: Fleet, profile: str, changed: dict[FleetCard, int], costs: Costs
+) -> tuple[float, FleetCard, Placement, int] | None:
+    """The cheapest place for one slice on cards as they are, or as the moves so far change them."""
+    choices: list[tuple[float, int, FleetCard, int]] = []
+    for card, occupancy in changed.items():
+        name = card.table.name_of(profile)
+        cost = None if name is None else costs(card.table).cost(occupancy, (), name)
+        if cost is not None:
+            choices.append((cost, card.number, card, occupancy))
+    for group in fleet.candidates(profile, costs=costs):
+        other = next((card for card in group.cards() if card not in changed), None)
+        if other is not None:
+            name = other.table.name_of(profile)
+            cost = None if name is None else costs(other.table).cost(other.occupancy, (), name)
+            if cost is not None:
+                choices.append((cost, other.number, other, other.occupancy))
+                break
+    if not choices:
+        return None
+    cost, _, card, occupancy = min(choices, key=lambda choice: choice[:2])
+    name = card.table.name_of(profile)
+    arranged = None if name is None else costs(card.table).arrangement(occupancy, (name,))
+    if not arranged:
+        return None
+    return cost, card, arranged[0], occupancy | card.table.mask_of(arranged[0])
