@@ -13,7 +13,7 @@ import yaml
 from tests.deploy.conftest import FORMS, ROOT, Installation, Obj, rendered, rendered_form
 
 import tessera
-from tessera.api import instaslice
+from tessera.api import instaslice, queues
 from tessera.api.driver import assignment as driver_assignment
 from tessera.kube import resources
 from tessera.kube.resources import Resource
@@ -23,7 +23,7 @@ Right = tuple[str, str]  # verb, plural or plural/subresource
 
 SOURCE = Path(tessera.__file__).parent
 #: Where resources are defined.
-ROOMS = (resources, instaslice, driver_assignment, objects)
+ROOMS = (resources, instaslice, driver_assignment, objects, queues)
 #: What each process is made of, as far as it talks to the API server.
 MADE_OF = {
     "tessera-agent": ("agent", "kube/event_recorder.py"),

@@ -76,7 +76,7 @@ def test_no_role_reads_secrets_or_gives_rights(deploy: Installation, name: str) 
 
 def test_a_member_of_a_team_gets_nothing_that_has_no_namespace(deploy: Installation) -> None:
     (role,) = roles(deploy, "tessera-edit")
-    everywhere = {"nodes", "namespaces", "persistentvolumes", "clusterpolicies", "nvidiadrivers"}
+    everywhere = {"nodes", "namespaces", "persistentvolumes", "clusterpolicies", "nvidiadrivers", "queues"}
     for rule in role["rules"]:
         assert not everywhere & set(rule["resources"])
         assert "nonResourceURLs" not in rule

@@ -70,7 +70,12 @@ def definition(name: str, established: str = "True") -> Mapping[str, Any]:
     return {"metadata": {"name": name}, "status": {"conditions": [{"type": "Established", "status": established}]}}
 
 
-DEFINITIONS = ("instaslices.inference.redhat.com", "clusterpolicies.nvidia.com", "nvidiadrivers.nvidia.com")
+DEFINITIONS = (
+    "instaslices.inference.redhat.com",
+    "clusterpolicies.nvidia.com",
+    "nvidiadrivers.nvidia.com",
+    "queues.tessera.dev",
+)
 PODS = [pod("tessera-agent"), pod("tessera-controller"), pod("tessera-webhook"), pod("tessera-webhook", "n2")]
 HEALTHY = ClusterFacts(
     version="v1.34.1",

@@ -153,5 +153,6 @@ def test_the_article_is_followed_by_helm(cluster: RunningLab, published: Sequenc
         "instaslices.inference.redhat.com",
         "clusterpolicies.nvidia.com",
         "nvidiadrivers.nvidia.com",
+        "queues.tessera.dev",
     }
     assert "helm.sh" not in cluster.kubectl("get", "clusterroles,clusterrolebindings", "-o", "yaml")

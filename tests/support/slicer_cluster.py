@@ -9,6 +9,7 @@ import msgspec
 from tessera.agent.inventory.sliceable_gpus import placements
 from tessera.api.instaslice import AllocationStatus, Instaslice, make_result
 from tessera.api.names import GATE, MIG_CONFIG_LABEL, NodeName, PodUid, resource_of
+from tessera.api.queues import read_queue
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.allocation import will_never_run
@@ -18,6 +19,7 @@ from tessera.controller.slicing.events import (
     NodeObserved,
     PodDeleted,
     PodObserved,
+    QueueObserved,
     TimePassed,
     WriteDone,
 )
@@ -29,6 +31,7 @@ from tessera.controller.slicing.instructions import (
     RecordEvent,
     ReportNodeCondition,
     ReportPodCondition,
+    ReportQueue,
     Ungate,
     Write,
 )
@@ -58,6 +61,7 @@ class SlicerCluster:
         self.pods: dict[str, PodInfo] = {}
         self.nodes: dict[str, NodeInfo] = {}
         self.objects: dict[str, dict[str, Any]] = {}
+        self.queues: dict[str, dict[str, Any]] = {}
         self.version = 0
         #: Tests read its instructions as they come, whatever their kind.
         self.slicer: Any = Slicer(reserve_after)
@@ -97,11 +101,15 @@ class SlicerCluster:
             "gates": (GATE,),
             "amounts": {"cpu": 1000, "pods": 1},
             "created": f"{len(self.pods)}",
+            "namespace": "default",
         }
-        pod = PodInfo(
-            uid=PodUid(f"uid-{name}"), namespace="default", name=name, profiles=profiles, **{**default, **facts}
-        )
+        pod = PodInfo(uid=PodUid(f"uid-{name}"), name=name, profiles=profiles, **{**default, **facts})
         return self.put(pod)
+
+    def queue(self, name: str, **spec: Any) -> None:
+        """Creates or changes a Queue object; its status stays."""
+        self.queues.setdefault(name, {"metadata": {"name": name}})["spec"] = spec
+        self.slicer.handle(QueueObserved(read_queue(self.queues[name])))
 
     def put(self, pod: PodInfo) -> PodInfo:
         """Creates or changes a pod."""
@@ -157,6 +165,9 @@ class SlicerCluster:
                 pod = self.pods.get(write.uid)
                 if pod is not None:
                     self.put(replace(pod, slices_withdrawn=bool(write.text)))
+            case ReportQueue():
+                self.queues[write.name]["status"] = write.status
+                self.slicer.handle(QueueObserved(read_queue(self.queues[write.name])))
             case DeleteObject():
                 self.objects.pop(write.node, None)
                 self.slicer.handle(InstasliceDeleted(write.node))
@@ -192,6 +203,8 @@ class SlicerCluster:
             self.slicer.handle(PodObserved(pod))
         for name in self.objects:
             self.slicer.handle(InstasliceObserved(self.read(name)))
+        for item in self.queues.values():
+            self.slicer.handle(QueueObserved(read_queue(item)))
 
     # Agents
 

@@ -18,6 +18,7 @@ from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.gpu_operator.settings_reader import OWN_LAYOUTS, OWN_PROFILES, SYSTEM_NAMESPACE
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.api.queues import QUEUES
 from tessera.clock import Clock, rfc3339
 from tessera.doctor.archive import Archive
 from tessera.doctor.examination import examine, worst
@@ -59,6 +60,7 @@ _OBJECTS: Mapping[str, tuple[Resource[Any], str | None]] = {
     "instaslices": (INSTASLICES, INSTASLICE_NAMESPACE),
     "clusterpolicies": (CLUSTER_POLICIES, None),
     "nvidiadrivers": (NVIDIA_DRIVERS, None),
+    "queues": (QUEUES, None),
     "daemonsets": (DAEMONSETS, SYSTEM_NAMESPACE),
     "deployments": (DEPLOYMENTS, SYSTEM_NAMESPACE),
     "jobs": (JOBS, SYSTEM_NAMESPACE),

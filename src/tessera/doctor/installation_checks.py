@@ -16,7 +16,12 @@ from tessera.kube.resources import Node
 from tessera.text import count_noun, list_names, one_line
 
 #: Names of the definitions, and who else may bring them.
-DEFINITIONS = ("instaslices.inference.redhat.com", "clusterpolicies.nvidia.com", "nvidiadrivers.nvidia.com")
+DEFINITIONS = (
+    "instaslices.inference.redhat.com",
+    "clusterpolicies.nvidia.com",
+    "nvidiadrivers.nvidia.com",
+    "queues.tessera.dev",
+)
 #: Bindings of the admission policies, with the effect of each.
 POLICIES: Mapping[str, str] = {
     "tessera-agent": "a stolen token of an agent can write other nodes",

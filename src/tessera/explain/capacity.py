@@ -23,7 +23,7 @@ from tessera.explain.counterfactuals import (
 )
 from tessera.explain.explanation import Explanation
 from tessera.explain.snapshot import ClusterView
-from tessera.placement.demand import Fragmented, Full, NeverFits, NoNode, Reason, Reserved, UnknownProfile
+from tessera.placement.demand import Fragmented, Full, NeverFits, NoNode, QueueFull, Reason, Reserved, UnknownProfile
 from tessera.text import age, count_noun, list_names
 
 
@@ -54,6 +54,8 @@ def explain_no_room(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Rea
             return _no_card(view, slicer, pod, reason)
         case Reserved():
             return _explain_reserved(view, slicer, pod, reason)
+        case QueueFull():
+            return _explain_full_queue(pod, reason)
 
 
 def _request(pod: PodInfo) -> str:
@@ -218,6 +220,18 @@ def _explain_reserved(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: R
     )
 
 
+def _explain_full_queue(pod: PodInfo, reason: QueueFull) -> Explanation:
+    """Explains that a pod's queue holds as much as it may."""
+    verb = "cannot run" if reason.never else "waits"
+    step = "request fewer or smaller slices" if reason.never else "end pods of the queue, or wait until they end"
+    return Explanation(
+        case="queue-full",
+        verdict=f"{verb}; its queue {reason.queue} may hold at most {reason.maximum}",
+        facts=(_request(pod), f"the pods of queue {reason.queue} hold {reason.held}"),
+        help=(step, f"see the queue: kubectl get queues.tessera.dev {reason.queue} -o yaml"),
+    )
+
+
 def _own_reservation(view: ClusterView, slicer: Slicer, pod: PodInfo) -> Iterator[str]:
     found = slicer.state.reservations.get(pod.uid)
     if found is not None:
@@ -251,9 +265,9 @@ def _usage_facts(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
 
 
 def _pods_ahead(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
-    rivals = (uid for uid in slicer.state.blocked if uid != pod.uid)
-    own = slicer.rank(pod)
-    ahead = [uid for uid in rivals if slicer.rank(slicer.state.cluster.pods[uid]) < own]
+    order = [each.uid for each in slicer.order.all()]
+    before = order[: order.index(pod.uid)] if pod.uid in slicer.state.waiting else []
+    ahead = [uid for uid in before if uid in slicer.state.blocked]
     if ahead:
         who = "another pod waits" if len(ahead) == 1 else f"{len(ahead)} other pods wait"
         yield f"{who} with higher priority or for longer, and {'is' if len(ahead) == 1 else 'are'} served first"

@@ -86,6 +86,30 @@ RESERVATION_RECORD_BYTES = Limit(
     "annotation of a node's Instaslice object in which the controller records reservations",
     "16 reservations take 30 KiB at most; a longer one is forged, and is written anew",
 )
+QUEUE_WEIGHT = Limit(
+    1_000,
+    "units of weight",
+    "weight of a Queue",
+    "a share a thousand times that of another is a mistake in the unit",
+)
+QUEUE_NAMESPACES = Limit(
+    1_000,
+    "namespaces",
+    "namespaces that a Queue lists",
+    "more are written as *; the list is read at each change of the object",
+)
+QUEUE_MODELS = Limit(
+    64,
+    "models",
+    "models of cards in the usage of a Queue's status, those with the most",
+    "a cluster has a few; a node that lies cannot add thousands",
+)
+RETRIED_PODS = Limit(
+    64,
+    "pods",
+    "pods of a queue at its maximum that are planned again when its pods hold less",
+    "as many as an eighth of a node's slots; the next ones follow in the next decision",
+)
 PASSING_PODS = Limit(
     16,
     "pods",

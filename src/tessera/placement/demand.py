@@ -187,7 +187,39 @@ class Reserved(msgspec.Struct, frozen=True, tag=True):
         )
 
 
-Reason = UnknownProfile | NeverFits | NoNode | Full | Fragmented | Reserved
+class QueueFull(msgspec.Struct, frozen=True, tag=True):
+    """The demand's queue holds as much as it may.
+
+    Attributes:
+        profiles: the requested profiles.
+        queue: the queue.
+        maximum: the most that it may hold, in words.
+        held: what it holds, in the same unit.
+        never: True if the demand alone is more than the maximum.
+    """
+
+    profiles: tuple[str, ...]
+    queue: str
+    maximum: str
+    held: str
+    never: bool = False
+
+    @property
+    def text(self) -> str:
+        """The reason in words."""
+        wanted = _count_profiles(self.profiles)
+        if self.never:
+            return (
+                f"{wanted} is more than queue {self.queue} may hold at all (spec.maximum {self.maximum}): ask for less,"
+                f" or have the Queue's maximum raised"
+            )
+        return (
+            f"queue {self.queue} may hold {self.maximum} (spec.maximum), and holds {self.held}: {wanted} waits until"
+            f" pods of the queue end"
+        )
+
+
+Reason = UnknownProfile | NeverFits | NoNode | Full | Fragmented | Reserved | QueueFull
 #: Keys that a text names at most.
 _KEYS_NAMED = 3
 

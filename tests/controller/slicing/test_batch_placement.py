@@ -10,7 +10,6 @@ from tests.support.slicer_cluster import SlicerCluster
 from tessera.api.names import PodUid
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.batch_placement import first_batch
-from tessera.controller.slicing.waiting_order import Rank, rank
 from tessera.limits.planning import BATCH_RULES
 
 #: What one A100-40GB can hold at most, or nearly.
@@ -111,12 +110,8 @@ def test_what_a_running_pod_holds_counts_once_when_its_record_is_made_anew(clust
     assert cluster.states(runs) == cluster.states(waits) == ("ungated", "created")
 
 
-def by_name(pod: PodInfo) -> Rank:
-    return rank(pod, {})
-
-
 def test_a_batch_ends_where_the_rules_about_other_pods_are_too_many() -> None:
     ports = frozenset(("TCP", "0.0.0.0", number) for number in range(200))
     pods = [PodInfo(uid=PodUid(f"u{i}"), namespace="d", name=f"p{i}", ports=ports) for i in range(9)]
-    assert [pod.name for pod in first_batch(pods, by_name)] == [f"p{i}" for i in range(BATCH_RULES // 200)]
-    assert len(first_batch(pods[:1], by_name)) == 1
+    assert [pod.name for pod in first_batch(pods)] == [f"p{i}" for i in range(BATCH_RULES // 200)]
+    assert len(first_batch(pods[:1])) == 1

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import QUEUE_LABEL, NodeName, PodUid
+from tessera.api.queues import ANY_NAMESPACE, Queue
 from tessera.controller.cluster.node_index import NodeIndex
 from tessera.controller.cluster.pod_index import PodIndex
 from tessera.controller.cluster.storage import Storage, StorageObject
@@ -124,6 +125,8 @@ class ClusterState:
         self.index = NodeIndex()
         #: Pods on nodes, by the labels, ports and claims that other pods' rules test. The lifecycle updates it.
         self.placed_pods = PodIndex()
+        #: The Queue objects.
+        self.queues: dict[str, Queue] = {}
         #: Claims, volumes, classes and CSI nodes.
         self.storage = Storage()
         #: True once ``storage`` is complete; pods' claims are tested only then. It never becomes False again.
@@ -269,7 +272,16 @@ class ClusterState:
         self.dependencies_changed = True
 
     def queue_of(self, pod: PodInfo) -> str:
-        """Returns the queue that a pod counts for: the one that its namespace names, else the namespace."""
+        """Returns the queue that a pod counts for.
+
+        It is the queue that the pod's label names, if that Queue lists the namespace; else the one that the namespace's
+        label names; else the namespace itself. So a tenant cannot join a queue that does not expect it.
+        """
+        if self.queues:
+            named = next((value for key, value in pod.labels if key == QUEUE_LABEL), "")
+            queue = self.queues.get(named) if named else None
+            if queue is not None and not queue.namespaces.isdisjoint((pod.namespace, ANY_NAMESPACE)):
+                return named
         return self.placed_pods.namespace_label(pod.namespace, QUEUE_LABEL) or pod.namespace
 
     def required_node(self, pod: PodInfo) -> NodeName | None:

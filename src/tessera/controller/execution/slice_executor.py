@@ -14,6 +14,7 @@ from functools import partial
 
 from tessera.api.instaslice import INSTASLICES, OBJECT_CONDITION
 from tessera.api.names import INSTASLICE_NAMESPACE, SLICE_CONDITION
+from tessera.api.queues import QUEUES
 from tessera.clock import Clock, parse_time_or_zero, rfc3339
 from tessera.controller.base.metrics import ControllerMetrics
 from tessera.controller.objects.pod_info import read_pod
@@ -36,6 +37,7 @@ from tessera.controller.slicing.instructions import (
     RecordEvent,
     ReportNodeCondition,
     ReportPodCondition,
+    ReportQueue,
     Ungate,
     Write,
 )
@@ -53,6 +55,8 @@ _log = logging.getLogger(__name__)
 
 #: Field managers of two conditions: on a node about its Instaslice object, and on a pod about its slices.
 CONDITION_MANAGER = "tessera-instaslices"
+#: Field manager of the status of Queue objects.
+QUEUE_MANAGER = "tessera-queues"
 #: Limit on pods patched at the same time, each over its own connection. Nodes are far fewer and have no limit.
 _PODS_AT_ONCE = 32
 #: Seconds after which a refused ungating is tried again, if the reason can pass by itself.
@@ -131,7 +135,7 @@ class SliceExecutor:
             return FREE
         label = error.reason if final and isinstance(error, ApiError) else ""
         self._metrics.count_failure(kind, label or type(error).__name__)
-        if isinstance(error, NotFound) and isinstance(write, DeleteObject):
+        if isinstance(error, NotFound) and isinstance(write, DeleteObject | ReportQueue):
             self._slicer.handle(WriteDone(write))
             return FREE
         if final and isinstance(write, Evict):
@@ -188,6 +192,9 @@ class SliceExecutor:
             case Evict():
                 version = str(write.version) if write.version else None
                 await self._client.evict(write.name, write.namespace, uid=write.uid, resource_version=version)
+            case ReportQueue():
+                client = self._client.with_field_manager(QUEUE_MANAGER)
+                await client.apply(QUEUES, write.name, {"status": write.status}, subresource="status")
             case DeleteObject():
                 await self._client.delete(INSTASLICES, write.node, INSTASLICE_NAMESPACE, uid=write.uid)
 

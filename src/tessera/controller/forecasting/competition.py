@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.fair_order import FairOrder
 from tessera.controller.slicing.slicer_state import SlicerState
-from tessera.controller.slicing.waiting_order import rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,8 @@ class Place:
 
 def waiting_in_order(state: SlicerState) -> list[PodInfo]:
     """Returns the pods that wait for slices, in the order in which the slicer gives them room."""
-    pods = (state.cluster.pods.get(uid) for uid in state.waiting)
-    return sorted(
-        (pod for pod in pods if pod is not None and pod.ready_to_place), key=lambda pod: rank(pod, state.reservations)
-    )
+    pods = (state.cluster.pods.get(each.uid) for each in FairOrder(state).all())
+    return [pod for pod in pods if pod is not None and pod.ready_to_place]
 
 
 def places(state: SlicerState, pods: Sequence[PodInfo]) -> Mapping[PodUid, Place]:

@@ -26,7 +26,9 @@ from tessera.forecast.simulation import Simulation, StartForecast
 from tessera.limits.forecast import FORECAST_PODS, QUEUE_PODS
 
 #: Reasons that no end of another pod's lease removes.
-_LASTING = frozenset({"other-gate", "no-node", "node-not-ready", "never-fits", "no-such-profile", "planning"})
+_LASTING = frozenset(
+    {"other-gate", "no-node", "node-not-ready", "never-fits", "no-such-profile", "planning", "queue-full"}
+)
 #: Places that are made without a pause.
 _ROWS_A_PIECE = 100
 

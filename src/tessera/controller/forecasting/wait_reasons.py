@@ -14,7 +14,7 @@ from tessera.controller.slicing.messages import profiles_text
 from tessera.controller.slicing.slicer_state import SlicerState
 from tessera.forecast.queue_page import Blocker
 from tessera.limits.forecast import QUEUE_BLOCKERS
-from tessera.placement.demand import Fragmented, Full, NeverFits, NoNode, Reason, Reserved, UnknownProfile
+from tessera.placement.demand import Fragmented, Full, NeverFits, NoNode, QueueFull, Reason, Reserved, UnknownProfile
 from tessera.placement.explain import RefusalExplainer
 from tessera.text import count_noun
 
@@ -68,7 +68,7 @@ class ReasonFinder:
             return WaitReason("planning", "the controller has not planned it yet")
         blockers = self._blockers_of(pod, nodes, reason)
         away = self._cards_away(pod)
-        if away and not isinstance(reason, NeverFits | Reserved):
+        if away and not isinstance(reason, NeverFits | QueueFull | Reserved):
             text = f"{count_noun(away, 'card')} that might serve it held back for a fault; {_describe(pod, reason)[1]}"
             return WaitReason("card-held-back", text, blockers)
         return WaitReason(*_describe(pod, reason), blockers)
@@ -119,6 +119,10 @@ def _describe(pod: PodInfo, reason: Reason) -> tuple[str, str]:
         case Reserved(keys=keys):
             before = count_noun(len(keys), "pod")
             return "reserved", f"the free memory slots that would do for {wanted} are reserved for {before} before it"
+        case QueueFull(never=True):
+            return "never-fits", reason.text
+        case QueueFull():
+            return "queue-full", reason.text
         case NeverFits():
             return "never-fits", reason.text
         case UnknownProfile():

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import NodeName, PodUid
+from tessera.api.queues import QUEUES, read_queue
 from tessera.clock import Clock
 from tessera.controller.cluster.storage import StorageObject
 from tessera.controller.objects.node_info import read_node
@@ -28,6 +29,8 @@ from tessera.controller.slicing.events import (
     PodDeleted,
     PodObserved,
     PodVersionsReset,
+    QueueDeleted,
+    QueueObserved,
     SlicerEvent,
     StorageListed,
     StorageObserved,
@@ -55,6 +58,8 @@ _Stored = TypeVar("_Stored", bound=StorageObject)
 #: Seconds that a new leader waits for the informers of :class:`ConstraintInformers`; with the rights granted, they are
 #: complete together with the others.
 SYNC_TIMEOUT = 10.0
+#: Seconds that a new leader waits for Queue objects, without which the order is another.
+QUEUE_SYNC_TIMEOUT = 2.0
 
 
 class SliceInformers:
@@ -111,6 +116,48 @@ class SliceInformers:
 
     def _pass_on(self, event: SlicerEvent) -> None:
         self._slicer.handle(event)
+        self._changed()
+
+
+class QueueInformer:
+    """Passes events of Queue objects to the slicer. A cluster without the definition of Queue has no queues.
+
+    Args:
+        client: the client that watches.
+        slicer: takes the events.
+        changed: called after each event.
+        clock: times the pauses.
+        rng: for jitter.
+    """
+
+    def __init__(
+        self, client: Client, slicer: Slicer, changed: Callable[[], None], *, clock: Clock, rng: random.Random
+    ) -> None:
+        self._slicer = slicer
+        self._changed = changed
+        self._informer = Informer(client, QUEUES, clock=clock, rng=rng)
+        self._informer.add_handler(self._queue_changed)
+
+    async def run(self) -> None:
+        """Watches until cancelled."""
+        await self._informer.run()
+
+    async def wait_synced(self) -> None:
+        """Returns once the queues are listed, or after :data:`QUEUE_SYNC_TIMEOUT` with a warning."""
+        try:
+            async with asyncio.timeout(QUEUE_SYNC_TIMEOUT):
+                await self._informer.wait_synced()
+        except TimeoutError:
+            _log.warning(
+                "Queue objects are not listed after %.0f s: pods go by priority and age; apply the definitions and "
+                "rights of this version (deploy/crds/queues.yaml, deploy/rbac.yaml)",
+                QUEUE_SYNC_TIMEOUT,
+            )
+
+    def _queue_changed(self, event: WatchEvent[dict[str, Any]]) -> None:
+        queue = read_queue(event.object)
+        deleted = event.kind is EventKind.DELETED
+        self._slicer.handle(QueueDeleted(queue.name) if deleted else QueueObserved(queue))
         self._changed()
 
 

@@ -22,7 +22,7 @@ from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
 from tessera.controller.forecasting.queue_task import QueueTask
 from tessera.controller.health.fault_breaker import FaultBreaker
 from tessera.controller.leadership.hand_overs import HandOvers
-from tessera.controller.leadership.informers import ConstraintInformers, SliceInformers
+from tessera.controller.leadership.informers import ConstraintInformers, QueueInformer, SliceInformers
 from tessera.controller.scale_up.scale_up import ScaleUp
 from tessera.controller.slicing.events import RefusalTimedOut, TimePassed
 from tessera.controller.slicing.slicer import Slicer
@@ -136,6 +136,7 @@ class LeaderSession:
         self._hand_overs = HandOvers(metrics.observe_hand_over)
         self._timer: asyncio.TimerHandle | None = None
         self._constraints = ConstraintInformers(client, self._slicer, self._wake.set, clock=clock, rng=rng)
+        self._queues = QueueInformer(client, self._slicer, self._wake.set, clock=clock, rng=rng)
         self._provisioning = Provisioning(
             runtime,
             nodes=self._nodes,
@@ -208,10 +209,12 @@ class LeaderSession:
             group.create_task(self._usage.run(), name="GPU-hours")
             group.create_task(self._usage.write(), name="record of GPU-hours")
             group.create_task(self._constraints.run(), name="claims and namespaces")
+            group.create_task(self._queues.run(), name="queues")
             group.create_task(self._defaults.run(), name="default settings")
             for informer in informers:
                 await informer.wait_synced()
             await self._constraints.wait_synced()
+            await self._queues.wait_synced()
             group.create_task(self._breaker.run(), name="health breaker")
             group.create_task(self._checks.run(), name="admission checks of Kueue")
             group.create_task(self.queue.run(), name="queue")
@@ -244,7 +247,7 @@ class LeaderSession:
         for uid in self._refused.pop_expired(now):
             self._slicer.handle(RefusalTimedOut(uid, now + AVOIDANCE_SECONDS))
         self._stop_waiting()
-        due = self._slicer.next_reservation
+        due = self._slicer.next_due
         times = [
             when
             for when in (

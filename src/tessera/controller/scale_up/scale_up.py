@@ -71,7 +71,7 @@ class ScaleUp:
         startup: float,
     ) -> None:
         self._runtime = runtime
-        self._state, self._rank = slicer.state, slicer.rank
+        self._state, self._order = slicer.state, slicer.order
         self._nodes, self._pods = nodes, pods
         self._events = events
         self._namespace = namespace
@@ -175,7 +175,8 @@ class ScaleUp:
             for uid, reason in state.waiting.items()
             if reason is not None and uid in state.cluster.pods and uid not in state.dependent
         )
-        return sorted((pod for pod in refused if pod.ready_to_place), key=self._rank)
+        able = [pod for pod in refused if pod.ready_to_place]
+        return self._order.first(able, len(able))[0]
 
     def _nodes_of(self, group: NodeGroup) -> Iterator[Node]:
         for node in self._nodes.cache.values():

@@ -22,6 +22,7 @@ from tessera.controller.slicing.allocation import (
     reported_slices,
     will_never_run,
 )
+from tessera.controller.slicing.fair_order import held_by
 from tessera.controller.slicing.slicer_state import SlicerState
 from tessera.mig.names import resource_spelling
 
@@ -257,6 +258,7 @@ class AllocationLifecycle:
         self._state.waiting.pop(uid, None)
         self._state.dependent.discard(uid)
         self._state.blocked.discard(uid)
+        self._state.limited.discard(uid)
         self._cluster.placed_pods.unwatch(uid)
         self._cluster.capacity_changes.forget_refusal(uid)
 
@@ -283,9 +285,17 @@ class AllocationLifecycle:
             live = self._state.allocations.current_of(uid)
             home = pod.node or (live.node if live is not None else None)
         self._index_pod(uid, pod, home)
+        self._count_for_queue(uid, pod)
         left = self._state.usage.assign(uid, home, pod.amounts if pod is not None else {})
         if left is not None and left in self._state.cards:
             self._cluster.capacity_changes.room_may_have_grown(left)
+
+    def _count_for_queue(self, uid: PodUid, pod: PodInfo | None) -> None:
+        """Counts the slices of a living pod for its queue."""
+        live = self._state.allocations.current_of(uid) if pod is not None and not will_never_run(pod) else None
+        queue = self._cluster.queue_of(pod) if pod is not None else ""
+        holding = held_by(self._state, live) if live is not None else None
+        self._state.ledger.assign(uid, queue, holding, self._state.now)
 
     def _index_pod(self, uid: PodUid, pod: PodInfo | None, home: NodeName | None) -> None:
         """Updates the index of pods on nodes with the node where a pod runs or has a promised place."""

@@ -6,7 +6,7 @@ slicer. Changes nothing except a temporary count of the resources that the batch
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import nsmallest
+from itertools import islice
 
 from tessera.api.instaslice import Slice
 from tessera.api.names import NodeName, PodUid, device_id
@@ -16,7 +16,6 @@ from tessera.controller.objects.node_constraints import MISMATCH, NodeConstraint
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.slicer_state import AllocationTable
-from tessera.controller.slicing.waiting_order import Rank
 from tessera.limits.planning import BATCH_PODS, BATCH_RULES
 from tessera.placement.demand import Demand, NodeRefusal, Reason
 from tessera.placement.fleet import CardPlacement, Fleet
@@ -71,11 +70,11 @@ class PlacementContext:
     kept_nodes: Sequence[NodeName] = ()
 
 
-def first_batch(pods: Iterable[PodInfo], rank: Callable[[PodInfo], Rank]) -> list[PodInfo]:
-    """Returns the first pods by rank, in order, as many as one step plans together."""
+def first_batch(ordered: Iterable[PodInfo]) -> list[PodInfo]:
+    """Returns the first of these pods, as many as one step plans together."""
     batch: list[PodInfo] = []
     rules = 0
-    for pod in nsmallest(BATCH_PODS, pods, key=rank):
+    for pod in islice(ordered, BATCH_PODS):
         rules += pod.relations.count + len(pod.ports)
         if batch and rules > BATCH_RULES:
             break

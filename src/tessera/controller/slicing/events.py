@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import NodeName, PodUid
+from tessera.api.queues import Queue
 from tessera.controller.cluster.storage import StorageObject
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
@@ -80,6 +81,20 @@ class NamespaceObserved:
 
     name: str
     labels: Mapping[str, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueObserved:
+    """A Queue object as it is now; ignored if a newer state was seen."""
+
+    queue: Queue
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDeleted:
+    """A Queue object does not exist any more."""
+
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +212,8 @@ SlicerEvent = (
     | PodVersionsReset
     | InstasliceVersionsReset
     | NamespaceObserved
+    | QueueObserved
+    | QueueDeleted
     | StorageObserved
     | StorageListed
     | WriteDone

@@ -5,6 +5,7 @@ report a newly promised slice as foreign, and a record written by hand may overl
 record claims counts as occupied.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from tessera.api.instaslice import ForeignSlice, NodeResources, Slice
@@ -38,6 +39,8 @@ class FleetInventory:
 
     def __init__(self) -> None:
         self.fleet = Fleet()
+        #: Memory slots of all cards, by model.
+        self.totals: Counter[str] = Counter()
         self.geometries = CardGeometries()
 
     def rebuild(self, node: NodeName, resources: NodeResources, held: Iterable[Allocation]) -> Sequence[Allocation]:
@@ -54,6 +57,7 @@ class FleetInventory:
         self.remove(node)
         for gpu, geometry in self.geometries.of(resources).items():
             self.fleet.add_card(node, gpu, geometry)
+            self.totals[geometry.family] += geometry.slots
         collided = [allocation for allocation in held if not self.occupy(allocation)]
         for item in resources.foreign:
             self._occupy_foreign(node, item)
@@ -61,6 +65,10 @@ class FleetInventory:
 
     def remove(self, node: NodeName) -> None:
         """Removes a node's cards; an unknown node is no error."""
+        for card in self.fleet.cards(node) if node in self.fleet else ():
+            self.totals[card.geometry.family] -= card.geometry.slots
+            if not self.totals[card.geometry.family]:
+                del self.totals[card.geometry.family]
         self.fleet.remove_node(node)
 
     def occupy(self, allocation: Allocation) -> bool:

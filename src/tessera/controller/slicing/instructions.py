@@ -5,13 +5,13 @@ instruction with the same ``key``. So changes that become due for a node meanwhi
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from tessera.api.instaslice import AllocationRequest, AllocationResult
 from tessera.api.names import HOSTNAME_LABEL, NodeName, PodUid
 
 #: One half of a node's object, or a pod: at most one request writes it at a time.
-WriteKey = tuple[Literal["spec", "status", "pod", "object", "condition", "pod-condition"], str]
+WriteKey = tuple[Literal["spec", "status", "pod", "object", "condition", "pod-condition", "queue"], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +177,24 @@ class ReportPodCondition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReportQueue:
+    """Sets the status of a Queue object.
+
+    Attributes:
+        name: the queue.
+        status: the whole status.
+    """
+
+    name: str
+    status: dict[str, Any]
+
+    @property
+    def key(self) -> WriteKey:
+        """Returns the key of the queue."""
+        return ("queue", self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordEvent:
     """An Event on a pod. Best effort: the executor does not answer it."""
 
@@ -188,5 +206,14 @@ class RecordEvent:
     warning: bool = False
 
 
-Write = PatchRequests | PatchResults | Ungate | Evict | DeleteObject | ReportNodeCondition | ReportPodCondition
+Write = (
+    PatchRequests
+    | PatchResults
+    | Ungate
+    | Evict
+    | DeleteObject
+    | ReportNodeCondition
+    | ReportPodCondition
+    | ReportQueue
+)
 Instruction = Write | RecordEvent

@@ -30,6 +30,7 @@ from tessera.controller.slicing.instructions import (
     Write,
 )
 from tessera.controller.slicing.messages import fixed_layout_text, object_fault_text
+from tessera.controller.slicing.queue_reports import QueueReports
 from tessera.controller.slicing.reservation_record import RESERVATIONS_ANNOTATION, format_reservations
 from tessera.controller.slicing.slicer_state import SlicerState
 
@@ -81,6 +82,9 @@ def add_step(due: PendingNodeWrites, allocation: Allocation, step: AllocationSte
 class PendingWrites:
     """Turns the state into the writes that are due.
 
+    Attributes:
+        queue_reports: the writes of Queue objects.
+
     Args:
         state: the state that the writes follow from.
         lifecycle: removes allocations of which nothing is recorded any more.
@@ -90,6 +94,7 @@ class PendingWrites:
         self._state = state
         self._cluster = state.cluster
         self._lifecycle = lifecycle
+        self.queue_reports = QueueReports(state)
 
     def pop(self) -> Sequence[Instruction]:
         """Returns the instructions to carry out now. Each write is in flight from here on."""
@@ -101,6 +106,7 @@ class PendingWrites:
             *orphans,
             *evictions,
             *self._pod_reports(),
+            *self.queue_reports.pop(),
         ]
         self._state.events, self._cluster.orphaned_objects, self._state.evictions = [], [], {}
         due, self._state.dirty_nodes = self._state.dirty_nodes, set()

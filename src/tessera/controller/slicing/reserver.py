@@ -34,7 +34,7 @@ from tessera.controller.slicing.slicer_state import SlicerState
 from tessera.limits.planning import RESERVATION_SEARCHES, RESERVATIONS, RESERVED_PERCENT
 from tessera.mig.names import resource_spelling
 from tessera.placement.cards import OwnedPlacement
-from tessera.placement.demand import Fragmented, Full, NoNode, Reason, Reserved
+from tessera.placement.demand import Fragmented, Full, NoNode, QueueFull, Reason, Reserved
 from tessera.placement.reserved_slots import ReservedPlace, SoonestPlace
 from tessera.placement.step_budget import StepBudget
 
@@ -332,7 +332,8 @@ class Reserver:
             if self._state.reservations.get(each.uid) is not each:
                 continue
             pod = self._cluster.pods.get(each.uid)
-            if pod is None or each.uid not in self._state.waiting:
+            held_back = isinstance(self._state.waiting.get(each.uid), QueueFull)
+            if pod is None or each.uid not in self._state.waiting or held_back:
                 self._remove(each)
             elif not self._is_sound(each, pod):
                 self._replace(each, pod)

@@ -11,11 +11,12 @@ Rules:
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from tessera.api.instaslice import Instaslice
-from tessera.api.names import PodUid
+from tessera.api.names import QUEUE_LABEL, PodUid
+from tessera.api.queues import Queue
 from tessera.controller.cluster.remade_pods import RemadePods
 from tessera.controller.objects.node_info import read_node
 from tessera.controller.objects.pod_info import PodInfo, read_pod
@@ -35,6 +36,8 @@ from tessera.controller.slicing.events import (
     PodDeleted,
     PodObserved,
     PodVersionsReset,
+    QueueDeleted,
+    QueueObserved,
     RefusalTimedOut,
     RetryDue,
     SlicerEvent,
@@ -47,12 +50,14 @@ from tessera.controller.slicing.events import (
     WriteRefused,
     WritesDue,
 )
+from tessera.controller.slicing.fair_order import FairOrder, holding_of
 from tessera.controller.slicing.instructions import (
     Evict,
     Instruction,
     PatchRequests,
     ReportNodeCondition,
     ReportPodCondition,
+    ReportQueue,
     Ungate,
     Write,
 )
@@ -66,10 +71,9 @@ from tessera.controller.slicing.planner import Planner
 from tessera.controller.slicing.reservation_rules import reservations_before, without_passed
 from tessera.controller.slicing.reserver import Reserver
 from tessera.controller.slicing.slicer_state import SlicerState
-from tessera.controller.slicing.waiting_order import Rank, rank
 from tessera.kube.resources import Node, Pod
-from tessera.limits.planning import DECISION_STEPS, PASSING_PODS
-from tessera.placement.demand import Reason
+from tessera.limits.planning import BATCH_PODS, DECISION_STEPS, PASSING_PODS, RETRIED_PODS
+from tessera.placement.demand import QueueFull, Reason
 from tessera.placement.step_budget import StepBudget
 from tessera.replay.recorder import Decider
 
@@ -84,6 +88,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
     Attributes:
         state: the slicer's state; others only read it.
         planner: finds possible places without deciding.
+        order: the order of waiting pods.
         decisions: allocations made so far; never decreases.
         steps: steps of planning taken so far; never decreases.
         moves: pods that got other slices after theirs were taken back; never decreases.
@@ -101,6 +106,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         #: Turns the state into writes at each :class:`WritesDue`. It has no state of its own.
         self._pending = PendingWrites(self._state, self._lifecycle)
         self.planner = Planner(self._state)
+        self.order = FairOrder(self._state)
+        self._ledger = self._state.ledger
         #: Gives slots to pods that wait for room. Its state is in :attr:`SlicerState.reservations`, but for memos.
         self._reserver = Reserver(self._state, self.planner, reserve_after, reads=reads)
         self.decisions = 0
@@ -143,7 +150,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
             case StorageObserved(item, deleted):
                 self._cluster.put_storage(item, deleted=deleted)
             case NamespaceObserved(name, labels):
-                self._cluster.put_namespace(name, labels)
+                self._put_namespace(name, labels)
             case TimePassed(now, date):
                 self._end_avoidance(now)
                 self._set_date(date)
@@ -159,6 +166,11 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
                 self._end_denial(uid)
             case RefusalTimedOut(uid, avoid_until):
                 self._withdraw(uid, avoid_until)
+            case QueueObserved(queue):
+                self._put_queue(queue)
+            case QueueDeleted(name):
+                self._ledger.drop(name)
+                self._follow_queues()
             case InstasliceUnreadable(name, error):
                 self._cluster.set_object_error(name, error)
             case PodVersionsReset():
@@ -167,6 +179,26 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
                 self._cluster.reset_instaslice_versions()
             case StorageListed():
                 self._cluster.note_storage_listed()
+
+    def _put_namespace(self, name: str, labels: Mapping[str, str] | None) -> None:
+        before = self._cluster.placed_pods.namespace_label(name, QUEUE_LABEL)
+        self._cluster.put_namespace(name, labels)
+        if self._cluster.placed_pods.namespace_label(name, QUEUE_LABEL) != before:
+            self._follow_queues()
+
+    def _put_queue(self, queue: Queue) -> None:
+        known = self._cluster.queues.get(queue.name)
+        if known is not None and known.version > queue.version:
+            return
+        self._ledger.put(queue, self._state.now)
+        rules = (queue.weight, queue.guaranteed, queue.maximum, queue.namespaces)
+        if known is None or rules != (known.weight, known.guaranteed, known.maximum, known.namespaces):
+            self._follow_queues()
+
+    def _follow_queues(self) -> None:
+        """After a change of a Queue object, counts every pod for its queue again, and plans all waiting pods again."""
+        self._cluster.changed_pods |= self._cluster.pods.keys()
+        self._cluster.capacity_changes.room_may_have_grown_anywhere()
 
     def pop_writes(self) -> Sequence[Instruction]:
         """Returns the instructions to carry out now. Each write is in flight until the slicer handles its outcome."""
@@ -242,7 +274,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         self._state.reservations_due |= due is not None and due <= date
 
     def _mark_affected(self, write: Write) -> None:
-        if isinstance(write, Evict):
+        if isinstance(write, Evict | ReportQueue):
             return
         if isinstance(write, ReportPodCondition):
             self._state.pods_to_report.add(write.uid)
@@ -257,9 +289,10 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
     # Deciding
 
     @property
-    def next_reservation(self) -> float | None:
-        """The time, seconds since 1970, at which time alone makes a decision due; None if never."""
-        return self._reserver.next_due
+    def next_due(self) -> float | None:
+        """The time, seconds since 1970, at which time alone makes a step due; None if never."""
+        due = (self._reserver.next_due, self._pending.queue_reports.next_due)
+        return min((each for each in due if each is not None), default=None)
 
     @property
     def has_work(self) -> bool:
@@ -291,13 +324,16 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         for uid in sorted(pods):
             self._lifecycle.absorb_pod(uid)
         self._replan_dependent_pods()
+        self._retry_limited_pods()
         self._reserver.begin(nodes)
         candidates = dict.fromkeys(self._cluster.capacity_changes.candidates(self._state.waiting))
         for uid in self._state.reservations:  # a pod with a reservation goes first, in every round
             if uid in self._state.waiting and self._cluster.capacity_changes.is_due(uid):
                 candidates[uid] = None
         if candidates:
-            self._plan(first_batch((self._cluster.pods[uid] for uid in candidates), self.rank))
+            ordered, held_back = self.order.first((self._cluster.pods[uid] for uid in candidates), BATCH_PODS)
+            self._plan(first_batch(ordered))
+            self._hold_back(held_back)
         self._reserver.end()
 
     def _find_orphans(self) -> None:
@@ -307,9 +343,24 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
             for node in sorted(self._cluster.objects.keys() - self._cluster.nodes.keys()):
                 self._cluster.note_orphan(node)
 
-    def rank(self, pod: PodInfo) -> Rank:
-        """Returns the sort key of a waiting pod: the least goes first."""
-        return rank(pod, self._state.reservations)
+    def _hold_back(self, held_back: Mapping[PodUid, QueueFull]) -> None:
+        """Refuses pods for which their queue has no room, unless pods before them were refused and left room."""
+        for uid, reason in held_back.items():
+            pod = self._cluster.pods[uid]
+            above = self._ledger.is_above_maximum(reason.queue, holding_of(self._state, pod))
+            # an older pod of the queue that waits for its maximum goes first
+            if reason.never or above or self._state.limited.first_of(reason.queue, 1):
+                self._record_refusal(pod, reason, dependent=False)
+                if not reason.never:
+                    self._state.limited.put(pod, (reason.queue, ()))
+
+    def _retry_limited_pods(self) -> None:
+        """Lets pods of queues whose pods hold less be planned again, the first ones."""
+        for queue in sorted(self._ledger.relieved):
+            for uid in self._state.limited.first_of(queue, RETRIED_PODS):
+                self._state.limited.discard(uid)
+                self._cluster.capacity_changes.forget_refusal(uid)
+        self._ledger.relieved.clear()
 
     def _plan(self, pods: Sequence[PodInfo]) -> None:
         """Plans a batch in parts: each pod with a reservation by itself, and the pods between two of them together."""

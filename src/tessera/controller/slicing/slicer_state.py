@@ -14,6 +14,7 @@ from tessera.controller.objects.resource_amounts import NodeUsage
 from tessera.controller.slicing.allocation import Allocation
 from tessera.controller.slicing.fleet_inventory import FleetInventory
 from tessera.controller.slicing.instructions import Evict, RecordEvent, WriteKey
+from tessera.controller.slicing.queue_ledger import QueueLedger
 from tessera.controller.slicing.reservation import Reservation
 from tessera.controller.slicing.waiting_order import BlockedPods
 from tessera.placement.demand import Reason
@@ -91,6 +92,10 @@ class SlicerState:
         self.allocations = AllocationTable()
         #: The cards of the nodes in ``cards``. Each allocation that is not freed occupies its slots here.
         self.inventory = FleetInventory()
+        #: What each queue holds.
+        self.ledger = QueueLedger(self.cluster.queues)
+        #: Waiting pods that their queue's maximum holds back, in order. A subset of ``waiting``.
+        self.limited = BlockedPods()
         #: Amounts of each node that pods and allocations hold besides slices; each pod counts on one node.
         self.usage = NodeUsage()
         #: Nodes with cards for on-demand slicing, and the resources that their object reports. None of them is in

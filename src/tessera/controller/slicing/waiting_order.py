@@ -61,6 +61,10 @@ class BlockedPods:
         if not entries:
             del self._queues[queue]
 
+    def first_of(self, queue: str, most: int) -> Sequence[PodUid]:
+        """Returns the first pods of a queue without a kind of card."""
+        return [entry[-1] for entry in self._queues.get((queue, ()), ())[:most]]
+
     def heads(self) -> Iterator[tuple[QueueKey, Sequence[PodUid]]]:
         """Yields each queue with its first pods."""
         for queue, entries in self._queues.items():

@@ -1,0 +1,56 @@
+"""Queue objects on the lab: a maximum holds back, the status shows what is held, and people see why."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tessera.api.queues import QUEUES
+from tessera.kube.client.errors import Invalid
+
+SMALL = {"nvidia.com/mig-1g.5gb": 1}
+
+
+def queue(name: str, **spec: Any) -> dict[str, Any]:
+    """A Queue object."""
+    return {"apiVersion": "tessera.dev/v1alpha1", "kind": "Queue", "metadata": {"name": name}, "spec": spec}
+
+
+def test_a_namespace_holds_no_more_than_the_maximum_of_its_queue(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.client.create(QUEUES, queue("default", maximum="10Gi"))
+        for name in ("a", "b", "c"):
+            await lab.create(name, SMALL)
+        await lab.until(lambda: lab.events_of("c", "SliceWaiting"), "the third is told why it waits")
+        assert "queue default may hold 10Gi (spec.maximum)" in lab.events_of("c", "SliceWaiting")[0].message
+        await lab.running("a", "b")
+        await lab.clock.sleep(130)
+        found = await lab.client.get(QUEUES, "default")
+        status = found["status"]
+        assert (status["held"], status["slots"], status["waiting"]) == ("10Gi", 2, 1)
+        assert found["spec"] == {"maximum": "10Gi", "weight": 1, "halfLife": "168h"}
+        await lab.delete("a")
+        await lab.running("c")
+        assert lab.phase("c") == "Running"
+
+    in_lab(scenario, "1xA100-40GB")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"weight": 0},
+        {"weight": 1001},
+        {"maximum": "10GB"},
+        {"guaranteed": -1},
+        {"halfLife": "a week"},
+        {"namespaces": ["a", "a"]},
+    ],
+    ids=str,
+)
+def test_the_definition_refuses_what_counts_for_nothing(in_lab: Callable[..., None], spec: dict[str, Any]) -> None:
+    async def scenario(lab: Any) -> None:
+        with pytest.raises(Invalid):
+            await lab.client.create(QUEUES, queue("q", **spec))
+
+    in_lab(scenario, "1xA100-40GB")

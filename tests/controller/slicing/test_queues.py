@@ -1,0 +1,313 @@
+"""Queues: pods of the queue that had less go first, a guarantee goes before, a maximum holds back."""
+
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import pytest
+from tests.support.slicer_cluster import SlicerCluster
+
+from tessera.api.names import QUEUE_LABEL, NodeName
+from tessera.api.queues import Queue, Share, read_queue
+from tessera.clock import rfc3339
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.events import NamespaceObserved, QueueDeleted
+from tessera.controller.slicing.instructions import ReportQueue
+from tessera.placement.demand import QueueFull
+
+ALL = "1g.5gb"
+NUMBERS = count(1)
+
+
+@pytest.fixture
+def cluster() -> SlicerCluster:
+    made = SlicerCluster(reserve_after=60.0)
+    made.pass_time(0)
+    return made
+
+
+def pods(cluster: SlicerCluster, namespace: str, many: int, profile: str = ALL, **facts: Any) -> list[PodInfo]:
+    """Pods of one namespace, created one after the other from now on."""
+    found = []
+    for number in range(many):
+        created = rfc3339(cluster.date + number)
+        name = f"{namespace}-{next(NUMBERS):03}"
+        found.append(cluster.pod(name, profile, created=created, namespace=namespace, **facts))
+    return found
+
+
+def placed(cluster: SlicerCluster, found: list[PodInfo]) -> int:
+    """The number of these pods that have slices."""
+    return sum(bool(cluster.where(pod)) for pod in found)
+
+
+def end(cluster: SlicerCluster, found: list[PodInfo], number: int = 1) -> None:
+    """The first of these pods that have slices end."""
+    for pod in [each for each in found if cluster.where(each)][:number]:
+        cluster.remove(pod)
+        found.remove(pod)
+    cluster.settle()
+
+
+def test_without_a_queue_object_the_older_goes_first(cluster: SlicerCluster) -> None:
+    cluster.node("n1")
+    many = pods(cluster, "team-a", 10)
+    cluster.pass_time(20)
+    few = pods(cluster, "team-b", 4)
+    cluster.settle()
+    end(cluster, many, 2)
+    assert (placed(cluster, many), placed(cluster, few)) == (7, 0)
+
+
+def test_queues_take_turns_though_one_came_first(cluster: SlicerCluster) -> None:
+    many = pods(cluster, "team-a", 10)
+    cluster.pass_time(20)
+    few = pods(cluster, "team-b", 4)
+    cluster.queue("team-a")
+    cluster.settle()
+    cluster.node("n1")
+    cluster.settle()
+    assert (placed(cluster, many), placed(cluster, few)) == (4, 3)
+
+
+def test_a_queue_of_twice_the_weight_gets_twice_as_much(cluster: SlicerCluster) -> None:
+    heavy, light = pods(cluster, "team-a", 10), pods(cluster, "team-b", 10)
+    cluster.queue("team-a", weight=2)
+    cluster.settle()
+    cluster.node("n1", count=3)
+    cluster.settle()
+    assert (placed(cluster, heavy), placed(cluster, light)) == (10, 10)
+    assert [each.queue for each in cluster.slicer.order.all()] == []
+    more = [*pods(cluster, "team-a", 6), *pods(cluster, "team-b", 6)]
+    cluster.settle()
+    assert placed(cluster, more[:6]) == 1, "team-a holds less by its weight, and there is one slot"
+    assert placed(cluster, more[6:]) == 0
+
+
+def test_a_higher_priority_goes_before_a_smaller_share(cluster: SlicerCluster) -> None:
+    cluster.queue("team-a")
+    many = pods(cluster, "team-a", 7)
+    cluster.node("n1")
+    cluster.settle()
+    urgent, other = pods(cluster, "team-a", 1, priority=5), pods(cluster, "team-b", 1)
+    cluster.settle()
+    end(cluster, many)
+    assert (placed(cluster, urgent), placed(cluster, other)) == (1, 0)
+
+
+def test_what_a_queue_has_used_counts_after_its_pods_have_ended(cluster: SlicerCluster) -> None:
+    cluster.queue("team-a", halfLife="1h")
+    cluster.queue("team-b", halfLife="1h")
+    cluster.node("n1")
+    past = pods(cluster, "team-a", 7)
+    cluster.settle()
+    cluster.pass_time(3600)
+    blocker = pods(cluster, "team-c", 1, "7g.40gb", priority=9)
+    end(cluster, past, 7)
+    assert placed(cluster, blocker) == 1
+    older, younger = pods(cluster, "team-a", 1, "4g.20gb"), pods(cluster, "team-b", 1, "4g.20gb")
+    cluster.settle()
+    end(cluster, blocker)
+    assert (placed(cluster, older), placed(cluster, younger)) == (0, 1), "half of the card for an hour counts"
+
+
+def test_the_past_fades_with_the_half_life_and_0_forgets_it(cluster: SlicerCluster) -> None:
+    for name, half_life in (("fades", "1h"), ("forgets", "0")):
+        cluster.queue(name, halfLife=half_life)
+    cluster.node("n1", count=2)
+    found = [*pods(cluster, "fades", 1, "4g.20gb"), *pods(cluster, "forgets", 1, "4g.20gb")]
+    cluster.settle()
+    cluster.pass_time(36_000)
+    end(cluster, found, 2)
+    totals, ledger = cluster.slicer.state.inventory.totals, cluster.slicer.state.ledger
+    assert ledger.share("fades", totals, cluster.date) == pytest.approx(4 / 16, rel=0.01)
+    assert ledger.share("fades", totals, cluster.date + 3600) == pytest.approx(2 / 16, rel=0.01)
+    assert ledger.share("forgets", totals, cluster.date) == 0
+
+
+def test_a_guarantee_goes_before_the_share(cluster: SlicerCluster) -> None:
+    cluster.queue("team-a", guaranteed="20Gi")
+    cluster.node("n1")
+    theirs, others = pods(cluster, "team-a", 3), pods(cluster, "team-b", 4)
+    cluster.settle()
+    later = [*pods(cluster, "team-b", 2), *pods(cluster, "team-a", 2)]
+    cluster.settle()
+    end(cluster, others)
+    assert placed(cluster, later[2:]) == 1, "15 GiB are held, and 20 GiB are guaranteed"
+    end(cluster, theirs)
+    end(cluster, others)
+    assert placed(cluster, later[:2]) <= 1
+
+
+def test_a_maximum_holds_back_with_a_reason_that_names_it(cluster: SlicerCluster) -> None:
+    cluster.queue("team-a", maximum="10Gi")
+    cluster.node("n1")
+    found = pods(cluster, "team-a", 3)
+    cluster.settle()
+    assert placed(cluster, found) == 2
+    reason = cluster.slicer.state.waiting[found[2].uid]
+    assert reason.text == (
+        "queue team-a may hold 10Gi (spec.maximum), and holds 10Gi: 1g.5gb waits until pods of the queue end"
+    )
+    end(cluster, found)
+    assert placed(cluster, found) == 2
+    late = pods(cluster, "team-a", 2)
+    cluster.settle()
+    assert placed(cluster, late) == 0
+    cluster.queue("team-a", maximum=8)
+    cluster.settle()
+    assert placed(cluster, late) == 2
+
+
+def test_a_small_pod_does_not_run_past_an_older_one_that_waits_for_the_maximum(cluster: SlicerCluster) -> None:
+    cluster.queue("team-a", maximum=4)
+    cluster.node("n1")
+    first = pods(cluster, "team-a", 1, "2g.10gb")
+    cluster.settle()
+    large = pods(cluster, "team-a", 1, "4g.20gb")
+    cluster.settle()
+    small = pods(cluster, "team-a", 2)
+    cluster.settle()
+    assert (placed(cluster, large), placed(cluster, small)) == (0, 0)
+    end(cluster, first)
+    assert (placed(cluster, large), placed(cluster, small)) == (1, 0)
+
+
+def test_a_pod_larger_than_the_maximum_is_told_so_and_blocks_nobody(cluster: SlicerCluster) -> None:
+    cluster.queue("team-a", maximum="10Gi")
+    cluster.node("n1")
+    never, small = pods(cluster, "team-a", 1, "3g.20gb"), pods(cluster, "team-a", 2)
+    cluster.settle()
+    reason = cluster.slicer.state.waiting[never[0].uid]
+    assert isinstance(reason, QueueFull)
+    assert reason.never
+    assert placed(cluster, small) == 2
+
+
+def test_a_pod_before_that_finds_no_room_takes_nothing_from_the_maximum(cluster: SlicerCluster) -> None:
+    cluster.queue("team-a", maximum=8)
+    cluster.node("n1")
+    blocker = pods(cluster, "team-b", 1, "3g.20gb")
+    cluster.settle()
+    large, small = pods(cluster, "team-a", 1, "7g.40gb"), pods(cluster, "team-a", 1)
+    cluster.settle()
+    assert (placed(cluster, blocker), placed(cluster, large), placed(cluster, small)) == (1, 0, 1)
+
+
+def test_a_pod_joins_only_a_queue_that_lists_its_namespace(cluster: SlicerCluster) -> None:
+    cluster.queue("shared", namespaces=["team-a"])
+    label = ((QUEUE_LABEL, "shared"),)
+    a, b = pods(cluster, "team-a", 1, labels=label), pods(cluster, "team-b", 1, labels=label)
+    state = cluster.slicer.state.cluster
+    assert (state.queue_of(a[0]), state.queue_of(b[0])) == ("shared", "team-b")
+    cluster.slicer.handle(NamespaceObserved("team-b", {QUEUE_LABEL: "shared"}))
+    assert state.queue_of(b[0]) == "shared"
+
+
+def test_the_status_has_what_is_held_and_is_written_at_most_once_a_minute(cluster: SlicerCluster) -> None:
+    cluster.queue("team-a", maximum="10Gi")
+    cluster.node("n1")
+    found = pods(cluster, "team-a", 3)
+    cluster.pass_time(60)
+    cluster.settle()
+    reports = [write for write in cluster.writes if isinstance(write, ReportQueue)]
+    assert [(each.status["held"], each.status["slots"], each.status["waiting"]) for each in reports] == [("10Gi", 2, 1)]
+    end(cluster, found)
+    cluster.pass_time(30)
+    cluster.settle()
+    assert len([write for write in cluster.writes if isinstance(write, ReportQueue)]) == 1
+    cluster.pass_time(30)
+    cluster.settle()
+    cluster.pass_time(600)
+    cluster.settle()
+    reports = [write for write in cluster.writes if isinstance(write, ReportQueue)]
+    assert [(each.status["held"], each.status["waiting"]) for each in reports[1:]] == [("10Gi", 0)]
+
+
+def test_a_new_process_counts_on_from_the_recorded_usage(cluster: SlicerCluster) -> None:
+    cluster.queue("team-a", halfLife="1h")
+    cluster.node("n1")
+    found = pods(cluster, "team-a", 1, "4g.20gb")
+    cluster.settle()
+    cluster.pass_time(7200)
+    cluster.settle()
+    end(cluster, found)
+    cluster.pass_time(60)
+    cluster.settle()
+    totals = cluster.slicer.state.inventory.totals
+    before = cluster.slicer.state.ledger.share("team-a", totals, cluster.date)
+    assert before == pytest.approx(3 / 8, rel=0.1)
+    cluster.restart()
+    cluster.settle()
+    after = cluster.slicer.state.ledger.share("team-a", cluster.slicer.state.inventory.totals, cluster.date)
+    assert after == pytest.approx(before, rel=0.05)
+
+
+def test_a_deleted_queue_ends_its_maximum(cluster: SlicerCluster) -> None:
+    cluster.queue("team-a", maximum=1)
+    cluster.node("n1")
+    found = pods(cluster, "team-a", 3)
+    cluster.settle()
+    cluster.slicer.handle(QueueDeleted("team-a"))
+    del cluster.queues["team-a"]
+    cluster.settle()
+    assert placed(cluster, found) == 3
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"weight": 0}, "spec.weight is 0: write a whole number from 1 to"),
+        ({"weight": True}, "spec.weight is True"),
+        ({"maximum": "10GB"}, "spec.maximum is 10GB: write memory slots as a number"),
+        ({"guaranteed": -1}, "spec.guaranteed is -1"),
+        ({"guaranteed": 9, "maximum": 8}, "spec.guaranteed is 9 memory slots: at most spec.maximum"),
+        ({"halfLife": "a week"}, "spec.halfLife is a week: write a duration: 168h, 30m"),
+        ({"namespaces": "all"}, "spec.namespaces is all: write a list"),
+    ],
+)
+def test_a_wrong_field_counts_with_its_default_and_is_told(spec: dict[str, Any], field: str) -> None:
+    found = read_queue({"metadata": {"name": "q"}, "spec": spec})
+    assert found.faults[0].startswith(field)
+    assert (found.weight, found.guaranteed, found.namespaces) == (1, None, frozenset())
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {},
+        {"metadata": [], "spec": 5, "status": "x"},
+        {"status": {"usage": {"A100": "1e999", "B": None, "C": "-1"}, "usageTime": "nan"}},
+    ],
+)
+def test_any_object_can_be_read(item: dict[str, Any]) -> None:
+    found = read_queue(item)
+    assert isinstance(found, Queue)
+    assert all(value == 0 for value in found.usage.values())
+
+
+def test_shares_are_slots_or_gib() -> None:
+    found = read_queue({"metadata": {"name": "q"}, "spec": {"guaranteed": 4, "maximum": "1Ti"}})
+    assert (found.guaranteed, found.maximum) == (Share(4), Share(1024, gib=True))
+    assert found.faults == ()
+
+
+def test_a_wrong_queue_leaves_the_others_alone(cluster: SlicerCluster) -> None:
+    cluster.queue("team-a", weight="heavy", maximum=[])
+    cluster.queue("team-b", maximum=1)
+    cluster.node("n1")
+    a, b = pods(cluster, "team-a", 3), pods(cluster, "team-b", 3)
+    cluster.settle()
+    assert (placed(cluster, a), placed(cluster, b)) == (3, 1)
+
+
+def test_a_bound_pod_counts_for_its_queue_from_the_start(cluster: SlicerCluster) -> None:
+    cluster.queue("team-a", maximum="5Gi")
+    cluster.node("n1")
+    runs = pods(cluster, "team-a", 1)
+    cluster.settle()
+    cluster.put(replace(cluster.pods[runs[0].uid], node=NodeName("n1"), started=cluster.date))
+    cluster.restart()
+    late = pods(cluster, "team-a", 1)
+    cluster.settle()
+    assert placed(cluster, late) == 0
