@@ -83,16 +83,21 @@ def test_idle_lists_leases_whose_use_is_not_known_only_if_asked(used: RunningLab
     assert "default/whole" in used.tessera("idle", "--unknown")
 
 
-def test_usage_counts_the_hours_of_pods_and_sums_to_the_capacity(used: RunningLab) -> None:
-    """The record appears after two rounds of the controller, of a minute each."""
+@pytest.fixture(scope="module")
+def counted(used: RunningLab) -> Any:
+    """The record of GPU-hours, which appears after two rounds of the controller, of a minute each."""
     used.pass_time(120)
 
-    def counted() -> Any:
+    def report() -> Any:
         done = used.run_tessera("usage", "-o", "json")
         found = json.loads(done.stdout) if done.returncode == 0 else {"rows": []}
         return found if found["rows"] and len(found["models"]) == 2 else None
 
-    found = used.eventually(counted)
+    return used.eventually(report)
+
+
+def test_usage_counts_the_hours_of_pods_and_sums_to_the_capacity(used: RunningLab, counted: Any) -> None:
+    found = counted
     cards = found["cards"]
     assert [row["name"] for row in found["rows"]] == ["default"]
     assert cards["capacity"] == pytest.approx(sum(value for name, value in cards.items() if name != "capacity"))
@@ -110,6 +115,7 @@ def test_a_node_without_an_agent_and_an_order_that_does_not_exist_are_refused(us
     assert "'size' is no order of cards" in used.tessera("top", "--by", "cards", "--sort", "size", fails=True)
 
 
+@pytest.mark.usefixtures("counted")
 def test_a_user_without_rights_is_told_which_role_to_bind(used: RunningLab) -> None:
     used.kubectl("create", "serviceaccount", "jane")
     token = used.kubectl("create", "token", "jane").strip()
@@ -124,9 +130,15 @@ def test_a_user_without_rights_is_told_which_role_to_bind(used: RunningLab) -> N
     refused = used.tessera("why", "node/node-1", "--kubeconfig", str(used.folder / "jane"), fails=True)
     assert "kubectl create clusterrolebinding gpu-cluster-viewers --clusterrole=tessera-cluster-view" in refused
     assert "--serviceaccount=default:jane" in refused
+    refused = used.tessera("map", "--kubeconfig", str(used.folder / "jane"), fails=True)
+    assert "--clusterrole=tessera-usage-reader" in refused
+    assert "--clusterrole=tessera-cluster-view" in refused
     binding = ("create", "rolebinding", "jane", "--clusterrole=tessera-usage-reader", "--serviceaccount=default:jane")
     used.kubectl(*binding, "-n", "tessera-system")
     assert "total" in used.tessera("usage", "--kubeconfig", str(used.folder / "jane"))
+    refused = used.tessera("map", "--kubeconfig", str(used.folder / "jane"), fails=True)
+    assert "--clusterrole=tessera-usage-reader" not in refused, "she has this role"
+    assert "--clusterrole=tessera-cluster-view" in refused
     shown = used.tessera("idle", "--unknown", "--kubeconfig", str(used.folder / "jane"))
     assert "default/whole" in shown
     assert "Owners are not shown" in shown

@@ -4,7 +4,8 @@ The direct way reads the agents' pages and the objects of the whole cluster. A t
 ``view.tessera.dev`` tells tenants of the cluster's cards, with the names that they may see.
 """
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tessera.cli.base.connection import CommandError
 
@@ -22,20 +23,36 @@ HIDDEN = "~"
 HIDDEN_NAMES = "names that begin with ~ stand for nodes and pods whose names you may not see"
 
 _ROLE = "tessera-view"
-#: The roles that the direct way takes, each with the command that binds it, for a user: the agents' pages, the objects
-#: of the whole cluster.
-READ_PAGES = (
+
+
+class NeededRole(NamedTuple):
+    """A role that the direct way takes.
+
+    Attributes:
+        command: the role with the command that binds it; ``{subject}`` stands for the user.
+        right: a right that no smaller role gives, as ``resourceAttributes`` of a SelfSubjectAccessReview.
+    """
+
+    command: str
+    right: Mapping[str, str]
+
+
+#: Reads the agents' pages.
+READ_PAGES = NeededRole(
     "the ClusterRole tessera-usage-reader in tessera-system: kubectl create rolebinding gpu-readers"
-    " --clusterrole=tessera-usage-reader {subject} -n tessera-system"
+    " --clusterrole=tessera-usage-reader {subject} -n tessera-system",
+    {"verb": "get", "resource": "pods", "subresource": "proxy", "namespace": "tessera-system"},
 )
-READ_CLUSTER = (
+#: Reads the objects of the whole cluster.
+READ_CLUSTER = NeededRole(
     "the ClusterRole tessera-cluster-view everywhere: kubectl create clusterrolebinding gpu-cluster-viewers"
-    " --clusterrole=tessera-cluster-view {subject}"
+    " --clusterrole=tessera-cluster-view {subject}",
+    {"verb": "list", "resource": "nodes"},
 )
 
 
 async def read_as_tenant(
-    client: "Client", resource: "Resource[T]", namespace: str, refused: "ApiError", *needed: str
+    client: "Client", resource: "Resource[T]", namespace: str, refused: "ApiError", *needed: NeededRole
 ) -> T:
     """Reads an object of the API for tenants.
 
@@ -59,7 +76,7 @@ async def read_as_tenant(
 
 
 async def missing_rights(
-    client: "Client", namespace: str, refused: "ApiError", view: "ApiError", *needed: str
+    client: "Client", namespace: str, refused: "ApiError", view: "ApiError", *needed: NeededRole
 ) -> list[str]:
     """The lines of an error: the refusal, and which role to bind.
 
@@ -68,7 +85,7 @@ async def missing_rights(
         namespace: the user's namespace.
         refused: the refusal of the direct way.
         view: why the API for tenants gave no answer.
-        needed: the roles that the direct way takes.
+        needed: the roles that the direct way takes; those whose rights the user has are left out.
     """
     from tessera.kube.client.errors import Forbidden, NotFound
 
@@ -86,17 +103,36 @@ async def missing_rights(
             f"The API for users with the rights of one namespace does not answer ({' '.join(str(view).split())}): see"
             " kubectl get apiservice v1alpha1.view.tessera.dev -o yaml"
         )
-    return [*lines, *(f"To see all names, you need {each.format(subject=subject)}" for each in needed)]
+    missing = [each for each in needed if not await _has(client, each.right)]
+    return [*lines, *(f"To see all names, you need {each.command.format(subject=subject)}" for each in missing)]
 
 
-async def describe_role(client: "Client | None", needed: str) -> str:
+async def _has(client: "Client", right: Mapping[str, str]) -> bool:
+    """True if the API server says that this user has a right; False also if it does not say."""
+    import json
+
+    from tessera.kube.client.errors import ApiError
+
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": dict(right)},
+    }
+    try:
+        answer = await client.request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=body)
+        return json.loads(answer.body)["status"]["allowed"] is True
+    except (ApiError, OSError, ValueError, LookupError, TypeError):
+        return False
+
+
+async def describe_role(client: "Client | None", needed: NeededRole) -> str:
     """A role, and the command that binds it for this user; ``NAME`` stands for a user who is not known.
 
     Args:
         client: the user's client; None if there is none.
         needed: :data:`READ_PAGES` or :data:`READ_CLUSTER`.
     """
-    return needed.format(subject="--user=NAME" if client is None else await _subject(client))
+    return needed.command.format(subject="--user=NAME" if client is None else await _subject(client))
 
 
 async def _subject(client: "Client") -> str:
