@@ -549,3 +549,11 @@ def test_what_may_be_asked(text: str, kind: str, name: str) -> None:
 def test_what_may_not_be_asked(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         parse_query(text)
+
+
+def test_a_gate_whose_owner_goes_last_does_not_hold_the_pod_for_tessera() -> None:
+    last = "kai.scheduler/queue-admission"
+    assert answer(pod(gates=(last, GATE))).case != "other-gate"
+    after = answer(pod(gates=(last,)))
+    assert after.case == "other-gate"
+    assert "Tessera has gone first: its slices are reserved" in after.facts

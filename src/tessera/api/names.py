@@ -15,6 +15,9 @@ NodeName = NewType("NodeName", str)
 GATE = "instaslice.redhat.com/accelerator"
 #: Label of a namespace, or of a pod, that names its queue.
 QUEUE_LABEL = "tessera.dev/queue"
+#: Gates whose owner removes them only when they are the last: Tessera goes first, or both would wait for ever. That of
+#: KAI's queues (KAI Scheduler, design of queue admission).
+LAST_GATES = ("kai.scheduler/queue-admission",)
 #: Condition of a pod whose promised slices were taken back; the controller writes it.
 SLICE_CONDITION = "tessera.dev/SliceAvailable"
 #: Condition of a pod that waits for slices: its position, and when it starts; the controller writes it.

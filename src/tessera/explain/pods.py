@@ -189,7 +189,7 @@ def _suggest_resource(name: str) -> str:
 
 
 def _explain_other_gate(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanation | None:
-    others = [gate for gate in facts.gates if gate != GATE]
+    others = facts.earlier_gates if facts.gated else facts.gates
     if not others:
         return None
     kueue = any(gate.startswith(PREFIX) for gate in others)
@@ -218,6 +218,7 @@ def _explain_other_gate(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanat
                 if facts.gated
                 else []
             ),
+            *(["Tessera has gone first: its slices are reserved"] if facts.later_gates and not facts.gated else []),
         ),
         help=steps,
     )

@@ -96,6 +96,11 @@ class KueueCluster:
         }
         await self.client.create(PODS.as_dicts(), body, self.namespace)
 
+    async def priority(self, name: str, value: int) -> None:
+        """A PriorityClass."""
+        classes: Resource[Json] = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False, dict)
+        await self.client.create(classes, {"metadata": {"name": name}, "value": value})
+
     async def job(self, name: str, template: Json, *, parallelism: int = 1) -> None:
         """A Job in the queue."""
         spec = {"parallelism": parallelism, "completions": parallelism, "template": template}

@@ -142,7 +142,7 @@ def _held_by_others(state: SlicerState) -> Sequence[PodInfo]:
     found = (
         pod
         for pod in state.cluster.pods.values()
-        if pod.gated and len(pod.gates) > 1 and pod.profiles and not pod.finished and not pod.terminating
+        if pod.gated and pod.earlier_gates and pod.profiles and not pod.finished and not pod.terminating
     )
     return sorted(found, key=lambda pod: (pod.created, pod.key))
 

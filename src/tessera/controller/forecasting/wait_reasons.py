@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import NamedTuple
 
-from tessera.api.names import GATE, NodeName
+from tessera.api.names import NodeName
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.messages import profiles_text
 from tessera.controller.slicing.slicer_state import SlicerState
@@ -41,7 +41,7 @@ class WaitReason(NamedTuple):
 
 def gate_reason(pod: PodInfo) -> WaitReason:
     """The reason of a pod that gates of others hold."""
-    others = [gate for gate in pod.gates if gate != GATE]
+    others = pod.earlier_gates
     owner = "Kueue" if any(gate.startswith("kueue.x-k8s.io/") for gate in others) else "another operator"
     return WaitReason("other-gate", f"{owner} holds it by the gate {', '.join(others)[:200]}")
 

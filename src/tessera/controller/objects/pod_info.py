@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from tessera.api.names import (
     GATE,
     HOSTNAME_LABEL,
+    LAST_GATES,
     MIG_RESOURCE_PREFIX,
     SLICE_CONDITION,
     NodeName,
@@ -105,9 +106,19 @@ class PodInfo:
         return GATE in self.gates
 
     @property
+    def earlier_gates(self) -> tuple[str, ...]:
+        """The gates of operators that go before Tessera."""
+        return tuple(gate for gate in self.gates if gate != GATE and gate not in LAST_GATES)
+
+    @property
+    def later_gates(self) -> tuple[str, ...]:
+        """The gates of operators that go after Tessera."""
+        return tuple(gate for gate in self.gates if gate in LAST_GATES)
+
+    @property
     def ready_to_place(self) -> bool:
-        """True if the pod waits for Tessera and for no other operator."""
-        held = self.gates == (GATE,) and not self.fault
+        """True if the pod waits for Tessera, and for no operator that goes before."""
+        held = self.gated and not self.earlier_gates and not self.fault
         return held and bool(self.profiles) and not self.finished and not self.terminating
 
     @property

@@ -73,7 +73,7 @@ class PatchResults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ungate:
-    """Pins a pod to its node and removes the last gate, in one patch that names the pod's UID.
+    """Pins a pod to its node and removes our gate, in one patch that names the pod's UID.
 
     Attributes:
         uid: the pod.
@@ -81,12 +81,14 @@ class Ungate:
         name: its name.
         hostname: the node's hostname; empty for a pod that the scheduler places, since nodes with a fixed layout serve
             it.
+        gates: the gates of operators that go after us; they stay.
     """
 
     uid: PodUid
     namespace: str
     name: str
     hostname: str = ""
+    gates: tuple[str, ...] = ()
 
     @property
     def key(self) -> WriteKey:
@@ -96,7 +98,7 @@ class Ungate:
     def body(self) -> dict[str, object]:
         """Returns the merge patch of the pod."""
         pin = {"nodeSelector": {HOSTNAME_LABEL: self.hostname}} if self.hostname else {}
-        return {"spec": {**pin, "schedulingGates": []}}
+        return {"spec": {**pin, "schedulingGates": [{"name": gate} for gate in self.gates]}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

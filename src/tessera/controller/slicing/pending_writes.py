@@ -185,7 +185,7 @@ class PendingWrites:
             pod = self._cluster.pods.get(uid)
             if pod is not None and pod.gated and ("pod", uid) not in self._state.busy:
                 self._lifecycle.record_event(pod, "SliceFixed", fixed_layout_text(pod))
-                found.append(Ungate(uid=uid, namespace=pod.namespace, name=pod.name))
+                found.append(Ungate(uid=uid, namespace=pod.namespace, name=pod.name, gates=pod.later_gates))
         return found
 
     def _mark_sent(self, node: NodeName, uid: PodUid) -> None:
@@ -195,4 +195,4 @@ class PendingWrites:
 
     def _ungate(self, allocation: Allocation, pod: PodInfo) -> Ungate:
         hostname = self._cluster.nodes[allocation.node].hostname
-        return Ungate(uid=pod.uid, namespace=pod.namespace, name=pod.name, hostname=hostname)
+        return Ungate(uid=pod.uid, namespace=pod.namespace, name=pod.name, hostname=hostname, gates=pod.later_gates)
