@@ -4,12 +4,14 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 from tests.cluster.new_nodes import Nodes, machine
 
 from tessera.api.names import MIG_CONFIG_LABEL
+from tessera.clock import rfc3339
 from tessera.explain.query import explain, parse_query
-from tessera.kube.resources import CONFIGMAPS, PODS, Pod
+from tessera.kube.resources import CONFIGMAPS, CRDS, POD_TEMPLATES, PODS, PROVISIONING_REQUESTS, Pod
 from tessera_lab.cloud.autoscaler.process import ClusterAutoscaler
 from tessera_lab.cloud.autoscaler.rules import ActionKind, AutoscalerTimers
 from tessera_lab.cloud.cloud import Cloud
@@ -62,6 +64,71 @@ async def autoscaled(lab: Nodes, groups: str = GROUPS) -> AsyncIterator[ClusterA
 async def placeholders(lab: Nodes) -> list[Pod]:
     pods = (await lab.client.list(PODS, "tessera-system")).items
     return [pod for pod in pods if pod.metadata.labels.get("app.kubernetes.io/name") == "tessera-placeholder"]
+
+
+REQUESTS_CRD = {
+    "metadata": {"name": "provisioningrequests.autoscaling.x-k8s.io"},
+    "spec": {
+        "group": "autoscaling.x-k8s.io",
+        "scope": "Namespaced",
+        "names": {
+            "kind": "ProvisioningRequest",
+            "listKind": "ProvisioningRequestList",
+            "plural": "provisioningrequests",
+            "singular": "provisioningrequest",
+        },
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "subresources": {"status": {}},
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "properties": {
+                            name: {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+                            for name in ("spec", "status")
+                        },
+                    }
+                },
+            }
+        ],
+    },
+}
+
+
+async def requests(lab: Nodes) -> list[dict[str, Any]]:
+    return list((await lab.client.list(PROVISIONING_REQUESTS.as_dicts(), "tessera-system")).items)
+
+
+async def take_requests(lab: Nodes, scaler: ClusterAutoscaler) -> None:
+    """A stand-in for Cluster Autoscaler with ``--enable-provisioning-requests``: a machine for each new request."""
+    seen: set[str] = set()
+    while True:
+        for item in await requests(lab):
+            meta, (pod_set,) = item["metadata"], item["spec"]["podSets"]
+            if meta["uid"] in seen:
+                continue
+            seen.add(meta["uid"])
+            template = await lab.client.get(
+                POD_TEMPLATES.as_dicts(), pod_set["podTemplateRef"]["name"], "tessera-system"
+            )
+            assert template["template"]["spec"]["nodeSelector"] == {"pool": "pairs"}
+            assert item["spec"]["provisioningClassName"] == "best-effort-atomic-scale-up.autoscaling.x-k8s.io"
+            scaler.cloud.increase("pairs", pod_set["count"])
+            conditions = [
+                {"type": kind, "status": "True", "lastTransitionTime": rfc3339(lab.clock.now())}
+                for kind in ("Accepted", "Provisioned")
+            ]
+            await lab.client.merge_patch(
+                PROVISIONING_REQUESTS.as_dicts(),
+                meta["name"],
+                {"status": {"conditions": conditions}},
+                "tessera-system",
+                subresource="status",
+            )
+        await lab.clock.sleep(10)
 
 
 def made(scaler: ClusterAutoscaler) -> int:
@@ -160,5 +227,46 @@ def test_what_no_new_node_could_hold_asks_for_none(with_new_nodes: Play) -> None
             await lab.create("foreign", {"nvidia.com/mig-7g.80gb": 1})
             await lab.clock.sleep(600)
             assert (made(scaler), await placeholders(lab)) == (0, [])
+
+    with_new_nodes(scenario, drivers=False)
+
+
+def test_where_provisioning_requests_are_taken_they_replace_placeholders(with_new_nodes: Play) -> None:
+    async def scenario(lab: Nodes) -> None:
+        await lab.client.create(CRDS.as_dicts(), REQUESTS_CRD)
+        async with autoscaled(lab) as scaler:
+            taking = asyncio.create_task(take_requests(lab, scaler))
+            names = [f"p{n}" for n in range(5)]
+            for name in names:
+                await lab.create(name, {SEVEN: 1})
+            await lab.until(lambda: len(lab.events_of("p0", "NewNodeRequested")), "nodes are asked for")
+            assert await placeholders(lab) == []
+            await lab.running(*names)
+            await lab.clock.sleep(60)
+            assert len(lab.cluster.nodes) == 4
+            assert await requests(lab) == []
+            templates = await lab.client.list(POD_TEMPLATES, "tessera-system")
+            assert not templates.items
+            await lab.clock.sleep(1200)
+            assert (made(scaler), len(lab.cluster.nodes), await placeholders(lab)) == (0, 4, [])
+            taking.cancel()
+
+    with_new_nodes(scenario, drivers=False)
+
+
+def test_requests_that_nobody_accepts_give_way_to_placeholders(with_new_nodes: Play) -> None:
+    """Karpenter takes none, and Cluster Autoscaler only with an option, although the kind is installed."""
+
+    async def scenario(lab: Nodes) -> None:
+        await lab.client.create(CRDS.as_dicts(), REQUESTS_CRD)
+        async with autoscaled(lab) as scaler:
+            for name in ("p0", "p1", "p2"):
+                await lab.create(name, {SEVEN: 1})
+            await lab.clock.sleep(60)
+            assert (len(await requests(lab)), await placeholders(lab)) == (2, [])
+            await lab.running("p0", "p1", "p2")
+            assert (made(scaler), await requests(lab)) == (2, [])
+            await lab.clock.sleep(60)
+            assert await placeholders(lab) == []
 
     with_new_nodes(scenario, drivers=False)

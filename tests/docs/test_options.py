@@ -15,6 +15,7 @@ PAGES = sorted({*ROOT.glob("docs/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTIN
 #: Options of other programs, with the program.
 FOREIGN = {
     "--prefix": "kubectl logs",
+    "--enable-provisioning-requests": "cluster-autoscaler",
     "--duration": "kubectl create token",
     "--ignore-not-found": "kubectl delete",
     "--no-hooks": "helm uninstall",

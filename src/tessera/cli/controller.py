@@ -80,11 +80,12 @@ from tessera.cli.base.process import address_option, log_option, record_option, 
 )
 @click.option(
     "--scale-up",
-    type=click.Choice(("off", "placeholder")),
-    default="placeholder",
+    type=click.Choice(("off", "placeholder", "provisioning-request", "auto")),
+    default="auto",
     show_default=True,
     help="How to ask an autoscaler for new nodes of the groups in the ConfigMap tessera-node-groups, for pods that wait"
-    " for slices; without the ConfigMap nothing is asked for.",
+    " for slices; without the ConfigMap nothing is asked for. auto: by ProvisioningRequests where they are served and"
+    " accepted, else by placeholder pods.",
 )
 @click.option(
     "--placeholder-image",

@@ -51,6 +51,9 @@ class ScaleUpMethod(Enum):
 
     OFF = "off"
     PLACEHOLDER = "placeholder"
+    PROVISIONING_REQUEST = "provisioning-request"
+    #: ProvisioningRequests where the cluster serves them and an autoscaler accepts them, else placeholders.
+    AUTO = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +65,7 @@ class ScaleUpOptions:
         image: image that placeholders name; it is never pulled.
     """
 
-    method: ScaleUpMethod = ScaleUpMethod.PLACEHOLDER
+    method: ScaleUpMethod = ScaleUpMethod.AUTO
     image: str = "registry.k8s.io/pause:3.10"
 
 

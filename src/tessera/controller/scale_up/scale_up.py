@@ -21,14 +21,8 @@ from tessera.clock import parse_time_or_zero
 from tessera.controller.base.options import ScaleUpMethod, ScaleUpOptions
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.scale_up.new_nodes import NewNodes, plan_new_nodes
-from tessera.controller.scale_up.placeholders import (
-    GROUP_LABEL,
-    asks_for_cards,
-    has_cards,
-    is_placeholder,
-    placeholder_labels,
-    pod_spec,
-)
+from tessera.controller.scale_up.node_requests import NodeAsker, NodeRequest, PlaceholderPods, ProvisioningRequests
+from tessera.controller.scale_up.placeholders import asks_for_cards, pod_spec
 from tessera.controller.slicing.slicer import Slicer
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.errors import ApiError, NotFound
@@ -42,6 +36,10 @@ _log = logging.getLogger(__name__)
 
 #: Seconds in which changes are collected before one decision; the slicer has decided about them by then.
 SETTLE = 5.0
+#: Seconds between two looks at the state of ProvisioningRequests.
+_POLL = 30.0
+#: Seconds between two looks if the cluster serves ProvisioningRequests.
+_LOOK_AGAIN = 600.0
 
 
 class ScaleUp:
@@ -81,6 +79,10 @@ class ScaleUp:
         self._decided = False
         self._wake = asyncio.Event()
         self._groups: tuple[NodeGroup, ...] = ()
+        self._by_pods = PlaceholderPods(runtime, pods, namespace)
+        self._by_requests = ProvisioningRequests(runtime, namespace)
+        #: The cluster serves ProvisioningRequests; when to look again.
+        self._served, self._look_at = False, 0.0
         #: Inputs and result of the last planning.
         self._planned: tuple[object, Mapping[str, NewNodes]] = (None, {})
         #: Keys of waiting pods that have the event.
@@ -114,8 +116,9 @@ class ScaleUp:
                     await self._runtime.clock.sleep(backoff.next())
 
     async def _wait_for_change(self) -> None:
-        """Waits for a change, or for the end of the time in which a node may start."""
-        left = min(self._startup_times(), default=None)
+        """Waits for a change, for the end of the time in which a node may start, or for the next poll of requests."""
+        times = [*self._startup_times(), *([_POLL] if self._by_requests.present else [])]
+        left = min(times, default=None)
         try:
             async with asyncio.timeout(left):
                 await self._wake.wait()
@@ -127,26 +130,54 @@ class ScaleUp:
         if not self._runtime.may_act():
             return True
         self._read_groups()
-        present = self._placeholders()
-        if not (self._groups or present):
+        try:
+            asker = await self._choose_asker()
+            askers: list[NodeAsker] = [self._by_pods, self._by_requests]
+            others = [each for each in askers if each is not asker]
+            present = await asker.list_requests()
+            outdated = [(each, request) for each in others for request in await self._list(each)]
+        except (ApiError, ConnectionError, TimeoutError) as error:
+            _log.warning("requests for new nodes cannot be listed, tried again: %s", error)
+            return False
+        if not (self._groups or present or outdated):
             return True
         needed = await self._plan()
         if not self._runtime.may_act():
             return True
         self._tell(needed)
-        complete = True
         self._decided |= all(reason is not None for reason in self._state.waiting.values())
-        for surplus in self._find_surplus(present, needed) if self._decided else ():
-            complete &= await self._delete(surplus)
-        # Of an outdated form, one is deleted now and made anew once it is gone, so that no autoscaler counts it twice.
-        for outdated in self._find_outdated(present):
-            complete &= await self._delete(outdated)
+        surplus = list(self._find_surplus(present, needed)) if self._decided else []
+        # A request of an outdated form or kind is deleted now and made anew once it is gone, so that no autoscaler
+        # counts it twice.
+        outdated += [(asker, request) for request in [*surplus, *self._find_outdated(present)]]
+        complete = True
+        for each, request in outdated:
+            complete &= await self._delete(each, request)
+        names = {request.name for request in present} | {request.name for _, request in outdated}
         for group in self._groups:
-            names = {pod.metadata.name for pod in present}
-            have = sum(_is_pending(pod) for pod in present if pod.metadata.labels[GROUP_LABEL] == group.name)
+            have = sum(request.open and request.group == group.name for request in present)
+            have += sum(each is not asker and request.group == group.name for each, request in outdated)
             for name in _free_names(group.name, names, needed.get(group.name, NewNodes(0)).count - have):
-                complete &= await self._create(group, name)
+                complete &= await self._create(asker, group, name)
         return complete
+
+    async def _choose_asker(self) -> NodeAsker:
+        """Returns the way of asking; looks for the kind of ProvisioningRequests only while nodes may be asked for."""
+        method = self._options.method
+        if method is ScaleUpMethod.PROVISIONING_REQUEST:
+            return self._by_requests
+        if method is not ScaleUpMethod.AUTO or self._by_requests.ignored or not self._groups:
+            return self._by_pods
+        if not self._by_requests.present and self._runtime.clock.monotonic() >= self._look_at:
+            self._look_at = self._runtime.clock.monotonic() + _LOOK_AGAIN
+            self._served = await self._by_requests.is_served()
+        return self._by_requests if self._served else self._by_pods
+
+    async def _list(self, asker: NodeAsker) -> Sequence[NodeRequest]:
+        """Lists the requests of the other kind, if there may be any: of a former leader, or of a former setting."""
+        if asker is self._by_requests and not (self._served or self._by_requests.present or not self._decided):
+            return ()
+        return await asker.list_requests()
 
     def _read_groups(self) -> None:
         (file,) = tuple(self._file.cache.values()) or (ConfigMap(),)
@@ -201,29 +232,23 @@ class ScaleUp:
         for group in self._groups:
             yield from (left for node in self._nodes_of(group) if (left := self._seconds_left(node)) > 0)
 
-    def _placeholders(self) -> list[Pod]:
-        pods = (pod for pod in self._pods.cache.values() if pod.metadata.namespace == self._namespace)
-        found = [pod for pod in pods if is_placeholder(pod.metadata.labels) and not pod.metadata.deletion_timestamp]
-        return sorted(found, key=lambda pod: pod.metadata.name)
-
     @staticmethod
-    def _find_surplus(present: Sequence[Pod], needed: Mapping[str, NewNodes]) -> Iterator[Pod]:
-        """Yields placeholders that are bound, or not needed any more."""
+    def _find_surplus(present: Sequence[NodeRequest], needed: Mapping[str, NewNodes]) -> Iterator[NodeRequest]:
+        """Yields requests that are over, or not needed any more."""
         left = {name: each.count for name, each in needed.items()}
-        for pod in present:
-            group = pod.metadata.labels[GROUP_LABEL]
-            if not _is_pending(pod) or left.get(group, 0) == 0:
-                yield pod
+        for request in present:
+            if not request.open or left.get(request.group, 0) == 0:
+                yield request
             else:
-                left[group] -= 1
+                left[request.group] -= 1
 
-    def _find_outdated(self, present: Sequence[Pod]) -> Iterator[Pod]:
-        """Yields placeholders whose form is not the one that the group's autoscaler understands now."""
+    def _find_outdated(self, present: Sequence[NodeRequest]) -> Iterator[NodeRequest]:
+        """Yields requests whose form is not the one that the group's autoscaler understands now."""
         forms = {group.name: self._asks_for_cards(group) for group in self._groups}
-        for pod in present:
-            form = forms.get(pod.metadata.labels[GROUP_LABEL])
-            if form is not None and _is_pending(pod) and has_cards(pod) != form:
-                yield pod
+        for request in present:
+            form = forms.get(request.group)
+            if form is not None and request.open and request.cards != form:
+                yield request
 
     def _asks_for_cards(self, group: NodeGroup) -> bool:
         nodes = list(self._nodes_of(group))
@@ -245,34 +270,27 @@ class ScaleUp:
             self._events.record(make_reference(PODS, pod.name, pod.namespace, pod.uid), NEW_NODE_REASON, text)
             self._told.add(key)
 
-    async def _create(self, group: NodeGroup, name: str) -> bool:
+    async def _create(self, asker: NodeAsker, group: NodeGroup, name: str) -> bool:
         nodes = list(self._nodes_of(group))
         has_ready = any(map(_is_ready, nodes))
         spec = pod_spec(group, self._options.image, map(_hostname, nodes), has_ready=has_ready)
-        item = {"metadata": {"name": name, "labels": placeholder_labels(group.name)}, "spec": spec}
         try:
-            await self._runtime.client.create(PODS.as_dicts(), item, self._namespace)
+            await asker.create(group.name, name, spec, cards=self._asks_for_cards(group))
         except (ApiError, ConnectionError, TimeoutError) as error:
-            _log.warning("placeholder %s/%s cannot be created, tried again: %s", self._namespace, name, error)
+            _log.warning("request for a node, %s, cannot be created, tried again: %s", name, error)
             return False
-        _log.info("group %s: asked for a new node by pod %s/%s", group.name, self._namespace, name)
+        _log.info("group %s: asked for a new node by %s", group.name, name)
         return True
 
-    async def _delete(self, pod: Pod) -> bool:
-        meta = pod.metadata
+    async def _delete(self, asker: NodeAsker, request: NodeRequest) -> bool:
         try:
-            await self._runtime.client.delete(PODS, meta.name, meta.namespace, uid=meta.uid, grace_seconds=0)
+            await asker.delete(request)
         except NotFound:
             return True
         except (ApiError, ConnectionError, TimeoutError) as error:
-            _log.warning("placeholder %s/%s cannot be deleted, tried again: %s", meta.namespace, meta.name, error)
+            _log.warning("request for a node, %s, cannot be deleted, tried again: %s", request.name, error)
             return False
         return True
-
-
-def _is_pending(pod: Pod) -> bool:
-    """True if a placeholder is still one: neither bound nor ended."""
-    return not pod.spec.node_name and pod.status.phase in {"", "Pending"}
 
 
 def _is_ready(node: Node) -> bool:

@@ -17,6 +17,7 @@ from tessera.kube.resources.cluster import (
     LeaseSpec,
     Namespace,
     NamespaceStatus,
+    ProvisioningRequest,
     ResourceQuota,
     ResourceQuotaSpec,
     ResourceQuotaStatus,
@@ -125,6 +126,8 @@ __all__ = [
     "PERSISTENT_VOLUME_CLAIMS",
     "PODS",
     "POD_DISRUPTION_BUDGETS",
+    "POD_TEMPLATES",
+    "PROVISIONING_REQUESTS",
     "REPLICASETS",
     "RESOURCE_QUOTAS",
     "RUNTIME_CLASSES",
@@ -189,6 +192,7 @@ __all__ = [
     "PodStatus",
     "PodTemplateSpec",
     "PreferredSchedulingTerm",
+    "ProvisioningRequest",
     "ReplicaSet",
     "Resource",
     "ResourceQuota",
@@ -232,6 +236,7 @@ SECRETS = Resource("", "v1", "secrets", "Secret", True, Secret)
 CONFIGMAPS = Resource("", "v1", "configmaps", "ConfigMap", True, ConfigMap)
 SERVICES = Resource("", "v1", "services", "Service", True, Service)
 SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount", True, ServiceAccount)
+POD_TEMPLATES = Resource("", "v1", "podtemplates", "PodTemplate", True, PartialObject)
 RESOURCE_QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota", True, ResourceQuota)
 PERSISTENT_VOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", False, PersistentVolume)
 PERSISTENT_VOLUME_CLAIMS = Resource(
@@ -240,6 +245,9 @@ PERSISTENT_VOLUME_CLAIMS = Resource(
 STORAGE_CLASSES = Resource("storage.k8s.io", "v1", "storageclasses", "StorageClass", False, StorageClass)
 CSI_NODES = Resource("storage.k8s.io", "v1", "csinodes", "CSINode", False, CsiNode)
 POD_DISRUPTION_BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True, PartialObject)
+PROVISIONING_REQUESTS = Resource(
+    "autoscaling.x-k8s.io", "v1", "provisioningrequests", "ProvisioningRequest", True, ProvisioningRequest
+)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", True, Lease)
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True, Deployment)
 REPLICASETS = Resource("apps", "v1", "replicasets", "ReplicaSet", True, ReplicaSet)

@@ -139,6 +139,19 @@ class ResourceQuota(Wire, frozen=True, kw_only=True):
     status: ResourceQuotaStatus = ResourceQuotaStatus()
 
 
+class ProvisioningRequestStatus(Wire, frozen=True, kw_only=True):
+    """Accepted, Provisioned, Failed and others, as Cluster Autoscaler sets them."""
+
+    conditions: tuple[Condition, ...] = ()
+
+
+class ProvisioningRequest(Wire, frozen=True, kw_only=True):
+    """A request for capacity (autoscaling.x-k8s.io)."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    status: ProvisioningRequestStatus = ProvisioningRequestStatus()
+
+
 class WebhookClientConfig(Wire, frozen=True, kw_only=True):
     """The way from the API server to a webhook; ``ca_bundle`` is PEM, base64 on the wire."""
 
