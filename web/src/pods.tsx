@@ -46,7 +46,7 @@ export function Wasted({ held, filtered, onOpen }: ListProps & { filtered: boole
       id="wasted"
       size={held.length}
       draw={draw}
-      empty="Every pod uses what it holds."
+      empty="No pod is known to hold a card without use."
       first={4}
       note="most wasted first"
     />

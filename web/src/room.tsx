@@ -31,7 +31,7 @@ export function Room({ found, view, change, onOpen }: RoomProps) {
             aria-pressed={view.room === name}
             onClick={() => change({ room: view.room === name ? "" : name })}
           >
-            <b>{integer(number)}</b> {roomName(name)}
+            <b>{integer(number)}</b> {roomName(name, number)}
           </button>
         ))}
       </p>

@@ -72,7 +72,7 @@ export const MEANINGS: Record<string, string> = {
   busy: "computes",
   resident: "holds memory, computes nothing",
   idle: "no process for 30 minutes",
-  never_used: "no process since it got the card",
+  never_used: "no process has held the device",
   unknown: "too young to tell, or cannot be measured",
 };
 
@@ -139,9 +139,11 @@ export function kindName(card: Card): string {
 const SHARED = ".shared";
 
 /** What a card may have room for: a profile, the whole card, or a share of a card or a MIG device. */
-export function roomName(name: string): string {
-  if (name === "gpu") return "whole card";
-  return name.endsWith(SHARED) ? `share of ${name.slice(0, -SHARED.length)}` : name;
+export function roomName(name: string, number = 1): string {
+  const plural = number === 1 ? "" : "s";
+  if (name === "gpu") return `whole card${plural}`;
+  if (name === "share") return `share${plural}`;
+  return name.endsWith(SHARED) ? `share${plural} of ${name.slice(0, -SHARED.length)}` : name;
 }
 
 /** True for the alias that stands for a name which the visitor may not see. */

@@ -165,6 +165,6 @@ def test_an_empty_cluster_says_so(visit: Visits, live: LivePage) -> None:
     live.publish({"summary": scene(history=False)["summary"]})
     visitor = visit()
     expect(visitor.page.get_by_text("No agent has reported a card yet.")).to_be_visible()
-    for nothing in ("Every card is well", "No pod waits for cards.", "Every pod uses what it holds."):
+    for nothing in ("Every card is well", "No pod waits for cards.", "No pod is known to hold a card without use."):
         expect(visitor.page.get_by_text(nothing)).to_be_visible()
     visitor.check()

@@ -22,7 +22,7 @@ def has_room(visitor: Visitor) -> Locator:
     expect(answer).to_have_text("1 card has room for 3g.20gb: gpu-4, card 0")
     expect(visitor.region("Cards").get_by_role("heading", name="gpu-4")).to_be_visible()
     expect(visitor.region("Cards").get_by_role("heading", name="gpu-1")).to_have_count(0)
-    expect(visitor.region("Free room").get_by_role("button", name="5 share of 3g.20gb")).to_be_visible()
+    expect(visitor.region("Free room").get_by_role("button", name="5 shares of 3g.20gb")).to_be_visible()
     return visitor.region("Free room")
 
 
