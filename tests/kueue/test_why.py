@@ -111,6 +111,9 @@ def test_what_the_admission_check_did_is_told(with_kueue: Callable[..., None]) -
         await cluster.pod("second", "7g.40gb")
         check = await becomes(cluster, "second", "kueue-check")
         assert check.verdict == "has its quota and waits for an admission check of Kueue: packable"
+        await cluster.clock.sleep(3)
+        check = await why(cluster, "second")
+        assert any(fact.startswith("Kueue says: packable: there is no room (7g.40gb): ") for fact in check.facts)
         back = await becomes(cluster, "second", "kueue-sent-back")
         assert back.verdict.startswith("was sent back by Kueue and counts again in ")
         assert any("there is no room (7g.40gb)" in fact for fact in back.facts)

@@ -32,7 +32,7 @@ def hooks_at(path: str) -> list[dict[str, Any]]:
 
 
 CONDITIONS = conditions_of(REVIEW_PATH)
-OF_JOBS = conditions_of(TEMPLATE_PATH)["jobs"]
+OF_TEMPLATES = conditions_of(TEMPLATE_PATH)
 
 
 QUOTA = "instaslice.redhat.com/accelerator-memory-quota"
@@ -135,16 +135,39 @@ def test_all_of_them_are_one_service_that_is_asked_again_when_others_change_the_
     assert {hook["reinvocationPolicy"] for hook in hooks_at(TEMPLATE_PATH)} == {"IfNeeded"}
 
 
-def is_sent(template: dict[str, Any]) -> bool:
-    """True if a Job of this template is sent; fails if a condition has no value."""
-    scope = {"object": {"spec": {"template": template}}, "oldObject": None, "request": {"operation": "CREATE"}}
-    return all(condition.is_true(scope) for condition in OF_JOBS)
+QUEUE = {"kueue.x-k8s.io/queue-name": "slices"}
+SLICES = {"spec": pod({"nvidia.com/mig-1g.5gb": "1"})["spec"]}
+
+
+def is_sent(entry: str, item: dict[str, Any]) -> bool:
+    """True if an object is sent; fails if a condition has no value."""
+    scope = {"object": item, "oldObject": None, "request": {"operation": "CREATE"}}
+    return all(condition.is_true(scope) for condition in OF_TEMPLATES[entry])
 
 
 @given(PODS)
 def test_a_job_is_sent_if_a_pod_of_its_template_must_not_slip_through(found: dict[str, Any]) -> None:
     template = {name: value for name, value in found.items() if name == "spec" or value.get("annotations")}
-    assert is_sent(template) == ("gpus" in asked(found))
+    job = {"metadata": {"name": "j", "labels": QUEUE}, "spec": {"template": template}}
+    assert is_sent("jobs", job) == ("gpus" in asked(found))
+
+
+@pytest.mark.parametrize(
+    ("entry", "item", "sent"),
+    [
+        ("jobs", {"metadata": {"labels": QUEUE}, "spec": {"template": SLICES}}, True),
+        ("jobs", {"metadata": {}, "spec": {"template": SLICES, "suspend": True}}, True),
+        ("jobs", {"metadata": {}, "spec": {"template": SLICES}}, False),
+        ("jobs", {"metadata": {"labels": {"a": "b"}}, "spec": {"template": SLICES, "suspend": False}}, False),
+        ("templates", {"metadata": {"labels": QUEUE}}, True),
+        ("templates", {"metadata": {}, "spec": {"suspend": True}}, True),
+        ("templates", {"metadata": {}, "spec": {"runPolicy": {"suspend": True}}}, True),
+        ("templates", {"metadata": {}, "spec": {"runPolicy": {}}}, False),
+        ("templates", {"metadata": {}}, False),
+    ],
+)
+def test_only_what_kueue_holds_is_sent(entry: str, item: dict[str, Any], sent: bool) -> None:
+    assert is_sent(entry, item) is sent
 
 
 def test_every_kind_with_templates_is_sent_when_it_is_created_and_only_then() -> None:

@@ -109,7 +109,10 @@ def test_a_workload_with_room_is_ready_at_once(checks: Checks) -> None:
 def test_a_workload_that_fits_in_sum_and_not_on_the_cards_is_sent_back_after_a_while(checks: Checks) -> None:
     fill(checks, "1g.5gb")
     checks.see(workload("a", (1, spec("7g.40gb"))))
-    assert checks.answers(0.0) == []
+    ((name, state, text),) = checks.answers(0.0)
+    assert (name, state) == ("a", "Pending")
+    assert text.startswith("there is no room (7g.40gb): ")
+    assert checks.answers(1.0) == []
     assert checks.decisions.undecided
     assert checks.decisions.next_time() == PATIENCE
     assert checks.answers(PATIENCE - 1) == []
@@ -122,7 +125,7 @@ def test_a_workload_that_fits_in_sum_and_not_on_the_cards_is_sent_back_after_a_w
 def test_room_that_comes_meanwhile_makes_it_ready(checks: Checks) -> None:
     holder = fill(checks, "1g.5gb")
     checks.see(workload("a", (1, spec("7g.40gb"))))
-    assert checks.answers(0.0) == []
+    assert checks.answer(0.0).state == "Pending"
     checks.cluster.remove(holder)
     checks.cluster.settle()
     assert checks.answer(5.0).state == "Ready"
@@ -145,14 +148,14 @@ def test_all_pods_of_a_workload_have_to_fit(checks: Checks) -> None:
 def test_two_workloads_are_not_admitted_into_the_same_room(checks: Checks) -> None:
     checks.see(workload("b", (1, spec("7g.40gb")), created="2026-01-01T00:00:01Z"))
     checks.see(workload("a", (1, spec("7g.40gb"))))
-    assert [name for name, *_ in checks.answers(0.0)] == ["a"]
+    assert [each[:2] for each in checks.answers(0.0)] == [("a", "Ready"), ("b", "Pending")]
     assert checks.answers(EXPECTED_SECONDS - PATIENCE - 1) == []
 
 
 def test_a_higher_priority_is_tested_first(checks: Checks) -> None:
     checks.see(workload("old", (1, spec("7g.40gb"))))
     checks.see(workload("high", (1, spec("7g.40gb")), created="2026-01-02T00:00:00Z", priority=5))
-    assert [name for name, *_ in checks.answers(0.0)] == ["high"]
+    assert [each[:2] for each in checks.answers(0.0)] == [("high", "Ready"), ("old", "Pending")]
 
 
 def test_expected_pods_count_until_they_have_slices(checks: Checks) -> None:
@@ -170,7 +173,7 @@ def test_expected_pods_that_do_not_come_stop_counting(checks: Checks) -> None:
     checks.see(workload("a", (1, spec("7g.40gb"))))
     assert checks.answer().state == "Ready"
     checks.see(workload("b", (1, spec("7g.40gb"))))
-    assert checks.answers(EXPECTED_SECONDS - 1) == []
+    assert checks.answer(EXPECTED_SECONDS - 1).state == "Pending"
     assert checks.answer(EXPECTED_SECONDS).state == "Ready"
 
 
@@ -205,7 +208,7 @@ def test_without_any_node_nothing_is_rejected() -> None:
     """A cluster whose nodes come on demand."""
     checks = Checks(SlicerCluster())
     checks.see(workload("a", (1, spec("3g.20gb"))))
-    assert checks.answers(0.0) == []
+    assert checks.answer(0.0).state == "Pending"
     assert checks.answer(PATIENCE).state == "Retry"
 
 
@@ -220,7 +223,7 @@ def test_the_flavors_labels_count_as_node_selector() -> None:
     cluster.node("n")
     checks = Checks(cluster, pool="other")
     checks.see(workload("a", (1, spec("1g.5gb"))))
-    assert checks.answers(0.0) == []
+    assert checks.answer(0.0).state == "Pending"
     assert "node affinity/selector" in checks.answer(PATIENCE).text
 
 

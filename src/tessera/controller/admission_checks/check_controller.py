@@ -194,7 +194,7 @@ class AdmissionChecks:
         state = {
             "state": answer.state,
             "message": answer.text[:_REASON],
-            "lastTransitionTime": rfc3339(self._clock.now()),
+            "lastTransitionTime": (answer.state == "Pending" and workload.since) or rfc3339(self._clock.now()),
             **({_DELAY: answer.delay} if answer.delay and self._knows_delay else {}),
         }
         body = {

@@ -5,9 +5,9 @@ Rules:
 - Only a Workload with reserved quota and a pending check of ours is answered; a version of it is answered once.
 - *Ready* if the packing test places all of its pods. They then count as expected, until they have slices or for
   :data:`EXPECTED_SECONDS`, so that two Workloads are not admitted into the same room.
-- Without room, the answer waits for :data:`PATIENCE` seconds, in which each change of the cluster is tried: Kueue
-  reserves the quota of a preempted pod before that pod has ended. Then *Retry*: Kueue takes the quota back, lets others
-  go, and asks again after a delay that doubles with each attempt.
+- Without room, the check stays *Pending*, with the reason, for :data:`PATIENCE` seconds, in which each change of the
+  cluster is tried: Kueue reserves the quota of a preempted pod before that pod has ended. Then *Retry*: Kueue takes the
+  quota back, lets others go, and asks again after a delay that doubles with each attempt.
 - *Rejected* only if no node of the cluster could hold a pod even with empty cards, or the request is wrong. Kueue then
   deactivates the Workload.
 - Workloads are tested in the controller's order: priority, then age.
@@ -124,8 +124,9 @@ class CheckDecisions:
             answer = self._answer(workload, now, work)
             if answer is not None:
                 answers.append(answer)
-                self._answered[workload.uid] = workload.version
-                self._since.pop(workload.uid, None)
+                if answer.state != "Pending":
+                    self._answered[workload.uid] = workload.version
+                    self._since.pop(workload.uid, None)
         return answers
 
     def _answer(self, workload: QueuedWorkload, now: float, work: StepBudget) -> Answer | None:
@@ -139,7 +140,10 @@ class CheckDecisions:
         return Answer(workload, verdict.state, verdict.text)
 
     def _wait_or_send_back(self, workload: QueuedWorkload, verdict: Verdict, now: float) -> Answer | None:
-        if now < self._since.setdefault(workload.uid, now) + PATIENCE:
+        if workload.uid not in self._since:
+            self._since[workload.uid] = now
+            return Answer(workload, "Pending", verdict.text)
+        if now < self._since[workload.uid] + PATIENCE:
             return None
         delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(workload.attempts, 10))
         return Answer(workload, "Retry", verdict.text, delay)

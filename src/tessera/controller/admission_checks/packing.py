@@ -15,7 +15,7 @@ from tessera.controller.slicing.planner import Planner
 from tessera.placement.demand import NeverFits, UnknownProfile
 from tessera.placement.step_budget import StepBudget
 
-State = Literal["Ready", "Retry", "Rejected"]
+State = Literal["Pending", "Ready", "Retry", "Rejected"]
 
 
 @dataclass(frozen=True, slots=True)

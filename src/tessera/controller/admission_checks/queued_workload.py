@@ -26,6 +26,7 @@ class QueuedWorkload:
         uid: its UID.
         version: its resourceVersion; an answer counts for this version only.
         checks: names of our checks that are pending.
+        since: the time from which the first of these checks is pending, as it is written; empty if unknown.
         owners: UIDs of the objects that it is for.
         attempts: how often it was sent back.
         pods: its pods that ask for slices, in the order in which they are planned; at most :data:`CHECKED_PODS`.
@@ -37,6 +38,7 @@ class QueuedWorkload:
     uid: str
     version: str
     checks: tuple[str, ...]
+    since: str
     owners: frozenset[str]
     attempts: int
     pods: tuple[PodInfo, ...]
@@ -55,7 +57,7 @@ def read_workload(
     """
     if not item.is_true("QuotaReserved") or item.is_true("Admitted") or item.is_true("Finished"):
         return None
-    pending = tuple(each.name for each in item.status.admission_checks if each.name in ours and each.state == "Pending")
+    pending = [each for each in item.status.admission_checks if each.name in ours and each.state == "Pending"]
     if not pending:
         return None
     pods: list[PodInfo] = []
@@ -72,7 +74,8 @@ def read_workload(
         name=meta.name,
         uid=meta.uid,
         version=meta.resource_version,
-        checks=pending,
+        checks=tuple(each.name for each in pending),
+        since=pending[0].last_transition_time or "",
         owners=frozenset(each.uid for each in meta.owner_references),
         attempts=requeue.count if requeue is not None else 0,
         pods=tuple(pods),
