@@ -21,6 +21,7 @@ from tessera.driver.manifests.configs import CLUSTER_PROXY
 from tessera.driver.policies.policy_watcher import CONFIG_MAP as POLICIES_CONFIG_MAP
 from tessera.driver.rollout.failure_history import FAILURES_CONFIG_MAP
 from tessera.forecast.history_text import HISTORY_NAME
+from tessera.kueue.names import CONFIG_MAP
 from tessera.provisioning.recording import RECORDS_NAME
 from tessera.usage.record_text import RECORD_NAME
 from tessera.webhook.base.options import REVIEW_PATH, TEMPLATE_PATH, WebhookOptions
@@ -206,6 +207,7 @@ def test_rights_name_the_objects_that_the_processes_use(installation: Installati
         ("configmaps", NODE_GROUPS_MAP),
         ("configmaps", IMAGES_CONFIG_MAP),
         ("configmaps", POLICIES_CONFIG_MAP),
+        ("configmaps", CONFIG_MAP),
         ("configmaps", agent_.sharing_config.name),
         ("configmaps", agent_.mig_config.name),
     }

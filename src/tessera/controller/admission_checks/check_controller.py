@@ -10,7 +10,7 @@ Kueue 0.13 has no field for the delay; its API server refuses an answer with it,
 import asyncio
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tessera.clock import Clock, rfc3339
@@ -49,12 +49,16 @@ class AdmissionChecks:
     Args:
         client: the API server.
         slicer: the controller's state; only read.
+        count: called with the state of each answer that was written.
         clock: the time.
         rng: for jitter.
     """
 
-    def __init__(self, client: Client, slicer: Slicer, *, clock: Clock, rng: random.Random) -> None:
+    def __init__(
+        self, client: Client, slicer: Slicer, *, count: Callable[[str], None], clock: Clock, rng: random.Random
+    ) -> None:
         self._client = client
+        self._count = count
         self._clock = clock
         self._backoff = Backoff(rng)
         self._decisions = CheckDecisions(slicer)
@@ -187,6 +191,8 @@ class AdmissionChecks:
             self._decisions.forget_answer(workload.uid)
             _log.warning("workload %s/%s: not answered, tried again: %s", workload.namespace, workload.name, error)
             return False
+        else:
+            self._count(answer.state)
         return True
 
     async def _apply(self, answer: Answer) -> None:

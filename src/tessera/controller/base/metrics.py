@@ -64,6 +64,12 @@ class ControllerMetrics:
             buckets=_WAIT_BUCKETS,
             registry=self.registry,
         )
+        self._checks = Counter(
+            "tessera_admission_checks",
+            "Answers to Kueue's admission check, by the state that was written.",
+            ["state"],
+            registry=self.registry,
+        )
         self._writes = Counter(
             "tessera_api_writes", "Writes that the API server took.", ["kind"], registry=self.registry
         )
@@ -98,6 +104,10 @@ class ControllerMetrics:
     def observe_wait(self, seconds: float) -> None:
         """Records how long a pod existed until its gate was removed."""
         self._waits.observe(max(0.0, seconds))
+
+    def count_check(self, state: str) -> None:
+        """Counts an answer to Kueue's admission check."""
+        self._checks.labels(state).inc()
 
     def count_write(self, kind: str) -> None:
         """Counts a write that the server took."""
