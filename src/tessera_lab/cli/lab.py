@@ -86,8 +86,8 @@ def lab_options(function: Any) -> Any:
                 default="dynamic",
                 show_default=True,
                 metavar="LAYOUT",
-                help="Value of the label nvidia.com/mig.config of nodes with cards; '' for no label, which offers whole"
-                " cards.",
+                help="Value of the label nvidia.com/mig.config of nodes with MIG cards; '' for no label, which offers"
+                " whole cards.",
             ),
             click.option(
                 "--drivers",

@@ -16,7 +16,8 @@ from tessera.driver.nodes.node_facts import parse_os_image
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import NODES
-from tessera.nvml.simulated.machine_state import DRIVER_VERSION
+from tessera.mig.models import model_by_short_name
+from tessera.nvml.simulated.machine_state import DRIVER_VERSION, parse_spec
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.cluster.options import ClusterOptions, LabNodeSpec, cards_file, node_folders
@@ -144,7 +145,8 @@ class NodeMaker:
     def _labels(self, spec: LabNodeSpec) -> dict[str, str]:
         if not spec.cards:
             return {}
-        layout = {MIG_CONFIG_LABEL: self._options.mig_config} if self._options.mig_config else {}
+        has_mig = any(model_by_short_name(each).mig_capable for each in parse_spec(spec.spec))
+        layout = {MIG_CONFIG_LABEL: self._options.mig_config} if self._options.mig_config and has_mig else {}
         # With feature discovery, nobody knows before it that the node has cards.
         return layout if self._options.nfd_seconds is not None else layout | {"nvidia.com/gpu.present": "true"}
 

@@ -154,7 +154,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
         slice_seconds: duration of making a slice, and of removing one.
         publish_every: period on which kubelets publish capacity (10 on a real node); None: at once.
         boot_seconds: how long a node that reboots is away.
-        mig_config: the label ``nvidia.com/mig.config`` of nodes with cards; empty for none.
+        mig_config: the label ``nvidia.com/mig.config`` of nodes with MIG cards; empty for none.
         network: first two bytes of addresses on which pods that run for real can listen; empty if none listens.
         cdi: the folder of CDI files per node if there is no ``folder``.
         seed: seed of uids, generated names and jitter.

@@ -1,5 +1,7 @@
 """`tessera config check` on an installation of NVIDIA's gpu-operator."""
 
+import pytest
+
 from tessera.cli.config.files import check_file
 from tessera.cli.config.part_report import PartReport, parse_node
 
@@ -208,3 +210,12 @@ def test_everything_that_a_driver_container_is_given_is_said() -> None:
     for line, facts in zip(means[6:11], facts_of_lines, strict=True):
         for fact in facts:
             assert fact in line
+
+
+@pytest.mark.parametrize(("choice", "installed"), [("host", False), ("install", True), ("auto", True)])
+def test_the_chart_s_own_choice_about_drivers_counts(choice: str, installed: bool) -> None:
+    part = only(f"{VALUES}tessera: {{drivers: {choice}}}\n")
+    assert any(each.startswith("driver: ") for each in part.means) is installed
+    assert (
+        any("driver: no effect: drivers are used as the hosts have them" in each for each in part.notices) != installed
+    )

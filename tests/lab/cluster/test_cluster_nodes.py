@@ -211,3 +211,13 @@ def test_machines_have_a_driver_unless_containers_bring_it(drivers: bool, loaded
         assert machine.loaded_driver == loaded
 
     play(story, "1xT4", drivers=drivers)
+
+
+def test_only_nodes_with_mig_cards_ask_for_a_layout() -> None:
+    async def story(_cluster: SimulatedCluster, api: Client) -> None:
+        found = {each.metadata.name: each.metadata.labels for each in (await api.list(NODES)).items}
+        layouts = [found[f"node-{n}"].get("nvidia.com/mig.config") for n in (1, 2, 3)]
+        assert layouts == ["dynamic", None, None]
+        assert found["node-2"]["nvidia.com/gpu.present"] == "true"
+
+    play(story, "1xA100-40GB,2xT4,0")

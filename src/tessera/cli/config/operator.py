@@ -10,6 +10,7 @@ from tessera.api.driver.driver_policy import DriverPolicy, ImageSource, OperandS
 from tessera.api.driver.nvidia_driver import KIND as DRIVER_KIND
 from tessera.api.driver.nvidia_driver import read_nvidia_driver
 from tessera.api.gpu_operator.settings_reader import (
+    OWN_KEY,
     OWN_LAYOUTS,
     OWN_PROFILES,
     POLICY_KIND,
@@ -39,7 +40,7 @@ def check_operator(document: Mapping[str, Any], name: str, nodes: Sequence[Trial
     """Checks a parsed document, and the profiles and layouts in it."""
     kind = CLUSTER_POLICY_KIND if document.get("kind") == POLICY_KIND else VALUES_KIND
     try:
-        settings = read_settings(document)
+        settings = read_settings(document, _drivers_choice(document))
     except FileRefused as refused:
         yield report_refused(name, kind, refused)
         return
@@ -48,6 +49,13 @@ def check_operator(document: Mapping[str, Any], name: str, nodes: Sequence[Trial
         yield check_sharing(load_document(text), f"{settings.sharing.name}/{key}", nodes)
     for key, text in (settings.layouts.data or {}).items():
         yield check_layouts(load_document(text), f"{settings.layouts.name}/{key}", nodes)
+
+
+def _drivers_choice(document: Mapping[str, Any]) -> bool | None:
+    """The value ``tessera.drivers`` of the chart: True to install, False for those of the hosts, None to decide."""
+    own = document.get(OWN_KEY)
+    choice = own.get("drivers") if isinstance(own, Mapping) and "kind" not in document else None
+    return {"install": True, "host": False}.get(choice) if isinstance(choice, str) else None
 
 
 def check_nvidia_driver(document: Mapping[str, Any], name: str) -> PartReport:
