@@ -11,13 +11,21 @@ from tessera.placement.fleet import CardPlacement, Fleet
 from tessera.placement.plan import plan
 from tessera.placement.policies import FragmentationGradient, MixAware
 from tessera.placement.request_mix import FOLD
+from tessera.placement.state_features import FEATURES, features
 from tessera.placement.state_values import MixTable, StateValues, shapes_of
 
 A100 = model_by_short_name("A100-40GB").geometry
 A30 = model_by_short_name("A30").geometry
-#: Losses that make a 1g go left, to slot 0, and right, to slot 6.
-LEFT = MixTable({"1x1": 1.0}, tuple(float(occupancy) for occupancy in range(256)))
-RIGHT = MixTable({"7x8": 1.0}, tuple(-float(occupancy) for occupancy in range(256)))
+
+
+def weights(name: str, weight: float) -> tuple[float, ...]:
+    """One feature decides."""
+    return tuple(weight if each == name else 0.0 for each in FEATURES)
+
+
+#: A 1g goes to the left half of an empty card, and to the right one.
+LEFT = MixTable({"1x1": 1.0}, weights("any 4x4", -1.0))
+RIGHT = MixTable({"7x8": 1.0}, weights("mean lives until free: right", 1.0))
 
 
 def learned(geometry: Geometry, profile: str) -> Fleet:
@@ -38,7 +46,7 @@ def start_of_a_small_slice(fleet: Fleet, profile: str = "1g.5gb") -> int:
 
 def test_the_nearest_mix_decides() -> None:
     assert start_of_a_small_slice(learned(A100, "1g.5gb")) == 0
-    assert start_of_a_small_slice(learned(A100, "7g.40gb")) == 6
+    assert start_of_a_small_slice(learned(A100, "7g.40gb")) == 4
 
 
 def test_media_engines_do_not_change_a_slices_shape() -> None:
@@ -58,7 +66,7 @@ def test_a_mix_that_changes_changes_the_table() -> None:
     fleet = learned(A100, "7g.40gb")
     policy = MixAware(StateValues([LEFT, RIGHT]))
     decided = plan(fleet, [Demand("pod", ("1g.5gb",))], policy=policy)
-    assert decided.assignments["pod"][0].start == 6
+    assert decided.assignments["pod"][0].start == 4
     for _ in range(20 * FOLD):
         fleet.occupy(CardPlacement("node", "GPU-0", "1g.5gb", 0, 1), "pod")
         fleet.release("node", "GPU-0", 0)
@@ -92,9 +100,34 @@ def test_seven_slice_cards_have_shapes_and_others_have_none() -> None:
 
 
 def test_a_bad_table_is_refused_with_its_number() -> None:
-    with pytest.raises(ValueError, match="table 0: 3 losses; it needs 256"):
+    with pytest.raises(ValueError, match="table 0: 3 weights; it needs 33, one a feature"):
         StateValues([MixTable({}, (1.0, 2.0, 3.0))])
     with pytest.raises(ValueError, match=r"table 1: unknown profiles \['9x9'\]"):
-        StateValues([LEFT, MixTable({"9x9": 1.0}, LEFT.losses)])
-    text = json.dumps([{"mix": {"1x1": 1.0}, "losses": list(LEFT.losses)}]).encode()
+        StateValues([LEFT, MixTable({"9x9": 1.0}, LEFT.weights)])
+    text = json.dumps([{"mix": {"1x1": 1.0}, "weights": list(LEFT.weights)}]).encode()
     assert StateValues.from_json(text).nearest(next(iter(learned(A100, "1g.5gb").tables))) is not None
+
+
+def named_features(slots: int, starts: int) -> dict[str, float]:
+    return dict(zip(FEATURES, features(slots, starts), strict=True))
+
+
+def test_features_say_what_fits_beside_the_instances() -> None:
+    one_3g_on_the_right = named_features(0b1111_0000, 0b0001_0000)
+    assert one_3g_on_the_right["legal 3x4"] == 0.5
+    assert one_3g_on_the_right["any 4x4"] == 1.0
+    assert one_3g_on_the_right["any 7x8"] == 0.0
+    assert one_3g_on_the_right["most 2x2"] == 0.5
+    assert one_3g_on_the_right["free"] == 0.5
+    # 1g at 1: the pairs at 2 are left, and the 1g at 0
+    assert named_features(0b10, 0b10)["legal 2x2"] == pytest.approx(2 / 3)
+
+
+def test_features_count_the_instances_that_must_end() -> None:
+    four_1g = named_features(0b1111, 0b1111)
+    two_2g = named_features(0b1111, 0b0101)
+    assert four_1g["mean lives until free: left"] == pytest.approx(1 + 1 / 2 + 1 / 3 + 1 / 4)
+    assert two_2g["mean lives until free: left"] == pytest.approx(1.5)
+    assert two_2g["mean lives until free: right"] == 0.0
+    whole = named_features(0b1111_1111, 0b1)
+    assert whole["mean lives until free: right"] == whole["mean lives until free: card"] == 1.0

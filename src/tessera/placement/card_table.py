@@ -34,6 +34,8 @@ class CardTable:
     def __init__(self, geometry: Geometry, number: int) -> None:
         self.geometry = geometry
         self.number = number
+        #: The bit of an occupancy that marks an instance which starts at slot 0; above all tokens.
+        self._first_mark = geometry.slots + 1 + len(geometry.profiles)
         # Remembered results, by occupancy; see the functions below.
         self._fragmentation: dict[int, float] = {}
         self._usable: dict[int, int] = {}
@@ -74,8 +76,16 @@ class CardTable:
         found = self._bits.get(key)
         if found is None:
             limit_size(self._bits)
-            found = self._bits[key] = placement_mask(self.geometry, Placement(profile, start, size))
+            found = placement_mask(self.geometry, Placement(profile, start, size)) | self._start_mark(start)
+            self._bits[key] = found
         return found
+
+    def _start_mark(self, start: int) -> int:
+        return 1 << (self._first_mark + start)
+
+    def starts(self, occupancy: int) -> int:
+        """The slots at which instances start, as bits."""
+        return occupancy >> self._first_mark
 
     def size_of(self, profile: str) -> int:
         """Memory slots of one of the geometry's own profiles."""
@@ -129,7 +139,10 @@ class CardTable:
         if found is None:
             limit_size(self._packings)
             rows = [self.geometry.profile(name) for name in pending]
-            found = self._packings[key] = list_packings(self.geometry, rows, occupancy)
+            found = self._packings[key] = {
+                sum((self._start_mark(one.start) for one in placed), state): placed
+                for state, placed in list_packings(self.geometry, rows, occupancy).items()
+            }
         return found
 
     # By fragmentation

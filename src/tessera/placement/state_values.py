@@ -1,8 +1,7 @@
-"""Values of the states of a card, found by a search outside of this program, for several mixes of requests.
+"""Values of the states of a card, found by a search (``bench/state_values.py``) for several mixes of requests.
 
-A table gives each occupancy of a card a loss: what the space that is left there is worth less than on the best card.
-Tables exist by the *shape* of cards, not by model: A100, H100, H200, B200 and their kin have seven slices on eight
-memory slots with the same legal starts. Other cards have no table.
+A table weighs the features of a state; the sum is what the card's free slots are worth for that mix. Tables exist for
+seven-slice cards (:mod:`tessera.placement.state_features`), whatever their model. Other cards have none.
 
 The table whose mix is nearest to the mix of the placements so far is used, by the sum of the differences of the shares.
 """
@@ -13,30 +12,20 @@ import msgspec
 
 from tessera.mig.geometry import Geometry
 from tessera.placement.card_table import CardTable
-
-#: Memory slots of a seven-slice card.
-_SLOTS = 8
-#: Its profiles without media engines: (slices, slots) and legal starts (NVIDIA MIG user guide, A100 placements).
-_STARTS: Mapping[tuple[int, int], tuple[int, ...]] = {
-    (1, 1): (0, 1, 2, 3, 4, 5, 6),
-    (1, 2): (0, 2, 4, 6),
-    (2, 2): (0, 2, 4),
-    (3, 4): (0, 4),
-    (4, 4): (0,),
-    (7, 8): (0,),
-}
-
+from tessera.placement.state_costs import limit_size
+from tessera.placement.state_features import FEATURES, SLOTS, STARTS, features, shape
 
 class MixTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The losses for one mix.
+    """The weights for one mix.
 
     Attributes:
-        mix: shares of the requests by count, by slices and slots: ``{"1x1": 0.5, "7x8": 0.5}``.
-        losses: by occupancy of the eight slots, the first slot being the lowest bit.
+        mix: shares of the requested memory slots by profile, as :func:`~tessera.placement.state_features.shape` names
+            profiles: ``{"1x1": 0.5, "7x8": 0.5}``.
+        weights: by feature, in the order of :data:`~tessera.placement.state_features.FEATURES`.
     """
 
     mix: dict[str, float]
-    losses: tuple[float, ...]
+    weights: tuple[float, ...]
 
 
 class StateValues:
@@ -46,17 +35,17 @@ class StateValues:
         tables: one for each mix.
 
     Raises:
-        ValueError: a table has not one loss for each occupancy, or a mix names a profile that such cards do not have.
+        ValueError: a table has not one weight for each feature, or a mix names a profile that such cards do not have.
     """
 
     def __init__(self, tables: Sequence[MixTable]) -> None:
-        shapes = {_shape(*key) for key in _STARTS}
+        shapes = {shape(*key) for key in STARTS}
         for number, each in enumerate(tables):
-            if len(each.losses) != 1 << _SLOTS:
-                raise ValueError(f"table {number}: {len(each.losses)} losses; it needs {1 << _SLOTS}, one an occupancy")
+            if len(each.weights) != len(FEATURES):
+                raise ValueError(f"table {number}: {len(each.weights)} weights; it needs {len(FEATURES)}, one a feature")
             if unknown := sorted(set(each.mix) - shapes):
                 raise ValueError(f"table {number}: unknown profiles {unknown}; known are {sorted(shapes)}")
-        self._ratings = [(each.mix, SlotLoss(each.losses)) for each in tables]
+        self._ratings = [(each.mix, StateLoss(each.weights)) for each in tables]
 
     @classmethod
     def from_json(cls, text: bytes) -> "StateValues":
@@ -67,29 +56,39 @@ class StateValues:
         """
         return cls(msgspec.json.decode(text, type=list[MixTable]))
 
-    def nearest(self, table: CardTable) -> "SlotLoss | None":
+    def nearest(self, table: CardTable) -> "StateLoss | None":
         """Returns the losses for cards of a table and their mix; ``None`` if nothing is known about either."""
         names = shapes_of(table.geometry)
         if names is None or not table.mix.shares:
             return None
-        shares: dict[str, float] = {}
+        slots: dict[str, float] = {}
         for name, share in table.mix.shares.items():
-            shape = names.get(name)
-            if shape is not None:
-                shares[shape] = shares.get(shape, 0.0) + share
+            if name in names:
+                slots[names[name]] = slots.get(names[name], 0.0) + share * table.size_of(name)
+        total = sum(slots.values())
+        if not total or not self._ratings:
+            return None
+        shares = {name: amount / total for name, amount in slots.items()}
         ranked = [(_distance(mix, shares), number) for number, (mix, _) in enumerate(self._ratings)]
-        return self._ratings[min(ranked)[1]][1] if ranked else None
+        return self._ratings[min(ranked)[1]][1]
 
 
-class SlotLoss:
-    """Rates an occupancy by a table; engines that a card has once do not count."""
+class StateLoss:
+    """Rates an occupancy by one table's weights; engines that a card has once do not count."""
 
-    def __init__(self, losses: tuple[float, ...]) -> None:
-        self._losses = losses
+    def __init__(self, weights: tuple[float, ...]) -> None:
+        self._weights = weights
+        self._losses: dict[tuple[int, int], float] = {}
 
     def __call__(self, table: CardTable, occupancy: int) -> float:
         """Returns the loss of an occupancy."""
-        return self._losses[occupancy & table.geometry.full]
+        key = (occupancy & table.geometry.full, table.starts(occupancy))
+        found = self._losses.get(key)
+        if found is None:
+            limit_size(self._losses)
+            values = zip(self._weights, features(*key), strict=True)
+            found = self._losses[key] = -sum(weight * value for weight, value in values)
+        return found
 
 
 def shapes_of(geometry: Geometry) -> dict[str, str] | None:
@@ -97,19 +96,15 @@ def shapes_of(geometry: Geometry) -> dict[str, str] | None:
 
     A card that offers only some of the profiles is such a card; a profile with other starts makes it another kind.
     """
-    if geometry.slots != _SLOTS:
+    if geometry.slots != SLOTS:
         return None
     found: dict[str, str] = {}
     for row in geometry.profiles:
         key = (row.compute_slices, row.size)
-        if _STARTS.get(key) != row.starts:
+        if STARTS.get(key) != row.starts:
             return None
-        found[row.name] = _shape(*key)
+        found[row.name] = shape(*key)
     return found
-
-
-def _shape(slices: int, slots: int) -> str:
-    return f"{slices}x{slots}"
 
 
 def _distance(one: Mapping[str, float], other: Mapping[str, float]) -> float:
