@@ -12,7 +12,14 @@ from tessera.placement.plan import plan
 from tessera.placement.policies import FragmentationGradient, MixAware
 from tessera.placement.request_mix import FOLD
 from tessera.placement.state_features import FEATURES, features
-from tessera.placement.state_values import MixTable, StateValues, shapes_of
+from tessera.placement.state_values import (
+    MIX_FEATURES,
+    StateValues,
+    ValueTable,
+    mix_features,
+    shapes_of,
+    shipped_values,
+)
 
 A100 = model_by_short_name("A100-40GB").geometry
 A30 = model_by_short_name("A30").geometry
@@ -23,9 +30,18 @@ def weights(name: str, weight: float) -> tuple[float, ...]:
     return tuple(weight if each == name else 0.0 for each in FEATURES)
 
 
-#: A 1g goes to the left half of an empty card, and to the right one.
-LEFT = MixTable({"1x1": 1.0}, weights("any 4x4", -1.0))
-RIGHT = MixTable({"7x8": 1.0}, weights("mean lives until free: right", 1.0))
+#: Places of the share by slots of 1g and of 7g among the features of a mix.
+SMALL, WHOLE = 1, 6
+
+
+def gains(feature: int) -> tuple[float, ...]:
+    """As much gain as this feature is large."""
+    return tuple(float(number == feature) for number in range(MIX_FEATURES))
+
+
+#: Where 1g are asked for, a 1g goes to the left half of an empty card; where 7g are, to the right one.
+LEFT = ValueTable(weights("any 4x4", -1.0), gains(SMALL))
+RIGHT = ValueTable(weights("mean lives until free: right", 1.0), gains(WHOLE))
 
 
 def learned(geometry: Geometry, profile: str) -> Fleet:
@@ -44,7 +60,7 @@ def start_of_a_small_slice(fleet: Fleet, profile: str = "1g.5gb") -> int:
     return decided.assignments["pod"][0].start
 
 
-def test_the_nearest_mix_decides() -> None:
+def test_the_table_that_promises_most_decides() -> None:
     assert start_of_a_small_slice(learned(A100, "1g.5gb")) == 0
     assert start_of_a_small_slice(learned(A100, "7g.40gb")) == 4
 
@@ -99,13 +115,41 @@ def test_seven_slice_cards_have_shapes_and_others_have_none() -> None:
     assert shapes_of(odd) is None
 
 
+def test_a_table_without_a_gain_is_not_used() -> None:
+    loses = ValueTable(LEFT.weights, tuple(-gain for gain in LEFT.gains))
+    fleet = learned(A100, "1g.5gb")
+    assert StateValues([loses]).best(next(iter(fleet.tables))) is None
+    assert start_of_a_small_slice(fleet) == 0
+
+
+def test_the_features_of_a_mix() -> None:
+    half = mix_features({"1x1": 0.5, "7x8": 0.5})
+    assert half[0] == 1.0
+    assert (half[SMALL], half[WHOLE]) == (0.5, 0.5)
+    assert (half[SMALL + 6], half[WHOLE + 6]) == pytest.approx((8 / 9, 1 / 9))
+    assert len(half) == MIX_FEATURES
+    assert sum(half[-21:]) == pytest.approx(0.75)  # 1g by 1g, 1g by 7g, 7g by 7g: 0.25 each
+
+
+def test_the_shipped_tables_gain_for_some_mix() -> None:
+    for profile in ("1g.5gb", "3g.20gb"):
+        assert next(iter(learned(A100, profile).tables)).mix.shares
+    mixes = ({"1x1": 0.4, "2x2": 0.2, "3x4": 0.4}, {"1x1": 0.2, "3x4": 0.4, "7x8": 0.4})
+    table = next(iter(learned(A100, "1g.5gb").tables))
+    found = set()
+    for mix in mixes:
+        table.mix.shares = {"1g.5gb": mix["1x1"], "3g.20gb": mix["3x4"] / 4, "7g.40gb": mix.get("7x8", 0.0) / 8}
+        found.add(shipped_values().best(table))
+    assert found - {None}
+
+
 def test_a_bad_table_is_refused_with_its_number() -> None:
     with pytest.raises(ValueError, match="table 0: 3 weights; it needs 33, one a feature"):
-        StateValues([MixTable({}, (1.0, 2.0, 3.0))])
-    with pytest.raises(ValueError, match=r"table 1: unknown profiles \['9x9'\]"):
-        StateValues([LEFT, MixTable({"9x9": 1.0}, LEFT.weights)])
-    text = json.dumps([{"mix": {"1x1": 1.0}, "weights": list(LEFT.weights)}]).encode()
-    assert StateValues.from_json(text).nearest(next(iter(learned(A100, "1g.5gb").tables))) is not None
+        StateValues([ValueTable((1.0, 2.0, 3.0), LEFT.gains)])
+    with pytest.raises(ValueError, match="table 1: 1 gains; it needs 46, one a feature"):
+        StateValues([LEFT, ValueTable(LEFT.weights, (1.0,))])
+    text = json.dumps([{"weights": list(LEFT.weights), "gains": list(LEFT.gains)}]).encode()
+    assert StateValues.from_json(text).best(next(iter(learned(A100, "1g.5gb").tables))) is not None
 
 
 def named_features(slots: int, starts: int) -> dict[str, float]:

@@ -27,7 +27,7 @@ from tessera.placement.demand import Demand, NeverFits, NodeAllows, Reason, Rese
 from tessera.placement.explain import RefusalExplainer
 from tessera.placement.fleet import CardPlacement, Fleet, FleetCard, OwnedPlacement
 from tessera.placement.node_fit import empty_nodes, fits_when_empty
-from tessera.placement.policies import FragmentationGradient, Policy
+from tessera.placement.policies import MixAware, Policy
 from tessera.placement.search import CardSearch
 from tessera.placement.step_budget import StepBudget
 
@@ -81,7 +81,7 @@ def plan(
         reservations: counts the demands that planning gave a node. On return exactly the assigned demands are
             reserved.
         work: the budget of the batch; unlimited by default.
-        policy: chooses card, node and start; by default the one that fragments least.
+        policy: chooses card, node and start; by default the one that Tessera uses.
         kept: nodes with slots that :func:`tessera.placement.reserved_slots.hold_slots` keeps, for reasons.
 
     Raises:
@@ -90,7 +90,7 @@ def plan(
     if len(demands) != 1 or not demands[0].profiles:
         _check(demands)
     allows = node_allows or _allow_every_node
-    rule = policy or FragmentationGradient()
+    rule = policy or MixAware()
     search = CardSearch(fleet, allows, rule)
     steps = work or StepBudget(sys.maxsize)
     if len(demands) == 1 and len(demands[0].profiles) == 1:

@@ -4,7 +4,7 @@ The planner batches, admits by priority, asks nodes and keeps every card exactly
 ranks the cards for one slice and the nodes for several slices, gives the cost of a slice on a card, and arranges the
 starts of a card's slices in the end.
 
-Tessera uses :class:`FragmentationGradient`; the others are for comparison. A new policy is one class here, and one line
+Tessera uses :class:`MixAware`; the others are for comparison. A new policy is one class here, and one line
 in ``POLICIES``.
 """
 
@@ -16,7 +16,7 @@ from tessera.placement.card_table import Candidate, CardTable, Pending, StateCos
 from tessera.placement.cards import AlikeCards
 from tessera.placement.fleet import Fleet, FleetCard, FleetNode
 from tessera.placement.rivals import BestFit, Das, FirstFit, Hami, WeightedFragmentation, blocked_windows
-from tessera.placement.state_values import StateValues
+from tessera.placement.state_values import StateValues, shipped_values
 from tessera.placement.step_budget import StepBudget
 
 
@@ -142,18 +142,18 @@ class FragmentationGradient(LeastCost):
 
 
 class MixAware(LeastCost):
-    """Least growth of the loss that a search found for the nearest mix of requests.
+    """Least growth of the loss that promises most for the mix of placements so far.
 
     Until enough slices were placed, and on cards without such a table, least growth of fragmentation.
 
     Args:
-        values: the tables.
+        values: the tables; by default those that come with Tessera.
         spread: as for the other policies.
     """
 
-    def __init__(self, values: StateValues, *, spread: bool = False) -> None:
+    def __init__(self, values: StateValues | None = None, *, spread: bool = False) -> None:
         super().__init__(spread=spread)
-        self._values = values
+        self._values = shipped_values() if values is None else values
 
     def packing_variants(self) -> Sequence[Policy]:
         """As for the gradient, with the same tables."""
@@ -164,7 +164,7 @@ class MixAware(LeastCost):
         shares = table.mix.shares
         known = table.chosen.get(self._values)
         if known is None or known[0] is not shares:
-            loss = self._values.nearest(table)
+            loss = self._values.best(table)
             known = table.chosen[self._values] = (shares, table.costs if loss is None else table.rated_by(loss))
         return known[1]
 
@@ -186,9 +186,10 @@ class Fgd(LeastCost):
 
 
 #: The name of the policy that Tessera uses.
-PRODUCTION = "fragmentation-gradient"
+PRODUCTION = "mix-aware"
 #: The policies by name.
 POLICIES: Mapping[str, Callable[[], Policy]] = {
+    "mix-aware": MixAware,
     "fragmentation-gradient": FragmentationGradient,
     "best-fit": BestFit,
     "DAS": Das,

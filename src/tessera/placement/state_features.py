@@ -58,7 +58,12 @@ def features(slots: int, starts: int) -> tuple[float, ...]:
         covered = 0
         for window in free:
             covered |= window
-        found += (len(free) / len(windows), float(bool(free)), _most(slots, windows) / SLOTS, covered.bit_count() / SLOTS)
+        found += (
+            len(free) / len(windows),
+            float(bool(free)),
+            _most(slots, windows) / SLOTS,
+            covered.bit_count() / SLOTS,
+        )
     empty = (SLOTS - slots.bit_count()) / SLOTS
     found += (empty, empty**2, float(not slots))
     counts = [_instances(slots, starts, area) for area in _AREAS.values()]
@@ -68,7 +73,9 @@ def features(slots: int, starts: int) -> tuple[float, ...]:
 @lru_cache(maxsize=int(CARD_STATES))
 def _most(slots: int, windows: tuple[int, ...]) -> int:
     """Slots that as many instances as fit in these windows cover."""
-    return max((window.bit_count() + _most(slots | window, windows) for window in windows if not window & slots), default=0)
+    return max(
+        (window.bit_count() + _most(slots | window, windows) for window in windows if not window & slots), default=0
+    )
 
 
 def _instances(slots: int, starts: int, area: int) -> int:

@@ -1,12 +1,17 @@
-"""Values of the states of a card, found by a search (``bench/state_values.py``) for several mixes of requests.
+"""Values of the states of a card, found by a search (``bench/state_values.py``) over random mixes of requests.
 
-A table weighs the features of a state; the sum is what the card's free slots are worth for that mix. Tables exist for
-seven-slice cards (:mod:`tessera.placement.state_features`), whatever their model. Other cards have none.
+A table weighs the features of a state; the sum is what the card's free slots are worth. No table is best for every mix,
+so each one also tells what it gains over least fragmentation for a given mix: a function that was fitted to simulations
+of other random mixes. The table that promises most for the placements so far is used; if none promises a gain, none.
 
-The table whose mix is nearest to the mix of the placements so far is used, by the sum of the differences of the shares.
+Tables exist for seven-slice cards (:mod:`tessera.placement.state_features`), whatever their model. Other cards have
+none.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from itertools import combinations_with_replacement
 
 import msgspec
 
@@ -15,37 +20,46 @@ from tessera.placement.card_table import CardTable
 from tessera.placement.state_costs import limit_size
 from tessera.placement.state_features import FEATURES, SLOTS, STARTS, features, shape
 
-class MixTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The weights for one mix.
+#: Profiles of a seven-slice card in the order of :func:`mix_features`, with their memory slots.
+_SIZES = {shape(*key): key[1] for key in STARTS}
+#: Number of :func:`mix_features`.
+MIX_FEATURES = 1 + 4 * len(_SIZES) + len(_SIZES) * (len(_SIZES) + 1) // 2
+#: A share of the slots from which on a profile counts as present.
+_PRESENT = 0.04
+
+
+class ValueTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One rating of states.
 
     Attributes:
-        mix: shares of the requested memory slots by profile, as :func:`~tessera.placement.state_features.shape` names
-            profiles: ``{"1x1": 0.5, "7x8": 0.5}``.
-        weights: by feature, in the order of :data:`~tessera.placement.state_features.FEATURES`.
+        weights: by feature of a state, in the order of :data:`~tessera.placement.state_features.FEATURES`.
+        gains: by feature of a mix, in the order of :func:`mix_features`; their weighted sum is the gain in percentage
+            points of memory slots in use.
     """
 
-    mix: dict[str, float]
     weights: tuple[float, ...]
+    gains: tuple[float, ...]
 
 
 class StateValues:
-    """Tables of seven-slice cards.
+    """The tables of seven-slice cards.
 
     Args:
-        tables: one for each mix.
+        tables: the ratings to choose from.
 
     Raises:
-        ValueError: a table has not one weight for each feature, or a mix names a profile that such cards do not have.
+        ValueError: a table has not one weight for each feature.
     """
 
-    def __init__(self, tables: Sequence[MixTable]) -> None:
-        shapes = {shape(*key) for key in STARTS}
+    def __init__(self, tables: Sequence[ValueTable]) -> None:
         for number, each in enumerate(tables):
             if len(each.weights) != len(FEATURES):
-                raise ValueError(f"table {number}: {len(each.weights)} weights; it needs {len(FEATURES)}, one a feature")
-            if unknown := sorted(set(each.mix) - shapes):
-                raise ValueError(f"table {number}: unknown profiles {unknown}; known are {sorted(shapes)}")
-        self._ratings = [(each.mix, StateLoss(each.weights)) for each in tables]
+                raise ValueError(
+                    f"table {number}: {len(each.weights)} weights; it needs {len(FEATURES)}, one a feature"
+                )
+            if len(each.gains) != MIX_FEATURES:
+                raise ValueError(f"table {number}: {len(each.gains)} gains; it needs {MIX_FEATURES}, one a feature")
+        self._tables = [(each.gains, StateLoss(each.weights)) for each in tables]
 
     @classmethod
     def from_json(cls, text: bytes) -> "StateValues":
@@ -54,23 +68,24 @@ class StateValues:
         Raises:
             ValueError: not such a list, or as for the class.
         """
-        return cls(msgspec.json.decode(text, type=list[MixTable]))
+        return cls(msgspec.json.decode(text, type=list[ValueTable]))
 
-    def nearest(self, table: CardTable) -> "StateLoss | None":
-        """Returns the losses for cards of a table and their mix; ``None`` if nothing is known about either."""
-        names = shapes_of(table.geometry)
-        if names is None or not table.mix.shares:
+    def best(self, table: CardTable) -> "StateLoss | None":
+        """Returns the losses for cards of a table and their mix; ``None`` where fragmentation is the better guide."""
+        shares = slot_shares(table)
+        if not shares:
             return None
-        slots: dict[str, float] = {}
-        for name, share in table.mix.shares.items():
-            if name in names:
-                slots[names[name]] = slots.get(names[name], 0.0) + share * table.size_of(name)
-        total = sum(slots.values())
-        if not total or not self._ratings:
-            return None
-        shares = {name: amount / total for name, amount in slots.items()}
-        ranked = [(_distance(mix, shares), number) for number, (mix, _) in enumerate(self._ratings)]
-        return self._ratings[min(ranked)[1]][1]
+        facts = mix_features(shares)
+        gain, number = max(
+            ((_product(gains, facts), -number) for number, (gains, _) in enumerate(self._tables)), default=(0.0, 0)
+        )
+        return self._tables[-number][1] if gain > 0 else None
+
+
+@cache
+def shipped_values() -> StateValues:
+    """The tables that come with Tessera."""
+    return StateValues.from_json(files("tessera.placement").joinpath("state_values.json").read_bytes())
 
 
 class StateLoss:
@@ -86,9 +101,43 @@ class StateLoss:
         found = self._losses.get(key)
         if found is None:
             limit_size(self._losses)
-            values = zip(self._weights, features(*key), strict=True)
-            found = self._losses[key] = -sum(weight * value for weight, value in values)
+            found = self._losses[key] = -_product(self._weights, features(*key))
         return found
+
+
+def _product(weights: Sequence[float], values: Sequence[float]) -> float:
+    return sum(weight * value for weight, value in zip(weights, values, strict=True))
+
+
+def slot_shares(table: CardTable) -> dict[str, float]:
+    """Shares of the requested memory slots by shape of profile; empty for other cards, and while nothing is known."""
+    names = shapes_of(table.geometry)
+    if names is None:
+        return {}
+    slots: dict[str, float] = {}
+    for name, share in table.mix.shares.items():
+        if name in names:
+            slots[names[name]] = slots.get(names[name], 0.0) + share * table.size_of(name)
+    total = sum(slots.values())
+    return {name: amount / total for name, amount in slots.items()} if total else {}
+
+
+def mix_features(shares: Mapping[str, float]) -> tuple[float, ...]:
+    """A constant; each profile's share by slots and by count, if it is there at all, the root; all products by slots.
+
+    Args:
+        shares: shares of the requested slots by shape; their sum is 1.
+    """
+    slots = [shares.get(name, 0.0) for name in _SIZES]
+    counts = [share / size for share, size in zip(slots, _SIZES.values(), strict=True)]
+    return (
+        1.0,
+        *slots,
+        *(count / sum(counts) for count in counts),
+        *(min(share, _PRESENT) / _PRESENT for share in slots),
+        *(share**0.5 for share in slots),
+        *(one * other for one, other in combinations_with_replacement(slots, 2)),
+    )
 
 
 def shapes_of(geometry: Geometry) -> dict[str, str] | None:
@@ -105,7 +154,3 @@ def shapes_of(geometry: Geometry) -> dict[str, str] | None:
             return None
         found[row.name] = shape(*key)
     return found
-
-
-def _distance(one: Mapping[str, float], other: Mapping[str, float]) -> float:
-    return sum(abs(one.get(shape, 0.0) - other.get(shape, 0.0)) for shape in one.keys() | other.keys())
