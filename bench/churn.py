@@ -34,7 +34,7 @@ import msgspec
 from tessera.mig.models import model_by_short_name
 from tessera.placement.demand import Demand
 from tessera.placement.fleet import CardPlacement, Fleet
-from tessera.placement.moves import MOST_MOVES, is_worth, make_room
+from tessera.placement.moves import MOST_MOVES, MoveRules, is_worth, make_room
 from tessera.placement.plan import plan
 from tessera.placement.policies import POLICIES, PRODUCTION, FragmentationGradient, LeastCost
 
@@ -130,7 +130,7 @@ class Engine:
         if self._left < 1:
             return None
         costs = self._policy.costs if isinstance(self._policy, LeastCost) else FragmentationGradient().costs
-        room = make_room(self._fleet, profile, costs, lambda _: True, int(min(self._left, MOST_MOVES)))
+        room = make_room(self._fleet, profile, costs, MoveRules(), int(min(self._left, MOST_MOVES)))
         if room is None or not is_worth(room, gain_a_slot=1.0, price_a_slot=PRICE):
             return None
         for move in room.moves:

@@ -46,6 +46,7 @@ READING = (
     ["usage"],
     ["usage", "--by", "user", "-o", "csv"],
     ["usage", "-o", "json"],
+    ["defrag", "--plan"],
     ["idle", "--unknown"],
     ["idle", "-o", "json"],
     ["health"],

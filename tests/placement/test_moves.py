@@ -10,10 +10,10 @@ from tests.support.mig_enumeration import layouts
 from tessera.mig.models import model_by_short_name
 from tessera.mig.occupancy import free_starts
 from tessera.placement.card_table import CardTable, StateCosts
-from tessera.placement.cards import CardPlacement, OwnedPlacement
+from tessera.placement.cards import CardPlacement
 from tessera.placement.demand import Demand
 from tessera.placement.fleet import Fleet
-from tessera.placement.moves import Room, is_worth, make_room
+from tessera.placement.moves import MoveRules, Room, is_worth, make_room
 from tessera.placement.plan import plan
 
 A100 = model_by_short_name("A100-40GB").geometry
@@ -23,10 +23,6 @@ LAYOUTS = layouts(A100.restrict([name for name in A100.names if name != "1g.5gb+
 
 def costs(table: CardTable) -> StateCosts:
     return table.costs
-
-
-def anybody(_allocation: OwnedPlacement) -> bool:
-    return True
 
 
 def fleet_of(*cards: dict[int, str]) -> Fleet:
@@ -52,7 +48,7 @@ def carry_out(fleet: Fleet, room: Room) -> None:
 
 def test_one_small_slice_moves_so_that_a_whole_card_is_free() -> None:
     fleet = fleet_of({0: "1g.5gb"}, {0: "3g.20gb", 4: "2g.10gb"}, {0: "4g.20gb", 4: "2g.10gb"})
-    room = make_room(fleet, "7g.40gb", costs, anybody)
+    room = make_room(fleet, "7g.40gb", costs, MoveRules())
     assert room is not None
     assert [move.allocation.owner for move in room.moves] == ["1g.5gb@0:0"]
     assert (room.placement.gpu, room.placement.start, room.moved_slots) == ("GPU-0", 0, 1)
@@ -61,10 +57,10 @@ def test_one_small_slice_moves_so_that_a_whole_card_is_free() -> None:
 
 def test_a_slice_may_move_to_another_start_of_its_own_card() -> None:
     fleet = fleet_of({1: "1g.5gb", 4: "2g.10gb", 6: "1g.5gb"})
-    room = make_room(fleet, "4g.20gb", costs, anybody)
+    room = make_room(fleet, "4g.20gb", costs, MoveRules())
     assert room is None  # slot 7 is no start of a 1g.5gb
     fleet = fleet_of({1: "1g.5gb", 4: "2g.10gb"})
-    room = make_room(fleet, "4g.20gb", costs, anybody)
+    room = make_room(fleet, "4g.20gb", costs, MoveRules())
     assert room is not None
     assert [(move.to.gpu, move.to.start) for move in room.moves] == [("GPU-0", 6)]
     carry_out(fleet, room)
@@ -72,11 +68,23 @@ def test_a_slice_may_move_to_another_start_of_its_own_card() -> None:
 
 def test_what_may_not_move_stays() -> None:
     fleet = fleet_of({0: "1g.5gb"}, {0: "1g.5gb", 4: "1g.5gb"})
-    room = make_room(fleet, "7g.40gb", costs, lambda one: one.owner != "1g.5gb@0:0")
+    room = make_room(fleet, "7g.40gb", costs, MoveRules(may_move=lambda one: one.owner != "1g.5gb@0:0"))
     assert room is not None
     assert sorted(move.allocation.owner for move in room.moves) == ["1g.5gb@1:0", "1g.5gb@1:4"]
-    assert make_room(fleet, "7g.40gb", costs, lambda _: False) is None
-    assert make_room(fleet, "7g.40gb", costs, lambda one: one.owner != "1g.5gb@0:0", most=1) is None
+    assert make_room(fleet, "7g.40gb", costs, MoveRules(may_move=lambda _: False)) is None
+    assert make_room(fleet, "7g.40gb", costs, MoveRules(may_move=lambda one: one.owner != "1g.5gb@0:0"), most=1) is None
+
+
+def test_nodes_that_refuse_are_no_place() -> None:
+    fleet = fleet_of({0: "1g.5gb"}, {0: "1g.5gb"}, {0: "3g.20gb"})
+    room = make_room(fleet, "7g.40gb", costs, MoveRules(takes=lambda node: node == "node-1"))
+    assert room is not None
+    assert room.placement.node == "node-1"
+    stays = MoveRules(takes_moved=lambda _allocation, node: node != "node-2")
+    room = make_room(fleet, "7g.40gb", costs, stays)
+    assert room is not None
+    assert {move.to.node for move in room.moves} <= {"node-0", "node-1"}
+    assert make_room(fleet, "7g.40gb", costs, MoveRules(takes_moved=lambda _allocation, _node: False)) is None
 
 
 def test_slots_that_are_taken_without_an_allocation_are_no_place() -> None:
@@ -84,24 +92,24 @@ def test_slots_that_are_taken_without_an_allocation_are_no_place() -> None:
     blocked, free = fleet.card("node-0", "GPU-0"), fleet.card("node-1", "GPU-1")
     fleet.set_state(blocked, blocked.occupancy | 0b0010_0000, ())
     fleet.set_state(free, 0b0000_0001, ())
-    assert make_room(fleet, "7g.40gb", costs, anybody) is None
+    assert make_room(fleet, "7g.40gb", costs, MoveRules()) is None
 
 
 def test_an_unknown_profile_and_a_full_cluster_have_no_moves() -> None:
     full = fleet_of({0: "7g.40gb"}, {0: "7g.40gb"})
-    assert make_room(full, "1g.5gb", costs, anybody) is None
-    assert make_room(full, "9g.99gb", costs, anybody) is None
+    assert make_room(full, "1g.5gb", costs, MoveRules()) is None
+    assert make_room(full, "9g.99gb", costs, MoveRules()) is None
 
 
 def test_a_slice_moves_only_to_a_card_that_has_its_profile() -> None:
     fleet = fleet_of({0: "1g.5gb"})
     fleet.add_card("other", "GPU-other", A30)
-    assert make_room(fleet, "7g.40gb", costs, anybody) is None
+    assert make_room(fleet, "7g.40gb", costs, MoveRules()) is None
 
 
 @pytest.mark.parametrize(("price", "worth"), [(0.0, True), (7.9, True), (8.0, False), (9.0, False)])
 def test_a_move_that_gains_no_more_than_it_costs_is_not_worth_it(price: float, worth: bool) -> None:
-    room = make_room(fleet_of({0: "1g.5gb"}, {0: "3g.20gb"}), "7g.40gb", costs, anybody)
+    room = make_room(fleet_of({0: "1g.5gb"}, {0: "3g.20gb"}), "7g.40gb", costs, MoveRules())
     assert room is not None
     assert is_worth(room, gain_a_slot=1.0, price_a_slot=price) == worth
 
@@ -110,7 +118,7 @@ def test_a_move_that_gains_no_more_than_it_costs_is_not_worth_it(price: float, w
 def test_moves_are_possible_and_needed(rng: random.Random, profile: str) -> None:
     held = [{placed.start: placed.profile for placed in rng.choice(LAYOUTS)} for _ in range(5)]
     fleet = fleet_of(*held)
-    room = make_room(fleet, profile, costs, anybody)
+    room = make_room(fleet, profile, costs, MoveRules())
     if room is None:
         return
     before = {one.owner for one in fleet.allocations()}

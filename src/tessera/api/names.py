@@ -18,6 +18,8 @@ QUEUE_LABEL = "tessera.dev/queue"
 #: Gates whose owner removes them only when they are the last: Tessera goes first, or both would wait for ever. That of
 #: KAI's queues (KAI Scheduler, design of queue admission).
 LAST_GATES = ("kai.scheduler/queue-admission",)
+#: Annotation of a pod that may be ended and made anew elsewhere so that another pod gets room; its value is "true".
+MOVABLE_ANNOTATION = "tessera.dev/movable"
 #: Condition of a pod whose promised slices were taken back; the controller writes it.
 SLICE_CONDITION = "tessera.dev/SliceAvailable"
 #: Condition of a pod that waits for slices: its position, and when it starts; the controller writes it.

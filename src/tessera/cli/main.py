@@ -19,6 +19,7 @@ COMMANDS: Table = {
     "map": ("tessera.cli.map", "Show each card's slices, the pods that have them, and the free slots."),
     "why": ("tessera.cli.why", "Explain why a pod waits or why a node's cards are not as configured."),
     "queue": ("tessera.cli.queue", "Show the pods that wait for slices: position, reason and expected start."),
+    "defrag": ("tessera.cli.defrag", "Show which pods could move so that waiting pods get room."),
     "top": ("tessera.cli.top", "Show live what cards and pods do: load, memory, power."),
     "dashboard": ("tessera.cli.dashboard", "Serve a live page of the cluster's cards on this machine."),
     "usage": ("tessera.cli.usage", "Show GPU-hours by namespace, user, label or model, and their cost."),

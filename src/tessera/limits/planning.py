@@ -188,6 +188,12 @@ CARD_STATES = Limit(
     "states of a card for which the value of the free slots is cached, for one table of profiles",
     "real cards have a few hundred; profile names that pods and records invent must not fill the memory",
 )
+MOVES_PLANNED = Limit(
+    100,
+    "pods",
+    "waiting pods for which one plan of moves looks for room, in their order",
+    "each looks at every card; the number of further pods is shown",
+)
 CARD_LOSSES = Limit(
     16,
     "ratings",

@@ -6,10 +6,11 @@ finds the best moves and knows no prices; :func:`is_worth` compares.
 
 - The place for the slice is on one card. All allocations in its way move, each to the card where it costs least.
 - Fewest moves first, then the fewest moved slots, then the least loss on all cards that change.
-- Only allocations move that the caller allows. Which nodes take an allocation is not known here. Nothing is changed.
+- Only allocations move that the caller allows, and only to nodes that it allows. Nothing is changed.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import msgspec
 
@@ -18,8 +19,6 @@ from tessera.placement.card_table import CardTable, StateCosts
 from tessera.placement.cards import CardPlacement, FleetCard, OwnedPlacement
 from tessera.placement.fleet import Fleet
 
-#: Returns if an allocation may move.
-MayMove = Callable[[OwnedPlacement], bool]
 #: Returns the costs on cards of a table, as the placement policy has them.
 Costs = Callable[[CardTable], StateCosts]
 #: Most moves for one slice.
@@ -36,6 +35,21 @@ class Move(msgspec.Struct, frozen=True):
 
     allocation: OwnedPlacement
     to: CardPlacement
+
+
+@dataclass(frozen=True)
+class MoveRules:
+    """The caller's rules; by default everything is allowed.
+
+    Attributes:
+        may_move: returns if an allocation may move.
+        takes: returns if a node takes the slice that has no room.
+        takes_moved: returns if a node takes an allocation that moves.
+    """
+
+    may_move: Callable[[OwnedPlacement], bool] = lambda _allocation: True
+    takes: Callable[[str], bool] = lambda _node: True
+    takes_moved: Callable[[OwnedPlacement, str], bool] = lambda _allocation, _node: True
 
 
 class Room(msgspec.Struct, frozen=True):
@@ -55,26 +69,26 @@ class Room(msgspec.Struct, frozen=True):
         return sum(move.allocation.placement.size for move in self.moves)
 
 
-def make_room(fleet: Fleet, profile: str, costs: Costs, may_move: MayMove, most: int = MOST_MOVES) -> Room | None:
+def make_room(fleet: Fleet, profile: str, costs: Costs, rules: MoveRules, most: int = MOST_MOVES) -> Room | None:
     """Returns the best moves after which a slice fits; ``None`` without such moves.
 
     Args:
         fleet: the cards, without pending slices.
         profile: the slice's profile, in any spelling.
         costs: rates the cards that change.
-        may_move: returns if an allocation may move.
+        rules: what may move, and where to.
         most: the most moves.
     """
     best: tuple[tuple[int, int, float], Room] | None = None
     tried: set[object] = set()
-    for blocked in sorted(_blocked_places(fleet, profile, may_move, most), key=_rank_blocked):
+    for blocked in sorted(_blocked_places(fleet, profile, rules, most), key=_rank_blocked):
         if best is not None and _rank_blocked(blocked)[:2] > best[0][:2]:
             break
         kind = blocked.kind
         if kind in tried:
             continue
         tried.add(kind)
-        found = _move_blockers(fleet, blocked, costs)
+        found = _move_blockers(fleet, blocked, costs, rules)
         if found is not None and (best is None or (*_rank_blocked(blocked)[:2], found[0]) < best[0]):
             best = ((*_rank_blocked(blocked)[:2], found[0]), found[1])
     return None if best is None else best[1]
@@ -114,16 +128,19 @@ def _rank_blocked(blocked: _Blocked) -> tuple[int, int, int]:
     )
 
 
-def _blocked_places(fleet: Fleet, profile: str, may_move: MayMove, most: int) -> Iterator[_Blocked]:
+def _blocked_places(fleet: Fleet, profile: str, rules: MoveRules, most: int) -> Iterator[_Blocked]:
     claims: dict[CardTable, list[tuple[int, Placement]]] = {}
+    taking = {node: rules.takes(node) for node in fleet.nodes}
     for card in fleet.cards():
+        if not taking[card.node.name]:
+            continue
         if card.table not in claims:
             claims[card.table] = _claims(card.table, profile)
         for claim, place in claims[card.table]:
             starts = [start for start, bits in card.claims.items() if bits & claim]
             if 0 < len(starts) <= most:
                 blockers = tuple(card.allocations[start] for start in starts)
-                if all(map(may_move, blockers)):
+                if all(map(rules.may_move, blockers)):
                     yield _Blocked(card, place, claim, blockers)
 
 
@@ -134,7 +151,7 @@ def _claims(table: CardTable, profile: str) -> list[tuple[int, Placement]]:
     return [(table.geometry.claim(row, start), Placement(row.name, start, row.size)) for start in row.starts]
 
 
-def _move_blockers(fleet: Fleet, blocked: _Blocked, costs: Costs) -> tuple[float, Room] | None:
+def _move_blockers(fleet: Fleet, blocked: _Blocked, costs: Costs, rules: MoveRules) -> tuple[float, Room] | None:
     """Finds a place for each blocker; returns the loss of all changes and the moves."""
     card = blocked.card
     occupancy = card.occupancy
@@ -147,7 +164,7 @@ def _move_blockers(fleet: Fleet, blocked: _Blocked, costs: Costs) -> tuple[float
     loss = rated.loss(changed[card]) - rated.loss(card.occupancy)
     moves = []
     for one in sorted(blocked.blockers, key=lambda each: -each.placement.size):
-        found = _cheapest_place(fleet, one.placement.profile, changed, costs)
+        found = _cheapest_place(fleet, one, changed, costs, rules)
         if found is None:
             return None
         cost, target, place, after = found
@@ -159,23 +176,25 @@ def _move_blockers(fleet: Fleet, blocked: _Blocked, costs: Costs) -> tuple[float
 
 
 def _cheapest_place(
-    fleet: Fleet, profile: str, changed: dict[FleetCard, int], costs: Costs
+    fleet: Fleet, moved: OwnedPlacement, changed: dict[FleetCard, int], costs: Costs, rules: MoveRules
 ) -> tuple[float, FleetCard, Placement, int] | None:
-    """The cheapest place for one slice on cards as they are, or as the moves so far change them."""
+    """The cheapest place for an allocation on cards as they are, or as the moves so far change them."""
+    profile = moved.placement.profile
     choices: list[tuple[float, int, FleetCard, int]] = []
-    for card, occupancy in changed.items():
+
+    def add(card: FleetCard, occupancy: int) -> bool:
         name = card.table.name_of(profile)
         cost = None if name is None else costs(card.table).cost(occupancy, (), name)
-        if cost is not None:
-            choices.append((cost, card.number, card, occupancy))
+        if cost is None or not rules.takes_moved(moved, card.node.name):
+            return False
+        choices.append((cost, card.number, card, occupancy))
+        return True
+
+    for card, occupancy in changed.items():
+        add(card, occupancy)
     for group in fleet.candidates(profile, costs=costs):
-        other = next((card for card in group.cards() if card not in changed), None)
-        if other is not None:
-            name = other.table.name_of(profile)
-            cost = None if name is None else costs(other.table).cost(other.occupancy, (), name)
-            if cost is not None:
-                choices.append((cost, other.number, other, other.occupancy))
-                break
+        if any(add(card, card.occupancy) for card in group.cards() if card not in changed):
+            break
     if not choices:
         return None
     cost, _, card, occupancy = min(choices, key=lambda choice: choice[:2])

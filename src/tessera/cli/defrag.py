@@ -1,0 +1,96 @@
+"""``tessera defrag``: the moves of running pods that would make room for pods that wait."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tessera.cli.base.connection import cluster_options, connect, report_errors
+from tessera.cli.base.console import say, say_json
+from tessera.text import count_noun, list_names
+
+if TYPE_CHECKING:
+    from tessera.explain.room_moves import MovesPlan, PlannedRoom, SlicePlace
+
+
+@click.command()
+@click.option("--plan", "shows_plan", is_flag=True, help="Show the plan. This is all that the command does.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Output format.")
+@cluster_options
+@report_errors
+def command(*, shows_plan: bool, output: str, kubeconfig: Path | None, context: str | None) -> None:
+    """Show the moves of running pods that would make room for pods that wait, and what each would free.
+
+    A pod may move if it has the annotation tessera.dev/movable: "true", holds one slice, and has an owner that makes
+    it anew, such as a Deployment or a Job. A slice cannot be moved while it is used: to move a pod is to end it, so it
+    loses its work since its last checkpoint and starts anew. The plan moves as few pods as possible, and at most three
+    for each waiting pod.
+
+    The command changes nothing. To carry out a move, delete the pod: kubectl delete pod POD. Its owner makes another
+    one, which is placed like any other pod. The plan needs the rights to list pods, nodes and Instaslice objects of the
+    whole cluster.
+
+    \b
+    Examples:
+      tessera defrag --plan
+      tessera defrag --plan -o json | jq -r '.rooms[].moves[].pod'
+    """
+    if not shows_plan:
+        raise click.UsageError("add --plan: the command shows which pods could move, and moves none")
+    found = asyncio.run(_read(kubeconfig, context))
+    if output == "json":
+        say_json(found)
+    else:
+        say(*plan_lines(found))
+
+
+async def _read(kubeconfig: Path | None, context: str | None) -> "MovesPlan":
+    from tessera.clock import SystemClock
+    from tessera.explain.room_moves import read_moves
+
+    async with connect("tessera-defrag", kubeconfig, context) as client:
+        return await read_moves(client, SystemClock())
+
+
+def plan_lines(found: "MovesPlan") -> Iterator[str]:
+    """The plan as text, or a sentence if nothing waits for room."""
+    if found.simulated:
+        yield "simulated cards"
+    if not found.rooms and not found.stuck:
+        yield "No pod waits for room on cards."
+    for room in found.rooms:
+        yield from _room_lines(room)
+    for pod, why in found.stuck:
+        yield f"{pod} stays without room: {why}"
+    moves = sum(len(room.moves) for room in found.rooms)
+    if moves:
+        slots = count_noun(sum(room.slots for room in found.rooms), "memory slot")
+        getting = count_noun(len(found.rooms), "waiting pod")
+        yield f"{count_noun(moves, 'pod')} would end and start anew; {getting} would get {slots}."
+        yield "Nothing was changed. To carry out a move: kubectl delete pod POD -n NAMESPACE"
+    if found.omitted:
+        yield f"{count_noun(found.omitted, 'further waiting pod')} not planned"
+    yield from _movable_lines(found)
+
+
+def _room_lines(room: "PlannedRoom") -> Iterator[str]:
+    if not room.moves:
+        yield f"{room.pod} gets {_where(room.place)}, in the room of the moves above"
+        return
+    verb = "moves" if len(room.moves) == 1 else "move"
+    yield f"{room.pod} gets {_where(room.place)} if {count_noun(len(room.moves), 'pod')} {verb}:"
+    for move in room.moves:
+        yield f"  {move.pod} from {_where(move.from_)} to {_where(move.to)}"
+
+
+def _where(place: "SlicePlace") -> str:
+    return f"{place.where} of node {place.node}"
+
+
+def _movable_lines(found: "MovesPlan") -> Iterator[str]:
+    if found.stuck and not found.movable:
+        yield 'Pods that may move have the annotation tessera.dev/movable: "true" and an owner that makes them anew.'
+    if found.unowned:
+        yield f"These pods have the annotation and no owner, so they stay: {list_names(found.unowned)}"
