@@ -131,6 +131,7 @@ def _own() -> Schema:
                 {
                     **central,
                     "replaceFailed": {"type": "integer", "minimum": 0, "maximum": 100},
+                    "preempt": {"type": "boolean"},
                     "reservations": {"type": "string"},
                 }
             ),

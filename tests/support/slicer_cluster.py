@@ -20,11 +20,14 @@ from tessera.controller.slicing.events import (
     PodDeleted,
     PodObserved,
     QueueObserved,
+    RetryDue,
     TimePassed,
     WriteDone,
+    WriteRefused,
 )
 from tessera.controller.slicing.instructions import (
     DeleteObject,
+    Evict,
     Instruction,
     PatchRequests,
     PatchResults,
@@ -55,16 +58,18 @@ def merge(target: Any, patch: Any) -> Any:
 class SlicerCluster:
     """A slicer with the objects of its API server and with the agents that answer it."""
 
-    def __init__(self, reserve_after: float | None = None) -> None:
-        self.reserve_after = reserve_after
+    def __init__(self, reserve_after: float | None = None, *, preempts: bool = False) -> None:
+        self.reserve_after, self.preempts = reserve_after, preempts
         self.date = 0.0
         self.pods: dict[str, PodInfo] = {}
         self.nodes: dict[str, NodeInfo] = {}
         self.objects: dict[str, dict[str, Any]] = {}
         self.queues: dict[str, dict[str, Any]] = {}
+        #: Pods whose eviction a PodDisruptionBudget refuses.
+        self.protected: set[PodUid] = set()
         self.version = 0
         #: Tests read its instructions as they come, whatever their kind.
-        self.slicer: Any = Slicer(reserve_after)
+        self.slicer: Any = Slicer(reserve_after, preempts=preempts)
         self.told: list[RecordEvent] = []
         self.writes: list[Any] = []
 
@@ -165,6 +170,8 @@ class SlicerCluster:
                 pod = self.pods.get(write.uid)
                 if pod is not None:
                     self.put(replace(pod, slices_withdrawn=bool(write.text)))
+            case Evict():
+                self.remove(self.pods[write.uid])
             case ReportQueue():
                 self.queues[write.name]["status"] = write.status
                 self.slicer.handle(QueueObserved(read_queue(self.queues[write.name])))
@@ -176,6 +183,10 @@ class SlicerCluster:
         """Does one instruction and answers it."""
         if isinstance(instruction, RecordEvent):
             self.told.append(instruction)
+        elif isinstance(instruction, Evict) and instruction.uid in self.protected:
+            self.writes.append(instruction)
+            self.slicer.handle(WriteRefused(instruction))
+            self.slicer.handle(RetryDue(instruction))
         else:
             self.apply(instruction)
             self.slicer.handle(WriteDone(instruction))
@@ -194,7 +205,7 @@ class SlicerCluster:
 
     def restart(self) -> None:
         """The controller dies; a new one sees what is stored."""
-        self.slicer = Slicer(self.reserve_after)
+        self.slicer = Slicer(self.reserve_after, preempts=self.preempts)
         if self.date:
             self.slicer.handle(TimePassed(self.date, self.date))
         for node in self.nodes.values():

@@ -161,6 +161,7 @@
 {{- range $own.startup.taints }}{{ $args = append $args (printf "--startup-taint=%s" .) }}{{ end -}}
 {{- with $own.startup.deadline }}{{ $args = append $args (printf "--startup-deadline=%s" .) }}{{ end -}}
 {{- with $own.controller.reservations }}{{ $args = append $args (printf "--reservations=%s" .) }}{{ end -}}
+{{- if $own.controller.preempt }}{{ $args = append $args "--preempt" }}{{ end -}}
 {{- $builds := $own.builds -}}
 {{- with $builds.buildahImage }}{{ $args = append $args (printf "--buildah-image=%s" .) }}{{ end -}}
 {{- range $system, $image := $builds.baseImages }}{{ $args = append $args (printf "--build-base-image=%s=%s" $system $image) }}{{ end -}}

@@ -143,6 +143,7 @@ def options_from(values: Mapping[str, Any]) -> Any:
             replace_failed=given.pop("replace_failed"),
             **{name: value for name, value in startup.items() if value not in (None, ())},
         ),
+        preempt=site.preempt,
         **reserve,
         **given,
     )

@@ -23,6 +23,7 @@ SITE = Site(
     startup_taints=("startup-taint.cluster-autoscaler.kubernetes.io/cards", "cards"),
     startup_deadline=1200.0,
     reservations="always",
+    preempt=True,
 )
 
 
@@ -61,7 +62,7 @@ def test_the_controller_takes_all_that_is_said() -> None:
     assert found.registries == RegistryOptions(ca=Path("/etc/ca.crt"), plain_http=SITE.plain_http)
     assert found.provisioning.startup_taints == SITE.startup_taints
     assert found.provisioning.deadline == SITE.startup_deadline
-    assert found.reserve_after == 0
+    assert (found.reserve_after, found.preempt) == (0, True)
 
 
 @given(st.floats(0, LONGEST).map(lambda seconds: round(seconds, 6)))

@@ -34,6 +34,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
         plain_http: registries to contact without TLS, written as in image names; ``*`` is all.
         startup_taints: keys of the taints to remove from nodes whose cards can be used.
         startup_deadline: seconds that a node may take to start.
+        preempt: True to evict pods of lower priority for waiting pods.
         reservations: ``off``, ``always``, or the time that a pod waits for room before slots are reserved for it.
     """
 
@@ -42,6 +43,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     startup_taints: tuple[str, ...] = ()
     startup_deadline: float | None = None
     reservations: str | None = None
+    preempt: bool = False
 
 
 def check_hosts(_context: click.Context, _parameter: click.Parameter, hosts: tuple[str, ...]) -> tuple[str, ...]:
@@ -165,6 +167,11 @@ _SITE_OPTIONS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
             "help": "Reserve slots for a pod that has waited for room so long: off, always, or a time.  [default: 60s]",
         },
     ),
+    (
+        "--preempt",
+        "preempt",
+        {"is_flag": True, "help": "Evict pods of lower priority for a waiting pod, through the eviction API."},
+    ),
 )
 
 
@@ -188,6 +195,8 @@ def site_arguments(site: Site) -> Iterator[str]:
         yield f"--startup-deadline={f'{site.startup_deadline:.9f}'.rstrip('0').rstrip('.')}s"
     if site.reservations is not None:
         yield f"--reservations={site.reservations}"
+    if site.preempt:
+        yield "--preempt"
 
 
 class NamedImage(click.ParamType[tuple[str, str]]):

@@ -91,6 +91,7 @@ class ControllerOptions:
         breaker: the most cards that one rule of health takes away.
         usage: the count of GPU-hours.
         reserve_after: seconds that a pod waits for room before slots are reserved for it; None reserves none.
+        preempt: True to evict pods of lower priority for waiting pods.
         scale_up: how autoscalers are asked for new nodes.
     """
 
@@ -110,4 +111,5 @@ class ControllerOptions:
     breaker: BreakerLimits = BreakerLimits()
     usage: UsageOptions = field(default_factory=UsageOptions)
     reserve_after: float | None = RESERVE_AFTER
+    preempt: bool = False
     scale_up: ScaleUpOptions = ScaleUpOptions()

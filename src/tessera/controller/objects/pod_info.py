@@ -70,6 +70,7 @@ class PodInfo:
         agent_ready: for the pod of a node's agent, True if it is ready; None for any other pod.
         deadline: seconds after its start when kubelet ends it (``activeDeadlineSeconds``); None if it may run for ever.
         started: seconds since 1970 when its node's kubelet took it; 0 before.
+        preempts: it may take slots of pods of lower priority: its ``preemptionPolicy`` is not ``Never``.
         version: orders observations of the pod; 0 if unknown.
     """
 
@@ -98,6 +99,7 @@ class PodInfo:
     agent_ready: bool | None = None
     deadline: float | None = None
     started: float = 0.0
+    preempts: bool = True
     version: int = field(default=0, compare=False)
 
     @property
@@ -157,6 +159,7 @@ def read_pod(pod: Pod) -> PodInfo:
         agent_ready=pod.status.is_ready if is_agent(pod) else None,
         deadline=_deadline(pod) if profiles else None,
         started=parse_time_or_zero(pod.status.start_time) if profiles else 0.0,
+        preempts=spec.preemption_policy != "Never",
         version=version_number(meta.resource_version),
     )
 

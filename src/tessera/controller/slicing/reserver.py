@@ -14,8 +14,9 @@ Rules:
 - Number, share of the slots and cost are bounded (:mod:`tessera.limits.planning`).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 
 from tessera.api.instaslice import Slice
 from tessera.api.names import NodeName, PodUid, device_id
@@ -35,7 +36,7 @@ from tessera.limits.planning import RESERVATION_SEARCHES, RESERVATIONS, RESERVED
 from tessera.mig.names import resource_spelling
 from tessera.placement.cards import OwnedPlacement
 from tessera.placement.demand import Fragmented, Full, NoNode, QueueFull, Reason, Reserved
-from tessera.placement.reserved_slots import ReservedPlace, SoonestPlace
+from tessera.placement.reserved_slots import Hold, ReservedPlace, SoonestPlace
 from tessera.placement.step_budget import StepBudget
 
 #: Steps of the rules about other pods in one search.
@@ -169,7 +170,7 @@ class Reserver:
         """Reserves a place for a pod; False if there is none, or no more may be reserved."""
         if any(each.queue == queue for each in self._state.reservations.values()):
             return False
-        place = self._find(pod) if self._may_reserve(pod) else None
+        place = self._find(pod) if self.may_reserve(pod) else None
         if place is None or not place.holders:
             self._retry[pod.uid] = self._now + RETRY
             self._is_due(pod)
@@ -178,7 +179,7 @@ class Reserver:
         self._add(pod, queue, place, self._number, PATIENCE)
         return True
 
-    def _may_reserve(self, pod: PodInfo) -> bool:
+    def may_reserve(self, pod: PodInfo) -> bool:
         """True within the bounds; ends the last reservation of lower priority if they are reached."""
         reserved = sorted(self._state.reservations.values(), key=lambda each: each.rank)
         slots = sum(each.slots for each in reserved)
@@ -191,28 +192,42 @@ class Reserver:
             return True
         return False
 
-    def _find(self, pod: PodInfo, besides: Reservation | None = None) -> ReservedPlace | None:
+    def _find(self, pod: PodInfo) -> ReservedPlace | None:
         self._searches -= 1
-        holds = [
-            hold
-            for each in self._state.reservations.values()
-            if each is not besides and each.priority >= pod.priority
-            for hold in each.holds
-        ]
-        work = StepBudget(_FILTER_STEPS)
-        with self._planner.filters(work) as filters:
-            lasting = [each for each in filters if not each.freed_with_cards and not isinstance(each, FreeAmounts)]
+        with self.admission(pod) as admits:
             search = SoonestPlace(
                 self._state.inventory.fleet,
                 pod.profiles,
                 self._residual_of,
-                holds=holds,
-                admits=lambda node, ended: self._admits(pod, NodeName(node), ended, lasting),
+                holds=self.holds_of_others(pod),
+                admits=admits,
                 horizon=HORIZON,
             )
-            return search.find(self._nodes_for(pod))
+            return search.find(self.nodes_for(pod))
 
-    def _nodes_for(self, pod: PodInfo) -> Iterator[str]:
+    def holds_of_others(self, pod: PodInfo) -> list[Hold]:
+        """Returns the slots that are kept for other pods of at least this pod's priority."""
+        found = self._state.reservations.values()
+        others = [each for each in found if each.uid != pod.uid and each.priority >= pod.priority]
+        return [hold for each in others for hold in each.holds]
+
+    @contextmanager
+    def admission(self, pod: PodInfo) -> Iterator[Callable[[str, frozenset[str]], bool]]:
+        """Yields a function: True if a node takes the pod once these owners of slices have ended."""
+        with self._planner.filters(StepBudget(_FILTER_STEPS)) as filters:
+            lasting = [each for each in filters if not each.freed_with_cards and not isinstance(each, FreeAmounts)]
+            yield lambda node, ended: self._admits(pod, NodeName(node), ended, lasting)
+
+    def take(self, pod: PodInfo, place: ReservedPlace, patience: float) -> None:
+        """Reserves a place for a pod, instead of the one that it may have."""
+        own = self._state.reservations.get(pod.uid)
+        if own is not None:
+            self._remove(own)
+        self._number += 1
+        number = own.number if own is not None else self._number
+        self._add(pod, self._queue_key(pod), place, number, patience)
+
+    def nodes_for(self, pod: PodInfo) -> Iterator[str]:
         """Nodes that the pod's constraints admit, emptiest first."""
         fleet, index = self._state.inventory.fleet, self._cluster.index
         able = index.open_to(pod.constraints)
@@ -369,7 +384,7 @@ class Reserver:
         if self._searches <= 0:
             self._state.reservations_due = True
             return
-        place = self._find(pod, one)
+        place = self._find(pod)
         if place is not None and place.placements[0].node != one.node and place.seconds < left:
             self._move(one, pod, place)
         elif left > HORIZON:
@@ -379,7 +394,7 @@ class Reserver:
             one.patience *= 2
 
     def _replace(self, one: Reservation, pod: PodInfo) -> None:
-        place = self._find(pod, one)
+        place = self._find(pod)
         if place is None or not place.holders:
             self._remove(one)
             self._retry[one.uid] = self._now + RETRY

@@ -68,6 +68,7 @@ from tessera.controller.slicing.messages import (
 )
 from tessera.controller.slicing.pending_writes import PendingWrites
 from tessera.controller.slicing.planner import Planner
+from tessera.controller.slicing.preemptor import Preemptor
 from tessera.controller.slicing.reservation_rules import reservations_before, without_passed
 from tessera.controller.slicing.reserver import Reserver
 from tessera.controller.slicing.slicer_state import SlicerState
@@ -83,6 +84,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
 
     Args:
         reserve_after: seconds that a pod waits for room before slots are reserved for it; None reserves none.
+        preempts: True to evict pods of lower priority for waiting pods.
         reads: True for a reader of the cluster: it keeps the reservations that the controller recorded.
 
     Attributes:
@@ -95,7 +97,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         refusals: how often planning refused a pod for a new reason, by the reason's class; never decreases.
     """
 
-    def __init__(self, reserve_after: float | None = None, *, reads: bool = False) -> None:
+    def __init__(self, reserve_after: float | None = None, *, reads: bool = False, preempts: bool = False) -> None:
         self.state = self._state = SlicerState()
         #: The same object as :attr:`SlicerState.cluster`.
         self._cluster = self._state.cluster
@@ -110,6 +112,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         self._ledger = self._state.ledger
         #: Gives slots to pods that wait for room. Its state is in :attr:`SlicerState.reservations`, but for memos.
         self._reserver = Reserver(self._state, self.planner, reserve_after, reads=reads)
+        #: Makes room for pods of higher priority; None if that is off.
+        self._preemptor = Preemptor(self._state, self._reserver) if preempts else None
         self.decisions = 0
         self.steps = 0
         self.moves = 0
@@ -270,8 +274,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
 
     def _set_date(self, date: float) -> None:
         self._state.now = date
-        due = self._reserver.next_due
-        self._state.reservations_due |= due is not None and due <= date
+        dates = (self._reserver.next_due, self._preemptor.next_due if self._preemptor is not None else None)
+        self._state.reservations_due |= any(due is not None and due <= date for due in dates)
 
     def _mark_affected(self, write: Write) -> None:
         if isinstance(write, Evict | ReportQueue):
@@ -291,7 +295,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
     @property
     def next_due(self) -> float | None:
         """The time, seconds since 1970, at which time alone makes a step due; None if never."""
-        due = (self._reserver.next_due, self._pending.queue_reports.next_due)
+        preemption = self._preemptor.next_due if self._preemptor is not None else None
+        due = (self._reserver.next_due, self._pending.queue_reports.next_due, preemption)
         return min((each for each in due if each is not None), default=None)
 
     @property
@@ -335,6 +340,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
             self._plan(first_batch(ordered))
             self._hold_back(held_back)
         self._reserver.end()
+        if self._preemptor is not None:
+            self._preemptor.run()
 
     def _find_orphans(self) -> None:
         """Notes objects of nodes that were deleted while no controller led. Runs once, at the start."""

@@ -183,6 +183,7 @@ class PodSpec(Wire, frozen=True, kw_only=True):
     topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
     priority: int = 0
     priority_class_name: str = ""
+    preemption_policy: str = ""
     termination_grace_period_seconds: int | None = None
     overhead: dict[str, str] = {}
     scheduler_name: str = ""
