@@ -215,9 +215,11 @@ async def _of_users(client: Client, namespace: str, kinds: Sequence[Resource[Any
 
 async def delete_definitions(client: Client, *, dry: bool) -> AsyncIterator[Result]:
     """Deletes the definitions of kinds; NVIDIA's only if they are Tessera's and nobody else has objects of them."""
-    instaslices = InstalledObject(CRDS.as_dicts(), f"{INSTASLICES.plural}.{INSTASLICES.group}")
-    if done := await delete_object(client, instaslices, dry=dry):
-        yield done
+    for each in install_manifests():
+        if each["kind"] == CRDS.kind and each["spec"]["group"] != CLUSTER_POLICIES.group:
+            own = InstalledObject(CRDS.as_dicts(), each["metadata"]["name"])
+            if done := await delete_object(client, own, dry=dry):
+                yield done
     for resource in (CLUSTER_POLICIES, NVIDIA_DRIVERS):
         name = f"{resource.plural}.{resource.group}"
         found = await get_object(client, CRDS.as_dicts(), name, None)
