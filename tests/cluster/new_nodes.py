@@ -31,6 +31,37 @@ REPOSITORY, VERSION = "nvcr.io/nvidia/driver", "525.125.06"
 GPU = {"nvidia.com/gpu": 1}
 TAINT = ({"key": STARTUP_TAINT, "effect": "NoSchedule"},)
 GROUP = {"eks.amazonaws.com/nodegroup": "gpus"}
+#: The kind by which Cluster Autoscaler can be asked for nodes, without its rules for values.
+REQUESTS_CRD = {
+    "metadata": {"name": "provisioningrequests.autoscaling.x-k8s.io"},
+    "spec": {
+        "group": "autoscaling.x-k8s.io",
+        "scope": "Namespaced",
+        "names": {
+            "kind": "ProvisioningRequest",
+            "listKind": "ProvisioningRequestList",
+            "plural": "provisioningrequests",
+            "singular": "provisioningrequest",
+        },
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "subresources": {"status": {}},
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "properties": {
+                            name: {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+                            for name in ("spec", "status")
+                        },
+                    }
+                },
+            }
+        ],
+    },
+}
 
 
 def machine(name: str, kernel: str = K1, cards: str = "T4") -> LabNodeSpec:

@@ -7,13 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 from tests.cluster.driverlab import COSTS, K1, K2, NEWER, REPOSITORY, Drivers, builder, node, play, precompiled
+from tests.cluster.new_nodes import REQUESTS_CRD
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE, SLICE_CONDITION
+from tessera.api.nodes.node_groups import NEW_NODE_REASON, NODE_GROUPS_KEY, NODE_GROUPS_MAP
 from tessera.driver.coverage.kernels import CONFIG_MAP
 from tessera.kube.resources import (
     CAPI_MACHINES,
+    CONFIGMAPS,
     CRDS,
     DAEMONSETS,
     NODECLAIMS,
@@ -60,6 +63,18 @@ def _resources(rule: dict[str, Any]) -> Iterator[str]:
         for resource in rule["resources"]:
             plural, _, subresource = resource.partition("/")
             yield (f"{plural}.{group}" if group else plural) + (f"/{subresource}" if subresource else "")
+
+
+async def new_nodes_are_asked_for(lab: Any) -> None:
+    """By a ProvisioningRequest, and not any more once its pod is gone."""
+    await lab.client.create(CRDS.as_dicts(), REQUESTS_CRD)
+    groups = "groups: [{name: a, selector: {pool: a}, cards: {model: A100-40GB, count: 2}}]"
+    file = {"metadata": {"name": NODE_GROUPS_MAP}, "data": {NODE_GROUPS_KEY: groups}}
+    await lab.client.create(CONFIGMAPS, file, "tessera-system")
+    await lab.create("large", {"nvidia.com/mig-7g.40gb": 1}, nodeSelector={"pool": "a"})
+    await lab.until(lambda: lab.events_of("large", NEW_NODE_REASON), "a node is asked for")
+    await lab.clock.sleep(10)
+    await lab.delete("large")
 
 
 def used(lab: Any, account: str) -> set[Right]:
@@ -192,6 +207,7 @@ def test_every_right_is_used_and_every_use_is_granted(
         await lab.until(lambda: lab.offers("node-1"), "the object is made anew")
         await lab.client.delete(NODES, "node-2")
         await lab.until(lambda: f"{INSTASLICE_NAMESPACE}/node-2" not in lab.slices.cache, "its object goes with it")
+        await new_nodes_are_asked_for(lab)
         await lab.client.merge_patch(SECRETS, "tessera-webhook-cert", {"data": {"tls.crt": ""}}, "tessera-system")
         await lab.clock.sleep(60)
         found.update(used(lab, account))

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.cluster.new_nodes import Nodes, machine
+from tests.cluster.new_nodes import REQUESTS_CRD, Nodes, machine
 
 from tessera.api.names import MIG_CONFIG_LABEL
 from tessera.clock import rfc3339
@@ -64,38 +64,6 @@ async def autoscaled(lab: Nodes, groups: str = GROUPS) -> AsyncIterator[ClusterA
 async def placeholders(lab: Nodes) -> list[Pod]:
     pods = (await lab.client.list(PODS, "tessera-system")).items
     return [pod for pod in pods if pod.metadata.labels.get("app.kubernetes.io/name") == "tessera-placeholder"]
-
-
-REQUESTS_CRD = {
-    "metadata": {"name": "provisioningrequests.autoscaling.x-k8s.io"},
-    "spec": {
-        "group": "autoscaling.x-k8s.io",
-        "scope": "Namespaced",
-        "names": {
-            "kind": "ProvisioningRequest",
-            "listKind": "ProvisioningRequestList",
-            "plural": "provisioningrequests",
-            "singular": "provisioningrequest",
-        },
-        "versions": [
-            {
-                "name": "v1",
-                "served": True,
-                "storage": True,
-                "subresources": {"status": {}},
-                "schema": {
-                    "openAPIV3Schema": {
-                        "type": "object",
-                        "properties": {
-                            name: {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-                            for name in ("spec", "status")
-                        },
-                    }
-                },
-            }
-        ],
-    },
-}
 
 
 async def requests(lab: Nodes) -> list[dict[str, Any]]:
