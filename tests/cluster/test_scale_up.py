@@ -6,11 +6,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from tests.cluster.new_nodes import REQUESTS_CRD, Nodes, machine
 
 from tessera.api.names import MIG_CONFIG_LABEL
 from tessera.clock import rfc3339
 from tessera.explain.query import explain, parse_query
+from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import CONFIGMAPS, CRDS, POD_TEMPLATES, PODS, PROVISIONING_REQUESTS, Pod
 from tessera_lab.cloud.autoscaler.process import ClusterAutoscaler
 from tessera_lab.cloud.autoscaler.rules import ActionKind, AutoscalerTimers
@@ -189,12 +191,18 @@ def test_a_restarted_controller_asks_for_no_second_node(with_new_nodes: Play) ->
 
 
 def test_what_no_new_node_could_hold_asks_for_none(with_new_nodes: Play) -> None:
+    """Pods that come before the groups are known wait; later ones are refused."""
+
     async def scenario(lab: Nodes) -> None:
+        await lab.create("huge", {SEVEN: 3})
+        await lab.create("foreign", {"nvidia.com/mig-7g.80gb": 1})
         async with autoscaled(lab) as scaler:
-            await lab.create("huge", {SEVEN: 3})
-            await lab.create("foreign", {"nvidia.com/mig-7g.80gb": 1})
             await lab.clock.sleep(600)
             assert (made(scaler), await placeholders(lab)) == (0, [])
+            with pytest.raises(ApiError, match=r"2 cards A100-40GB holds 2 x nvidia.com/mig-7g.40gb\."):
+                await lab.create("late", {SEVEN: 3})
+            with pytest.raises(ApiError, match="holds none of them"):
+                await lab.create("strange", {"nvidia.com/mig-7g.80gb": 1})
 
     with_new_nodes(scenario, drivers=False)
 

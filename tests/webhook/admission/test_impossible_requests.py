@@ -121,6 +121,22 @@ def test_with_any_new_nodes_what_only_other_nodes_hold_is_admitted() -> None:
         decide_admission(ask({"3g.20b": 1}), Capabilities.of([SMALL], any_new_nodes=True))
 
 
+def test_nodes_of_known_groups_count_like_present_ones() -> None:
+    capabilities = Capabilities.of([SMALL])
+    large, foreign = ask({ONE: 28}), ask({"7g.80gb": 2})
+    for asked in (large, foreign):
+        with pytest.raises(PodRefused):
+            decide_admission(asked, capabilities)
+    capabilities.set_groups([cards("A100-40GB", 4), cards("A100-80GB", 2)])
+    for asked in (large, foreign):
+        assert decide_admission(asked, capabilities)
+    with pytest.raises(PodRefused, match=r"2 cards NVIDIA A100-80GB holds 2 x nvidia.com/mig-7g.80gb"):
+        decide_admission(ask({"7g.80gb": 3}), capabilities)
+    capabilities.set_groups([])
+    with pytest.raises(PodRefused):
+        decide_admission(large, capabilities)
+
+
 def test_the_nodes_that_the_author_selects_decide() -> None:
     asked = {**ask({ONE: 8})["spec"], "nodeSelector": {"pool": "small"}}
     assert "no node that the pod selects could hold them" in refusal({"spec": asked}, SMALL, LARGE)

@@ -6,6 +6,7 @@ wait for ever. Rules:
 
 - The nodes that the pod's author selects decide; if none of them has the profiles, all nodes do.
 - While the cards of a node that is to be cut on demand are not known yet, nothing is certain.
+- Nodes of the groups that an autoscaler can make (ConfigMap ``tessera-node-groups``) count like present ones.
 - Without any such node nothing is certain either: the cluster may grow from zero. Nor is it if the webhook's option
   says that nodes with other cards may come.
 
@@ -33,23 +34,28 @@ def find_impossible(held: Sequence[str], capabilities: Capabilities, nodes: Node
         capabilities: the GPU resources of the cluster.
         nodes: the nodes that the pod's author selects.
     """
-    if capabilities.any_new_nodes or capabilities.unread or not capabilities.shapes:
+    known = {*capabilities.shapes, *capabilities.group_shapes}
+    if capabilities.any_new_nodes or capabilities.unread or not known:
         return ""
     every = nodes == capabilities.every
     for profile in held:
         nodes &= capabilities.on_demand.get(profile, 0)
     selected = [shape for shape, having in capabilities.shapes.items() if having & nodes]
-    shapes = selected or list(capabilities.shapes)
+    shapes = [*selected, *capabilities.group_shapes] if selected else list(known)
     work = StepBudget(int(ADMISSION_STEPS))
     if not none_could_hold(shapes, held, work):
         return ""
-    parts = [(shape, largest_part(shape, held, work)) for shape in shapes[:_COMPARED]]
+    parts = [
+        (shape, largest_part(shape, held, work)) for shape in sorted(shapes, key=count_slots, reverse=True)[:_COMPARED]
+    ]
     best, part = max(parts, key=lambda found: (memory_slots(*found), -count_slots(found[0])))
     where = "no node that the pod selects" if selected and not every else "no node of the cluster"
+    holds, step = f"holds {_join(part)}", "Ask for no more than that, or divide the work among pods"
+    if not part:
+        holds, step = "holds none of them", "Ask for profiles of the cards that nodes have"
     return (
         f"spec.containers ask for {_join(held)}; all slices of a pod are on one node, and {where} could hold them even "
-        f"if it were empty: a node with {_describe(best)} holds {_join(part)}. Ask for no more than that, or divide "
-        "the work among pods"
+        f"if it were empty: a node with {_describe(best)} {holds}. {step}"
     )
 
 

@@ -1,18 +1,21 @@
-"""The webhook process: watched copies of Instaslice and Node objects, the certificate, and the servers.
+"""The webhook process: watched copies of Instaslices, Nodes and a ConfigMap, the certificate, and the servers.
 
 It has no state, so any number may run.
 """
 
 import asyncio
+import logging
 import random
 
 from prometheus_client import generate_latest
 
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, NODE_GROUPS_MAP, parse_node_groups
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
-from tessera.kube.resources import NODES
+from tessera.kube.resources import CONFIGMAPS, NODES, ConfigMap
+from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kube.watch.informer import Informer
 from tessera.webhook.admission.review import Reviewer, ReviewError
 from tessera.webhook.base.metrics import WebhookMetrics
@@ -29,6 +32,8 @@ from tessera.webhook.serving.server import (
     serve_reviews,
     server_context,
 )
+
+_log = logging.getLogger(__name__)
 
 
 async def run(options: WebhookOptions, client: Client, clock: Clock, *, rng: random.Random | None = None) -> None:
@@ -63,6 +68,14 @@ class WebhookReplica:
         self._nodes = Informer(client, NODES, clock=clock, rng=rng)
         self.capabilities = Capabilities(any_new_nodes=options.any_new_nodes)
         self._gpus = GpuNodeWatcher(self.capabilities)
+        self._groups = Informer(
+            client,
+            CONFIGMAPS,
+            namespace=options.namespace,
+            field_selector=f"metadata.name={NODE_GROUPS_MAP}",
+            clock=clock,
+            rng=rng,
+        )
         self.metrics = WebhookMetrics()
         self._reviewer = Reviewer(self.capabilities, self.metrics.count)
         self._context = server_context()
@@ -99,10 +112,12 @@ class WebhookReplica:
         """Runs until cancelled."""
         self._objects.add_handler(self._gpus.instaslice_changed)
         self._nodes.add_handler(self._gpus.node_changed)
+        self._groups.add_handler(self._groups_changed)
         options = self._options
         async with asyncio.TaskGroup() as group:
             group.create_task(self._objects.run())
             group.create_task(self._nodes.run())
+            group.create_task(self._groups.run())
             group.create_task(self._certificates.run())
             if options.health_port is not None:
                 heartbeat = LoopHeartbeat(self._clock)
@@ -115,6 +130,16 @@ class WebhookReplica:
                 group.create_task(serve_reviews(options, self._context, self.review))
             if options.on_ready is not None:
                 options.on_ready()
+
+    def _groups_changed(self, event: WatchEvent[ConfigMap]) -> None:
+        """Takes in the groups of nodes that may come; a file with a mistake has none."""
+        text = "" if event.kind is EventKind.DELETED else event.object.data.get(NODE_GROUPS_KEY, "")
+        try:
+            groups = parse_node_groups(text)
+        except ValueError as error:
+            _log.warning("%s; no group counts until then", error)
+            groups = ()
+        self.capabilities.set_groups([group.geometry] * group.cards.count for group in groups)
 
     def _serve(self, certificate: Certificate) -> None:
         load_certificate(self._context, certificate)

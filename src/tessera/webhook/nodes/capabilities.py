@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 
 from tessera.api.names import GPU_RESOURCES
 from tessera.kube.resources.label_index import LabelIndex
-from tessera.mig.geometry import closest_profile
+from tessera.mig.geometry import Geometry, closest_profile
 from tessera.mig.models import MODELS
 from tessera.mig.names import resource_spelling
 from tessera.offers.selection import Nodes, OfferTable
@@ -58,6 +58,7 @@ class Capabilities:
         shapes: the nodes with cards that are cut on demand, by these cards.
         unread: nodes with such cards that are not known yet.
         any_new_nodes: nodes with other cards than those present may come.
+        group_shapes: nodes of the groups that an autoscaler can make, by their cards.
     """
 
     def __init__(self, *, any_new_nodes: bool = False) -> None:
@@ -67,6 +68,8 @@ class Capabilities:
         self.on_demand, self.fixed, self.undescribed = NodeSets[str](), NodeSets[str](), NodeSets[str]()
         self.single_share, self.multiple_shares, self.foreign = NodeSets[str](), NodeSets[str](), NodeSets[str]()
         self.shapes, self.unread = NodeSets[Shape](), Nodes(0)
+        self.group_shapes: frozenset[Shape] = frozenset()
+        self._group_profiles: frozenset[str] = frozenset()
         self._empty_nodes = EmptyNodes()
         #: By number, the shapes of nodes.
         self._shape_of: dict[int, Shape] = {}
@@ -103,6 +106,12 @@ class Capabilities:
         if node.unread:
             self.unread |= 1 << number
 
+    def set_groups(self, groups: Iterable[Sequence[Geometry]]) -> None:
+        """Replaces the groups of nodes that may come; each is the cards of one node."""
+        nodes = [list(cards) for cards in groups]
+        self.group_shapes = frozenset(map(self._empty_nodes.shape, nodes))
+        self._group_profiles = frozenset(row.spelling for cards in nodes for card in cards for row in card.profiles)
+
     def drop(self, name: str) -> None:
         """Removes a node; an unknown node is no error."""
         number = self._numbers.pop(name, None)
@@ -132,9 +141,13 @@ class Capabilities:
 
     @property
     def possible(self) -> frozenset[str]:
-        """Profiles that a gated pod may get: those of the cards; of any model if no card is listed or any may come."""
+        """Profiles that a gated pod may get: of cards and known groups, or of all models.
+
+        All models count while no card is listed, and if nodes with any cards may come.
+        """
         known = frozenset(self.on_demand)
-        return known | MODEL_PROFILES if self.any_new_nodes or not known else known
+        every = self.any_new_nodes or not known
+        return known | self._group_profiles | (MODEL_PROFILES if every else frozenset())
 
     @property
     def all_profiles(self) -> frozenset[str]:
