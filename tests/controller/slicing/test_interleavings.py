@@ -12,7 +12,7 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName
 from tessera.controller.slicing.events import NodeObserved, RetryDue, WriteOutcomeUnknown, WriteRefused
-from tessera.controller.slicing.instructions import RecordEvent, Write
+from tessera.controller.slicing.instructions import Evict, RecordEvent, Write
 
 PROFILES = st.lists(
     st.sampled_from(["1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"]), min_size=1, max_size=2
@@ -26,6 +26,7 @@ def interleavings(new_cluster: Any) -> type[RuleBasedStateMachine]:
         def __init__(self) -> None:
             super().__init__()
             self.cluster: SlicerCluster = new_cluster()
+            self.with_queues = self.cluster.reserve_after is not None
             self.flying: list[Write] = []
             self.born = 0
 
@@ -34,10 +35,20 @@ def interleavings(new_cluster: Any) -> type[RuleBasedStateMachine]:
             self.cluster.node("n1", count=1)
             self.cluster.node("n2", count=2)
 
-        @rule(profiles=PROFILES)
-        def create(self, profiles: list[str]) -> None:
+        @rule(profiles=PROFILES, priority=st.integers(0, 1), deadline=st.sampled_from([None, 100.0]))
+        def create(self, profiles: list[str], priority: int, deadline: float | None) -> None:
             self.born += 1
-            self.cluster.pod(f"p{self.born}", *sorted(profiles))
+            facts = {"priority": priority, "deadline": deadline}
+            self.cluster.pod(f"p{self.born}", *sorted(profiles), **facts)
+
+        @rule(seconds=st.sampled_from([1.0, 60.0, 1000.0]))
+        def pass_time(self, seconds: float) -> None:
+            self.cluster.pass_time(seconds)
+
+        @rule(maximum=st.sampled_from([None, 4, "20Gi"]))
+        def limit(self, maximum: int | str | None) -> None:
+            if self.with_queues:
+                self.cluster.queue("default", maximum=maximum)
 
         @rule(pick=st.integers(0, 99))
         def delete(self, pick: int) -> None:
@@ -61,13 +72,16 @@ def interleavings(new_cluster: Any) -> type[RuleBasedStateMachine]:
         @rule(pick=st.integers(0, 99))
         def answer(self, pick: int) -> None:
             if self.flying:
-                self.cluster.answer(self.flying.pop(pick % len(self.flying)))
+                write = self.flying.pop(pick % len(self.flying))
+                if not isinstance(write, Evict) or write.uid in self.cluster.pods:
+                    self.cluster.answer(write)
 
         @rule(pick=st.integers(0, 99))
         def lose_the_answer(self, pick: int) -> None:
             if self.flying:
                 write = self.flying.pop(pick % len(self.flying))
-                self.cluster.apply(write)
+                if not isinstance(write, Evict) or write.uid in self.cluster.pods:
+                    self.cluster.apply(write)
                 self.cluster.slicer.handle(WriteOutcomeUnknown(write))
                 self.cluster.slicer.handle(RetryDue(write))
 
@@ -98,7 +112,8 @@ def interleavings(new_cluster: Any) -> type[RuleBasedStateMachine]:
 
         def teardown(self) -> None:
             for write in self.flying:
-                self.cluster.answer(write)
+                if not isinstance(write, Evict) or write.uid in self.cluster.pods:
+                    self.cluster.answer(write)
             for pod in list(self.cluster.pods.values()):
                 self.cluster.remove(pod)
             self.cluster.settle()
@@ -107,6 +122,9 @@ def interleavings(new_cluster: Any) -> type[RuleBasedStateMachine]:
             assert all(card.occupancy == 0 for card in self.cluster.slicer.state.inventory.fleet.cards())
             assert self.cluster.slicer.state.usage.used == {}
             assert self.cluster.slicer.state.cluster.pods == {}
+            assert self.cluster.slicer.state.reservations == {}
+            assert all(not item["metadata"].get("annotations") for item in self.cluster.objects.values())
+            assert self.cluster.slicer.state.ledger.account("default").held.total() == 0
 
     return Interleavings
 
@@ -121,6 +139,15 @@ def play(new_cluster: Any, number: int) -> None:
 
 def test_any_interleaving_of_writes_pods_agents_and_crashes(new_cluster: Any) -> None:
     play(new_cluster, examples(60))
+
+
+def with_everything() -> SlicerCluster:
+    """A cluster with reservations at once, and preemption."""
+    return SlicerCluster(reserve_after=0.0, preempts=True)
+
+
+def test_any_interleaving_with_reservations_queues_and_preemption() -> None:
+    play(with_everything, examples(60))
 
 
 @pytest.mark.soak

@@ -37,6 +37,7 @@ from tessera.controller.slicing.events import (
 )
 from tessera.controller.slicing.slicer import Slicer
 from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kube.resources import (
     CSI_NODES,
     NAMESPACES,
@@ -135,6 +136,7 @@ class QueueInformer:
     ) -> None:
         self._slicer = slicer
         self._changed = changed
+        self._client = client
         self._informer = Informer(client, QUEUES, clock=clock, rng=rng)
         self._informer.add_handler(self._queue_changed)
 
@@ -143,7 +145,13 @@ class QueueInformer:
         await self._informer.run()
 
     async def wait_synced(self) -> None:
-        """Returns once the queues are listed, or after :data:`QUEUE_SYNC_TIMEOUT` with a warning."""
+        """Returns once the queues are listed: at once without a definition, after some seconds with a warning."""
+        try:
+            await self._client.list(QUEUES, limit=1)
+        except NotFound:
+            return
+        except (ApiError, ConnectionError, TimeoutError):
+            pass  # the informer tries again, and the warning below tells the remedy
         try:
             async with asyncio.timeout(QUEUE_SYNC_TIMEOUT):
                 await self._informer.wait_synced()
