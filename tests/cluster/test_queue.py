@@ -5,6 +5,7 @@ from typing import Any
 
 from tessera.api.names import SLICE_PROMISED_CONDITION
 from tessera.clock import parse_rfc3339
+from tessera.explain.query import explain, parse_query
 from tessera.forecast.history_text import HISTORY_KEY, HISTORY_NAME, decode_history
 from tessera.kube.resources import CONFIGMAPS
 
@@ -55,5 +56,18 @@ def test_what_ran_before_is_kept_and_tells_when_a_pod_starts(in_lab: Callable[..
         assert sum(len(each.lives) for each in decode_history(kept.data[HISTORY_KEY]).lives.classes.values()) == 4 * 12
 
         assert "from how long such pods ran before" in _condition(lab, "next").message
+
+    in_lab(scenario, nodes="1xA100-40GB")
+
+
+def test_tessera_why_shows_the_place_in_the_queue(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.create("holder", WHOLE, command="sleep 600", activeDeadlineSeconds=600)
+        await lab.running("holder")
+        await lab.create("next", WHOLE)
+        await lab.until(lambda: _condition(lab, "next") is not None, "it is told")
+        (found,) = (await explain(lab.client, lab.clock, parse_query("next"), "default")).answers
+        (fact,) = [each for each in found.facts if each.startswith("its place in the queue: ")]
+        assert "tarts about" in fact
 
     in_lab(scenario, nodes="1xA100-40GB")

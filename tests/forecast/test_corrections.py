@@ -4,9 +4,11 @@ import random
 
 import pytest
 
-from tessera.forecast.calibration import Calibration
+from tessera.forecast.calibration import EVERY_SIZE, Calibration, Factors
 from tessera.forecast.start_times import StartTimes
-from tessera.limits.forecast import START_IMAGES, START_SAMPLES
+from tessera.limits.forecast import CALIBRATED_SIZES, START_IMAGES, START_SAMPLES
+
+SIZE = "3g.20gb"
 
 
 @pytest.mark.parametrize("error", [0.25, 1.0, 4.0])
@@ -15,16 +17,47 @@ def test_in_the_long_run_the_shares_are_kept_whatever_the_error_of_the_forecast(
     outcomes = []
     for _ in range(4000):
         wait = rng.expovariate(1 / 100)
-        p50, p90 = calibration.correct(69 * error, 230 * error)
+        p50, p90 = calibration.correct(SIZE, 69 * error, 230 * error)
         outcomes.append((wait <= p50, wait <= p90))
-        calibration.note_start(wait, p50, p90)
+        calibration.note_start(SIZE, wait, p50, p90)
     later = outcomes[500:]
     assert sum(each for each, _ in later) / len(later) == pytest.approx(0.5, abs=0.03)
     assert sum(each for _, each in later) / len(later) == pytest.approx(0.9, abs=0.03)
 
 
+def test_sizes_that_err_in_different_directions_are_corrected_apart() -> None:
+    rng, calibration = random.Random(3), Calibration()
+    early: dict[str, list[bool]] = {"1g.5gb": [], "7g.40gb": []}
+    for _ in range(3000):
+        for size, mean in (("1g.5gb", 10.0), ("7g.40gb", 1000.0)):
+            wait = rng.expovariate(1 / mean)
+            p50, p90 = calibration.correct(size, 69, 230)
+            early[size].append(wait <= p50)
+            calibration.note_start(size, wait, p50, p90)
+    for found in early.values():
+        assert sum(found[500:]) / len(found[500:]) == pytest.approx(0.5, abs=0.03)
+
+
+def test_a_size_without_starts_is_corrected_like_all() -> None:
+    calibration = Calibration()
+    for _ in range(50):
+        calibration.note_start(SIZE, 1000, 10, 20)
+    assert calibration.correct("new", 10, 20) == calibration.correct(SIZE, 10, 20)
+    assert calibration.correct("new", 10, 20)[0] > 50
+
+
+def test_corrections_are_kept_in_bounded_memory() -> None:
+    calibration = Calibration()
+    for number in range(CALIBRATED_SIZES + 50):
+        calibration.note_start(f"{number}", 10, 10, 10)
+    assert len(calibration.by_size) == CALIBRATED_SIZES
+    assert EVERY_SIZE in calibration.by_size
+
+
 def test_the_end_of_a_range_is_never_before_its_middle() -> None:
-    assert Calibration(3.0, -3.0).correct(100, 110) == pytest.approx((2008.55, 2008.55), rel=1e-3)
+    assert Calibration({EVERY_SIZE: Factors(3.0, -3.0, 50)}).correct(SIZE, 100, 110) == pytest.approx(
+        (2008.55, 2008.55), rel=1e-3
+    )
 
 
 def test_an_image_takes_the_times_of_its_own_starts() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.forecast.calibration import Calibration
+from tessera.forecast.calibration import Calibration, Factors
 from tessera.forecast.history_text import History, decode_history, encode_history
 from tessera.forecast.lives import LeaseEnded, LifeEstimator, LifeHistory, life_kind
 from tessera.forecast.start_times import StartTimes
@@ -21,7 +21,7 @@ def _history(events: list[tuple[Any, float, float]]) -> History:
     lives = LifeHistory(1e9)
     for kind, seconds, ended in events:
         lives.handle(LeaseEnded(kind, seconds, ended))
-    return History(lives, StartTimes([("image", [10, 20])]), Calibration(0.5, -0.25))
+    return History(lives, StartTimes([("image", [10, 20])]), Calibration({"": Factors(0.5, -0.25, 30)}))
 
 
 @given(EVENTS)
@@ -56,6 +56,8 @@ def test_a_full_history_is_within_its_bound() -> None:
         {"classes": [["a", "Job", "p" * 1000, 0, [1], [1]]]},
         {"starts": [["image", [1] * (START_SAMPLES + 1)]]},
         {"starts": [["image", [-1]]]},
+        {"calibration": {"s" * 500: [0, 0, 0]}},
+        {"calibration": {str(each): [0, 0, 0] for each in range(1000)}},
         {"began": -1},
         {"began": "x"},
     ],
@@ -73,5 +75,5 @@ def test_a_text_that_is_too_large_is_not_decoded() -> None:
 
 def test_a_forged_correction_is_bounded() -> None:
     good = json.loads(encode_history(_history([])))
-    found = decode_history(json.dumps({**good, "calibration": [1e300, -1e300]}))
-    assert found.calibration.correct(10, 10)[1] < 10 * 21
+    found = decode_history(json.dumps({**good, "calibration": {"": [1e300, -1e300, 99]}}))
+    assert found.calibration.correct("", 10, 10)[1] < 10 * 21

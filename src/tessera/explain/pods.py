@@ -11,7 +11,14 @@ from difflib import get_close_matches
 
 import msgspec
 
-from tessera.api.names import GATE, GPU_RESOURCES, MIG_RESOURCE_PREFIX, PodUid, suggest_resource
+from tessera.api.names import (
+    GATE,
+    GPU_RESOURCES,
+    MIG_RESOURCE_PREFIX,
+    SLICE_PROMISED_CONDITION,
+    PodUid,
+    suggest_resource,
+)
 from tessera.api.nodes.node_groups import NEW_NODE_REASON
 from tessera.api.pods.requirements import CHOSEN_REASON
 from tessera.controller.objects.pod_info import PodInfo, read_pod
@@ -73,7 +80,12 @@ def _with_pod(found: Explanation, pod: Pod, more: Sequence[str]) -> Explanation:
     return Explanation(
         case=found.case,
         verdict=found.verdict,
-        facts=(*found.facts, *more, *([f"Tessera chose its request: {chosen}"] if chosen else [])),
+        facts=(
+            *found.facts,
+            *more,
+            *_place_in_queue(pod),
+            *([f"Tessera chose its request: {chosen}"] if chosen else []),
+        ),
         help=found.help,
         pods=(pod.metadata.name,),
     )
@@ -85,6 +97,14 @@ def _new_node(view: ClusterView, facts: PodInfo) -> Sequence[str]:
         return ()
     asked = [event for event in view.events_of(facts.uid) if event.reason == NEW_NODE_REASON]
     return tuple(f"a new node was asked for: {view.describe_event(event)}" for event in asked[-1:])
+
+
+def _place_in_queue(pod: Pod) -> Iterator[str]:
+    """Position and expected start, which the controller told the pod by a condition."""
+    if any(gate.name == GATE for gate in pod.spec.scheduling_gates):
+        for each in pod.status.conditions:
+            if (each.type, each.status) == (SLICE_PROMISED_CONDITION, "False") and each.message:
+                yield f"its place in the queue: {each.message[0].lower()}{each.message[1:]}"
 
 
 # Obstacles that are not Tessera's

@@ -9,10 +9,18 @@ from itertools import accumulate, pairwise
 
 import msgspec
 
-from tessera.forecast.calibration import Calibration
+from tessera.forecast.calibration import Calibration, Factors
 from tessera.forecast.lives import EndedLife, LifeClass, LifeHistory, LifeKind
 from tessera.forecast.start_times import StartTimes
-from tessera.limits.forecast import LIFE_CLASSES, LIFE_NAME, LIFE_RECORD, LIFE_SAMPLES, START_IMAGES, START_SAMPLES
+from tessera.limits.forecast import (
+    CALIBRATED_SIZES,
+    LIFE_CLASSES,
+    LIFE_NAME,
+    LIFE_RECORD,
+    LIFE_SAMPLES,
+    START_IMAGES,
+    START_SAMPLES,
+)
 
 #: The ConfigMap, and its key.
 HISTORY_NAME = "lease-history"
@@ -39,7 +47,7 @@ class _Encoded(msgspec.Struct, frozen=True, kw_only=True):
     complete_since: float
     classes: tuple[_EncodedClass, ...]
     starts: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    calibration: tuple[float, float] = (0.0, 0.0)
+    calibration: dict[str, Factors] = {}
 
 
 class History(msgspec.Struct, frozen=True):
@@ -70,7 +78,7 @@ def encode_history(history: History) -> str:
         complete_since=lives.complete_since,
         classes=tuple(classes),
         starts=tuple((image[:_IMAGE], tuple(each)) for image, each in history.starts.by_image.items()),
-        calibration=(history.calibration.middle, history.calibration.late),
+        calibration=dict(history.calibration.by_size),
     )
     return msgspec.json.encode(found).decode()
 
@@ -89,11 +97,16 @@ def decode_history(text: str) -> History:
     _check(found)
     lives = LifeHistory(found.began)
     lives.restore(((_kind(each), _class(each)) for each in found.classes), found.complete_since)
-    return History(lives, StartTimes(found.starts), Calibration(*found.calibration))
+    return History(lives, StartTimes(found.starts), Calibration(found.calibration))
 
 
 def _check(found: _Encoded) -> None:
-    for count, most in ((len(found.classes), LIFE_CLASSES), (len(found.starts), START_IMAGES)):
+    counts = (
+        (len(found.classes), LIFE_CLASSES),
+        (len(found.starts), START_IMAGES),
+        (len(found.calibration), CALIBRATED_SIZES),
+    )
+    for count, most in counts:
         if count > most:
             raise ValueError(f"it has {count} entries; the rule is {most}")
     for each in found.classes:
@@ -104,6 +117,8 @@ def _check(found: _Encoded) -> None:
         times = (each.since, *accumulate(each.ended, initial=each.since))
         if not all(0 <= one <= _LATEST for one in times) or not all(0 <= one <= _LONGEST for one in each.seconds):
             raise ValueError("a time or a duration is out of bounds")
+    if any(len(size) > LIFE_NAME for size in found.calibration):
+        raise ValueError(f"a size of more than {int(LIFE_NAME)} characters")
     for image, seconds in found.starts:
         if len(image) > _IMAGE or len(seconds) > START_SAMPLES or not all(0 <= one <= _LONGEST for one in seconds):
             raise ValueError(f"starts of an image are out of bounds; {START_SAMPLES} of each image are kept")

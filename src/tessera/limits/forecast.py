@@ -38,6 +38,12 @@ START_SAMPLES = Limit(
     "times of one image from the promise to the start; the oldest goes",
     "a pull changes with each version of an image",
 )
+CALIBRATED_SIZES = Limit(
+    64,
+    "sizes",
+    "sizes of pods whose forecasts are corrected by their own starts; the one that started longest ago goes",
+    "others take the correction of all",
+)
 FORECAST_SCENARIOS = Limit(
     40,
     "scenarios",

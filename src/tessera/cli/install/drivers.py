@@ -20,7 +20,7 @@ KEY = "values.yaml"
 
 
 class DriverChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The driver objects to apply.
+    """What to apply.
 
     Attributes:
         values: a file; None for none.

@@ -1,4 +1,4 @@
-"""Results of a removal: things that are removed, and things that stay."""
+"""What a removal has done, and what it could not do."""
 
 from typing import Literal
 
@@ -42,7 +42,7 @@ class Left(msgspec.Struct, frozen=True):
     reason: str
 
 
-#: One result of a step.
+#: What a step yields.
 Result = Done | Left
 
 

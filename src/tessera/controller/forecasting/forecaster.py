@@ -23,12 +23,11 @@ from tessera.forecast.lives import LifeEstimator
 from tessera.forecast.queue_page import DEADLINE, HISTORY, RATE, UNKNOWN, ExpectedStart, QueuedPod, QueuePage
 from tessera.forecast.rate import RecentStarts
 from tessera.forecast.simulation import Simulation, StartForecast
-from tessera.limits.forecast import FORECAST_PODS, QUEUE_PODS
+from tessera.limits.forecast import FORECAST_PODS, LIFE_NAME, QUEUE_PODS
 
 #: Reasons that no end of another pod's lease removes.
 _LASTING = frozenset(
     {"other-gate", "no-node", "node-not-ready", "never-fits", "no-such-profile", "planning", "queue-full"}
-    | {"gang-incomplete", "gang-no-room"}
 )
 #: Places that are made without a pause.
 _ROWS_A_PIECE = 100
@@ -99,8 +98,13 @@ class Forecaster:
         self.page = QueuePage(leads=True, taken=now, pods=tuple(rows), omitted=max(0, omitted))
 
     def _count_outcomes(self, state: SlicerState, now: float) -> None:
-        started = {each.uid for each in state.allocations if not each.given_up}
+        started = {each.uid: self._started(each.uid, now) for each in state.allocations if not each.given_up}
         self.outcomes.note_waiting(state.waiting.keys(), started, now)
+
+    def _started(self, uid: PodUid, now: float) -> float:
+        """When a pod with slices started; now for one that is about to."""
+        found = self.tracker.pods.get(uid)
+        return found.started if found is not None and found.started else now
 
     def _row(self, place: Place, known: _Known, among_same: int) -> QueuedPod:
         reason = known.reasons.find(place.pod, place.nodes)
@@ -124,9 +128,10 @@ class Forecaster:
         late = isfinite(found.p90)
         p50, p90 = found.p50, found.p90 if late else found.p50
         if not found.by_deadline:
-            p50, p90 = self.calibration.correct(p50, p90)
+            size = "+".join(sorted(pod.profiles))[:LIFE_NAME]
+            p50, p90 = self.calibration.correct(size, p50, p90)
             if late:
-                self.outcomes.note_forecast(pod.uid, now, now + p50, now + p90)
+                self.outcomes.note_forecast(pod.uid, size, now, now + p50, now + p90)
         tracked = self.tracker.pods.get(pod.uid)
         image = tracked.image if tracked is not None else ""
         pull = [self._history.starts.seconds(image, share) for share in (0.5, 0.9)]

@@ -3,6 +3,7 @@
 A pod that still waits when its range is over counts as late at that moment: else the late ones would be counted last.
 """
 
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -13,8 +14,9 @@ from tessera.limits.forecast import FORECASTS_KEPT
 
 @dataclass(frozen=True, slots=True)
 class FirstForecast:
-    """The first forecast of a pod, as it was published; seconds since 1970."""
+    """The first forecast of a pod of a size, as it was published; seconds since 1970."""
 
+    size: str
     made: float
     p50: float
     p90: float
@@ -39,14 +41,20 @@ class Outcomes:
         #: Pods that were counted as late while they wait; they are not counted again.
         self._closed: set[PodUid] = set()
 
-    def note_forecast(self, uid: PodUid, now: float, p50: float, p90: float) -> None:
+    def note_forecast(self, uid: PodUid, size: str, now: float, p50: float, p90: float) -> None:
         """Keeps the forecast of a pod, if it is its first."""
         if uid in self._open or uid in self._closed or len(self._open) >= FORECASTS_KEPT:
             return
-        self._open[uid] = FirstForecast(now, p50, p90)
+        self._open[uid] = FirstForecast(size, now, p50, p90)
 
-    def note_waiting(self, waiting: AbstractSet[PodUid], started: AbstractSet[PodUid], now: float) -> None:
-        """Takes in who waits now and who has slices; a pod that is neither was deleted, and says nothing."""
+    def note_waiting(self, waiting: AbstractSet[PodUid], started: Mapping[PodUid, float], now: float) -> None:
+        """Takes in who waits now and who has slices; a pod that is neither was deleted, and says nothing.
+
+        Args:
+            waiting: the pods that wait.
+            started: the pods that have slices, with the time of their start.
+            now: seconds since 1970.
+        """
         self._closed &= waiting
         for uid, first in list(self._open.items()):
             if uid in waiting:
@@ -56,10 +64,11 @@ class Outcomes:
                     self._closed.add(uid)
                 continue
             if uid in started:
-                self._count(first, now)
+                self._count(first, started[uid])
             del self._open[uid]
 
     def _count(self, first: FirstForecast, now: float) -> None:
         self.counted += 1
         self.late += now > first.p90
-        self._calibration.note_start(now - first.made, first.p50 - first.made, first.p90 - first.made)
+        p50, p90 = first.p50 - first.made, first.p90 - first.made
+        self._calibration.note_start(first.size, now - first.made, p50, p90)
