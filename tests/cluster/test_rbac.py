@@ -13,6 +13,7 @@ from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE, SLICE_CONDITION
 from tessera.api.nodes.node_groups import NEW_NODE_REASON, NODE_GROUPS_KEY, NODE_GROUPS_MAP
+from tessera.api.queues import QUEUES
 from tessera.driver.coverage.kernels import CONFIG_MAP
 from tessera.kube.resources import (
     CAPI_MACHINES,
@@ -175,6 +176,8 @@ def test_every_right_is_used_and_every_use_is_granted(
     async def scenario(lab: Any) -> None:
         for kind in (CAPI_MACHINES, OPENSHIFT_MACHINES, NODECLAIMS):
             await lab.client.create(CRDS, served(kind))
+        queue = {"apiVersion": QUEUES.api_version, "kind": QUEUES.kind, "metadata": {"name": "default"}, "spec": {}}
+        await lab.client.create(QUEUES, queue)
         await lab.create("first", {"nvidia.com/mig-7g.40gb": 1}, command="sleep 300")
         await lab.running("first")
         await lab.create("second", {"nvidia.com/mig-3g.20gb": 1})
