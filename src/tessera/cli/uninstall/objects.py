@@ -32,6 +32,7 @@ from tessera.kube.resources import (
     LEASES,
     NAMESPACES,
     PERSISTENT_VOLUME_CLAIMS,
+    POD_TEMPLATES,
     PODS,
     RUNTIME_CLASSES,
     SECRETS,
@@ -52,7 +53,7 @@ _LABELLED = (
 )
 _ROLES = (("rbac.authorization.k8s.io/v1", "RoleBinding"), ("rbac.authorization.k8s.io/v1", "Role"))
 #: Kinds that Tessera's processes make in their namespace.
-_MADE = (CONFIGMAPS, LEASES, JOBS, PODS)
+_MADE = (CONFIGMAPS, LEASES, JOBS, PODS, POD_TEMPLATES)
 #: The Secret that the webhook makes. It has a fixed name, so nobody needs the right to list Secrets.
 _CERTIFICATE = "tessera-webhook-cert"
 #: Kinds by which a namespace has something of users in it.
