@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tessera.forecast.calibration import EVERY_SIZE, Calibration, Factors
+from tessera.forecast.calibration import BY_DEADLINE, EVERY_SIZE, Calibration, Factors
 from tessera.forecast.start_times import StartTimes
 from tessera.limits.forecast import CALIBRATED_SIZES, START_IMAGES, START_SAMPLES
 
@@ -44,6 +44,16 @@ def test_a_size_without_starts_is_corrected_like_all() -> None:
         calibration.note_start(SIZE, 1000, 10, 20)
     assert calibration.correct("new", 10, 20) == calibration.correct(SIZE, 10, 20)
     assert calibration.correct("new", 10, 20)[0] > 50
+
+
+def test_forecasts_by_deadlines_are_corrected_by_their_own_outcomes_alone() -> None:
+    calibration = Calibration()
+    for _ in range(50):
+        calibration.note_start(SIZE, 1000, 10, 20)
+    assert calibration.correct(BY_DEADLINE, 10, 10) == (10, 10)
+    for _ in range(5):
+        calibration.note_start(BY_DEADLINE, 1000, 10, 10)
+    assert calibration.correct(BY_DEADLINE, 10, 10)[1] > 10
 
 
 def test_corrections_are_kept_in_bounded_memory() -> None:

@@ -22,6 +22,8 @@ _STEP, _MOST = 0.1, 3.0
 _LEAST_STARTS = 20
 #: The key of all sizes together.
 EVERY_SIZE = ""
+#: The key of forecasts that rest on deadlines: they err by other pods that go first, and not by the lives of pods.
+BY_DEADLINE = "(deadline)"
 
 
 class Factors(msgspec.Struct, array_like=True):
@@ -64,16 +66,18 @@ class Calibration:
     def correct(self, size: str, p50: float, p90: float) -> tuple[float, float]:
         """Returns a corrected range, in seconds from now."""
         found = self.by_size.get(size)
-        if found is None or found.starts < _LEAST_STARTS:
+        if size == BY_DEADLINE:
+            found = found or Factors()
+        elif found is None or found.starts < _LEAST_STARTS:
             found = self.by_size.get(EVERY_SIZE, Factors())
         middle = p50 * math.exp(found.middle)
         return middle, max(middle, p90 * math.exp(found.late))
 
     def note_start(self, size: str, wait: float, p50: float, p90: float) -> None:
         """Takes in a start: the pod waited so many seconds after a forecast that was corrected to this range."""
-        for key in (size, EVERY_SIZE):
+        for key in (size,) if size == BY_DEADLINE else (size, EVERY_SIZE):
             if key not in self.by_size:
-                every = self.by_size.get(EVERY_SIZE, Factors())
+                every = Factors() if key == BY_DEADLINE else self.by_size.get(EVERY_SIZE, Factors())
                 self.by_size[key] = Factors(every.middle, every.late)
             self.by_size[key].note_start(wait, p50, p90)
             self.by_size.move_to_end(key)

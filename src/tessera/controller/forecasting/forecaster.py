@@ -17,7 +17,7 @@ from tessera.controller.forecasting.situation_reader import SituationReader
 from tessera.controller.forecasting.wait_reasons import ReasonFinder, WaitReason, gate_reason
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.slicer_state import SlicerState
-from tessera.forecast.calibration import Calibration
+from tessera.forecast.calibration import BY_DEADLINE, Calibration
 from tessera.forecast.history_text import History
 from tessera.forecast.lives import LifeEstimator
 from tessera.forecast.queue_page import DEADLINE, HISTORY, RATE, UNKNOWN, ExpectedStart, QueuedPod, QueuePage
@@ -127,11 +127,10 @@ class Forecaster:
     def _simulated_start(self, pod: PodInfo, found: StartForecast, now: float, starts: int) -> ExpectedStart:
         late = isfinite(found.p90)
         p50, p90 = found.p50, found.p90 if late else found.p50
-        if not found.by_deadline:
-            size = "+".join(sorted(pod.profiles))[:LIFE_NAME]
-            p50, p90 = self.calibration.correct(size, p50, p90)
-            if late:
-                self.outcomes.note_forecast(pod.uid, size, now, now + p50, now + p90)
+        size = BY_DEADLINE if found.by_deadline else "+".join(sorted(pod.profiles))[:LIFE_NAME]
+        p50, p90 = self.calibration.correct(size, p50, p90)
+        if late:
+            self.outcomes.note_forecast(pod.uid, size, now, now + p50, now + p90)
         tracked = self.tracker.pods.get(pod.uid)
         image = tracked.image if tracked is not None else ""
         pull = [self._history.starts.seconds(image, share) for share in (0.5, 0.9)]
