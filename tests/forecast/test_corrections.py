@@ -56,6 +56,31 @@ def test_forecasts_by_deadlines_are_corrected_by_their_own_outcomes_alone() -> N
     assert calibration.correct(BY_DEADLINE, 10, 10)[1] > 10
 
 
+def test_the_last_waits_forecast_where_they_did_better_than_the_simulation() -> None:
+    rng, calibration = random.Random(4), Calibration()
+    for _ in range(200):
+        wait = rng.uniform(90, 110)
+        wild = 10 ** rng.uniform(0, 5)
+        recent = calibration.recent(SIZE)
+        calibration.note_start(SIZE, wait, wild, 2 * wild)
+        calibration.note_recent(SIZE, wait, recent)
+    assert calibration.prefers_recent(SIZE)
+    recent = calibration.recent(SIZE)
+    assert recent is not None
+    assert 80 < recent[0] <= recent[1] < 130
+
+
+def test_the_simulation_forecasts_while_the_last_waits_are_few_or_worse() -> None:
+    rng, calibration = random.Random(5), Calibration()
+    assert calibration.recent(SIZE) is None
+    for number in range(200):
+        wait = 100.0 if number % 40 < 20 else 10_000.0
+        recent = calibration.recent(SIZE)
+        calibration.note_start(SIZE, wait * rng.uniform(0.9, 1.1), wait, 1.1 * wait)
+        calibration.note_recent(SIZE, wait, recent)
+        assert not calibration.prefers_recent(SIZE)
+
+
 def test_corrections_are_kept_in_bounded_memory() -> None:
     calibration = Calibration()
     for number in range(CALIBRATED_SIZES + 50):

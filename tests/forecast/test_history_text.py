@@ -56,6 +56,8 @@ def test_a_full_history_is_within_its_bound() -> None:
         {"classes": [["a", "Job", "p" * 1000, 0, [1], [1]]]},
         {"starts": [["image", [1] * (START_SAMPLES + 1)]]},
         {"starts": [["image", [-1]]]},
+        {"calibration": {"": [0, 0, 0, 0, [1] * 1000]}},
+        {"calibration": {"": [0, 0, 0, 0, [-1]]}},
         {"calibration": {"s" * 500: [0, 0, 0]}},
         {"calibration": {str(each): [0, 0, 0] for each in range(1000)}},
         {"began": -1},

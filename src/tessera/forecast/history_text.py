@@ -18,6 +18,7 @@ from tessera.limits.forecast import (
     LIFE_NAME,
     LIFE_RECORD,
     LIFE_SAMPLES,
+    RECENT_WAITS,
     START_IMAGES,
     START_SAMPLES,
 )
@@ -117,8 +118,11 @@ def _check(found: _Encoded) -> None:
         times = (each.since, *accumulate(each.ended, initial=each.since))
         if not all(0 <= one <= _LATEST for one in times) or not all(0 <= one <= _LONGEST for one in each.seconds):
             raise ValueError("a time or a duration is out of bounds")
-    if any(len(size) > LIFE_NAME for size in found.calibration):
+    if any(len(size) > LIFE_NAME + 1 for size in found.calibration):
         raise ValueError(f"a size of more than {int(LIFE_NAME)} characters")
+    for factors in found.calibration.values():
+        if len(factors.waits) > RECENT_WAITS or not all(0 <= one <= _LONGEST for one in factors.waits):
+            raise ValueError(f"waits are out of bounds; {RECENT_WAITS} of each size are kept")
     for image, seconds in found.starts:
         if len(image) > _IMAGE or len(seconds) > START_SAMPLES or not all(0 <= one <= _LONGEST for one in seconds):
             raise ValueError(f"starts of an image are out of bounds; {START_SAMPLES} of each image are kept")

@@ -38,10 +38,16 @@ START_SAMPLES = Limit(
     "times of one image from the promise to the start; the oldest goes",
     "a pull changes with each version of an image",
 )
+RECENT_WAITS = Limit(
+    20,
+    "waits",
+    "waits of pods of one size, from the first forecast to the start, by which forecasts are checked",
+    "older ones say little of today",
+)
 CALIBRATED_SIZES = Limit(
-    64,
+    128,
     "sizes",
-    "sizes of pods whose forecasts are corrected by their own starts; the one that started longest ago goes",
+    "corrections of forecasts by size of the pods, two for each; the one that started longest ago goes",
     "others take the correction of all",
 )
 FORECAST_SCENARIOS = Limit(

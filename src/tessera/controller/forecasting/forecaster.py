@@ -129,8 +129,12 @@ class Forecaster:
         p50, p90 = found.p50, found.p90 if late else found.p50
         size = BY_DEADLINE if found.by_deadline else "+".join(sorted(pod.profiles))[:LIFE_NAME]
         p50, p90 = self.calibration.correct(size, p50, p90)
+        recent = None if found.by_deadline else self.calibration.recent(size)
         if late:
-            self.outcomes.note_forecast(pod.uid, size, now, now + p50, now + p90)
+            self.outcomes.note_forecast(pod.uid, size, now, (p50, p90), recent)
+        if recent is not None and self.calibration.prefers_recent(size):
+            passed = now - self.outcomes.made(pod.uid, now)
+            p50, p90, late = max(0.0, recent[0] - passed), max(0.0, recent[1] - passed), True
         tracked = self.tracker.pods.get(pod.uid)
         image = tracked.image if tracked is not None else ""
         pull = [self._history.starts.seconds(image, share) for share in (0.5, 0.9)]

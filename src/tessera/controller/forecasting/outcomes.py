@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from tessera.api.names import PodUid
-from tessera.forecast.calibration import Calibration
+from tessera.forecast.calibration import BY_DEADLINE, Calibration
 from tessera.limits.forecast import FORECASTS_KEPT
 
 
@@ -20,6 +20,7 @@ class FirstForecast:
     made: float
     p50: float
     p90: float
+    recent: tuple[float, float] | None
 
 
 class Outcomes:
@@ -41,11 +42,26 @@ class Outcomes:
         #: Pods that were counted as late while they wait; they are not counted again.
         self._closed: set[PodUid] = set()
 
-    def note_forecast(self, uid: PodUid, size: str, now: float, p50: float, p90: float) -> None:
-        """Keeps the forecast of a pod, if it is its first."""
+    def made(self, uid: PodUid, now: float) -> float:
+        """Returns when the first forecast of a pod was made; now if it has none."""
+        found = self._open.get(uid)
+        return now if found is None else found.made
+
+    def note_forecast(
+        self, uid: PodUid, size: str, now: float, forecast: tuple[float, float], recent: tuple[float, float] | None
+    ) -> None:
+        """Keeps the forecast of a pod, if it is its first.
+
+        Args:
+            uid: the pod.
+            size: its size.
+            now: seconds since 1970.
+            forecast: the range that was simulated, in seconds from now.
+            recent: the range by the last waits; None if they are too few.
+        """
         if uid in self._open or uid in self._closed or len(self._open) >= FORECASTS_KEPT:
             return
-        self._open[uid] = FirstForecast(size, now, p50, p90)
+        self._open[uid] = FirstForecast(size, now, now + forecast[0], now + forecast[1], recent)
 
     def note_waiting(self, waiting: AbstractSet[PodUid], started: Mapping[PodUid, float], now: float) -> None:
         """Takes in who waits now and who has slices; a pod that is neither was deleted, and says nothing.
@@ -72,3 +88,5 @@ class Outcomes:
         self.late += now > first.p90
         p50, p90 = first.p50 - first.made, first.p90 - first.made
         self._calibration.note_start(first.size, now - first.made, p50, p90)
+        if first.size != BY_DEADLINE:
+            self._calibration.note_recent(first.size, now - first.made, first.recent)
