@@ -23,7 +23,19 @@ from tessera.explain.counterfactuals import (
 )
 from tessera.explain.explanation import Explanation
 from tessera.explain.snapshot import ClusterView
-from tessera.placement.demand import Fragmented, Full, NeverFits, NoNode, QueueFull, Reason, Reserved, UnknownProfile
+from tessera.placement.demand import (
+    Fragmented,
+    Full,
+    GangIncomplete,
+    GangNoRoom,
+    GangTooLarge,
+    NeverFits,
+    NoNode,
+    QueueFull,
+    Reason,
+    Reserved,
+    UnknownProfile,
+)
 from tessera.text import age, count_noun, list_names
 
 
@@ -56,6 +68,8 @@ def explain_no_room(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Rea
             return _explain_reserved(view, slicer, pod, reason)
         case QueueFull():
             return _explain_full_queue(pod, reason)
+        case GangIncomplete() | GangTooLarge() | GangNoRoom():
+            return _explain_gang(view, slicer, pod, reason)
 
 
 def _request(pod: PodInfo) -> str:
@@ -229,6 +243,50 @@ def _explain_full_queue(pod: PodInfo, reason: QueueFull) -> Explanation:
         verdict=f"{verb}; its queue {reason.queue} may hold at most {reason.maximum}",
         facts=(_request(pod), f"the pods of queue {reason.queue} hold {reason.held}"),
         help=(step, f"see the queue: kubectl get queues.tessera.dev {reason.queue} -o yaml"),
+    )
+
+
+def _explain_gang(
+    view: ClusterView, slicer: Slicer, pod: PodInfo, reason: GangIncomplete | GangTooLarge | GangNoRoom
+) -> Explanation:
+    """Explains that a pod waits for the pods of its gang, or with them."""
+    if isinstance(reason, GangTooLarge):
+        return Explanation(
+            case="gang-too-large",
+            verdict=f"cannot run in this cluster; its gang {reason.gang} is larger than all cards",
+            facts=(
+                _request(pod),
+                f"the {reason.size} pods of the gang request {reason.wanted} together",
+                f"the cards of the cluster hold {reason.most}, even when empty",
+            ),
+            help=("make a smaller gang or request smaller slices, or add nodes",),
+        )
+    if isinstance(reason, GangIncomplete):
+        missing = reason.size - reason.exist
+        held = f"{count_noun(reason.held, 'pod')} of the gang cannot be placed yet: see them with tessera why"
+        return Explanation(
+            case="gang-incomplete",
+            verdict=f"waits for its gang {reason.gang}; {reason.exist} of {reason.size} pods exist",
+            facts=(
+                _request(pod),
+                "the pods of a gang get their slices together, and hold none until then",
+                *((held,) if reason.held else ()),
+            ),
+            help=(
+                f"create the missing {count_noun(missing, 'pod')} with the same gang, or set the size to the number of"
+                " pods that start together"
+                if missing > 0
+                else "see what holds the other pods of the gang: tessera queue",
+            ),
+        )
+    inner = explain_no_room(view, slicer, pod, reason.reason) if reason.reason is not None else None
+    return Explanation(
+        case="gang-no-room",
+        verdict=f"waits for room for its whole gang {reason.gang}; {reason.fit} of {reason.size} pods have a place now",
+        facts=(_request(pod), f"{reason.member} finds no place beside the others: {reason.text}")
+        if inner is None
+        else (f"{reason.member} finds no place beside the others; it {inner.verdict}", *inner.facts),
+        help=inner.help if inner is not None else ("make a smaller gang",),
     )
 
 

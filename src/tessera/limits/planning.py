@@ -116,6 +116,12 @@ PASSING_PODS = Limit(
     "pods with a deadline that one decision tries on reserved slots that they leave in time",
     "each is planned by itself; the others wait like pods without a deadline",
 )
+GANG_PODS = Limit(
+    1_000,
+    "pods",
+    "pods that are counted for one gang, those that succeeded included",
+    "about twice the largest size; pods beyond are planned one by one",
+)
 OPPOSING_TERMS = Limit(
     1_000,
     "terms",

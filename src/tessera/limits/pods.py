@@ -92,6 +92,12 @@ OWN_ANNOTATIONS = Limit(
     "annotations of a pod under tessera.dev/",
     "there are a dozen; each unknown one is compared with those that exist, to suggest the right name",
 )
+GANG_SIZE = Limit(
+    512,
+    "pods",
+    "size of a gang, as a pod's annotation states it",
+    "the pods are planned in one decision; larger groups of GPU pods use whole nodes",
+)
 REQUIREMENT = Limit(
     1_024,
     "characters",

@@ -219,7 +219,93 @@ class QueueFull(msgspec.Struct, frozen=True, tag=True):
         )
 
 
-Reason = UnknownProfile | NeverFits | NoNode | Full | Fragmented | Reserved | QueueFull
+class GangIncomplete(msgspec.Struct, frozen=True, tag=True):
+    """The demand's gang has fewer pods than start together.
+
+    Attributes:
+        gang: the gang's name.
+        size: the number of pods that start together.
+        exist: pods of the gang that exist.
+        held: those of them that cannot be placed yet, since gates of others hold them or their request is refused.
+    """
+
+    gang: str
+    size: int
+    exist: int
+    held: int = 0
+
+    @property
+    def text(self) -> str:
+        """The reason in words."""
+        if self.exist < self.size:
+            count = f"{self.exist} of {self.size} pods exist"
+        else:
+            count = f"all {self.size} pods exist, but {self.held} cannot be placed yet: other gates hold them, or they"
+            count += " were refused"
+        return f"gang {self.gang}: {count}; its pods get their slices together, and hold none until then"
+
+
+class GangTooLarge(msgspec.Struct, frozen=True, tag=True):
+    """The cluster's cards could not hold the demand's gang even if all of them were empty.
+
+    Attributes:
+        gang: the gang's name.
+        size: the number of pods that start together.
+        wanted: what they request together, in words.
+        most: the most of it that the empty cards could hold, in words.
+    """
+
+    gang: str
+    size: int
+    wanted: str
+    most: str
+
+    @property
+    def text(self) -> str:
+        """The reason in words."""
+        return (
+            f"gang {self.gang}: its {self.size} pods request {self.wanted} together; all cards of the cluster hold at"
+            f" most {self.most}, even empty. Ask for a smaller gang or smaller slices, or add nodes"
+        )
+
+
+class GangNoRoom(msgspec.Struct, frozen=True, tag=True):
+    """There is no room for all pods of the demand's gang at once.
+
+    Attributes:
+        gang: the gang's name.
+        size: the number of pods that start together.
+        fit: those for which there is a place now.
+        member: the pod of the gang that finds no place first, as ``namespace/name``.
+        reason: its reason; None if the bound on one decision's work was reached.
+    """
+
+    gang: str
+    size: int
+    fit: int
+    member: str
+    reason: "Reason | None"
+
+    @property
+    def text(self) -> str:
+        """The reason in words."""
+        why = self.reason.text if self.reason is not None else "planning them together exceeds the work of one decision"
+        fit = f"{self.fit} of {self.size} pods have a place now, and all start together"
+        return f"gang {self.gang}: {fit}. {self.member}: {why}"
+
+
+Reason = (
+    UnknownProfile
+    | NeverFits
+    | NoNode
+    | Full
+    | Fragmented
+    | Reserved
+    | QueueFull
+    | GangIncomplete
+    | GangTooLarge
+    | GangNoRoom
+)
 #: Keys that a text names at most.
 _KEYS_NAMED = 3
 

@@ -28,6 +28,7 @@ from tessera.limits.forecast import FORECAST_PODS, LIFE_NAME, QUEUE_PODS
 #: Reasons that no end of another pod's lease removes.
 _LASTING = frozenset(
     {"other-gate", "no-node", "node-not-ready", "never-fits", "no-such-profile", "planning", "queue-full"}
+    | {"gang-incomplete", "gang-no-room"}
 )
 #: Places that are made without a pause.
 _ROWS_A_PIECE = 100

@@ -14,13 +14,27 @@ from tessera.controller.slicing.messages import profiles_text
 from tessera.controller.slicing.slicer_state import SlicerState
 from tessera.forecast.queue_page import Blocker
 from tessera.limits.forecast import QUEUE_BLOCKERS
-from tessera.placement.demand import Fragmented, Full, NeverFits, NoNode, QueueFull, Reason, Reserved, UnknownProfile
+from tessera.placement.demand import (
+    Fragmented,
+    Full,
+    GangIncomplete,
+    GangNoRoom,
+    GangTooLarge,
+    NeverFits,
+    NoNode,
+    QueueFull,
+    Reason,
+    Reserved,
+    UnknownProfile,
+)
 from tessera.placement.explain import RefusalExplainer
 from tessera.text import count_noun
 
 #: Rules that say that a node is away, and beginnings of those about what other pods hold besides slices.
 _AWAY = frozenset({"node(s) were not ready", "node(s) had no agent that is ready"})
 _SHORT = ("Insufficient ", "Too many pods")
+#: Words of reasons that last.
+_NEVER = frozenset({"never-fits", "no-such-profile"})
 #: Nodes with the most free slots, among which the holders in the way are sought.
 _NODES_SEARCHED = 16
 
@@ -68,7 +82,7 @@ class ReasonFinder:
             return WaitReason("planning", "the controller has not planned it yet")
         blockers = self._blockers_of(pod, nodes, reason)
         away = self._cards_away(pod)
-        if away and not isinstance(reason, NeverFits | QueueFull | Reserved):
+        if away and not isinstance(reason, NeverFits | QueueFull | Reserved | GangIncomplete | GangTooLarge):
             text = f"{count_noun(away, 'card')} that might serve it held back for a fault; {_describe(pod, reason)[1]}"
             return WaitReason("card-held-back", text, blockers)
         return WaitReason(*_describe(pod, reason), blockers)
@@ -82,6 +96,8 @@ class ReasonFinder:
         return sum(count for name, count in self._held_back.items() if index.mask_of(name) & able)
 
     def _blockers_of(self, pod: PodInfo, nodes: int, reason: Reason) -> tuple[Blocker, ...]:
+        if isinstance(reason, GangNoRoom) and reason.reason is not None:
+            return self._blockers_of(pod, nodes, reason.reason)
         if isinstance(reason, Reserved):
             found = self._state.reservations.values()
             where = {each.key: each.node for each in found}
@@ -119,6 +135,14 @@ def _describe(pod: PodInfo, reason: Reason) -> tuple[str, str]:
         case Reserved(keys=keys):
             before = count_noun(len(keys), "pod")
             return "reserved", f"the free memory slots that would do for {wanted} are reserved for {before} before it"
+        case GangIncomplete():
+            return "gang-incomplete", reason.text
+        case GangTooLarge():
+            return "never-fits", reason.text
+        case GangNoRoom(gang=gang, size=size, fit=fit, reason=of):
+            together = f"gang {gang} starts as a whole, and {fit} of its {size} pods have a place now"
+            code, detail = _describe(pod, of) if of is not None else ("", "they exceed the work of one decision")
+            return (code if code in _NEVER else "gang-no-room"), f"{together}: {detail}"
         case QueueFull(never=True):
             return "never-fits", reason.text
         case QueueFull():

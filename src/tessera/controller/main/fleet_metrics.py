@@ -19,7 +19,19 @@ from tessera.controller.slicing.slicer_state import SlicerState
 from tessera.limits.planning import NAMESPACES_SHOWN, PROFILES_SHOWN
 from tessera.mig.names import parse_profile_name
 from tessera.mig.occupancy import free_slots, free_starts
-from tessera.placement.demand import Fragmented, Full, NeverFits, NoNode, QueueFull, Reason, Reserved, UnknownProfile
+from tessera.placement.demand import (
+    Fragmented,
+    Full,
+    GangIncomplete,
+    GangNoRoom,
+    GangTooLarge,
+    NeverFits,
+    NoNode,
+    QueueFull,
+    Reason,
+    Reserved,
+    UnknownProfile,
+)
 
 #: Values of the label ``reason`` by class; ``not_decided`` for a pod that no decision has refused yet.
 REASONS = {
@@ -30,6 +42,9 @@ REASONS = {
     Fragmented: "fragmented",
     Reserved: "reserved",
     QueueFull: "queue_full",
+    GangIncomplete: "gang_incomplete",
+    GangNoRoom: "gang_no_room",
+    GangTooLarge: "gang_too_large",
     type(None): "not_decided",
 }
 #: Label of what is beyond a limit, or has no valid name.

@@ -16,6 +16,7 @@ from tessera.api.names import (
     PodUid,
 )
 from tessera.api.nodes.agent_pod import is_agent
+from tessera.api.pods.gangs import Gang, GangError, read_gang
 from tessera.api.pods.size_limits import find_excess
 from tessera.api.pods.slice_requests import SliceRequestError, pod_slices, slices_of
 from tessera.clock import parse_time_or_zero
@@ -71,6 +72,8 @@ class PodInfo:
         deadline: seconds after its start when kubelet ends it (``activeDeadlineSeconds``); None if it may run for ever.
         started: seconds since 1970 when its node's kubelet took it; 0 before.
         preempts: it may take slots of pods of lower priority: its ``preemptionPolicy`` is not ``Never``.
+        gang: the pods with which it gets its slices together; None for a pod that starts by itself.
+        succeeded: it has ended well.
         version: orders observations of the pod; 0 if unknown.
     """
 
@@ -100,6 +103,8 @@ class PodInfo:
     deadline: float | None = None
     started: float = 0.0
     preempts: bool = True
+    gang: Gang | None = None
+    succeeded: bool = False
     version: int = field(default=0, compare=False)
 
     @property
@@ -133,6 +138,12 @@ def read_pod(pod: Pod) -> PodInfo:
     """Reads the values that matter from a pod."""
     spec, meta = pod.spec, pod.metadata
     profiles, held, constraints, fault = _read_requests(pod)
+    owner = next((each for each in meta.owner_references if each.controller), None)
+    gang = None
+    try:
+        gang = read_gang(meta.namespace, meta.labels, meta.annotations, (owner.name, owner.uid) if owner else ("", ""))
+    except GangError as error:
+        fault = fault or (str(error) if profiles else "")
     return PodInfo(
         uid=PodUid(meta.uid),
         namespace=meta.namespace,
@@ -149,7 +160,7 @@ def read_pod(pod: Pod) -> PodInfo:
         relations=read_relations(pod, wants_slices=bool(profiles)) if not fault else NO_RELATIONS,
         ports=read_host_ports(spec),
         claims=read_claims(pod),
-        owner=next((each.uid for each in meta.owner_references if each.controller), ""),
+        owner=owner.uid if owner else "",
         unschedulable_message=_unschedulable_message(pod),
         unstarted=bool(profiles) and bool(spec.node_name) and not _has_started(pod),
         slices_withdrawn=any((each.type, each.status) == (SLICE_CONDITION, "False") for each in pod.status.conditions),
@@ -160,6 +171,8 @@ def read_pod(pod: Pod) -> PodInfo:
         deadline=_deadline(pod) if profiles else None,
         started=parse_time_or_zero(pod.status.start_time) if profiles else 0.0,
         preempts=spec.preemption_policy != "Never",
+        gang=gang,
+        succeeded=pod.status.phase == "Succeeded",
         version=version_number(meta.resource_version),
     )
 

@@ -18,6 +18,7 @@ from tessera.controller.slicing.allocation import (
     next_step,
 )
 from tessera.controller.slicing.allocation_lifecycle import AllocationLifecycle
+from tessera.controller.slicing.gang_planner import GangPlanner, GangState
 from tessera.controller.slicing.instructions import (
     DeleteObject,
     Instruction,
@@ -88,12 +89,16 @@ class PendingWrites:
     Args:
         state: the state that the writes follow from.
         lifecycle: removes allocations of which nothing is recorded any more.
+        gangs: says which gangs may start.
     """
 
-    def __init__(self, state: SlicerState, lifecycle: AllocationLifecycle) -> None:
+    def __init__(self, state: SlicerState, lifecycle: AllocationLifecycle, gangs: GangPlanner) -> None:
         self._state = state
         self._cluster = state.cluster
         self._lifecycle = lifecycle
+        self._gangs = gangs
+        #: By key, the gangs that pods with slices behind the gate belong to; looked at once for each :meth:`pop`.
+        self._looks: dict[str, GangState] = {}
         self.queue_reports = QueueReports(state)
 
     def pop(self) -> Sequence[Instruction]:
@@ -109,7 +114,9 @@ class PendingWrites:
             *self.queue_reports.pop(),
         ]
         self._state.events, self._cluster.orphaned_objects, self._state.evictions = [], [], {}
+        self._looks.clear()
         due, self._state.dirty_nodes = self._state.dirty_nodes, set()
+        due |= {node for each in tuple(due) for node in self._nodes_of_gangs(each)}
         for node in sorted(due):
             found += self._writes(node)
         for write in found:
@@ -130,7 +137,7 @@ class PendingWrites:
                 self._lifecycle.forget(allocation)
             elif step is not AllocationStep.UNGATE:
                 add_step(due, allocation, step)
-            elif pod is not None and ("pod", pod.uid) not in self._state.busy:
+            elif pod is not None and ("pod", pod.uid) not in self._state.busy and self._may_start(pod):
                 due.ungate.append(self._ungate(allocation, pod))
         writes = [write for write in due.writes() if write.key not in self._state.busy]
         for write in writes:
@@ -138,6 +145,25 @@ class PendingWrites:
                 for uid in write.put:
                     self._mark_sent(node, uid)
         return [*report, *writes]
+
+    def _look(self, pod: PodInfo | None) -> GangState | None:
+        gang = self._gangs.gang_of(pod) if pod is not None else None
+        if gang is None:
+            return None
+        if gang.key not in self._looks:
+            self._looks[gang.key] = self._gangs.look(gang)
+        return self._looks[gang.key]
+
+    def _may_start(self, pod: PodInfo) -> bool:
+        found = self._look(pod)
+        return found is None or found.may_start
+
+    def _nodes_of_gangs(self, node: NodeName) -> Iterator[NodeName]:
+        """Yields the nodes whose pods behind the gate may start once those of this node have their slices on record."""
+        for allocation in self._state.allocations.on(node):
+            found = self._look(self._cluster.pods.get(allocation.uid))
+            if found is not None and found.may_start:
+                yield from (each.node for each in found.holding)
 
     def _reservations(self, node: NodeName) -> dict[str, str | None]:
         """Returns the annotation about a node's reservations, if it differs from the object's."""

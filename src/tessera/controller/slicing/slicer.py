@@ -16,6 +16,7 @@ from itertools import groupby
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import QUEUE_LABEL, PodUid
+from tessera.api.pods.gangs import Gang
 from tessera.api.queues import Queue
 from tessera.controller.cluster.remade_pods import RemadePods
 from tessera.controller.objects.node_info import read_node
@@ -51,6 +52,8 @@ from tessera.controller.slicing.events import (
     WritesDue,
 )
 from tessera.controller.slicing.fair_order import FairOrder, holding_of
+from tessera.controller.slicing.gang_planner import GangPlanner
+from tessera.controller.slicing.gang_turns import Turns, take_turns
 from tessera.controller.slicing.instructions import (
     Evict,
     Instruction,
@@ -105,9 +108,10 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         self._remade = RemadePods()
         #: Changes allocations when an object of the cluster changed. It has no state of its own.
         self._lifecycle = AllocationLifecycle(self._state)
-        #: Turns the state into writes at each :class:`WritesDue`. It has no state of its own.
-        self._pending = PendingWrites(self._state, self._lifecycle)
         self.planner = Planner(self._state)
+        self._gangs = GangPlanner(self._state, self.planner)
+        #: Turns the state into writes at each :class:`WritesDue`. It has no state of its own.
+        self._pending = PendingWrites(self._state, self._lifecycle, self._gangs)
         self.order = FairOrder(self._state)
         self._ledger = self._state.ledger
         #: Gives slots to pods that wait for room. Its state is in :attr:`SlicerState.reservations`, but for memos.
@@ -137,7 +141,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
     def _observe(self, event: SlicerEvent) -> None:
         match event:
             case PodObserved(pod):
-                self._cluster.put_pod(self._remade.observe(pod, known=pod.uid in self._cluster.pods))
+                self._put_pod(pod)
             case InstasliceObserved(item):
                 self._cluster.put_object(item)
             case NodeObserved(node):
@@ -146,6 +150,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
                 self._finish_write(write)
             case PodDeleted(uid):
                 self._remade.forget(uid, self._cluster.pods.get(uid))
+                self._state.gangs.drop(uid)
                 self._cluster.drop_pod(uid)
             case InstasliceDeleted(name):
                 self._cluster.drop_object(name)
@@ -183,6 +188,10 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
                 self._cluster.reset_instaslice_versions()
             case StorageListed():
                 self._cluster.note_storage_listed()
+
+    def _put_pod(self, pod: PodInfo) -> None:
+        self._cluster.put_pod(self._remade.observe(pod, known=pod.uid in self._cluster.pods))
+        self._state.gangs.observe(self._cluster.pods[pod.uid])
 
     def _put_namespace(self, name: str, labels: Mapping[str, str] | None) -> None:
         before = self._cluster.placed_pods.namespace_label(name, QUEUE_LABEL)
@@ -329,6 +338,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         for uid in sorted(pods):
             self._lifecycle.absorb_pod(uid)
         self._replan_dependent_pods()
+        self._review_gangs()
         self._retry_limited_pods()
         self._reserver.begin(nodes)
         candidates = dict.fromkeys(self._cluster.capacity_changes.candidates(self._state.waiting))
@@ -337,8 +347,9 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
                 candidates[uid] = None
         if candidates:
             ordered, held_back = self.order.first((self._cluster.pods[uid] for uid in candidates), BATCH_PODS)
-            self._plan(first_batch(ordered))
-            self._hold_back(held_back)
+            turns = take_turns(first_batch(ordered), (self._cluster.pods[uid] for uid in held_back), self._gangs)
+            self._plan(turns, held_back)
+            self._hold_back({uid: why for uid, why in held_back.items() if uid not in turns.members})
         self._reserver.end()
         if self._preemptor is not None:
             self._preemptor.run()
@@ -369,25 +380,51 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
                 self._cluster.capacity_changes.forget_refusal(uid)
         self._ledger.relieved.clear()
 
-    def _plan(self, pods: Sequence[PodInfo]) -> None:
-        """Plans a batch in parts: each pod with a reservation by itself, and the pods between two of them together."""
+    def _review_gangs(self) -> None:
+        """Takes back what incomplete gangs hold, and lets the pods of changed gangs be planned again."""
+        changed, self._state.gangs.changed = self._state.gangs.changed, set()
+        for key in sorted(changed):
+            for allocation in self._gangs.holdings_to_return(key):
+                self._lifecycle.give_up(allocation)
+            for uid in self._state.gangs.members(key):
+                self._cluster.capacity_changes.forget_refusal(uid)
+
+    def _plan(self, turns: Turns, held_back: Mapping[PodUid, QueueFull]) -> None:
+        """Plans a batch in parts: each pod with a reservation and each gang by itself, the pods between together."""
         work = StepBudget(DECISION_STEPS)
         passing: list[PodInfo] = []
-        for number, part in enumerate(self._parts(pods)):
+        for number, part in enumerate(self._parts(turns)):
             if number and work.is_spent:
                 break
-            passing += self._plan_part(part, work)
+            gang = turns.gangs.get(part[0].uid)
+            if gang is not None:
+                self._plan_gang(gang, held_back, work)
+            else:
+                passing += self._plan_part(part, work)
         self._let_pass(passing, work)
         self.steps += DECISION_STEPS - work.remaining
 
-    def _parts(self, pods: Sequence[PodInfo]) -> Iterator[list[PodInfo]]:
+    def _parts(self, turns: Turns) -> Iterator[list[PodInfo]]:
         """Yields the pods in order; those of one part leave the same reservations alone."""
-        for _, part in groupby(pods, key=self._part_key):
+        for _, part in groupby(turns.pods, key=lambda pod: self._part_key(pod, turns)):
             yield list(part)
 
-    def _part_key(self, pod: PodInfo) -> tuple[PodUid | None, int]:
-        reserved = pod.uid in self._state.reservations
-        return (pod.uid if reserved else None, len(reservations_before(self._state, pod)))
+    def _part_key(self, pod: PodInfo, turns: Turns) -> tuple[PodUid | None, int]:
+        by_itself = pod.uid in self._state.reservations or pod.uid in turns.gangs
+        return (pod.uid if by_itself else None, len(reservations_before(self._state, pod)))
+
+    def _plan_gang(self, gang: Gang, held_back: Mapping[PodUid, QueueFull], work: StepBudget) -> None:
+        """Gives all missing pods of a gang their slices, or none; then the gang holds nothing behind the gate."""
+        found = self._gangs.plan(gang, held_back, work)
+        for one in found.placed:
+            self._allocate(one)
+        for uid, dependent in found.refused.items():
+            pod = self._cluster.pods[uid]
+            self._record_refusal(pod, found.reason, dependent=dependent)
+            if isinstance(found.reason, QueueFull) and not found.reason.never:
+                self._state.limited.put(pod, (found.reason.queue, ()))
+        for allocation in found.returned:
+            self._lifecycle.give_up(allocation)
 
     def _plan_part(self, pods: list[PodInfo], work: StepBudget) -> list[PodInfo]:
         """Plans pods together. If the first that finds no place gets a reservation, plans the others around it.

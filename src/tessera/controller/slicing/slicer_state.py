@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from tessera.api.instaslice import NodeResources
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.cluster.cluster_state import ClusterState
+from tessera.controller.cluster.gang_table import GangTable
 from tessera.controller.filters.avoidance import NodeAvoidance
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import NodeUsage
@@ -109,6 +110,8 @@ class SlicerState:
 
         # Pods
 
+        #: The pods of each gang.
+        self.gangs = GangTable()
         #: Pods that wait for slices, with the reason once planning has refused them. None of them has a current
         #: allocation.
         self.waiting: dict[PodUid, Reason | None] = {}

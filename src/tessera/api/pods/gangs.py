@@ -1,0 +1,101 @@
+"""Reads from a pod the gang that it belongs to: pods that get their slices together or not at all.
+
+A gang has a name and a size. The first of these that a pod has counts:
+
+- the label ``tessera.dev/gang`` with the annotation ``tessera.dev/gang-size``;
+- Kueue's label ``kueue.x-k8s.io/pod-group-name`` with ``kueue.x-k8s.io/pod-group-total-count``;
+- the label ``scheduling.x-k8s.io/pod-group`` of the coscheduling plugin, with ``tessera.dev/gang-size``;
+- ``tessera.dev/gang-size`` alone, in the pod template of a Job or another controller: the pods of that controller.
+
+Pods of one namespace with one name are one gang, whoever made them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tessera.limits.pods import GANG_SIZE
+from tessera.text import one_line
+
+GANG_LABEL = "tessera.dev/gang"
+GANG_SIZE_ANNOTATION = "tessera.dev/gang-size"
+#: Labels of others that name a group of pods, and the annotation with its size.
+KUEUE_GROUP_LABEL = "kueue.x-k8s.io/pod-group-name"
+KUEUE_COUNT_ANNOTATION = "kueue.x-k8s.io/pod-group-total-count"
+COSCHEDULING_LABEL = "scheduling.x-k8s.io/pod-group"
+
+#: Most characters of a mistaken value that a message repeats.
+_SHOWN = 40
+
+
+class GangError(ValueError):
+    """A pod's size of its gang is missing or wrong; the text is for the pod's author."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """The gang of a pod.
+
+    Attributes:
+        key: names the gang in the cluster; equal for all of its pods.
+        name: the name that people gave it; the controller's name for the pods of a controller.
+        size: the number of pods that start together.
+    """
+
+    key: str
+    name: str
+    size: int
+
+
+def read_gang(
+    namespace: str, labels: Mapping[str, str], annotations: Mapping[str, str], owner: tuple[str, str]
+) -> Gang | None:
+    """Returns the gang of a pod, None for a pod that starts by itself; a gang of one is none.
+
+    Args:
+        namespace: the pod's namespace.
+        labels: its labels.
+        annotations: its annotations.
+        owner: name and UID of its controller; both empty if it has none.
+
+    Raises:
+        GangError: the size is missing, no number, or above the limit.
+    """
+    own = annotations.get(GANG_SIZE_ANNOTATION)
+    if GANG_LABEL in labels:
+        if own is None:
+            raise GangError(
+                f"label {GANG_LABEL}: the annotation {GANG_SIZE_ANNOTATION} is missing; write the number of pods that"
+                " start together"
+            )
+        return _make(namespace, GANG_LABEL, labels[GANG_LABEL], _read_size(GANG_SIZE_ANNOTATION, own))
+    if KUEUE_GROUP_LABEL in labels and KUEUE_COUNT_ANNOTATION in annotations:
+        size = _read_size(KUEUE_COUNT_ANNOTATION, annotations[KUEUE_COUNT_ANNOTATION])
+        return _make(namespace, KUEUE_GROUP_LABEL, labels[KUEUE_GROUP_LABEL], size)
+    if own is None:
+        return None
+    size = _read_size(GANG_SIZE_ANNOTATION, own)
+    if COSCHEDULING_LABEL in labels:
+        return _make(namespace, COSCHEDULING_LABEL, labels[COSCHEDULING_LABEL], size)
+    name, uid = owner
+    if not uid:
+        raise GangError(
+            f"annotation {GANG_SIZE_ANNOTATION}: the pod has neither a controller nor the label {GANG_LABEL}, so"
+            " nothing says which pods are of its gang; add the label"
+        )
+    found = _make(namespace, "owner", uid, size)
+    return None if found is None else Gang(found.key, name, size)
+
+
+def _make(namespace: str, kind: str, name: str, size: int) -> Gang | None:
+    return Gang(f"{namespace}/{kind}={name}", name, size) if size > 1 else None
+
+
+def _read_size(key: str, text: str) -> int:
+    plain = text.isascii() and text.isdecimal() and len(text) <= _SHOWN
+    size = int(text) if plain else 0
+    if size < 1:
+        shown = one_line(text, _SHOWN)
+        raise GangError(f'annotation {key}: "{shown}" is no number of pods; write for example "4"')
+    if size > GANG_SIZE:
+        raise GangError(f"annotation {key}: a gang of {size} pods is too large; {GANG_SIZE} are allowed")
+    return size

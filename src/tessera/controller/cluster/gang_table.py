@@ -1,0 +1,60 @@
+"""Which pods belong to which gang, and which gangs have changed.
+
+A pod that succeeded counts for its gang as long as its object exists: a Job whose pods end one after another is not
+incomplete. The cluster's state does not keep it, so this table does. A failed pod does not count: its gang waits for
+the pod that replaces it.
+"""
+
+from collections.abc import Sequence
+
+from tessera.api.names import PodUid
+from tessera.api.pods.gangs import Gang
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.limits.planning import GANG_PODS
+
+
+class GangTable:
+    """The gangs of all pods."""
+
+    def __init__(self) -> None:
+        #: By pod, its gang. The pods are those of ``_members``.
+        self._gangs: dict[PodUid, Gang] = {}
+        #: By key of a gang its pods, True for one that succeeded; no dict is empty.
+        self._members: dict[str, dict[PodUid, bool]] = {}
+        #: Keys of gangs of which a pod has changed; the next decision empties it.
+        self.changed: set[str] = set()
+
+    def observe(self, pod: PodInfo) -> None:
+        """Takes in a pod as it is now; pods beyond the bound of a gang are taken as pods without one."""
+        known = self._gangs.get(pod.uid)
+        if known is not None and (pod.gang is None or pod.gang.key != known.key):
+            self.drop(pod.uid)
+        if pod.gang is None:
+            return
+        members = self._members.get(pod.gang.key, {})
+        if pod.uid in members or len(members) < GANG_PODS:
+            self._members.setdefault(pod.gang.key, members)[pod.uid] = pod.succeeded
+            self._gangs[pod.uid] = pod.gang
+            self.changed.add(pod.gang.key)
+
+    def drop(self, uid: PodUid) -> None:
+        """Forgets a pod that is gone; an unknown one is no error."""
+        gang = self._gangs.pop(uid, None)
+        if gang is not None:
+            self.changed.add(gang.key)
+            del self._members[gang.key][uid]
+            if not self._members[gang.key]:
+                del self._members[gang.key]
+
+    def gang_of(self, uid: PodUid) -> Gang | None:
+        """Returns the gang of a pod."""
+        return self._gangs.get(uid)
+
+    def members(self, key: str) -> Sequence[PodUid]:
+        """Returns the pods of a gang."""
+        return tuple(self._members.get(key, ()))
+
+    def has_succeeded(self, uid: PodUid) -> bool:
+        """True if a pod of a gang has succeeded."""
+        gang = self._gangs.get(uid)
+        return gang is not None and self._members[gang.key][uid]

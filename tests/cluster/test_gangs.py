@@ -1,0 +1,99 @@
+"""Gangs on the lab: Jobs and labelled pods start as a whole, and people see what they wait for."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.support.virtual_lab import manifest
+
+from tessera.explain.query import explain, parse_query
+from tessera.kube.resources import JOBS, PODS
+
+InLab = Callable[..., None]
+SMALL = {"nvidia.com/mig-1g.5gb": 1}
+HALF = {"nvidia.com/mig-3g.20gb": 1}
+
+
+async def create(lab: Any, name: str, gang: str, size: int, limits: dict[str, int]) -> None:
+    """A pod of a gang."""
+    item = manifest(name, limits)
+    item["metadata"] |= {"labels": {"tessera.dev/gang": gang}, "annotations": {"tessera.dev/gang-size": str(size)}}
+    await lab.client.create(PODS.as_dicts(), item, "default")
+
+
+def job(name: str, size: int, limits: dict[str, int], seconds: int) -> dict[str, Any]:
+    """A Job whose pods start together."""
+    spec = manifest("", limits, command=f"sleep {seconds}")["spec"]
+    template = {"metadata": {"annotations": {"tessera.dev/gang-size": str(size)}}, "spec": spec}
+    return {"metadata": {"name": name}, "spec": {"completions": size, "parallelism": size, "template": template}}
+
+
+def phases(lab: Any, name: str) -> list[str]:
+    """The phases of a Job's pods."""
+    found = [pod for pod in lab.pods.cache.values() if pod.metadata.name.startswith(f"{name}-")]
+    return [pod.status.phase for pod in found]
+
+
+def test_an_incomplete_gang_holds_nothing_and_says_how_many_pods_exist(in_lab: InLab) -> None:
+    async def scenario(lab: Any) -> None:
+        for number in range(3):
+            await create(lab, f"train-{number}", "train", 4, HALF)
+        await lab.until(lambda: lab.events_of("train-2", "SliceWaiting"), "it is told why it waits")
+        (found,) = (await explain(lab.client, lab.clock, parse_query("train-2"), "default")).answers
+        assert (found.case, found.verdict) == ("gang-incomplete", "waits for its gang train; 3 of 4 pods exist")
+        await lab.create("other", HALF, HALF, command="sleep 60")
+        await lab.running("other")
+        await create(lab, "train-3", "train", 4, HALF)
+        await lab.until(lambda: lab.events_of("train-3", "SliceWaiting"), "the whole gang has no room yet")
+        (found,) = (await explain(lab.client, lab.clock, parse_query("train-3"), "default")).answers
+        assert found.case == "gang-no-room"
+        assert found.verdict == "waits for room for its whole gang train; 2 of 4 pods have a place now"
+        assert {lab.phase(f"train-{number}") for number in range(4)} == {"Pending"}
+        await lab.until(lambda: lab.phase("other") == "Succeeded", "the other pod ends")
+        await lab.running(*(f"train-{number}" for number in range(4)))
+
+    in_lab(scenario, "2xA100-40GB")
+
+
+def test_two_jobs_that_do_not_fit_together_run_one_after_the_other(in_lab: InLab) -> None:
+    async def scenario(lab: Any) -> None:
+        for name in ("first", "second"):
+            await lab.client.create(JOBS.as_dicts(), job(name, 3, HALF, 30), "default")
+        seen = set()
+        for _ in range(150):
+            await lab.clock.sleep(1)
+            now = [phases(lab, name) for name in ("first", "second")]
+            started = tuple(sum(phase in {"Running", "Succeeded"} for phase in each) for each in now)
+            seen.add(started)
+            if now == [["Succeeded"] * 3] * 2:
+                break
+        assert phases(lab, "first") == phases(lab, "second") == ["Succeeded"] * 3
+        assert not [each for each in seen if 0 < each[0] < 3 and 0 < each[1] < 3]
+
+    in_lab(scenario, "2xA100-40GB")
+
+
+def test_a_gang_larger_than_all_cards_is_told_so(in_lab: InLab) -> None:
+    async def scenario(lab: Any) -> None:
+        for number in range(3):
+            await create(lab, f"big-{number}", "big", 3, {"nvidia.com/mig-7g.40gb": 1})
+        await lab.until(
+            lambda: any("even empty" in each.message for each in lab.events_of("big-0", "SliceWaiting")),
+            "the pod is told that the cards are too few",
+        )
+        (found,) = (await explain(lab.client, lab.clock, parse_query("big-0"), "default")).answers
+        assert found.case == "gang-too-large"
+        await lab.create("small", SMALL)
+        await lab.running("small")
+
+    in_lab(scenario, "2xA100-40GB")
+
+
+def test_a_pod_with_a_size_that_is_no_number_is_told_what_to_write(in_lab: InLab) -> None:
+    async def scenario(lab: Any) -> None:
+        item = manifest("odd", SMALL)
+        item["metadata"] |= {"labels": {"tessera.dev/gang": "g"}, "annotations": {"tessera.dev/gang-size": "all"}}
+        await lab.client.create(PODS.as_dicts(), item, "default")
+        await lab.until(lambda: lab.events_of("odd", "SliceRefused"), "it is refused")
+        assert 'is no number of pods; write for example "4"' in lab.events_of("odd", "SliceRefused")[0].message
+
+    in_lab(scenario, "1xA100-40GB")
