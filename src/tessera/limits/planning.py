@@ -122,6 +122,12 @@ GANG_PODS = Limit(
     "pods that are counted for one gang, those that succeeded included",
     "about twice the largest size; pods beyond are planned one by one",
 )
+GANG_POD_STEPS = Limit(
+    1_000,
+    "steps",
+    "checks for each pod of a gang that is planned, if they are more than those of one step of the planning",
+    "twice the cards of the 64 nodes that are asked one by one; about half a second for the largest gang",
+)
 OPPOSING_TERMS = Limit(
     1_000,
     "terms",

@@ -93,10 +93,10 @@ OWN_ANNOTATIONS = Limit(
     "there are a dozen; each unknown one is compared with those that exist, to suggest the right name",
 )
 GANG_SIZE = Limit(
-    512,
+    256,
     "pods",
     "size of a gang, as a pod's annotation states it",
-    "the pods are planned in one decision; larger groups of GPU pods use whole nodes",
+    "the pods are planned in one decision, which takes as long as that of all others",
 )
 REQUIREMENT = Limit(
     1_024,

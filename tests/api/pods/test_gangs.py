@@ -50,8 +50,8 @@ def test_a_size_that_is_no_number_is_refused_with_an_example(text: str) -> None:
 
 
 def test_a_size_above_the_limit_is_refused() -> None:
-    with pytest.raises(GangError, match="a gang of 513 pods is too large; at most 512 pods are allowed"):
-        read({"tessera.dev/gang": "a"}, {"tessera.dev/gang-size": "513"})
+    with pytest.raises(GangError, match="a gang of 257 pods is too large; at most 256 pods are allowed"):
+        read({"tessera.dev/gang": "a"}, {"tessera.dev/gang-size": "257"})
 
 
 def test_a_gang_without_a_size_and_a_size_without_a_gang_are_refused() -> None:

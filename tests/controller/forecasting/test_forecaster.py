@@ -6,6 +6,7 @@ import pytest
 from tests.support.forecast_cluster import BEGIN, ForecastCluster
 
 from tessera.api.names import GATE, NodeName, PodUid
+from tessera.api.pods.gangs import Gang
 from tessera.controller.objects.pod_info import PodInfo
 
 WHOLE, HALF = "7g.40gb", "3g.20gb"
@@ -161,3 +162,18 @@ def test_an_ended_pod_counts_once_and_a_pod_seen_finished_counts_nothing(cluster
     assert changes == 1
     cluster.forecaster.tracker.drop(PodUid("uid-unknown"), cluster.now)
     assert cluster.history.lives.changes == changes
+
+
+def test_a_gang_is_named_with_its_numbers_and_no_start_is_promised(cluster: ForecastCluster) -> None:
+    cluster.submit("holder", HALF)
+    pair, four = (Gang(f"default/g={name}", name, size) for name, size in (("pair", 2), ("four", 4)))
+    alone = _waits(cluster, "alone", "1g.5gb", gang=four)
+    first = _waits(cluster, "first", HALF, gang=pair)
+    _waits(cluster, "second", HALF, gang=pair)
+    row = cluster.row(alone)
+    assert (row.reason, row.start.p50) == ("gang-incomplete", None)
+    assert "gang four: 1 of 4 pods exist" in row.detail
+    row = cluster.row(first)
+    assert (row.reason, row.start.p50) == ("gang-no-room", None)
+    assert row.detail.startswith("gang pair starts as a whole, and 1 of its 2 pods have a place now: ")
+    assert [each.pod for each in row.blockers] == []

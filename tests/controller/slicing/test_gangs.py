@@ -11,8 +11,10 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import GATE, NodeName
 from tessera.api.pods.gangs import Gang
+from tessera.controller.objects.node_constraints import ANYWHERE
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.instructions import PatchRequests, Ungate
+from tessera.limits.pods import GANG_SIZE
 from tessera.placement.demand import Full, GangIncomplete, GangNoRoom, GangTooLarge, QueueFull
 
 
@@ -223,6 +225,29 @@ def test_many_gangs_that_never_complete_hold_back_nobody(cluster: SlicerCluster)
     honest = cluster.pod("honest", "7g.40gb", created="9")
     cluster.settle()
     assert cluster.where(honest)
+
+
+@pytest.mark.parametrize("selector", [{}, {"pool": "a"}], ids=["any node", "64 of 200 nodes"])
+def test_the_largest_gang_is_decided_in_one_decision(cluster: SlicerCluster, selector: dict[str, str]) -> None:
+    for number in range(200 if selector else 64):
+        labels = {"nvidia.com/mig.config": "dynamic", "kubernetes.io/hostname": f"n{number}"}
+        cluster.node(f"n{number}", count=4, labels=labels | (selector if number < 64 else {}))
+    constraints = replace(ANYWHERE, selector=tuple(selector.items()))
+    members(cluster, GANG_SIZE, gang(GANG_SIZE), "2g.10gb", constraints=constraints)
+    cluster.slicer.decide()
+    assert cluster.slicer.decisions == GANG_SIZE
+
+
+def test_a_gang_that_a_full_cluster_cannot_hold_costs_no_planning(cluster: SlicerCluster) -> None:
+    cluster.node("n1", count=4)
+    for number in range(4):
+        cluster.pod(f"held-{number}", "4g.20gb")
+    cluster.settle()
+    before = cluster.slicer.steps
+    pods = members(cluster, 6, gang(6), "3g.20gb")
+    cluster.slicer.decide()
+    assert cluster.slicer.steps == before
+    assert (reason(cluster, pods[0]).fit, reason(cluster, pods[0]).member) == (4, "default/train-4")
 
 
 STEPS = st.lists(

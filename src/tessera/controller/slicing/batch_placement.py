@@ -215,9 +215,16 @@ class _BatchFilters:
         nodes: frozenset[str] | None = grown
         if home is not None:
             nodes = frozenset((home,))
-        elif grown is None and (mask := self._open[self._kinds[pod.uid]]).bit_count() <= _FEW_NODES:
+        elif grown is None and (mask := self._open[self._kinds[pod.uid]]).bit_count() <= self._few_nodes(pod):
             nodes = self._index.names(mask)
         return Demand(pod.key, pod.profiles, 0, number, nodes, again=grown is not None)
+
+    def _few_nodes(self, pod: PodInfo) -> int:
+        """Returns the number of open nodes up to which they are listed.
+
+        For a large gang each listed card costs too much; where most nodes are open, one of the first asked is.
+        """
+        return _FEW_NODES if pod.gang is None else min(_FEW_NODES, len(self._nodes) // 2)
 
     def allows(self, demand: Demand, node: str) -> NodeRefusal | None:
         """Returns the refusal of a node; None if the node takes the pod."""

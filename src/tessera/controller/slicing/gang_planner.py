@@ -29,10 +29,15 @@ from tessera.controller.slicing.planner import Planner
 from tessera.controller.slicing.queue_ledger import Holding
 from tessera.controller.slicing.reservation_rules import reservations_before
 from tessera.controller.slicing.slicer_state import SlicerState
-from tessera.limits.planning import DECISION_STEPS
-from tessera.placement.demand import GangIncomplete, GangNoRoom, GangTooLarge, QueueFull, Reason
+from tessera.limits.planning import DECISION_STEPS, GANG_POD_STEPS
+from tessera.mig.geometry import Geometry, Profile
+from tessera.mig.occupancy import free_slots
+from tessera.placement.demand import Fragmented, Full, GangIncomplete, GangNoRoom, GangTooLarge, QueueFull, Reason
 from tessera.placement.fleet import Fleet
 from tessera.placement.step_budget import StepBudget
+
+#: The nodes of pods that may run on at most so many are looked at one by one.
+_FEW_NODES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +154,7 @@ class GangPlanner:
         Args:
             gang: the gang.
             held_back: pods that their queue's maximum holds back.
-            work: pays for it. A gang may take a whole decision's work whatever is left, so that it is decided at last.
+            work: pays for it. A gang may take more than is left, so that it is decided at last.
         """
         found = self.look(gang)
         gang = found.gang
@@ -160,13 +165,14 @@ class GangPlanner:
             incomplete = GangIncomplete(gang.name, gang.size, exist, found.held)
             return GangPlan(refused=everyone, reason=incomplete, returned=returned)
         pods = found.ready[: found.missing]
-        hopeless = self._too_large(gang, pods) or self._queue_reason(pods, held_back)
+        hopeless = self._too_large(gang, pods) or self._queue_reason(pods, held_back) or self._short(found, pods)
         if hopeless is not None:
             return GangPlan(refused=everyone, reason=hopeless, returned=returned)
-        own = StepBudget(DECISION_STEPS)
+        steps = max(DECISION_STEPS, len(pods) * GANG_POD_STEPS)
+        own = StepBudget(steps)
         last = min(pods, key=lambda pod: pod.priority)
         outcomes, dependent = self._planner.plan_beside(reservations_before(self._state, last), pods, {}, own)
-        work.spend(DECISION_STEPS - own.remaining)
+        work.spend(steps - own.remaining)
         placed = tuple(one for one in outcomes if isinstance(one, Placed))
         if len(placed) == len(pods):
             return GangPlan(placed=placed)
@@ -207,6 +213,73 @@ class GangPlanner:
         if fleet.tables and slots > total:
             return GangTooLarge(gang.name, gang.size, f"{slots} memory slots", f"{total} memory slots")
         return None
+
+    def _short(self, found: GangState, pods: Sequence[PodInfo]) -> GangNoRoom | None:
+        """Returns the reason if the free slots are certainly too few; so a full cluster costs no planning."""
+        fleet = self._state.inventory.fleet
+        wanted = Counter(profile for pod in pods for profile in pod.profiles)
+        for profile, count in sorted(wanted.items()):
+            asking = [pod for pod in pods if profile in pod.profiles]
+            room = self._free_places(asking, profile)
+            if room < count and _most_slices(fleet, profile):
+                fitting = _fitting(asking, profile, room)
+                fit = found.gang.size - found.missing + len(pods) - len(asking) + fitting
+                reason = self._no_room(profile, count)
+                return GangNoRoom(found.gang.name, found.gang.size, fit, asking[fitting].key, reason)
+        return None
+
+    def _free_places(self, pods: Sequence[PodInfo], profile: str) -> int:
+        """Returns an upper bound of the slices of a profile that fit now on nodes that are open to one of the pods."""
+        fleet, index = self._state.inventory.fleet, self._state.cluster.index
+        able = 0
+        for constraints in {pod.constraints for pod in pods}:
+            able |= index.open_to(constraints)
+        if able.bit_count() > _FEW_NODES:
+            return _free_places(fleet.histogram().items(), profile)
+        states: dict[Geometry, Counter[int]] = {}
+        for name in index.names(able):
+            for card in fleet.cards(name) if name in fleet else ():
+                states.setdefault(card.geometry, Counter())[card.occupancy] += 1
+        return _free_places(states.items(), profile)
+
+    def _no_room(self, profile: str, count: int) -> Reason:
+        fleet = self._state.inventory.fleet
+        histogram = fleet.histogram().items()
+        free = {(geometry, state): free_slots(geometry, state) for geometry, states in histogram for state in states}
+        total = sum(free[geometry, state] * cards for geometry, states in histogram for state, cards in states.items())
+        if total < count * _least_slots(fleet, profile):
+            return Full((profile,) * count)
+        return Fragmented((profile,) * count, max(free.values()), total=total)
+
+
+def _fitting(pods: Sequence[PodInfo], profile: str, room: int) -> int:
+    """Returns how many of these pods find a place for their slices of a profile, in order."""
+    for number, pod in enumerate(pods):
+        room -= pod.profiles.count(profile)
+        if room < 0:
+            return number
+    return len(pods)
+
+
+def _free_places(cards: Iterable[tuple[Geometry, Counter[int]]], profile: str) -> int:
+    """Returns how many slices of a profile the free slots of cards in these states hold."""
+    found = 0
+    for geometry, states in cards:
+        row = geometry.find(profile)
+        if row is not None:
+            found += sum(_places_on(geometry, row, state) * alike for state, alike in states.items())
+    return found
+
+
+def _places_on(geometry: Geometry, row: Profile, occupancy: int) -> int:
+    """Returns how many slices of a profile a card in this state still holds. Taking the first legal start is best."""
+    count = 0
+    for start in sorted(row.starts):
+        claim = geometry.claim(row, start)
+        if not occupancy & claim:
+            occupancy |= claim
+            count += 1
+    return count
 
 
 def _most_slices(fleet: Fleet, profile: str) -> int:
