@@ -57,8 +57,10 @@ CEILING = "free repacking"
 MOVES = "+moves"
 #: Moves that each accepted slice adds to the budget, and the most that are saved.
 MOVES_AN_ACCEPTED, MOVES_SAVED = 0.04, 50.0
-#: Lost work and cold start of a moved slice, in mean lives.
+#: Lost work and cold start of a moved slot, in mean lives.
 PRICE = 0.1
+#: Slots for a mean life that a move has to win, so that the budget is kept for moves that win most.
+PRICE_A_MOVE = 2.5
 #: The least alloc% that production is to reach at 256 cards, load 1.0, exponential lives.
 BARS = {
     PRODUCTION: {"uniform": 94.8, "small": 94.6, "mid": 96.4, "big": 94.1, "bimodal": 91.3},
@@ -131,7 +133,7 @@ class Engine:
             return None
         costs = self._policy.costs if isinstance(self._policy, LeastCost) else FragmentationGradient().costs
         room = make_room(self._fleet, profile, costs, MoveRules(), int(min(self._left, MOST_MOVES)))
-        if room is None or not is_worth(room, gain_a_slot=1.0, price_a_slot=PRICE):
+        if room is None or not is_worth(room, gain_a_slot=1.0, price_a_slot=PRICE, price_a_move=PRICE_A_MOVE):
             return None
         for move in room.moves:
             self.release(move.allocation.owner)

@@ -112,6 +112,7 @@ def test_a_move_that_gains_no_more_than_it_costs_is_not_worth_it(price: float, w
     room = make_room(fleet_of({0: "1g.5gb"}, {0: "3g.20gb"}), "7g.40gb", costs, MoveRules())
     assert room is not None
     assert is_worth(room, gain_a_slot=1.0, price_a_slot=price) == worth
+    assert is_worth(room, gain_a_slot=1.0, price_a_slot=0.0, price_a_move=price) == worth
 
 
 @given(st.randoms(use_true_random=False), st.sampled_from(["2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"]))

@@ -94,15 +94,17 @@ def make_room(fleet: Fleet, profile: str, costs: Costs, rules: MoveRules, most: 
     return None if best is None else best[1]
 
 
-def is_worth(room: Room, *, gain_a_slot: float, price_a_slot: float) -> bool:
+def is_worth(room: Room, *, gain_a_slot: float, price_a_slot: float, price_a_move: float = 0.0) -> bool:
     """True if the slice gains more by its place than the moves cost.
 
     Args:
         room: the moves.
         gain_a_slot: the time that the slice is expected to use its place, in any unit.
         price_a_slot: lost work and cold start of a moved allocation, in the same unit.
+        price_a_move: the same for a move of any size, in slots times that unit: what else the move could make room for.
     """
-    return room.moved_slots * price_a_slot < room.placement.size * gain_a_slot
+    price = room.moved_slots * price_a_slot + len(room.moves) * price_a_move
+    return price < room.placement.size * gain_a_slot
 
 
 class _Blocked(msgspec.Struct, frozen=True):
