@@ -131,9 +131,9 @@ def installation_of(process: str) -> Installation:
     return rendered(GRANTED_BY.get(process, "deploy"))
 
 
-def test_the_agents_pages_are_the_only_ones_that_are_read_through_the_proxy() -> None:
+def test_only_the_pages_of_agents_and_of_the_queue_are_read_through_the_proxy() -> None:
     users = {path.relative_to(SOURCE) for path in SOURCE.rglob("*.py") if "proxy{" in path.read_text(encoding="utf-8")}
-    assert users == {Path("usage/agent_pages.py")}
+    assert users == {Path("usage/agent_pages.py"), Path("observe/queue_reading.py")}
 
 
 @pytest.mark.parametrize("form", FORMS)
