@@ -118,3 +118,16 @@ def test_a_rating_beyond_the_bound_is_computed_again(table: CardTable) -> None:
     again = table.rated_by(ratings[0])
     assert again is not first
     assert again.cost(0, (), "1g.5gb") == first.cost(0, (), "1g.5gb") == 0
+
+
+def test_a_state_that_comes_later_takes_its_place_in_the_rankings() -> None:
+    states = [occupancy_of(A100, held) for held in LAYOUTS]
+    whole, growing = CardTable(A100, 0), CardTable(A100, 0)
+    for state in states:
+        whole.add_state(state)
+    for number, state in enumerate(states):
+        growing.add_state(state)
+        if number % 7 == 0:
+            growing.costs.rank_states("2g.10gb")
+    assert growing.costs.rank_states("2g.10gb") == whole.costs.rank_states("2g.10gb")
+    assert growing.rank_candidates("2g.10gb") == whole.rank_candidates("2g.10gb")

@@ -11,7 +11,9 @@ All results are remembered. They are values of pure functions of (occupancy, pen
 hundred values on any known card, whatever the size of the fleet.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping
+from itertools import islice
 from typing import Any
 
 from tessera.limits.planning import CARD_STATES
@@ -95,7 +97,7 @@ class StateCosts:
 
     def rank_candidates(self, profile: str) -> list[Candidate]:
         """Every occupancy seen so far that has room for a profile, best first, without pending instances."""
-        self._forget_old_rankings()
+        self._rank_new_states()
         found = self._rankings.get(profile)
         if found is None:
             candidates = (self.candidate(occupancy, (), profile) for occupancy in self._states)
@@ -110,11 +112,19 @@ class StateCosts:
         self._keys[profile] = keys
         return keys
 
-    def _forget_old_rankings(self) -> None:
-        if self._covered != len(self._states):
-            self._rankings.clear()
-            self._keys.clear()
-            self._covered = len(self._states)
+    def _rank_new_states(self) -> None:
+        """Puts states that are new since the last look into the remembered rankings."""
+        new = list(islice(self._states, self._covered, None))
+        self._covered += len(new)
+        for profile, ranking in self._rankings.items():
+            keys = self._keys.get(profile)
+            for occupancy in new:
+                one = self.candidate(occupancy, (), profile)
+                if one is not None:
+                    place = bisect_left(ranking, one)
+                    ranking.insert(place, one)
+                    if keys is not None:
+                        keys.insert(place, one[3:])
 
     def _cost(self, occupancy: int, pending: Pending, profile: str) -> float | None:
         # Rounded, so that costs which are equal but for floating-point noise tie.
