@@ -31,7 +31,10 @@ from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.simulation.virtual_time import run_virtual
 
 ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
-CRD = yaml.safe_load((Path(__file__).parents[3] / "deploy" / "crds" / "instaslices.yaml").read_text())
+DEFINITIONS = [
+    yaml.safe_load((Path(__file__).parents[3] / "deploy" / "crds" / f"{name}.yaml").read_text())
+    for name in ("instaslices", "queues")
+]
 
 
 class Lab:
@@ -49,7 +52,8 @@ class Lab:
         return Client(wrap(InProcessTransport(self.server, user)), field_manager=name, clock=self.clock)
 
     async def install(self) -> None:
-        await self.admin.create(CRDS, CRD)
+        for definition in DEFINITIONS:
+            await self.admin.create(CRDS, definition)
         for name in (INSTASLICE_NAMESPACE, "tessera-system", "team"):
             await self.admin.create(NAMESPACES, {"metadata": {"name": name}})
 
