@@ -4,6 +4,8 @@ Each of them writes all objects again, by its own settings. So a command that ch
 it to its owner, and names the command that does the same.
 """
 
+from typing import Any
+
 import msgspec
 
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
@@ -11,10 +13,13 @@ from tessera.cli.install.apply import get_object
 from tessera.cli.install.manifests import AGENT
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden
-from tessera.kube.resources import DAEMONSETS, DEPLOYMENTS
+from tessera.kube.resources import DAEMONSETS, DEPLOYMENTS, Resource
 
 #: The Deployment of the OLM bundle's operator, by its label.
 _OPERATOR = "app.kubernetes.io/name=tessera-operator"
+_BINDINGS: Resource[dict[str, Any]] = Resource(
+    "rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", False, dict[str, Any]
+)
 _RELEASE = "meta.helm.sh/release-name"
 _NAMESPACE = "meta.helm.sh/release-namespace"
 
@@ -45,11 +50,26 @@ async def find_owner(client: Client) -> Owner | None:
         annotations = (agent or {}).get("metadata", {}).get("annotations") or {}
         if release := annotations.get(_RELEASE):
             return HelmRelease(release, annotations.get(_NAMESPACE, ""))
-        for each in (await client.list(DEPLOYMENTS, label_selector=_OPERATOR)).items:
-            return BundleOperator(each.metadata.namespace)
+        found = (await client.list(DEPLOYMENTS.as_dicts(), label_selector=_OPERATOR)).items
+        bound = await _bound_accounts(client) if found else frozenset()
+        for each in found:
+            namespace = each["metadata"]["namespace"]
+            # Whoever may create a Deployment in some namespace can give it this label, but not these rights.
+            if (namespace, each["spec"]["template"]["spec"].get("serviceAccountName", "default")) in bound:
+                return BundleOperator(namespace)
     except Forbidden:
         pass
     return None
+
+
+async def _bound_accounts(client: Client) -> frozenset[tuple[str, str]]:
+    """Namespace and name of every account that has rights in the whole cluster."""
+    subjects: list[dict[str, Any]] = []
+    for binding in (await client.list(_BINDINGS)).items:
+        subjects += binding.get("subjects") or ()
+    return frozenset(
+        (each.get("namespace", ""), each.get("name", "")) for each in subjects if each.get("kind") == "ServiceAccount"
+    )
 
 
 def refuse_install(owner: Owner) -> str:
