@@ -36,6 +36,7 @@ Manifest = dict[str, Any]
 #: The condition under which a file of ``deploy/`` is rendered; files that are not named always are.
 CONDITIONS: Mapping[str, str] = {
     "crds/instaslices.yaml": ".Values.tessera.crds.install",
+    "crds/queues.yaml": ".Values.tessera.crds.install",
     "network.yaml": ".Values.tessera.networkPolicy.enabled",
     "policies/agent.yaml": ".Values.tessera.policies.agents",
     "policies/driver.yaml": ".Values.tessera.policies.drivers",

@@ -47,6 +47,9 @@ READING = (
     ["usage", "--by", "user", "-o", "csv"],
     ["usage", "-o", "json"],
     ["defrag", "--plan"],
+    ["queue"],
+    ["queue", "-o", "json"],
+    ["kueue", "config"],
     ["idle", "--unknown"],
     ["idle", "-o", "json"],
     ["health"],
@@ -178,7 +181,7 @@ def test_each_field_that_decides_is_escaped(
 def test_every_command_is_known_to_this_test() -> None:
     first = {command[0] for command in READING}
     processes = {"controller", "webhook", "agent", "operator", "mps-host"}
-    # An operator is among the objects, so an uninstallation only refuses.
+    # An uninstallation would delete the objects.
     silent = {
         "plan",
         "config",

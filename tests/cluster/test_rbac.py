@@ -1,5 +1,6 @@
 """The rights in deploy/rbac.yaml are those that the processes use: none is missing, and none is for show."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,8 @@ import msgspec
 import pytest
 from tests.cluster.driverlab import COSTS, K1, K2, NEWER, REPOSITORY, Drivers, builder, node, play, precompiled
 from tests.cluster.new_nodes import REQUESTS_CRD
+from tests.support.kueue.cluster import KueueCluster
+from tests.support.kueue.stand_in import StandIn
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.instaslice import INSTASLICES
@@ -28,7 +31,9 @@ from tessera.kube.resources import (
     SECRETS,
     Resource,
 )
+from tessera.kueue.configuration import make_configuration
 from tessera.manifests import install_manifests
+from tessera.mig.models import model_by_short_name
 from tessera.nvml.errors import UnknownNvmlError
 from tessera_lab.cluster.options import SYSTEMS
 from tessera_lab.drivers.driver_catalogue import driver_image
@@ -150,6 +155,33 @@ def used_for_drivers(folder: Path) -> set[Right]:
     return found
 
 
+def used_with_kueue(in_lab: Callable[..., None]) -> set[Right]:
+    """Kueue asks if a pod can be placed, and admits it."""
+    found = set[Right]()
+
+    async def scenario(lab: Any) -> None:
+        charges = make_configuration(model_by_short_name("A100-40GB").profile_names, "v1beta2")["resources"]
+        kueue = StandIn(lab.client, lab.clock, resources=charges, version="v1beta2")
+        await kueue.install(lab.cluster.reviewers, "kueue-mutating-webhook")
+        reconciling = asyncio.create_task(kueue.run())
+        cluster = KueueCluster(lab.client, lab.clock, "v1beta2", "team-a", lab.cluster.server)
+
+        async def runs() -> bool:
+            return await cluster.running() == ["first"]
+
+        try:
+            await cluster.open_queue(80, checked=True)
+            await cluster.pod("first", "7g.40gb")
+            await cluster.until(runs, "the pod runs")
+        finally:
+            reconciling.cancel()
+            await asyncio.wait([reconciling])
+        found.update(used(lab, "tessera-controller"))
+
+    in_lab(scenario, nodes="1xA100-40GB")
+    return found
+
+
 def through_the_proxy(made: dict[str, Any]) -> bool:
     """True if containers of a DaemonSet use OpenShift's proxy for addresses outside."""
     wanted = {"name": "HTTPS_PROXY", "value": PROXY["spec"]["httpsProxy"]}
@@ -218,6 +250,6 @@ def test_every_right_is_used_and_every_use_is_granted(
     found = set[Right]()
     in_lab(scenario, nodes="1xA100-40GB,1xA30")
     if account == "tessera-controller":
-        found |= used_for_drivers(tmp_path) | WITH_REAL_REGISTRIES
+        found |= used_for_drivers(tmp_path) | used_with_kueue(in_lab) | WITH_REAL_REGISTRIES
     assert sorted(found - granted(account)) == []
     assert sorted(granted(account) - found) == []

@@ -151,7 +151,9 @@ def test_somebody_who_may_only_see_a_namespace(in_lab: InLab) -> None:
     async def scenario(lab: Any) -> None:
         for kind, body in reader("dev").items():
             await lab.client.apply(rbac(kind), "reader", body, "default")
-        await lab.create("a", {"nvidia.com/mig-4g.20gb": 5})
+        await lab.create("first", WHOLE)
+        await lab.running("first")
+        await lab.create("a", WHOLE)
         await lab.until(lambda: lab.events_of("a", "SliceWaiting"), "it is planned")
         client = lab.cluster.client("dev", UserInfo(name="dev", groups=("system:authenticated",)))
         (found,) = (await why(lab, "a", client)).answers
@@ -160,7 +162,7 @@ def test_somebody_who_may_only_see_a_namespace(in_lab: InLab) -> None:
         assert any(fact.startswith("you may not list instaslices, leases, nodes, pods") for fact in found.facts)
         assert {entry.verb for entry in lab.cluster.server.audit if entry.user == "dev"} <= {"get", "list"}
 
-    in_lab(scenario)
+    in_lab(scenario, nodes="1xA100-40GB")
 
 
 def container(profile: str) -> dict[str, Any]:
