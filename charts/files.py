@@ -36,7 +36,7 @@ def _boards() -> list[Path]:
 
 
 def _arguments(name: str) -> Mapping[str, Any]:
-    """What the chart's values add to: arguments, environment and metrics port of a workload's container."""
+    """Arguments, environment and metrics port of a workload's container, to which the chart's values add."""
     (container,) = workload(name)["spec"]["template"]["spec"]["containers"]
     return {
         "args": container.get("args", []),

@@ -1,1 +1,1 @@
-"""``tessera.agent.removal``: what an agent does when Tessera leaves its node."""
+"""``tessera.agent.removal``: the work of an agent when Tessera leaves its node."""

@@ -1,4 +1,4 @@
-"""Which GPU instances of a node are destroyed when Tessera leaves it.
+"""Selects the GPU instances of a node that are destroyed when Tessera leaves it.
 
 Tessera destroys what it made and nobody uses: a slice whose pod has ended, an instance of a layout without a pod. It
 never destroys an instance of a running pod, one with processes, or one that somebody else made. MIG mode stays as it

@@ -1,4 +1,4 @@
-"""How an installation takes over from NVIDIA's programs, and how a removal gives back to them.
+"""The fields by which an installation takes over from NVIDIA's programs, and a removal gives back to them.
 
 What is stopped is recorded on the stopped object itself, so that a removal needs no memory of the installation.
 """

@@ -19,7 +19,7 @@ REMOVED_ANNOTATION = "tessera.dev/removed"
 
 
 class RemovalRequest(Enum):
-    """What to do with the GPU instances that Tessera made and no pod uses."""
+    """The treatment of GPU instances that Tessera made and no pod uses."""
 
     DESTROY = "destroy-slices"
     KEEP = "keep-slices"
@@ -34,7 +34,7 @@ def read_request(annotations: Mapping[str, str]) -> RemovalRequest | None:
 
 
 class RemovalState(Enum):
-    """How far an agent is."""
+    """The progress of an agent."""
 
     WAITING = "waiting"  # pods use something that would end with the agent
     DONE = "done"

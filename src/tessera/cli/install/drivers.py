@@ -20,7 +20,7 @@ KEY = "values.yaml"
 
 
 class DriverChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """What to apply.
+    """The driver objects to apply.
 
     Attributes:
         values: a file; None for none.

@@ -1,4 +1,4 @@
-"""Who owns the objects and fields of an installation.
+"""The owners of the objects and fields of an installation.
 
 Fields that kubectl applied count as those of an earlier installation: server-side apply removes a field only if nobody
 else set it. So such fields become ours before an object is applied. Definitions and objects of NVIDIA's kinds that

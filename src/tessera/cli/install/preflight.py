@@ -54,7 +54,7 @@ async def missing_namespace(client: Client, choices: InstallChoices) -> str:
 
 
 async def newer_definition(client: Client, objects: Sequence[Mapping[str, Any]]) -> str:
-    """Why a definition must not be put in place of the cluster's, whose format is newer; empty if none is newer."""
+    """The reason not to replace a definition of the cluster whose format is newer; empty if none is newer."""
     for each in objects:
         if each["kind"] != CRDS.kind:
             continue
@@ -77,7 +77,7 @@ def _format(definition: Mapping[str, Any]) -> int:
 
 
 async def refuse_instaslice(client: Client) -> str:
-    """Why nothing may be installed beside InstaSlice; empty if it does not run, or cannot be seen."""
+    """The reason not to install beside InstaSlice; empty if it does not run, or cannot be seen."""
     found: list[str] = []
     for resource in (DEPLOYMENTS, DAEMONSETS):
         try:

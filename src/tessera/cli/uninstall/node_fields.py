@@ -1,4 +1,4 @@
-"""Which fields of a Node Tessera's processes have set, and the patches that remove them.
+"""The fields of a Node that Tessera's processes have set, and the patches that remove them.
 
 The API server records the owner of each field (``metadata.managedFields``), and each of Tessera's processes writes
 under names of its own. So there is no list of labels to keep up to date, and a label that somebody else set under the

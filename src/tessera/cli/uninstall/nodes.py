@@ -26,7 +26,7 @@ from tessera.kube.client.errors import Conflict, NotFound
 from tessera.kube.resources import NODES, PODS, Node
 from tessera.kube.watch.informer import Informer, InformerGroup
 
-#: What an agent that could not be asked may have left on its node.
+#: Files that an agent that could not be asked may have left on its node.
 FILES = "/var/lib/tessera, /var/run/cdi/tessera.dev-*, /run/nvidia/mps"
 #: Tries of a patch while others write the same Node.
 _TRIES = 20

@@ -52,7 +52,7 @@ _END_TIMEOUT = 120.0
 
 
 class RemovalOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What to remove.
+    """The choices of a removal.
 
     Attributes:
         keep_slices: unused GPU instances that Tessera made stay on the cards.

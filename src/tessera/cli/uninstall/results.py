@@ -1,4 +1,4 @@
-"""What a removal has done, and what it could not do."""
+"""Results of a removal: things that are removed, and things that stay."""
 
 from typing import Literal
 
@@ -42,7 +42,7 @@ class Left(msgspec.Struct, frozen=True):
     reason: str
 
 
-#: What a step yields.
+#: One result of a step.
 Result = Done | Left
 
 
