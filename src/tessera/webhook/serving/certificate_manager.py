@@ -18,7 +18,6 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import AlreadyExists, ApiError, Conflict
 from tessera.kube.resources import MUTATING_WEBHOOKS, SECRETS, Secret, WebhookConfiguration
 from tessera.kube.watch.cache import WatchEvent
-from tessera.kube.watch.informer import Informer
 from tessera.webhook.base.options import WebhookOptions
 from tessera.webhook.serving.certificates import (
     Certificate,
@@ -30,6 +29,7 @@ from tessera.webhook.serving.certificates import (
     read_secret,
     renewal_time,
 )
+from tessera.webhook.serving.watched_objects import watch_objects
 
 _log = logging.getLogger(__name__)
 
@@ -74,17 +74,7 @@ class CertificateManager:
         self._unusable: Certificate | None = None
         self._changed = asyncio.Event()
         self._backoff = Backoff(rng)
-        self._secrets = Informer(
-            client,
-            SECRETS,
-            namespace=options.namespace,
-            field_selector=f"metadata.name={options.secret}",
-            clock=clock,
-            rng=rng,
-        )
-        self._configurations = Informer(
-            client, MUTATING_WEBHOOKS, field_selector=f"metadata.name={options.configuration}", clock=clock, rng=rng
-        )
+        self._secrets, self._configurations = watch_objects(options, options.secret, client, clock, rng)
 
     @property
     def unready_reason(self) -> str:

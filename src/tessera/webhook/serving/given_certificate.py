@@ -16,10 +16,9 @@ from cryptography.hazmat.primitives import serialization
 
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
-from tessera.kube.resources import MUTATING_WEBHOOKS, SECRETS
-from tessera.kube.watch.informer import Informer
 from tessera.webhook.base.options import WebhookOptions
 from tessera.webhook.serving.certificates import BUNDLE, CERTIFICATE, KEY, Certificate, authority_fingerprints, is_valid
+from tessera.webhook.serving.watched_objects import watch_objects
 
 _log = logging.getLogger(__name__)
 
@@ -49,17 +48,7 @@ class GivenCertificate:
         self._serve = serve
         self._served: Certificate | None = None
         self._reason = "is not read yet"
-        self._secrets = Informer(
-            client,
-            SECRETS,
-            namespace=options.namespace,
-            field_selector=f"metadata.name={options.given_secret}",
-            clock=clock,
-            rng=rng,
-        )
-        self._configurations = Informer(
-            client, MUTATING_WEBHOOKS, field_selector=f"metadata.name={options.configuration}", clock=clock, rng=rng
-        )
+        self._secrets, self._configurations = watch_objects(options, options.given_secret, client, clock, rng)
 
     @property
     def unready_reason(self) -> str:
