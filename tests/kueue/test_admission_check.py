@@ -200,3 +200,29 @@ def test_without_the_check_a_remade_pod_still_goes_before_a_younger_one(with_kue
 
 async def _count(cluster: KueueCluster, number: int) -> bool:
     return len(await cluster.pods()) == number
+
+
+def test_a_kueue_without_the_field_of_the_delay_is_answered_too(with_kueue: Callable[..., None]) -> None:
+    """Such a Kueue asks again at once; the pod is held and not evicted all the same."""
+
+    async def story(cluster: KueueCluster) -> None:
+        await cluster.open_queue(80, checked=True)
+        await cluster.pod("first", "7g.40gb")
+        await runs(cluster, "first")
+        await cluster.pod("second", "7g.40gb")
+
+        async def told() -> bool:
+            item = await cluster.workload("second")
+            checks = (item or {}).get("status", {}).get("admissionChecks") or ()
+            return any(each["message"].startswith("there is no room (7g.40gb)") for each in checks)
+
+        await cluster.until(told, "the check says why it waits")
+
+        async def held() -> bool:
+            return await names(cluster) == ["first", "second"]
+
+        await cluster.stays(held, "no pod is evicted", 2 * TIMEOUT)
+        await cluster.client.delete(PODS, "first", cluster.namespace)
+        await runs(cluster, "second")
+
+    with_kueue(story, nodes="1xA100-40GB", version="v1beta1", delays=False, ready_timeout=TIMEOUT)

@@ -52,6 +52,7 @@ class StandIn:
         ready_timeout: ``waitForPodsReady.timeout`` in seconds; None turns it off.
         webhooks: the webhooks.
         hostname: the node that topologies choose for each pod, put into its node selector.
+        delays: False for the fields of Kueue 0.13, where a check cannot say when to ask again.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class StandIn:
         ready_timeout: float | None = None,
         webhooks: KueueWebhooks | None = None,
         hostname: str = "",
+        delays: bool = True,
     ) -> None:
         self._client = client
         self._clock = clock
@@ -71,6 +73,7 @@ class StandIn:
         self._version = version
         self._ready_timeout = ready_timeout
         self._hostname = hostname
+        self._delays = delays
         self._events = EventRecorder(client, component="kueue", instance="0", clock=clock, rng=random.Random(0))
         self.webhooks = webhooks or KueueWebhooks()
         self.workloads = kind("workloads", "Workload", version, namespaced=True)
@@ -81,7 +84,7 @@ class StandIn:
 
     async def install(self, reviewers: dict[tuple[str, str], Any], name: str = "kueue-mutating-webhook") -> None:
         """Creates the definitions and the webhooks' configuration; ``name`` decides who is called first."""
-        for definition in make_definitions(self._version):
+        for definition in make_definitions(self._version, delays=self._delays):
             await self._client.create(CRDS.as_dicts(), definition)
         await self._client.create(NAMESPACES.as_dicts(), {"metadata": {"name": CONFIG_NAMESPACE}})
         reviewers[CONFIG_NAMESPACE, SERVICE] = self.webhooks.review
