@@ -6,7 +6,9 @@
 One decision is a ``plan`` of one slice, its record in the fleet, and the end of a random other slice. A refusal with
 its reason is a decision too. *random*: three quarters of the slots were taken at random, so that nearly every card has
 a little room; *full*: the planner filled 93 % of the slots, and slices end only above that. Times are CPU time of the
-thread, since others may use the machine; *wall/s* counts the time that passed, with the benchmark's own steps.
+thread, since others may use the machine; *wall/s* counts the time that passed, with the benchmark's own steps. With
+``--reservations`` each decision first keeps the free slots of so many cards and gives them back after it, as the
+controller does for each batch.
 
 ``bench/churn.py`` compares how well placement rules pack.
 """
@@ -26,6 +28,7 @@ from tessera.placement.demand import Demand
 from tessera.placement.fleet import CardPlacement, Fleet
 from tessera.placement.plan import plan
 from tessera.placement.policies import POLICIES, PRODUCTION
+from tessera.placement.reserved_slots import Hold, hold_slots
 
 MODEL = "A100-40GB"
 PROFILES = ("1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")
@@ -76,12 +79,24 @@ def fill_by_plan(fleet: Fleet, rng: random.Random, level: float) -> list[CardPla
     return held
 
 
-def decisions(cards: int, count: int, *, full: bool) -> dict[str, Any]:
+def hold_some(fleet: Fleet, count: int, rng: random.Random) -> list[Hold]:
+    """Keeps the free slots of some cards, as reservations do while a batch is planned."""
+    holds: list[Hold] = []
+    for card in rng.sample(list(fleet.cards()), min(20 * count, len(fleet))):
+        free = card.geometry.full & ~card.occupancy
+        if free and len(holds) < count:
+            holds.append(Hold(card.node.name, card.gpu, free, "waiting"))
+    return holds
+
+
+def decisions(cards: int, count: int, *, full: bool, reservations: int) -> dict[str, Any]:
     """Times decisions, each with the end of a random slice."""
     fleet, rng, policy = build_fleet(cards), random.Random(cards), POLICIES[PRODUCTION]()
     level = FULL * SLOTS * cards if full else 0
     held = fill_by_plan(fleet, rng, level) if full else fill_at_random(fleet, rng)
     used = sum(one.size for one in held)
+    holds = hold_some(fleet, reservations, rng)
+    kept = tuple(dict.fromkeys(hold.node for hold in holds))
     gc.collect()
     reduce_garbage_collection()  # as the controller's process does
     took: list[float] = []
@@ -97,7 +112,12 @@ def decisions(cards: int, count: int, *, full: bool) -> dict[str, Any]:
         held[last], held[-1] = held[-1], held[last]
         ended = held[-1]
         began = clock()
-        placed = plan(fleet, (Demand("slice", (profile,)),), policy=policy).assignments.get("slice")
+        if holds:
+            with hold_slots(fleet, holds):
+                decided = plan(fleet, (Demand("slice", (profile,)),), policy=policy, kept=kept)
+        else:
+            decided = plan(fleet, (Demand("slice", (profile,)),), policy=policy)
+        placed = decided.assignments.get("slice")
         if placed is not None:
             fleet.occupy(placed[0], "slice")
         if used >= level:
@@ -140,12 +160,13 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here as well")
     parser.add_argument("--cards", type=int, nargs="*", default=[100, 1_000, 10_000, 100_000])
     parser.add_argument("--decisions", type=int, default=20_000, help="decisions timed per fleet")
+    parser.add_argument("--reservations", type=int, default=0, help="cards whose free slots are kept for others")
     given = parser.parse_args()
     rows = []
     print(f"{'cards':>8} {'state':>7} {'decisions/s':>12} {'wall/s':>9} {'p50 us':>8} {'p99 us':>8} {'refused %':>10}")
     for cards in given.cards:
         for full in (False, True):
-            row = decisions(cards, given.decisions, full=full)
+            row = decisions(cards, given.decisions, full=full, reservations=given.reservations)
             rows.append(row)
             print(
                 f"{row['cards']:>8,} {row['state']:>7} {row['decisions_per_second']:>12,} {row['wall_per_second']:>9,}"
