@@ -56,7 +56,7 @@ CEILING = "free repacking"
 #: Ending of a rule's name with which slices move.
 MOVES = "+moves"
 #: Moves that each accepted slice adds to the budget, and the most that are saved.
-MOVES_AN_ACCEPTED, MOVES_SAVED = 0.04, 50.0
+MOVES_AN_ACCEPTED, MOVES_SAVED = 0.039, 50.0
 #: Lost work and cold start of a moved slot, in mean lives.
 PRICE = 0.1
 #: Slots for a mean life that a move has to win, so that the budget is kept for moves that win most.
