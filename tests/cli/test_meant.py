@@ -24,7 +24,7 @@ def server(tmp_path: Path) -> Iterator[tuple[Objects, list[str]]]:
     [
         (["wy", "a"], ("no command 'wy'", "did you mean 'why'?", "see 'tessera --help'")),
         (["driver", "statsu"], ("no command 'statsu'", "did you mean 'status'?", "see 'tessera driver --help'")),
-        (["zzz"], ("no command 'zzz'", "the commands are map, why, top")),
+        (["zzz"], ("no command 'zzz'", "the commands are map, why, queue")),
     ],
 )
 def test_a_mistyped_command(command: list[str], facts: tuple[str, ...], capsys: Told) -> None:

@@ -335,7 +335,7 @@ def test_a_dry_run_changes_nothing_and_names_all(removable: Callable[..., None])
 def test_kept_slices_and_kept_definitions(removable: Callable[..., None]) -> None:
     async def scenario(lab: Removable) -> None:
         await lab.uninstall(keep_crds=True, keep_slices=True)
-        assert len((await lab.client.list(CRDS)).items) == 3
+        assert len((await lab.client.list(CRDS)).items) == 4
         namespaces = {each.metadata.name for each in (await lab.client.list(NAMESPACES)).items}
         assert "tessera-system" not in namespaces
 

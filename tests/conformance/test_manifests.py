@@ -93,7 +93,7 @@ async def test_applied_twice_they_change_nothing(
 ) -> None:
     query = "fieldManager=installer&fieldValidation=Strict"
     wanted = [each for each in manifests() if each["kind"] in PATHS]
-    assert len(wanted) == len(manifests()) - 5  # two namespaces and the definitions
+    assert len(wanted) == len(manifests()) - 6  # two namespaces and the definitions
     for document in wanted:
         path, body = own(document, namespace, unique)
         cleanup(path)
