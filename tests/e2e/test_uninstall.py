@@ -208,35 +208,6 @@ def replace_containers(cluster: RunningLab, containers: Any) -> None:
     cluster.kubectl("rollout", "status", *agents, "--timeout=170s")
 
 
-def test_after_helm_without_hooks_the_command_removes_the_rest(release: RunningLab, bare: Mapping[str, Any]) -> None:
-    release.kubectl("apply", "-f", "-", manifest=RunningLab.pod("large-1", {"nvidia.com/mig-7g.40gb": 1}))
-    release.kubectl("wait", "pod/large-1", "--for=condition=Ready", "--timeout=120s")
-    release.kubectl("apply", "-f", "-", manifest=RunningLab.pod("large-2", {"nvidia.com/mig-7g.40gb": 1}))
-    helm(release, "uninstall", "tessera", "--no-hooks")
-    left = inventory(release)
-    assert left != bare
-    assert any("tessera.dev" in key for key in left["annotations node-1"])
-    assert release.run("kubectl", "get", "daemonset", "tessera-agent", "-n", "tessera-system").returncode != 0
-
-    told = release.run_tessera("uninstall", "--yes")
-    assert told.returncode == 1, "nobody runs on the nodes any more who could remove files there"
-    assert "node/node-1 stays: its agent does not run" in told.stdout
-    assert "/var/lib/tessera" in told.stdout
-    after = inventory(release)
-    files = {each for each in after if each.startswith("file ")}
-    assert without_amounts({name: each for name, each in after.items() if name not in files}) == without_amounts(bare)
-    assert files
-    assert release.get("pod", "large-1")["status"]["phase"] == "Running"
-    assert not any(each["spec"].get("schedulingGates") for each in release.get("pods")["items"])
-
-    # The next installation finds the files and the slices, and its removal takes all with it.
-    release.kubectl("delete", "pods", "--all", "--now")
-    release.tessera("install")
-    release.eventually(lambda: all(offers(node) for node in release.get("nodes")["items"]))
-    release.tessera("uninstall", "--yes")
-    assert inventory(release) == bare
-
-
 def test_a_cluster_of_nvidia_s_operator_is_adopted_and_given_back(cluster: RunningLab, bare: Mapping[str, Any]) -> None:
     """The operator itself does not run here: its objects are there, and its pods follow the nodes' labels."""
     assert bare
