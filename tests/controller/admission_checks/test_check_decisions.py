@@ -7,6 +7,8 @@ import pytest
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import GATE
+from tessera.api.pods.gangs import GANG_SIZE_ANNOTATION
+from tessera.controller.admission_checks import check_decisions
 from tessera.controller.admission_checks.check_decisions import (
     EXPECTED_SECONDS,
     FIRST_DELAY,
@@ -17,7 +19,7 @@ from tessera.controller.admission_checks.check_decisions import (
 )
 from tessera.controller.admission_checks.queued_workload import read_workload
 from tessera.kueue.objects import Workload
-from tessera.limits.planning import CHECKED_PODS
+from tessera.limits.planning import CHECKED_PODS, CHECKED_WORKLOADS
 
 
 def spec(*profiles: str, **more: Any) -> dict[str, Any]:
@@ -32,6 +34,7 @@ def spec(*profiles: str, **more: Any) -> dict[str, Any]:
 def workload(name: str, *pod_sets: tuple[int, dict[str, Any]], **facts: Any) -> Workload:
     """A Workload with reserved quota whose check is pending."""
     names = [f"set-{number}" for number in range(len(pod_sets))]
+    template = {"annotations": facts.pop("annotations", {})}
     made = {
         "metadata": {
             "name": name,
@@ -39,13 +42,13 @@ def workload(name: str, *pod_sets: tuple[int, dict[str, Any]], **facts: Any) -> 
             "uid": f"workload-{name}",
             "resourceVersion": facts.pop("version", "1"),
             "creationTimestamp": facts.pop("created", "2026-01-01T00:00:00Z"),
-            "ownerReferences": [{"kind": "Job", "name": name, "uid": f"job-{name}"}],
+            "ownerReferences": [{"kind": "Job", "name": name, "uid": f"job-{name}", "controller": True}],
         },
         "spec": {
             "queueName": "slices",
             "priority": facts.pop("priority", 0),
             "podSets": [
-                {"name": each, "count": count, "template": {"spec": pods}}
+                {"name": each, "count": count, "template": {"metadata": template, "spec": pods}}
                 for each, (count, pods) in zip(names, pod_sets, strict=True)
             ],
         },
@@ -67,7 +70,8 @@ class Checks:
 
     def __init__(self, cluster: SlicerCluster, **labels: str) -> None:
         self.cluster = cluster
-        self.decisions = CheckDecisions(cluster.slicer)
+        self.groups = False
+        self.decisions = CheckDecisions(cluster.slicer, nodes_may_come=lambda: self.groups)
         self._labels = {"flavor": labels}
 
     def see(self, item: Workload) -> None:
@@ -260,3 +264,45 @@ def test_a_huge_workload_is_tested_with_its_first_pods(checks: Checks) -> None:
     assert found is not None
     assert len(found.pods) == CHECKED_PODS
     assert found.pods[0].gates == (GATE,)
+
+
+def test_a_template_with_the_size_of_a_gang_is_one_of_its_owner(checks: Checks) -> None:
+    checks.see(workload("a", (2, spec("1g.5gb")), annotations={GANG_SIZE_ANNOTATION: "2"}))
+    assert checks.answer().state == "Ready"
+
+
+def test_what_only_a_new_node_could_hold_is_asked_again_where_groups_are_known(checks: Checks) -> None:
+    checks.groups = True
+    checks.see(workload("a", (1, spec("7g.40gb", "7g.40gb"))))
+    pending = checks.answer()
+    assert pending.state == "Pending"
+    assert "a new node may" in pending.text
+    assert checks.answer(PATIENCE).state == "Retry"
+
+
+def test_what_a_round_cannot_test_is_tested_in_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is admitted untested because others cost the round's work."""
+    cluster = SlicerCluster()
+    cluster.node("n")
+    checks = Checks(cluster)
+    monkeypatch.setattr(check_decisions, "DECISION_STEPS", 60)
+    for name in "abc":
+        checks.see(workload(name, (2, spec("3g.20gb")), created=f"2026-01-01T00:00:0{ord(name) - 97}Z"))
+    states: dict[str, str] = {}
+    for _ in range(10):
+        states |= {name: state for name, state, _ in checks.answers()}
+        if not checks.decisions.left_some:
+            break
+    assert states == {"a": "Ready", "b": "Pending", "c": "Pending"}
+
+
+def test_a_workload_that_found_no_place_is_told_so() -> None:
+    cluster = SlicerCluster()
+    cluster.node("n")
+    checks = Checks(cluster)
+    found = read_workload(workload("a", (1, spec("7g.40gb"))), {"packable": None}, {})
+    for number in range(CHECKED_WORKLOADS):
+        assert checks.decisions.put(f"w{number}", found)
+    assert not checks.decisions.put("late", found)
+    checks.decisions.put("w0", None)
+    assert checks.decisions.put("late", found)

@@ -41,7 +41,7 @@ def test_any_workload_is_answered_or_left_alone(pod_sets: Any, created: str, pri
     cluster.node("n")
     checks = Checks(cluster)
     checks.see(workload("a", *pod_sets, created=created, priority=priority))
-    assert {state for _, state, _ in checks.answers()} <= {"Ready", "Pending", "Rejected"}
+    assert [state in {"Ready", "Pending", "Rejected"} for _, state, _ in checks.answers()] == [True]
 
 
 @pytest.mark.parametrize("count", [-1, 0, 2**31 - 1])

@@ -31,7 +31,6 @@ from tessera.kueue.objects import (
     Workload,
     served_resource,
 )
-from tessera.limits.planning import CHECKED_WORKLOADS
 from tessera.provisioning.tracking.machines import LOOK_AGAIN, OptionalKind
 
 _log = logging.getLogger(__name__)
@@ -50,24 +49,34 @@ class AdmissionChecks:
         client: the API server.
         slicer: the controller's state; only read.
         count: called with the state of each answer that was written.
+        nodes_may_come: tells if an autoscaler's node groups are known.
         clock: the time.
         rng: for jitter.
     """
 
     def __init__(
-        self, client: Client, slicer: Slicer, *, count: Callable[[str], None], clock: Clock, rng: random.Random
+        self,
+        client: Client,
+        slicer: Slicer,
+        *,
+        count: Callable[[str], None],
+        nodes_may_come: Callable[[], bool],
+        clock: Clock,
+        rng: random.Random,
     ) -> None:
         self._client = client
         self._count = count
         self._clock = clock
         self._backoff = Backoff(rng)
-        self._decisions = CheckDecisions(slicer)
+        self._decisions = CheckDecisions(slicer, nodes_may_come=nodes_may_come)
         self._wake = asyncio.Event()
         #: Our checks by name, and the node labels of each flavor.
         self._checks: dict[str, AdmissionCheck] = {}
         self._labels: dict[str, Mapping[str, str]] = {}
-        #: Workloads with reserved quota that are not admitted, by UID; the others need no look.
+        #: Workloads with reserved quota that are not admitted, by UID, as the watch has them; others need no look.
         self._reserved: dict[str, Workload] = {}
+        #: UIDs of those for which the decisions had no place yet, the first come first.
+        self._left_out: dict[str, None] = {}
         #: True while the server is believed to know the field of the delay.
         self._knows_delay = True
         look: dict[str, Any] = {"clock": clock, "rng": rng, "look_seldom": LOOK_AGAIN}
@@ -94,6 +103,8 @@ class AdmissionChecks:
                 complete = await self._activate()
                 for answer in self._decisions.decide(self._clock.monotonic()):
                     complete = await self._write(answer) and complete
+                if self._decisions.left_some:
+                    self._wake.set()
                 if complete:
                     self._backoff.reset()
                     await self._clock.sleep(SETTLE)
@@ -137,14 +148,24 @@ class AdmissionChecks:
         elif item.is_true("Admitted"):
             self._reserved.pop(uid, None)
             self._decisions.put(uid, None)
-        elif uid in self._reserved or len(self._reserved) < CHECKED_WORKLOADS:
+        else:
             self._reserved[uid] = item
-            self._decisions.put(uid, read_workload(item, self._checks, self._labels))
-            self._wake.set()
+            self._read(uid)
+        while self._left_out and self._decisions.has_place:
+            self._read(next(iter(self._left_out)))
+
+    def _read(self, uid: str) -> None:
+        self._left_out.pop(uid, None)
+        item = self._reserved.get(uid)
+        if item is None:
+            return
+        if not self._decisions.put(uid, read_workload(item, self._checks, self._labels)):
+            self._left_out[uid] = None
+        self._wake.set()
 
     def _read_again(self) -> None:
-        for uid, item in self._reserved.items():
-            self._decisions.put(uid, read_workload(item, self._checks, self._labels))
+        for uid in self._reserved:
+            self._read(uid)
         self._wake.set()
 
     # Writes

@@ -8,12 +8,13 @@ Rules:
 - Without room, the check stays *Pending*, with the reason, for :data:`PATIENCE` seconds, in which each change of the
   cluster is tried: Kueue reserves the quota of a preempted pod before that pod has ended. Then *Retry*: Kueue takes the
   quota back, lets others go, and asks again after a delay that doubles with each attempt.
-- *Rejected* only if no node of the cluster could hold a pod even with empty cards, or the request is wrong. Kueue then
-  deactivates the Workload.
-- Workloads are tested in the controller's order: priority, then age.
+- *Rejected* only if no node of the cluster could hold a pod even with empty cards and no node group is known that may
+  bring another, or if the request is wrong. Kueue then deactivates the Workload.
+- Workloads are tested in the controller's order: priority, then age, as many in one round as one decision may cost. One
+  that takes more than a round by itself is *Ready*: its pods are placed one by one, when there is room for each.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tessera.controller.admission_checks.packing import State, Verdict, check_packing
@@ -70,10 +71,12 @@ class CheckDecisions:
 
     Args:
         slicer: the controller's state; only read.
+        nodes_may_come: tells if an autoscaler's node groups are known.
     """
 
-    def __init__(self, slicer: Slicer) -> None:
+    def __init__(self, slicer: Slicer, *, nodes_may_come: Callable[[], bool] = lambda: False) -> None:
         self._slicer = slicer
+        self._nodes_may_come = nodes_may_come
         #: Workloads that wait for an answer, by UID; at most :data:`CHECKED_WORKLOADS`.
         self._pending: dict[str, QueuedWorkload] = {}
         #: By UID of a pending Workload, the time of the first test without room.
@@ -82,19 +85,41 @@ class CheckDecisions:
         self._answered: dict[str, str] = {}
         #: Workloads that were answered Ready, by UID. Some pods of each have no slices.
         self._expected: dict[str, _Expected] = {}
+        #: UIDs of Workloads that the last round did not test; the next one tests them and no others.
+        self._left: set[str] = set()
 
     @property
     def undecided(self) -> bool:
         """True if a Workload waits for room, so that a change of the cluster may decide it."""
         return bool(self._since)
 
-    def put(self, uid: str, workload: QueuedWorkload | None) -> None:
-        """Takes in a Workload; ``None`` if it does not wait for an answer."""
+    @property
+    def left_some(self) -> bool:
+        """True if the last round left Workloads untested; the next one is due at once."""
+        return bool(self._left)
+
+    @property
+    def has_place(self) -> bool:
+        """True if one more Workload can be taken in."""
+        return len(self._pending) < CHECKED_WORKLOADS
+
+    def put(self, uid: str, workload: QueuedWorkload | None) -> bool:
+        """Takes in a Workload; ``None`` if it does not wait for an answer.
+
+        Returns:
+            False if there is no place for it: the caller must pass it again later.
+        """
         if workload is None:
             self._pending.pop(uid, None)
             self._since.pop(uid, None)
-        elif uid in self._pending or len(self._pending) < CHECKED_WORKLOADS:
+            self._left.discard(uid)
+        elif uid in self._pending or self.has_place:
             self._pending[uid] = workload
+            if self._left:
+                self._left.add(uid)
+        else:
+            return False
+        return True
 
     def drop(self, uid: str) -> None:
         """Takes in that a Workload is gone."""
@@ -116,12 +141,21 @@ class CheckDecisions:
         self._update_expected(now)
         answers = []
         work = StepBudget(DECISION_STEPS)
-        for workload in sorted(self._pending.values(), key=_order):
-            if self._answered.get(workload.uid) == workload.version:
-                continue
-            if work.is_spent:
-                break  # the others are tested next time
-            answer = self._answer(workload, now, work)
+        due = sorted(
+            (
+                each
+                for uid, each in self._pending.items()
+                if self._answered.get(uid) != each.version and (not self._left or uid in self._left)
+            ),
+            key=_order,
+        )
+        self._left = set()
+        for at, workload in enumerate(due):
+            verdict = None if work.is_spent else self._test(workload, work, alone=at == 0)
+            if verdict is None:
+                self._left = {each.uid for each in due[at:]}
+                break
+            answer = self._answer(workload, verdict, now)
             if answer is not None:
                 answers.append(answer)
                 if answer.state != "Pending":
@@ -129,9 +163,19 @@ class CheckDecisions:
                     self._since.pop(workload.uid, None)
         return answers
 
-    def _answer(self, workload: QueuedWorkload, now: float, work: StepBudget) -> Answer | None:
+    def _test(self, workload: QueuedWorkload, work: StepBudget, *, alone: bool) -> Verdict | None:
+        """Tests a Workload; ``alone`` tells that it has a whole round's work, so None is never the answer."""
         expected = [pod for uid, each in self._expected.items() if uid != workload.uid for pod in each.left]
         verdict = check_packing(self._slicer.planner, workload, expected[:CHECKED_PODS], work)
+        if verdict is not None and verdict.never and self._nodes_may_come():
+            return Verdict("Retry", f"{verdict.text}; a new node may")
+        if verdict is not None or not alone:
+            return verdict
+        if expected:
+            return Verdict("Retry", "workloads that were admitted before it get their slices first")
+        return Verdict("Ready", "has too many pods to test them together: each is placed when there is room for it")
+
+    def _answer(self, workload: QueuedWorkload, verdict: Verdict, now: float) -> Answer | None:
         if verdict.state == "Retry":
             return self._wait_or_send_back(workload, verdict, now)
         if verdict.state == "Ready" and workload.pods:

@@ -20,14 +20,23 @@ State = Literal["Pending", "Ready", "Retry", "Rejected"]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer to a check, with its reason."""
+    """The answer to a check, with its reason.
+
+    Attributes:
+        state: the answer.
+        text: the reason, for people.
+        never: true if no present node could hold a pod, even with empty cards.
+    """
 
     state: State
     text: str
+    never: bool = False
 
 
-def check_packing(planner: Planner, workload: QueuedWorkload, expected: Sequence[PodInfo], work: StepBudget) -> Verdict:
-    """Tells if all pods of a Workload could be placed now.
+def check_packing(
+    planner: Planner, workload: QueuedWorkload, expected: Sequence[PodInfo], work: StepBudget
+) -> Verdict | None:
+    """Tells if all pods of a Workload could be placed now; None if the work did not suffice to tell.
 
     Args:
         planner: plans with the cluster's state.
@@ -49,11 +58,11 @@ def check_packing(planner: Planner, workload: QueuedWorkload, expected: Sequence
         return Verdict("Ready", f"there is room for {_count(pods)}")
     refused = next((one for one in outcomes if isinstance(one, Unplaced)), None)
     if refused is None:
-        return Verdict("Ready", "has too many pods to test them together: each is placed when there is room for it")
+        return None
     reason = refused.reason
     known = not isinstance(reason, UnknownProfile) or bool(reason.known)
     if isinstance(reason, (NeverFits, UnknownProfile)) and known:
-        return Verdict("Rejected", f"no node of this cluster could hold it, even empty: {reason.text}")
+        return Verdict("Rejected", f"no node of this cluster could hold it, even empty: {reason.text}", never=True)
     why = f": {reason.text}" if reason is not None else ""
     room = f"there is room for {placed} of {len(pods)} pods" if placed else "there is no room"
     return Verdict("Retry", f"{room} ({_count(pods)}){why}")

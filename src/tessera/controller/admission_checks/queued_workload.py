@@ -107,6 +107,7 @@ def _read_pod_set(item: Workload, pod_set: PodSet, labels: Mapping[str, str]) ->
         uid=meta.uid,
         labels=template.metadata.labels,
         annotations=template.metadata.annotations,
+        owner_references=meta.owner_references,
         creation_timestamp=meta.creation_timestamp,
     )
     return read_pod(Pod(metadata=head, spec=spec))

@@ -167,7 +167,14 @@ class LeaderSession:
             recorders=runtime.recorders,
         )
         self._nodes.add_handler(self._breaker.node_changed)
-        self._checks = AdmissionChecks(client, self._slicer, count=metrics.count_check, clock=clock, rng=rng)
+        self._checks = AdmissionChecks(
+            client,
+            self._slicer,
+            count=metrics.count_check,
+            nodes_may_come=lambda: bool(self._scale_up.groups),
+            clock=clock,
+            rng=rng,
+        )
         self._defaults = DefaultSettings(runtime, namespace=options.namespace)
         self._usage = UsageRecorder(
             runtime, nodes=self._nodes, pods=self._pods, events=self._events, options=options.usage

@@ -96,6 +96,11 @@ class ScaleUp:
             rng=runtime.rng,
         )
 
+    @property
+    def groups(self) -> tuple[NodeGroup, ...]:
+        """The known groups of nodes."""
+        return self._groups
+
     async def run(self) -> None:
         """Decides and writes until cancelled; the informers of nodes and pods have listed."""
         for informer in (self._nodes, self._pods, self._file):
