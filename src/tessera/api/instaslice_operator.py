@@ -24,7 +24,7 @@ def is_instaslice(workload: Mapping[str, Any]) -> bool:
     return any(str(each.get("image", "")).rpartition("/")[2].startswith(_IMAGES) for each in containers)
 
 
-#: What to do, for messages that have named its workloads.
+#: Next step, for messages that name the operator's workloads.
 REMOVE_IT = (
     "delete its Deployment (with OLM: its Subscription and ClusterServiceVersion), then its DaemonSet, and keep its"
     " Instaslice objects: by them Tessera knows the slices of running pods (docs/from-nvidia.md#from-instaslice)"

@@ -11,8 +11,8 @@ import msgspec
 
 from tessera.api.nodes.bounds import Name, Value, Words
 
-#: What a card waits for in the messages of the condition ``GpuHealthy``: how each consequence begins, and the one of a
-#: card that needs a reboot.
+#: Consequences of a fault, in messages of the condition ``GpuHealthy``: the beginning of each, and the one of a card
+#: that needs a reboot.
 WITHHELD = "not allocated"
 UNTIL_BOOT = f"{WITHHELD} until the node is rebooted"
 #: Next step of a lost card, and of one that needs a reboot.

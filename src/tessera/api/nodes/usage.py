@@ -18,7 +18,7 @@ from tessera.limits.nodes import CARD_SLOTS, USAGE_QUANTITIES
 USAGE_PATH = "/usage"
 AGENT_PORT = 8082
 
-#: What was measured, by quantity, and why the others were not.
+#: Measured values by quantity, and the reasons of quantities without a value.
 Values = Annotated[Mapping[Name, Value], msgspec.Meta(max_length=int(USAGE_QUANTITIES))]
 Reasons = Annotated[Mapping[Name, Name], msgspec.Meta(max_length=int(USAGE_QUANTITIES))]
 

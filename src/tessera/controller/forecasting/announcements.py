@@ -59,7 +59,7 @@ class Announcer:
     """Chooses the writes of each round."""
 
     def __init__(self) -> None:
-        #: What each waiting pod was told last. Pods that wait no more are removed in the next round.
+        #: The last announcement to each waiting pod. The next round removes pods that no longer wait.
         self._told: dict[PodUid, _Told] = {}
 
     def choose(self, rows: Iterable[QueuedPod], now: float) -> Sequence[Announcement]:
