@@ -8,6 +8,8 @@ import click
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say, say_document
 from tessera.cli.base.inputs import display_name, read_text
+from tessera.cli.kueue.api_version import api_version_option
+from tessera.kueue.names import Version
 
 
 @click.command()
@@ -23,18 +25,11 @@ from tessera.cli.base.inputs import display_name, read_text
     metavar="FILE",
     help="Add the charges to this Configuration, and print the whole; - for standard input.",
 )
-@click.option(
-    "--api-version",
-    "version",
-    type=click.Choice(["v1beta1", "v1beta2"]),
-    default="v1beta2",
-    show_default=True,
-    help="Version of the Configuration; v1beta1 for Kueue 0.14 and older.",
-)
+@api_version_option("the Configuration")
 @cluster_options
 @report_errors
 def command(
-    models: str | None, extended: Path | None, version: str, kubeconfig: Path | None, context: str | None
+    models: str | None, extended: Path | None, version: Version, kubeconfig: Path | None, context: str | None
 ) -> None:
     """Write the part of Kueue's Configuration by which it charges slices their GPU memory.
 
@@ -60,9 +55,7 @@ def command(
     else:
         profiles = asyncio.run(_cluster_profiles(kubeconfig, context))
     if extended is None:
-        say_document(
-            write_configuration(make_configuration(profiles, "v1beta1" if version == "v1beta1" else "v1beta2"))
-        )
+        say_document(write_configuration(make_configuration(profiles, version)))
         return
     try:
         document, notes = extend_configuration(load_document(read_text(extended)), profiles)

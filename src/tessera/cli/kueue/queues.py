@@ -10,6 +10,8 @@ import click
 
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say, say_document
+from tessera.cli.kueue.api_version import api_version_option
+from tessera.kueue.names import Version
 from tessera.text import list_alternatives, one_line
 
 if TYPE_CHECKING:
@@ -45,14 +47,7 @@ _PART = re.compile(r"(?:([^:]+):)?([0-9]{1,9})Gi", re.ASCII)
     show_default=True,
     help="Admit a workload only while its slices can be placed (the admission check packable).",
 )
-@click.option(
-    "--api-version",
-    "version",
-    type=click.Choice(["v1beta1", "v1beta2"]),
-    default="v1beta2",
-    show_default=True,
-    help="Version of Kueue's API; v1beta1 for Kueue 0.14 and older.",
-)
+@api_version_option("Kueue's API")
 @cluster_options
 @report_errors
 def command(
@@ -64,7 +59,7 @@ def command(
     memory: str,
     queue: str,
     checked: bool,
-    version: str,
+    version: Version,
     kubeconfig: Path | None,
     context: str | None,
 ) -> None:
@@ -108,7 +103,7 @@ def command(
     objects = make_queues(
         pools,
         quotas,
-        version="v1beta1" if version == "v1beta1" else "v1beta2",
+        version=version,
         side=side,
         local_queue=queue,
         checked=checked,
