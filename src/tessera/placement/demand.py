@@ -1,11 +1,12 @@
 """A demand for slices, and the reasons that it has no place, as data with a text for people.
 
-The controller puts the text of a reason into events, ``tessera why`` prints it, tests compare the data.
+The controller puts the text of a reason into events, ``tessera why`` prints it, tests compare the data. Metrics have
+the ``WORD`` of its class as a label.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import msgspec
 
@@ -71,6 +72,8 @@ class UnknownProfile(msgspec.Struct, frozen=True, tag=True):
         closest: the known profile whose spelling is closest, if any is close.
     """
 
+    WORD: ClassVar[str] = "unknown_profile"
+
     profile: str
     known: tuple[str, ...]
     closest: str | None = None
@@ -91,6 +94,8 @@ class NeverFits(msgspec.Struct, frozen=True, tag=True):
         profiles: the requested profiles.
     """
 
+    WORD: ClassVar[str] = "never_fits"
+
     profiles: tuple[str, ...]
 
     @property
@@ -109,6 +114,8 @@ class NoNode(msgspec.Struct, frozen=True, tag=True):
         counts: rule to the number of nodes that refuse by it, most frequent first.
         no_room: further nodes, not asked because none of their cards has the profiles.
     """
+
+    WORD: ClassVar[str] = "no_node"
 
     counts: tuple[tuple[str, int], ...]
     no_room: int = 0
@@ -131,6 +138,8 @@ class Full(msgspec.Struct, frozen=True, tag=True):
             would have to end.
     """
 
+    WORD: ClassVar[str] = "full"
+
     profiles: tuple[str, ...]
     frees: tuple[OwnedPlacement, ...] = ()
 
@@ -149,6 +158,8 @@ class Fragmented(msgspec.Struct, frozen=True, tag=True):
         frees: as in ``Full``.
         total: usable free slots of all cards that may take the demand.
     """
+
+    WORD: ClassVar[str] = "fragmented"
 
     profiles: tuple[str, ...]
     free_slots: int
@@ -174,6 +185,8 @@ class Reserved(msgspec.Struct, frozen=True, tag=True):
         free_slots: the most usable free slots on one card, or on one node for a demand of several slices.
     """
 
+    WORD: ClassVar[str] = "reserved"
+
     profiles: tuple[str, ...]
     keys: tuple[str, ...]
     free_slots: int = 0
@@ -197,6 +210,8 @@ class QueueFull(msgspec.Struct, frozen=True, tag=True):
         held: what it holds, in the same unit.
         never: True if the demand alone is more than the maximum.
     """
+
+    WORD: ClassVar[str] = "queue_full"
 
     profiles: tuple[str, ...]
     queue: str
@@ -229,6 +244,8 @@ class GangIncomplete(msgspec.Struct, frozen=True, tag=True):
         held: those of them that cannot be placed yet, since gates of others hold them or their request is refused.
     """
 
+    WORD: ClassVar[str] = "gang_incomplete"
+
     gang: str
     size: int
     exist: int
@@ -255,6 +272,8 @@ class GangTooLarge(msgspec.Struct, frozen=True, tag=True):
         most: the most of it that the empty cards could hold, in words.
     """
 
+    WORD: ClassVar[str] = "gang_too_large"
+
     gang: str
     size: int
     wanted: str
@@ -279,6 +298,8 @@ class GangNoRoom(msgspec.Struct, frozen=True, tag=True):
         member: the pod of the gang that finds no place first, as ``namespace/name``.
         reason: its reason; None if the bound on one decision's work was reached.
     """
+
+    WORD: ClassVar[str] = "gang_no_room"
 
     gang: str
     size: int

@@ -159,3 +159,4 @@ def test_a_replica_that_does_not_lead_shows_nothing() -> None:
 
 def test_each_reason_has_a_label() -> None:
     assert set(Reason.__args__) | {type(None)} == REASONS.keys()
+    assert len(set(REASONS.values())) == len(REASONS)

@@ -5,7 +5,7 @@ grows with the number of different states and of waiting pods, not with the numb
 """
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import get_args
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -19,32 +19,11 @@ from tessera.controller.slicing.slicer_state import SlicerState
 from tessera.limits.planning import NAMESPACES_SHOWN, PROFILES_SHOWN
 from tessera.mig.names import parse_profile_name
 from tessera.mig.occupancy import free_slots, free_starts
-from tessera.placement.demand import (
-    Fragmented,
-    Full,
-    GangIncomplete,
-    GangNoRoom,
-    GangTooLarge,
-    NeverFits,
-    NoNode,
-    QueueFull,
-    Reason,
-    Reserved,
-    UnknownProfile,
-)
+from tessera.placement.demand import Reason
 
 #: Values of the label ``reason`` by class; ``not_decided`` for a pod that no decision has refused yet.
-REASONS = {
-    UnknownProfile: "unknown_profile",
-    NeverFits: "never_fits",
-    NoNode: "no_node",
-    Full: "full",
-    Fragmented: "fragmented",
-    Reserved: "reserved",
-    QueueFull: "queue_full",
-    GangIncomplete: "gang_incomplete",
-    GangNoRoom: "gang_no_room",
-    GangTooLarge: "gang_too_large",
+REASONS: Mapping[type[Reason | None], str] = {
+    **{kind: kind.WORD for kind in get_args(Reason)},
     type(None): "not_decided",
 }
 #: Label of what is beyond a limit, or has no valid name.
