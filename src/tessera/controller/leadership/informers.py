@@ -63,8 +63,8 @@ SYNC_TIMEOUT = 10.0
 QUEUE_SYNC_TIMEOUT = 2.0
 
 
-class SliceInformers:
-    """Passes events of pods, nodes and Instaslice objects to the slicer.
+class _SlicerInput:
+    """The way of events to the slicer.
 
     Args:
         slicer: takes the events.
@@ -74,6 +74,14 @@ class SliceInformers:
     def __init__(self, slicer: Slicer, changed: Callable[[], None]) -> None:
         self._slicer = slicer
         self._changed = changed
+
+    def _pass_on(self, event: SlicerEvent) -> None:
+        self._slicer.handle(event)
+        self._changed()
+
+
+class SliceInformers(_SlicerInput):
+    """Passes events of pods, nodes and Instaslice objects to the slicer."""
 
     def follow(self, pods: Informer[Pod], nodes: Informer[Node], objects: Informer[Instaslice]) -> None:
         """Subscribes to these informers."""
@@ -115,12 +123,8 @@ class SliceInformers:
     def _instaslice_versions_reset(self) -> None:
         self._slicer.handle(InstasliceVersionsReset())
 
-    def _pass_on(self, event: SlicerEvent) -> None:
-        self._slicer.handle(event)
-        self._changed()
 
-
-class QueueInformer:
+class QueueInformer(_SlicerInput):
     """Passes events of Queue objects to the slicer. A cluster without the definition of Queue has no queues.
 
     Args:
@@ -134,8 +138,7 @@ class QueueInformer:
     def __init__(
         self, client: Client, slicer: Slicer, changed: Callable[[], None], *, clock: Clock, rng: random.Random
     ) -> None:
-        self._slicer = slicer
-        self._changed = changed
+        super().__init__(slicer, changed)
         self._client = client
         self._informer = Informer(client, QUEUES, clock=clock, rng=rng)
         self._informer.add_handler(self._queue_changed)
@@ -165,11 +168,10 @@ class QueueInformer:
     def _queue_changed(self, event: WatchEvent[dict[str, Any]]) -> None:
         queue = read_queue(event.object)
         deleted = event.kind is EventKind.DELETED
-        self._slicer.handle(QueueDeleted(queue.name) if deleted else QueueObserved(queue))
-        self._changed()
+        self._pass_on(QueueDeleted(queue.name) if deleted else QueueObserved(queue))
 
 
-class ConstraintInformers:
+class ConstraintInformers(_SlicerInput):
     """Passes events of namespaces, claims, volumes, storage classes and CSI nodes to the slicer.
 
     Args:
@@ -183,8 +185,7 @@ class ConstraintInformers:
     def __init__(
         self, client: Client, slicer: Slicer, changed: Callable[[], None], *, clock: Clock, rng: random.Random
     ) -> None:
-        self._slicer = slicer
-        self._changed = changed
+        super().__init__(slicer, changed)
         namespaces = Informer(client, NAMESPACES, clock=clock, rng=rng)
         claims = Informer(client, PERSISTENT_VOLUME_CLAIMS, clock=clock, rng=rng)
         volumes = Informer(client, PERSISTENT_VOLUMES, clock=clock, rng=rng)
@@ -227,7 +228,3 @@ class ConstraintInformers:
     def _namespace_changed(self, event: WatchEvent[Namespace]) -> None:
         meta = event.object.metadata
         self._pass_on(NamespaceObserved(meta.name, None if event.kind is EventKind.DELETED else meta.labels))
-
-    def _pass_on(self, event: SlicerEvent) -> None:
-        self._slicer.handle(event)
-        self._changed()
