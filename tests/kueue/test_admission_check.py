@@ -22,6 +22,20 @@ async def runs(cluster: KueueCluster, *names: str) -> None:
     await cluster.until(all_run, f"{names} run")
 
 
+async def fill_card(cluster: KueueCluster, quota: int, *, checked: bool = False) -> None:
+    """Opens the queue with this quota, and runs the pod ``first`` on a whole card."""
+    await cluster.open_queue(quota, checked=checked)
+    await cluster.pod("first", "7g.40gb")
+    await runs(cluster, "first")
+
+
+async def is_sent_back(cluster: KueueCluster, name: str) -> None:
+    async def evicted() -> bool:
+        return "packable: there is no room (7g.40gb)" in await cluster.reason(name, "Evicted")
+
+    await cluster.until(evicted, f"the check sends {name} back with the reason")
+
+
 async def names(cluster: KueueCluster) -> list[str]:
     return [pod["metadata"]["name"] for pod in await cluster.pods()]
 
@@ -30,9 +44,7 @@ def test_without_the_check_a_pod_that_waits_for_room_is_evicted_for_good(with_ku
     """What the check is for; seen with a real Kueue too."""
 
     async def story(cluster: KueueCluster) -> None:
-        await cluster.open_queue(80)
-        await cluster.pod("first", "7g.40gb")
-        await runs(cluster, "first")
+        await fill_card(cluster, 80)
         await cluster.pod("second", "7g.40gb")
 
         async def gone() -> bool:
@@ -48,15 +60,9 @@ def test_with_the_check_it_waits_at_kueues_gate_and_runs_when_there_is_room(
     with_kueue: Callable[..., None], version: Version
 ) -> None:
     async def story(cluster: KueueCluster) -> None:
-        await cluster.open_queue(80, checked=True)
-        await cluster.pod("first", "7g.40gb")
-        await runs(cluster, "first")
+        await fill_card(cluster, 80, checked=True)
         await cluster.pod("second", "7g.40gb")
-
-        async def told() -> bool:
-            return "packable: there is no room (7g.40gb)" in await cluster.reason("second", "Evicted")
-
-        await cluster.until(told, "the check sends it back with the reason")
+        await is_sent_back(cluster, "second")
 
         async def held() -> bool:
             (_, second) = await cluster.pods()
@@ -72,9 +78,7 @@ def test_with_the_check_it_waits_at_kueues_gate_and_runs_when_there_is_room(
 
 def test_a_deployments_pod_is_no_longer_remade_at_each_timeout(with_kueue: Callable[..., None]) -> None:
     async def story(cluster: KueueCluster) -> None:
-        await cluster.open_queue(160, checked=True)
-        await cluster.pod("first", "7g.40gb")
-        await runs(cluster, "first")
+        await fill_card(cluster, 160, checked=True)
         await cluster.deployment("web", "7g.40gb")
 
         async def made() -> bool:
@@ -102,11 +106,7 @@ def test_a_job_whose_pods_fit_in_sum_and_not_on_cards_is_not_started(with_kueue:
             await cluster.pod(name, "3g.20gb", labels={"part": "x"}, affinity=affinity)
         await runs(cluster, "left", "right")
         await cluster.job("whole", template("7g.40gb"))
-
-        async def told() -> bool:
-            return "there is no room (7g.40gb)" in await cluster.reason("whole", "Evicted")
-
-        await cluster.until(told, "the check sends the Job back")
+        await is_sent_back(cluster, "whole")
         assert await names(cluster) == ["left", "right"]
         await cluster.job("half", template("3g.20gb"))
 
@@ -164,9 +164,7 @@ def test_the_check_answers_within_seconds_and_its_time_stays(with_kueue: Callabl
 
 def test_without_the_check_a_remade_pod_still_goes_before_a_younger_one(with_kueue: Callable[..., None]) -> None:
     async def story(cluster: KueueCluster) -> None:
-        await cluster.open_queue(160)
-        await cluster.pod("first", "7g.40gb")
-        await runs(cluster, "first")
+        await fill_card(cluster, 160)
         await cluster.deployment("web", "7g.40gb")
 
         async def remade() -> bool:
@@ -206,9 +204,7 @@ def test_a_kueue_without_the_field_of_the_delay_is_answered_too(with_kueue: Call
     """Such a Kueue asks again at once; the pod is held and not evicted all the same."""
 
     async def story(cluster: KueueCluster) -> None:
-        await cluster.open_queue(80, checked=True)
-        await cluster.pod("first", "7g.40gb")
-        await runs(cluster, "first")
+        await fill_card(cluster, 80, checked=True)
         await cluster.pod("second", "7g.40gb")
 
         async def told() -> bool:

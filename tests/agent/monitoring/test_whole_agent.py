@@ -35,6 +35,17 @@ def start(scene: Scene) -> Components:
     return components
 
 
+async def run_web(scene: Scene) -> None:
+    """Starts a pod with a slice of half a card, and lets the exporter read it."""
+    await scene.pod("web", {"main": {"3g.20gb": 1}})
+    await scene.promise("web", ("3g.20gb", 0, 4))
+    await scene.reported("web", "created")
+    await scene.bind("web")
+    await scene.admit("web")
+    await scene.start("web", "main")
+    await scene.clock.sleep(2.0)
+
+
 def holders(rows: Read, text: bytes) -> list[tuple[str, str, str, str, float]]:
     return [
         (labels["namespace"], labels["pod"], labels["container"], labels["kind"], value)
@@ -47,13 +58,7 @@ def test_a_slice_is_shown_with_its_pod_until_it_is_destroyed(play: Callable[...,
         await scene.begin(agent=False)
         exporter = start(scene).exporter
         await scene.joined()
-        await scene.pod("web", {"main": {"3g.20gb": 1}})
-        await scene.promise("web", ("3g.20gb", 0, 4))
-        await scene.reported("web", "created")
-        await scene.bind("web")
-        await scene.admit("web")
-        await scene.start("web", "main")
-        await scene.clock.sleep(2.0)
+        await run_web(scene)
         assert holders(rows, exporter.text) == [("default", "web", "main", "slice", 0.5)]
         used = [labels for labels, _ in rows(exporter.text, "DCGM_FI_DEV_FB_USED") if "GPU_I_ID" in labels]
         assert [(each["pod"], each["GPU_I_PROFILE"], each["Hostname"]) for each in used] == [("web", "3g.20gb", NODE)]
@@ -97,13 +102,7 @@ def test_pods_on_a_lost_card_stay_its_holders(play: Callable[..., None], rows: R
         await scene.begin(agent=False)
         exporter = start(scene).exporter
         await scene.joined()
-        await scene.pod("web", {"main": {"3g.20gb": 1}})
-        await scene.promise("web", ("3g.20gb", 0, 4))
-        await scene.reported("web", "created")
-        await scene.bind("web")
-        await scene.admit("web")
-        await scene.start("web", "main")
-        await scene.clock.sleep(2.0)
+        await run_web(scene)
         card = scene.machine.uuids()[0]
         scene.machine.lose(card)
         await scene.clock.sleep(15.0)
