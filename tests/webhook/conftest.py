@@ -12,6 +12,7 @@ import yaml
 from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
 from tessera.kube.resources import CRDS, MUTATING_WEBHOOKS, NAMESPACES
+from tessera.kube.transport.interface import Transport
 from tessera.webhook.base.options import WebhookOptions
 from tessera.webhook.main.run import WebhookReplica
 from tessera_lab.apiserver.admission.webhooks.admission_webhooks import AdmissionWebhooks
@@ -52,10 +53,14 @@ class Lab:
         core.parts.webhooks = AdmissionWebhooks(core.store, core.registry, caller, core.new_uid)
 
     @asynccontextmanager
-    async def replica(self, seed: int = 0, **options: Any) -> AsyncIterator[WebhookReplica]:
+    async def replica(
+        self, seed: int = 0, way: Callable[[Transport], Transport] = lambda inner: inner, **options: Any
+    ) -> AsyncIterator[WebhookReplica]:
+        """Runs a replica, whose way to the API server may be wrapped."""
         ready = asyncio.Event()
         chosen = WebhookOptions(**{"port": None, "health_port": None, "on_ready": ready.set, **options})
-        client = Client(InProcessTransport(self.server, ADMIN), field_manager="tessera-webhook", clock=self.clock)
+        transport = way(InProcessTransport(self.server, ADMIN))
+        client = Client(transport, field_manager="tessera-webhook", clock=self.clock)
         webhook = WebhookReplica(chosen, client, self.clock, rng=random.Random(seed))
         task = asyncio.create_task(webhook.run())
         try:

@@ -67,6 +67,7 @@ class WebhookReplica:
         self._objects = Informer(client, INSTASLICES, namespace=INSTASLICE_NAMESPACE, clock=clock, rng=rng)
         self._nodes = Informer(client, NODES, clock=clock, rng=rng)
         self.capabilities = Capabilities(any_new_nodes=options.any_new_nodes)
+        self.capabilities.set_groups(None)
         self._gpus = GpuNodeWatcher(self.capabilities)
         self._groups = Informer(
             client,
@@ -106,6 +107,8 @@ class WebhookReplica:
         """Reason that the API server should not send reviews yet; empty if it may."""
         if not self._objects.synced or not self._nodes.synced:
             return "the cluster's cards are not listed yet"
+        if not self._groups.reflector.attempted.is_set():
+            return f"the ConfigMap {NODE_GROUPS_MAP} is not listed yet"
         return self._certificates.unready_reason
 
     async def run(self) -> None:
@@ -118,6 +121,7 @@ class WebhookReplica:
             group.create_task(self._objects.run())
             group.create_task(self._nodes.run())
             group.create_task(self._groups.run())
+            group.create_task(self._note_missing_groups())
             group.create_task(self._certificates.run())
             if options.health_port is not None:
                 heartbeat = LoopHeartbeat(self._clock)
@@ -125,11 +129,19 @@ class WebhookReplica:
                 group.create_task(serve_health(options.address, options.health_port, self, heartbeat))
             await self._objects.wait_synced()
             await self._nodes.wait_synced()
+            # One try suffices: without the right to list, the groups stay unknown, and admission allows for any.
+            await self._groups.reflector.attempted.wait()
             await self._trusted.wait()
             if options.port is not None:
                 group.create_task(serve_reviews(options, self._context, self.review))
             if options.on_ready is not None:
                 options.on_ready()
+
+    async def _note_missing_groups(self) -> None:
+        """Notes that there are no groups once the list shows no file."""
+        await self._groups.wait_synced()
+        if not self._groups.cache.values():
+            self.capabilities.set_groups(())
 
     def _groups_changed(self, event: WatchEvent[ConfigMap]) -> None:
         """Takes in the groups of nodes that may come; a file with a mistake has none."""

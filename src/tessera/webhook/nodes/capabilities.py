@@ -57,12 +57,12 @@ class Capabilities:
         foreign: resources of other slicers.
         shapes: the nodes with cards that are cut on demand, by these cards.
         unread: nodes with such cards that are not known yet.
-        any_new_nodes: nodes with other cards than those present may come.
+        any_new_nodes: nodes with other cards than those present may come; also while the groups are unknown.
         group_shapes: nodes of the groups that an autoscaler can make, by their cards.
     """
 
     def __init__(self, *, any_new_nodes: bool = False) -> None:
-        self.any_new_nodes = any_new_nodes
+        self.any_new_nodes = self._allows_any = any_new_nodes
         self.labels, self.fields = LabelIndex(), LabelIndex()
         self.offers = OfferTable()
         self.on_demand, self.fixed, self.undescribed = NodeSets[str](), NodeSets[str](), NodeSets[str]()
@@ -106,9 +106,10 @@ class Capabilities:
         if node.unread:
             self.unread |= 1 << number
 
-    def set_groups(self, groups: Iterable[Sequence[Geometry]]) -> None:
-        """Replaces the groups of nodes that may come; each is the cards of one node."""
-        nodes = [list(cards) for cards in groups]
+    def set_groups(self, groups: Iterable[Sequence[Geometry]] | None) -> None:
+        """Replaces the groups of nodes that may come; each is the cards of one node. None: they are unknown."""
+        nodes = [list(cards) for cards in groups or ()]
+        self.any_new_nodes = self._allows_any or groups is None
         self.group_shapes = frozenset(map(self._empty_nodes.shape, nodes))
         self._group_profiles = frozenset(row.spelling for cards in nodes for card in cards for row in card.profiles)
 

@@ -1,0 +1,101 @@
+"""A replica that does not know the groups of new nodes refuses no pod that one of them might hold."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+from tests.support.mortal_transport import ForwardingTransport
+from tests.webhook.admission.test_impossible_requests import SMALL, ask
+from tests.webhook.conftest import NAMESPACE, Lab, in_lab
+from tests.webhook.main.test_process import review
+
+from tessera.kube.resources import CONFIGMAPS
+from tessera.kube.transport.interface import Request, Response, Transport
+from tessera.webhook.main.run import WebhookReplica
+
+NAME = "tessera-node-groups"
+GROUP = "groups: [{name: large, selector: {pool: a}, cards: {model: A100-40GB, count: 8}}]"
+#: More than the card of the present node has, and what a node of the group has.
+LARGE = ask({"1g.5gb": 56})
+#: More than a node of the group has.
+TOO_LARGE = ask({"1g.5gb": 57})
+
+
+class ListedBy(ForwardingTransport):
+    """Lists ConfigMaps once ``open`` is set; ``refused`` has the API server answer that the right is missing."""
+
+    def __init__(self, inner: Transport, *, refused: bool = False) -> None:
+        super().__init__(inner)
+        self.open = asyncio.Event()
+        self._refused = refused
+
+    async def request(self, request: Request) -> Response:
+        if "/configmaps" in request.path:
+            if self._refused:
+                status = {"kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403}
+                return Response(status=403, headers={}, body=msgspec.json.encode(status))
+            await self.open.wait()
+        return await super().request(request)
+
+
+def admits(webhook: WebhookReplica, pod: dict[str, Any]) -> bool:
+    return bool(msgspec.json.decode(webhook.review(review(pod)))["response"]["allowed"])
+
+
+@contextlib.asynccontextmanager
+async def replica(lab: Lab, **way: Any) -> AsyncIterator[WebhookReplica]:
+    """A replica that is ready but for the groups, in a cluster with one node."""
+    await lab.configure()
+    async with lab.replica(**way) as webhook:
+        webhook.capabilities.put(SMALL)
+        await lab.clock.sleep(5)
+        yield webhook
+
+
+async def write_groups(lab: Lab, text: str) -> None:
+    await lab.client.create(CONFIGMAPS, {"metadata": {"name": NAME}, "data": {"groups.yaml": text}}, NAMESPACE)
+
+
+async def change_groups(lab: Lab, text: str) -> None:
+    await lab.client.merge_patch(CONFIGMAPS, NAME, {"data": {"groups.yaml": text}}, NAMESPACE)
+    await lab.clock.sleep(1)
+
+
+def test_a_replica_is_not_ready_before_the_groups_are_listed_and_refuses_nothing_by_them() -> None:
+    async def story(lab: Lab) -> None:
+        await write_groups(lab, GROUP)
+        ways: list[ListedBy] = []
+
+        def way(inner: Transport) -> Transport:
+            ways.append(ListedBy(inner))
+            return ways[0]
+
+        async with replica(lab, way=way) as webhook:
+            assert webhook.unready_reason() == "the ConfigMap tessera-node-groups is not listed yet"
+            assert (admits(webhook, LARGE), admits(webhook, TOO_LARGE)) == (True, True)
+            ways[0].open.set()
+            await lab.clock.sleep(5)
+            assert webhook.unready_reason() == ""
+            assert (admits(webhook, LARGE), admits(webhook, TOO_LARGE)) == (True, False)
+
+    in_lab(story)
+
+
+def test_without_the_right_to_read_the_groups_a_replica_is_ready_and_allows_for_any() -> None:
+    async def story(lab: Lab) -> None:
+        async with replica(lab, way=lambda inner: ListedBy(inner, refused=True)) as webhook:
+            assert webhook.unready_reason() == ""
+            assert admits(webhook, TOO_LARGE)
+
+    in_lab(story)
+
+
+def test_without_the_file_there_are_no_groups() -> None:
+    async def story(lab: Lab) -> None:
+        async with replica(lab) as webhook:
+            assert webhook.unready_reason() == ""
+            assert not admits(webhook, LARGE)
+
+    in_lab(story)
