@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
+import pytest
 from tests.support.mortal_transport import ForwardingTransport
 from tests.webhook.admission.test_impossible_requests import SMALL, ask
 from tests.webhook.conftest import NAMESPACE, Lab, in_lab
@@ -97,5 +98,32 @@ def test_without_the_file_there_are_no_groups() -> None:
         async with replica(lab) as webhook:
             assert webhook.unready_reason() == ""
             assert not admits(webhook, LARGE)
+
+    in_lab(story)
+
+
+def test_a_mistake_in_the_file_takes_no_admission_away(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(lab: Lab) -> None:
+        await write_groups(lab, GROUP)
+        async with replica(lab) as webhook:
+            assert (admits(webhook, LARGE), admits(webhook, TOO_LARGE)) == (True, False)
+            await change_groups(lab, GROUP.replace("A100-40GB", "A1000"))
+            assert (admits(webhook, LARGE), admits(webhook, TOO_LARGE)) == (True, True)
+            assert "until then pods for any new nodes are admitted" in caplog.text
+            await change_groups(lab, GROUP)
+            assert (admits(webhook, LARGE), admits(webhook, TOO_LARGE)) == (True, False)
+            await lab.client.delete(CONFIGMAPS, NAME, NAMESPACE)
+            await lab.clock.sleep(1)
+            assert not admits(webhook, LARGE)
+
+    in_lab(story)
+
+
+def test_a_replica_that_starts_with_a_mistake_in_the_file_is_ready_and_allows_for_any() -> None:
+    async def story(lab: Lab) -> None:
+        await write_groups(lab, "groups: 5")
+        async with replica(lab) as webhook:
+            assert webhook.unready_reason() == ""
+            assert admits(webhook, TOO_LARGE)
 
     in_lab(story)

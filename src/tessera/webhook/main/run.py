@@ -144,13 +144,14 @@ class WebhookReplica:
             self.capabilities.set_groups(())
 
     def _groups_changed(self, event: WatchEvent[ConfigMap]) -> None:
-        """Takes in the groups of nodes that may come; a file with a mistake has none."""
+        """Takes in the groups of nodes that may come; those of a file with a mistake are unknown."""
         text = "" if event.kind is EventKind.DELETED else event.object.data.get(NODE_GROUPS_KEY, "")
         try:
             groups = parse_node_groups(text)
         except ValueError as error:
-            _log.warning("%s; no group counts until then", error)
-            groups = ()
+            _log.warning("%s; until then pods for any new nodes are admitted", error)
+            self.capabilities.set_groups(None)
+            return
         self.capabilities.set_groups([group.geometry] * group.cards.count for group in groups)
 
     def _serve(self, certificate: Certificate) -> None:
