@@ -79,6 +79,18 @@ def test_a_broken_quantity_stops_the_pod_and_nothing_else() -> None:
     assert not found.ready_to_place
 
 
+@pytest.mark.parametrize(
+    ("seconds", "grace", "deadline"),
+    [(None, 1_000_000, None), (60, None, 90.0), (60, 0, 60.0), (60, -1, 60.0), (60, 1_000_000, 1_000_060.0)],
+)
+def test_a_deadline_includes_the_grace_period_in_which_a_pod_may_hold_its_slices(
+    seconds: int | None, grace: int | None, deadline: float | None
+) -> None:
+    sliced = container(limits={"nvidia.com/mig-1g.5gb": "1"})
+    spec = PodSpec(containers=(sliced,), active_deadline_seconds=seconds, termination_grace_period_seconds=grace)
+    assert read_pod(Pod(spec=spec)).deadline == deadline
+
+
 def test_a_pod_in_its_last_phase_is_finished() -> None:
     assert read_pod(Pod(status=PodStatus(phase="Failed"))).finished
     assert not read_pod(Pod(status=PodStatus(phase="Running"))).finished

@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 from tests.support.slicer_cluster import SlicerCluster
 
-from tessera.api.names import NodeName
+from tessera.api.names import GATE, NodeName
 from tessera.clock import rfc3339
-from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_info import PodInfo, read_pod
 from tessera.controller.slicing.events import NodeObserved
 from tessera.controller.slicing.reservation_record import RESERVATIONS_ANNOTATION
+from tessera.kube.resources import Container, ObjectMeta, Pod, PodSpec, ResourceRequirements, SchedulingGate
+from tessera.kube.resources.meta import Uid
 from tessera.placement.demand import NeverFits, Reserved
 
 
@@ -157,6 +159,37 @@ def test_a_pod_that_ends_before_the_slots_are_expected_to_be_free_may_use_them(c
     cluster.settle()
     assert [bool(cluster.where(pod)) for pod in (big, long, short)] == [False, False, True]
     assert "default/big" in reserved(cluster), "the pod that passes does not end the reservation"
+
+
+def test_a_pod_that_may_ignore_its_deadline_for_days_does_not_get_reserved_slots(cluster: SlicerCluster) -> None:
+    cluster.node("n1")
+    running(cluster, "old", "3g.20gb", deadline=1000.0)
+    gone = running(cluster, "gone", "3g.20gb", deadline=1000.0)
+    waiting(cluster, "big", "7g.40gb")
+    cluster.settle()
+    after(cluster, 60)
+    cluster.remove(gone)
+    stubborn = created_as(cluster, "stubborn", 1_000_000)
+    cluster.settle()
+    assert not cluster.where(stubborn)
+    plain = created_as(cluster, "plain", None)
+    cluster.settle()
+    assert cluster.where(plain)
+
+
+def created_as(cluster: SlicerCluster, name: str, grace: int | None) -> PodInfo:
+    """A pod of a minute as its author writes it, with this grace period."""
+    container = Container(name="c", resources=ResourceRequirements(limits={"nvidia.com/mig-3g.20gb": "1"}))
+    spec = PodSpec(
+        containers=(container,),
+        scheduling_gates=(SchedulingGate(name=GATE),),
+        active_deadline_seconds=60,
+        termination_grace_period_seconds=grace,
+    )
+    metadata = ObjectMeta(
+        name=name, namespace="default", uid=Uid(f"uid-{name}"), creation_timestamp=rfc3339(cluster.date)
+    )
+    return cluster.put(read_pod(Pod(metadata=metadata, spec=spec)))
 
 
 def test_the_reason_names_the_pod_for_which_the_slots_are_kept(cluster: SlicerCluster) -> None:

@@ -39,6 +39,8 @@ from tessera.kube.resources.meta import version_number
 FINISHED = frozenset({"Succeeded", "Failed"})
 #: ``spec.nodeName`` of a pod that no scheduler has bound.
 UNBOUND = NodeName("")
+#: Seconds of grace that the API server gives a pod whose ``terminationGracePeriodSeconds`` is absent.
+DEFAULT_GRACE = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,8 @@ class PodInfo:
         terminating: its deletion was requested.
         fault: error in its request, for which no node can take it; empty if there is none.
         agent_ready: for the pod of a node's agent, True if it is ready; None for any other pod.
-        deadline: seconds after its start when kubelet ends it (``activeDeadlineSeconds``); None if it may run for ever.
+        deadline: seconds after its start when it has ended at the latest: ``activeDeadlineSeconds`` and the grace
+            period that begins then; None if it may run for ever.
         started: seconds since 1970 when its node's kubelet took it; 0 before.
         preempts: it may take slots of pods of lower priority: its ``preemptionPolicy`` is not ``Never``.
         gang: the pods with which it gets its slices together; None for a pod that starts by itself.
@@ -203,8 +206,10 @@ def _unschedulable_message(pod: Pod) -> str:
 
 
 def _deadline(pod: Pod) -> float | None:
-    seconds = pod.spec.active_deadline_seconds
-    return None if seconds is None else float(max(0, seconds))
+    seconds, grace = pod.spec.active_deadline_seconds, pod.spec.termination_grace_period_seconds
+    if seconds is None:
+        return None
+    return float(max(0, seconds) + max(0, DEFAULT_GRACE if grace is None else grace))
 
 
 def _has_started(pod: Pod) -> bool:
