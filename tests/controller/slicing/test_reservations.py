@@ -8,6 +8,7 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import GATE, NodeName
 from tessera.clock import rfc3339
+from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo, read_pod
 from tessera.controller.slicing.events import NodeObserved
 from tessera.controller.slicing.reservation_record import RESERVATIONS_ANNOTATION
@@ -220,6 +221,42 @@ def test_a_higher_priority_takes_reserved_slots(cluster: SlicerCluster) -> None:
     cluster.remove(gone)
     cluster.settle()
     assert cluster.where(urgent)
+
+
+def test_a_reservation_is_kept_if_a_pod_of_higher_priority_finds_no_place(cluster: SlicerCluster) -> None:
+    cluster.node("n1")
+    cluster.node("other")
+    elsewhere = restricted("other")
+    running(cluster, "service", "7g.40gb", constraints=elsewhere, deadline=1_000_000.0)
+    running(cluster, "old", "7g.40gb")
+    waiting(cluster, "big", "7g.40gb")
+    cluster.settle()
+    after(cluster, 60)
+    before = list(cluster.slicer.state.reservations.values())
+    assert [each.key for each in before] == ["default/big"]
+    waiting(cluster, "urgent", "7g.40gb", priority=5, namespace="urgent", constraints=elsewhere)
+    cluster.settle()
+    after(cluster, 60)
+    assert list(cluster.slicer.state.reservations.values()) == before
+
+
+def test_at_the_bound_the_pod_of_higher_priority_replaces_the_last_reservation(cluster: SlicerCluster) -> None:
+    for name in ("n1", "n2"):
+        cluster.node(name)
+        running(cluster, f"old-{name}", "7g.40gb", constraints=restricted(name))
+    waiting(cluster, "big", "7g.40gb", constraints=restricted("n1"))
+    cluster.settle()
+    after(cluster, 60)
+    assert list(reserved(cluster)) == ["default/big"]
+    waiting(cluster, "urgent", "7g.40gb", priority=5, namespace="urgent", constraints=restricted("n2"))
+    cluster.settle()
+    after(cluster, 60)
+    assert list(reserved(cluster)) == ["urgent/urgent"]
+
+
+def restricted(node: str) -> NodeConstraints:
+    """Constraints that only one node meets."""
+    return NodeConstraints(selector=(("kubernetes.io/hostname", node),))
 
 
 def test_the_reservation_ends_with_its_pod_and_others_get_the_room(cluster: SlicerCluster) -> None:

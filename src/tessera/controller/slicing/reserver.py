@@ -177,20 +177,29 @@ class Reserver:
             return False
         self._number += 1
         self._add(pod, queue, place, self._number, PATIENCE)
+        self._keep_bounds(pod)
         return True
 
     def may_reserve(self, pod: PodInfo) -> bool:
-        """True within the bounds; ends the last reservation of lower priority if they are reached."""
-        reserved = sorted(self._state.reservations.values(), key=lambda each: each.rank)
+        """True if a pod without a reservation may get one: within the bounds, or instead of one of lower priority."""
+        last = self._last_beyond_bounds(pod)
+        return last is None or last.priority < pod.priority
+
+    def _last_beyond_bounds(self, pod: PodInfo) -> Reservation | None:
+        """Returns the last reservation of other pods if these reach the bounds, so that none may be added."""
+        reserved = [each for each in self._state.reservations.values() if each.uid != pod.uid]
         slots = sum(each.slots for each in reserved)
         fleet = self._state.inventory.fleet
         total = len(fleet) * max((table.geometry.slots for table in fleet.tables), default=0) if reserved else 0
         if len(reserved) < RESERVATIONS and slots * 100 <= total * RESERVED_PERCENT:
-            return True
-        if reserved[-1].priority < pod.priority:
-            self._remove(reserved[-1])
-            return True
-        return False
+            return None
+        return max(reserved, key=lambda each: each.rank)
+
+    def _keep_bounds(self, pod: PodInfo) -> None:
+        """After a pod got a reservation, ends the last one of lower priority if the others reach the bounds."""
+        last = self._last_beyond_bounds(pod)
+        if last is not None and last.priority < pod.priority:
+            self._remove(last)
 
     def _find(self, pod: PodInfo) -> ReservedPlace | None:
         self._searches -= 1
@@ -226,6 +235,8 @@ class Reserver:
         self._number += 1
         number = own.number if own is not None else self._number
         self._add(pod, self._queue_key(pod), place, number, patience)
+        if own is None:
+            self._keep_bounds(pod)
 
     def nodes_for(self, pod: PodInfo) -> Iterator[str]:
         """Nodes that the pod's constraints admit, emptiest first."""
