@@ -1,0 +1,1 @@
+"""Back-test of the expected starts of waiting pods: ``python -m bench.eta``."""
