@@ -14,6 +14,7 @@ from tessera.controller.slicing.events import NodeObserved
 from tessera.controller.slicing.reservation_record import RESERVATIONS_ANNOTATION
 from tessera.kube.resources import Container, ObjectMeta, Pod, PodSpec, ResourceRequirements, SchedulingGate
 from tessera.kube.resources.meta import Uid
+from tessera.limits.planning import RESERVATION_SEARCHES
 from tessera.placement.demand import NeverFits, Reserved
 
 
@@ -447,6 +448,30 @@ def test_a_reservation_leaves_a_node_that_is_cordoned(cluster: SlicerCluster) ->
     cluster.settle()
     (found,) = cluster.slicer.state.reservations.values()
     assert (found.key, found.node) == (big.key, NodeName("n2"))
+
+
+def test_a_cordon_of_many_nodes_costs_no_more_searches_in_one_decision_than_the_limit(cluster: SlicerCluster) -> None:
+    moving = int(RESERVATION_SEARCHES) + 2
+    nodes = [cluster.node(f"n{number:02}").name for number in range(4 * moving)]
+    for number, name in enumerate(nodes):
+        running(cluster, f"old-{name}", "7g.40gb", constraints=restricted(name), deadline=1000.0 + number)
+    for number in range(moving):
+        waiting(cluster, f"big{number}", "7g.40gb", namespace=f"team-{number}")
+    cluster.settle()
+    after(cluster, 60)
+    assert reserved_nodes(cluster) == set(nodes[:moving])
+    for name in nodes[:moving]:
+        cluster.nodes[name] = replace(cluster.nodes[name], cordoned=True)
+        cluster.slicer.handle(NodeObserved(cluster.nodes[name]))
+    cluster.slicer.decide()
+    assert len(reserved_nodes(cluster) & set(nodes[:moving])) == moving - RESERVATION_SEARCHES
+    cluster.settle()
+    assert reserved_nodes(cluster) == set(nodes[moving : 2 * moving])
+
+
+def reserved_nodes(cluster: SlicerCluster) -> set[NodeName]:
+    """The nodes of all reservations."""
+    return {each.node for each in cluster.slicer.state.reservations.values()}
 
 
 def test_a_pod_that_no_empty_card_could_hold_gets_none(cluster: SlicerCluster) -> None:

@@ -405,6 +405,10 @@ class Reserver:
             one.patience *= 2
 
     def _replace(self, one: Reservation, pod: PodInfo) -> None:
+        """Moves a reservation that is no longer right, or ends it; without searches left, in the next decision."""
+        if self._searches <= 0:
+            self._state.reservations_due = True
+            return
         place = self._find(pod)
         if place is None or not place.holders:
             self._remove(one)
