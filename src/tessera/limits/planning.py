@@ -36,7 +36,13 @@ REMEMBERED_AGES = Limit(
     10_000,
     "pods",
     "pods that left while they waited, whose age the next pod of their owner takes over",
-    "as many as a large queue has; of more, those of the owner that left first are forgotten",
+    "as many as a large queue has; of more, the namespace with the most loses one",
+)
+REMEMBERED_AGES_OF_NAMESPACE = Limit(
+    1_000,
+    "pods",
+    "the same of one namespace",
+    "one namespace cannot push out the ages of all others; of more, its owner whose pods left first loses the youngest",
 )
 DIVISION_STEPS = Limit(
     4_000,

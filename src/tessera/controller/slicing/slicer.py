@@ -149,7 +149,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
             case WriteDone(write):
                 self._finish_write(write)
             case PodDeleted(uid):
-                self._remade.forget(uid, self._cluster.pods.get(uid))
+                self._remade.forget(uid, self._cluster.pods.get(uid), self._state.now)
                 self._state.gangs.drop(uid)
                 self._cluster.drop_pod(uid)
             case InstasliceDeleted(name):
@@ -190,7 +190,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
                 self._cluster.note_storage_listed()
 
     def _put_pod(self, pod: PodInfo) -> None:
-        self._cluster.put_pod(self._remade.observe(pod, known=pod.uid in self._cluster.pods))
+        known = pod.uid in self._cluster.pods
+        self._cluster.put_pod(self._remade.observe(pod, self._state.now, known=known))
         self._state.gangs.observe(self._cluster.pods[pod.uid])
 
     def _put_namespace(self, name: str, labels: Mapping[str, str] | None) -> None:
