@@ -119,7 +119,7 @@ REQUIRED_MEMORY = Limit(
 POD_TEMPLATES = Limit(
     18,
     "templates",
-    "pod templates of a Job-like object that Kueue queues",
+    "pod templates with slices of a Job-like object that Kueue queues",
     "Kueue's Workload has so many pod sets at most; each is reviewed as a pod is",
 )
 POLICY_ENTRIES = Limit(

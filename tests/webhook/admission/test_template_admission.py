@@ -16,7 +16,7 @@ from tessera.limits.pods import POD_TEMPLATES
 from tessera.webhook.admission.decision import decide_admission
 from tessera.webhook.admission.json_patch import apply_operations
 from tessera.webhook.admission.review import Reviewer, ReviewError
-from tessera.webhook.admission.template_admission import decide_templates
+from tessera.webhook.admission.template_admission import asks, decide_templates
 from tessera.webhook.base.budget import PodRefused
 
 QUEUE = {"kueue.x-k8s.io/queue-name": "slices"}
@@ -137,10 +137,53 @@ def test_a_template_whose_pods_would_be_refused_is_refused_by_its_path(found: di
 def test_more_templates_than_a_workload_has_pod_sets_are_refused() -> None:
     jobset = find_kind("jobset.x-k8s.io", "JobSet")
     assert jobset is not None
-    one = {"template": {"spec": {"template": template()}}}
+    one = {"template": {"spec": {"template": template({"nvidia.com/mig-1g.5gb": "1"})}}}
     item = {"metadata": {"labels": QUEUE}, "spec": {"replicatedJobs": [one] * (POD_TEMPLATES + 1)}}
     with pytest.raises(PodRefused, match="at most 18 templates"):
         decide_templates(jobset, item, EVERY)
+
+
+HUGE = {"metadata": {"name": "x"}, "spec": {"containers": [{"name": f"c{n}"} for n in range(2000)]}}
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        pytest.param([HUGE], id="a template above the limits of a review"),
+        pytest.param([template({"cpu": "1"})] * (POD_TEMPLATES + 1), id="more templates than are reviewed"),
+        pytest.param([{"spec": {"containers": [{"name": 5}]}}], id="a template that is no pod's"),
+    ],
+)
+def test_templates_that_ask_for_no_slices_are_never_refused(found: list[Any]) -> None:
+    jobset = find_kind("jobset.x-k8s.io", "JobSet")
+    assert jobset is not None
+    jobs = [{"template": {"spec": {"template": each}}} for each in found]
+    without = {"metadata": {"labels": QUEUE}, "spec": {"replicatedJobs": jobs}}
+    assert list(decide_templates(jobset, without, EVERY)) == []
+    asking = {"template": {"spec": {"template": template({"nvidia.com/mig-3g.20gb": "1"})}}}
+    mixed = {"metadata": {"labels": QUEUE}, "spec": {"replicatedJobs": [*jobs, asking]}}
+    after = decided(jobset, mixed)["spec"]["replicatedJobs"]
+    assert after[:-1] == jobs
+    assert amounts(after[-1]["template"]["spec"]["template"])["limits"] == SLICE
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        template({"nvidia.com/mig-3g.20gb": "1"}),
+        template({QUOTA_RESOURCE: "5Gi"}),
+        template(gpu_memory="10Gi"),
+        {
+            "spec": {
+                "containers": [{"name": "c"}],
+                "initContainers": template({QUOTA_RESOURCE: 1})["spec"]["containers"],
+            }
+        },
+        {"spec": {"containers": [{"name": "c", "resources": {"requests": {"nvidia.com/mig-1g.5gb": "1"}}}]}},
+    ],
+)
+def test_a_template_asks_by_a_resource_of_any_container_or_by_an_annotation(wanted: dict[str, Any]) -> None:
+    assert asks(wanted)
 
 
 def review(kind: TemplateKind, item: Any, operation: str = "CREATE") -> bytes:

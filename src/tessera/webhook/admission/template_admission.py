@@ -7,15 +7,20 @@ the object is created, but for the gate, which belongs to pods:
 - requirements become the resource that fulfils them, with the nodes that have it;
 - slices on demand are charged to the memory quota.
 
+Templates without slices, memory quota or requirements are left alone, and count for no limit: most objects of these
+kinds have nothing to do with slices. :func:`asks` is what the condition of ``jobs.tessera.dev`` says of a Job.
+
 A later decision on a pod of the template changes nothing but its gate, and so does a second one on the template. An
 object that Kueue does not hold is left alone: its pods are decided on when they are created, by the cards of that time.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from tessera.api.names import MIG_RESOURCE_PREFIX, QUOTA_RESOURCE
+from tessera.api.pods.requirements import PREFIX
 from tessera.kueue.templates import TemplateKind, find_templates, is_queued
 from tessera.limits.pods import POD_TEMPLATES
 from tessera.webhook.admission.decision import refuse_share_counts
@@ -47,9 +52,10 @@ def decide_templates(
     if not is_queued(kind, item):
         return ()
     operations: list[Operation] = []
-    for number, (path, template) in enumerate(find_templates(kind, item)):
+    asking = ((path, template) for path, template in find_templates(kind, item) if asks(template))
+    for number, (path, template) in enumerate(asking):
         if number >= POD_TEMPLATES:
-            raise PodRefused(Rule.SIZE, f"has more templates of pods than are reviewed, {POD_TEMPLATES}: use fewer")
+            raise PodRefused(Rule.SIZE, f"has more templates with slices than are reviewed, {POD_TEMPLATES}: use fewer")
         try:
             made = _decide(template, capabilities, spend)
         except PodRefused as refused:
@@ -58,6 +64,35 @@ def decide_templates(
             raise msgspec.ValidationError(f"{'.'.join(path)}: {error}") from None
         operations += (_below(path, each) for each in made)
     return operations
+
+
+def asks(template: Json) -> bool:
+    """True if a template asks for slices or the memory quota, or has requirements for a GPU.
+
+    Parts of a wrong type ask for nothing; the API server or the kind's controller reports them.
+    """
+    if any(str(key).startswith(PREFIX) for key in _keys(_get(_get(template, "metadata"), "annotations"))):
+        return True
+    spec = _get(template, "spec")
+    return any(
+        resource.startswith(MIG_RESOURCE_PREFIX) or resource == QUOTA_RESOURCE
+        for group in ("initContainers", "containers")
+        for container in _entries(_get(spec, group))
+        for amounts in ("limits", "requests")
+        for resource in _keys(_get(_get(container, "resources"), amounts))
+    )
+
+
+def _get(at: Any, name: str) -> Any:
+    return at.get(name) if isinstance(at, dict) else None
+
+
+def _keys(at: Any) -> Iterable[str]:
+    return at if isinstance(at, dict) else ()
+
+
+def _entries(at: Any) -> Iterable[Any]:
+    return at if isinstance(at, list) else ()
 
 
 def _decide(template: Json, capabilities: Capabilities, spend: SpendTime) -> Sequence[Operation]:
