@@ -8,6 +8,7 @@ import click
 
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say
+from tessera.cli.base.page_options import origin_option, without_token_option
 from tessera.cli.base.process import log_option, run_process, start_log
 
 if TYPE_CHECKING:
@@ -38,20 +39,14 @@ _IN_CLUSTER: Mapping[str, Any] = {
     is_flag=True,
     help="Run as a process of the cluster: show each visitor what the visitor's bearer token may see.",
 )
-@click.option(
+@origin_option(
     "--origin",
-    "origins",
-    multiple=True,
-    metavar="URL",
-    help="With --in-cluster: serve the page under this name too, e.g. https://gpu.example.com; repeatable."
+    text="With --in-cluster: serve the page under this name too, e.g. https://gpu.example.com; repeatable."
     "  [default: localhost only, for kubectl port-forward]",
 )
-@click.option(
+@without_token_option(
     "--without-token",
-    type=click.Choice(["refuse", "hide-names"]),
-    default="refuse",
-    show_default=True,
-    help="With --in-cluster: ask visitors without a token to log in, or show them the page without names.",
+    text="With --in-cluster: ask visitors without a token to log in, or show them the page without names.",
 )
 @click.option(
     "--tls-folder",

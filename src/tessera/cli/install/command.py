@@ -10,6 +10,7 @@ from tessera.cli.base.connection import CommandError, cluster_options, connect, 
 from tessera.cli.base.console import say, say_document
 from tessera.cli.base.controller_options import build_options, site_options
 from tessera.cli.base.inputs import check_cards, display_name, read_text
+from tessera.cli.base.page_options import origin_option, without_token_option
 from tessera.text import one_line
 
 if TYPE_CHECKING:
@@ -158,20 +159,13 @@ def _issuer(_context: click.Context, _parameter: click.Parameter, text: str | No
     is_flag=True,
     help="Install the live page as a process of the cluster: each visitor sees what its token may see.",
 )
-@click.option(
+@origin_option(
     "--dashboard-origin",
-    "origins",
-    multiple=True,
-    metavar="URL",
-    help="Serve the page under this name, e.g. https://gpu.example.com; repeatable. Needs --dashboard.",
+    text="Serve the page under this name, e.g. https://gpu.example.com; repeatable. Needs --dashboard.",
 )
-@click.option(
+@without_token_option(
     "--dashboard-without-token",
-    "without_token",
-    type=click.Choice(["refuse", "hide-names"]),
-    default="refuse",
-    show_default=True,
-    help="Ask visitors of the page without a token to log in, or show them the page without names.",
+    text="Ask visitors of the page without a token to log in, or show them the page without names.",
 )
 @site_options
 @build_options
