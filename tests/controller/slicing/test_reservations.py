@@ -308,6 +308,41 @@ def test_cpu_that_the_pod_needs_is_kept_too(cluster: SlicerCluster) -> None:
     assert cluster.where(big)
 
 
+def test_free_slots_are_kept_while_a_pod_on_another_card_still_holds_the_cpu(cluster: SlicerCluster) -> None:
+    cluster.node("n1", count=2, allocatable={"cpu": 8000, "pods": 110})
+    pods = [running(cluster, f"p{i}", "7g.40gb", amounts={"cpu": 4000, "pods": 1}, deadline=600.0) for i in range(2)]
+    big = waiting(cluster, "big", "7g.40gb", amounts={"cpu": 6000, "pods": 1})
+    cluster.settle()
+    after(cluster, 60)
+    (found,) = cluster.slicer.state.reservations.values()
+    first, last = sorted(pods, key=lambda pod: not on_card(cluster, pod, found.slices[0].gpu_uuid))
+    cluster.remove(first)
+    cluster.settle()
+    small = waiting(cluster, "small", "1g.5gb", amounts={"cpu": 4000, "pods": 1})
+    cluster.settle()
+    assert list(cluster.slicer.state.reservations.values()) == [found]
+    assert not cluster.where(small)
+    cluster.remove(last)
+    cluster.settle()
+    assert cluster.where(big)
+
+
+def test_free_slots_are_no_longer_kept_when_the_cpu_comes_later_than_expected(cluster: SlicerCluster) -> None:
+    cluster.node("n1", count=2, allocatable={"cpu": 8000, "pods": 110})
+    pods = [running(cluster, f"p{i}", "7g.40gb", amounts={"cpu": 4000, "pods": 1}, deadline=600.0) for i in range(2)]
+    waiting(cluster, "big", "7g.40gb", amounts={"cpu": 6000, "pods": 1})
+    cluster.settle()
+    after(cluster, 60)
+    (found,) = cluster.slicer.state.reservations.values()
+    first, _ = sorted(pods, key=lambda pod: not on_card(cluster, pod, found.slices[0].gpu_uuid))
+    cluster.remove(first)
+    cluster.settle()
+    after(cluster, 1200)
+    small = waiting(cluster, "small", "1g.5gb", amounts={"cpu": 4000, "pods": 1})
+    cluster.settle()
+    assert cluster.where(small)
+
+
 def test_a_service_of_days_gets_no_reservation_behind_it(cluster: SlicerCluster) -> None:
     cluster.node("n1")
     running(cluster, "service", "1g.5gb")

@@ -10,7 +10,8 @@ Rules:
   or cards go, if a pod of higher priority takes its slots, or if its holders outlast the reservation's patience and
   another place is expected to empty sooner; the patience doubles with each move.
 - It ends when the pod waits no more, when all its slots are free and the node still refuses the pod, or when the slots
-  are not expected to be free within a day. So no slot stays idle for a pod that cannot use it.
+  are not expected to be free within a day. So no slot stays idle for a pod that cannot use it. Before the expected
+  time, a refusal that the ends of pods on other slots of the node would lift does not count.
 - Number, share of the slots and cost are bounded (:mod:`tessera.limits.planning`).
 """
 
@@ -363,7 +364,7 @@ class Reserver:
                 self._remove(each)
             elif not self._is_sound(each, pod):
                 self._replace(each, pod)
-            elif self._is_refused_by_node(each):
+            elif self._is_refused_by_node(each) and not self._awaits_amounts(each, pod):
                 self._barred.setdefault(each.uid, set()).add(each.node)
                 self._replace(each, pod)
             elif self._now > each.made + each.patience:
@@ -389,6 +390,14 @@ class Reserver:
     def _is_refused_by_node(self, one: Reservation) -> bool:
         """True if all slots are free and planning has refused the pod since."""
         return not holders_of(self._state, one) and self._cluster.capacity_changes.is_refused_on(one.node, one.uid)
+
+    def _awaits_amounts(self, one: Reservation, pod: PodInfo) -> bool:
+        """True before the expected time, if the ends of pods on other slots of the node give it CPU and memory."""
+        if self._now >= one.until:
+            return False
+        ended = frozenset(each.owner for each in self._state.allocations.on(one.node))
+        with self.admission(pod) as admits:
+            return admits(one.node, ended)
 
     def _reconsider(self, one: Reservation, pod: PodInfo) -> None:
         left = self.remaining(one)
