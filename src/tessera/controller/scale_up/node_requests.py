@@ -186,10 +186,10 @@ class ProvisioningRequests:
         self.present = True
 
     async def delete(self, request: NodeRequest) -> None:
-        """Deletes the request and its template."""
+        """Deletes the template, then the request: only the request is listed, so it stays until both are gone."""
         with suppress(NotFound):
-            await self._client.delete(PROVISIONING_REQUESTS, request.name, self._namespace)
-        await self._client.delete(POD_TEMPLATES, request.name, self._namespace)
+            await self._client.delete(POD_TEMPLATES, request.name, self._namespace)
+        await self._client.delete(PROVISIONING_REQUESTS, request.name, self._namespace)
 
 
 def _answered(item: ProvisioningRequest) -> bool:
