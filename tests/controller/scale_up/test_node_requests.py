@@ -39,3 +39,16 @@ def test_a_request_outlives_its_template_so_that_its_delete_is_tried_again() -> 
             await lab.client.get(POD_TEMPLATES, "r", NAMESPACE)
 
     in_lab(story)
+
+
+def test_a_request_that_the_server_refuses_leaves_no_template() -> None:
+    """The server does not know the kind."""
+
+    async def story(lab: Lab) -> None:
+        runtime = KubeRuntime(client=lab.client, clock=lab.clock, rng=random.Random(0), may_act=lambda: True)
+        spec = {"containers": [{"name": "c", "image": "i"}]}
+        with pytest.raises(NotFound):
+            await ProvisioningRequests(runtime, NAMESPACE).create("g", "r", spec, cards=False)
+        assert not (await lab.client.list(POD_TEMPLATES, NAMESPACE)).items
+
+    in_lab(story)

@@ -182,7 +182,11 @@ class ProvisioningRequests:
                 "podSets": [{"podTemplateRef": {"name": name}, "count": 1}],
             },
         }
-        await self._client.create(PROVISIONING_REQUESTS.as_dicts(), item, self._namespace)
+        try:
+            await self._client.create(PROVISIONING_REQUESTS.as_dicts(), item, self._namespace)
+        except ApiError:
+            await self._client.delete(POD_TEMPLATES, name, self._namespace)
+            raise
         self.present = True
 
     async def delete(self, request: NodeRequest) -> None:
