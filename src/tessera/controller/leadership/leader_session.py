@@ -171,7 +171,7 @@ class LeaderSession:
             client,
             self._slicer,
             count=metrics.count_check,
-            nodes_may_come=lambda: bool(self._scale_up.groups),
+            nodes_may_come=lambda: self._scale_up.nodes_may_come,
             clock=clock,
             rng=rng,
         )

@@ -54,6 +54,9 @@ class ScaleUp:
         namespace: Tessera's own.
         options: the settings.
         startup: seconds from a node's registration for which its cards are awaited.
+
+    Attributes:
+        nodes_may_come: groups are known, their file has a mistake, or it was not read yet.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class ScaleUp:
         self._decided = False
         self._wake = asyncio.Event()
         self._groups: tuple[NodeGroup, ...] = ()
+        self.nodes_may_come = options.method is not ScaleUpMethod.OFF
         self._by_pods = PlaceholderPods(runtime, pods, namespace)
         self._by_requests = ProvisioningRequests(runtime, namespace)
         #: The cluster serves ProvisioningRequests; when to look again.
@@ -95,11 +99,6 @@ class ScaleUp:
             clock=runtime.clock,
             rng=runtime.rng,
         )
-
-    @property
-    def groups(self) -> tuple[NodeGroup, ...]:
-        """The known groups of nodes."""
-        return self._groups
 
     async def run(self) -> None:
         """Decides and writes until cancelled; the informers of nodes and pods have listed."""
@@ -193,6 +192,9 @@ class ScaleUp:
         except ValueError as error:
             _log.warning("%s; no node is asked for until then", error)
             self._groups = ()
+            self.nodes_may_come = True
+        else:
+            self.nodes_may_come = bool(self._groups)
 
     async def _plan(self) -> Mapping[str, NewNodes]:
         """Returns the nodes to ask for; plans anew only if the pods, the groups or their nodes have changed."""
