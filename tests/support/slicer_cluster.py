@@ -10,12 +10,15 @@ from tessera.agent.inventory.sliceable_gpus import placements
 from tessera.api.instaslice import AllocationStatus, Instaslice, make_result
 from tessera.api.names import GATE, MIG_CONFIG_LABEL, NodeName, PodUid, resource_of
 from tessera.api.queues import read_queue
+from tessera.controller.objects.node_constraints import NodeConstraints
+from tessera.controller.objects.node_devices import NodeDevices
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.allocation import will_never_run
 from tessera.controller.slicing.events import (
     InstasliceDeleted,
     InstasliceObserved,
+    NamespaceObserved,
     NodeObserved,
     PodDeleted,
     PodObserved,
@@ -65,6 +68,7 @@ class SlicerCluster:
         self.nodes: dict[str, NodeInfo] = {}
         self.objects: dict[str, dict[str, Any]] = {}
         self.queues: dict[str, dict[str, Any]] = {}
+        self.namespaces: dict[str, dict[str, str]] = {}
         #: Pods whose eviction a PodDisruptionBudget refuses.
         self.protected: set[PodUid] = set()
         self.version = 0
@@ -99,6 +103,33 @@ class SlicerCluster:
         self._touch(name)
         self.slicer.handle(NodeObserved(self.nodes[NodeName(name)]))
         return self.nodes[NodeName(name)]
+
+    def device_node(self, name: str, model: str = "A100", count: int = 4, **facts: Any) -> NodeInfo:
+        """A node with whole cards, which Tessera does not cut."""
+        default: dict[str, Any] = {
+            "labels": {"kubernetes.io/hostname": name, "nvidia.com/gpu.product": model},
+            "allocatable": {"cpu": 64000, "memory": 2**40, "pods": 110, "nvidia.com/gpu": count},
+            "devices": (NodeDevices("nvidia.com/gpu", model, count, 8, 40),) if count else (),
+        }
+        self.nodes[NodeName(name)] = NodeInfo(name=NodeName(name), hostname=name, **{**default, **facts})
+        self.slicer.handle(NodeObserved(self.nodes[NodeName(name)]))
+        return self.nodes[NodeName(name)]
+
+    def whole(self, name: str, count: int = 1, *, gated: bool = True, **facts: Any) -> PodInfo:
+        """A pod with whole cards: behind our gate, or one that Tessera does not place."""
+        devices = ("nvidia.com/gpu",) * count
+        default: dict[str, Any] = {
+            "gates": (GATE,) if gated else (),
+            "amounts": {"cpu": 1000, "pods": 1, "nvidia.com/gpu": count},
+            "constraints": NodeConstraints(devices=frozenset(devices)),
+            "devices": devices,
+        }
+        return self.pod(name, *(devices if gated else ()), **{**default, **facts})
+
+    def namespace(self, name: str, **labels: str) -> None:
+        """Sets the labels of a namespace."""
+        self.namespaces[name] = labels
+        self.slicer.handle(NamespaceObserved(name, labels))
 
     def pod(self, name: str, *profiles: str, **facts: Any) -> PodInfo:
         """A pod behind our gate."""
@@ -163,7 +194,8 @@ class SlicerCluster:
             case Ungate():
                 pod = self.pods.get(write.uid)
                 if pod is not None:
-                    self.put(replace(pod, gates=(), hostname=write.hostname))
+                    profiles = () if pod.devices else pod.profiles
+                    self.put(replace(pod, gates=(), hostname=write.hostname, profiles=profiles))
             case ReportNodeCondition():
                 self.node_says(write.node, write.text)
             case ReportPodCondition():
@@ -208,6 +240,8 @@ class SlicerCluster:
         self.slicer = Slicer(self.reserve_after, preempts=self.preempts)
         if self.date:
             self.slicer.handle(TimePassed(self.date, self.date))
+        for namespace, labels in self.namespaces.items():
+            self.slicer.handle(NamespaceObserved(namespace, labels))
         for node in self.nodes.values():
             self.slicer.handle(NodeObserved(node))
         for pod in self.pods.values():

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.kueue.templates import JOB, KINDS
-from tessera.webhook.base.options import REVIEW_PATH, TEMPLATE_PATH
+from tessera.webhook.base.options import MANAGED_PATH, REVIEW_PATH, TEMPLATE_PATH
 from tessera_lab.apiserver.cel.evaluator import compile_expression
 
 CONFIGURATION = yaml.safe_load((Path(__file__).parents[2] / "deploy" / "admission.yaml").read_text())
@@ -33,6 +33,7 @@ def hooks_at(path: str) -> list[dict[str, Any]]:
 
 CONDITIONS = conditions_of(REVIEW_PATH)
 OF_TEMPLATES = conditions_of(TEMPLATE_PATH)
+OF_MANAGED = conditions_of(MANAGED_PATH)
 
 
 QUOTA = "instaslice.redhat.com/accelerator-memory-quota"
@@ -87,6 +88,27 @@ def test_who_is_asked_about_a_pod(found: dict[str, Any], webhooks: str) -> None:
     assert asked(found) == set(webhooks.split())
 
 
+@pytest.mark.parametrize(
+    ("found", "sent"),
+    [
+        (pod(None), False),
+        (pod({"cpu": "2"}), False),
+        (pod({"nvidia.com/gpu": "1"}), True),
+        (pod({"nvidia.com/gpu": "0"}), False),
+        (pod({"cpu": "2"}, {"nvidia.com/gpu.shared": "2"}), True),
+        (pod(None, initContainers=[{"name": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]), True),
+        (pod({"nvidia.com/mig-1g.5gb": "1"}), False),
+    ],
+)
+def test_pods_with_whole_cards_or_shares_are_sent_from_managed_namespaces_alone(
+    found: dict[str, Any], *, sent: bool
+) -> None:
+    (hook,) = hooks_at(MANAGED_PATH)
+    assert hook["namespaceSelector"] == {"matchLabels": {"tessera.dev/placement": "managed"}}
+    scope = {"object": found, "oldObject": None, "request": {"operation": "CREATE"}}
+    assert all(condition.is_true(scope) for condition in OF_MANAGED["managed"]) == sent
+
+
 ANNOTATIONS = st.one_of(st.text(), st.just("tessera.dev/ecc"))
 NAMES = st.sampled_from(
     ["cpu", "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb", "mig.das.com/1g.5gb", QUOTA]
@@ -120,6 +142,7 @@ def test_what_must_not_slip_through_fails_closed() -> None:
     assert policies == {
         "gpus.tessera.dev": "Fail",
         "requests.tessera.dev": "Ignore",
+        "managed.tessera.dev": "Fail",
         "jobs.tessera.dev": "Fail",
         "templates.tessera.dev": "Ignore",
     }

@@ -15,6 +15,8 @@ NodeName = NewType("NodeName", str)
 GATE = "instaslice.redhat.com/accelerator"
 #: Label of a namespace, or of a pod, that names its queue.
 QUEUE_LABEL = "tessera.dev/queue"
+#: Label of a namespace whose pods with whole cards or shares Tessera places, if its value is the second.
+PLACEMENT_LABEL, PLACEMENT_MANAGED = "tessera.dev/placement", "managed"
 #: Gates whose owner removes them only when they are the last: Tessera goes first, or both would wait for ever. That of
 #: KAI's queues (KAI Scheduler, design of queue admission).
 LAST_GATES = ("kai.scheduler/queue-admission",)

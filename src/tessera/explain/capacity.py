@@ -49,6 +49,8 @@ def explain_no_room(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Rea
         reason: the reason why the last plan has no place for it.
     """
     match reason:
+        case UnknownProfile() if pod.devices:
+            return _explain_no_device(pod)
         case UnknownProfile(known=()):
             return _explain_no_card(view, pod)
         case UnknownProfile():
@@ -74,6 +76,19 @@ def explain_no_room(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Rea
 
 def _request(pod: PodInfo) -> str:
     return f"it requests {profiles_text(pod)}"
+
+
+def _explain_no_device(pod: PodInfo) -> Explanation:
+    """Explains that no node has whole cards or shares as the pod requests them."""
+    return Explanation(
+        case="no-card-reported",
+        verdict=f"waits; no node has {list_names(sorted(set(pod.devices)))}",
+        facts=(_request(pod),),
+        help=(
+            "see the nodes with cards: kubectl get nodes -L nvidia.com/gpu.count",
+            "see why a node offers none: tessera why node/NODE",
+        ),
+    )
 
 
 def _explain_no_card(view: ClusterView, pod: PodInfo) -> Explanation:
@@ -313,6 +328,11 @@ def _usage_facts(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
         for card in slicer.state.inventory.fleet.cards()
         if any(card.table.name_of(profile) for profile in pod.profiles)
     ]
+    if pod.devices:
+        taken = sum(bool(card.allocations) for card in able)
+        nodes = len({card.node.name for card in able})
+        yield f"{count_noun(nodes, 'node')} {'has' if nodes == 1 else 'have'} {len(able)} of them; pods hold {taken}"
+        return
     slots = sum(card.geometry.slots for card in able)
     used = sum(each.placement.size for card in able for each in card.allocations.values())
     nodes = len({card.node.name for card in able})

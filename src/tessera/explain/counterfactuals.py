@@ -143,7 +143,7 @@ def room_if_ended(view: ClusterView, allocations: tuple[OwnedPlacement, ...]) ->
 
 
 def _owner(view: ClusterView, owner: str, held: list[OwnedPlacement]) -> str:
-    where = "; ".join(view.position(at.profile, at.gpu, at.start, at.size) for at in (one.placement for one in held))
+    where = view.positions((at.profile, at.gpu, at.start, at.size) for at in (one.placement for one in held))
     if owner == FOREIGN:
         return f"{FOREIGN} ({where}): nvidia-smi mig -dci, -dgi on that node, if no program needs it"
     return f"pod {owner} ({where}{_progress(view, owner)})"

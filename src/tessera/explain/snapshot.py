@@ -6,6 +6,7 @@ only the pod itself and its events.
 """
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from tessera.kube.resources import CoreEvent, Lease, Node, Pod, ResourceQuota
 from tessera.kueue.queue_reading import QueueReading
 from tessera.limits.messages import EVENT_SHOWN
 from tessera.limits.processes import LEASE_DURATION
+from tessera.placement.devices import is_device_profile
 from tessera.provisioning.milestones import ProvisioningRecord
 from tessera.text import age
 
@@ -96,8 +98,19 @@ class ClusterView:
         return f"{profile or 'a slice'} on {card}, memory {slots}"
 
     def slices(self, slices: Iterable[Slice]) -> str:
-        """The positions of a pod's slices, as text."""
-        return "; ".join(self.position(each.profile, each.gpu_uuid, each.start, each.size) for each in slices)
+        """The positions of a pod's slices, as text; of whole cards and shares, which are alike, their number."""
+        return self.positions((each.profile, each.gpu_uuid, each.start, each.size) for each in slices)
+
+    def positions(self, found: Iterable[tuple[str, str, int, int]]) -> str:
+        """The same for (profile, card, start, size)."""
+        devices: Counter[str] = Counter()
+        texts = []
+        for each in found:
+            if is_device_profile(each[0]):
+                devices[each[0]] += 1
+            else:
+                texts.append(self.position(*each))
+        return "; ".join([*(f"{count} x {name}" for name, count in sorted(devices.items())), *texts])
 
     def node(self, name: str) -> Node | None:
         """The node of this name; None if there is none or the user may not read it."""

@@ -20,6 +20,12 @@ NODE_CARDS = Limit(
     "cards of a node in its Instaslice object",
     "four times the largest machine",
 )
+NODE_DEVICES = Limit(
+    256,
+    "devices",
+    "whole cards, or shares, of a node that Tessera gives to pods of managed namespaces",
+    "16 cards of 16 shares; further ones are left to pods that the scheduler places",
+)
 NODE_SLICES = Limit(
     512,
     "slices",

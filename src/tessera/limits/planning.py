@@ -56,6 +56,12 @@ ADMISSION_STEPS = Limit(
     "trials that divide a new pod's slices among the cards of empty nodes, to refuse what none could hold",
     "a pod that fits takes as many as it has slices; beyond them the pod is admitted",
 )
+PRICED_CONSTRAINTS = Limit(
+    64,
+    "constraints",
+    "different constraints on nodes, the most frequent, by which card models get their prices",
+    "teams pin pods in a few ways; the price of a model only orders the models",
+)
 RESERVATIONS = Limit(
     16,
     "reservations",

@@ -94,8 +94,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def media(self) -> bool:
-        """True if the profile takes the card's media engines, of which a card has one set."""
-        return parse_profile_name(self.name).media
+        """True if the profile takes the card's media engines, of which a card has one set; a device's has none."""
+        return "/" not in self.name and parse_profile_name(self.name).media
 
     @property
     def ci_profile_index(self) -> int:

@@ -15,9 +15,18 @@ from tessera.mig.geometry import Geometry, Placement, Profile
 from tessera.mig.layout_planning import list_packings
 from tessera.mig.occupancy import free_slots, free_starts, placement_mask, usable_slots
 from tessera.placement.request_mix import RequestMix
-from tessera.placement.state_costs import Candidate, Loss, Pending, StateCosts, add_profile, limit_size
+from tessera.placement.state_costs import Candidate, Loss, Pending, StateCosts, add_price, add_profile, limit_size
 
-__all__ = ["Candidate", "CardTable", "GeometryLoss", "Pending", "StateCosts", "add_profile", "reachable_slots"]
+__all__ = [
+    "Candidate",
+    "CardTable",
+    "GeometryLoss",
+    "Pending",
+    "StateCosts",
+    "add_price",
+    "add_profile",
+    "reachable_slots",
+]
 
 #: Rates an occupancy of a card of that table; less is better. Hashable, and equal for equal ratings.
 GeometryLoss = Callable[["CardTable", int], float]
@@ -51,6 +60,8 @@ class CardTable:
         self.costs = self._rate(self.fragmentation)
         #: The mix of requests for these cards.
         self.mix = RequestMix()
+        #: What a device of this model costs besides its loss: policies prefer cheaper models.
+        self.price = 0.0
         #: What a policy chose for a mix, by policy: the mix's shares and the costs.
         self.chosen: dict[object, tuple[object, StateCosts]] = {}
 

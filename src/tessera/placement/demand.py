@@ -11,6 +11,7 @@ from typing import ClassVar, Protocol
 import msgspec
 
 from tessera.placement.cards import OwnedPlacement
+from tessera.placement.devices import is_device_profile
 
 
 class Demand(msgspec.Struct, frozen=True):
@@ -341,9 +342,15 @@ def _count_profiles(profiles: Iterable[str]) -> str:
     return ", ".join(name if count == 1 else f"{count} x {name}" for name, count in Counter(profiles).items())
 
 
+def _holder(one: OwnedPlacement) -> str:
+    at = one.placement
+    where = "" if is_device_profile(at.profile) else f" at {at.start}"
+    return f"{one.owner} ({at.profile}{where})"
+
+
 def _freed_by(frees: tuple[OwnedPlacement, ...]) -> str:
     if not frees:
         return "several allocations would have to end to make room"
-    parts = [f"{one.owner} ({one.placement.profile} at {one.placement.start})" for one in frees]
+    parts = list(dict.fromkeys(map(_holder, frees)))
     verb = "ends" if len(parts) == 1 else "end"
     return f"room comes when {' and '.join(parts)} on node {frees[0].placement.node} {verb}"

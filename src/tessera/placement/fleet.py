@@ -14,7 +14,7 @@ from heapq import merge
 
 from tessera.limits.planning import CARD_MODELS
 from tessera.mig.geometry import Geometry
-from tessera.placement.card_table import Candidate, CardTable, Pending, StateCosts
+from tessera.placement.card_table import Candidate, CardTable, Pending, StateCosts, add_price
 from tessera.placement.cards import UNRANKED, AlikeCards, CardPlacement, FleetCard, FleetNode, OwnedPlacement
 
 __all__ = ["CardPlacement", "Fleet", "FleetCard", "FleetNode", "OwnedPlacement", "PlaceOccupied", "UnknownCard"]
@@ -245,13 +245,16 @@ class Fleet:
             name = table.name_of(profile)
             if name is not None:
                 rated = costs(table) if costs else table.costs
-                rankings.append(self._present(table, rated.rank_candidates(name)))
-                started = (rated.candidate(*key, name) for key in self._open.get(table, ()))
-                rankings.append(self._present(table, sorted(one for one in started if one is not None)))
-        ranked: Iterable[tuple[Candidate, AlikeCards]] = merge(*rankings, key=_rank)
+                ranked = rated.rank_candidates(name)
+                started = sorted(
+                    one for key in self._open.get(table, ()) if (one := rated.candidate(*key, name)) is not None
+                )
+                rankings.append(self._present(table, add_price(ranked, table.price) if table.price else ranked))
+                rankings.append(self._present(table, add_price(started, table.price) if table.price else started))
+        merged: Iterable[tuple[Candidate, AlikeCards]] = merge(*rankings, key=_rank)
         if spread:
-            ranked = sorted(ranked, key=lambda one: -one[0][1])
-        for _, group in ranked:
+            merged = sorted(merged, key=lambda one: -one[0][1])
+        for _, group in merged:
             yield group
 
     def best_candidate(self, profile: str, costs: Callable[[CardTable], StateCosts]) -> AlikeCards | None:

@@ -49,6 +49,8 @@ class NodeIndex:
         self._taints: dict[_Taint, NodeMask] = {}
         #: Nodes that are open for slices.
         self._offering: NodeMask = 0
+        #: By resource of whole cards and shares, the nodes that are open for it. No mask is empty.
+        self._with_devices: dict[str, NodeMask] = {}
         #: Grows with every change that an answer may depend on.
         self._changes = 0
         #: By label, ``_changes`` when a node's value last changed; missing if none did since the last clearing.
@@ -77,6 +79,7 @@ class NodeIndex:
         self._offering &= ~self._bits[node.name]
         if not any(node.closed_reasons()):
             self._offering |= self._bits[node.name]
+        self._put_devices(node)
 
     def remove(self, name: NodeName) -> None:
         """Removes a node; an unknown node is no error."""
@@ -88,8 +91,22 @@ class NodeIndex:
         self._labels.remove(node.labels, bit)
         self._change_taints(bit, set(_taints(node)), set())
         self._offering &= ~bit
+        for each in node.devices:
+            self._drop_device(each.resource, bit)
         self._unused.append(bit.bit_length() - 1)
         self._others_changed = self._next()
+
+    def _put_devices(self, node: NodeInfo) -> None:
+        bit = self._bits[node.name]
+        for resource in tuple(self._with_devices):
+            self._drop_device(resource, bit)
+        for each in node.devices:
+            if not any(node.closed_reasons((each.resource,))):
+                self._with_devices[each.resource] = self._with_devices.get(each.resource, 0) | bit
+
+    def _drop_device(self, resource: str, bit: NodeMask) -> None:
+        if self._with_devices.get(resource, 0) & bit:
+            _clear(self._with_devices, resource, bit)
 
     def _note_label_changes(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -127,8 +144,13 @@ class NodeIndex:
         return self._bits.get(name, 0)
 
     def open_to(self, constraints: NodeConstraints) -> int:
-        """Returns the nodes that a pod may be pinned to: ready, open for slices, selected, no untolerated taint."""
-        return self._offering & self.selected_nodes(constraints) & self.tolerated_nodes(constraints)
+        """Returns the nodes that a pod may be pinned to: ready, open for its kind, selected, no untolerated taint."""
+        offering = self._offering
+        if constraints.devices:
+            offering = -1
+            for resource in constraints.devices:
+                offering &= self._with_devices.get(resource, 0)
+        return offering & self.selected_nodes(constraints) & self.tolerated_nodes(constraints)
 
     def selected_nodes(self, constraints: NodeConstraints) -> int:
         """Returns the nodes that selector and affinity admit."""

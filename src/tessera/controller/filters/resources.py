@@ -12,7 +12,7 @@ from typing import Protocol
 from tessera.api.names import NodeName
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.objects.resource_amounts import Amounts, add_amounts, offered_by_agent
+from tessera.controller.objects.resource_amounts import Amounts, add_amounts, freed_with_cards
 
 
 class Filter(Protocol):
@@ -85,7 +85,7 @@ class FreeAmounts:
 
 
 class FreeDevices(FreeAmounts):
-    """NodeResourcesFit for resources of the node's agent: devices of MIG profiles, and the memory quota."""
+    """NodeResourcesFit for what ends with slots of cards: whole cards, shares, slices, and the memory quota."""
 
     freed_with_cards = True
 
@@ -144,13 +144,13 @@ def first_shortage(wanted: Mapping[str, int], used: Mapping[str, int], node: Nod
 
 
 def shortages(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo) -> Iterator[str]:
-    """Yields each resource of which a node lacks the wanted amount, without those that the node's agent provides."""
-    return _list_shortages({name: amount for name, amount in wanted.items() if not offered_by_agent(name)}, used, node)
+    """Yields each resource of which a node lacks the wanted amount, without devices, slices and the memory quota."""
+    return _list_shortages({name: amount for name, amount in wanted.items() if not freed_with_cards(name)}, used, node)
 
 
 def device_shortages(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo) -> Iterator[str]:
-    """Yields the shortages of resources of the node's agent: devices of MIG profiles, and the memory quota."""
-    return _list_shortages({name: amount for name, amount in wanted.items() if offered_by_agent(name)}, used, node)
+    """Yields the shortages of whole cards, shares, devices of MIG profiles, and the memory quota."""
+    return _list_shortages({name: amount for name, amount in wanted.items() if freed_with_cards(name)}, used, node)
 
 
 def _list_shortages(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo) -> Iterator[str]:

@@ -6,7 +6,7 @@ scheduler's events, because users know them. This module applies the rules to on
 :mod:`tessera.controller.cluster.node_index` answers for all nodes at once, and remembers the answers.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tessera.api.names import NodeName
@@ -32,15 +32,17 @@ class NodeConstraints:
         selector: ``spec.nodeSelector`` as sorted pairs.
         terms: terms of the required node affinity, any of which must hold; None without affinity.
         tolerations: the pod's tolerations of taints.
+        devices: the resources of whole cards and shares that the pod requests; empty for a pod with slices.
     """
 
     selector: tuple[tuple[str, str], ...] = ()
     terms: tuple[NodeSelectorTerm, ...] | None = None
     tolerations: tuple[Toleration, ...] = ()
+    devices: frozenset[str] = frozenset()
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((self.selector, self.terms, self.tolerations)))
+        object.__setattr__(self, "_hash", hash((self.selector, self.terms, self.tolerations, self.devices)))
 
     def __hash__(self) -> int:
         return self._hash
@@ -50,14 +52,15 @@ class NodeConstraints:
 ANYWHERE = NodeConstraints()
 
 
-def constraints_of(pod: Pod) -> NodeConstraints:
-    """Reads the constraints from a pod's spec."""
+def constraints_of(pod: Pod, devices: Iterable[str] = ()) -> NodeConstraints:
+    """Reads the constraints from a pod's spec, for a pod that requests these resources of whole cards and shares."""
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
     required = affinity.required if affinity is not None else None
     return NodeConstraints(
         selector=tuple(sorted(pod.spec.node_selector.items())),
         terms=None if required is None else required.node_selector_terms,
         tolerations=pod.spec.tolerations,
+        devices=frozenset(devices),
     )
 
 
@@ -143,7 +146,7 @@ def first_closed_reason(constraints: NodeConstraints, node: NodeInfo) -> str:
 
 def closed_reasons(constraints: NodeConstraints, node: NodeInfo) -> Iterator[str]:
     """Yields every reason that closes the node to the pod, besides selector and affinity."""
-    yield from node.closed_reasons()
+    yield from node.closed_reasons(constraints.devices)
     if node.cordoned and not is_tolerated(CORDON, constraints.tolerations):
         yield "node(s) were unschedulable"
     for taint in node.taints:

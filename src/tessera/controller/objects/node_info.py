@@ -1,6 +1,6 @@
 """The values of a Node that decide about its slices."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -15,6 +15,7 @@ from tessera.api.names import (
     profile_of,
 )
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, OfferKind, decode_offers
+from tessera.controller.objects.node_devices import NodeDevices, read_devices
 from tessera.controller.objects.resource_amounts import Amounts, offered_by_agent, parse_amounts
 from tessera.kube.resources import Condition, Node, Taint
 
@@ -42,6 +43,7 @@ class NodeInfo:
         fixed_profiles: profiles of the slices that a fixed layout gives it, in the resource's spelling.
         object_fault: the fault of its Instaslice object that the node's condition names; empty if there is none.
         agent: state of its agent.
+        devices: its whole cards and shares.
     """
 
     name: NodeName
@@ -54,10 +56,18 @@ class NodeInfo:
     fixed_profiles: frozenset[str] = frozenset()
     object_fault: str = ""
     agent: AgentState = AgentState.UNKNOWN
+    devices: tuple[NodeDevices, ...] = ()
 
-    def closed_reasons(self) -> Iterator[str]:
-        """Yields the reasons that no pod may get slices of this node; nothing if the node is open."""
-        if not self.offers_on_demand:
+    def closed_reasons(self, devices: Collection[str] = ()) -> Iterator[str]:
+        """Yields the reasons that no pod may get slices of this node; nothing if the node is open.
+
+        Args:
+            devices: resources of whole cards and shares that the pod requests instead of slices.
+        """
+        missing = sorted(set(devices) - {each.resource for each in self.devices})
+        if missing:
+            yield f"node(s) had no {missing[0]}"
+        elif not devices and not self.offers_on_demand:
             yield "node(s) did not offer on-demand slices (label nvidia.com/mig.config=dynamic)"
         if HOSTNAME_LABEL not in self.labels:
             yield f"node(s) had no label {HOSTNAME_LABEL}, which a pod is pinned by"
@@ -105,6 +115,7 @@ def read_node(node: Node) -> NodeInfo:
         allocatable=allocatable,
         fixed_profiles=frozenset() if is_on_demand(layout) else _fixed_profiles(node),
         object_fault=next((c.message for c in node.status.conditions if _reports_object_fault(c)), ""),
+        devices=read_devices(node, allocatable),
     )
 
 

@@ -4,10 +4,12 @@ A pod is read once, when it arrives; all decisions use these values. If a field 
 is no number), the error becomes a text of this pod, so that it stops one pod and not the controller.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tessera.api.names import (
     GATE,
+    GPU_RESOURCES,
     HOSTNAME_LABEL,
     LAST_GATES,
     MIG_RESOURCE_PREFIX,
@@ -34,6 +36,7 @@ from tessera.controller.objects.pod_relations import (
 from tessera.controller.objects.resource_amounts import Amounts, pod_amounts
 from tessera.kube.resources import Pod
 from tessera.kube.resources.meta import version_number
+from tessera.limits.pods import POD_SLICES
 
 #: Phases after which no container of a pod runs again.
 FINISHED = frozenset({"Succeeded", "Failed"})
@@ -54,7 +57,8 @@ class PodInfo:
         node: the node that it is bound to; empty before.
         hostname: the host that its node selector names; empty if none.
         gates: names of its scheduling gates.
-        profiles: the slices that it needs, profiles in the resource's spelling.
+        profiles: the slices that it needs, profiles in the resource's spelling; behind our gate the devices too.
+        devices: whole cards and shares that it requests, one resource name each; empty for a pod with slices.
         amounts: the amounts that it holds on its node besides slices.
         constraints: its constraints on nodes.
         priority: a higher priority goes first.
@@ -87,6 +91,7 @@ class PodInfo:
     hostname: str = ""
     gates: tuple[str, ...] = ()
     profiles: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
     amounts: Amounts = field(default_factory=dict)
     constraints: NodeConstraints = ANYWHERE
     priority: int = 0
@@ -140,7 +145,16 @@ class PodInfo:
 def read_pod(pod: Pod) -> PodInfo:
     """Reads the values that matter from a pod."""
     spec, meta = pod.spec, pod.metadata
-    profiles, held, constraints, fault = _read_requests(pod)
+    slices, held, constraints, fault = _read_requests(pod)
+    gates = tuple(gate.name for gate in spec.scheduling_gates)
+    devices = () if slices else _read_devices(held)
+    if devices:
+        constraints = constraints_of(pod, devices) if not find_excess(spec) else ANYWHERE
+    profiles = devices if devices and GATE in gates else slices
+    if len(profiles) > POD_SLICES and not fault:
+        profiles, fault = devices[:1], _too_many_text(devices)
+    elif devices and GATE in gates:
+        fault = fault or find_excess(spec)
     owner = next((each for each in meta.owner_references if each.controller), None)
     gang = None
     try:
@@ -153,8 +167,9 @@ def read_pod(pod: Pod) -> PodInfo:
         name=meta.name,
         node=NodeName(spec.node_name),
         hostname=spec.node_selector.get(HOSTNAME_LABEL, ""),
-        gates=tuple(gate.name for gate in spec.scheduling_gates),
+        gates=gates,
         profiles=profiles,
+        devices=devices[:POD_SLICES],
         amounts=held,
         constraints=constraints,
         priority=spec.priority,
@@ -165,14 +180,14 @@ def read_pod(pod: Pod) -> PodInfo:
         claims=read_claims(pod),
         owner=owner.uid if owner else "",
         unschedulable_message=_unschedulable_message(pod),
-        unstarted=bool(profiles) and bool(spec.node_name) and not _has_started(pod),
+        unstarted=bool(slices) and bool(spec.node_name) and not _has_started(pod),
         slices_withdrawn=any((each.type, each.status) == (SLICE_CONDITION, "False") for each in pod.status.conditions),
         finished=pod.status.phase in FINISHED,
         terminating=meta.deletion_timestamp is not None,
         fault=fault,
         agent_ready=pod.status.is_ready if is_agent(pod) else None,
-        deadline=_deadline(pod) if profiles else None,
-        started=parse_time_or_zero(pod.status.start_time) if profiles else 0.0,
+        deadline=_deadline(pod) if profiles or devices else None,
+        started=parse_time_or_zero(pod.status.start_time) if profiles or devices else 0.0,
         preempts=spec.preemption_policy != "Never",
         gang=gang,
         succeeded=pod.status.phase == "Succeeded",
@@ -193,6 +208,19 @@ def _read_requests(pod: Pod) -> tuple[tuple[str, ...], Amounts, NodeConstraints,
     except (SliceRequestError, ValueError) as error:
         return profiles, held, ANYWHERE, str(error)
     return profiles, held, constraints_of(pod) if profiles and not fault else ANYWHERE, fault
+
+
+def _read_devices(held: Amounts) -> tuple[str, ...]:
+    """Returns the whole cards and shares of a pod, one entry each and one more than a pod may have at most."""
+    most = int(POD_SLICES) + 1
+    return tuple(name for name in GPU_RESOURCES for _ in range(min(most, max(0, held.get(name, 0)))))
+
+
+def _too_many_text(devices: Sequence[str]) -> str:
+    return (
+        f"asks for more than {POD_SLICES:d} of {devices[0]}; all of a pod's cards are on one node, and no node has so"
+        " many: ask for fewer, or divide the work among pods"
+    )
 
 
 def _unschedulable_message(pod: Pod) -> str:

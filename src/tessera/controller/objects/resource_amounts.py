@@ -10,7 +10,7 @@ admits a pod only to a node with enough devices and enough of the quota that no 
 
 from collections.abc import Mapping
 
-from tessera.api.names import MIG_RESOURCE_PREFIX, QUOTA_RESOURCE, NodeName, PodUid
+from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX, QUOTA_RESOURCE, NodeName, PodUid
 from tessera.kube.quantity import integer_value, milli_value
 from tessera.kube.resources import Container, PodSpec
 
@@ -29,6 +29,11 @@ def parse_amounts(quantities: Mapping[str, str]) -> Amounts:
 def offered_by_agent(resource: str) -> bool:
     """True if a node gets this resource from its agent."""
     return resource == QUOTA_RESOURCE or resource.startswith(MIG_RESOURCE_PREFIX)
+
+
+def freed_with_cards(resource: str) -> bool:
+    """True if pods that end give back this resource together with slots of cards."""
+    return resource in GPU_RESOURCES or offered_by_agent(resource)
 
 
 def pod_amounts(spec: PodSpec) -> Amounts:

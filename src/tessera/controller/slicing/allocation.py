@@ -18,11 +18,13 @@ agent says ``deleted``
 gone or finished, or given up     result alone, agent says ``deleted`` [2]_    remove the result
 gone or finished                  result alone                                 wait until the agent removes it
 gone, finished, or given up       nothing                                      forget it
+behind our gate                   none, since it has whole cards [4]_          pin and ungate the pod
 ================================  ===========================================  ==============================
 
 .. [1] or being deleted while bound to no node: it will never run, though a finalizer may keep it.
 .. [2] or the record names no positions. An agent of an earlier version leaves results to the controller.
 .. [3] and no answer came, so the server may still record it. An agent without a request removes a result at once.
+.. [4] or shares: the pin that removes the gate is their record.
 
 No later pod has the UID of a deleted pod, so its request can be removed before its slices are destroyed. A living pod
 may be promised other slices at once; so the agent must first report that the old ones are destroyed.
@@ -84,6 +86,7 @@ class Allocation:
         result: the recorded states (controller, agent); None without a result.
         given_up: the controller takes the slices from the pod, although the pod lives. Never becomes False again.
         freed: other pods may have the positions. Never becomes False again.
+        by_pod: the pod's own pin is the record: whole cards and shares have no entry in the node's object.
     """
 
     node: NodeName
@@ -97,6 +100,7 @@ class Allocation:
     result: tuple[str, str] | None = None
     given_up: bool = False
     freed: bool = False
+    by_pod: bool = False
 
     @property
     def recorded(self) -> bool:
@@ -140,7 +144,7 @@ def next_step(allocation: Allocation, pod: PodInfo | None) -> AllocationStep:
     """Returns the next step by the table above; ``pod`` is None once it is gone."""
     if pod is None or not is_wanted(allocation, pod):
         return _next_release_step(allocation, lives=not will_never_run(pod))
-    if not allocation.requested:
+    if not allocation.requested and not allocation.by_pod:
         return AllocationStep.REQUEST
     return AllocationStep.UNGATE if pod.gated else AllocationStep.SETTLED
 

@@ -10,7 +10,7 @@ Three rules:
 """
 
 from tessera.api.instaslice import Instaslice, NodeResources, find_misfit
-from tessera.api.names import NodeName, PodUid
+from tessera.api.names import PLACEMENT_LABEL, PLACEMENT_MANAGED, NodeName, PodUid
 from tessera.controller.objects.node_info import AgentState
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.allocation import (
@@ -50,21 +50,29 @@ class AllocationLifecycle:
         new_records = not fault and self._absorb_records(node, item)
         sliced = item is not None and facts is not None and facts.offers_on_demand and not fault
         resources = item.status.node_resources if item is not None and sliced else None
+        if self._state.devices.put(node, facts.devices if facts is not None else ()):
+            self._cluster.capacity_changes.room_may_have_grown(node)
         if resources is None:
             if self._state.cards.pop(node, None) is not None:
-                del self._state.profiles_by_node[node]
                 self._state.inventory.remove(node)
         elif new_records or self._state.cards.get(node) != resources:
             self._state.cards[node] = resources
-            self._state.profiles_by_node[node] = resources.profiles
             self._rebuild(node, resources)
             self._cluster.changed_pods |= {
                 PodUid(each.pod_uid) for each in resources.foreign
             } & self._cluster.pods.keys()
+        self._note_profiles(node, resources)
         self._state.dirty_nodes.add(node)
         for allocation in self._state.allocations.on(node):
             self._check_allocation(allocation)
             self._note_refusal(allocation.uid, self._cluster.pods.get(allocation.uid))
+
+    def _note_profiles(self, node: NodeName, resources: NodeResources | None) -> None:
+        made = (resources.profiles if resources is not None else frozenset()) | self._state.devices.resources(node)
+        if made:
+            self._state.profiles_by_node[node] = made
+        else:
+            self._state.profiles_by_node.pop(node, None)
 
     def _fault(self, node: NodeName, item: Instaslice | None) -> str:
         """Returns the rule that a node's object breaks; empty if it breaks none, or there is no object."""
@@ -83,6 +91,9 @@ class AllocationLifecycle:
                     self._cluster.changed_pods.add(uid)
                     new_records = True
         for allocation in self._state.allocations.on(node):
+            if allocation.by_pod:
+                self._settle(allocation, gone=False)
+                continue
             if item is not None:
                 observe_record(allocation, item)
                 if allocation.deletion_requested and not allocation.given_up:
@@ -105,7 +116,7 @@ class AllocationLifecycle:
 
     def _rebuild(self, node: NodeName, resources: NodeResources) -> None:
         self._cluster.capacity_changes.room_may_have_grown(node)
-        held = [one for one in self._state.allocations.on(node) if not one.freed]
+        held = [one for one in self._state.allocations.on(node) if not one.freed and not one.by_pod]
         held.sort(key=self._claim_rank)
         for allocation in self._state.inventory.rebuild(node, resources, held):
             pod = self._cluster.pods.get(allocation.uid)
@@ -121,11 +132,13 @@ class AllocationLifecycle:
     def absorb_pod(self, uid: PodUid) -> None:
         """Updates a pod's allocations, and the set of waiting pods, from the pod's present state."""
         pod = self._cluster.pods.get(uid)
+        self._state.prices.observe(uid, pod)
         if self._state.denied.get(uid) != pod:
             self._state.denied.pop(uid, None)
         if pod is not None:
             self._keep_one_allocation(pod)
             self._adopt_reported_slices(pod)
+            self._adopt_devices(pod)
             self._report_fault(pod)
         for allocation in self._state.allocations.of(uid):
             self._settle(allocation, gone=False)
@@ -155,6 +168,44 @@ class AllocationLifecycle:
         allocation = Allocation(pod.node, pod.uid, pod.namespace, pod.name, slices, pod.amounts)
         if self._state.inventory.adopt_foreign(allocation):
             self.add(allocation)
+
+    def _adopt_devices(self, pod: PodInfo) -> None:
+        """Counts the whole cards and shares of a pod as taken where it is bound, or pinned by Tessera."""
+        known = self._state.allocations.current_of(pod.uid)
+        if known is not None and known.by_pod and not pod.gated and len(known.slices) < len(pod.devices):
+            self._drop_devices(known)
+            known = None
+        if not pod.devices or pod.gated or will_never_run(pod) or known is not None or self._is_withdrawn(pod):
+            return
+        home = self._cluster.required_node(pod) if self.is_managed(pod) else pod.node
+        if not home or home not in self._state.devices or self._state.allocations.get(home, pod.uid) is not None:
+            return
+        slices = tuple(self._state.devices.free_slices(home, pod.devices))
+        allocation = Allocation(home, pod.uid, pod.namespace, pod.name, slices, pod.amounts, by_pod=True)
+        if self._state.devices.adopt(allocation):
+            self.add(allocation)
+
+    def _drop_devices(self, allocation: Allocation) -> None:
+        self.free(allocation)
+        self._state.allocations.remove(allocation)
+
+    def recount_devices(self) -> None:
+        """After a change of nodes' devices, counts anew what pods hold there; a pod behind the gate waits again."""
+        rebuilt, self._state.devices.rebuilt = self._state.devices.rebuilt, set()
+        for node in sorted(rebuilt):
+            for allocation in self._state.allocations.on(node):
+                pod = self._cluster.pods.get(allocation.uid)
+                if allocation.by_pod and not allocation.freed:
+                    self._drop_devices(allocation)
+                    if pod is not None and pod.gated:
+                        self._update_waiting(pod.uid)
+        if rebuilt:
+            homes = ((uid, self._cluster.required_node(pod)) for uid, pod in self._cluster.pods.items() if pod.devices)
+            self._cluster.changed_pods.update(uid for uid, home in homes if home in rebuilt)
+
+    def is_managed(self, pod: PodInfo) -> bool:
+        """True if a pod is in a namespace whose pods with whole cards Tessera places."""
+        return self._cluster.placed_pods.namespace_label(pod.namespace, PLACEMENT_LABEL) == PLACEMENT_MANAGED
 
     def add(self, allocation: Allocation) -> None:
         """Adds an allocation whose slots are already occupied in the inventory."""
@@ -210,7 +261,8 @@ class AllocationLifecycle:
         if not pod.gated or ("pod", pod.uid) in self._state.busy:
             return
         able = self._cluster.index.open_to(pod.constraints) & self._cluster.index.mask_of(allocation.node)
-        if pod.terminating or not allocation.slices or not able or allocation.node in self._state.faults:
+        faulty = allocation.node in self._state.faults and not allocation.by_pod
+        if pod.terminating or not allocation.slices or not able or faulty:
             self.give_up(allocation)
 
     def give_up(self, allocation: Allocation) -> None:
@@ -287,12 +339,14 @@ class AllocationLifecycle:
         self._index_pod(uid, pod, home)
         self._count_for_queue(uid, pod)
         left = self._state.usage.assign(uid, home, pod.amounts if pod is not None else {})
-        if left is not None and left in self._state.cards:
+        if left is not None and (left in self._state.cards or left in self._state.devices):
             self._cluster.capacity_changes.room_may_have_grown(left)
 
     def _count_for_queue(self, uid: PodUid, pod: PodInfo | None) -> None:
         """Counts the slices of a living pod for its queue."""
         live = self._state.allocations.current_of(uid) if pod is not None and not will_never_run(pod) else None
+        if live is not None and live.by_pod and pod is not None and not pod.gated and not self.is_managed(pod):
+            live = None  # the scheduler placed it
         queue = self._cluster.queue_of(pod) if pod is not None else ""
         holding = held_by(self._state, live) if live is not None else None
         self._state.ledger.assign(uid, queue, holding, self._state.now)

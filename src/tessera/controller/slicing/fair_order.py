@@ -11,6 +11,7 @@ would wait for ever. Only a pod that is larger than the maximum itself is passed
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace, nsmallest
 
@@ -20,8 +21,10 @@ from tessera.controller.slicing.allocation import Allocation
 from tessera.controller.slicing.queue_ledger import Holding
 from tessera.controller.slicing.slicer_state import SlicerState
 from tessera.controller.slicing.waiting_order import rank
+from tessera.mig.geometry import Geometry
 from tessera.mig.names import parse_profile_name
 from tessera.placement.demand import QueueFull
+from tessera.placement.devices import is_device_profile
 from tessera.placement.fleet import UnknownCard
 
 
@@ -195,7 +198,7 @@ class _Run:
 
 def holding_of(state: SlicerState, pod: PodInfo) -> Holding:
     """Returns what a waiting pod would hold: slots of the model of which it takes the least share."""
-    best: tuple[float, str, int] | None = None
+    best: tuple[float, str, int, int] | None = None
     for table in state.inventory.fleet.tables:
         names = [table.name_of(each) for each in pod.profiles]
         if all(names):
@@ -203,24 +206,31 @@ def holding_of(state: SlicerState, pod: PodInfo) -> Holding:
             model = table.geometry.family
             part = slots / max(1, state.inventory.totals.get(model, 0))
             if best is None or (part, model) < best[:2]:
-                best = (part, model, slots)
-    return Holding({best[1]: best[2]} if best else {}, sum(map(_gib, pod.profiles)))
+                gib = sum(_gib(name, table.geometry) for name in names if name is not None)
+                best = (part, model, slots, gib)
+    if best is None:
+        return Holding({}, sum(map(_gib, pod.profiles)))
+    return Holding({best[1]: best[2]}, best[3])
 
 
 def held_by(state: SlicerState, allocation: Allocation) -> Holding:
     """Returns what an allocation holds."""
     slots: Counter[str] = Counter()
+    gib = 0
     for each in allocation.slices:
-        try:
-            model = state.inventory.fleet.card(allocation.node, each.gpu_uuid).geometry.family
-        except UnknownCard:
-            model = ""  # the card is gone, the slice is not given back yet
-        slots[model] += each.size
-    return Holding(dict(slots), sum(_gib(each.profile) for each in allocation.slices))
+        geometry = None
+        with suppress(UnknownCard):  # the card is gone, the slice is not given back yet
+            geometry = state.inventory.fleet.card(allocation.node, each.gpu_uuid).geometry
+        slots[geometry.family if geometry is not None else ""] += each.size
+        gib += _gib(each.profile, geometry)
+    return Holding(dict(slots), gib)
 
 
-def _gib(profile: str) -> int:
-    """GPU memory by the profile's name, as the memory quota counts it."""
+def _gib(profile: str, geometry: Geometry | None = None) -> int:
+    """GPU memory by the profile's name, as the memory quota counts it; of a device by its card."""
+    if is_device_profile(profile):
+        row = geometry.find(profile) if geometry is not None else None
+        return row.memory_gb if row is not None else 0
     try:
         return parse_profile_name(profile).memory_gb
     except ValueError:

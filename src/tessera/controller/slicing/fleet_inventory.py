@@ -14,7 +14,8 @@ from tessera.api.nodes.card_geometries import CardGeometries
 from tessera.controller.slicing.allocation import Allocation
 from tessera.mig.geometry import Geometry, Placement
 from tessera.mig.occupancy import placement_mask
-from tessera.placement.fleet import CardPlacement, Fleet, PlaceOccupied, UnknownCard
+from tessera.placement.devices import is_device_profile
+from tessera.placement.fleet import CardPlacement, Fleet, FleetCard, PlaceOccupied, UnknownCard
 
 
 def occupied_bits(geometry: Geometry, item: Slice | ForeignSlice) -> int:
@@ -23,6 +24,11 @@ def occupied_bits(geometry: Geometry, item: Slice | ForeignSlice) -> int:
         return placement_mask(geometry, Placement(item.profile, item.start, item.size))
     except ValueError:
         return geometry.full
+
+
+def is_device(card: FleetCard) -> bool:
+    """True for a whole card or a share, which :mod:`tessera.controller.slicing.device_inventory` keeps."""
+    return is_device_profile(card.geometry.profiles[0].name)
 
 
 #: Owner, in the fleet, of slots that are occupied without an allocation.
@@ -64,12 +70,13 @@ class FleetInventory:
         return collided
 
     def remove(self, node: NodeName) -> None:
-        """Removes a node's cards; an unknown node is no error."""
-        for card in self.fleet.cards(node) if node in self.fleet else ():
+        """Removes a node's cards that are cut on demand; an unknown node is no error."""
+        sliced = [card for card in self.fleet.cards(node) if not is_device(card)] if node in self.fleet else []
+        for card in sliced:
+            self.fleet.remove_card(node, card.gpu)
             self.totals[card.geometry.family] -= card.geometry.slots
             if not self.totals[card.geometry.family]:
                 del self.totals[card.geometry.family]
-        self.fleet.remove_node(node)
 
     def occupy(self, allocation: Allocation) -> bool:
         """Occupies an allocation's slots; False, with no change, if a slot is occupied or the card is missing."""

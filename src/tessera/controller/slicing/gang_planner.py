@@ -76,7 +76,7 @@ class GangState:
 
         Slices that this process has asked for, and of which no answer has come, are not on record.
         """
-        return self.begun or (not self.missing and all(each.requested for each in self.holding))
+        return self.begun or (not self.missing and all(each.requested or each.by_pod for each in self.holding))
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,10 +126,11 @@ class PendingWrites:
 
     def _writes(self, node: NodeName) -> Iterable[Write]:
         report = self._node_report(node)
-        if node not in self._cluster.objects or node in self._state.faults:
-            return report
-        due = PendingNodeWrites(node=node, annotations=self._reservations(node))
+        followed = node in self._cluster.objects and node not in self._state.faults
+        due = PendingNodeWrites(node=node, annotations=self._reservations(node) if followed else {})
         for allocation in self._state.allocations.on(node):
+            if not followed and not allocation.by_pod:
+                continue
             pod = self._cluster.pods.get(allocation.uid)
             step = next_step(allocation, pod)
             if step is AllocationStep.FORGET:

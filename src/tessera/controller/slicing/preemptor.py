@@ -69,7 +69,7 @@ class Preemptor:
                     return
 
     def _may_preempt(self, pod: PodInfo, now: float) -> bool:
-        if not pod.preempts or self._next_try.get(pod.uid, 0.0) > now:
+        if not pod.preempts or pod.devices or self._next_try.get(pod.uid, 0.0) > now:
             return False
         found = self._state.reservations.get(pod.uid)
         if found is None:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from tessera.api.instaslice import Instaslice
-from tessera.api.names import QUEUE_LABEL, PodUid
+from tessera.api.names import PLACEMENT_LABEL, PLACEMENT_MANAGED, QUEUE_LABEL, PodUid
 from tessera.api.pods.gangs import Gang
 from tessera.api.queues import Queue
 from tessera.controller.cluster.remade_pods import RemadePods
@@ -190,15 +190,28 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
                 self._cluster.note_storage_listed()
 
     def _put_pod(self, pod: PodInfo) -> None:
+        if pod.devices and pod.gated:
+            self._use_devices()
         known = pod.uid in self._cluster.pods
         self._cluster.put_pod(self._remade.observe(pod, self._state.now, known=known))
         self._state.gangs.observe(self._cluster.pods[pod.uid])
 
     def _put_namespace(self, name: str, labels: Mapping[str, str] | None) -> None:
-        before = self._cluster.placed_pods.namespace_label(name, QUEUE_LABEL)
+        placed = self._cluster.placed_pods
+        before = (placed.namespace_label(name, QUEUE_LABEL), placed.namespace_label(name, PLACEMENT_LABEL))
         self._cluster.put_namespace(name, labels)
-        if self._cluster.placed_pods.namespace_label(name, QUEUE_LABEL) != before:
+        after = (placed.namespace_label(name, QUEUE_LABEL), placed.namespace_label(name, PLACEMENT_LABEL))
+        if after != before:
             self._follow_queues()
+        if after[1] == PLACEMENT_MANAGED:
+            self._use_devices()
+
+    def _use_devices(self) -> None:
+        """Looks at whole cards and shares from now on: a pod waits for some, or a namespace may have such pods."""
+        if not self._state.devices.used:
+            self._state.devices.used = True
+            self._cluster.changed_nodes |= self._cluster.nodes.keys()
+            self._cluster.changed_pods |= {uid for uid, pod in self._cluster.pods.items() if pod.devices}
 
     def _put_queue(self, queue: Queue) -> None:
         known = self._cluster.queues.get(queue.name)
@@ -335,6 +348,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
             self._state.serving_nodes.clear()
         for node in sorted(nodes):
             self._lifecycle.absorb_node(node)
+        self._lifecycle.recount_devices()
         pods, self._cluster.changed_pods = self._cluster.changed_pods, set()
         for uid in sorted(pods):
             self._lifecycle.absorb_pod(uid)
@@ -393,6 +407,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
     def _plan(self, turns: Turns, held_back: Mapping[PodUid, QueueFull]) -> None:
         """Plans a batch in parts: each pod with a reservation and each gang by itself, the pods between together."""
         work = StepBudget(DECISION_STEPS)
+        self._state.prices.update()
         passing: list[PodInfo] = []
         for number, part in enumerate(self._parts(turns)):
             if number and work.is_spent:
@@ -477,7 +492,10 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
 
     def _allocate(self, placed: Placed) -> None:
         pod = placed.pod
-        allocation = Allocation(placed.node, pod.uid, pod.namespace, pod.name, placed.slices, pod.amounts)
+        by_pod = bool(pod.devices)
+        allocation = Allocation(
+            placed.node, pod.uid, pod.namespace, pod.name, placed.slices, pod.amounts, by_pod=by_pod
+        )
         taken = self._state.inventory.occupy(allocation)
         assert taken, f"planned slots of {pod.key} on {placed.node} are taken"
         if pod.gated and self._state.waiting.get(pod.uid) is not None:

@@ -13,8 +13,10 @@ from tessera.controller.filters.avoidance import NodeAvoidance
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import NodeUsage
 from tessera.controller.slicing.allocation import Allocation
+from tessera.controller.slicing.device_inventory import DeviceInventory
 from tessera.controller.slicing.fleet_inventory import FleetInventory
 from tessera.controller.slicing.instructions import Evict, RecordEvent, WriteKey
+from tessera.controller.slicing.model_prices import ModelPrices
 from tessera.controller.slicing.queue_ledger import QueueLedger
 from tessera.controller.slicing.reservation import Reservation
 from tessera.controller.slicing.waiting_order import BlockedPods
@@ -93,6 +95,10 @@ class SlicerState:
         self.allocations = AllocationTable()
         #: The cards of the nodes in ``cards``. Each allocation that is not freed occupies its slots here.
         self.inventory = FleetInventory()
+        #: Whole cards and shares, in the same fleet.
+        self.devices = DeviceInventory(self.inventory)
+        #: Prices of the models of whole cards and shares.
+        self.prices = ModelPrices(self.inventory.fleet, self.devices, self.cluster.index)
         #: What each queue holds.
         self.ledger = QueueLedger(self.cluster.queues)
         #: Waiting pods that their queue's maximum holds back, in order. A subset of ``waiting``.
@@ -102,7 +108,8 @@ class SlicerState:
         #: Nodes with cards for on-demand slicing, and the resources that their object reports. None of them is in
         #: ``faults``.
         self.cards: dict[NodeName, NodeResources] = {}
-        #: The profiles that each node of ``cards`` can make; has the same keys as ``cards``.
+        #: The profiles that each node of ``cards`` can make, and the resources of devices; has no other keys than nodes
+        #: with cards or devices.
         self.profiles_by_node: dict[NodeName, frozenset[str]] = {}
         #: Nodes whose object breaks a rule, with the fault. Such a node gets no allocations, and the slicer writes
         #: nothing about its present ones: the last valid state counts until the object is right.

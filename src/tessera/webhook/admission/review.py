@@ -17,6 +17,7 @@ from tessera.kueue.templates import TemplateKind, find_kind
 from tessera.limits.processes import REVIEW_BODY
 from tessera.text import one_line
 from tessera.webhook.admission.decision import decide_admission
+from tessera.webhook.admission.device_admission import decide_device_admission
 from tessera.webhook.admission.json_patch import Operation
 from tessera.webhook.admission.pod_schema import PodSchema, Spec, size_of
 from tessera.webhook.admission.template_admission import decide_templates
@@ -71,8 +72,12 @@ class Reviewer:
         self._schemas = msgspec.json.Decoder(PodSchema | None)
         self._objects = msgspec.json.Decoder(dict[str, Any] | None)
 
-    def review(self, body: bytes) -> bytes:
+    def review(self, body: bytes, *, managed: bool = False) -> bytes:
         """Returns the answer to one AdmissionReview; both are JSON.
+
+        Args:
+            body: the review.
+            managed: True for a pod of a namespace whose pods with whole cards Tessera places.
 
         Raises:
             ReviewError: the body is no AdmissionReview v1 of such an object; the text names the error.
@@ -80,7 +85,7 @@ class Reviewer:
         budget = ReviewBudget()
         request = self._request(body)
         response: dict[str, Any] = {"uid": request.uid, "allowed": True}
-        decide = self._decider(request, budget)
+        decide = self._decider(request, budget, managed=managed)
         if decide is None or request.operation not in {"", "CREATE"}:
             self._count_verdict("untouched", None)
         else:
@@ -100,12 +105,18 @@ class Reviewer:
             )
         return found.request
 
-    def _decider(self, request: _Request, budget: ReviewBudget) -> Callable[[], Sequence[Operation]] | None:
+    def _decider(
+        self, request: _Request, budget: ReviewBudget, *, managed: bool
+    ) -> Callable[[], Sequence[Operation]] | None:
         """Returns the decision to make about the object of a request; None if there is no object."""
         if request.kind.kind in {"", "Pod"}:
             fault = "request.object is no pod"
             shape, pod = _decode(self._schemas, request.object, fault), _decode(self._objects, request.object, fault)
-            return None if shape is None or pod is None else lambda: self._decide_pod(shape, pod, budget)
+            if shape is None or pod is None:
+                return None
+            if managed:
+                return lambda: self._decide_managed_pod(shape, pod)
+            return lambda: self._decide_pod(shape, pod, budget)
         kind = find_kind(request.kind.group, request.kind.kind)
         if kind is None:
             raise ReviewError(
@@ -118,6 +129,10 @@ class Reviewer:
     def _decide_pod(self, shape: PodSchema, pod: dict[str, Any], budget: ReviewBudget) -> Sequence[Operation]:
         refuse_oversized(size_of(shape.spec or Spec()))
         return decide_admission(pod, self._capabilities, budget.spend)
+
+    def _decide_managed_pod(self, shape: PodSchema, pod: dict[str, Any]) -> Sequence[Operation]:
+        refuse_oversized(size_of(shape.spec or Spec()))
+        return decide_device_admission(pod)
 
     def _decide_templates(self, kind: TemplateKind, item: dict[str, Any], budget: ReviewBudget) -> Sequence[Operation]:
         try:

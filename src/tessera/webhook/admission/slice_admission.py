@@ -72,7 +72,7 @@ def patch_for_slices(
     if static:
         return ()
     _refuse_bound(spec)
-    gate = _gate(spec) if gates else ()
+    gate = gate_operations(spec) if gates else ()
     return [*gate, *(operation for charge in charges for operation in charge.operations())]
 
 
@@ -174,7 +174,8 @@ def _refuse_bound(spec: Json) -> None:
         )
 
 
-def _gate(spec: Json) -> Sequence[Operation]:
+def gate_operations(spec: Json) -> Sequence[Operation]:
+    """Returns the operations that add the gate to a pod's ``spec``; none if it has it."""
     gates = spec.get("schedulingGates") or ()
     if any(gate.get("name") == GATE for gate in gates):
         return ()

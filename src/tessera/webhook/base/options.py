@@ -8,6 +8,8 @@ from tessera.status_pages import OnListening
 #: Path to which the API server posts AdmissionReviews of pods, and of objects with pod templates.
 REVIEW_PATH = "/mutate-v1-pod"
 TEMPLATE_PATH = "/mutate-templates"
+#: Path for pods with whole cards or shares of namespaces whose pods Tessera places.
+MANAGED_PATH = "/mutate-managed-pod"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -90,9 +90,16 @@ class WebhookReplica:
         Raises:
             ReviewError: the body is no AdmissionReview v1 of a pod.
         """
+        return self._review(body, managed=False)
+
+    def review_managed(self, body: bytes) -> bytes:
+        """The same for a pod of a namespace whose pods with whole cards Tessera places."""
+        return self._review(body, managed=True)
+
+    def _review(self, body: bytes, *, managed: bool) -> bytes:
         began = self._clock.monotonic()
         try:
-            return self._reviewer.review(body)
+            return self._reviewer.review(body, managed=managed)
         except ReviewError:
             self.metrics.count("malformed")
             raise
@@ -133,7 +140,7 @@ class WebhookReplica:
             await self._groups.reflector.attempted.wait()
             await self._trusted.wait()
             if options.port is not None:
-                group.create_task(serve_reviews(options, self._context, self.review))
+                group.create_task(serve_reviews(options, self._context, self.review, self.review_managed))
             if options.on_ready is not None:
                 options.on_ready()
 

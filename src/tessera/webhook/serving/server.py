@@ -20,7 +20,7 @@ from tessera.clock import Clock
 from tessera.limits.processes import STANDSTILL
 from tessera.status_pages import TEXT, Page, ProcessStatus, status_page, unavailable
 from tessera.webhook.admission.review import ReviewError
-from tessera.webhook.base.options import REVIEW_PATH, TEMPLATE_PATH, WebhookOptions
+from tessera.webhook.base.options import MANAGED_PATH, REVIEW_PATH, TEMPLATE_PATH, WebhookOptions
 from tessera.webhook.serving.certificates import Certificate
 
 if TYPE_CHECKING:
@@ -51,26 +51,35 @@ def load_certificate(context: ssl.SSLContext, certificate: Certificate) -> None:
         os.close(file)
 
 
-async def serve_reviews(options: WebhookOptions, context: ssl.SSLContext, review: Callable[[bytes], bytes]) -> None:
+async def serve_reviews(
+    options: WebhookOptions,
+    context: ssl.SSLContext,
+    review: Callable[[bytes], bytes],
+    review_managed: Callable[[bytes], bytes] | None = None,
+) -> None:
     """Answers AdmissionReviews until cancelled.
 
     Args:
         options: address, port, and the function to call once the port is open.
         context: a context with a certificate.
         review: returns the answer to a body.
+        review_managed: the same for the path of pods that Tessera places; by default ``review``.
 
     Raises:
         OSError: the port is taken.
     """
     from tessera.webhook.serving.bounded_port import BoundedPort
 
+    reviews = {REVIEW_PATH: review, TEMPLATE_PATH: review, MANAGED_PATH: review_managed or review}
+
     def answer(method: str, path: str, body: bytes) -> Page:
-        if path not in {REVIEW_PATH, TEMPLATE_PATH}:
-            return Page(404, TEXT, f"reviews are answered at {REVIEW_PATH} and {TEMPLATE_PATH}\n".encode())
+        decide = reviews.get(path)
+        if decide is None:
+            return Page(404, TEXT, f"reviews are answered at {', '.join(reviews)}\n".encode())
         if method != "POST":
             return Page(405, TEXT, b"reviews are sent by POST\n")
         try:
-            return Page(200, "application/json", review(body))
+            return Page(200, "application/json", decide(body))
         except ReviewError as error:
             return Page(400, TEXT, f"{error}\n".encode(errors="replace"))
 

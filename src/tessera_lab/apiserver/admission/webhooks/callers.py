@@ -44,7 +44,10 @@ class WebhookCaller(Protocol):
 
 
 class InProcessCaller:
-    """Calls webhooks in this process, by namespace and name of their service; it cannot call a URL."""
+    """Calls webhooks in this process, by namespace and name of their service; it cannot call a URL.
+
+    A webhook that is registered under the name followed by a path answers that path.
+    """
 
     def __init__(self, reviewers: Mapping[tuple[str, str], Reviewer]) -> None:
         self._reviewers = reviewers
@@ -56,7 +59,9 @@ class InProcessCaller:
             raise WebhookCallFailed(
                 f"Post {client_config.get('url')!r}: URLs are out of reach of a server without sockets"
             )
-        reviewer = self._reviewers.get((service["namespace"], service["name"]))
+        namespace, name = service["namespace"], service["name"]
+        own = self._reviewers.get((namespace, name + (service.get("path") or "/")))
+        reviewer = own or self._reviewers.get((namespace, name))
         if reviewer is None:
             raise WebhookCallFailed(f'service "{service["name"]}" not found')
         try:

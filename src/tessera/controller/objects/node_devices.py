@@ -1,0 +1,81 @@
+"""The whole cards and shares that a node has for pods which Tessera places.
+
+The node's agent says what one device of a resource is (annotation ``tessera.dev/offers``). On a node of NVIDIA's device
+plugin its labels say it. The amount is kubelet's allocatable, by which the scheduler counts too.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tessera.api.names import GPU_RESOURCES
+from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
+from tessera.kube.resources import Node
+from tessera.limits.nodes import NODE_DEVICES
+from tessera.placement.devices import CARD_SLOTS, SHARE_SLOTS
+
+#: Labels of GPU feature discovery: the card's name, its memory in MiB, and the number of shares of one card.
+PRODUCT_LABEL, MEMORY_LABEL, REPLICAS_LABEL = (
+    "nvidia.com/gpu.product",
+    "nvidia.com/gpu.memory",
+    "nvidia.com/gpu.replicas",
+)
+#: Model of cards whose node says nothing of them.
+UNKNOWN_MODEL = "GPU"
+#: Digits of a number in a label, beyond which it is not read.
+_DIGITS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDevices:
+    """The devices of one resource on a node.
+
+    Attributes:
+        resource: ``nvidia.com/gpu`` or ``nvidia.com/gpu.shared``.
+        model: the model of the cards.
+        count: devices that pods may hold, in use or not.
+        slots: memory slots that one device counts as.
+        memory_gb: GiB of one device; 0 if unknown.
+    """
+
+    resource: str
+    model: str
+    count: int
+    slots: int
+    memory_gb: int
+
+
+def read_devices(node: Node, allocatable: Mapping[str, int]) -> tuple[NodeDevices, ...]:
+    """Returns the devices of a node; at most as many of each resource as the limit allows."""
+    counts = {name: min(allocatable.get(name, 0), int(NODE_DEVICES)) for name in GPU_RESOURCES}
+    if not any(count > 0 for count in counts.values()):
+        return ()
+    offers = _read_offers(node)
+    labels = node.metadata.labels
+    found = []
+    for resource, count in counts.items():
+        if count <= 0:
+            continue
+        offer = offers.get(resource)
+        if offer is not None:
+            whole, model, mib = offer.kind is OfferKind.WHOLE, offer.product, offer.memory_mib
+        else:
+            replicas = max(1, _number(labels.get(REPLICAS_LABEL, "1")))
+            model = labels.get(PRODUCT_LABEL, UNKNOWN_MODEL)
+            whole = replicas == 1 and "-MIG-" not in model and not model.endswith("-SHARED")
+            mib = _number(labels.get(MEMORY_LABEL, "0")) // replicas
+        slots = CARD_SLOTS if whole else SHARE_SLOTS
+        found.append(NodeDevices(resource, model or UNKNOWN_MODEL, count, slots, -(-mib // 1024)))
+    return tuple(found)
+
+
+def _read_offers(node: Node) -> dict[str, NodeOffer]:
+    text = node.metadata.annotations.get(OFFERS_ANNOTATION)
+    try:
+        offers = decode_offers(text) if text is not None else ()
+    except ValueError:  # the agent will correct it
+        return {}
+    return {each.resource: each for each in offers}
+
+
+def _number(text: str) -> int:
+    return int(text) if len(text) <= _DIGITS and text.isascii() and text.isdecimal() else 0

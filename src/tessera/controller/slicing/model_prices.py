@@ -1,0 +1,95 @@
+"""Prices of card models: a pod that any card suits does not take a card that others will need.
+
+The price of a model is the share of the requested devices that only it suits, times the free devices of the cluster,
+over the free ones of the model; a request that several models suit counts for each in part. ``bench/openb.py`` measures
+this rule on traces. Of models with one price the one with the most devices is taken.
+
+The demand is that of all living pods with devices, running ones included. So the prices outlive the controller.
+"""
+
+from collections import Counter
+from dataclasses import replace
+
+from tessera.api.names import HOSTNAME_LABEL, NodeName, PodUid
+from tessera.controller.cluster.node_index import NodeIndex
+from tessera.controller.objects.node_constraints import NodeConstraints
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.device_inventory import DeviceInventory
+from tessera.limits.planning import PRICED_CONSTRAINTS
+from tessera.placement.card_table import CardTable
+from tessera.placement.fleet import Fleet
+
+#: What the model with the fewest devices costs more than a model with very many, if their prices are equal.
+_RARITY = 1e-3
+
+
+class ModelPrices:
+    """Sets the price of each model of devices.
+
+    Args:
+        fleet: the cards, whose tables get the prices.
+        devices: the nodes of each model.
+        index: says which nodes a pod selects.
+    """
+
+    def __init__(self, fleet: Fleet, devices: DeviceInventory, index: NodeIndex) -> None:
+        self._fleet = fleet
+        self._devices = devices
+        self._index = index
+        #: By pod that requests devices, its constraints without the pin, and its number of devices.
+        self._of: dict[PodUid, tuple[NodeConstraints, int]] = {}
+        #: The devices requested under each of these constraints; no count is 0.
+        self._asked: Counter[NodeConstraints] = Counter()
+
+    def observe(self, uid: PodUid, pod: PodInfo | None) -> None:
+        """Counts a pod as it is now; None once it is gone."""
+        new = None
+        if pod is not None and pod.devices and not pod.finished:
+            selector = tuple(each for each in pod.constraints.selector if each[0] != HOSTNAME_LABEL)
+            new = (replace(pod.constraints, selector=selector), len(pod.devices))
+        old = self._of.get(uid)
+        if new == old:
+            return
+        if old is not None:
+            del self._of[uid]
+            self._asked[old[0]] -= old[1]
+            if not self._asked[old[0]]:
+                del self._asked[old[0]]
+        if new is not None:
+            self._of[uid] = new
+            self._asked[new[0]] += new[1]
+
+    def update(self) -> None:
+        """Sets the prices of all models for the next batch."""
+        tables = [table for table in self._fleet.tables if table.geometry in self._devices.nodes]
+        if len(tables) < 2:
+            for table in tables:
+                table.price = 0.0
+            return
+        masks = {table: self._mask(self._devices.nodes[table.geometry]) for table in tables}
+        histogram = self._fleet.histogram()
+        free = {table: histogram[table.geometry][0] for table in tables}
+        pinned, asked = self._pinned(masks)
+        for table in tables:
+            scarcity = pinned[table] / asked * sum(free.values()) / max(1, free[table]) if asked else 0.0
+            table.price = round(scarcity + _RARITY / histogram[table.geometry].total(), 9)
+
+    def _mask(self, nodes: set[NodeName]) -> int:
+        mask = 0
+        for node in nodes:
+            mask |= self._index.mask_of(node)
+        return mask
+
+    def _pinned(self, masks: dict[CardTable, int]) -> tuple[dict[CardTable, float], int]:
+        """Returns the devices that only some models suit, by model, and all devices that are requested."""
+        pinned = dict.fromkeys(masks, 0.0)
+        asked = 0
+        for constraints, count in self._asked.most_common(int(PRICED_CONSTRAINTS)):
+            asked += count
+            selected = self._index.selected_nodes(constraints)
+            able = [table for table in masks if any(map(table.name_of, constraints.devices))]
+            suited = [table for table in able if masks[table] & selected]
+            if len(suited) < len(able):
+                for table in suited:
+                    pinned[table] += count / len(suited)
+        return pinned, asked

@@ -1,0 +1,48 @@
+"""Gates a pod with whole cards or shares in a namespace whose pods Tessera places.
+
+The API server sends such pods of namespaces with the label ``tessera.dev/placement: managed`` to a path of their own,
+since a review does not show the labels of the namespace. Rules:
+
+- A pod that requests whole cards or shares, and no slice, gets the scheduling gate and nothing else.
+- A pod with slices is left to :mod:`tessera.webhook.admission.slice_admission`.
+- A pod that its author has bound to a node is refused, since it would get cards before pods that wait.
+- A second review of the same pod patches nothing.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX
+from tessera.text import one_line
+from tessera.webhook.admission.json_patch import Operation
+from tessera.webhook.admission.slice_admission import gate_operations
+from tessera.webhook.base.budget import PodRefused, Rule
+
+Json = Mapping[str, Any]
+
+
+def decide_device_admission(pod: Json) -> Sequence[Operation]:
+    """Returns the operations that gate a pod; none if it needs no change.
+
+    Raises:
+        PodRefused: the author has bound the pod.
+    """
+    spec = pod.get("spec") or {}
+    resources = set(_limits(spec))
+    if any(name.startswith(MIG_RESOURCE_PREFIX) for name in resources) or resources.isdisjoint(GPU_RESOURCES):
+        return ()
+    if spec.get("nodeName"):
+        raise PodRefused(
+            Rule.BOUND,
+            f'spec.nodeName is "{one_line(spec["nodeName"])}", but the namespace has the label tessera.dev/placement: '
+            "managed: Tessera places pods with whole cards there, and their author cannot bind them; use "
+            "spec.nodeSelector or node affinity",
+        )
+    return gate_operations(spec)
+
+
+def _limits(spec: Json) -> Iterator[str]:
+    for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
+        for name, amount in ((container.get("resources") or {}).get("limits") or {}).items():
+            if str(amount) != "0":
+                yield name

@@ -1,0 +1,104 @@
+"""Namespaces with the label tessera.dev/placement: managed, on the lab: whole cards in the order of Tessera."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.support.virtual_lab import manifest
+
+from tessera.explain.query import explain, parse_query
+from tessera.kube.resources import NAMESPACES, PODS
+
+ONE, TWO, ALL = ({"nvidia.com/gpu": count} for count in (1, 2, 4))
+
+
+@pytest.fixture
+def managed(in_lab: Callable[..., None]) -> Callable[..., None]:
+    """Runs a scenario on nodes with whole cards, where the namespace default is managed."""
+
+    def run(scenario: Callable[[Any], Any], nodes: str = "4xA100-40GB") -> None:
+        async def with_label(lab: Any) -> None:
+            await lab.becomes({"nvidia.com/gpu": 4})
+            labels = {"tessera.dev/placement": "managed"}
+            await lab.client.merge_patch(NAMESPACES, "default", {"metadata": {"labels": labels}})
+            await scenario(lab)
+
+        in_lab(with_label, nodes=nodes, mig_config="")
+
+    return run
+
+
+def gates(lab: Any, name: str) -> list[str]:
+    """The gates of a pod."""
+    return [each.name for each in lab.pod(name).spec.scheduling_gates]
+
+
+def test_whole_cards_are_gated_placed_and_pinned_and_the_next_in_order_follows(managed: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.create("first", ALL)
+        await lab.running("first")
+        assert lab.pod("first").spec.node_selector == {"kubernetes.io/hostname": "node-1"}
+        await lab.create("second", TWO)
+        await lab.until(lambda: lab.events_of("second", "SliceWaiting"), "it is told why it waits")
+        assert gates(lab, "second") == ["instaslice.redhat.com/accelerator"]
+        assert "full for 2 x nvidia.com/gpu" in lab.events_of("second", "SliceWaiting")[0].message
+        (found,) = (await explain(lab.client, lab.clock, parse_query("second"), "default")).answers
+        assert found.case == "full"
+        assert found.verdict == "waits for room; every card that could make 2 x nvidia.com/gpu is full"
+        assert found.facts[:2] == ("it requests 2 x nvidia.com/gpu", "1 node has 4 of them; pods hold 4")
+        assert "pod default/first (4 x nvidia.com/gpu" in found.help[0]
+        await lab.delete("first")
+        await lab.running("second")
+        assert len(lab.devices("second")) == 2
+
+    managed(scenario)
+
+
+def test_pods_of_other_namespaces_are_not_touched_and_count_as_taken(managed: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.client.create(NAMESPACES, {"metadata": {"name": "free"}})
+        await lab.client.create(PODS.as_dicts(), manifest("outside", {"nvidia.com/gpu": 3}), "free")
+
+        async def outside() -> Any:
+            return await lab.client.get(PODS, "outside", "free")
+
+        while (await outside()).status.phase != "Running":
+            await lab.clock.sleep(1)
+        pod = await outside()
+        assert not pod.spec.scheduling_gates
+        assert not pod.spec.node_selector
+        await lab.create("inside", TWO)
+        await lab.until(lambda: lab.events_of("inside", "SliceWaiting"), "there is one free card only")
+        await lab.create("small", ONE)
+        await lab.running("small")
+        await lab.client.delete(PODS, "outside", "free", grace_seconds=0)
+        await lab.running("inside")
+
+    managed(scenario)
+
+
+def test_a_gang_of_whole_cards_starts_as_a_whole(managed: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.create("other", TWO)
+        await lab.running("other")
+        for number in range(2):
+            item = manifest(f"train-{number}", TWO)
+            item["metadata"] |= {
+                "labels": {"tessera.dev/gang": "train"},
+                "annotations": {"tessera.dev/gang-size": "2"},
+            }
+            await lab.client.create(PODS.as_dicts(), item, "default")
+        await lab.until(lambda: lab.events_of("train-1", "SliceWaiting"), "there is no room for both")
+        assert [lab.phase(f"train-{number}") for number in range(2)] == ["Pending", "Pending"]
+        await lab.delete("other")
+        await lab.running("train-0", "train-1")
+
+    managed(scenario)
+
+
+def test_an_author_cannot_bind_such_a_pod(managed: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        with pytest.raises(Exception, match="Tessera places pods with whole cards"):
+            await lab.create("bound", ONE, nodeName="node-1")
+
+    managed(scenario)

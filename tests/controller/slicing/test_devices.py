@@ -1,0 +1,253 @@
+"""Whole cards of managed namespaces: one order with slices, all or none, and pods of others counted as taken."""
+
+from dataclasses import replace
+
+from tests.support.slicer_cluster import SlicerCluster
+
+from tessera.api.names import NodeName
+from tessera.api.pods.gangs import Gang
+from tessera.controller.objects.node_constraints import NodeConstraints
+from tessera.controller.objects.node_devices import NodeDevices
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.events import RefusalTimedOut
+from tessera.controller.slicing.instructions import Evict, PatchRequests, Ungate
+from tessera.placement.demand import Full, GangNoRoom, UnknownProfile
+
+GPU = "nvidia.com/gpu"
+
+
+def pin(cluster: SlicerCluster, pod: PodInfo) -> str:
+    """The node that a pod is pinned to; empty while it waits."""
+    found = cluster.pods[pod.uid]
+    return "" if found.gated else found.hostname
+
+
+def only_on(model: str) -> NodeConstraints:
+    return NodeConstraints(selector=(("nvidia.com/gpu.product", model),), devices=frozenset({GPU}))
+
+
+def test_a_pod_is_pinned_to_a_node_with_free_cards_by_one_write(cluster: SlicerCluster) -> None:
+    cluster.device_node("n1", count=2)
+    pod = cluster.whole("one", 2)
+    cluster.settle()
+    assert pin(cluster, pod) == "n1"
+    assert [type(each) for each in cluster.writes] == [Ungate]
+
+
+def test_cards_of_pods_that_the_scheduler_placed_count_as_taken(cluster: SlicerCluster) -> None:
+    cluster.device_node("n1", count=4)
+    others = cluster.whole("others", 3, gated=False, node=NodeName("n1"))
+    pod = cluster.whole("two", 2)
+    cluster.settle()
+    reason = cluster.slicer.state.waiting[pod.uid]
+    assert isinstance(reason, Full)
+    assert {each.owner for each in reason.frees} == {"default/others"}
+    assert "room comes when default/others (nvidia.com/gpu) on node n1 ends" in reason.text
+    cluster.remove(others)
+    cluster.settle()
+    assert pin(cluster, pod) == "n1"
+
+
+def test_pods_take_turns_by_priority_and_age(cluster: SlicerCluster) -> None:
+    cluster.device_node("n1", count=1)
+    first = cluster.whole("first")
+    cluster.settle()
+    young, old = cluster.whole("young", created="5"), cluster.whole("old", created="3")
+    urgent = cluster.whole("urgent", created="9", priority=7)
+    cluster.settle()
+    order = []
+    for ended in (first, urgent, old):
+        cluster.remove(ended)
+        cluster.settle()
+        order.append([each.name for each in (young, old, urgent) if each.uid in cluster.pods and pin(cluster, each)])
+    assert order == [["urgent"], ["old"], ["young"]]
+
+
+def test_the_fullest_node_with_room_is_taken(cluster: SlicerCluster) -> None:
+    for name in ("n1", "n2"):
+        cluster.device_node(name, count=8)
+    cluster.whole("others", 5, gated=False, node=NodeName("n2"))
+    small, large = cluster.whole("small", 2), cluster.whole("large", 4)
+    cluster.settle()
+    assert (pin(cluster, small), pin(cluster, large)) == ("n2", "n1")
+
+
+def test_a_pod_that_any_card_suits_leaves_the_model_that_others_need(cluster: SlicerCluster) -> None:
+    cluster.device_node("h1", "H100", count=2)
+    cluster.device_node("a1", "A100", count=2)
+    needs = cluster.whole("needs", constraints=only_on("H100"))
+    cluster.settle()
+    assert pin(cluster, needs) == "h1"
+    pods = [cluster.whole(f"any-{number}") for number in range(2)]
+    cluster.settle()
+    assert {pin(cluster, pod) for pod in pods} == {"a1"}
+    last = cluster.whole("last")
+    cluster.settle()
+    assert pin(cluster, last) == "h1"
+
+
+def test_prices_of_models_outlive_the_controller(cluster: SlicerCluster) -> None:
+    cluster.device_node("h1", "H100", count=4)
+    cluster.device_node("a1", "A100", count=2)
+    cluster.whole("needs", constraints=only_on("H100"))
+    cluster.settle()
+    cluster.restart()
+    pod = cluster.whole("any")
+    cluster.settle()
+    assert pin(cluster, pod) == "a1"
+
+
+def test_a_gang_gets_cards_for_all_or_for_none(cluster: SlicerCluster) -> None:
+    gang = Gang("default/g", "g", 3)
+    for name in ("n1", "n2"):
+        cluster.device_node(name, count=2)
+    held = cluster.whole("held", 2, gated=False, node=NodeName("n2"))
+    pods = [cluster.whole(f"g-{number}", gang=gang) for number in range(3)]
+    cluster.settle()
+    assert [pin(cluster, pod) for pod in pods] == ["", "", ""]
+    reason = cluster.slicer.state.waiting[pods[0].uid]
+    assert isinstance(reason, GangNoRoom)
+    other = cluster.whole("other", 2)
+    cluster.settle()
+    assert pin(cluster, other) == "n1"
+    for ended in (held, other):
+        cluster.remove(ended)
+        cluster.settle()
+    assert all(pin(cluster, pod) for pod in pods)
+
+
+def test_a_restarted_controller_counts_the_cards_of_pinned_pods(cluster: SlicerCluster) -> None:
+    cluster.namespace("default", **{"tessera.dev/placement": "managed"})
+    cluster.device_node("n1", count=2)
+    first = cluster.whole("first")
+    cluster.settle()
+    assert pin(cluster, first) == "n1"
+    cluster.restart()
+    second, third = cluster.whole("second"), cluster.whole("third")
+    cluster.settle()
+    assert (pin(cluster, second), pin(cluster, third)) == ("n1", "")
+
+
+def test_slices_and_whole_cards_of_one_cluster_do_not_meet(cluster: SlicerCluster) -> None:
+    cluster.node("cut")
+    cluster.device_node("whole", count=1)
+    slices, cards = cluster.pod("slices", "7g.40gb"), cluster.whole("cards")
+    cluster.settle()
+    assert cluster.where(slices) == [("cut", "7g.40gb", 0)]
+    assert pin(cluster, cards) == "whole"
+    assert not [each for each in cluster.writes if isinstance(each, PatchRequests) and cards.uid in each.put]
+
+
+def test_a_node_with_both_has_slices_and_whole_cards(cluster: SlicerCluster) -> None:
+    node = cluster.node("n1")
+    devices = (NodeDevices(GPU, "A100", 1, 8, 40),)
+    cluster.nodes[NodeName("n1")] = replace(node, devices=devices, allocatable={**node.allocatable, GPU: 1})
+    cluster.restart()
+    slices, cards = cluster.pod("slices", "7g.40gb"), cluster.whole("cards")
+    cluster.settle()
+    assert cluster.where(slices)
+    assert pin(cluster, cards) == "n1"
+
+
+def test_a_card_that_fails_is_not_given_twice(cluster: SlicerCluster) -> None:
+    cluster.device_node("n1", count=2)
+    pods = [cluster.whole(f"p{number}") for number in range(2)]
+    cluster.settle()
+    assert {pin(cluster, pod) for pod in pods} == {"n1"}
+    for pod in pods:
+        cluster.put(replace(cluster.pods[pod.uid], node=NodeName("n1")))
+    cluster.device_node("n1", count=1)
+    late = cluster.whole("late")
+    cluster.settle()
+    assert not pin(cluster, late)
+    cluster.remove(cluster.pods[pods[0].uid])
+    cluster.settle()
+    assert not pin(cluster, late)
+    cluster.remove(cluster.pods[pods[1].uid])
+    cluster.settle()
+    assert pin(cluster, late) == "n1"
+
+
+def test_a_large_pod_gets_a_reservation_and_starts_when_the_pods_before_it_have_ended(
+    new_cluster: type[SlicerCluster],
+) -> None:
+    cluster = new_cluster(60.0)
+    cluster.device_node("n1", count=2)
+    cluster.pass_time(0)
+    held = [cluster.whole(f"held-{number}", created="1970-01-12T13:46:40Z") for number in range(2)]
+    cluster.settle()
+    large = cluster.whole("large", 2, created="1970-01-12T13:46:41Z")
+    cluster.settle()
+    cluster.pass_time(100)
+    cluster.settle()
+    assert cluster.slicer.state.reservations[large.uid].node == "n1"
+    cluster.remove(held[0])
+    small = cluster.whole("small", created="1970-01-12T13:48:00Z")
+    cluster.settle()
+    assert not pin(cluster, small)
+    cluster.remove(held[1])
+    cluster.settle()
+    assert pin(cluster, large) == "n1"
+
+
+def test_a_queue_is_charged_for_the_cards_of_its_managed_pods_and_for_no_others(cluster: SlicerCluster) -> None:
+    cluster.namespace("default", **{"tessera.dev/placement": "managed"})
+    cluster.device_node("n1", count=4)
+    cluster.queue("default", maximum=16)
+    cluster.whole("others", 1, gated=False, node=NodeName("n1"), namespace="elsewhere")
+    pods = [cluster.whole(f"p{number}") for number in range(3)]
+    cluster.settle()
+    assert [bool(pin(cluster, pod)) for pod in pods] == [True, True, False]
+    account = cluster.slicer.state.ledger.account("default")
+    assert (account.held.total(), account.gib) == (16, 80)
+    assert not cluster.slicer.state.ledger.account("elsewhere").held.total()
+
+
+def test_a_pod_that_its_node_refuses_is_evicted_for_its_owner_and_the_next_gets_the_cards(
+    cluster: SlicerCluster,
+) -> None:
+    cluster.namespace("default", **{"tessera.dev/placement": "managed"})
+    cluster.device_node("n1", count=1)
+    refused = cluster.whole("refused", owner="set")
+    cluster.settle()
+    cluster.put(replace(cluster.pods[refused.uid], unschedulable_message="volume node affinity conflict", version=7))
+    cluster.settle()
+    assert refused.uid in cluster.slicer.state.refused_pods
+    cluster.slicer.handle(RefusalTimedOut(refused.uid, 1e9))
+    following = cluster.whole("following")
+    cluster.settle()
+    assert [each.name for each in cluster.writes if isinstance(each, Evict)] == ["refused"]
+    assert pin(cluster, following) == "n1"
+
+
+def test_a_refused_pod_without_an_owner_is_told_and_holds_no_card(cluster: SlicerCluster) -> None:
+    cluster.namespace("default", **{"tessera.dev/placement": "managed"})
+    cluster.device_node("n1", count=1)
+    refused = cluster.whole("refused")
+    cluster.settle()
+    cluster.put(replace(cluster.pods[refused.uid], unschedulable_message="volume node affinity conflict", version=7))
+    cluster.settle()
+    cluster.slicer.handle(RefusalTimedOut(refused.uid, 1e9))
+    following = cluster.whole("following")
+    cluster.settle()
+    assert pin(cluster, following) == "n1"
+    assert cluster.pods[refused.uid].slices_withdrawn
+    cluster.restart()
+    cluster.settle()
+    assert [each.owner for each in cluster.slicer.state.allocations] == ["default/following"]
+
+
+def test_a_cluster_without_such_pods_has_no_whole_cards_in_its_fleet(cluster: SlicerCluster) -> None:
+    cluster.node("cut")
+    cluster.device_node("n1", count=4)
+    cluster.whole("others", 1, gated=False, node=NodeName("n1"))
+    cluster.settle()
+    assert cluster.slicer.state.inventory.fleet.nodes == ("cut",)
+
+
+def test_a_cluster_without_whole_cards_says_so(cluster: SlicerCluster) -> None:
+    cluster.node("cut")
+    pod = cluster.whole("one")
+    cluster.settle()
+    reason = cluster.slicer.state.waiting[pod.uid]
+    assert isinstance(reason, UnknownProfile)
