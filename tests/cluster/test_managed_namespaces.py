@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from tests.support.virtual_lab import manifest
 
+from tessera.api.names import SLICE_PROMISED_CONDITION
+from tessera.clock import parse_rfc3339
 from tessera.explain.query import explain, parse_query
 from tessera.kube.resources import NAMESPACES, PODS
 
@@ -100,5 +102,64 @@ def test_an_author_cannot_bind_such_a_pod(managed: Callable[..., None]) -> None:
     async def scenario(lab: Any) -> None:
         with pytest.raises(Exception, match="Tessera places pods with whole cards"):
             await lab.create("bound", ONE, nodeName="node-1")
+
+    managed(scenario)
+
+
+def test_a_waiting_pod_is_told_its_position_and_when_it_starts(managed: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.create("holder", ALL, command="sleep 600", activeDeadlineSeconds=600)
+        await lab.running("holder")
+        await lab.create("next", ALL)
+        await lab.until(lambda: told(lab, "next"), "it is told")
+        assert (told(lab, "next").status, told(lab, "next").reason) == ("False", "Full")
+        assert "by the deadlines of the pods before it" in told(lab, "next").message
+        expected = parse_rfc3339(told(lab, "next").message.partition("tarts about ")[2][:16].replace(" ", "T") + ":00Z")
+        await lab.running("next")
+        assert abs(lab.clock.now() - expected) < 60
+        await lab.until(lambda: told(lab, "next").status == "True", "it is told that its wait is over")
+
+    managed(scenario)
+
+
+def told(lab: Any, name: str) -> Any:
+    """The condition of a pod about its start; None before it is written."""
+    pod = lab.pod(name)
+    conditions = () if pod is None else pod.status.conditions
+    return next((each for each in conditions if each.type == SLICE_PROMISED_CONDITION), None)
+
+
+def test_a_pod_that_any_card_suits_leaves_the_model_that_others_ask_for(managed: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        h100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+        await lab.create("needs-h100", ONE, nodeSelector=h100)
+        await lab.running("needs-h100")
+        for number in range(4):
+            await lab.create(f"any-{number}", ONE)
+            await lab.running(f"any-{number}")
+        found = {lab.pod(f"any-{number}").spec.node_name for number in range(4)}
+        assert (lab.pod("needs-h100").spec.node_name, found) == ("node-2", {"node-1"})
+
+    managed(scenario, "4xA100-40GB,4xH100-80GB")
+
+
+def test_shares_are_placed_in_the_same_order(managed: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        profile = (
+            "version: v1\nsharing: {timeSlicing: {renameByDefault: true, "
+            "resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n"
+        )
+        await lab.config_map("sharing-profiles", {"halves": profile})
+        await lab.label("node-1", profile="halves")
+        await lab.becomes({"nvidia.com/gpu.shared": 8})
+        share = {"nvidia.com/gpu.shared": 1}
+        for number in range(8):
+            await lab.create(f"p{number}", share)
+            await lab.running(f"p{number}")
+        await lab.create("ninth", share)
+        await lab.until(lambda: lab.events_of("ninth", "SliceWaiting"), "all shares are taken")
+        assert gates(lab, "ninth")
+        await lab.delete("p3")
+        await lab.running("ninth")
 
     managed(scenario)

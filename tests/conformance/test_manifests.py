@@ -72,7 +72,8 @@ def own(document: Obj, namespace: str, unique: str) -> tuple[str, Obj]:
         resources = document["spec"].setdefault("matchResources", {})
         resources["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
     for hook in document.get("webhooks", []):
-        hook["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+        labels = hook.get("namespaceSelector", {}).get("matchLabels", {})
+        hook["namespaceSelector"] = {"matchLabels": {**labels, "kubernetes.io/metadata.name": namespace}}
         hook["clientConfig"]["service"]["namespace"] = namespace
     return f"{path}/{meta['name']}", document
 

@@ -116,6 +116,23 @@ def test_a_gang_gets_cards_for_all_or_for_none(cluster: SlicerCluster) -> None:
     assert all(pin(cluster, pod) for pod in pods)
 
 
+def test_a_controller_that_dies_while_a_gang_leaves_the_gate_places_the_rest_before_all_others(
+    cluster: SlicerCluster,
+) -> None:
+    cluster.namespace("default", **{"tessera.dev/placement": "managed"})
+    cluster.device_node("n1", count=2)
+    gang = Gang("default/g", "g", 2)
+    pods = [cluster.whole(f"g-{number}", gang=gang, created="9") for number in range(2)]
+    cluster.slicer.decide()
+    first, _lost = [each for each in cluster.slicer.pop_writes() if isinstance(each, Ungate)]
+    cluster.apply(first)
+    older = cluster.whole("older", created="1", priority=9)
+    cluster.restart()
+    cluster.settle()
+    assert [pin(cluster, pod) for pod in pods] == ["n1", "n1"]
+    assert not pin(cluster, older)
+
+
 def test_a_restarted_controller_counts_the_cards_of_pinned_pods(cluster: SlicerCluster) -> None:
     cluster.namespace("default", **{"tessera.dev/placement": "managed"})
     cluster.device_node("n1", count=2)

@@ -200,8 +200,11 @@ class QueueTask:
     def _track(self, pod: Pod) -> None:
         uid = PodUid(pod.metadata.uid)
         known = self._slicer.state.cluster.pods.get(uid)
-        if known is not None and known.profiles:
-            self._forecaster.tracker.observe(pod, known.profiles, self._clock.now())
+        used = known.profiles if known is not None else ()
+        if known is not None and self._slicer.state.devices.used:
+            used = known.profiles or known.devices
+        if used:
+            self._forecaster.tracker.observe(pod, used, self._clock.now())
             if any((each.type, each.status) == (SLICE_PROMISED_CONDITION, "False") for each in pod.status.conditions):
                 self._told.add(uid)
 

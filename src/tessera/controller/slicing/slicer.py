@@ -356,6 +356,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         self._review_gangs()
         self._retry_limited_pods()
         self._reserver.begin(nodes)
+        self._resume_gangs()
         candidates = dict.fromkeys(self._cluster.capacity_changes.candidates(self._state.waiting))
         for uid in self._state.reservations:  # a pod with a reservation goes first, in every round
             if uid in self._state.waiting and self._cluster.capacity_changes.is_due(uid):
@@ -403,6 +404,22 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
                 self._lifecycle.give_up(allocation)
             for uid in self._state.gangs.members(key):
                 self._cluster.capacity_changes.forget_refusal(uid)
+
+    def _resume_gangs(self) -> None:
+        """Places the rest of gangs with whole cards that were leaving the gate when the last controller ended.
+
+        Their places are on no record. Nobody has decided since, so they are still free: these pods go before all
+        others. Runs once, at the start.
+        """
+        if self._state.gangs_resumed:
+            return
+        self._state.gangs_resumed = True
+        waiting = (self._cluster.pods[uid] for uid in self._state.waiting)
+        found = (self._gangs.gang_of(pod) for pod in waiting if pod.devices)
+        for gang in {each.key: each for each in found if each is not None}.values():
+            state = self._gangs.look(gang)
+            if state.begun and state.missing and state.is_complete:
+                self._plan_gang(gang, {}, StepBudget(DECISION_STEPS))
 
     def _plan(self, turns: Turns, held_back: Mapping[PodUid, QueueFull]) -> None:
         """Plans a batch in parts: each pod with a reservation and each gang by itself, the pods between together."""

@@ -170,6 +170,8 @@ class SlicerState:
         self.serving_nodes: dict[tuple[str, ...], tuple[int, int]] = {}
         #: True once the first decision has looked for objects without a node; this happens once.
         self.orphans_found = False
+        #: True once the first decision has placed the rest of gangs that were leaving the gate; this happens once.
+        self.gangs_resumed = False
 
     def add_event(self, pod: PodInfo, reason: str, message: str, *, warning: bool = False) -> None:
         """Queues an Event on a pod."""
