@@ -254,6 +254,50 @@ def test_a_refused_pod_without_an_owner_is_told_and_holds_no_card(cluster: Slice
     assert [each.owner for each in cluster.slicer.state.allocations] == ["default/following"]
 
 
+def test_a_pod_that_lost_its_cards_to_a_faster_one_is_taken_back_also_by_the_next_controller(
+    cluster: SlicerCluster,
+) -> None:
+    cluster.namespace("default", **{"tessera.dev/placement": "managed"})
+    cluster.device_node("n1", count=1)
+    slower = cluster.whole("slower")
+    cluster.settle()
+    cluster.whole("faster", gated=False, node=NodeName("n1"), namespace="other")
+    cluster.put(replace(cluster.pods[slower.uid], unschedulable_message="Insufficient nvidia.com/gpu", version=7))
+    cluster.restart()
+    cluster.settle()
+    cluster.slicer.handle(RefusalTimedOut(slower.uid, 1e9))
+    cluster.settle()
+    assert cluster.pods[slower.uid].slices_withdrawn
+
+
+def test_a_pod_whose_node_has_gone_is_taken_back_also_by_the_next_controller(cluster: SlicerCluster) -> None:
+    cluster.namespace("default", **{"tessera.dev/placement": "managed"})
+    cluster.device_node("n1", count=1)
+    pinned = cluster.whole("pinned", owner="set")
+    cluster.settle()
+    cluster.put(replace(cluster.pods[pinned.uid], unschedulable_message="no node matches", version=7))
+    del cluster.nodes[NodeName("n1")]
+    cluster.restart()
+    cluster.settle()
+    cluster.slicer.handle(RefusalTimedOut(pinned.uid, 1e9))
+    cluster.settle()
+    assert pinned.uid not in cluster.pods
+
+
+def test_a_pod_that_took_promised_cards_holds_them_all_once_the_other_has_left(cluster: SlicerCluster) -> None:
+    cluster.namespace("default", **{"tessera.dev/placement": "managed"})
+    cluster.device_node("n1", count=4)
+    pinned = cluster.whole("pinned", 3)
+    cluster.settle()
+    faster = cluster.whole("faster", 4, gated=False, node=NodeName("n1"), namespace="other")
+    cluster.settle()
+    cluster.remove(cluster.pods[pinned.uid])
+    cluster.settle()
+    allocation = cluster.slicer.state.allocations.current_of(faster.uid)
+    assert allocation is not None
+    assert len(allocation.slices) == 4
+
+
 def test_a_cluster_without_such_pods_has_no_whole_cards_in_its_fleet(cluster: SlicerCluster) -> None:
     cluster.node("cut")
     cluster.device_node("n1", count=4)

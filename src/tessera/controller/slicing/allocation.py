@@ -135,9 +135,10 @@ def will_never_run(pod: PodInfo | None) -> bool:
 def is_wanted(allocation: Allocation, pod: PodInfo | None) -> bool:
     """True if the pod should still have these slices.
 
-    A record without positions allocates nothing: the controller removes it, and the pod waits again.
+    A record without positions allocates nothing: the controller removes it, and the pod waits again. A pod past the
+    gate may hold none of the whole cards that it requests, since others were faster.
     """
-    return bool(allocation.slices) and not allocation.given_up and not will_never_run(pod)
+    return (bool(allocation.slices) or allocation.by_pod) and not allocation.given_up and not will_never_run(pod)
 
 
 def next_step(allocation: Allocation, pod: PodInfo | None) -> AllocationStep:

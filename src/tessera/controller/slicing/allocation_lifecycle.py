@@ -132,7 +132,8 @@ class AllocationLifecycle:
     def absorb_pod(self, uid: PodUid) -> None:
         """Updates a pod's allocations, and the set of waiting pods, from the pod's present state."""
         pod = self._cluster.pods.get(uid)
-        self._state.prices.observe(uid, pod)
+        if self._state.devices.used:
+            self._state.prices.observe(uid, pod)
         if self._state.denied.get(uid) != pod:
             self._state.denied.pop(uid, None)
         if pod is not None:
@@ -170,20 +171,41 @@ class AllocationLifecycle:
             self.add(allocation)
 
     def _adopt_devices(self, pod: PodInfo) -> None:
-        """Counts the whole cards and shares of a pod as taken where it is bound, or pinned by Tessera."""
+        """Counts the whole cards and shares of a pod as taken where it is bound, or pinned by Tessera.
+
+        A node may have fewer than its pods request: the scheduler has bound a pod to cards that were promised, or a
+        card has failed. The pod then holds those that are left, and more as others end.
+        """
         known = self._state.allocations.current_of(pod.uid)
-        if known is not None and known.by_pod and not pod.gated and len(known.slices) < len(pod.devices):
+        if known is not None and self._is_short(known, pod) and self._state.devices.has_free(known.node, pod.devices):
             self._drop_devices(known)
             known = None
         if not pod.devices or pod.gated or will_never_run(pod) or known is not None or self._is_withdrawn(pod):
             return
-        home = self._cluster.required_node(pod) if self.is_managed(pod) else pod.node
-        if not home or home not in self._state.devices or self._state.allocations.get(home, pod.uid) is not None:
+        home = self._home_of_devices(pod)
+        if not home or self._state.allocations.get(home, pod.uid) is not None:
             return
         slices = tuple(self._state.devices.free_slices(home, pod.devices))
         allocation = Allocation(home, pod.uid, pod.namespace, pod.name, slices, pod.amounts, by_pod=True)
-        if self._state.devices.adopt(allocation):
+        if self._state.inventory.occupy(allocation):
             self.add(allocation)
+
+    def _home_of_devices(self, pod: PodInfo) -> NodeName | None:
+        """Returns the node whose devices a pod holds; None if it holds none.
+
+        A pinned pod has an allocation even if its node has gone, so that it is not left there for ever.
+        """
+        if not self._state.devices.used:
+            return None
+        if pod.node:
+            return pod.node if pod.node in self._state.devices else None
+        if not self.is_managed(pod) or not pod.hostname or pod.gates:
+            return None
+        return self._cluster.required_node(pod) or NodeName(pod.hostname)
+
+    def _is_short(self, allocation: Allocation, pod: PodInfo) -> bool:
+        """True if a pod past the gate holds fewer whole cards or shares than it requests."""
+        return allocation.by_pod and not pod.gated and len(allocation.slices) < len(pod.devices)
 
     def _drop_devices(self, allocation: Allocation) -> None:
         self.free(allocation)
@@ -197,6 +219,7 @@ class AllocationLifecycle:
                 pod = self._cluster.pods.get(allocation.uid)
                 if allocation.by_pod and not allocation.freed:
                     self._drop_devices(allocation)
+                    self._cluster.changed_pods.add(allocation.uid)
                     if pod is not None and pod.gated:
                         self._update_waiting(pod.uid)
         if rebuilt:
@@ -283,6 +306,14 @@ class AllocationLifecycle:
             allocation.freed = True
             self._state.inventory.release(allocation)
             self._cluster.capacity_changes.room_may_have_grown(allocation.node)
+            if allocation.by_pod:
+                self._recount_short_pods(allocation.node)
+
+    def _recount_short_pods(self, node: NodeName) -> None:
+        for other in self._state.allocations.on(node):
+            pod = self._cluster.pods.get(other.uid)
+            if pod is not None and not other.freed and self._is_short(other, pod):
+                self._cluster.changed_pods.add(pod.uid)
 
     def forget(self, allocation: Allocation) -> None:
         """Removes an allocation of which nothing is recorded any more."""

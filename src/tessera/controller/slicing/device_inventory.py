@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 from tessera.api.instaslice import Slice
 from tessera.api.names import NodeName, device_id
 from tessera.controller.objects.node_devices import UNKNOWN_MODEL, NodeDevices
-from tessera.controller.slicing.allocation import Allocation
 from tessera.controller.slicing.fleet_inventory import FleetInventory
 from tessera.limits.planning import CARD_MODELS
 from tessera.mig.geometry import Geometry
@@ -107,6 +106,6 @@ class DeviceInventory:
                 found.append(Slice(id=name, profile=resource, gpu_uuid=card.gpu, start=0, size=size))
         return found
 
-    def adopt(self, allocation: Allocation) -> bool:
-        """Occupies the devices of an allocation; False if it has none, or one of them is held."""
-        return bool(allocation.slices) and self._inventory.occupy(allocation)
+    def has_free(self, node: NodeName, resources: Iterable[str]) -> bool:
+        """True if a node has a free device of one of these resources."""
+        return bool(self.free_slices(node, set(resources)))
