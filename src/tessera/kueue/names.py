@@ -6,7 +6,7 @@ GROUP = "kueue.x-k8s.io"
 CONFIGURATION_GROUP = "config.kueue.x-k8s.io"
 VISIBILITY_GROUP = "visibility.kueue.x-k8s.io"
 
-#: Versions of all three groups; 0.13 and older serve only the first.
+#: Versions of all three groups; 0.14 and older serve only the first.
 Version = Literal["v1beta1", "v1beta2"]
 VERSIONS: tuple[Version, ...] = ("v1beta1", "v1beta2")
 

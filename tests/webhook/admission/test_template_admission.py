@@ -91,9 +91,6 @@ def test_an_object_without_a_queue_that_is_suspended_is_decided_on() -> None:
 LISTS = {"replicatedJobs", "workerGroupSpecs"}
 
 
-LISTS = {"replicatedJobs", "workerGroupSpecs"}
-
-
 def placed(kind: TemplateKind, found: dict[str, Any]) -> dict[str, Any]:
     """An object of a kind with the template at each of its places."""
     item: dict[str, Any] = {"metadata": {"name": "x", "labels": QUEUE}}
