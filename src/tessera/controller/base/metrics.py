@@ -45,6 +45,12 @@ class ControllerMetrics:
             ["rule", "state"],
             registry=self.registry,
         )
+        self._new_nodes = Gauge(
+            "tessera_requested_nodes",
+            "New nodes that waiting pods need, asked of the autoscaler.",
+            ["group"],
+            registry=self.registry,
+        )
         self._decisions = Counter("tessera_decisions", "Pods given slices.", registry=self.registry)
         self._seconds = Histogram(
             "tessera_decision_seconds",
@@ -83,6 +89,12 @@ class ControllerMetrics:
         self._breaker_cards.clear()
         for labels, number in counts.items():
             self._breaker_cards.labels(*labels).set(number)
+
+    def show_new_nodes(self, counts: Mapping[str, int]) -> None:
+        """Shows the new nodes that are asked for, by node group; none while another replica leads."""
+        self._new_nodes.clear()
+        for group, number in counts.items():
+            self._new_nodes.labels(group).set(number)
 
     def watch(self, promises: Callable[[], float]) -> None:
         """Shows the number of promises from now on."""

@@ -197,6 +197,7 @@ class LeaderSession:
             namespace=options.namespace,
             options=options.scale_up,
             startup=options.provisioning.deadline,
+            show=metrics.show_new_nodes,
         )
 
     async def run(self, on_started: Callable[[Slicer], None]) -> None:

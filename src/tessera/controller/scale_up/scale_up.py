@@ -7,7 +7,7 @@ counts as one that starts.
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tessera.api.names import HOSTNAME_LABEL, NodeName
 from tessera.api.nodes.node_groups import (
@@ -54,6 +54,7 @@ class ScaleUp:
         namespace: Tessera's own.
         options: the settings.
         startup: seconds from a node's registration for which its cards are awaited.
+        show: is told how many nodes of each group are asked for.
 
     Attributes:
         nodes_may_come: groups are known, their file has a mistake, or it was not read yet.
@@ -70,6 +71,7 @@ class ScaleUp:
         namespace: str,
         options: ScaleUpOptions,
         startup: float,
+        show: Callable[[Mapping[str, int]], None],
     ) -> None:
         self._runtime = runtime
         self._state, self._order = slicer.state, slicer.order
@@ -78,6 +80,7 @@ class ScaleUp:
         self._namespace = namespace
         self._options = options
         self._startup = startup
+        self._show = show
         #: False until the slicer has decided about all pods once: before, placeholders of a former leader stay.
         self._decided = False
         self._wake = asyncio.Event()
@@ -104,20 +107,26 @@ class ScaleUp:
         """Decides and writes until cancelled; the informers of nodes and pods have listed."""
         for informer in (self._nodes, self._pods, self._file):
             informer.add_handler(lambda _event: self._wake.set())
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._file.run())
+                await self._file.wait_synced()
+                self._wake.set()
+                await self._keep()
+        finally:
+            self._show({})
+
+    async def _keep(self) -> None:
         backoff = Backoff(self._runtime.rng)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._file.run())
-            await self._file.wait_synced()
-            self._wake.set()
-            while True:
-                await self._wait_for_change()
-                await self._runtime.clock.sleep(SETTLE)
-                self._wake.clear()
-                if await self._update():
-                    backoff.reset()
-                else:
-                    self._wake.set()
-                    await self._runtime.clock.sleep(backoff.next())
+        while True:
+            await self._wait_for_change()
+            await self._runtime.clock.sleep(SETTLE)
+            self._wake.clear()
+            if await self._update():
+                backoff.reset()
+            else:
+                self._wake.set()
+                await self._runtime.clock.sleep(backoff.next())
 
     async def _wait_for_change(self) -> None:
         """Waits for a change, for the end of the time in which a node may start, or for the next poll of requests."""
@@ -144,8 +153,10 @@ class ScaleUp:
             _log.warning("requests for new nodes cannot be listed, tried again: %s", error)
             return False
         if not (self._groups or present or outdated):
+            self._show({})
             return True
         needed = await self._plan()
+        self._show({group.name: needed.get(group.name, NewNodes(0)).count for group in self._groups})
         if not self._runtime.may_act():
             return True
         self._tell(needed)
