@@ -53,4 +53,4 @@ async def test_metrics_and_probes() -> None:
     assert "tessera_decisions_total 2.0" in text
     assert 'tessera_api_writes_total{kind="Ungate"} 1.0' in text
     assert 'tessera_requested_nodes{group="pairs"} 3.0' in text
-    assert "removed" not in text
+    assert 'group="removed"' not in text
