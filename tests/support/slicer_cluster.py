@@ -10,6 +10,7 @@ from tessera.agent.inventory.sliceable_gpus import placements
 from tessera.api.instaslice import AllocationStatus, Instaslice, make_result
 from tessera.api.names import GATE, MIG_CONFIG_LABEL, NodeName, PodUid, resource_of
 from tessera.api.queues import read_queue
+from tessera.controller.base.move_settings import NO_MOVES, MoveSettings
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.node_devices import NodeDevices
 from tessera.controller.objects.node_info import NodeInfo
@@ -61,8 +62,10 @@ def merge(target: Any, patch: Any) -> Any:
 class SlicerCluster:
     """A slicer with the objects of its API server and with the agents that answer it."""
 
-    def __init__(self, reserve_after: float | None = None, *, preempts: bool = False) -> None:
-        self.reserve_after, self.preempts = reserve_after, preempts
+    def __init__(
+        self, reserve_after: float | None = None, *, preempts: bool = False, moves: MoveSettings = NO_MOVES
+    ) -> None:
+        self.reserve_after, self.preempts, self.moves = reserve_after, preempts, moves
         self.date = 0.0
         self.pods: dict[str, PodInfo] = {}
         self.nodes: dict[str, NodeInfo] = {}
@@ -73,7 +76,7 @@ class SlicerCluster:
         self.protected: set[PodUid] = set()
         self.version = 0
         #: Tests read its instructions as they come, whatever their kind.
-        self.slicer: Any = Slicer(reserve_after, preempts=preempts)
+        self.slicer: Any = Slicer(reserve_after, preempts=preempts, moves=moves)
         self.told: list[RecordEvent] = []
         self.writes: list[Any] = []
 
@@ -237,7 +240,7 @@ class SlicerCluster:
 
     def restart(self) -> None:
         """The controller dies; a new one sees what is stored."""
-        self.slicer = Slicer(self.reserve_after, preempts=self.preempts)
+        self.slicer = Slicer(self.reserve_after, preempts=self.preempts, moves=self.moves)
         if self.date:
             self.slicer.handle(TimePassed(self.date, self.date))
         for namespace, labels in self.namespaces.items():

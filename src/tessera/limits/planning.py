@@ -218,6 +218,30 @@ MOVES_PLANNED = Limit(
     "waiting pods for which one plan of moves looks for room, in their order",
     "each looks at every card; the number of further pods is shown",
 )
+MOVE_SEARCHES = Limit(
+    2,
+    "pods",
+    "waiting pods for which one decision looks for moves",
+    "a search takes as long as a decision; further pods are searched for in the next decisions",
+)
+MOVE_STEPS = Limit(
+    4_000,
+    "steps",
+    "cards that are looked at, and nodes that are asked about a pod, in one search for moves",
+    "TIMING; half of the steps look at cards, those of the emptiest nodes first",
+)
+MOVE_RECORD_BYTES = Limit(
+    65_536,
+    "bytes",
+    "annotation of a node's Instaslice object in which the controller records moves",
+    "400 moves, the most in an hour, take 60 KiB; a longer one is forged, and is written anew",
+)
+COLD_STARTS = Limit(
+    10_000,
+    "owners",
+    "owners of pods whose last start time the controller remembers to price moves",
+    "as many as a large cluster has; of more, the one that started longest ago is forgotten",
+)
 CARD_LOSSES = Limit(
     16,
     "ratings",

@@ -5,12 +5,15 @@ lost and the time until the pod works again, and is worth it only if the slice t
 finds the best moves and knows no prices; :func:`is_worth` compares.
 
 - The place for the slice is on one card. All allocations in its way move, each to the card where it costs least.
-- Fewest moves first, then the fewest moved slots, then the least loss on all cards that change.
+- Fewest moves first, then the fewest moved slots, then the least price, then the least loss on all cards that change.
 - Only allocations move that the caller allows, and only to nodes that it allows. Nothing is changed.
+- A search has a step budget: once it is spent, the best moves so far count.
 """
 
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -18,11 +21,14 @@ from tessera.mig.geometry import Placement
 from tessera.placement.card_table import CardTable, StateCosts
 from tessera.placement.cards import CardPlacement, FleetCard, OwnedPlacement
 from tessera.placement.fleet import Fleet
+from tessera.placement.step_budget import StepBudget
 
 #: Returns the costs on cards of a table, as the placement policy has them.
 Costs = Callable[[CardTable], StateCosts]
 #: Most moves for one slice.
 MOST_MOVES = 3
+#: Share of a search's steps that may be spent on looking for places; the rest is for those in their way.
+_LOOKING_SHARE = 0.5
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -45,11 +51,15 @@ class MoveRules:
         may_move: returns if an allocation may move.
         takes: returns if a node takes the slice that has no room.
         takes_moved: returns if a node takes an allocation that moves.
+        admits: returns if a node takes the slice once these owners have left; asked only for places with moves.
+        price: what a move of an allocation costs, in any unit.
     """
 
     may_move: Callable[[OwnedPlacement], bool] = lambda _allocation: True
     takes: Callable[[str], bool] = lambda _node: True
     takes_moved: Callable[[OwnedPlacement, str], bool] = lambda _allocation, _node: True
+    admits: Callable[[str, frozenset[str]], bool] = lambda _node, _owners: True
+    price: Callable[[OwnedPlacement], float] = lambda _allocation: 0.0
 
 
 class Room(msgspec.Struct, frozen=True):
@@ -69,7 +79,16 @@ class Room(msgspec.Struct, frozen=True):
         return sum(move.allocation.placement.size for move in self.moves)
 
 
-def make_room(fleet: Fleet, profile: str, costs: Costs, rules: MoveRules, most: int = MOST_MOVES) -> Room | None:
+def make_room(
+    fleet: Fleet,
+    profile: str,
+    costs: Costs,
+    rules: MoveRules,
+    most: int = MOST_MOVES,
+    *,
+    nodes: Iterable[str] | None = None,
+    work: StepBudget | None = None,
+) -> Room | None:
     """Returns the best moves after which a slice fits; ``None`` without such moves.
 
     Args:
@@ -78,19 +97,25 @@ def make_room(fleet: Fleet, profile: str, costs: Costs, rules: MoveRules, most: 
         costs: rates the cards that change.
         rules: what may move, and where to.
         most: the most moves.
+        nodes: the nodes to look at for the slice, in this order; None for all that ``rules`` allow.
+        work: the budget; one step is one card that is looked at, or one node that is asked about a move.
     """
-    best: tuple[tuple[int, int, float], Room] | None = None
+    work = work or StepBudget(sys.maxsize)
+    search = _Search(fleet, costs, rules, work)
+    best: tuple[tuple[int, int, float, float], Room] | None = None
     tried: set[object] = set()
-    for blocked in sorted(_blocked_places(fleet, profile, rules, most), key=_rank_blocked):
-        if best is not None and _rank_blocked(blocked)[:2] > best[0][:2]:
+    cards = _cards_to_look_at(fleet, rules, nodes)
+    for blocked in sorted(_blocked_places(cards, profile, rules, most, work.part(_LOOKING_SHARE)), key=_rank_blocked):
+        rank = _rank_blocked(blocked)[:3]
+        if work.is_spent or (best is not None and rank > best[0][:3]):
             break
         kind = blocked.kind
-        if kind in tried:
+        if kind in tried or not rules.admits(blocked.card.node.name, frozenset(one.owner for one in blocked.blockers)):
             continue
         tried.add(kind)
-        found = _move_blockers(fleet, blocked, costs, rules)
-        if found is not None and (best is None or (*_rank_blocked(blocked)[:2], found[0]) < best[0]):
-            best = ((*_rank_blocked(blocked)[:2], found[0]), found[1])
+        found = _move_blockers(search, blocked)
+        if found is not None and (best is None or (*rank, found[0]) < best[0]):
+            best = ((*rank, found[0]), found[1])
     return None if best is None else best[1]
 
 
@@ -107,6 +132,13 @@ def is_worth(room: Room, *, gain_a_slot: float, price_a_slot: float, price_a_mov
     return price < room.placement.size * gain_a_slot
 
 
+class _Search(NamedTuple):
+    fleet: Fleet
+    costs: Costs
+    rules: MoveRules
+    work: StepBudget
+
+
 class _Blocked(msgspec.Struct, frozen=True):
     """A legal place on a card and the allocations in its way."""
 
@@ -114,6 +146,7 @@ class _Blocked(msgspec.Struct, frozen=True):
     place: Placement
     claim: int
     blockers: tuple[OwnedPlacement, ...]
+    price: float
 
     @property
     def kind(self) -> object:
@@ -122,20 +155,32 @@ class _Blocked(msgspec.Struct, frozen=True):
         return (self.card.table.number, self.card.occupancy, self.claim, moved)
 
 
-def _rank_blocked(blocked: _Blocked) -> tuple[int, int, int]:
+def _rank_blocked(blocked: _Blocked) -> tuple[int, int, float, int]:
     return (
         len(blocked.blockers),
         sum(one.placement.size for one in blocked.blockers),
+        blocked.price,
         blocked.card.number,
     )
 
 
-def _blocked_places(fleet: Fleet, profile: str, rules: MoveRules, most: int) -> Iterator[_Blocked]:
-    claims: dict[CardTable, list[tuple[int, Placement]]] = {}
+def _cards_to_look_at(fleet: Fleet, rules: MoveRules, nodes: Iterable[str] | None) -> Iterator[FleetCard]:
+    if nodes is not None:
+        for node in nodes:
+            yield from fleet.cards(node)
+        return
     taking = {node: rules.takes(node) for node in fleet.nodes}
-    for card in fleet.cards():
-        if not taking[card.node.name]:
-            continue
+    yield from (card for card in fleet.cards() if taking[card.node.name])
+
+
+def _blocked_places(
+    cards: Iterable[FleetCard], profile: str, rules: MoveRules, most: int, work: StepBudget
+) -> Iterator[_Blocked]:
+    claims: dict[CardTable, list[tuple[int, Placement]]] = {}
+    for card in cards:
+        if work.is_spent:
+            return
+        work.spend()
         if card.table not in claims:
             claims[card.table] = _claims(card.table, profile)
         for claim, place in claims[card.table]:
@@ -143,7 +188,7 @@ def _blocked_places(fleet: Fleet, profile: str, rules: MoveRules, most: int) -> 
             if 0 < len(starts) <= most:
                 blockers = tuple(card.allocations[start] for start in starts)
                 if all(map(rules.may_move, blockers)):
-                    yield _Blocked(card, place, claim, blockers)
+                    yield _Blocked(card, place, claim, blockers, sum(map(rules.price, blockers)))
 
 
 def _claims(table: CardTable, profile: str) -> list[tuple[int, Placement]]:
@@ -153,7 +198,7 @@ def _claims(table: CardTable, profile: str) -> list[tuple[int, Placement]]:
     return [(table.geometry.claim(row, start), Placement(row.name, start, row.size)) for start in row.starts]
 
 
-def _move_blockers(fleet: Fleet, blocked: _Blocked, costs: Costs, rules: MoveRules) -> tuple[float, Room] | None:
+def _move_blockers(search: _Search, blocked: _Blocked) -> tuple[float, Room] | None:
     """Finds a place for each blocker; returns the loss of all changes and the moves."""
     card = blocked.card
     occupancy = card.occupancy
@@ -161,12 +206,12 @@ def _move_blockers(fleet: Fleet, blocked: _Blocked, costs: Costs, rules: MoveRul
         occupancy &= ~card.claims[one.placement.start]
     if occupancy & blocked.claim:  # slots that are kept or foreign
         return None
-    rated = costs(card.table)
+    rated = search.costs(card.table)
     changed = {card: occupancy | blocked.claim}
     loss = rated.loss(changed[card]) - rated.loss(card.occupancy)
     moves = []
     for one in sorted(blocked.blockers, key=lambda each: -each.placement.size):
-        found = _cheapest_place(fleet, one, changed, costs, rules)
+        found = _cheapest_place(search, one, changed)
         if found is None:
             return None
         cost, target, place, after = found
@@ -178,24 +223,25 @@ def _move_blockers(fleet: Fleet, blocked: _Blocked, costs: Costs, rules: MoveRul
 
 
 def _cheapest_place(
-    fleet: Fleet, moved: OwnedPlacement, changed: dict[FleetCard, int], costs: Costs, rules: MoveRules
+    search: _Search, moved: OwnedPlacement, changed: dict[FleetCard, int]
 ) -> tuple[float, FleetCard, Placement, int] | None:
     """The cheapest place for an allocation on cards as they are, or as the moves so far change them."""
-    profile = moved.placement.profile
+    profile, costs = moved.placement.profile, search.costs
     choices: list[tuple[float, int, FleetCard, int]] = []
 
     def add(card: FleetCard, occupancy: int) -> bool:
+        search.work.spend()
         name = card.table.name_of(profile)
         cost = None if name is None else costs(card.table).cost(occupancy, (), name)
-        if cost is None or not rules.takes_moved(moved, card.node.name):
+        if cost is None or not search.rules.takes_moved(moved, card.node.name):
             return False
         choices.append((cost, card.number, card, occupancy))
         return True
 
     for card, occupancy in changed.items():
         add(card, occupancy)
-    for group in fleet.candidates(profile, costs=costs):
-        if any(add(card, card.occupancy) for card in group.cards() if card not in changed):
+    for group in search.fleet.candidates(profile, costs=costs):
+        if any(search.work.is_spent or add(card, card.occupancy) for card in group.cards() if card not in changed):
             break
     if not choices:
         return None

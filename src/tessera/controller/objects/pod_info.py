@@ -13,6 +13,7 @@ from tessera.api.names import (
     HOSTNAME_LABEL,
     LAST_GATES,
     MIG_RESOURCE_PREFIX,
+    MOVABLE_ANNOTATION,
     SLICE_CONDITION,
     NodeName,
     PodUid,
@@ -79,6 +80,7 @@ class PodInfo:
             period that begins then; None if it may run for ever.
         started: seconds since 1970 when its node's kubelet took it; 0 before.
         preempts: it may take slots of pods of lower priority: its ``preemptionPolicy`` is not ``Never``.
+        movable: its author allows Tessera to end it to make room: annotation ``tessera.dev/movable: "true"``.
         gang: the pods with which it gets its slices together; None for a pod that starts by itself.
         succeeded: it has ended well.
         version: orders observations of the pod; 0 if unknown.
@@ -111,6 +113,7 @@ class PodInfo:
     deadline: float | None = None
     started: float = 0.0
     preempts: bool = True
+    movable: bool = False
     gang: Gang | None = None
     succeeded: bool = False
     version: int = field(default=0, compare=False)
@@ -189,6 +192,7 @@ def read_pod(pod: Pod) -> PodInfo:
         deadline=_deadline(pod) if profiles or devices else None,
         started=parse_time_or_zero(pod.status.start_time) if profiles or devices else 0.0,
         preempts=spec.preemption_policy != "Never",
+        movable=meta.annotations.get(MOVABLE_ANNOTATION) == "true",
         gang=gang,
         succeeded=pod.status.phase == "Succeeded",
         version=version_number(meta.resource_version),

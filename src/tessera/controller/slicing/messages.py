@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
-from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.api.names import INSTASLICE_NAMESPACE, MOVABLE_ANNOTATION
 from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.reservation import Reservation
 from tessera.placement.demand import Reason
+from tessera.placement.moves import Room
 from tessera.text import age, list_names, one_line
 
 
@@ -62,6 +63,25 @@ def reserved_text(pod: PodInfo, reservation: Reservation, holders: Sequence[str]
         f"Reserved for {profiles_text(pod)}: {places}, on node {reservation.node}; younger pods do not get these slots."
         f" They are free when {list_names(holders)} {'ends' if len(holders) == 1 else 'end'},"
         f" expected in about {age(seconds)}"
+    )
+
+
+def room_text(pod: PodInfo, room: Room) -> str:
+    """Returns the event message of a pod for which moves would make room."""
+    names = [move.allocation.owner for move in room.moves]
+    ending = "ended and its owner made it" if len(names) == 1 else "ended and their owners made them"
+    return (
+        f"{profiles_text(pod)} would fit on node {room.placement.node} if {list_names(names)} {ending} anew elsewhere;"
+        f" the gain is more than the lost work. The moves: tessera defrag --plan"
+    )
+
+
+def moved_text(reservation: Reservation) -> str:
+    """Returns the event message of a pod that is evicted to make room."""
+    profiles = " + ".join(each.profile for each in reservation.slices)
+    return (
+        f"Evicted, because {reservation.key} needs {profiles} on node {reservation.node}, and this pod may move: it has"
+        f' the annotation {MOVABLE_ANNOTATION}: "true". Its owner makes it anew, and there was a place for it'
     )
 
 

@@ -31,6 +31,7 @@ from tessera.controller.slicing.instructions import (
     Write,
 )
 from tessera.controller.slicing.messages import fixed_layout_text, object_fault_text
+from tessera.controller.slicing.move_record import MOVES_ANNOTATION, format_moves
 from tessera.controller.slicing.queue_reports import QueueReports
 from tessera.controller.slicing.reservation_record import RESERVATIONS_ANNOTATION, format_reservations
 from tessera.controller.slicing.slicer_state import SlicerState
@@ -127,7 +128,7 @@ class PendingWrites:
     def _writes(self, node: NodeName) -> Iterable[Write]:
         report = self._node_report(node)
         followed = node in self._cluster.objects and node not in self._state.faults
-        due = PendingNodeWrites(node=node, annotations=self._reservations(node) if followed else {})
+        due = PendingNodeWrites(node=node, annotations=self._annotations(node) if followed else {})
         for allocation in self._state.allocations.on(node):
             if not followed and not allocation.by_pod:
                 continue
@@ -166,11 +167,13 @@ class PendingWrites:
             if found is not None and found.may_start:
                 yield from (each.node for each in found.holding)
 
-    def _reservations(self, node: NodeName) -> dict[str, str | None]:
-        """Returns the annotation about a node's reservations, if it differs from the object's."""
-        text = format_reservations(each for each in self._state.reservations.values() if each.node == node)
-        recorded = self._cluster.objects[node].metadata.annotations.get(RESERVATIONS_ANNOTATION)
-        return {} if text == recorded else {RESERVATIONS_ANNOTATION: text}
+    def _annotations(self, node: NodeName) -> dict[str, str | None]:
+        """Returns the annotations about a node's reservations and moves that differ from the object's."""
+        reserved = format_reservations(each for each in self._state.reservations.values() if each.node == node)
+        moves = format_moves(self._state.moves.get(node, ()))
+        recorded = self._cluster.objects[node].metadata.annotations
+        wanted = {RESERVATIONS_ANNOTATION: reserved, MOVES_ANNOTATION: moves}
+        return {name: text for name, text in wanted.items() if text != recorded.get(name)}
 
     def _node_report(self, node: NodeName) -> Sequence[ReportNodeCondition]:
         """Returns the write of a node's condition about its Instaslice object, if it differs from the state."""

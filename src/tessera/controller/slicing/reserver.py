@@ -101,6 +101,20 @@ class Reserver:
             self._state.blocked.discard(pod.uid)
         self._state.reservations_due = True
 
+    def expected_wait(self, pod: PodInfo) -> float:
+        """Returns the seconds until slots for a waiting pod are expected to be free; the horizon if none are."""
+        found = self._state.reservations.get(pod.uid)
+        if found is not None:
+            return self.remaining(found)
+        place = self._find(pod)
+        return HORIZON if place is None else place.seconds
+
+    def release(self, uid: PodUid) -> None:
+        """Ends a pod's reservation; a pod without one is no error."""
+        found = self._state.reservations.get(uid)
+        if found is not None:
+            self._remove(found)
+
     # Making reservations
 
     def begin(self, nodes: AbstractSet[NodeName]) -> None:

@@ -18,6 +18,7 @@ from tessera.api.instaslice import Instaslice
 from tessera.api.names import PLACEMENT_LABEL, PLACEMENT_MANAGED, QUEUE_LABEL, PodUid
 from tessera.api.pods.gangs import Gang
 from tessera.api.queues import Queue
+from tessera.controller.base.move_settings import NO_MOVES, MoveSettings
 from tessera.controller.cluster.remade_pods import RemadePods
 from tessera.controller.objects.node_info import read_node
 from tessera.controller.objects.pod_info import PodInfo, read_pod
@@ -69,6 +70,8 @@ from tessera.controller.slicing.messages import (
     waiting_text,
     withdrawn_text,
 )
+from tessera.controller.slicing.move_finder import MoveFinder
+from tessera.controller.slicing.mover import Mover
 from tessera.controller.slicing.pending_writes import PendingWrites
 from tessera.controller.slicing.planner import Planner
 from tessera.controller.slicing.preemptor import Preemptor
@@ -88,11 +91,14 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
     Args:
         reserve_after: seconds that a pod waits for room before slots are reserved for it; None reserves none.
         preempts: True to evict pods of lower priority for waiting pods.
+        moves: what is done to make room by moves.
         reads: True for a reader of the cluster: it keeps the reservations that the controller recorded.
 
     Attributes:
         state: the slicer's state; others only read it.
         planner: finds possible places without deciding.
+        rooms: finds moves that make room, without deciding.
+        mover: recommends or makes such moves.
         order: the order of waiting pods.
         decisions: allocations made so far; never decreases.
         steps: steps of planning taken so far; never decreases.
@@ -100,7 +106,14 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         refusals: how often planning refused a pod for a new reason, by the reason's class; never decreases.
     """
 
-    def __init__(self, reserve_after: float | None = None, *, reads: bool = False, preempts: bool = False) -> None:
+    def __init__(
+        self,
+        reserve_after: float | None = None,
+        *,
+        reads: bool = False,
+        preempts: bool = False,
+        moves: MoveSettings = NO_MOVES,
+    ) -> None:
         self.state = self._state = SlicerState()
         #: The same object as :attr:`SlicerState.cluster`.
         self._cluster = self._state.cluster
@@ -118,6 +131,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         self._reserver = Reserver(self._state, self.planner, reserve_after, reads=reads)
         #: Makes room for pods of higher priority; None if that is off.
         self._preemptor = Preemptor(self._state, self._reserver) if preempts else None
+        self.rooms = MoveFinder(self._state, self.planner, self._reserver)
+        self.mover = Mover(self._state, self._reserver, self.rooms, moves)
         self.decisions = 0
         self.steps = 0
         self.moves = 0
@@ -250,6 +265,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
                 allocation = self._state.allocations.get(write.node, uid)
                 if allocation is not None:
                     allocation.sent = False
+        elif isinstance(write, Evict):
+            self.mover.note_refusal(write.uid)
 
     def _retry_write(self, write: Write) -> None:
         self._state.busy.discard(write.key)
@@ -297,7 +314,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
 
     def _set_date(self, date: float) -> None:
         self._state.now = date
-        dates = (self._reserver.next_due, self._preemptor.next_due if self._preemptor is not None else None)
+        preemption = self._preemptor.next_due if self._preemptor is not None else None
+        dates = (self._reserver.next_due, preemption, self.mover.next_due)
         self._state.reservations_due |= any(due is not None and due <= date for due in dates)
 
     def _mark_affected(self, write: Write) -> None:
@@ -319,7 +337,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
     def next_due(self) -> float | None:
         """The time, seconds since 1970, at which time alone makes a step due; None if never."""
         preemption = self._preemptor.next_due if self._preemptor is not None else None
-        due = (self._reserver.next_due, self._pending.queue_reports.next_due, preemption)
+        due = (self._reserver.next_due, self._pending.queue_reports.next_due, preemption, self.mover.next_due)
         return min((each for each in due if each is not None), default=None)
 
     @property
@@ -352,6 +370,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         pods, self._cluster.changed_pods = self._cluster.changed_pods, set()
         for uid in sorted(pods):
             self._lifecycle.absorb_pod(uid)
+            self.mover.observe(uid)
         self._replan_dependent_pods()
         self._review_gangs()
         self._retry_limited_pods()
@@ -369,6 +388,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         self._reserver.end()
         if self._preemptor is not None:
             self._preemptor.run()
+        self.mover.run()
 
     def _find_orphans(self) -> None:
         """Notes objects of nodes that were deleted while no controller led. Runs once, at the start."""

@@ -17,6 +17,7 @@ from tessera.controller.slicing.device_inventory import DeviceInventory
 from tessera.controller.slicing.fleet_inventory import FleetInventory
 from tessera.controller.slicing.instructions import Evict, RecordEvent, WriteKey
 from tessera.controller.slicing.model_prices import ModelPrices
+from tessera.controller.slicing.move_record import RecordedMove
 from tessera.controller.slicing.queue_ledger import QueueLedger
 from tessera.controller.slicing.reservation import Reservation
 from tessera.controller.slicing.waiting_order import BlockedPods
@@ -130,6 +131,8 @@ class SlicerState:
         self.reservations: dict[PodUid, Reservation] = {}
         #: True if a reservation may have to be made, moved or ended.
         self.reservations_due = False
+        #: Moves of the last hour, by the moved pod's node; no tuple is empty.
+        self.moves: dict[NodeName, tuple[RecordedMove, ...]] = {}
         #: Present time, seconds since 1970; 0 while unknown.
         self.now = 0.0
         #: Pods that cannot start where they have slices: the scheduler refuses them there, or they are bound and the

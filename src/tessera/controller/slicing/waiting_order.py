@@ -38,6 +38,9 @@ class BlockedPods:
     def __contains__(self, uid: object) -> bool:
         return uid in self._entries
 
+    def __len__(self) -> int:
+        return len(self._entries)
+
     def __iter__(self) -> Iterator[PodUid]:
         return iter(self._entries)
 

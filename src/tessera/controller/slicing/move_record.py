@@ -1,0 +1,60 @@
+"""Moves of the last hour, as the annotation ``tessera.dev/moves`` of the Instaslice object of the moved pod's node.
+
+A move is recorded before the pod is evicted, so the budget of an hour and the rest of a moved pod hold after a restart
+of the controller too. The node's agent may write the object, so it may forge an entry. An entry only prevents moves,
+for an hour at most, and is read once, when a controller begins.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated
+
+import msgspec
+
+from tessera.api.instaslice import Instaslice, Name
+from tessera.api.names import PodUid
+from tessera.kube.resources import Wire
+from tessera.limits.planning import MOVE_RECORD_BYTES
+
+#: The annotation.
+MOVES_ANNOTATION = "tessera.dev/moves"
+#: Seconds for which a move counts.
+MOVE_COUNTS = 3600.0
+
+
+class RecordedMove(Wire, frozen=True, kw_only=True):
+    """One move.
+
+    Attributes:
+        uid: the pod that is moved.
+        owner: UID of the controller that makes it anew.
+        date: seconds since 1970.
+    """
+
+    uid: Name
+    owner: Name
+    date: Annotated[float, msgspec.Meta(ge=0, le=253_402_300_799)]
+
+    def counts(self, now: float) -> bool:
+        """True within an hour of the move; a date in the future is wrong."""
+        return now - MOVE_COUNTS < self.date <= now
+
+    def concerns(self, uid: PodUid, owner: str, created: float) -> bool:
+        """True for the pod that was moved, and for pods that its owner has made since."""
+        return uid == self.uid or (owner == self.owner and created >= int(self.date))
+
+
+def format_moves(found: Iterable[RecordedMove]) -> str | None:
+    """Returns the annotation's text; None for no moves."""
+    entries = list(found)
+    return msgspec.json.encode(entries).decode() if entries else None
+
+
+def read_moves(item: Instaslice) -> Sequence[RecordedMove]:
+    """Returns the moves that a node's object records; none of a text that is too long or does not decode."""
+    text = item.metadata.annotations.get(MOVES_ANNOTATION, "")
+    if not text or len(text) > MOVE_RECORD_BYTES:
+        return ()
+    try:
+        return msgspec.json.decode(text, type=tuple[RecordedMove, ...])
+    except msgspec.DecodeError:
+        return ()
