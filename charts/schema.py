@@ -133,6 +133,8 @@ def _own() -> Schema:
                     "replaceFailed": {"type": "integer", "minimum": 0, "maximum": 100},
                     "preempt": {"type": "boolean"},
                     "reservations": {"type": "string"},
+                    "moves": {"enum": ["", "off", "recommend", "evict"]},
+                    "movesPerHour": {"type": "integer", "minimum": 0, "maximum": 400},
                 }
             ),
             "dashboard": _closed(

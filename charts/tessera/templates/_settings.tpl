@@ -162,6 +162,8 @@
 {{- with $own.startup.deadline }}{{ $args = append $args (printf "--startup-deadline=%s" .) }}{{ end -}}
 {{- with $own.controller.reservations }}{{ $args = append $args (printf "--reservations=%s" .) }}{{ end -}}
 {{- if $own.controller.preempt }}{{ $args = append $args "--preempt" }}{{ end -}}
+{{- with $own.controller.moves }}{{ $args = append $args (printf "--moves=%s" .) }}{{ end -}}
+{{- if gt (int $own.controller.movesPerHour) 0 }}{{ $args = append $args (printf "--moves-per-hour=%d" (int $own.controller.movesPerHour)) }}{{ end -}}
 {{- $builds := $own.builds -}}
 {{- with $builds.buildahImage }}{{ $args = append $args (printf "--buildah-image=%s" .) }}{{ end -}}
 {{- range $system, $image := $builds.baseImages }}{{ $args = append $args (printf "--build-base-image=%s=%s" $system $image) }}{{ end -}}

@@ -113,6 +113,7 @@ def command(kubeconfig: Path | None, context: str | None, log_level: str, **opti
 
 def options_from(values: Mapping[str, Any]) -> Any:
     """The controller's options for values of the command line."""
+    from tessera.controller.base.move_settings import MoveMode, MoveSettings
     from tessera.controller.base.options import (
         BreakerLimits,
         ControllerOptions,
@@ -130,6 +131,9 @@ def options_from(values: Mapping[str, Any]) -> Any:
     reserve: dict[str, Any] = (
         {} if site.reservations is None else {"reserve_after": read_reservations(site.reservations)}
     )
+    moves: dict[str, Any] = {} if site.moves is None else {"mode": MoveMode(site.moves)}
+    if site.moves_per_hour is not None:
+        moves["per_hour"] = site.moves_per_hour
     startup: dict[str, Any] = {"startup_taints": site.startup_taints, "deadline": site.startup_deadline}
     return ControllerOptions(
         identity=identity,
@@ -144,6 +148,7 @@ def options_from(values: Mapping[str, Any]) -> Any:
             **{name: value for name, value in startup.items() if value not in (None, ())},
         ),
         preempt=site.preempt,
+        moves=MoveSettings(**moves),
         **reserve,
         **given,
     )

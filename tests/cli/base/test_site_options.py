@@ -15,6 +15,7 @@ from tessera.cli.base.controller_options import Site, site_arguments
 from tessera.cli.base.inputs import LONGEST
 from tessera.cli.controller import command, parse_options
 from tessera.cli.main import main
+from tessera.controller.base.move_settings import MoveMode, MoveSettings
 from tessera.controller.base.options import ControllerOptions, RegistryOptions
 from tessera.provisioning.options import ProvisioningOptions
 
@@ -24,6 +25,8 @@ SITE = Site(
     startup_deadline=1200.0,
     reservations="always",
     preempt=True,
+    moves="evict",
+    moves_per_hour=7,
 )
 
 
@@ -63,6 +66,7 @@ def test_the_controller_takes_all_that_is_said() -> None:
     assert found.provisioning.startup_taints == SITE.startup_taints
     assert found.provisioning.deadline == SITE.startup_deadline
     assert (found.reserve_after, found.preempt) == (0, True)
+    assert found.moves == MoveSettings(mode=MoveMode.EVICT, per_hour=7)
 
 
 @given(st.floats(0, LONGEST).map(lambda seconds: round(seconds, 6)))
@@ -106,6 +110,8 @@ def test_builds_have_their_own_authorities_where_these_are_named(
         ("--startup-taint=example.com/cards=true:NoSchedule", ("write example.com/name", "without value and effect")),
         ("--startup-taint=", ('"" is not the key of a taint',)),
         ("--startup-deadline=soon", ('"soon" is not a duration', "write 5m, 1h30m, 45s")),
+        ("--moves=now", ("'now' is not one of 'off', 'recommend', 'evict'",)),
+        ("--moves-per-hour=0", ("0 is not in the range 1<=x<=400",)),
         ("--reservations=never", ('"never" is neither off nor always nor a duration', "write 60s")),
     ],
 )
@@ -141,6 +147,9 @@ def test_the_help_names_the_defaults() -> None:
     assert "[default: 15m]" in help_of["startup_deadline"]
     assert (read().reserve_after, read("--reservations=off").reserve_after) == (60.0, None)
     assert "[default: 60s]" in help_of["reservations"]
+    assert read().moves == read("--moves=recommend", "--moves-per-hour=20").moves == MoveSettings()
+    assert "[default: recommend]" in help_of["moves"]
+    assert "[default: 20]" in help_of["moves_per_hour"]
 
 
 def test_certificates_are_looked_at_only_where_there_are_some() -> None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
+#: The largest budget of moves; their record must not exceed ``MOVE_RECORD_BYTES``.
+MOST_PER_HOUR = 400
 #: Kubernetes' rule for keys of taints, a qualified name: an optional DNS name, and at most 63 characters.
 KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
@@ -35,6 +37,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
         startup_taints: keys of the taints to remove from nodes whose cards can be used.
         startup_deadline: seconds that a node may take to start.
         preempt: True to evict pods of lower priority for waiting pods.
+        moves: what is done to make room by moves: ``off``, ``recommend`` or ``evict``.
+        moves_per_hour: most moves in an hour.
         reservations: ``off``, ``always``, or the time that a pod waits for room before slots are reserved for it.
     """
 
@@ -44,6 +48,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     startup_deadline: float | None = None
     reservations: str | None = None
     preempt: bool = False
+    moves: str | None = None
+    moves_per_hour: int | None = None
 
 
 def check_hosts(_context: click.Context, _parameter: click.Parameter, hosts: tuple[str, ...]) -> tuple[str, ...]:
@@ -172,6 +178,24 @@ _SITE_OPTIONS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
         "preempt",
         {"is_flag": True, "help": "Evict pods of lower priority for a waiting pod, through the eviction API."},
     ),
+    (
+        "--moves",
+        "moves",
+        {
+            "type": click.Choice(("off", "recommend", "evict")),
+            "help": "Room by moves of pods with the annotation tessera.dev/movable: do not look for moves, tell the"
+            " waiting pod of them, or evict.  [default: recommend]",
+        },
+    ),
+    (
+        "--moves-per-hour",
+        "moves_per_hour",
+        {
+            "metavar": "N",
+            "type": click.IntRange(1, MOST_PER_HOUR),
+            "help": "Most pods that --moves evict evicts in an hour.  [default: 20]",
+        },
+    ),
 )
 
 
@@ -197,6 +221,10 @@ def site_arguments(site: Site) -> Iterator[str]:
         yield f"--reservations={site.reservations}"
     if site.preempt:
         yield "--preempt"
+    if site.moves is not None:
+        yield f"--moves={site.moves}"
+    if site.moves_per_hour is not None:
+        yield f"--moves-per-hour={site.moves_per_hour}"
 
 
 class NamedImage(click.ParamType[tuple[str, str]]):

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
+from tessera.controller.base.move_settings import MoveSettings
 from tessera.driver.run import DriverOptions
 from tessera.provisioning.options import ProvisioningOptions
 from tessera.replay.service import SOCKET
@@ -92,6 +93,7 @@ class ControllerOptions:
         usage: the count of GPU-hours.
         reserve_after: seconds that a pod waits for room before slots are reserved for it; None reserves none.
         preempt: True to evict pods of lower priority for waiting pods.
+        moves: what is done to make room by moves.
         scale_up: how autoscalers are asked for new nodes.
     """
 
@@ -112,4 +114,5 @@ class ControllerOptions:
     usage: UsageOptions = field(default_factory=UsageOptions)
     reserve_after: float | None = RESERVE_AFTER
     preempt: bool = False
+    moves: MoveSettings = field(default_factory=MoveSettings)
     scale_up: ScaleUpOptions = ScaleUpOptions()

@@ -114,7 +114,7 @@ class LeaderSession:
         runtime = replace(runtime, client=client)
         self._clock = clock
         self._metrics = metrics
-        self._slicer = Slicer(options.reserve_after, preempts=options.preempt)
+        self._slicer = Slicer(options.reserve_after, preempts=options.preempt, moves=options.moves)
         self._wake = asyncio.Event()
         self._pods = Informer(client, PODS, clock=clock, rng=rng)
         self._nodes = Informer(client, NODES, clock=clock, rng=rng)

@@ -178,3 +178,12 @@ def _counters(slicer: Slicer) -> Families:
         refusals.add_metric([REASONS[kind]], slicer.refusals[kind])
     yield refusals
     yield CounterMetricFamily("tessera_moves", "Pods that got other slices after theirs were taken back.", slicer.moves)
+    yield GaugeMetricFamily(
+        "tessera_room_by_moves_pods",
+        "Waiting pods for which moves that are worth their price would make room.",
+        len(slicer.mover.rooms),
+    )
+    outcomes = CounterMetricFamily("tessera_room_moves", "Moves to make room, by outcome.", labels=["outcome"])
+    outcomes.add_metric(["evicted"], slicer.mover.evicted)
+    outcomes.add_metric(["given-up"], slicer.mover.refused)
+    yield outcomes

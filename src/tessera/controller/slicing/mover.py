@@ -52,7 +52,7 @@ class MovePlan:
         reserved: its reservation; the plan ends with it.
         left: the pods to evict, in order; the first is the present one.
         since: when the present one was recorded.
-        asked: True once its eviction was asked for.
+        asked: the present one, once its eviction was asked for.
         done: pods that have been evicted.
     """
 
@@ -60,7 +60,7 @@ class MovePlan:
     reserved: Reservation
     left: list[PodUid] = field(default_factory=list)
     since: float = 0.0
-    asked: bool = False
+    asked: PodInfo | None = None
     done: int = 0
 
 
@@ -76,7 +76,7 @@ class Mover:
     Attributes:
         rooms: by waiting pod, the moves that were found and not carried out, worth their price.
         evicted: pods whose eviction was asked for; never decreases.
-        refused: moves that were given up, since the eviction was refused or had no effect; never decreases.
+        refused: moves that were given up, since the eviction failed or had no effect; never decreases.
     """
 
     def __init__(self, state: SlicerState, reserver: Reserver, finder: MoveFinder, settings: MoveSettings) -> None:
@@ -114,7 +114,7 @@ class Mover:
     def note_refusal(self, uid: PodUid) -> None:
         """Takes in that the server refused an eviction, by a PodDisruptionBudget."""
         for plan in list(self._plans.values()):
-            if plan.asked and plan.left[0] == uid:
+            if plan.asked is not None and plan.asked.uid == uid:
                 self._give_up(plan)
 
     def run(self) -> None:
@@ -204,7 +204,7 @@ class Mover:
         if pod is None or pod.terminating or not pod.node:
             self._advance(plan, now)
             return
-        plan.since, plan.asked = now, False
+        plan.since, plan.asked = now, None
         entry = RecordedMove(uid=pod.uid, owner=pod.owner, date=now)
         self._state.moves[pod.node] = (*self._state.moves.get(pod.node, ()), entry)
         self._state.dirty_nodes.add(pod.node)
@@ -216,11 +216,13 @@ class Mover:
             return
         pod = self._state.cluster.pods.get(plan.left[0])
         if pod is None or pod.terminating or pod.finished:
-            plan.done += plan.asked
+            if plan.asked is not None:
+                plan.done += 1
+                self._state.add_event(plan.asked, "SliceMoved", moved_text(plan.reserved))
             self._advance(plan, now)
         elif now >= plan.since + EVICTION_SECONDS:
             self._give_up(plan)
-        elif not plan.asked and self._is_recorded(pod):
+        elif plan.asked is None and self._is_recorded(pod):
             self._evict(plan, pod)
 
     def _is_recorded(self, pod: PodInfo) -> bool:
@@ -233,10 +235,9 @@ class Mover:
             return
         if ("pod", pod.uid) in self._state.busy:
             return
-        plan.asked = True
+        plan.asked = pod
         self.evicted += 1
         self._state.evictions[pod.uid] = Evict(uid=pod.uid, namespace=pod.namespace, name=pod.name, version=0)
-        self._state.add_event(pod, "SliceMoved", moved_text(plan.reserved))
 
     def _advance(self, plan: MovePlan, now: float) -> None:
         plan.left.pop(0)
