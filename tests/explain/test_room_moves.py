@@ -2,10 +2,11 @@
 
 from typing import Any
 
+import msgspec
 from tests.explain.test_pods import NOW, bound, cards, node, pod
 
 from tessera.api.instaslice import Instaslice
-from tessera.api.names import MOVABLE_ANNOTATION
+from tessera.api.names import HOSTNAME_LABEL, MOVABLE_ANNOTATION
 from tessera.cli.defrag import plan_lines
 from tessera.explain.room_moves import MovesPlan, plan_moves
 from tessera.explain.snapshot import ClusterView, Snapshot
@@ -43,9 +44,30 @@ def test_one_small_pod_moves_so_that_a_whole_card_is_free() -> None:
     assert list(plan_lines(found)) == [
         "team/large gets 7g.40gb on GPU 0, memory slots 0-7 of node n1 if 1 pod moves:",
         "  team/small from 1g.5gb on GPU 0, memory slot 0 of node n1 to 1g.5gb on GPU 0, memory slot 6 of node n2",
+        "  gain 4m, price 60s (time of one memory slot): worth it",
         "1 pod would end and start anew; 1 waiting pod would get 8 memory slots.",
         "Nothing was changed. To carry out a move: kubectl delete pod POD -n NAMESPACE",
     ]
+
+
+def test_the_pin_to_its_node_does_not_keep_a_pod_there() -> None:
+    pinned = movable("small", "1g.5gb", "n1")
+    pinned = msgspec.structs.replace(
+        pinned, spec=msgspec.structs.replace(pinned.spec, node_selector={HOSTNAME_LABEL: "n1"})
+    )
+    found = planned(
+        [pod("large", "7g.40gb"), pinned, movable("half", "3g.20gb", "n2")],
+        objects(n1=("small", "1g.5gb", 0, 1, "created"), n2=("half", "3g.20gb", 0, 4, "created")),
+    )
+    assert [[move.to.node for move in room.moves] for room in found.rooms] == [["n2"]]
+
+
+def test_a_move_that_is_not_worth_its_price_is_marked() -> None:
+    found = planned(
+        [pod("large", "7g.40gb"), movable("half", "3g.20gb", "n1"), movable("other", "3g.20gb", "n2")],
+        objects(n1=("half", "3g.20gb", 0, 4, "created"), n2=("other", "3g.20gb", 0, 4, "created")),
+    )
+    assert "  gain 4m, price 4m (time of one memory slot): not worth it" in list(plan_lines(found))
 
 
 def test_pods_without_the_annotation_or_without_an_owner_stay() -> None:

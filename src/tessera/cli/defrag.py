@@ -9,7 +9,7 @@ import click
 
 from tessera.cli.base.connection import cluster_options, connect, report_errors
 from tessera.cli.base.console import say, say_json
-from tessera.text import count_noun, list_names
+from tessera.text import age, count_noun, list_names
 
 if TYPE_CHECKING:
     from tessera.explain.room_moves import MovesPlan, PlannedRoom, SlicePlace
@@ -26,10 +26,12 @@ def command(*, shows_plan: bool, output: str, kubeconfig: Path | None, context: 
     A pod may move if it has the annotation tessera.dev/movable: "true", holds one slice, and has an owner that makes
     it anew, such as a Deployment or a Job. A slice cannot be moved while it is used: to move a pod is to end it, so it
     loses its work since its last checkpoint and starts anew. The plan moves as few pods as possible, and at most three
-    for each waiting pod.
+    for each waiting pod. Its gain is the wait that the waiting pod is spared, its price the work that is lost and the
+    time until the moved pods work again, both times the memory slots.
 
     The command changes nothing. To carry out a move, delete the pod: kubectl delete pod POD. Its owner makes another
-    one, which is placed like any other pod. The plan needs the rights to list pods, nodes and Instaslice objects of the
+    one, which is placed like any other pod. With the option --moves=evict the controller makes the moves that are worth
+    it. The plan needs the rights to list pods, nodes and Instaslice objects of the
     whole cluster.
 
     \b
@@ -83,6 +85,8 @@ def _room_lines(room: "PlannedRoom") -> Iterator[str]:
     yield f"{room.pod} gets {_where(room.place)} if {count_noun(len(room.moves), 'pod')} {verb}:"
     for move in room.moves:
         yield f"  {move.pod} from {_where(move.from_)} to {_where(move.to)}"
+    verdict = "worth it" if room.price < room.gain else "not worth it"
+    yield f"  gain {age(room.gain)}, price {age(room.price)} (time of one memory slot): {verdict}"
 
 
 def _where(place: "SlicePlace") -> str:

@@ -36,6 +36,7 @@ from tessera.placement.demand import (
     Reserved,
     UnknownProfile,
 )
+from tessera.placement.moves import MOST_MOVES
 from tessera.text import age, count_noun, list_names
 
 
@@ -225,8 +226,22 @@ def _no_card(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Full | Fra
             *_refusal_facts(slicer, pod, refused),
             *_pods_ahead(slicer, pod),
         ),
-        help=(*room_if_ended(view, reason.frees), *room_for_smaller(slicer, pod), *room_elsewhere(slicer, pod)),
+        help=(
+            *room_if_ended(view, reason.frees),
+            *_room_by_moves(slicer, pod, reason),
+            *room_for_smaller(slicer, pod),
+            *room_elsewhere(slicer, pod),
+        ),
     )
+
+
+def _room_by_moves(slicer: Slicer, pod: PodInfo, reason: Full | Fragmented) -> Iterator[str]:
+    """Yields the moves that would make room for a pod, if there are some that are worth their price."""
+    found = slicer.rooms.find(pod, MOST_MOVES) if isinstance(reason, Fragmented) else None
+    if found is not None and found.is_worth:
+        names = [move.allocation.owner for move in found.room.moves]
+        verb = "moves" if len(names) == 1 else "move"
+        yield f"it fits on node {found.room.placement.node} if {list_names(names)} {verb}: tessera defrag --plan"
 
 
 def _explain_reserved(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Reserved) -> Explanation:

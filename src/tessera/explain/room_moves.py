@@ -13,6 +13,7 @@ from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE, MOVABLE_ANNOTATION, SIMULATED_RUNTIME, NodeName
 from tessera.clock import Clock
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.move_finder import unpinned
 from tessera.controller.slicing.slicer import Slicer
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.kube.client.client import Client
@@ -62,12 +63,16 @@ class PlannedRoom(msgspec.Struct, frozen=True):
         slots: memory slots that it gets.
         place: where.
         moves: the pods that move; none for a pod that fits into the room of the moves above it.
+        gain: slot seconds of the wait that the waiting pod is spared.
+        price: slot seconds of work that the moves lose, and of the time until the moved pods work again.
     """
 
     pod: str
     slots: int
     place: SlicePlace
     moves: tuple[PlannedMove, ...]
+    gain: float = 0.0
+    price: float = 0.0
 
 
 class MovesPlan(msgspec.Struct, frozen=True):
@@ -122,7 +127,7 @@ class _Planner:
         infos = {f"{pod.namespace}/{pod.name}": pod for pod in slicer.state.cluster.pods.values() if not pod.finished}
         marked = {_key(pod): pod for pod in view.snapshot.pods if _is_marked(pod)}
         running = {key: pod for key, pod in infos.items() if key in marked and pod.node and not pod.terminating}
-        self._movable = {key: pod for key, pod in running.items() if pod.owner and len(pod.profiles) == 1}
+        self._movable = {key: pod for key, pod in running.items() if _may_move(pod)}
         self._unowned = tuple(sorted(key for key, pod in running.items() if not pod.owner))
         self._objections: dict[str, Mapping[NodeName, tuple[str, ...]]] = {}
 
@@ -141,7 +146,7 @@ class _Planner:
             if found is None:
                 stuck.append((key, self._why(pod)))
             else:
-                rooms.append(self._carry_out(key, found))
+                rooms.append(self._carry_out(pod, found))
         omitted = max(0, len(ordered) - MOVES_PLANNED)
         runtimes = (node.status.node_info.container_runtime_version for node in self._view.snapshot.nodes)
         return MovesPlan(
@@ -166,7 +171,7 @@ class _Planner:
         if pod.node == node:
             return True
         if pod.uid not in self._objections:
-            self._objections[pod.uid] = self._slicer.planner.objections(pod)
+            self._objections[pod.uid] = self._slicer.planner.objections(unpinned(pod))
         return not self._objections[pod.uid].get(NodeName(node), ("gone",))
 
     def _why(self, pod: PodInfo) -> str:
@@ -176,19 +181,25 @@ class _Planner:
             return "no running pod may move"
         return f"no {MOST_MOVES} moves of pods that may move make room for {pod.profiles[0]}"
 
-    def _carry_out(self, key: str, room: Room) -> PlannedRoom:
+    def _carry_out(self, pod: PodInfo, room: Room) -> PlannedRoom:
         """Takes the moves into the fleet, and describes them."""
+        finder = self._slicer.rooms
+        moved = ((self._movable[move.allocation.owner], move.to.size) for move in room.moves)
+        price = sum(finder.price(each, slots) for each, slots in moved)
+        gain = finder.gain(pod, room.placement.size)
         for move in room.moves:
             at = move.allocation.placement
             self._fleet.release(at.node, at.gpu, at.start)
         for move in room.moves:
             self._fleet.occupy(move.to, f"{move.allocation.owner} after its move")
-        self._fleet.occupy(room.placement, key)
+        self._fleet.occupy(room.placement, pod.key)
         return PlannedRoom(
-            pod=key,
+            pod=pod.key,
             slots=room.placement.size,
             place=self._place(room.placement),
             moves=tuple(self._move(move.allocation, move.to) for move in room.moves),
+            gain=gain,
+            price=price,
         )
 
     def _move(self, allocation: OwnedPlacement, to: CardPlacement) -> PlannedMove:
@@ -209,6 +220,10 @@ def _by_fragmentation(table: CardTable) -> StateCosts:
 
 def _key(pod: Pod) -> str:
     return f"{pod.metadata.namespace}/{pod.metadata.name}"
+
+
+def _may_move(pod: PodInfo) -> bool:
+    return bool(pod.owner) and len(pod.profiles) == 1 and pod.gang is None
 
 
 def _is_marked(pod: Pod) -> bool:

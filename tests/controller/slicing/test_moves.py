@@ -14,7 +14,8 @@ from tessera.controller.base.move_settings import MoveMode, MoveSettings
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.instructions import Evict, PatchRequests
-from tessera.controller.slicing.move_record import MOVES_ANNOTATION
+from tessera.controller.slicing.move_record import MOVES_ANNOTATION, RecordedMove, format_moves
+from tessera.limits.planning import MOVE_RECORD_BYTES
 
 
 def cluster_with(mode: MoveMode = MoveMode.EVICT, per_hour: int = 20, **more: Any) -> SlicerCluster:
@@ -265,6 +266,13 @@ def test_several_pods_move_one_after_the_other(cluster: SlicerCluster) -> None:
     later(cluster, 61)
     assert sorted(evicted(cluster)[1:]) == ["small-0", "small-1"]
     assert cluster.where(large)
+
+
+def test_the_largest_budget_fits_into_the_record() -> None:
+    uid = "12345678-1234-1234-1234-123456789012"
+    text = format_moves(RecordedMove(uid=uid, owner=uid, date=1_800_000_000.123456) for _ in range(400))
+    assert text is not None
+    assert 47_000 < len(text) <= MOVE_RECORD_BYTES
 
 
 def test_a_forged_record_is_ignored(cluster: SlicerCluster) -> None:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: The largest budget of moves; their record must not exceed ``MOVE_RECORD_BYTES``.
-MOST_PER_HOUR = 400
+#: Budgets of moves; the record of the largest must not exceed ``MOVE_RECORD_BYTES``.
+_MOVES_RANGE = click.IntRange(1, 400)
 #: Kubernetes' rule for keys of taints, a qualified name: an optional DNS name, and at most 63 characters.
 KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
@@ -192,7 +192,7 @@ _SITE_OPTIONS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
         "moves_per_hour",
         {
             "metavar": "N",
-            "type": click.IntRange(1, MOST_PER_HOUR),
+            "type": _MOVES_RANGE,
             "help": "Most pods that --moves evict evicts in an hour.  [default: 20]",
         },
     ),

@@ -99,7 +99,7 @@ class MoveFinder:
             self._planner.filters(work.part(0.5)) as filters,
             hold_slots(fleet, holds),
         ):
-            search = _Search(self._state, pod, self.starts, holds, filters)
+            search = _Search(self, self._state, pod, holds, filters)
             rules = MoveRules(
                 may_move=lambda one: search.mover(one) is not None,
                 takes_moved=search.takes_moved,
@@ -115,7 +115,20 @@ class MoveFinder:
             return None
         moved = tuple(each.uid for each, _ in pods)
         price = sum(search.price(move.allocation) for move in room.moves)
-        return FoundRoom(pod.uid, room, moved, self._gain(pod, room), price)
+        return FoundRoom(pod.uid, room, moved, self.gain(pod, room.placement.size), price)
+
+    def price(self, pod: PodInfo, slots: int) -> float:
+        """Returns the slot seconds that are lost if a pod with so many memory slots moves."""
+        ran = max(0.0, self._state.now - pod.started) if pod.started else 0.0
+        return slots * (min(ran, MOST_LOST) + self.starts.seconds(pod.owner))
+
+    def gain(self, pod: PodInfo, slots: int) -> float:
+        """Returns the slot seconds that a waiting pod gains by so many memory slots now.
+
+        They are those of the wait that it is spared, at most those for which it will use its place.
+        """
+        spared = min(self._reserver.expected_wait(pod), HORIZON) - RELEASE_SECONDS
+        return slots * max(0.0, min(spared, pod.deadline if pod.deadline is not None else HORIZON))
 
     def _fit_together(self, pods: Sequence[tuple[PodInfo, str]]) -> bool:
         """True if each node has the amounts (CPU, memory, ...) for all of these pods that come to it."""
@@ -131,21 +144,16 @@ class MoveFinder:
                 return False
         return True
 
-    def _gain(self, pod: PodInfo, room: Room) -> float:
-        """Slot seconds of the wait that is spared, at most those for which the pod will use its place."""
-        spared = min(self._reserver.expected_wait(pod), HORIZON) - RELEASE_SECONDS
-        return room.placement.size * max(0.0, min(spared, pod.deadline if pod.deadline is not None else HORIZON))
-
 
 class _Search:
     """The rules about pods that may move, in one search; answers are remembered."""
 
     def __init__(
-        self, state: SlicerState, pod: PodInfo, starts: ColdStarts, holds: Sequence[Hold], filters: Sequence[Filter]
+        self, finder: MoveFinder, state: SlicerState, pod: PodInfo, holds: Sequence[Hold], filters: Sequence[Filter]
     ) -> None:
+        self._finder = finder
         self._state = state
         self._pod = pod
-        self._starts = starts
         self._filters = filters
         self._kept: dict[tuple[str, str], int] = {}
         for hold in holds:
@@ -175,10 +183,7 @@ class _Search:
     def price(self, one: OwnedPlacement) -> float:
         """Slot seconds that are lost if an allocation moves."""
         pod = self.mover(one)
-        if pod is None:
-            return 0.0
-        ran = max(0.0, self._state.now - pod.started)
-        return one.placement.size * (min(ran, MOST_LOST) + self._starts.seconds(pod.owner))
+        return 0.0 if pod is None else self._finder.price(pod, one.placement.size)
 
     def takes_moved(self, one: OwnedPlacement, node: str) -> bool:
         """True if a node takes the next pod of the owner; its present node does."""
