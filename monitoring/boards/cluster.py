@@ -52,6 +52,12 @@ WAITING = Board(
                     Query("sum(increase(tessera_moves_total[$__rate_interval]))", "moved"),
                 ),
                 chart(
+                    "Moves that make room",
+                    "none",
+                    Query("sum by (outcome) (increase(tessera_room_moves_total[$__rate_interval]))", "{{outcome}}"),
+                    Query("max(tessera_room_by_moves_pods)", "pods that could get room"),
+                ),
+                chart(
                     "Refusals by planning",
                     "none",
                     Query(

@@ -3,11 +3,13 @@
 from typing import Any
 
 import msgspec
-from tests.explain.test_pods import NOW, bound, cards, node, pod
+import pytest
+from tests.explain.test_pods import NOW, answer, bound, cards, node, pod
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import HOSTNAME_LABEL, MOVABLE_ANNOTATION
 from tessera.cli.defrag import plan_lines
+from tessera.clock import rfc3339
 from tessera.explain.room_moves import MovesPlan, plan_moves
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.kube.resources import Node, Pod
@@ -15,10 +17,13 @@ from tessera.kube.resources import Node, Pod
 MOVABLE = {MOVABLE_ANNOTATION: "true"}
 OWNED = [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "uid-web", "controller": True}]
 
+STARTED = {"name": "c", "state": {"running": {}}}
+
 
 def movable(name: str, profile: str, on: str, **more: Any) -> Pod:
     more = {"annotations": MOVABLE, "ownerReferences": OWNED, **more}
-    return bound(name, profile, spec={"nodeName": on}, status={"phase": "Running"}, **more)
+    more = {"status": {"phase": "Running"}, **more}
+    return bound(name, profile, spec={"nodeName": on}, **more)
 
 
 def objects(**held: tuple[str, str, int, int, str]) -> list[Instaslice]:
@@ -60,6 +65,18 @@ def test_the_pin_to_its_node_does_not_keep_a_pod_there() -> None:
         objects(n1=("small", "1g.5gb", 0, 1, "created"), n2=("half", "3g.20gb", 0, 4, "created")),
     )
     assert [[move.to.node for move in room.moves] for room in found.rooms] == [["n2"]]
+
+
+@pytest.mark.parametrize(("annotations", "told"), [(MOVABLE, True), ({}, False)], ids=["movable", "not"])
+def test_why_names_the_moves_that_would_make_room(annotations: dict[str, str], told: bool) -> None:
+    large = pod("large", "7g.40gb")
+    items = objects(n1=("small", "1g.5gb", 0, 1, "created"), n2=("half", "3g.20gb", 0, 4, "created"))
+    started = {"phase": "Running", "startTime": rfc3339(NOW - 600), "containerStatuses": [STARTED]}
+    small = movable("small", "1g.5gb", "n1", annotations=annotations, status=started)
+    half = movable("half", "3g.20gb", "n2", annotations={}, status=started)
+    found = answer(large, small, half, nodes=[node("n1"), node("n2")], instaslices=items)
+    assert found.case == "fragmented"
+    assert ("it fits on node n1 if team/small moves: tessera defrag --plan" in found.help) is told
 
 
 def test_a_move_that_is_not_worth_its_price_is_marked() -> None:
