@@ -12,6 +12,7 @@ from tests.support.virtual_lab import COMMANDS, Scenario, VirtualLab
 
 from tessera.api.names import is_on_demand
 from tessera.clock import LoopClock
+from tessera.kube.resources import NAMESPACES
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.installation.install import build_entrypoint, install_tessera
@@ -50,6 +51,22 @@ def in_lab(tmp_path: Path) -> Callable[..., None]:
                     await scenario(lab)
 
         run_virtual(play())
+
+    return run
+
+
+@pytest.fixture
+def managed(in_lab: Callable[..., None]) -> Callable[..., None]:
+    """Runs a scenario on nodes with whole cards, where the namespace default is managed."""
+
+    def run(scenario: Scenario, nodes: str = "4xA100-40GB", **options: Any) -> None:
+        async def with_label(lab: Any) -> None:
+            await lab.becomes({"nvidia.com/gpu": 4})
+            labels = {"tessera.dev/placement": "managed"}
+            await lab.client.merge_patch(NAMESPACES, "default", {"metadata": {"labels": labels}})
+            await scenario(lab)
+
+        in_lab(with_label, nodes=nodes, mig_config="", **options)
 
     return run
 

@@ -14,27 +14,6 @@ from tessera.kube.resources import NAMESPACES, PODS
 ONE, TWO, ALL = ({"nvidia.com/gpu": count} for count in (1, 2, 4))
 
 
-@pytest.fixture
-def managed(in_lab: Callable[..., None]) -> Callable[..., None]:
-    """Runs a scenario on nodes with whole cards, where the namespace default is managed."""
-
-    def run(scenario: Callable[[Any], Any], nodes: str = "4xA100-40GB") -> None:
-        async def with_label(lab: Any) -> None:
-            await lab.becomes({"nvidia.com/gpu": 4})
-            labels = {"tessera.dev/placement": "managed"}
-            await lab.client.merge_patch(NAMESPACES, "default", {"metadata": {"labels": labels}})
-            await scenario(lab)
-
-        in_lab(with_label, nodes=nodes, mig_config="")
-
-    return run
-
-
-def gates(lab: Any, name: str) -> list[str]:
-    """The gates of a pod."""
-    return [each.name for each in lab.pod(name).spec.scheduling_gates]
-
-
 def test_whole_cards_are_gated_placed_and_pinned_and_the_next_in_order_follows(managed: Callable[..., None]) -> None:
     async def scenario(lab: Any) -> None:
         await lab.create("first", ALL)
@@ -42,7 +21,7 @@ def test_whole_cards_are_gated_placed_and_pinned_and_the_next_in_order_follows(m
         assert lab.pod("first").spec.node_selector == {"kubernetes.io/hostname": "node-1"}
         await lab.create("second", TWO)
         await lab.until(lambda: lab.events_of("second", "SliceWaiting"), "it is told why it waits")
-        assert gates(lab, "second") == ["instaslice.redhat.com/accelerator"]
+        assert lab.gates("second") == ["instaslice.redhat.com/accelerator"]
         assert "full for 2 x nvidia.com/gpu" in lab.events_of("second", "SliceWaiting")[0].message
         (found,) = (await explain(lab.client, lab.clock, parse_query("second"), "default")).answers
         assert found.case == "full"
@@ -158,7 +137,7 @@ def test_shares_are_placed_in_the_same_order(managed: Callable[..., None]) -> No
             await lab.running(f"p{number}")
         await lab.create("ninth", share)
         await lab.until(lambda: lab.events_of("ninth", "SliceWaiting"), "all shares are taken")
-        assert gates(lab, "ninth")
+        assert lab.gates("ninth")
         await lab.delete("p3")
         await lab.running("ninth")
 

@@ -36,7 +36,8 @@ def with_kueue(request: pytest.FixtureRequest) -> Callable[..., None]:
     """Plays a story in a cluster with Kueue.
 
     Its arguments beside the story are those of the stand-in (``version``, ``resources``, ``ready_timeout``,
-    ``webhooks``, ``hostname``), ``order`` (the name of Kueue's webhook configuration) and those of the lab (``nodes``).
+    ``webhooks``, ``hostname``), ``order`` (the name of Kueue's webhook configuration) and those of the lab
+    (``nodes``, ``mig_config``).
     """
 
     def play(story: Story, **settings: Any) -> None:
@@ -59,6 +60,7 @@ def _in_lab(
     resources: Any = None,
     order: str = "kueue-mutating-webhook",
     nodes: str = "2xA100-40GB",
+    mig_config: str = "dynamic",
     **settings: Any,
 ) -> None:
     charges = make_configuration(A100, version)["resources"] if resources is None else resources
@@ -74,7 +76,7 @@ def _in_lab(
             reconciling.cancel()
             await asyncio.wait([reconciling])
 
-    in_lab(scenario, nodes=nodes)
+    in_lab(scenario, nodes=nodes, mig_config=mig_config)
 
 
 async def _elsewhere(kubeconfig: str, story: Story) -> None:

@@ -141,6 +141,11 @@ class VirtualLab:
         """A pod as last seen."""
         return self.pods.cache.get(f"default/{name}")
 
+    def gates(self, name: str) -> list[str]:
+        """The names of a pod's scheduling gates."""
+        pod = self.pod(name)
+        return [] if pod is None else [each.name for each in pod.spec.scheduling_gates]
+
     def ready(self, name: str) -> bool:
         """True if all containers of a pod run."""
         pod = self.pod(name)

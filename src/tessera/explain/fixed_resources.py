@@ -1,14 +1,15 @@
 """Explains pods that ask for whole cards, shares of cards, or MIG slices of a fixed layout.
 
-Tessera does not hold such a pod: kube-scheduler compares its request with the counts that nodes publish. The
-explanation makes the same comparison, resource by resource, and names nodes that would offer more if they were as
-configured.
+Tessera does not hold such a pod, or has pinned it already: kube-scheduler compares its request with the counts that
+nodes publish. The explanation makes the same comparison, resource by resource, and names nodes that would offer more if
+they were as configured.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from tessera.agent.base.node_conditions import TYPES
+from tessera.api.names import SLICE_CONDITION
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, OfferKind, decode_offers
 from tessera.explain.card_faults import read_card_faults
 from tessera.explain.explanation import Explanation
@@ -73,6 +74,14 @@ def explain_fixed_request(view: ClusterView, pod: Pod, asked: Mapping[str, int])
         return _explain_running(view, pod, wants)
     if pod.spec.node_name:
         return _explain_starting(view, pod, wants)
+    taken_back = next((each for each in pod.status.conditions if each.type == SLICE_CONDITION), None)
+    if taken_back is not None and taken_back.status == "False":
+        return Explanation(
+            case="taken-back",
+            verdict="waits for a node that does not take it; Tessera gave its cards to the next pod",
+            facts=(wants, taken_back.message, *scheduler_messages(pod)),
+            help=(f"delete the pod and create it again: kubectl delete pod -n {_key(pod)}",),
+        )
     for resource, count in sorted(asked.items()):
         short = _explain_shortage(view, pod, resource, count, wants)
         if short is not None:

@@ -76,7 +76,9 @@ class Checks:
 
     def see(self, item: Workload) -> None:
         uid = item.metadata.uid
-        self.decisions.put(uid, read_workload(item, {"packable": None}, self._labels))
+        self.decisions.put(
+            uid, read_workload(item, {"packable": None}, self._labels, self.cluster.slicer.state.cluster.is_managed)
+        )
 
     def answers(self, now: float = 0.0) -> list[tuple[str, str, str]]:
         """Workload, state and text of each answer."""
@@ -219,7 +221,7 @@ def test_without_any_node_nothing_is_rejected() -> None:
 def test_a_workload_without_slices_is_none_of_ours(checks: Checks) -> None:
     fill(checks, "7g.40gb")
     checks.see(workload("a", (5, spec())))
-    assert checks.answers() == [("a", "Ready", "asks for no slices on demand")]
+    assert checks.answers() == [("a", "Ready", "asks for nothing that Tessera places")]
 
 
 def test_the_flavors_labels_count_as_node_selector() -> None:
@@ -306,3 +308,32 @@ def test_a_workload_that_found_no_place_is_told_so() -> None:
     assert not checks.decisions.put("late", found)
     checks.decisions.put("w0", None)
     assert checks.decisions.put("late", found)
+
+
+CARDS = {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": "2"}}}]}
+
+
+def test_whole_cards_are_the_schedulers_outside_managed_namespaces(checks: Checks) -> None:
+    checks.see(workload("a", (100, CARDS)))
+    assert checks.answers() == [("a", "Ready", "asks for nothing that Tessera places")]
+
+
+def test_whole_cards_of_a_managed_namespace_have_to_fit_and_count_until_they_are_held(checks: Checks) -> None:
+    checks.cluster.namespace("team-a", **{"tessera.dev/placement": "managed"})
+    checks.cluster.device_node("cards", count=4)
+    checks.see(workload("a", (2, CARDS)))
+    checks.see(workload("b", (1, CARDS), created="2026-01-01T00:00:01Z"))
+    assert [each[:2] for each in checks.answers(0.0)] == [("a", "Ready"), ("b", "Pending")]
+    pods = [checks.cluster.whole(f"a-{number}", 2, owner="job-a", namespace="team-a") for number in range(2)]
+    checks.cluster.settle()
+    assert checks.answers(1.0) == []
+    for pod in pods:
+        checks.cluster.remove(checks.cluster.pods[pod.uid])
+    assert [each[:2] for each in checks.answers(2.0)] == [("b", "Ready")]
+
+
+def test_no_node_with_whole_cards_yet_is_no_reason_to_reject(checks: Checks) -> None:
+    checks.cluster.namespace("team-a", **{"tessera.dev/placement": "managed"})
+    checks.see(workload("a", (1, CARDS)))
+    assert checks.answer(0.0).state == "Pending"
+    assert checks.answer(PATIENCE).state == "Retry"

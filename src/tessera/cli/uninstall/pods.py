@@ -23,6 +23,10 @@ _GATED = (
     "Tessera is removed from this cluster: nobody makes slices for this pod any more. Its scheduling gate is removed."
     " It starts if another provider offers its resources; else delete it."
 )
+_GATED_CARDS = (
+    "Tessera is removed from this cluster. Its scheduling gate is removed: kube-scheduler places this pod now, in its"
+    " own order."
+)
 _PINNED = (
     "Tessera is removed from this cluster before this pod had started: its slices may not exist. If it does not start,"
     " delete it; its owner makes another one."
@@ -38,7 +42,7 @@ async def release_pods(client: Client, clock: Clock, *, dry: bool) -> AsyncItera
         if any(each.name == GATE for each in pod.spec.scheduling_gates):
             if not dry:
                 if not _is_told(pod):
-                    await _tell(client, clock, pod, _GATED)
+                    await _tell(client, clock, pod, _GATED if _asks_for_slices(pod) else _GATED_CARDS)
                 await _ungate(client, pod)
             yield Done(where, "ungated")
         elif _waits_for_slices(pod) and not _is_told(pod):
@@ -49,9 +53,13 @@ async def release_pods(client: Client, clock: Clock, *, dry: bool) -> AsyncItera
 
 def _waits_for_slices(pod: Pod) -> bool:
     """True for a pod that was given a place and has not started."""
-    if pod.status.phase != "Pending" or not any(each.startswith(MIG_RESOURCE_PREFIX) for each in _resources(pod)):
+    if pod.status.phase != "Pending" or not _asks_for_slices(pod):
         return False
     return QUOTA_RESOURCE in _resources(pod) and pod.metadata.deletion_timestamp is None
+
+
+def _asks_for_slices(pod: Pod) -> bool:
+    return any(each.startswith(MIG_RESOURCE_PREFIX) for each in _resources(pod))
 
 
 def _is_told(pod: Pod) -> bool:

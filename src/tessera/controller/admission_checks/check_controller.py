@@ -68,6 +68,7 @@ class AdmissionChecks:
         self._count = count
         self._clock = clock
         self._backoff = Backoff(rng)
+        self._is_managed = slicer.state.cluster.is_managed
         self._decisions = CheckDecisions(slicer, nodes_may_come=nodes_may_come)
         self._wake = asyncio.Event()
         #: Our checks by name, and the node labels of each flavor.
@@ -159,7 +160,7 @@ class AdmissionChecks:
         item = self._reserved.get(uid)
         if item is None:
             return
-        if not self._decisions.put(uid, read_workload(item, self._checks, self._labels)):
+        if not self._decisions.put(uid, read_workload(item, self._checks, self._labels, self._is_managed)):
             self._left_out[uid] = None
         self._wake.set()
 

@@ -47,7 +47,7 @@ def check_packing(
     if workload.fault:
         return Verdict("Rejected", f"no node can ever take it: {workload.fault}")
     if not workload.pods:
-        return Verdict("Ready", "asks for no slices on demand")
+        return Verdict("Ready", "asks for nothing that Tessera places")
     pods = [pod for pod in workload.pods if not planner.only_fixed_layouts_serve(pod)]
     if not pods:
         return Verdict("Ready", "only nodes with a fixed MIG layout serve it, which the scheduler chooses")
@@ -60,7 +60,7 @@ def check_packing(
     if refused is None:
         return None
     reason = refused.reason
-    known = not isinstance(reason, UnknownProfile) or bool(reason.known)
+    known = not isinstance(reason, UnknownProfile) or (bool(reason.known) and not refused.pod.devices)
     if isinstance(reason, (NeverFits, UnknownProfile)) and known:
         return Verdict("Rejected", f"no node of this cluster could hold it, even empty: {reason.text}", never=True)
     why = f": {reason.text}" if reason is not None else ""

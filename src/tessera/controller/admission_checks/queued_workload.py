@@ -4,7 +4,7 @@ A pod set's template is read as a pod behind our gate. Pods of one set differ on
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -29,7 +29,7 @@ class QueuedWorkload:
         since: the time from which the first of these checks is pending, as it is written; empty if unknown.
         owners: UIDs of the objects that it is for.
         attempts: how often it was sent back.
-        pods: its pods that ask for slices, in the order in which they are planned; at most :data:`CHECKED_PODS`.
+        pods: its pods that Tessera will place, in the order in which they are planned; at most :data:`CHECKED_PODS`.
         fault: an error in its requests, for which no node can ever take it; empty if there is none.
     """
 
@@ -46,7 +46,10 @@ class QueuedWorkload:
 
 
 def read_workload(
-    item: Workload, ours: Mapping[str, object], labels: Mapping[str, Mapping[str, str]]
+    item: Workload,
+    ours: Mapping[str, object],
+    labels: Mapping[str, Mapping[str, str]],
+    is_managed: Callable[[str], bool] = lambda _: False,
 ) -> QueuedWorkload | None:
     """Returns the values of a Workload; ``None`` if it does not wait for an answer of ours.
 
@@ -54,6 +57,7 @@ def read_workload(
         item: the Workload.
         ours: names of the admission checks that Tessera answers.
         labels: the node labels of each flavor.
+        is_managed: True for a namespace whose pods with whole cards Tessera places.
     """
     if not item.is_true("QuotaReserved") or item.is_true("Admitted") or item.is_true("Finished"):
         return None
@@ -64,6 +68,8 @@ def read_workload(
     fault = ""
     for pod_set in item.spec.pod_sets:
         one = _read_pod_set(item, pod_set, _flavor_labels(item, pod_set.name, labels))
+        if one.devices and not is_managed(item.metadata.namespace):
+            continue  # the scheduler places them
         fault = fault or one.fault
         if one.profiles:
             count = min(max(pod_set.count, 0), CHECKED_PODS - len(pods))
@@ -119,10 +125,10 @@ def _numbered(pod: PodInfo, pod_set: str, number: int) -> PodInfo:
 
 
 def outstanding(pods: Sequence[PodInfo], placed: Sequence[PodInfo]) -> list[PodInfo]:
-    """Returns the expected pods that have no slices yet; an expected pod is any with the same profiles."""
+    """Returns the expected pods that have no slices yet; an expected pod is any that asks for the same."""
     left = list(pods)
     for pod in placed:
-        found = next((index for index, each in enumerate(left) if each.profiles == pod.profiles), None)
+        found = next((index for index, each in enumerate(left) if each.profiles == (pod.profiles or pod.devices)), None)
         if found is not None:
             del left[found]
     return left

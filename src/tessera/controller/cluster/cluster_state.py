@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from tessera.api.instaslice import Instaslice
-from tessera.api.names import QUEUE_LABEL, NodeName, PodUid
+from tessera.api.names import PLACEMENT_LABEL, PLACEMENT_MANAGED, QUEUE_LABEL, NodeName, PodUid
 from tessera.api.queues import ANY_NAMESPACE, Queue
 from tessera.controller.cluster.node_index import NodeIndex
 from tessera.controller.cluster.pod_index import PodIndex
@@ -283,6 +283,10 @@ class ClusterState:
             if queue is not None and not queue.namespaces.isdisjoint((pod.namespace, ANY_NAMESPACE)):
                 return named
         return self.placed_pods.namespace_label(pod.namespace, QUEUE_LABEL) or pod.namespace
+
+    def is_managed(self, namespace: str) -> bool:
+        """True for a namespace whose pods with whole cards Tessera places."""
+        return self.placed_pods.namespace_label(namespace, PLACEMENT_LABEL) == PLACEMENT_MANAGED
 
     def required_node(self, pod: PodInfo) -> NodeName | None:
         """Returns the node that an ungated pod is bound to or pinned to by hostname; None for any other pod."""

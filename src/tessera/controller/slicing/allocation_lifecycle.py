@@ -10,7 +10,7 @@ Three rules:
 """
 
 from tessera.api.instaslice import Instaslice, NodeResources, find_misfit
-from tessera.api.names import PLACEMENT_LABEL, PLACEMENT_MANAGED, NodeName, PodUid
+from tessera.api.names import NodeName, PodUid
 from tessera.controller.objects.node_info import AgentState
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.allocation import (
@@ -199,7 +199,7 @@ class AllocationLifecycle:
             return None
         if pod.node:
             return pod.node if pod.node in self._state.devices else None
-        if not self.is_managed(pod) or not pod.hostname or pod.gates:
+        if not self._cluster.is_managed(pod.namespace) or not pod.hostname or pod.gates:
             return None
         return self._cluster.required_node(pod) or NodeName(pod.hostname)
 
@@ -225,10 +225,6 @@ class AllocationLifecycle:
         if rebuilt:
             homes = ((uid, self._cluster.required_node(pod)) for uid, pod in self._cluster.pods.items() if pod.devices)
             self._cluster.changed_pods.update(uid for uid, home in homes if home in rebuilt)
-
-    def is_managed(self, pod: PodInfo) -> bool:
-        """True if a pod is in a namespace whose pods with whole cards Tessera places."""
-        return self._cluster.placed_pods.namespace_label(pod.namespace, PLACEMENT_LABEL) == PLACEMENT_MANAGED
 
     def add(self, allocation: Allocation) -> None:
         """Adds an allocation whose slots are already occupied in the inventory."""
@@ -376,7 +372,13 @@ class AllocationLifecycle:
     def _count_for_queue(self, uid: PodUid, pod: PodInfo | None) -> None:
         """Counts the slices of a living pod for its queue."""
         live = self._state.allocations.current_of(uid) if pod is not None and not will_never_run(pod) else None
-        if live is not None and live.by_pod and pod is not None and not pod.gated and not self.is_managed(pod):
+        if (
+            live is not None
+            and live.by_pod
+            and pod is not None
+            and not pod.gated
+            and not self._cluster.is_managed(pod.namespace)
+        ):
             live = None  # the scheduler placed it
         queue = self._cluster.queue_of(pod) if pod is not None else ""
         holding = held_by(self._state, live) if live is not None else None

@@ -44,8 +44,9 @@ def object_fault_text(node: str, fault: str) -> str:
 def withdrawn_text(pod: PodInfo, node: str, *, avoided: bool) -> str:
     """Returns the event message for a pod that cannot start on its node; its owner's next pod may avoid the node."""
     refusal = one_line(pod.unschedulable_message)
-    cause = f"The scheduler refuses the pod on node {node}, where its slices were promised: {refusal}"
-    then = "Its slices go to the next pod. Delete the pod and create it again, so that it gets another place"
+    what = "cards" if pod.devices else "slices"
+    cause = f"The scheduler refuses the pod on node {node}, where its {what} were promised: {refusal}"
+    then = f"Its {what} go to the next pod. Delete the pod and create it again, so that it gets another place"
     if pod.node:
         cause = f"The agent of node {node} is not ready, so the pod's containers with slices cannot start there"
         then = "They start once the agent is ready. Delete the pod and create it again, so that it gets another place"

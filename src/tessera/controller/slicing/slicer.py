@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from tessera.api.instaslice import Instaslice
-from tessera.api.names import PLACEMENT_LABEL, PLACEMENT_MANAGED, QUEUE_LABEL, PodUid
+from tessera.api.names import QUEUE_LABEL, PodUid
 from tessera.api.pods.gangs import Gang
 from tessera.api.queues import Queue
 from tessera.controller.base.move_settings import NO_MOVES, MoveSettings
@@ -213,12 +213,11 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
 
     def _put_namespace(self, name: str, labels: Mapping[str, str] | None) -> None:
         placed = self._cluster.placed_pods
-        before = (placed.namespace_label(name, QUEUE_LABEL), placed.namespace_label(name, PLACEMENT_LABEL))
+        before = (placed.namespace_label(name, QUEUE_LABEL), self._cluster.is_managed(name))
         self._cluster.put_namespace(name, labels)
-        after = (placed.namespace_label(name, QUEUE_LABEL), placed.namespace_label(name, PLACEMENT_LABEL))
-        if after != before:
+        if (placed.namespace_label(name, QUEUE_LABEL), self._cluster.is_managed(name)) != before:
             self._follow_queues()
-        if after[1] == PLACEMENT_MANAGED:
+        if self._cluster.is_managed(name):
             self._use_devices()
 
     def _use_devices(self) -> None:
@@ -295,11 +294,14 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         if pod.node and uid in self._state.withdrawn:
             return
         served = not self._lifecycle.agent_is_down(allocation.node)
-        text = withdrawn_text(pod, allocation.node, avoided=served)
+        # Cards that a pod of another namespace took count as taken, so the node needs no avoidance.
+        outrun = any(f"Insufficient {each}" in pod.unschedulable_message for each in set(pod.devices))
+        avoided = served and not outrun
+        text = withdrawn_text(pod, allocation.node, avoided=avoided)
         stays = bool(pod.node) and not pod.owner
         self._lifecycle.record_event(pod, "AgentNotReady" if stays else "SliceReclaimed", text, warning=True)
         if pod.owner:
-            if served:
+            if avoided:
                 self._state.avoidance.add(pod.owner, allocation.node, avoid_until)
             self._state.evictions[uid] = Evict(uid=uid, namespace=pod.namespace, name=pod.name, version=pod.version)
         else:

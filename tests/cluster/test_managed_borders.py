@@ -1,0 +1,175 @@
+"""Whole cards of managed namespaces where others are faster, controllers die, and labels come and go."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.cluster.test_neighbours import of, replicas, run, slice_condition
+from tests.cluster.test_withdrawn_at_bind import Moment
+from tests.support.mortal_process import Fate, mortal
+from tests.support.virtual_lab import manifest
+
+from tessera.api.names import GATE
+from tessera.explain.query import explain, parse_query
+from tessera.kube.resources import NAMESPACES, PODS
+
+ONE, TWO, ALL = ({"nvidia.com/gpu": count} for count in (1, 2, 4))
+#: More writes of the controller than the story has; the test proves that it is.
+WRITES = 8
+Managed = Callable[..., None]
+
+
+def outside(lab: Any, limits: dict[str, int]) -> Callable[[], Any]:
+    """A pod of another namespace that kube-scheduler binds meanwhile."""
+
+    async def act() -> None:
+        await lab.client.create(NAMESPACES, {"metadata": {"name": "free"}})
+        await lab.client.create(PODS.as_dicts(), manifest("faster", limits), "free")
+        while not (await lab.client.get(PODS, "faster", "free")).spec.node_name:
+            await lab.clock.sleep(0.1)
+
+    return act
+
+
+async def label(lab: Any, value: str | None) -> None:
+    """Sets the label of the namespace default, and waits until the controller has surely seen it."""
+    await lab.client.merge_patch(NAMESPACES, "default", {"metadata": {"labels": {"tessera.dev/placement": value}}})
+    await lab.clock.sleep(5)
+
+
+def test_a_pod_whose_cards_a_faster_one_took_is_made_anew_and_starts_when_they_are_free(managed: Managed) -> None:
+    moment = Moment("PATCH", "/pods/pinned-", "schedulingGates")
+
+    async def scenario(lab: Any) -> None:
+        moment.act = outside(lab, ALL)
+        await replicas(lab, "pinned", 1, TWO)
+        await lab.until(lambda: of_reason(lab, "SliceReclaimed"), "it is evicted", 300.0)
+        (taken,) = of_reason(lab, "SliceReclaimed")
+        assert "where its cards were promised" in taken.message
+        assert "Insufficient nvidia.com/gpu" in taken.message
+        await lab.until(lambda: [lab.gates(pod.metadata.name) for pod in of(lab, "pinned")] == [[GATE]], "made anew")
+        await lab.client.delete(PODS, "faster", "free", grace_seconds=0)
+        assert await run(lab, "pinned", 1) == ["node-1"]
+        assert moment.came
+
+    managed(scenario, cluster_type=moment.cluster)
+
+
+def of_reason(lab: Any, reason: str) -> list[Any]:
+    return [event for event in lab.events.cache.values() if event.reason == reason]
+
+
+def test_a_pod_without_an_owner_is_told_that_its_cards_went_to_the_next(managed: Managed) -> None:
+    moment = Moment("PATCH", "/pods/pinned", "schedulingGates")
+
+    async def scenario(lab: Any) -> None:
+        moment.act = outside(lab, ALL)
+        await lab.create("pinned", TWO)
+        await lab.until(lambda: slice_condition(lab, "pinned") == ("False", "SliceReclaimed"), "it is told", 300.0)
+        (found,) = (await explain(lab.client, lab.clock, parse_query("pinned"), "default")).answers
+        assert found.case == "taken-back"
+        assert found.help == ("delete the pod and create it again: kubectl delete pod -n default pinned",)
+        await lab.create("next", ALL)
+        await lab.until(lambda: lab.events_of("next", "SliceWaiting"), "the next waits for the faster one alone")
+        assert "free/faster" in lab.events_of("next", "SliceWaiting")[0].message
+        await lab.delete("pinned")
+        await lab.client.delete(PODS, "faster", "free", grace_seconds=0)
+        await lab.running("next")
+
+    managed(scenario, cluster_type=moment.cluster)
+
+
+def gang(fate: Fate, outcome: list[bool]) -> Callable[[Any], Any]:
+    """A gang of two starts beside a single pod, and ends; the cards of all are used once."""
+
+    async def scenario(lab: Any) -> None:
+        fate.armed = True
+        for number in range(2):
+            item = manifest(f"train-{number}", ONE)
+            item["metadata"] |= {
+                "labels": {"tessera.dev/gang": "train"},
+                "annotations": {"tessera.dev/gang-size": "2"},
+            }
+            await lab.client.create(PODS.as_dicts(), item, "default")
+        await lab.create("single", TWO)
+        await lab.running("train-0", "train-1", "single")
+        held = [each for name in ("train-0", "train-1", "single") for each in lab.devices(name)]
+        assert len(set(held)) == len(held) == 4
+        await lab.create("waits", ONE)
+        await lab.until(lambda: lab.events_of("waits", "SliceWaiting"), "all cards are taken")
+        await lab.delete("train-0")
+        await lab.running("waits")
+        outcome.append(fate.struck)
+
+    return scenario
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_the_controller_may_die_at_any_write(managed: Managed, when: str) -> None:
+    outcome: list[bool] = []
+    for at in range(1, WRITES + 1):
+        fate = Fate(at, after=when == "after")
+        managed(gang(fate, outcome), cluster_type=mortal("controller", fate))
+    assert outcome[0]
+    assert not outcome[-1], "the last point lies beyond the story, so every point before it was tried"
+
+
+def test_pods_that_wait_keep_their_turn_when_the_label_goes_and_new_ones_are_the_schedulers(managed: Managed) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.create("first", ALL)
+        await lab.running("first")
+        await lab.create("waits", ALL)
+        await lab.until(lambda: lab.events_of("waits", "SliceWaiting"), "it waits behind the gate")
+        await label(lab, None)
+        await lab.create("later", ONE)
+        await lab.until(lambda: lab.pod("later"), "it is created")
+        assert lab.gates("later") == []
+        await lab.delete("first")
+        await lab.running("later")
+        await lab.delete("later")
+        await lab.running("waits")
+
+    managed(scenario)
+
+
+def test_pods_from_before_the_label_are_the_schedulers_and_count_as_taken(managed: Managed) -> None:
+    async def scenario(lab: Any) -> None:
+        await label(lab, None)
+        await lab.create("runs", TWO)
+        await lab.running("runs")
+        await lab.create("pending", ALL)
+        await label(lab, "managed")
+        assert lab.gates("pending") == []
+        await lab.create("new", TWO)
+        await lab.running("new")
+        await lab.create("newer", ONE)
+        await lab.until(lambda: lab.events_of("newer", "SliceWaiting"), "all cards are taken")
+        for name in ("runs", "new"):
+            await lab.delete(name)
+        await lab.until(lambda: lab.ready("pending") or lab.ready("newer"), "one of them starts")
+
+    managed(scenario)
+
+
+def test_the_label_of_a_pod_has_no_effect(managed: Managed) -> None:
+    async def scenario(lab: Any) -> None:
+        await label(lab, None)
+        item = manifest("labelled", ONE)
+        item["metadata"]["labels"] = {"tessera.dev/placement": "managed"}
+        await lab.client.create(PODS.as_dicts(), item, "default")
+        await lab.running("labelled")
+        assert "kubernetes.io/hostname" not in lab.pod("labelled").spec.node_selector
+
+    managed(scenario)
+
+
+def test_a_pod_with_slices_and_whole_cards_is_placed_by_its_slices(managed: Managed) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.create("mixed", ONE, {"nvidia.com/mig-1g.5gb": 1})
+        await lab.until(lambda: lab.events_of("mixed", "SliceWaiting"), "no node has both")
+        assert lab.gates("mixed") == [GATE]
+        assert "1g.5gb" in lab.events_of("mixed", "SliceWaiting")[0].message
+        await lab.create("next", ALL)
+        await lab.running("next")
+
+    managed(scenario)
