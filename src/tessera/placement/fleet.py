@@ -43,6 +43,8 @@ class Fleet:
         self._numbers = 0
         #: Cards that were ever added.
         self._added = 0
+        #: Cards that the fleet has now.
+        self._count = 0
         #: All cards by table and state (occupancy, pending); no group is empty.
         self._groups: dict[CardTable, dict[tuple[int, Pending], AlikeCards]] = {}
         #: The keys of ``_groups`` with pending slices; no set is empty.
@@ -63,7 +65,7 @@ class Fleet:
         return len(self._nodes)
 
     def __len__(self) -> int:
-        return sum(len(node.cards) for node in self._nodes.values())
+        return self._count
 
     def __contains__(self, node: object) -> bool:
         return node in self._nodes
@@ -125,6 +127,7 @@ class Fleet:
         group = self._group(table, 0, ())
         card = home.cards[gpu] = FleetCard(home, gpu, self._added, table, group)
         self._added += 1
+        self._count += 1
         group.add(card)
         home.answers.clear()
         home.tables[table] = home.tables.get(table, 0) + 1
@@ -140,6 +143,7 @@ class Fleet:
         if not card.alike.by_free:
             self._drop_group(card)
         del card.node.cards[gpu]
+        self._count -= 1
         card.node.answers.clear()
         card.node.tables[card.table] -= 1
         if not card.node.tables[card.table]:
