@@ -9,6 +9,7 @@ from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import HOSTNAME_LABEL, INSTASLICE_NAMESPACE, MOVABLE_ANNOTATION
 from tessera.controller.slicing.move_record import MOVES_ANNOTATION
 from tessera.controller.slicing.reservation_record import RESERVATIONS_ANNOTATION
+from tessera.explain.room_moves import read_moves
 from tessera.kube.resources import DEPLOYMENTS, PODS, REPLICASETS, Resource
 from tessera_lab.apiserver.audit import AuditEntry
 
@@ -61,12 +62,17 @@ def test_a_whole_card_starts_after_one_small_pod_has_moved(in_lab: Callable[...,
         moved = lab.ready_of("small")
         await lab.create("whole", WHOLE)
         created = lab.clock.monotonic()
+        await lab.clock.sleep(30)
+        (room,) = (await read_moves(lab.client, lab.clock)).rooms
         await lab.running("whole")
         assert 59 < lab.clock.monotonic() - created < 90
         assert lab.pod("whole").spec.node_name == node
         await lab.until(lambda: lab.ready_of("small"), "its owner has made the small pod anew")
         (small,) = app_pods(lab, "small")
         assert small.spec.node_name == lab.pod("half").spec.node_name
+        assert (room.pod, room.place.node, room.is_worth) == ("default/whole", node, True)
+        planned = [(move.pod, move.to.node) for move in room.moves]
+        assert planned == [(f"default/{moved}", small.spec.node_name)], "tessera defrag --plan says what is done"
         assert len(evictions(lab)) == 1
         assert "default/whole needs 7g.40gb" in lab.events_of(moved, "SliceMoved")[0].message
         item = await lab.client.get(INSTASLICES, node, INSTASLICE_NAMESPACE)

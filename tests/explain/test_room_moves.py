@@ -17,13 +17,19 @@ from tessera.kube.resources import Node, Pod
 MOVABLE = {MOVABLE_ANNOTATION: "true"}
 OWNED = [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "uid-web", "controller": True}]
 
-STARTED = {"name": "c", "state": {"running": {}}}
+#: It has run for ten minutes.
+RUNNING = {
+    "phase": "Running",
+    "startTime": rfc3339(NOW - 600),
+    "containerStatuses": [{"name": "c", "state": {"running": {}}}],
+}
 
 
 def movable(name: str, profile: str, on: str, **more: Any) -> Pod:
     more = {"annotations": MOVABLE, "ownerReferences": OWNED, **more}
-    more = {"status": {"phase": "Running"}, **more}
-    return bound(name, profile, spec={"nodeName": on}, **more)
+    more = {"status": RUNNING, **more}
+    spec = {"nodeName": on, **more.pop("spec", {})}
+    return bound(name, profile, spec=spec, **more)
 
 
 def objects(**held: tuple[str, str, int, int, str]) -> list[Instaslice]:
@@ -49,7 +55,7 @@ def test_one_small_pod_moves_so_that_a_whole_card_is_free() -> None:
     assert list(plan_lines(found)) == [
         "team/large gets 7g.40gb on GPU 0, memory slots 0-7 of node n1 if 1 pod moves:",
         "  team/small from 1g.5gb on GPU 0, memory slot 0 of node n1 to 1g.5gb on GPU 0, memory slot 6 of node n2",
-        "  gain 4m, price 60s (time of one memory slot): worth it",
+        "  gain 76m, price 11m (time of one memory slot): worth it",
         "1 pod would end and start anew; 1 waiting pod would get 8 memory slots.",
         "Nothing was changed. To carry out a move: kubectl delete pod POD -n NAMESPACE",
     ]
@@ -71,20 +77,41 @@ def test_the_pin_to_its_node_does_not_keep_a_pod_there() -> None:
 def test_why_names_the_moves_that_would_make_room(annotations: dict[str, str], told: bool) -> None:
     large = pod("large", "7g.40gb")
     items = objects(n1=("small", "1g.5gb", 0, 1, "created"), n2=("half", "3g.20gb", 0, 4, "created"))
-    started = {"phase": "Running", "startTime": rfc3339(NOW - 600), "containerStatuses": [STARTED]}
-    small = movable("small", "1g.5gb", "n1", annotations=annotations, status=started)
-    half = movable("half", "3g.20gb", "n2", annotations={}, status=started)
+    small = movable("small", "1g.5gb", "n1", annotations=annotations)
+    half = movable("half", "3g.20gb", "n2", annotations={})
     found = answer(large, small, half, nodes=[node("n1"), node("n2")], instaslices=items)
     assert found.case == "fragmented"
     assert ("it fits on node n1 if team/small moves: tessera defrag --plan" in found.help) is told
 
 
-def test_a_move_that_is_not_worth_its_price_is_marked() -> None:
+def test_moves_that_are_not_worth_it_are_marked_and_no_later_pod_counts_on_them() -> None:
+    ending = movable("half", "3g.20gb", "n1", spec={"activeDeadlineSeconds": 660})
+    first, second = (pod(name, "7g.40gb", creationTimestamp=f"2026-01-01T00:0{name}:00Z") for name in "12")
     found = planned(
-        [pod("large", "7g.40gb"), movable("half", "3g.20gb", "n1"), movable("other", "3g.20gb", "n2")],
+        [first, second, ending, movable("other", "3g.20gb", "n2")],
         objects(n1=("half", "3g.20gb", 0, 4, "created"), n2=("other", "3g.20gb", 0, 4, "created")),
     )
-    assert "  gain 4m, price 4m (time of one memory slot): not worth it" in list(plan_lines(found))
+    lines = list(plan_lines(found))
+    assert lines.count("  gain 12m, price 44m (time of one memory slot): not worth it") == 2
+    assert not any("would end and start anew" in line for line in lines)
+
+
+def test_a_later_pod_gets_what_the_moves_before_it_leave() -> None:
+    lasting = {"activeDeadlineSeconds": 86_400}
+    here = {"nodeSelector": {HOSTNAME_LABEL: "n1"}}
+    found = planned(
+        [
+            pod("first", "1g.5gb", creationTimestamp="2026-01-01T00:00:00Z", spec=here),
+            pod("second", "2g.10gb", creationTimestamp="2026-01-01T00:01:00Z", spec=here),
+            movable("half", "3g.20gb", "n1", spec=lasting),
+            movable("most", "4g.20gb", "n1", spec=lasting, annotations={}),
+        ],
+        [cards(("most", "4g.20gb", 0, 4, "created"), ("half", "3g.20gb", 4, 4, "created")), cards(name="n2")],
+    )
+    first, second = found.rooms
+    assert [move.pod for move in first.moves] == ["team/half"]
+    assert (second.place.node, second.moves) == ("n1", ())
+    assert any(line.endswith("in the room of the moves above") for line in plan_lines(found))
 
 
 def test_pods_without_the_annotation_or_without_an_owner_stay() -> None:

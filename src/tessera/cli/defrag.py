@@ -66,10 +66,11 @@ def plan_lines(found: "MovesPlan") -> Iterator[str]:
         yield from _room_lines(room)
     for pod, why in found.stuck:
         yield f"{pod} stays without room: {why}"
-    moves = sum(len(room.moves) for room in found.rooms)
+    worth = [room for room in found.rooms if room.is_worth]
+    moves = sum(len(room.moves) for room in worth)
     if moves:
-        slots = count_noun(sum(room.slots for room in found.rooms), "memory slot")
-        getting = count_noun(len(found.rooms), "waiting pod")
+        slots = count_noun(sum(room.slots for room in worth), "memory slot")
+        getting = count_noun(len(worth), "waiting pod")
         yield f"{count_noun(moves, 'pod')} would end and start anew; {getting} would get {slots}."
         yield "Nothing was changed. To carry out a move: kubectl delete pod POD -n NAMESPACE"
     if found.omitted:
@@ -85,7 +86,7 @@ def _room_lines(room: "PlannedRoom") -> Iterator[str]:
     yield f"{room.pod} gets {_where(room.place)} if {count_noun(len(room.moves), 'pod')} {verb}:"
     for move in room.moves:
         yield f"  {move.pod} from {_where(move.from_)} to {_where(move.to)}"
-    verdict = "worth it" if room.price < room.gain else "not worth it"
+    verdict = "worth it" if room.is_worth else "not worth it"
     yield f"  gain {age(room.gain)}, price {age(room.price)} (time of one memory slot): {verdict}"
 
 

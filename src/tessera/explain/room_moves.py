@@ -1,28 +1,28 @@
 """The moves that would make room for pods that wait, as a plan for people. Nothing is moved.
 
-A pod may move if it has the annotation ``tessera.dev/movable: "true"``, holds one slice, runs, and has an owner that
-makes it anew. To move it means to end it: its owner makes another pod, which is placed like any other. So the new
-places are those where such a pod fits now.
+The moves are those that the controller's search finds (:mod:`tessera.controller.slicing.move_finder`), within the same
+bounds. To move a pod means to end it: its owner makes another pod, which is placed like any other. So the new places
+are those where such a pod fits now. Moves that cost more than they gain are shown, and later pods do not count on them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import msgspec
 
-from tessera.api.instaslice import INSTASLICES
-from tessera.api.names import INSTASLICE_NAMESPACE, MOVABLE_ANNOTATION, SIMULATED_RUNTIME, NodeName
+from tessera.api.instaslice import INSTASLICES, Slice
+from tessera.api.names import INSTASLICE_NAMESPACE, SIMULATED_RUNTIME, NodeName
 from tessera.clock import Clock
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.move_finder import unpinned
+from tessera.controller.slicing.batch_placement import Placed
+from tessera.controller.slicing.move_finder import can_move
 from tessera.controller.slicing.slicer import Slicer
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.kube.client.client import Client
-from tessera.kube.resources import NODES, PODS, Pod
+from tessera.kube.resources import NODES, PODS
 from tessera.limits.planning import MOVES_PLANNED
-from tessera.placement.card_table import CardTable, StateCosts
 from tessera.placement.cards import CardPlacement, OwnedPlacement
 from tessera.placement.demand import Fragmented, Full
-from tessera.placement.moves import MOST_MOVES, MoveRules, Room, make_room
+from tessera.placement.moves import MOST_MOVES
 
 
 class SlicePlace(msgspec.Struct, frozen=True):
@@ -74,6 +74,11 @@ class PlannedRoom(msgspec.Struct, frozen=True):
     gain: float = 0.0
     price: float = 0.0
 
+    @property
+    def is_worth(self) -> bool:
+        """True if the controller would make these moves, or if none are needed."""
+        return not self.moves or self.price < self.gain
+
 
 class MovesPlan(msgspec.Struct, frozen=True):
     """The whole plan.
@@ -124,12 +129,12 @@ class _Planner:
         self._view = view
         self._slicer = slicer
         self._fleet = slicer.state.inventory.fleet
-        infos = {f"{pod.namespace}/{pod.name}": pod for pod in slicer.state.cluster.pods.values() if not pod.finished}
-        marked = {_key(pod): pod for pod in view.snapshot.pods if _is_marked(pod)}
-        running = {key: pod for key, pod in infos.items() if key in marked and pod.node and not pod.terminating}
-        self._movable = {key: pod for key, pod in running.items() if _may_move(pod)}
-        self._unowned = tuple(sorted(key for key, pod in running.items() if not pod.owner))
-        self._objections: dict[str, Mapping[NodeName, tuple[str, ...]]] = {}
+        running = [
+            pod for pod in slicer.state.cluster.pods.values() if pod.movable and pod.node and not pod.terminating
+        ]
+        running = [pod for pod in running if not pod.finished and pod.profiles]
+        self._movable = sum(map(can_move, running))
+        self._unowned = tuple(sorted(pod.key for pod in running if not pod.owner))
 
     def plan(self) -> MovesPlan:
         state = self._slicer.state
@@ -141,66 +146,60 @@ class _Planner:
         rooms: list[PlannedRoom] = []
         stuck: list[tuple[str, str]] = []
         for pod in ordered[:MOVES_PLANNED]:
-            key = f"{pod.namespace}/{pod.name}"
-            found = self._room(pod) if len(pod.profiles) == 1 else None
-            if found is None:
-                stuck.append((key, self._why(pod)))
+            room = self._room(pod, after_moves=any(each.is_worth for each in rooms))
+            if room is None:
+                stuck.append((pod.key, self._why(pod)))
             else:
-                rooms.append(self._carry_out(pod, found))
+                rooms.append(room)
         omitted = max(0, len(ordered) - MOVES_PLANNED)
         runtimes = (node.status.node_info.container_runtime_version for node in self._view.snapshot.nodes)
         return MovesPlan(
             rooms=tuple(rooms),
             stuck=tuple(stuck),
-            movable=len(self._movable),
+            movable=self._movable,
             unowned=self._unowned,
             omitted=omitted,
             simulated=any(runtime.startswith(SIMULATED_RUNTIME) for runtime in runtimes),
         )
 
-    def _room(self, pod: PodInfo) -> Room | None:
-        rules = MoveRules(
-            may_move=lambda one: one.owner in self._movable,
-            takes=lambda node: self._takes(pod, node),
-            takes_moved=lambda one, node: self._takes(self._movable[one.owner], node),
-        )
-        return make_room(self._fleet, pod.profiles[0], _by_fragmentation, rules)
-
-    def _takes(self, pod: PodInfo, node: str) -> bool:
-        """True if the node's rules allow the pod; a pod that runs there is allowed."""
-        if pod.node == node:
-            return True
-        if pod.uid not in self._objections:
-            self._objections[pod.uid] = self._slicer.planner.objections(unpinned(pod))
-        return not self._objections[pod.uid].get(NodeName(node), ("gone",))
-
     def _why(self, pod: PodInfo) -> str:
+        if pod.devices:
+            return "it requests whole cards or shares, and moves make room for a slice"
         if len(pod.profiles) > 1:
             return "it requests several slices, and moves make room for one"
+        if pod.gang is not None:
+            return "it belongs to a gang, and moves make room for one pod"
         if not self._movable:
             return "no running pod may move"
         return f"no {MOST_MOVES} moves of pods that may move make room for {pod.profiles[0]}"
 
-    def _carry_out(self, pod: PodInfo, room: Room) -> PlannedRoom:
-        """Takes the moves into the fleet, and describes them."""
-        finder = self._slicer.rooms
-        moved = ((self._movable[move.allocation.owner], move.to.size) for move in room.moves)
-        price = sum(finder.price(each, slots) for each, slots in moved)
-        gain = finder.gain(pod, room.placement.size)
-        for move in room.moves:
+    def _room(self, pod: PodInfo, *, after_moves: bool) -> PlannedRoom | None:
+        """Returns the room of one pod, and takes it into the cluster's state if the moves are worth it."""
+        if after_moves:
+            (placed,) = self._slicer.planner.plan_alone([pod])
+            if isinstance(placed, Placed):
+                return self._take(pod, [CardPlacement(placed.node, *_position(each)) for each in placed.slices])
+        found = self._slicer.rooms.find(pod, MOST_MOVES)
+        if found is None:
+            return None
+        moves = tuple(self._move(move.allocation, move.to) for move in found.room.moves)
+        if not found.is_worth:
+            at = found.room.placement
+            return PlannedRoom(pod.key, at.size, self._place(at), moves, found.gain, found.price)
+        for move in found.room.moves:
             at = move.allocation.placement
             self._fleet.release(at.node, at.gpu, at.start)
-        for move in room.moves:
+        state = self._slicer.state
+        for move, uid in zip(found.room.moves, found.moved, strict=True):
             self._fleet.occupy(move.to, f"{move.allocation.owner} after its move")
-        self._fleet.occupy(room.placement, pod.key)
-        return PlannedRoom(
-            pod=pod.key,
-            slots=room.placement.size,
-            place=self._place(room.placement),
-            moves=tuple(self._move(move.allocation, move.to) for move in room.moves),
-            gain=gain,
-            price=price,
-        )
+            state.usage.assign(uid, NodeName(move.to.node), state.cluster.pods[uid].amounts)
+        room = self._take(pod, [found.room.placement])
+        return msgspec.structs.replace(room, moves=moves, gain=found.gain, price=found.price)
+
+    def _take(self, pod: PodInfo, placements: Sequence[CardPlacement]) -> PlannedRoom:
+        self._fleet.occupy_all(placements, pod.key)
+        self._slicer.state.usage.assign(pod.uid, NodeName(placements[0].node), pod.amounts)
+        return PlannedRoom(pod.key, sum(each.size for each in placements), self._place(placements[0]), ())
 
     def _move(self, allocation: OwnedPlacement, to: CardPlacement) -> PlannedMove:
         return PlannedMove(
@@ -214,17 +213,5 @@ class _Planner:
         return SlicePlace(at.node, at.gpu, self._view.position(at.profile, at.gpu, at.start, at.size))
 
 
-def _by_fragmentation(table: CardTable) -> StateCosts:
-    return table.costs
-
-
-def _key(pod: Pod) -> str:
-    return f"{pod.metadata.namespace}/{pod.metadata.name}"
-
-
-def _may_move(pod: PodInfo) -> bool:
-    return bool(pod.owner) and len(pod.profiles) == 1 and pod.gang is None
-
-
-def _is_marked(pod: Pod) -> bool:
-    return pod.metadata.annotations.get(MOVABLE_ANNOTATION) == "true"
+def _position(one: Slice) -> tuple[str, str, int, int]:
+    return (one.gpu_uuid, one.profile, one.start, one.size)

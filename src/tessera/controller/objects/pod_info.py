@@ -78,6 +78,7 @@ class PodInfo:
         agent_ready: for the pod of a node's agent, True if it is ready; None for any other pod.
         deadline: seconds after its start when it has ended at the latest: ``activeDeadlineSeconds`` and the grace
             period that begins then; None if it may run for ever.
+        grace: seconds that it may take to end once it is asked to.
         started: seconds since 1970 when its node's kubelet took it; 0 before.
         preempts: it may take slots of pods of lower priority: its ``preemptionPolicy`` is not ``Never``.
         movable: its author allows Tessera to end it to make room: annotation ``tessera.dev/movable: "true"``.
@@ -111,6 +112,7 @@ class PodInfo:
     fault: str = ""
     agent_ready: bool | None = None
     deadline: float | None = None
+    grace: float = 0.0
     started: float = 0.0
     preempts: bool = True
     movable: bool = False
@@ -190,6 +192,7 @@ def read_pod(pod: Pod) -> PodInfo:
         fault=fault,
         agent_ready=pod.status.is_ready if is_agent(pod) else None,
         deadline=_deadline(pod) if profiles or devices else None,
+        grace=_grace(pod) if profiles or devices else 0.0,
         started=parse_time_or_zero(pod.status.start_time) if profiles or devices else 0.0,
         preempts=spec.preemption_policy != "Never",
         movable=meta.annotations.get(MOVABLE_ANNOTATION) == "true",
@@ -238,10 +241,13 @@ def _unschedulable_message(pod: Pod) -> str:
 
 
 def _deadline(pod: Pod) -> float | None:
-    seconds, grace = pod.spec.active_deadline_seconds, pod.spec.termination_grace_period_seconds
-    if seconds is None:
-        return None
-    return float(max(0, seconds) + max(0, DEFAULT_GRACE if grace is None else grace))
+    seconds = pod.spec.active_deadline_seconds
+    return None if seconds is None else max(0, seconds) + _grace(pod)
+
+
+def _grace(pod: Pod) -> float:
+    seconds = pod.spec.termination_grace_period_seconds
+    return float(max(0, DEFAULT_GRACE if seconds is None else seconds))
 
 
 def _has_started(pod: Pod) -> bool:

@@ -88,7 +88,7 @@ class MoveFinder:
             most: the most moves.
             work: the budget of the search.
         """
-        if len(pod.profiles) != 1 or pod.gang is not None or most < 1:
+        if len(pod.profiles) != 1 or pod.devices or pod.gang is not None or most < 1:
             return None
         others = [each for each in self._state.reservations.values() if each.uid != pod.uid]
         holds = [hold for each in others for hold in each.holds]
@@ -115,19 +115,23 @@ class MoveFinder:
             return None
         moved = tuple(each.uid for each, _ in pods)
         price = sum(search.price(move.allocation) for move in room.moves)
-        return FoundRoom(pod.uid, room, moved, self.gain(pod, room.placement.size), price)
+        gain = self._gain(pod, room.placement.size, max(each.grace for each, _ in pods))
+        return FoundRoom(pod.uid, room, moved, gain, price)
 
     def price(self, pod: PodInfo, slots: int) -> float:
         """Returns the slot seconds that are lost if a pod with so many memory slots moves."""
         ran = max(0.0, self._state.now - pod.started) if pod.started else 0.0
         return slots * (min(ran, MOST_LOST) + self.starts.seconds(pod.owner))
 
-    def gain(self, pod: PodInfo, slots: int) -> float:
-        """Returns the slot seconds that a waiting pod gains by so many memory slots now.
+    def _gain(self, pod: PodInfo, slots: int, grace: float) -> float:
+        """Slot seconds of the wait that a waiting pod is spared, at most those for which it will use its place.
 
-        They are those of the wait that it is spared, at most those for which it will use its place.
+        Args:
+            pod: the waiting pod.
+            slots: the memory slots of its place.
+            grace: the longest time that a pod that moves may take to end.
         """
-        spared = min(self._reserver.expected_wait(pod), HORIZON) - RELEASE_SECONDS
+        spared = min(self._reserver.expected_wait(pod), HORIZON) - max(RELEASE_SECONDS, grace)
         return slots * max(0.0, min(spared, pod.deadline if pod.deadline is not None else HORIZON))
 
     def _fit_together(self, pods: Sequence[tuple[PodInfo, str]]) -> bool:
@@ -164,10 +168,12 @@ class _Search:
         self._takes: dict[tuple[PodUid, str], bool] = {}
 
     def mover(self, one: OwnedPlacement) -> PodInfo | None:
-        """Returns the pod of an allocation if it may move."""
+        """Returns the pod of an allocation if it may move; None also if the records do not know the allocation."""
         at = one.placement
         found = self._allocations(at.node).get((at.gpu, at.start))
-        pod = None if found is None or found.given_up else self._state.cluster.pods.get(found.uid)
+        if found is None or found.given_up or found.owner != one.owner:
+            return None
+        pod = self._state.cluster.pods.get(found.uid)
         if pod is None or not may_move(pod, self._pod, self._recent) or pod.uid in self._state.refused_pods:
             return None
         kept = self._kept.get((at.node, at.gpu), 0)
@@ -204,14 +210,19 @@ class _Search:
         )
 
 
-def may_move(pod: PodInfo, waiting: PodInfo, recent: Sequence[RecordedMove]) -> bool:
-    """True if a pod may move for a waiting one, as far as the pod itself says; ``recent`` are the last hour's moves."""
+def can_move(pod: PodInfo) -> bool:
+    """True if a pod may move for some waiting pod, as far as the pod itself says."""
     if not pod.movable or not pod.owner or pod.gang is not None or len(pod.profiles) != 1:
         return False
-    if not pod.node or not pod.started or pod.unstarted or pod.finished or pod.terminating:
+    return bool(pod.node and pod.started) and not (pod.unstarted or pod.finished or pod.terminating)
+
+
+def may_move(pod: PodInfo, waiting: PodInfo, recent: Sequence[RecordedMove]) -> bool:
+    """True if a pod may move for a waiting one; ``recent`` are the moves of the last hour."""
+    if not can_move(pod) or pod.priority > waiting.priority:
         return False
     created = parse_time_or_zero(pod.created)
-    return pod.priority <= waiting.priority and not any(each.concerns(pod.uid, pod.owner, created) for each in recent)
+    return not any(each.concerns(pod.uid, pod.owner, created) for each in recent)
 
 
 def unpinned(pod: PodInfo) -> PodInfo:
