@@ -133,6 +133,7 @@ def _own() -> Schema:
                     "replaceFailed": {"type": "integer", "minimum": 0, "maximum": 100},
                     "preempt": {"type": "boolean"},
                     "reservations": {"type": "string"},
+                    "scaleUp": {"enum": ["", "off", "placeholder", "provisioning-request", "auto"]},
                     "moves": {"enum": ["", "off", "recommend", "evict"]},
                     "movesPerHour": {"type": "integer", "minimum": 0, "maximum": 400},
                 }

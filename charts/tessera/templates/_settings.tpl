@@ -160,6 +160,7 @@
 {{- range $own.registries.plainHttp }}{{ $args = append $args (printf "--plain-http=%s" .) }}{{ end -}}
 {{- range $own.startup.taints }}{{ $args = append $args (printf "--startup-taint=%s" .) }}{{ end -}}
 {{- with $own.startup.deadline }}{{ $args = append $args (printf "--startup-deadline=%s" .) }}{{ end -}}
+{{- with $own.controller.scaleUp }}{{ $args = append $args (printf "--scale-up=%s" .) }}{{ end -}}
 {{- with $own.controller.reservations }}{{ $args = append $args (printf "--reservations=%s" .) }}{{ end -}}
 {{- if $own.controller.preempt }}{{ $args = append $args "--preempt" }}{{ end -}}
 {{- with $own.controller.moves }}{{ $args = append $args (printf "--moves=%s" .) }}{{ end -}}

@@ -79,15 +79,6 @@ from tessera.cli.base.process import address_option, log_option, record_option, 
     help="Label of pods by which tessera usage --by label adds up.",
 )
 @click.option(
-    "--scale-up",
-    type=click.Choice(("off", "placeholder", "provisioning-request", "auto")),
-    default="auto",
-    show_default=True,
-    help="How to ask an autoscaler for new nodes of the groups in the ConfigMap tessera-node-groups, for pods that wait"
-    " for slices; without the ConfigMap nothing is asked for. auto: by ProvisioningRequests where they are served and"
-    " accepted, else by placeholder pods.",
-)
-@click.option(
     "--placeholder-image",
     metavar="IMAGE",
     default="registry.k8s.io/pause:3.10",
@@ -140,7 +131,7 @@ def options_from(values: Mapping[str, Any]) -> Any:
         drivers=DriverOptions(identity=identity, image=given.pop("image") or "", builds=pop_build_settings(given)),
         breaker=BreakerLimits(share=given.pop("health_breaker_share"), cards=given.pop("health_breaker_cards")),
         usage=UsageOptions(namespace=given["namespace"], user=given.pop("usage_user"), label=given.pop("usage_label")),
-        scale_up=ScaleUpOptions(method=ScaleUpMethod(given.pop("scale_up")), image=given.pop("placeholder_image")),
+        scale_up=ScaleUpOptions(method=ScaleUpMethod(site.scale_up or "auto"), image=given.pop("placeholder_image")),
         registries=RegistryOptions(ca=site.registry_ca, plain_http=site.plain_http),
         provisioning=ProvisioningOptions(
             namespace=given["namespace"],

@@ -16,13 +16,14 @@ from tessera.cli.base.inputs import LONGEST
 from tessera.cli.controller import command, parse_options
 from tessera.cli.main import main
 from tessera.controller.base.move_settings import MoveMode, MoveSettings
-from tessera.controller.base.options import ControllerOptions, RegistryOptions
+from tessera.controller.base.options import ControllerOptions, RegistryOptions, ScaleUpMethod, ScaleUpOptions
 from tessera.provisioning.options import ProvisioningOptions
 
 SITE = Site(
     plain_http=("registry.local:5000", "10.0.0.1:5000"),
     startup_taints=("startup-taint.cluster-autoscaler.kubernetes.io/cards", "cards"),
     startup_deadline=1200.0,
+    scale_up="placeholder",
     reservations="always",
     preempt=True,
     moves="evict",
@@ -66,6 +67,7 @@ def test_the_controller_takes_all_that_is_said() -> None:
     assert found.provisioning.startup_taints == SITE.startup_taints
     assert found.provisioning.deadline == SITE.startup_deadline
     assert (found.reserve_after, found.preempt) == (0, True)
+    assert found.scale_up == ScaleUpOptions(method=ScaleUpMethod.PLACEHOLDER)
     assert found.moves == MoveSettings(mode=MoveMode.EVICT, per_hour=7)
 
 
@@ -110,6 +112,7 @@ def test_builds_have_their_own_authorities_where_these_are_named(
         ("--startup-taint=example.com/cards=true:NoSchedule", ("write example.com/name", "without value and effect")),
         ("--startup-taint=", ('"" is not the key of a taint',)),
         ("--startup-deadline=soon", ('"soon" is not a duration', "write 5m, 1h30m, 45s")),
+        ("--scale-up=karpenter", ("'karpenter' is not one of 'off', 'placeholder'",)),
         ("--moves=now", ("'now' is not one of 'off', 'recommend', 'evict'",)),
         ("--moves-per-hour=0", ("0 is not in the range 1<=x<=400",)),
         ("--reservations=never", ('"never" is neither off nor always nor a duration', "write 60s")),
@@ -147,6 +150,8 @@ def test_the_help_names_the_defaults() -> None:
     assert "[default: 15m]" in help_of["startup_deadline"]
     assert (read().reserve_after, read("--reservations=off").reserve_after) == (60.0, None)
     assert "[default: 60s]" in help_of["reservations"]
+    assert read().scale_up == read("--scale-up=auto").scale_up
+    assert "[default: auto]" in help_of["scale_up"]
     assert read().moves == read("--moves=recommend", "--moves-per-hour=20").moves == MoveSettings()
     assert "[default: recommend]" in help_of["moves"]
     assert "[default: 20]" in help_of["moves_per_hour"]

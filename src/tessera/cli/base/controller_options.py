@@ -36,6 +36,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
         plain_http: registries to contact without TLS, written as in image names; ``*`` is all.
         startup_taints: keys of the taints to remove from nodes whose cards can be used.
         startup_deadline: seconds that a node may take to start.
+        scale_up: how autoscalers are asked for new nodes: ``off``, ``placeholder``, ``provisioning-request``, ``auto``.
         preempt: True to evict pods of lower priority for waiting pods.
         moves: what is done to make room by moves: ``off``, ``recommend`` or ``evict``.
         moves_per_hour: most moves in an hour.
@@ -46,6 +47,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     plain_http: tuple[str, ...] = ()
     startup_taints: tuple[str, ...] = ()
     startup_deadline: float | None = None
+    scale_up: str | None = None
     reservations: str | None = None
     preempt: bool = False
     moves: str | None = None
@@ -165,6 +167,15 @@ _SITE_OPTIONS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
         },
     ),
     (
+        "--scale-up",
+        "scale_up",
+        {
+            "type": click.Choice(("off", "placeholder", "provisioning-request", "auto")),
+            "help": "How to ask autoscalers for the node groups of ConfigMap tessera-node-groups: auto uses"
+            " ProvisioningRequests where they are accepted, else placeholder pods.  [default: auto]",
+        },
+    ),
+    (
         "--reservations",
         "reservations",
         {
@@ -217,6 +228,8 @@ def site_arguments(site: Site) -> Iterator[str]:
     yield from (f"--startup-taint={each}" for each in site.startup_taints)
     if site.startup_deadline is not None:
         yield f"--startup-deadline={f'{site.startup_deadline:.9f}'.rstrip('0').rstrip('.')}s"
+    if site.scale_up is not None:
+        yield f"--scale-up={site.scale_up}"
     if site.reservations is not None:
         yield f"--reservations={site.reservations}"
     if site.preempt:
