@@ -228,16 +228,19 @@ def _no_card(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Full | Fra
         ),
         help=(
             *room_if_ended(view, reason.frees),
-            *_room_by_moves(slicer, pod, reason),
+            *_room_by_moves(view, slicer, pod, reason),
             *room_for_smaller(slicer, pod),
             *room_elsewhere(slicer, pod),
         ),
     )
 
 
-def _room_by_moves(slicer: Slicer, pod: PodInfo, reason: Full | Fragmented) -> Iterator[str]:
+def _room_by_moves(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Full | Fragmented) -> Iterator[str]:
     """Yields the moves that would make room for a pod, if there are some that are worth their price."""
-    found = slicer.rooms.find(pod, MOST_MOVES) if isinstance(reason, Fragmented) else None
+    if not isinstance(reason, Fragmented) or view.move_searches <= 0:
+        return
+    view.move_searches -= 1
+    found = slicer.rooms.find(pod, MOST_MOVES)
     if found is not None and found.is_worth:
         names = [move.allocation.owner for move in found.room.moves]
         verb = "moves" if len(names) == 1 else "move"

@@ -20,6 +20,7 @@ from tessera.explain.card_faults import CardFaultText, read_card_faults
 from tessera.kube.resources import CoreEvent, Lease, Node, Pod, ResourceQuota
 from tessera.kueue.queue_reading import QueueReading
 from tessera.limits.messages import EVENT_SHOWN
+from tessera.limits.planning import MOVES_EXPLAINED
 from tessera.limits.processes import LEASE_DURATION
 from tessera.placement.devices import is_device_profile
 from tessera.provisioning.milestones import ProvisioningRecord
@@ -73,10 +74,12 @@ class ClusterView:
     Attributes:
         snapshot: the objects as they were read.
         slicer: the controller's state after one plan for all waiting pods; None if the user may read too little.
+        move_searches: searches for moves that may still be made for explanations.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
+        self.move_searches = int(MOVES_EXPLAINED)
         self.slicer: Slicer | None = None
         if not snapshot.forbidden & REQUIRED_KINDS:
             self.slicer = slicer_from_objects(snapshot.pods, snapshot.nodes, snapshot.instaslices, snapshot.now)

@@ -219,16 +219,22 @@ MOVES_PLANNED = Limit(
     "each looks at every card; the number of further pods is shown",
 )
 MOVE_SEARCHES = Limit(
-    2,
+    1,
     "pods",
     "waiting pods for which one decision looks for moves",
-    "a search takes as long as a decision; further pods are searched for in the next decisions",
+    "a search takes as long as a decision; further pods are searched for in the next decisions, 2.5 s apart",
+)
+MOVES_EXPLAINED = Limit(
+    5,
+    "pods",
+    "waiting pods for which one reading of the cluster, for tessera why or the live page, looks for moves",
+    "the page explains 200 pods at once; the others get their reason without moves",
 )
 MOVE_STEPS = Limit(
     4_000,
     "steps",
     "cards that are looked at, and nodes that are asked about a pod, in one search for moves",
-    "10 to 35 ms among 10,000 cards; half of the steps look at cards, those of the emptiest nodes first",
+    "7 to 23 ms of CPU time among 40,000 cards; half of the steps look at cards, those of the emptiest nodes first",
 )
 MOVE_RECORD_BYTES = Limit(
     65_536,

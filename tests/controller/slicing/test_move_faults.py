@@ -8,6 +8,7 @@ from tests.controller.slicing.test_moves import cluster_with, evicted, fragmente
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName
+from tessera.controller.base.move_settings import MoveMode
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.events import NodeObserved
 from tessera.controller.slicing.instructions import PatchRequests
@@ -150,3 +151,31 @@ def test_two_owners_that_make_room_for_each_other_move_once_an_hour(cluster: Sli
         if cluster.pods.get(large.uid) is not None and cluster.pods[large.uid].node:
             cluster.remove(cluster.pods[large.uid])
     assert len(evicted(cluster)) <= 2 * 3, "two owners, in two hours and a bit"
+
+
+def test_queues_take_turns_so_that_many_waiting_pods_get_no_more_moves() -> None:
+    cluster = cluster_with(per_hour=2)
+    for node in ("n1", "n2", "n3"):
+        cluster.node(node)
+    for node in ("n1", "n2"):
+        running(cluster, f"on-{node}", "1g.5gb", node)
+    running(cluster, "half", "4g.20gb", "n3", movable=False)
+    cluster.pass_time(600)
+    for number in range(9):
+        waiting(cluster, f"greedy-{number}", "7g.40gb", namespace="greedy", deadline=86_400.0)
+    cluster.pass_time(30)
+    modest = waiting(cluster, "modest", "7g.40gb", namespace="modest")
+    for _ in range(60):
+        later(cluster, 2.5)
+    assert len(evicted(cluster)) == 2
+    assert cluster.where(modest)
+
+
+def test_each_queue_is_searched_for_within_a_minute_or_two() -> None:
+    cluster = cluster_with(MoveMode.RECOMMEND)
+    fragmented(cluster)
+    for number in range(30):
+        waiting(cluster, f"w-{number}", "7g.40gb", namespace=f"team-{number}")
+    for _ in range(60):
+        later(cluster, 2.5)
+    assert len(cluster.slicer.mover.rooms) == 31

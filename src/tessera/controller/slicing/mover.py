@@ -4,6 +4,7 @@ Rules:
 
 - Moves are looked for only for a pod that has waited for a minute, since it finds no place although enough slots are
   free: the first such pod of each queue, or the one that has the queue's reservation.
+- The queue that is due for the longest time goes first, and one that has got moves is due again after a minute.
 - Moves that cost more than they gain are not made (:mod:`tessera.controller.slicing.move_finder`).
 - The freed place is reserved for the waiting pod before the first eviction.
 - A move is recorded before its eviction (:mod:`tessera.controller.slicing.move_record`). The moves of the last hour
@@ -38,7 +39,7 @@ MOVES_AFTER = 60.0
 #: Seconds until moves for a pod are looked for again.
 SEARCHED_AGAIN = 60.0
 #: Least seconds between two looks at the waiting pods.
-LOOK_SECONDS = 5.0
+LOOK_SECONDS = 2.5
 #: Seconds after which an eviction that had no effect ends the plan.
 EVICTION_SECONDS = 60.0
 
@@ -91,6 +92,8 @@ class Mover:
         self._plans: dict[PodUid, MovePlan] = {}
         #: By waiting pod, the time of the next search.
         self._next_search: dict[PodUid, float] = {}
+        #: By queue, the time of its last plan, of the last minute.
+        self._served: dict[str, float] = {}
         #: By waiting pod, the pods of the last event about moves.
         self._told: dict[PodUid, tuple[PodUid, ...]] = {}
         #: True once the recorded moves have been taken over; this happens once.
@@ -140,20 +143,27 @@ class Mover:
         """Searches for the first pods that are due, and sets the time of the next look."""
         dues: list[float] = []
         searches = int(MOVE_SEARCHES)
-        for pod in self._first_pods():
-            due = max(self._next_search.get(pod.uid, 0.0), parse_time_or_zero(pod.created) + MOVES_AFTER)
-            if due <= now and (searches or self._is_served(pod)):
-                if not self._is_served(pod):
-                    searches -= 1
-                    self._search(pod, now)
-                due = self._next_search[pod.uid] = now + SEARCHED_AGAIN
-            dues.append(max(due, self._next_look))
+        for due, pod in self._first_pods():
+            if due > now or (not searches and not self._is_served(pod)):
+                dues.append(max(due, self._next_look))
+                continue
+            if not self._is_served(pod):
+                searches -= 1
+                self._search(pod, now)
+            self._next_search[pod.uid] = now + SEARCHED_AGAIN
+            dues.append(now + SEARCHED_AGAIN)
         self._look_due = min(dues, default=None)
 
-    def _first_pods(self) -> list[PodInfo]:
-        """Of each queue the pod for which moves may be looked for, in order."""
+    def _first_pods(self) -> list[tuple[float, PodInfo]]:
+        """Of each queue the pod for which moves may be looked for, with the time at which it is due, in that order."""
         found = [pod for _, uids in self._state.blocked.heads() if (pod := self._first_of(uids)) is not None]
-        return sorted(found, key=lambda each: (-each.priority, each.created, each.key))
+        dues = [(self._due(pod), pod) for pod in found]
+        return sorted(dues, key=lambda each: (each[0], -each[1].priority, each[1].created, each[1].key))
+
+    def _due(self, pod: PodInfo) -> float:
+        """The time of the next search for a pod. A queue that has just got moves waits for its next turn."""
+        of_queue = self._served.get(self._state.cluster.queue_of(pod), 0.0) + SEARCHED_AGAIN
+        return max(self._next_search.get(pod.uid, 0.0), parse_time_or_zero(pod.created) + MOVES_AFTER, of_queue)
 
     def _first_of(self, uids: Sequence[PodUid]) -> PodInfo | None:
         reserved = [uid for uid in uids if uid in self._state.reservations]
@@ -196,6 +206,7 @@ class Mover:
         self._reserver.take(pod, place, PATIENCE)
         plan = MovePlan(pod.uid, self._state.reservations[pod.uid], list(found.moved))
         self._plans[pod.uid] = plan
+        self._served[self._state.cluster.queue_of(pod)] = now
         self._record(plan, now)
 
     def _record(self, plan: MovePlan, now: float) -> None:
@@ -280,6 +291,7 @@ class Mover:
                     self._state.moves[node] = left
                 else:
                     del self._state.moves[node]
+        self._served = {queue: date for queue, date in self._served.items() if date > now - SEARCHED_AGAIN}
         known = {*self._next_search, *self._told, *self.rooms}
         for uid in [uid for uid in known if not isinstance(self._state.waiting.get(uid), Fragmented)]:
             self._next_search.pop(uid, None)
