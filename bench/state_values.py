@@ -1,13 +1,13 @@
-"""Searches the values of card states that placement uses, on simulated random mixes of requests.
+"""Searches the function that gives the values of card states for a mix of requests, by simulation of random mixes.
 
     python bench/state_values.py                                    a minute: shows that it works, the result is poor
-    python bench/state_values.py --full --json state_values.json    hours, on all cores
+    python bench/state_values.py --full --json state_values.json    days: simulations are not compiled here
 
-1. Random mixes are simulated with the values of tables that are at hand; at first least fragmentation, disturbed.
-2. Each mix goes to the table that is best for it; each table is searched on for its own mixes (an evolution strategy
-   with one step size for each weight). Both are repeated.
-3. More random mixes are simulated with every table, and for each table a function of the mix is fitted to its gain over
-   least fragmentation (ridge regression).
+1. Random mixes are drawn. One simulation of each gives the mix of what is placed, which is all that placement knows.
+2. The function gives the weights for that mix. For each mix, simulations with the weights plus and minus the same noise
+   tell in which direction more slots are in use; both see the same arrivals.
+3. That direction is carried back to the numbers of the function, which take a small step (Adam). Then again from 1. The
+   result is the mean of the last functions, newer ones counting more.
 
 A simulation: slices arrive (Poisson) at cards of one node, live (exponential) and leave; what finds no room is lost.
 What is maximised is the share of slots in use. The mixes of ``bench/churn.py`` are not used.
@@ -19,22 +19,34 @@ import json
 import math
 import os
 import random
-from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from tessera.placement.state_features import FEATURES, SLOTS, STARTS, features, shape
-from tessera.placement.state_values import mix_features
+from tessera.placement.state_values import MIX_FEATURES, WeightFunction, mix_features
 
 PROFILES = tuple(STARTS)
 CARDS, ARRIVALS, WARM = 256, 12_000, 4_000
-#: Ridge of the fit, and candidates of one generation of the search.
-RIDGE, POPULATION = 0.03, 16
+#: Simulated pairs for each mix of a step; the noise on the weights, whose mean size is 1; the most that a pair counts.
+PAIRS, NOISE, MOST = 3, 0.07, 1.2
+#: Steps, the length of the first one, and Adam's rates.
+STEPS, LENGTH, FIRST, SECOND = 2_000, 0.005, 0.9, 0.995
+#: What the mean of the functions keeps of the former ones at each step.
+AVERAGED = 0.985
 
 State = tuple[int, int]
 Mix = tuple[float, ...]
 Weights = tuple[float, ...]
+Facts = tuple[float, ...]
+
+
+class Outcome(NamedTuple):
+    """The share of slots in use in per cent, and the mix of what was placed, by count."""
+
+    used: float
+    placed: Mix
 
 
 @cache
@@ -79,8 +91,8 @@ def _times(one: float, other: float) -> float:
     return one * other
 
 
-def simulate(weights: Weights, mix: Mix, seed: int, arrivals: int = ARRIVALS) -> float:
-    """The share of slots in use, in per cent."""
+def simulate(weights: Weights, mix: Mix, seed: int, arrivals: int) -> Outcome:
+    """Runs one mix with these weights."""
     order = rank(weights)
     arrive, live = random.Random(f"arrivals {seed}"), random.Random(f"lives {seed}")
     sizes = [size for _, size in PROFILES]
@@ -90,6 +102,7 @@ def simulate(weights: Weights, mix: Mix, seed: int, arrivals: int = ARRIVALS) ->
     ends: list[tuple[float, int, int, int, int]] = []
     now = area = measured = 0.0
     used, warm = 0, arrivals * WARM // ARRIVALS
+    placed = [0] * len(PROFILES)
 
     def move(card: int, to: State) -> None:
         cards[state_of[card]].remove(card)
@@ -120,13 +133,9 @@ def simulate(weights: Weights, mix: Mix, seed: int, arrivals: int = ARRIVALS) ->
                 end = (now + life, card, after[0] ^ state[0], after[1] ^ state[1], sizes[profile])
                 heapq.heappush(ends, end)
                 used += sizes[profile]
+                placed[profile] += 1
                 break
-    return 100 * area / (measured * CARDS * SLOTS)
-
-
-def least_fragmentation() -> Weights:
-    """Weights with which least fragmentation decides: the usable slots of each profile."""
-    return tuple(float(name.startswith("usable")) for name in FEATURES)
+    return Outcome(100 * area / (measured * CARDS * SLOTS), tuple(each / sum(placed) for each in placed))
 
 
 def random_mixes(count: int, seed: str) -> list[Mix]:
@@ -144,52 +153,9 @@ def random_mixes(count: int, seed: str) -> list[Mix]:
     return found
 
 
-def mean(weights: Weights, mix: Mix, seeds: Sequence[int], arrivals: int) -> float:
-    """The mean of some simulations."""
-    return sum(simulate(weights, mix, seed, arrivals) for seed in seeds) / len(seeds)
-
-
-def search(weights: Weights, mixes: Sequence[Mix], generations: int, arrivals: int, seed: int) -> Weights:
-    """Better weights for these mixes: an evolution strategy that adapts one step size for each weight."""
-    rng = random.Random(seed)
-    count = len(weights)
-    middle, steps = list(weights), [0.25] * count
-    best = POPULATION // 4
-    for generation in range(generations):
-        chosen = rng.sample(list(mixes), min(len(mixes), 8))
-        seeds = [seed * 100_003 + generation * 101 + number for number in range(len(chosen))]
-        tried = []
-        for _ in range(POPULATION):
-            noise = [rng.gauss(0, 1) for _ in range(count)]
-            one = tuple(map(sum, zip(middle, map(_times, steps, noise), strict=True)))
-            score = sum(simulate(one, mix, each, arrivals) for mix, each in zip(chosen, seeds, strict=True))
-            tried.append((score, one, noise))
-        tried.sort(reverse=True)
-        middle = [sum(one[at] for _, one, _ in tried[:best]) / best for at in range(count)]
-        for at in range(count):
-            spread = sum(noise[at] ** 2 for _, _, noise in tried[:best]) / best
-            steps[at] *= math.exp(0.1 * (math.sqrt(spread) - 1))
-    scale = sum(map(abs, middle)) / count
-    return tuple(round(each / scale, 4) for each in middle)
-
-
-def fit(mixes: Sequence[Mix], gains: Sequence[float]) -> tuple[float, ...]:
-    """Ridge regression of gains on the features of the mixes."""
-    rows = [mix_features(slot_shares(mix)) for mix in mixes]
-    count = len(rows[0])
-    left = [[sum(row[i] * row[j] for row in rows) + RIDGE * (i == j) for j in range(count)] for i in range(count)]
-    right = [sum(row[i] * gain for row, gain in zip(rows, gains, strict=True)) for i in range(count)]
-    for i in range(count):  # elimination; the matrix is positive definite, so no pivoting is needed
-        for k in range(i + 1, count):
-            factor = left[k][i] / left[i][i]
-            for j in range(i, count):
-                left[k][j] -= factor * left[i][j]
-            right[k] -= factor * right[i]
-    solution = [0.0] * count
-    for i in reversed(range(count)):
-        known = sum(left[i][j] * solution[j] for j in range(i + 1, count))
-        solution[i] = (right[i] - known) / left[i][i]
-    return tuple(round(each, 3) for each in solution)
+def seen(weights: Weights, mix: Mix, seed: int, arrivals: int) -> Facts:
+    """The features of the mix of what is placed."""
+    return mix_features(slot_shares(simulate(weights, mix, seed, arrivals).placed))
 
 
 def slot_shares(mix: Mix) -> dict[str, float]:
@@ -198,52 +164,137 @@ def slot_shares(mix: Mix) -> dict[str, float]:
     return {shape(*key): each / sum(slots) for key, each in zip(PROFILES, slots, strict=True)}
 
 
+class Searched:
+    """The function being searched: numbers in rows, as :class:`~tessera.placement.state_values.WeightFunction`.
+
+    It starts with the weights by which least fragmentation decides, whatever the mix.
+    """
+
+    def __init__(self, units: int, rng: random.Random) -> None:
+        inputs = MIX_FEATURES + 1
+        self.units = [[rng.gauss(0, 1 / math.sqrt(inputs)) for _ in range(inputs)] for _ in range(units)]
+        self.weights = [[0.0] * (inputs + units) for _ in FEATURES]
+        for row, name in zip(self.weights, FEATURES, strict=True):
+            row[-1] = float(name.startswith("usable"))
+
+    @property
+    def rows(self) -> list[list[float]]:
+        """All rows, to be changed in place."""
+        return [*self.units, *self.weights]
+
+    def function(self) -> WeightFunction:
+        """The same for placement."""
+        return WeightFunction(tuple(map(tuple, self.units)), tuple(map(tuple, self.weights)))
+
+    def carry_back(self, facts: Facts, wanted: Weights) -> list[list[float]]:
+        """The change of each number that changes the weights in the wanted direction."""
+        inputs = (*facts, 1.0)
+        units = [math.tanh(math.fsum(map(_times, row, inputs))) for row in self.units]
+        first = len(facts)
+        found = []
+        for number, unit in enumerate(units):
+            slope = sum(row[first + number] * each for row, each in zip(self.weights, wanted, strict=True))
+            found.append([slope * (1 - unit * unit) * each for each in inputs])
+        return found + [[one * each for each in (*facts, *units, 1.0)] for one in wanted]
+
+
+class Adam:
+    """Steps of about one length for each number, after Kingma and Ba (2015)."""
+
+    def __init__(self, rows: list[list[float]]) -> None:
+        self._rows = rows
+        self._means = [[0.0] * len(row) for row in rows]
+        self._squares = [[0.0] * len(row) for row in rows]
+        self._steps = 0
+
+    def step(self, changes: list[list[float]], length: float) -> None:
+        """Changes the numbers in this direction."""
+        self._steps += 1
+        scales = 1 - FIRST**self._steps, 1 - SECOND**self._steps
+        for row, mean, square, change in zip(self._rows, self._means, self._squares, changes, strict=True):
+            for at, each in enumerate(change):
+                mean[at] = FIRST * mean[at] + (1 - FIRST) * each
+                square[at] = SECOND * square[at] + (1 - SECOND) * each * each
+                row[at] += length * mean[at] / scales[0] / (math.sqrt(square[at] / scales[1]) + 1e-9)
+
+
+def direction(weights: Weights, mix: Mix, seed: int, arrivals: int) -> Weights:
+    """In which direction the weights keep more slots in use, from :data:`PAIRS` pairs of simulations."""
+    rng = random.Random(seed)
+    found = [0.0] * len(weights)
+    for pair in range(PAIRS):
+        noise = [NOISE * rng.gauss(0, 1) for _ in weights]
+        more, less = (
+            simulate(tuple(each + sign * one for each, one in zip(weights, noise, strict=True)), mix, at, arrivals).used
+            for sign, at in ((1, seed + pair), (-1, seed + pair))
+        )
+        gain = max(-MOST, min(MOST, more - less))
+        found = [each + gain * one / (2 * PAIRS * NOISE**2) for each, one in zip(found, noise, strict=True)]
+    return tuple(found)
+
+
+def gain(function: WeightFunction, mix: Mix, seed: int, arrivals: int) -> float:
+    """Percentage points over least fragmentation."""
+    base = tuple(float(name.startswith("usable")) for name in FEATURES)
+    facts = seen(base, mix, seed, arrivals)
+    return simulate(function.of(facts), mix, seed, arrivals).used - simulate(base, mix, seed, arrivals).used
+
+
 def main() -> None:
-    """Searches and writes the tables."""
+    """Searches and writes the function."""
     parser = argparse.ArgumentParser(
         description=__doc__.split("\n", maxsplit=1)[0] if __doc__ else "", formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the tables here")
-    parser.add_argument("--tables", type=int, default=6)
-    parser.add_argument("--mixes", type=int, default=64, help="mixes of the search")
-    parser.add_argument("--fitted", type=int, default=1150, help="mixes to which gains are fitted")
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--generations", type=int, default=60, help="of each table in each round")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the function here")
+    parser.add_argument("--units", type=int, default=24, help="hidden units")
+    parser.add_argument("--mixes", type=int, default=40, help="mixes of one step")
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--tested", type=int, default=64, help="other mixes, by which the result is told")
     parser.add_argument("--full", action="store_true", help="the options above; otherwise a minute's worth")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     asked = parser.parse_args()
     arrivals = ARRIVALS
     if not asked.full:
-        asked.tables, asked.mixes, asked.fitted, asked.rounds, asked.generations, arrivals = 2, 4, 60, 1, 2, 1_500
+        asked.units, asked.mixes, asked.steps, asked.tested, arrivals = 4, 4, 6, 4, 1_500
     rng = random.Random(1)
-    base = least_fragmentation()
-    tables = [tuple(each + rng.gauss(0, 0.3) for each in base) for _ in range(asked.tables)]
-    mixes = random_mixes(asked.mixes, "search")
+    searched = Searched(asked.units, rng)
+    adam = Adam(searched.rows)
+    mean = [list(row) for row in searched.rows]
     with ProcessPoolExecutor(asked.processes) as pool:
-
-        def gains(of: Sequence[Mix]) -> list[list[float]]:
-            jobs = [[pool.submit(mean, each, mix, (1, 2), arrivals) for mix in of] for each in (base, *tables)]
-            found = [[job.result() for job in row] for row in jobs]
-            return [[one - before for one, before in zip(row, found[0], strict=True)] for row in found[1:]]
-
-        for number in range(asked.rounds):
-            known = gains(mixes)
-            own: list[list[Mix]] = [[] for _ in tables]
-            for at, mix in enumerate(mixes):
-                own[max(range(len(tables)), key=lambda table: known[table][at])].append(mix)
-            best = sum(max(column) for column in zip(*known, strict=True)) / len(mixes)
-            print(f"round {number}: {best:+.2f} points over least fragmentation, mixes {[len(each) for each in own]}")
-            jobs = [
-                pool.submit(search, table, own[at] or mixes, asked.generations, arrivals, number * 31 + at)
-                for at, table in enumerate(tables)
-            ]
-            tables = [job.result() for job in jobs]
-        fitted = random_mixes(asked.fitted, "fit")
-        known = gains(fitted)
-    result = [{"weights": table, "gains": fit(fitted, row)} for table, row in zip(tables, known, strict=True)]
-    print(f"fitted to {len(fitted)} mixes: mean gain of each table {[round(sum(r) / len(r), 2) for r in known]}")
+        for number in range(asked.steps):
+            mixes = random_mixes(asked.mixes, f"search {number}")
+            seeds = [rng.randrange(10**9) for _ in mixes]
+            function = searched.function()
+            known = list(
+                pool.map(
+                    seen,
+                    [function.of(mix_features(slot_shares(mix))) for mix in mixes],
+                    mixes,
+                    seeds,
+                    [arrivals // 2] * len(mixes),
+                )
+            )
+            weights = [function.of(facts) for facts in known]
+            wanted = pool.map(direction, weights, mixes, seeds, [arrivals] * len(mixes))
+            changes = [[0.0] * len(row) for row in searched.rows]
+            for facts, one in zip(known, wanted, strict=True):
+                for row, change in zip(changes, searched.carry_back(facts, one), strict=True):
+                    row[:] = map(sum, zip(row, change, strict=True))
+            adam.step(changes, LENGTH * (1 + math.cos(math.pi * number / asked.steps)) / 2)
+            for row, now in zip(mean, searched.rows, strict=True):
+                row[:] = [AVERAGED * old + (1 - AVERAGED) * new for old, new in zip(row, now, strict=True)]
+        for row, last in zip(searched.rows, mean, strict=True):
+            row[:] = [round(each, 4) for each in last]
+        found = searched.function()
+        tested = random_mixes(asked.tested, "test")
+        gains = list(pool.map(gain, [found] * len(tested), tested, range(len(tested)), [arrivals] * len(tested)))
+    print(
+        f"{len(tested)} other mixes: {sum(gains) / len(gains):+.2f} points over least fragmentation on average, "
+        f"{min(gains):+.2f} to {max(gains):+.2f}"
+    )
     if asked.json:
-        asked.json.write_text("[\n" + ",\n".join(map(json.dumps, result)) + "\n]\n")
+        lines = [",\n".join(map(json.dumps, rows)) for rows in (found.units, found.weights)]
+        asked.json.write_text(f'{{"units": [\n{lines[0]}\n],\n"weights": [\n{lines[1]}\n]}}\n')
 
 
 if __name__ == "__main__":

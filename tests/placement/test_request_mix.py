@@ -1,8 +1,10 @@
 """The mix is a function of the order of placements, and follows a change of it."""
 
+import pytest
+
 from tessera.mig.models import model_by_short_name
 from tessera.placement.fleet import CardPlacement, Fleet
-from tessera.placement.request_mix import FOLD, RequestMix
+from tessera.placement.request_mix import CHANGED, FOLD, RequestMix
 
 
 def fed(*profiles: str) -> RequestMix:
@@ -25,10 +27,22 @@ def test_shares_are_by_count_and_the_same_for_the_same_history() -> None:
 
 def test_a_former_mix_fades_and_is_forgotten() -> None:
     mix = fed(*["7g.40gb"] * FOLD * 20, *["1g.5gb"] * FOLD * 20)
-    assert mix.shares["7g.40gb"] < 0.13
+    assert mix.shares["7g.40gb"] < 0.15
     for _ in range(FOLD * 70):
         mix.count("1g.5gb")
-    assert mix.shares == {"1g.5gb": 1.0}
+    assert mix.shares["1g.5gb"] > 1 - 2 * CHANGED
+
+
+def test_shares_stay_until_they_changed_enough() -> None:
+    mix = fed(*["1g.5gb", "1g.5gb", "2g.10gb", "7g.40gb"] * (FOLD // 4) * 10)
+    before = mix.shares
+    for profile in [*["1g.5gb", "1g.5gb", "2g.10gb", "7g.40gb"] * (FOLD // 4 - 1), *["7g.40gb"] * 4]:
+        mix.count(profile)
+    assert mix.shares is before
+    for _ in range(FOLD):
+        mix.count("7g.40gb")
+    assert mix.shares is not before
+    assert sum(mix.shares.values()) == pytest.approx(1.0)
 
 
 def test_a_fleet_learns_from_the_slices_on_its_cards() -> None:

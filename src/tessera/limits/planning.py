@@ -252,7 +252,7 @@ CARD_LOSSES = Limit(
     16,
     "ratings",
     "ratings of a card's states whose costs are cached, for one table of profiles",
-    "the mix of requests chooses among a few; beyond it the costs are computed again when needed",
+    "a changed mix of requests has its own; beyond it the costs are computed again when needed",
 )
 NAMESPACES_SHOWN = Limit(
     1_000,

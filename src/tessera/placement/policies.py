@@ -145,12 +145,12 @@ class FragmentationGradient(LeastCost):
 
 
 class MixAware(LeastCost):
-    """Least growth of the loss that promises most for the mix of placements so far.
+    """Least growth of the loss that was searched for mixes like that of the placements so far.
 
-    Until enough slices were placed, and on cards without such a table, least growth of fragmentation.
+    Until enough slices were placed, and on cards without such losses, least growth of fragmentation.
 
     Args:
-        values: the tables; by default those that come with Tessera.
+        values: the losses; by default those that come with Tessera.
         spread: as for the other policies.
     """
 
@@ -159,15 +159,15 @@ class MixAware(LeastCost):
         self._values = shipped_values() if values is None else values
 
     def packing_variants(self) -> Sequence[Policy]:
-        """As for the gradient, with the same tables."""
+        """As for the gradient, with the same losses."""
         return (self, MixAware(self._values, spread=True))
 
     def costs(self, table: CardTable) -> StateCosts:
-        """By the nearest mix's losses; they are chosen anew when the shares change."""
+        """By the mix's losses; they are computed anew when the shares change."""
         shares = table.mix.shares
         known = table.chosen.get(self._values)
         if known is None or known[0] is not shares:
-            loss = self._values.best(table)
+            loss = self._values.for_mix(table)
             known = table.chosen[self._values] = (shares, table.costs if loss is None else table.rated_by(loss))
         return known[1]
 

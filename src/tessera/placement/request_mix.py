@@ -3,13 +3,19 @@
 Counts are decayed: a placement that is some hundreds of placements old counts half. Placements are counted, not
 requests, since a waiting demand is asked for again and again. So the mix is a function of the order of placements: it
 can be replayed, and a controller that starts anew learns from the slices that it finds on the cards.
+
+What is computed from the shares is computed anew only when they changed enough: they never stand still.
 """
 
+import math
 from collections import Counter
 
 #: Placements after which the shares are computed anew, and the weight that older ones then keep.
 FOLD = 64
 KEPT = 0.9
+#: Sum of the squared changes of the roots of all shares (Hellinger distance) from which on they are other shares. With
+#: six equally frequent profiles, 12,000 requests changed the shares six times.
+CHANGED = 0.005
 #: A profile with fewer placements, old ones counted in part, is forgotten.
 FORGOTTEN = 0.1
 
@@ -19,7 +25,7 @@ class RequestMix:
 
     Attributes:
         shares: each profile's share of the requests, by count; empty before the first :data:`FOLD` placements. The same
-            object until the shares change.
+            object until the shares change by :data:`CHANGED`.
     """
 
     def __init__(self) -> None:
@@ -39,5 +45,12 @@ class RequestMix:
         counts = {name: KEPT * self._counts.get(name, 0.0) + recent[name] for name in names}
         self._counts = {name: count for name, count in counts.items() if count >= FORGOTTEN}
         total = sum(self._counts.values())
-        self.shares = {name: count / total for name, count in self._counts.items()}
+        shares = {name: count / total for name, count in self._counts.items()}
+        if not self.shares or _difference(shares, self.shares) >= CHANGED:
+            self.shares = shares
         self._recent.clear()
+
+
+def _difference(one: dict[str, float], other: dict[str, float]) -> float:
+    names = one.keys() | other.keys()
+    return math.fsum((math.sqrt(one.get(name, 0.0)) - math.sqrt(other.get(name, 0.0))) ** 2 for name in names)

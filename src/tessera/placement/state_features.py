@@ -7,9 +7,6 @@ lives.
 """
 
 from collections.abc import Mapping
-from functools import lru_cache
-
-from tessera.limits.planning import CARD_STATES
 
 #: Memory slots of a seven-slice card.
 SLOTS = 8
@@ -33,10 +30,13 @@ def shape(slices: int, slots: int) -> str:
 
 #: The legal windows of each profile, as bits of slots.
 _WINDOWS = {shape(*key): tuple(((1 << key[1]) - 1) << start for start in starts) for key, starts in STARTS.items()}
-#: The names of the features, in order.
+#: Of these profiles it matters, too, whether one fits at all: they fit into what larger ones leave.
+_SMALL = {name: windows for name, windows in _WINDOWS.items() if windows[0].bit_count() <= 2}
+#: The names of the features, in order. No feature is a sum of others.
 FEATURES = (
-    *(f"{fact} {name}" for name in _WINDOWS for fact in ("legal", "any", "most", "usable")),
-    *("free", "free squared", "empty"),
+    *(f"usable {name}" for name in _WINDOWS),
+    *(f"any {name}" for name in _SMALL),
+    *("free", "free squared"),
     *(f"mean lives until free: {area}" for area in _AREAS),
     *(f"one by one more than the instances: {area}" for area in _AREAS),
 )
@@ -45,37 +45,30 @@ FEATURES = (
 def features(slots: int, starts: int) -> tuple[float, ...]:
     """The features of a state, see :data:`FEATURES`.
 
-    ``legal`` is the share of a profile's starts that are free, ``any`` tells if there is one, ``most`` and ``usable``
-    are the shares of the card's slots that as many instances as fit, and that any instance, could cover.
+    ``usable`` is the share of the card's slots that instances of a profile could cover, ``any`` tells if one fits.
 
     Args:
         slots: the slots in use, as bits.
         starts: the slots at which instances start, as bits.
     """
-    found: list[float] = []
-    for windows in _WINDOWS.values():
-        free = [window for window in windows if not window & slots]
-        covered = 0
-        for window in free:
-            covered |= window
-        found += (
-            len(free) / len(windows),
-            float(bool(free)),
-            _most(slots, windows) / SLOTS,
-            covered.bit_count() / SLOTS,
-        )
     empty = (SLOTS - slots.bit_count()) / SLOTS
-    found += (empty, empty**2, float(not slots))
     counts = [_instances(slots, starts, area) for area in _AREAS.values()]
-    return (*found, *map(_harmonic, counts), *(1 / (1 + count) for count in counts))
-
-
-@lru_cache(maxsize=int(CARD_STATES))
-def _most(slots: int, windows: tuple[int, ...]) -> int:
-    """Slots that as many instances as fit in these windows cover."""
-    return max(
-        (window.bit_count() + _most(slots | window, windows) for window in windows if not window & slots), default=0
+    return (
+        *(_usable(slots, windows) / SLOTS for windows in _WINDOWS.values()),
+        *(float(any(not window & slots for window in windows)) for windows in _SMALL.values()),
+        *(empty, empty**2),
+        *map(_harmonic, counts),
+        *(1 / (1 + count) for count in counts),
     )
+
+
+def _usable(slots: int, windows: tuple[int, ...]) -> int:
+    """Slots that instances of the profile could cover."""
+    covered = 0
+    for window in windows:
+        if not window & slots:
+            covered |= window
+    return covered.bit_count()
 
 
 def _instances(slots: int, starts: int, area: int) -> int:

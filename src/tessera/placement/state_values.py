@@ -1,17 +1,16 @@
-"""Values of the states of a card, found by a search (``bench/state_values.py``) over random mixes of requests.
+"""What a card's free slots are worth, for the mix of placements: found by a search over random mixes.
 
-A table weighs the features of a state; the sum is what the card's free slots are worth. No table is best for every mix,
-so each one also tells what it gains over least fragmentation for a given mix: a function that was fitted to simulations
-of other random mixes. The table that promises most for the placements so far is used; if none promises a gain, none.
+A state of a card has features (:mod:`tessera.placement.state_features`); their weighted sum is what its free slots are
+worth. The weights depend on the mix: a small function with one hidden layer, whose numbers ``bench/state_values.py``
+searches by simulation, gives them.
 
-Tables exist for seven-slice cards (:mod:`tessera.placement.state_features`), whatever their model. Other cards have
-none.
+The function is for seven-slice cards, whatever their model. Other cards have none.
 """
 
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from itertools import combinations_with_replacement
+from math import sqrt, tanh
 
 import msgspec
 
@@ -23,75 +22,82 @@ from tessera.placement.state_features import FEATURES, SLOTS, STARTS, features, 
 #: Profiles of a seven-slice card in the order of :func:`mix_features`, with their memory slots.
 _SIZES = {shape(*key): key[1] for key in STARTS}
 #: Number of :func:`mix_features`.
-MIX_FEATURES = 1 + 4 * len(_SIZES) + len(_SIZES) * (len(_SIZES) + 1) // 2
+MIX_FEATURES = 4 * len(_SIZES)
 #: A share of the slots from which on a profile counts as present.
 _PRESENT = 0.04
 
+Row = tuple[float, ...]
 
-class ValueTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One rating of states.
+
+class WeightFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Gives the weights of the features of a state: a linear function of the mix, and one of hidden units.
 
     Attributes:
-        weights: by feature of a state, in the order of :data:`~tessera.placement.state_features.FEATURES`.
-        gains: by feature of a mix, in the order of :func:`mix_features`; their weighted sum is the gain in percentage
-            points of memory slots in use.
+        units: by hidden unit, one number for each feature of a mix, and a constant. A unit is the hyperbolic tangent
+            of their weighted sum.
+        weights: by feature of a state, one number for each feature of a mix, one for each unit, and a constant.
     """
 
-    weights: tuple[float, ...]
-    gains: tuple[float, ...]
+    units: tuple[Row, ...]
+    weights: tuple[Row, ...]
+
+    def __post_init__(self) -> None:
+        _check("weights", len(self.weights), len(FEATURES), "one a feature of a state")
+        for number, row in enumerate(self.units):
+            _check(f"unit {number}", len(row), MIX_FEATURES + 1, "one a feature of a mix, and a constant")
+        wanted = MIX_FEATURES + len(self.units) + 1
+        for name, row in zip(FEATURES, self.weights, strict=True):
+            _check(f"weight {name!r}", len(row), wanted, "one a feature of a mix and a unit, and a constant")
+
+    def of(self, facts: Row) -> Row:
+        """Returns the weights for a mix's features, scaled to a mean size of 1."""
+        units = (tanh(_product(row, (*facts, 1.0))) for row in self.units)
+        inputs = (*facts, *units, 1.0)
+        found = [_product(row, inputs) for row in self.weights]
+        scale = sum(map(abs, found)) / len(found) or 1.0
+        return tuple(each / scale for each in found)
+
+
+def _check(what: str, count: int, wanted: int, rule: str) -> None:
+    if count != wanted:
+        raise ValueError(f"{what}: {count} numbers; it needs {wanted}, {rule}")
 
 
 class StateValues:
-    """The tables of seven-slice cards.
+    """The losses of states of seven-slice cards.
 
     Args:
-        tables: the ratings to choose from.
-
-    Raises:
-        ValueError: a table has not one weight for each feature.
+        function: gives the weights for a mix.
     """
 
-    def __init__(self, tables: Sequence[ValueTable]) -> None:
-        for number, each in enumerate(tables):
-            if len(each.weights) != len(FEATURES):
-                raise ValueError(
-                    f"table {number}: {len(each.weights)} weights; it needs {len(FEATURES)}, one a feature"
-                )
-            if len(each.gains) != MIX_FEATURES:
-                raise ValueError(f"table {number}: {len(each.gains)} gains; it needs {MIX_FEATURES}, one a feature")
-        self._tables = [(each.gains, StateLoss(each.weights)) for each in tables]
+    def __init__(self, function: WeightFunction) -> None:
+        self._function = function
 
     @classmethod
     def from_json(cls, text: bytes) -> "StateValues":
-        """Reads a list of tables.
+        """Reads the function.
 
         Raises:
-            ValueError: not such a list, or as for the class.
+            ValueError: not such a function, or as for :class:`WeightFunction`.
         """
-        return cls(msgspec.json.decode(text, type=list[ValueTable]))
+        return cls(msgspec.json.decode(text, type=WeightFunction))
 
-    def best(self, table: CardTable) -> "StateLoss | None":
-        """Returns the losses for cards of a table and their mix; ``None`` where fragmentation is the better guide."""
+    def for_mix(self, table: CardTable) -> "StateLoss | None":
+        """Returns the losses for cards of a table and their mix; ``None`` for other cards, and for an unknown mix."""
         shares = slot_shares(table)
-        if not shares:
-            return None
-        facts = mix_features(shares)
-        gain, number = max(
-            ((_product(gains, facts), -number) for number, (gains, _) in enumerate(self._tables)), default=(0.0, 0)
-        )
-        return self._tables[-number][1] if gain > 0 else None
+        return StateLoss(self._function.of(mix_features(shares))) if shares else None
 
 
 @cache
 def shipped_values() -> StateValues:
-    """The tables that come with Tessera."""
+    """The values that come with Tessera."""
     return StateValues.from_json(files("tessera.placement").joinpath("state_values.json").read_bytes())
 
 
 class StateLoss:
-    """Rates an occupancy by one table's weights; engines that a card has once do not count."""
+    """Rates an occupancy by weights of its features; engines that a card has once do not count."""
 
-    def __init__(self, weights: tuple[float, ...]) -> None:
+    def __init__(self, weights: Row) -> None:
         self._weights = weights
         self._losses: dict[tuple[int, int], float] = {}
 
@@ -122,21 +128,20 @@ def slot_shares(table: CardTable) -> dict[str, float]:
     return {name: amount / total for name, amount in slots.items()} if total else {}
 
 
-def mix_features(shares: Mapping[str, float]) -> tuple[float, ...]:
-    """A constant; each profile's share by slots and by count, if it is there at all, the root; all products by slots.
+def mix_features(shares: Mapping[str, float]) -> Row:
+    """Each profile's share by slots and by count, the root of the first, and if it is there at all.
 
     Args:
         shares: shares of the requested slots by shape; their sum is 1.
     """
     slots = [shares.get(name, 0.0) for name in _SIZES]
     counts = [share / size for share, size in zip(slots, _SIZES.values(), strict=True)]
+    total = sum(counts)
     return (
-        1.0,
         *slots,
-        *(count / sum(counts) for count in counts),
+        *(count / total for count in counts),
+        *map(sqrt, slots),
         *(min(share, _PRESENT) / _PRESENT for share in slots),
-        *(share**0.5 for share in slots),
-        *(one * other for one, other in combinations_with_replacement(slots, 2)),
     )
 
 
