@@ -7,8 +7,8 @@ One decision is a ``plan`` of one slice, its record in the fleet, and the end of
 its reason is a decision too. *random*: three quarters of the slots were taken at random, so that nearly every card has
 a little room; *full*: the planner filled 93 % of the slots, and slices end only above that. Times are CPU time of the
 thread, since others may use the machine; *wall/s* counts the time that passed, with the benchmark's own steps. With
-``--reservations`` each decision first keeps the free slots of so many cards and gives them back after it, as the
-controller does for each batch.
+``--reservations`` the free slots of so many cards are kept for others while the decisions are made. The controller sets
+its holds once for each batch; the line *holds* shows what that costs.
 
 ``bench/churn.py`` compares how well placement rules pack.
 """
@@ -97,6 +97,7 @@ def decisions(cards: int, count: int, *, full: bool, reservations: int) -> dict[
     used = sum(one.size for one in held)
     holds = hold_some(fleet, reservations, rng)
     kept = tuple(dict.fromkeys(hold.node for hold in holds))
+    fleet.hold(holds)
     gc.collect()
     reduce_garbage_collection()  # as the controller's process does
     took: list[float] = []
@@ -112,11 +113,7 @@ def decisions(cards: int, count: int, *, full: bool, reservations: int) -> dict[
         held[last], held[-1] = held[-1], held[last]
         ended = held[-1]
         began = clock()
-        if holds:
-            with hold_slots(fleet, holds):
-                decided = plan(fleet, (Demand("slice", (profile,)),), policy=policy, kept=kept)
-        else:
-            decided = plan(fleet, (Demand("slice", (profile,)),), policy=policy)
+        decided = plan(fleet, (Demand("slice", (profile,)),), policy=policy, kept=kept)
         placed = decided.assignments.get("slice")
         if placed is not None:
             fleet.occupy(placed[0], "slice")
@@ -141,6 +138,20 @@ def decisions(cards: int, count: int, *, full: bool, reservations: int) -> dict[
         "p99_us": round(1e6 * took[int(count * 0.99)], 1),
         "refused_percent": round(100 * refused / count, 1),
     }
+
+
+def toggle(cards: int, reservations: int) -> float:
+    """Returns the microseconds that it takes to set so many holds and to end them."""
+    fleet, rng = build_fleet(cards), random.Random(cards)
+    fill_at_random(fleet, rng)
+    holds = hold_some(fleet, reservations, rng)
+    took = []
+    for _ in range(500):
+        began = time.thread_time()
+        with hold_slots(fleet, holds):
+            pass
+        took.append(time.thread_time() - began)
+    return round(1e6 * sorted(took)[len(took) // 2], 1)
 
 
 def batch(cards: int, demands: int) -> dict[str, Any]:
@@ -173,11 +184,13 @@ def main() -> None:
                 f" {row['p50_us']:>8} {row['p99_us']:>8} {row['refused_percent']:>10}",
                 flush=True,
             )
+    holds = {count: toggle(10_000, count) for count in (1, 16)}
+    print(f"\nholds on 10,000 cards, set and ended: {', '.join(f'{count}: {us} us' for count, us in holds.items())}")
     burst = batch(800, 1000)
-    print(f"\none batch of {burst['demands']:,} demands on {burst['cards']} cards: {burst['ms']} ms of CPU")
+    print(f"one batch of {burst['demands']:,} demands on {burst['cards']} cards: {burst['ms']} ms of CPU")
     print(f"goal: {GOAL:,} decisions/s; load of the machine {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     if given.json:
-        result = {"model": MODEL, "load_average": os.getloadavg(), "decisions": rows, "batch": burst}
+        result = {"model": MODEL, "load_average": os.getloadavg(), "decisions": rows, "holds_us": holds, "batch": burst}
         given.json.write_text(json.dumps(result, indent=1), encoding="utf-8")
 
 

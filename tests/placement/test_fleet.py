@@ -1,6 +1,7 @@
 """The fleet's record and its histogram say the same after any history."""
 
 import random
+from collections import Counter
 from copy import deepcopy
 
 import pytest
@@ -13,6 +14,7 @@ from tests.support.searching import examples
 from tessera.mig.geometry import Geometry
 from tessera.mig.models import model_by_short_name
 from tessera.mig.occupancy import occupancy_of
+from tessera.placement.cards import Hold
 from tessera.placement.demand import Demand
 from tessera.placement.fleet import CardPlacement, Fleet, FleetCard, PlaceOccupied, UnknownCard
 from tessera.placement.plan import plan
@@ -101,6 +103,30 @@ def test_a_decision_looks_at_kinds_of_cards_and_not_at_cards() -> None:
     assert len(groups) < len(kinds) < 1000
 
 
+def test_an_instance_may_take_slots_that_are_kept_and_leaves_them_kept() -> None:
+    fleet = one_card()
+    fleet.hold([Hold("node", "GPU-0", 0b0000_1111, "team/first")])
+    assert plan(fleet, [Demand("a", ("7g.40gb",))]).refusals
+    fleet.occupy(at("3g.20gb", 0), "team/first")
+    card = fleet.card("node", "GPU-0")
+    assert (card.occupancy & 0xFF, card.instances & 0xFF) == (0b0000_1111, 0b0000_1111)
+    fleet.release("node", "GPU-0", 0)
+    assert (card.occupancy, card.instances) == (0b0000_1111, 0)
+    fleet.hold(())
+    assert (card.occupancy, card.node.free) == (0, 8)
+
+
+def test_a_card_that_comes_or_goes_ends_all_holds() -> None:
+    fleet = one_card()
+    hold = Hold("node", "GPU-0", 0b0000_1111, "team/first")
+    fleet.hold([hold])
+    fleet.add_card("node", "GPU-1", A100)
+    assert (fleet.holds, fleet.card("node", "GPU-0").occupancy) == ((), 0)
+    fleet.hold([hold])
+    fleet.remove_card("node", "GPU-1")
+    assert (fleet.holds, fleet.card("node", "GPU-0").occupancy) == ((), 0)
+
+
 class FleetHistory(RuleBasedStateMachine):
     """Cards come and go, instances start and end, batches are planned: the books stay right."""
 
@@ -136,8 +162,24 @@ class FleetHistory(RuleBasedStateMachine):
         assert len({one.node for one in got}) <= 1
         self.fleet.occupy_all(got, str(self.count))
         for one in got:
-            assert one.start in self.fleet.card(one.node, one.gpu).geometry.profile(one.profile).starts
+            card = self.fleet.card(one.node, one.gpu)
+            assert one.start in card.geometry.profile(one.profile).starts
+            assert not card.table.mask_of(one.on_card) & card.kept_bits
         return got
+
+    @rule(
+        slots=st.lists(
+            st.tuples(st.sampled_from("abc"), st.sampled_from("012"), st.integers(1, 255), st.sampled_from("xy")),
+            max_size=3,
+        )
+    )
+    def hold(self, slots: list[tuple[str, str, int, str]]) -> None:
+        known = [Hold(*each) for each in slots if each[0] in self.fleet]
+        self.fleet.hold(known)
+        assert self.fleet.holds == tuple(known)
+        for card in self.fleet.cards():
+            mine = [(one.owner, one.bits) for one in known if (one.node, one.gpu) == (card.node.name, card.gpu)]
+            assert list(card.reserved) == mine
 
     @rule(got=placed)
     def end(self, got: tuple[CardPlacement, ...]) -> None:
@@ -151,10 +193,21 @@ class FleetHistory(RuleBasedStateMachine):
         for card in self.fleet.cards():
             held = [one.placement.on_card for one in card.allocations.values()]
             marks = sum(1 << one.start for one in held)
-            assert card.table.starts(card.occupancy) == marks
-            below = (1 << card.occupancy.bit_length() - marks.bit_length()) - 1 if held else 0
-            assert card.occupancy & below == occupancy_of(card.geometry, held)
+            assert card.table.starts(card.instances) == marks
+            below = (1 << card.instances.bit_length() - marks.bit_length()) - 1 if held else 0
+            assert card.instances & below == occupancy_of(card.geometry, held)
+            assert card.occupancy == card.instances | card.kept_bits
             assert card.pending == ()
+
+    @invariant()
+    def the_histogram_counts_instances_and_not_holds(self) -> None:
+        states = Counter((card.geometry, card.instances) for card in self.fleet.cards())
+        counted = {
+            (geometry, state): count
+            for geometry, found in self.fleet.histogram().items()
+            for state, count in found.items()
+        }
+        assert counted == states
 
     @invariant()
     def the_histogram_finds_every_card_that_has_room(self) -> None:

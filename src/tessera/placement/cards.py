@@ -48,6 +48,22 @@ class OwnedPlacement(msgspec.Struct, frozen=True):
     owner: str
 
 
+class Hold(msgspec.Struct, frozen=True):
+    """Slots of one card that are kept for a demand.
+
+    Attributes:
+        node: the node's name.
+        gpu: the card's UUID.
+        bits: the slots and media engines, as in an occupancy.
+        owner: key of the demand.
+    """
+
+    node: str
+    gpu: str
+    bits: int
+    owner: str
+
+
 class FleetCard:
     """One card in the fleet's index. Only the fleet changes it.
 
@@ -56,22 +72,22 @@ class FleetCard:
         gpu: UUID.
         number: its place in the order in which cards were added.
         table: costs and arrangements of its geometry.
-        occupancy: bits of the instances on the card, see ``tessera.mig.geometry``.
+        instances: bits of the instances on the card, see ``tessera.mig.geometry``.
+        occupancy: the same with the bits that holds keep, which planning may not use.
         pending: profiles that the batch being planned gave the card; empty outside of ``plan``.
         room: free slots, those of pending instances already taken off.
         allocations: by start.
-        claims: by start, the bits that the allocation takes in ``occupancy``.
         alike: the group of alike cards to which it belongs.
         filed: at most the node's free slots; see :class:`AlikeCards`.
-        reserved: bits that ``hold_slots`` keeps for demands (key, bits), part of ``occupancy``; empty outside of it.
+        reserved: bits that ``Fleet.hold`` keeps for demands (key, bits), part of ``occupancy``.
     """
 
     __slots__ = (
         "alike",
         "allocations",
-        "claims",
         "filed",
         "gpu",
+        "instances",
         "node",
         "number",
         "occupancy",
@@ -86,11 +102,11 @@ class FleetCard:
         self.gpu = gpu
         self.number = number
         self.table = table
+        self.instances = 0
         self.occupancy = 0
         self.pending: Pending = ()
         self.room = table.geometry.slots
         self.allocations: dict[int, OwnedPlacement] = {}
-        self.claims: dict[int, int] = {}
         self.alike = alike
         self.filed = UNRANKED
         self.reserved: tuple[tuple[str, int], ...] = ()
@@ -99,6 +115,22 @@ class FleetCard:
     def geometry(self) -> Geometry:
         """Returns the possible placements of the card."""
         return self.table.geometry
+
+    @property
+    def claims(self) -> dict[int, int]:
+        """By start, the bits that each allocation takes."""
+        bits_of = self.table.bits_of
+        return {
+            start: bits_of(one.placement.profile, start, one.placement.size) for start, one in self.allocations.items()
+        }
+
+    @property
+    def kept_bits(self) -> int:
+        """The bits that holds keep, whether instances take them now or not."""
+        kept = 0
+        for _, bits in self.reserved:
+            kept |= bits
+        return kept
 
 
 class FleetNode:
@@ -109,11 +141,12 @@ class FleetNode:
         number: its place in the order in which nodes were added.
         cards: by UUID.
         tables: the tables of its cards, with the number of cards.
-        free: free memory slots, those of pending instances already taken off.
+        free: free memory slots, those of pending instances and holds already taken off.
+        sorted_by: the free slots by which the fleet last sorted it.
         answers: what was computed from the node's state, by any key; emptied when the state changes.
     """
 
-    __slots__ = ("answers", "cards", "free", "name", "number", "tables")
+    __slots__ = ("answers", "cards", "free", "name", "number", "sorted_by", "tables")
 
     def __init__(self, name: str, number: int) -> None:
         self.name = name
@@ -121,6 +154,7 @@ class FleetNode:
         self.cards: dict[str, FleetCard] = {}
         self.tables: dict[CardTable, int] = {}
         self.free = 0
+        self.sorted_by = 0
         self.answers: dict[object, Any] = {}
 
 
@@ -137,11 +171,13 @@ class AlikeCards:
         by_free: bound -> the cards filed by it. No inner dict is empty.
     """
 
-    __slots__ = ("_looks", "by_free", "ranked")
+    __slots__ = ("_least", "_looks", "by_free", "ranked")
 
     def __init__(self, *, ranked: bool) -> None:
         self.ranked = ranked
         self._looks = 0
+        #: No card is filed by less.
+        self._least = UNRANKED
         self.by_free: dict[int, dict[FleetCard, None]] = {}
 
     def __len__(self) -> int:
@@ -151,10 +187,13 @@ class AlikeCards:
         """Returns a card of the fullest node."""
         by_free = self.by_free
         while True:
-            free = min(by_free)
-            cards = by_free[free]
-            self._looks += 1
-            if self._looks**2 > _LOOKS_SQUARED + 4 * len(cards):
+            free = self._least
+            cards = by_free.get(free)
+            if cards is None:
+                self._least = min(by_free)
+                continue
+            looks = self._looks = self._looks + 1
+            if looks * looks > _LOOKS_SQUARED + 4 * len(cards):
                 self._looks = 0
                 cards = by_free[free] = dict.fromkeys(cards)
             card = next(iter(cards))
@@ -180,6 +219,7 @@ class AlikeCards:
         cards = self.by_free.get(free)
         if cards is None:
             self.by_free[free] = {card: None}
+            self._least = min(self._least, free)
         else:
             cards[card] = None
 
@@ -201,6 +241,7 @@ class AlikeCards:
         cards = by_free.get(free)
         if cards is None:
             by_free[free] = {card: None}
+            self._least = min(self._least, free)
         else:
             cards[card] = None
 

@@ -13,7 +13,7 @@ from typing import Any
 from tessera.limits.planning import EXPLAINED_DIVISIONS, EXPLAINED_SETS, EXPLAINED_STEPS
 from tessera.placement.card_table import CardTable, Pending
 from tessera.placement.demand import Demand, Fragmented, Full, NodeAllows, NodeRefusal, NoNode, Reason, Reserved
-from tessera.placement.fleet import Fleet, FleetCard, OwnedPlacement
+from tessera.placement.fleet import Fleet, FleetCard, FleetNode, OwnedPlacement
 from tessera.placement.node_fit import divide_over_cards
 from tessera.placement.step_budget import StepBudget
 
@@ -45,10 +45,9 @@ class RefusalExplainer:
         self._fleet = fleet
         self._allows = node_allows
         self._settled = settled
-        self._given: dict[str, dict[object, Any]] = {card.node.name: {} for card in settled}
-        self._kept = [node for node in kept if node in fleet]
-        self._fits_unkept: dict[tuple[str, tuple[str, ...]], bool] = {}
-        self._by_shape: dict[tuple[tuple[str, ...], tuple[str, ...]], Full | Fragmented] = {}
+        self._given: dict[FleetNode, dict[object, Any]] = {card.node: {} for card in settled}
+        self._kept = [fleet.node(node) for node in kept if node in fleet]
+        self._by_shape: dict[tuple[tuple[str, ...], tuple[FleetNode, ...]], Full | Fragmented] = {}
 
     def reason(self, demand: Demand, refused: Mapping[str, NodeRefusal]) -> Reason:
         """Returns the reason that a demand of known profiles was not placed.
@@ -64,19 +63,19 @@ class RefusalExplainer:
         if kept is not None:
             return kept
         refusals: dict[str, NodeRefusal] = dict(refused)
-        admitting: list[str] = []
+        admitting: list[FleetNode] = []
         if demand.nodes is not None:  # other nodes refuse the demand; they are asked only if these do too
             admitting = self._admitting_nodes(demand, demand.nodes)
         for node in self._nodes_for(demand.profiles) if not admitting else ():
-            refusal = refusals.get(node) or self._allows(demand, node)
+            refusal = refusals.get(node.name) or self._allows(demand, node.name)
             if refusal is not None:
-                refusals[node] = refusal
+                refusals[node.name] = refusal
                 continue
             admitting.append(node)
             if len(admitting) == _NODES_SEARCHED:
                 break
         if admitting:
-            return self.no_room(demand.profiles, tuple(admitting))
+            return self._no_room(demand.profiles, tuple(admitting))
         return _no_node(refusals.values(), self._fleet.node_count - len(refusals))
 
     def _kept_reason(self, demand: Demand) -> Reserved | None:
@@ -84,32 +83,39 @@ class RefusalExplainer:
         keys: dict[str, None] = {}
         most = 0
         for node in self._kept:
-            if not self._would_fit(node, demand.profiles) or self._allows(demand, node) is not None:
-                continue
-            for card in self._fleet.cards(node):
-                keys |= dict.fromkeys(owner for owner, _ in card.reserved)
-                most = max(most, card.table.usable_slots(self._unkept_occupancy(card)))
+            found = self._kept_room(node, demand.profiles)
+            if found is not None and self._allows(demand, node.name) is None:
+                keys |= dict.fromkeys(found[0])
+                most = max(most, found[1])
         return Reserved(demand.profiles, tuple(keys), most) if keys else None
 
-    def _would_fit(self, node: str, profiles: tuple[str, ...]) -> bool:
-        """True if the slices fit on a node whose kept slots are given to them."""
-        key = (node, profiles)
-        if key not in self._fits_unkept:
+    def _kept_room(self, node: FleetNode, profiles: tuple[str, ...]) -> tuple[tuple[str, ...], int] | None:
+        """Returns the keys and the most usable slots on a node where the slices fit, were its kept slots given to them.
+
+        None if they do not fit there.
+        """
+        answers, key = self._answers(node), ("kept", profiles)
+        if key not in answers:
             states: list[tuple[CardTable, int, Pending]] = [
-                (card.table, self._unkept_occupancy(card), ()) for card in self._fleet.cards(node)
+                (card.table, self._unkept_occupancy(card), ()) for card in node.cards.values()
             ]
-            self._fits_unkept[key] = divide_over_cards(states, profiles) is not None
-        return self._fits_unkept[key]
+            answers[key] = None
+            if divide_over_cards(states, profiles) is not None:
+                keys = dict.fromkeys(owner for card in node.cards.values() for owner, _ in card.reserved)
+                answers[key] = (tuple(keys), max(table.usable_slots(state) for table, state, _ in states))
+        found: tuple[tuple[str, ...], int] | None = answers[key]
+        return found
 
     def _unkept_occupancy(self, card: FleetCard) -> int:
-        return _union(_bits(card, one) for one in self._placements(card))
+        settled = self._settled.get(card)
+        return card.instances if settled is None else _union(_bits(card, one) for one in settled)
 
-    def _admitting_nodes(self, demand: Demand, nodes: Iterable[str]) -> list[str]:
+    def _admitting_nodes(self, demand: Demand, nodes: Iterable[str]) -> list[FleetNode]:
         known = [node for node in nodes if node in self._fleet]
-        able = [node for node in self._nodes_for(demand.profiles, known) if self._allows(demand, node) is None]
+        able = [node for node in self._nodes_for(demand.profiles, known) if self._allows(demand, node.name) is None]
         return able[:_NODES_SEARCHED]
 
-    def _nodes_for(self, profiles: Sequence[str], of: Sequence[str] | None = None) -> Iterator[str]:
+    def _nodes_for(self, profiles: Sequence[str], of: Sequence[str] | None = None) -> Iterator[FleetNode]:
         """Nodes whose cards have all the profiles, emptiest first."""
         able: dict[tuple[CardTable, ...], bool] = {}
         for node in self._fleet.emptiest_nodes(of):
@@ -117,62 +123,64 @@ class RefusalExplainer:
             if tables not in able:
                 able[tables] = all(any(table.name_of(profile) for table in tables) for profile in profiles)
             if able[tables]:
-                yield node.name
+                yield node
 
     def no_room(self, profiles: tuple[str, ...], nodes: tuple[str, ...]) -> Full | Fragmented:
         """Returns the reason that these nodes' cards have no room for profiles that would fit on them when empty."""
+        return self._no_room(profiles, tuple(map(self._fleet.node, nodes)))
+
+    def _no_room(self, profiles: tuple[str, ...], nodes: tuple[FleetNode, ...]) -> Full | Fragmented:
         key = (profiles, nodes)
         if key not in self._by_shape:
             self._by_shape[key] = self._lack_of_room(profiles, nodes)
         return self._by_shape[key]
 
-    def _lack_of_room(self, profiles: tuple[str, ...], nodes: Sequence[str]) -> Full | Fragmented:
+    def _lack_of_room(self, profiles: tuple[str, ...], nodes: Sequence[FleetNode]) -> Full | Fragmented:
         single = len(profiles) == 1
-        frees = self._frees_card(profiles[0], nodes) if single else self._frees_node(profiles, nodes)
         most, free, need = 0, 0, 0
+        best: _Blockers | None = None
         for node in nodes:
-            total, largest, least = self._usable_slots(profiles, node)
+            answers = self._answers(node)
+            usable: tuple[int, int, int] | None = answers.get(profiles)
+            if usable is None:
+                usable = answers[profiles] = self._usable_slots(profiles, node)
+            total, largest, least = usable
             free += total
-            most = max(most, largest if single else total)
-            need = min(need or least, least)
+            together = largest if single else total
+            most = max(most, together)
+            if not need or least < need:
+                need = least
+            if single and (best is None or best[0] > 1):
+                found = self._frees_card(profiles[0], node, answers)
+                if found is not None and (best is None or found[:2] < best[:2]):
+                    best = found
+        frees = self._frees_node(profiles, nodes) if not single else best[2] if best else ()
         return Fragmented(profiles, most, frees, free) if free >= need else Full(profiles, frees)
 
-    def _usable_slots(self, profiles: tuple[str, ...], node: str) -> tuple[int, int, int]:
+    def _usable_slots(self, profiles: tuple[str, ...], node: FleetNode) -> tuple[int, int, int]:
         """Returns the usable slots of all cards of a node, the most of one card, and the fewest that are needed."""
-        answers = self._answers(node)
-        key = ("usable", profiles)
-        found: tuple[int, int, int] | None = answers.get(key)
-        if found is None:
-            cards = list(self._fleet.cards(node))
-            able = [table for table in dict.fromkeys(card.table for card in cards) if any(map(table.name_of, profiles))]
-            usable = [card.table.usable_slots(self._occupancy(card)) for card in cards if card.table in able]
-            found = answers[key] = (sum(usable), max(usable, default=0), _slots_needed(profiles, able))
-        return found
+        cards = list(node.cards.values())
+        able = [table for table in dict.fromkeys(card.table for card in cards) if any(map(table.name_of, profiles))]
+        usable = [card.table.usable_slots(self._occupancy(card)) for card in cards if card.table in able]
+        return (sum(usable), max(usable, default=0), _slots_needed(profiles, able))
 
-    def _answers(self, node: str) -> dict[object, Any]:
+    def _answers(self, node: FleetNode) -> dict[object, Any]:
         """Remembered answers about a node; they outlive the batch if it gave the node nothing."""
-        return self._given[node] if node in self._given else self._fleet.node(node).answers
+        return self._given.get(node, node.answers)
 
     # Allocations whose end would make room
 
-    def _frees_card(self, profile: str, nodes: Sequence[str]) -> tuple[OwnedPlacement, ...]:
-        """Returns the fewest allocations, and of these the smallest, that occupy a place for one slice."""
-        best: _Blockers | None = None
-        for node in nodes:
-            answers, key = self._answers(node), ("frees", profile)
-            if key not in answers:
-                answers[key] = self._frees_card_of(node, profile)
-            found: _Blockers | None = answers[key]
-            if found is not None and (best is None or found[:2] < best[:2]):
-                best = found
-            if best is not None and best[0] == 1:
-                break
-        return best[2] if best else ()
+    def _frees_card(self, profile: str, node: FleetNode, answers: dict[object, Any]) -> _Blockers | None:
+        """Returns the fewest allocations of a node, and of these the smallest, that occupy a place for one slice."""
+        if profile not in answers:
+            answers[profile] = self._frees_card_of(node, profile)
+        found: _Blockers | None = answers[profile]
+        return found
 
-    def _frees_card_of(self, node: str, profile: str) -> _Blockers | None:
+    def _frees_card_of(self, node: FleetNode, profile: str) -> _Blockers | None:
         best: _Blockers | None = None
         claims: dict[CardTable, tuple[int, list[int]] | None] = {}
-        for card in self._fleet.cards(node):
+        for card in node.cards.values():
             if card.table not in claims:
                 claims[card.table] = _claims(card.table, profile)
             needed = claims[card.table]
@@ -194,13 +202,13 @@ class RefusalExplainer:
                 break
         return best
 
-    def _frees_node(self, profiles: tuple[str, ...], nodes: Sequence[str]) -> tuple[OwnedPlacement, ...]:
+    def _frees_node(self, profiles: tuple[str, ...], nodes: Sequence[FleetNode]) -> tuple[OwnedPlacement, ...]:
         """The fewest owners on one node whose end makes room for several slices; empty beyond the bounds."""
         tried = sets = 0
         work = StepBudget(EXPLAINED_STEPS)
         for count in range(1, _OWNERS_ENDED + 1):
             for node in nodes:
-                cards = [(card.table, _by_owner(card, self._placements(card))) for card in self._fleet.cards(node)]
+                cards = [(card.table, _by_owner(card, self._placements(card))) for card in node.cards.values()]
                 need = _slots_needed(profiles, [table for table, _ in cards])
                 owners = sorted({owner for _, held in cards for owner in held})
                 for ended in combinations(owners, count):
@@ -217,8 +225,8 @@ class RefusalExplainer:
                         return ()
         return ()
 
-    def _of_owners(self, node: str, owners: Sequence[str]) -> tuple[OwnedPlacement, ...]:
-        held = (one for card in self._fleet.cards(node) for one in self._placements(card))
+    def _of_owners(self, node: FleetNode, owners: Sequence[str]) -> tuple[OwnedPlacement, ...]:
+        held = (one for card in node.cards.values() for one in self._placements(card))
         return tuple(one for one in held if one.owner in owners)
 
     def _placements(self, card: FleetCard) -> Sequence[OwnedPlacement]:

@@ -14,8 +14,9 @@ from heapq import merge
 
 from tessera.limits.planning import CARD_MODELS
 from tessera.mig.geometry import Geometry
+from tessera.placement.card_groups import CardGroups
 from tessera.placement.card_table import Candidate, CardTable, Pending, StateCosts, add_price
-from tessera.placement.cards import UNRANKED, AlikeCards, CardPlacement, FleetCard, FleetNode, OwnedPlacement
+from tessera.placement.cards import UNRANKED, AlikeCards, CardPlacement, FleetCard, FleetNode, Hold, OwnedPlacement
 
 __all__ = ["CardPlacement", "Fleet", "FleetCard", "FleetNode", "OwnedPlacement", "PlaceOccupied", "UnknownCard"]
 
@@ -45,12 +46,14 @@ class Fleet:
         self._added = 0
         #: Cards that the fleet has now.
         self._count = 0
-        #: All cards by table and state (occupancy, pending); no group is empty.
-        self._groups: dict[CardTable, dict[tuple[int, Pending], AlikeCards]] = {}
-        #: The keys of ``_groups`` with pending slices; no set is empty.
-        self._open: dict[CardTable, set[tuple[int, Pending]]] = {}
-        #: All nodes by their free slots; no inner dict is empty.
-        self._nodes_by_free: dict[int, dict[str, FleetNode]] = {}
+        #: All cards by table; no value is empty.
+        self._groups: dict[CardTable, CardGroups] = {}
+        #: All nodes by :attr:`FleetNode.sorted_by`; no inner dict is empty.
+        self._nodes_by_free: dict[int, dict[FleetNode, None]] = {}
+        #: The nodes whose free slots have changed since, in the order of their last changes.
+        self._unsorted: dict[FleetNode, None] = {}
+        #: The slots that are kept for demands.
+        self._holds: tuple[Hold, ...] = ()
 
     # Reading
 
@@ -119,12 +122,13 @@ class Fleet:
         home = self._nodes.get(node)
         if home is None:
             home = self._nodes[node] = FleetNode(node, self._added)
-            self._nodes_by_free.setdefault(0, {})[node] = home
+            self._nodes_by_free.setdefault(0, {})[home] = None
         if gpu in home.cards:
             raise ValueError(f"node {node} has card {gpu} already; remove it before adding it again")
+        self.hold(())
         table = self._table(geometry)
-        self._move_node(home, geometry.slots)
-        group = self._group(table, 0, ())
+        self._change_free(home, geometry.slots)
+        group = self._groups_of(table).group(0, ())
         card = home.cards[gpu] = FleetCard(home, gpu, self._added, table, group)
         self._added += 1
         self._count += 1
@@ -139,6 +143,7 @@ class Fleet:
             UnknownCard: the fleet does not have it.
         """
         card = self.card(node, gpu)
+        self.hold(())
         card.alike.remove(card)
         if not card.alike.by_free:
             self._drop_group(card)
@@ -148,12 +153,11 @@ class Fleet:
         card.node.tables[card.table] -= 1
         if not card.node.tables[card.table]:
             del card.node.tables[card.table]
-        self._move_node(card.node, -card.room)
+        self._change_free(card.node, -card.room)
         if not card.node.cards:
-            nodes = self._nodes_by_free[card.node.free]
-            del nodes[node], self._nodes[node]
-            if not nodes:
-                del self._nodes_by_free[card.node.free]
+            self._unsorted.pop(card.node, None)
+            self._unsort(card.node)
+            del self._nodes[node]
         return tuple(card.allocations.values())
 
     def remove_node(self, node: str) -> tuple[OwnedPlacement, ...]:
@@ -174,11 +178,11 @@ class Fleet:
         except KeyError:
             card = self.card(placement.node, placement.gpu)  # names what is missing
         bits = card.table.bits_of(placement.profile, placement.start, placement.size)
-        if bits & card.occupancy:
+        if bits & card.instances:
             raise PlaceOccupied(self._collision(card, placement, bits))
         card.allocations[placement.start] = OwnedPlacement(placement, owner)
-        card.claims[placement.start] = bits
         card.table.mix.count(placement.profile)
+        card.instances |= bits
         self.set_state(card, card.occupancy | bits, card.pending)
 
     def occupy_all(self, placements: Iterable[CardPlacement], owner: str) -> None:
@@ -210,8 +214,36 @@ class Fleet:
         allocation = card.allocations.pop(start, None)
         if allocation is None:
             raise UnknownCard(f"nothing on card {gpu} of node {node} begins at slot {start}")
-        self.set_state(card, card.occupancy & ~card.claims.pop(start), card.pending)
+        card.instances &= ~card.table.bits_of(allocation.placement.profile, start, allocation.placement.size)
+        self.set_state(card, card.kept_bits | card.instances if card.reserved else card.instances, card.pending)
         return allocation
+
+    # Holds
+
+    @property
+    def holds(self) -> tuple[Hold, ...]:
+        """The slots that are kept for demands."""
+        return self._holds
+
+    def hold(self, holds: Iterable[Hold]) -> None:
+        """Keeps exactly these slots for demands: no other demand is planned there until the next call.
+
+        Instances may come and go meanwhile, on these slots too. Unknown cards count for nothing. A card that comes or
+        goes ends all holds.
+        """
+        wanted = tuple(holds)
+        if wanted == self._holds:
+            return
+        before, self._holds = self._holds, wanted
+        for one in {(hold.node, hold.gpu): None for hold in (*before, *wanted)}:
+            home = self._nodes.get(one[0])
+            card = home.cards.get(one[1]) if home is not None else None
+            if card is None:
+                continue
+            reserved = tuple((hold.owner, hold.bits) for hold in wanted if hold.gpu == one[1] and hold.node == one[0])
+            if reserved != card.reserved:
+                card.reserved = reserved
+                self.set_state(card, card.kept_bits | card.instances, card.pending)
 
     # For plan.py: the histogram
 
@@ -221,13 +253,22 @@ class Fleet:
         return tuple(self._groups)
 
     def histogram(self) -> dict[Geometry, Counter[int]]:
-        """Number of cards by geometry and occupancy."""
+        """Number of cards by geometry and bits of their instances."""
         found: dict[Geometry, Counter[int]] = {}
         for table, groups in self._groups.items():
             counts = found.setdefault(table.geometry, Counter())
-            for (occupancy, _pending), alike in groups.items():
+            for occupancy, alike in groups.settled.items():
                 counts[occupancy] += len(alike)
-        return found
+            for (occupancy, _pending), alike in groups.started.items():
+                counts[occupancy] += len(alike)
+        for node, gpu in dict.fromkeys((hold.node, hold.gpu) for hold in self._holds):
+            card = self._nodes[node].cards.get(gpu) if node in self._nodes else None
+            if card is None:
+                continue
+            counts = found[card.geometry]
+            counts[card.occupancy] -= 1
+            counts[card.instances] += 1
+        return {geometry: +counts for geometry, counts in found.items()}
 
     def fragmentation(self, geometry: Geometry, states: Mapping[int, int]) -> float:
         """Mean share of slots that are free but that a random request could not use, for cards of these states."""
@@ -251,7 +292,7 @@ class Fleet:
                 rated = costs(table) if costs else table.costs
                 ranked = rated.rank_candidates(name)
                 started = sorted(
-                    one for key in self._open.get(table, ()) if (one := rated.candidate(*key, name)) is not None
+                    one for key in self._groups[table].started if (one := rated.candidate(*key, name)) is not None
                 )
                 rankings.append(self._present(table, add_price(ranked, table.price) if table.price else ranked))
                 rankings.append(self._present(table, add_price(started, table.price) if table.price else started))
@@ -262,29 +303,31 @@ class Fleet:
             yield group
 
     def best_candidate(self, profile: str, costs: Callable[[CardTable], StateCosts]) -> AlikeCards | None:
-        """The first of :meth:`candidates`; with cards of one geometry and no pending slices without their merge."""
-        if len(self._groups) != 1 or self._open:
-            return next(self.candidates(profile, costs=costs), None)
+        """The first of :meth:`candidates`; where only one geometry has the profile, without their merge."""
+        only: tuple[CardTable, CardGroups, str] | None = None
         for table, groups in self._groups.items():
             name = table.name_of(profile)
             if name is not None:
-                for key in costs(table).rank_states(name):
-                    group = groups.get(key)
-                    if group is not None:
-                        return group
-        return None
+                if only is not None or groups.started:
+                    return next(self.candidates(profile, costs=costs), None)
+                only = (table, groups, name)
+        if only is None:
+            return None
+        table, groups, name = only
+        return groups.first(costs(table).rank_states(name))
 
     def _present(self, table: CardTable, ranked: Iterable[Candidate]) -> Iterator[tuple[Candidate, AlikeCards]]:
         groups = self._groups[table]
-        return ((one, groups[one[3:]]) for one in ranked if one[3:] in groups)
+        return ((one, group) for one in ranked if (group := groups.find(*one[3:])) is not None)
 
     def emptiest_nodes(self, of: Iterable[str] | None = None) -> Iterator[FleetNode]:
         """All nodes, or those named, the ones with the most free slots first."""
         if of is not None:
             yield from sorted((self._nodes[name] for name in of), key=lambda node: (-node.free, node.name))
             return
+        self._sort_nodes()
         for free in sorted(self._nodes_by_free, reverse=True):
-            yield from self._nodes_by_free[free].values()
+            yield from self._nodes_by_free[free]
 
     def listed_nodes(self) -> Iterator[FleetNode]:
         """All nodes, in the order in which they were added."""
@@ -292,29 +335,31 @@ class Fleet:
 
     def fullest_nodes(self) -> Iterator[FleetNode]:
         """Nodes with a free slot at least, fullest first."""
+        self._sort_nodes()
         for free in sorted(self._nodes_by_free):
             if free:
-                yield from self._nodes_by_free[free].values()
+                yield from self._nodes_by_free[free]
 
     def most_free_slots(self) -> int:
         """The most free memory slots that one node has."""
+        self._sort_nodes()
         return max(self._nodes_by_free, default=0)
 
     def set_state(self, card: FleetCard, occupancy: int, pending: Pending) -> None:
         """Sets a card's occupancy and pending multiset, and moves the card to its new group."""
-        table, node, group = card.table, card.node, card.alike
-        room = table.room(occupancy, pending) if pending else table.free_slots(occupancy)
-        group.remove(card)
-        if not group.by_free:
-            self._drop_group(card)
+        table, node, former = card.table, card.node, card.alike
+        former.remove(card)
         card.filed = UNRANKED
-        card.occupancy, card.pending = occupancy, pending
         if node.answers:
             node.answers.clear()
+        room = table.room(occupancy, pending) if pending else table.free_slots(occupancy)
         if room != card.room:
-            self._move_node(node, room - card.room)
+            self._change_free(node, room - card.room)
             card.room = room
-        self._group(table, occupancy, pending).add(card)
+        self._groups_of(table).group(occupancy, pending).add(card)
+        if not former.by_free:
+            self._groups[table].drop(card.occupancy, card.pending)
+        card.occupancy, card.pending = occupancy, pending
 
     # The index
 
@@ -327,49 +372,47 @@ class Fleet:
             table = self._tables[geometry] = CardTable(geometry, self._numbers)
         return table
 
-    def _group(self, table: CardTable, occupancy: int, pending: Pending) -> AlikeCards:
-        """The group of cards of this state; a new one counts from now on."""
+    def _groups_of(self, table: CardTable) -> CardGroups:
         groups = self._groups.get(table)
         if groups is None:
-            groups = self._groups[table] = {}
-        key = (occupancy, pending)
-        group = groups.get(key)
-        if group is None:
-            table.add_state(occupancy)
-            group = groups[key] = AlikeCards(ranked=bool(pending) or table.usable_slots(occupancy) > 0)
-            if pending:
-                self._open.setdefault(table, set()).add(key)
-        return group
+            groups = self._groups[table] = CardGroups(table)
+        return groups
 
     def _drop_group(self, card: FleetCard) -> None:
-        table, key = card.table, (card.occupancy, card.pending)
-        groups = self._groups[table]
-        del groups[key]
+        groups = self._groups[card.table]
+        groups.drop(card.occupancy, card.pending)
         if not groups:
-            del self._groups[table]
-        if card.pending:
-            keys = self._open[table]
-            keys.discard(key)
-            if not keys:
-                del self._open[table]
+            del self._groups[card.table]
 
-    def _move_node(self, node: FleetNode, change: int) -> None:
-        """Moves a node to another count of free slots, and its cards in their groups if they must not wait."""
-        before, after = node.free, node.free + change
+    def _change_free(self, node: FleetNode, change: int) -> None:
+        """Changes a node's free slots, and files its cards anew in their groups if they must not wait."""
+        after = node.free = node.free + change
         if change < 0:
             for card in node.cards.values():
-                if after < card.filed:
+                if card.filed > after:
                     card.alike.file(card, after)
-        former = self._nodes_by_free[before]
-        del former[node.name]
-        if not former:
-            del self._nodes_by_free[before]
-        nodes = self._nodes_by_free.get(after)
-        if nodes is None:
-            self._nodes_by_free[after] = {node.name: node}
-        else:
-            nodes[node.name] = node
-        node.free = after
+        unsorted = self._unsorted
+        if node in unsorted:
+            del unsorted[node]
+        unsorted[node] = None
+
+    def _sort_nodes(self) -> None:
+        """Sorts the nodes that have changed; those that changed last are the last among equals."""
+        for node in self._unsorted:
+            self._unsort(node)
+            node.sorted_by = node.free
+            nodes = self._nodes_by_free.get(node.free)
+            if nodes is None:
+                self._nodes_by_free[node.free] = {node: None}
+            else:
+                nodes[node] = None
+        self._unsorted.clear()
+
+    def _unsort(self, node: FleetNode) -> None:
+        nodes = self._nodes_by_free[node.sorted_by]
+        del nodes[node]
+        if not nodes:
+            del self._nodes_by_free[node.sorted_by]
 
     @staticmethod
     def _collision(card: FleetCard, placement: CardPlacement, bits: int) -> str:

@@ -23,7 +23,7 @@ import msgspec
 
 from tessera.mig.geometry import closest_profile
 from tessera.placement.card_table import CardTable, Pending, add_profile
-from tessera.placement.demand import Demand, NeverFits, NodeAllows, Reason, Reservations, UnknownProfile
+from tessera.placement.demand import Demand, NeverFits, NodeAllows, NodeRefusal, Reason, Reservations, UnknownProfile
 from tessera.placement.explain import RefusalExplainer
 from tessera.placement.fleet import CardPlacement, Fleet, FleetCard, OwnedPlacement
 from tessera.placement.node_fit import empty_nodes, fits_when_empty
@@ -89,20 +89,24 @@ def plan(
     """
     if len(demands) != 1 or not demands[0].profiles:
         _check(demands)
-    allows = node_allows or _allow_every_node
     rule = policy or MixAware()
-    search = CardSearch(fleet, allows, rule)
+    lone = len(demands) == 1 and len(demands[0].profiles) == 1
+    refusals: dict[str, NodeRefusal] = {}
+    if lone:
+        card = _first_card(fleet, demands[0], rule, node_allows, refusals)
+        if card is not None:
+            return _place_slice(demands[0], card, rule, reservations, work)
+    allows = node_allows or _allow_every_node
     steps = work or StepBudget(sys.maxsize)
-    if len(demands) == 1 and len(demands[0].profiles) == 1:
-        placed = _place_slice(demands[0], search, rule, steps)
-        if placed is not None:
-            if reservations is not None:
-                reservations.reserve(demands[0], placed.node)
-            return Plan({demands[0].key: (placed,)}, {})
+    search = CardSearch(fleet, allows, rule)
+    if lone:
+        found = search.find_other(demands[0], refusals, steps)
+        if found is not None:
+            return _place_slice(demands[0], found[0], rule, reservations, work)
     ordered = sorted(demands, key=lambda one: (-one.priority, one.arrival))
     batch = _Batch(fleet, search, rule, reservations=reservations, work=steps)
     try:
-        return batch.run(ordered, allows_when_empty or allows, kept)
+        return batch.run(ordered, allows_when_empty or allows, kept, searched=lone)
     except BaseException:
         batch.undo()
         raise
@@ -110,17 +114,39 @@ def plan(
         batch.clear()
 
 
-def _place_slice(demand: Demand, search: CardSearch, policy: Policy, work: StepBudget) -> CardPlacement | None:
-    """Places a slice that waits alone: with the result of a batch of one, without a pending multiset on its card."""
-    work.spend(_STEPS_A_DEMAND)
-    cards = search.find(demand, work)
-    if cards is None:
+def _first_card(
+    fleet: Fleet, demand: Demand, policy: Policy, node_allows: NodeAllows | None, refusals: dict[str, NodeRefusal]
+) -> FleetCard | None:
+    """Returns the first card in the policy's order, which usually is the place, if its node takes the demand.
+
+    Otherwise returns None, and the refusal of the node in ``refusals``.
+    """
+    if demand.nodes is not None:
         return None
-    (card,) = cards
-    name = card.table.name_of(demand.profiles[0])
+    card = policy.first_card(fleet, demand.profiles[0])
+    if card is None or node_allows is None:
+        return card
+    refusal = node_allows(demand, card.node.name)
+    if refusal is None:
+        return card
+    refusals[card.node.name] = refusal
+    return None
+
+
+def _place_slice(
+    demand: Demand, card: FleetCard, policy: Policy, reservations: Reservations | None, work: StepBudget | None
+) -> Plan:
+    """Places a slice that waits alone: with the result of a batch of one, without a pending multiset on its card."""
+    if work is not None:
+        work.spend(_STEPS_A_DEMAND + 1)
+    table = card.table
+    name = table.name_of(demand.profiles[0])
     assert name is not None
-    (placed,) = policy.arrange(card.table, card.occupancy, (name,)) or ()
-    return CardPlacement(card.node.name, card.gpu, name, placed.start, placed.size)
+    (placed,) = policy.arrange(table, card.occupancy, (name,)) or ()
+    if reservations is not None:
+        reservations.reserve(demand, card.node.name)
+    place = CardPlacement(card.node.name, card.gpu, name, placed.start, placed.size)
+    return Plan({demand.key: (place,)}, {})
 
 
 def _allow_every_node(_demand: Demand, _node: str) -> None:
@@ -164,9 +190,12 @@ class _Batch:
         #: The nodes as if they were empty; None until a demand needs them.
         self._empties: list[list[tuple[CardTable, int, Pending]]] | None = None
 
-    def run(self, ordered: Sequence[Demand], allows_when_empty: NodeAllows, kept: Sequence[str]) -> Plan:
+    def run(
+        self, ordered: Sequence[Demand], allows_when_empty: NodeAllows, kept: Sequence[str], *, searched: bool
+    ) -> Plan:
+        """Plans these demands; ``searched`` says that the search has found no place for the only one of them."""
         reasons, possible = self._refuse_impossible(ordered)
-        short = self._admit(possible)
+        short = self._admit(possible, searched=searched)
         assignments, settled = self._choose_starts()
         explainer = RefusalExplainer(self._fleet, allows_when_empty, settled, kept)
         floor = -int(_OVERDRAFT * self._steps)
@@ -225,7 +254,7 @@ class _Batch:
             self._empties = empty_nodes(self._fleet)
         return None if fits_when_empty(self._empties, profiles, self._work) else NeverFits(profiles)
 
-    def _admit(self, ordered: Sequence[Demand]) -> list[Demand]:
+    def _admit(self, ordered: Sequence[Demand], *, searched: bool) -> list[Demand]:
         """Gives as many demands as the order allows a place; returns those that found none."""
         if len(ordered) > 1 and self._pack_within(_PACKING_SHARE, ordered):
             return []
@@ -237,7 +266,7 @@ class _Batch:
             if index and self._work.is_spent:
                 self._postponed = [*ordered[index:], *self._postponed]
                 break
-            if self._place(demand):
+            if not searched and self._place(demand):
                 admitted.append(demand)
                 continue
             shape = tuple(sorted(demand.profiles))

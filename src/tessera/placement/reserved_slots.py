@@ -5,7 +5,7 @@ A *reservation* is a set of positions on one node for a demand without room now.
 - The place is exact: once its holders have ended, the positions are free and legal.
 - The search asks for the remaining time of each allocation. It tries, node by node, the least time after which the
   demand fits beside everything that lasts longer (the exact packing test), and keeps the soonest node.
-- :func:`hold_slots` marks reserved slots as occupied while other demands are planned, and restores the cards after it.
+- :func:`hold_slots` keeps reserved slots closed while other demands are planned.
 - The cost is bounded: at most ``RESERVATION_CARDS`` cards are looked at, nodes with the most free slots first.
 """
 
@@ -17,28 +17,14 @@ import msgspec
 
 from tessera.limits.planning import RESERVATION_CARDS
 from tessera.placement.card_table import CardTable, Pending
-from tessera.placement.cards import CardPlacement, FleetCard, OwnedPlacement
-from tessera.placement.fleet import Fleet, UnknownCard
+from tessera.placement.cards import CardPlacement, FleetCard, Hold, OwnedPlacement
+from tessera.placement.fleet import Fleet
 from tessera.placement.node_fit import divide_over_cards
+
+__all__ = ["Hold", "ReservedPlace", "SoonestPlace", "hold_slots", "overlapping", "reserved_bits"]
 
 #: Seconds until an allocation ends, as far as one can say; infinite if it may never end.
 Residual = Callable[[OwnedPlacement], float]
-
-
-class Hold(msgspec.Struct, frozen=True):
-    """Slots of one card that are kept for a demand.
-
-    Attributes:
-        node: the node's name.
-        gpu: the card's UUID.
-        bits: the slots and media engines, as in an occupancy.
-        owner: key of the demand.
-    """
-
-    node: str
-    gpu: str
-    bits: int
-    owner: str
 
 
 class ReservedPlace(msgspec.Struct, frozen=True):
@@ -179,19 +165,10 @@ def reserved_bits(card: FleetCard, placements: Iterable[CardPlacement]) -> int:
 
 @contextmanager
 def hold_slots(fleet: Fleet, holds: Iterable[Hold]) -> Iterator[None]:
-    """Keeps everyone out of these slots inside the ``with``; the caller may not change the cards meanwhile."""
-    changed: dict[FleetCard, int] = {}
-    for hold in holds:
-        try:
-            card = fleet.card(hold.node, hold.gpu)
-        except UnknownCard:
-            continue
-        changed.setdefault(card, card.occupancy)
-        card.reserved = (*card.reserved, (hold.owner, hold.bits))
-        fleet.set_state(card, card.occupancy | hold.bits, ())
+    """Keeps everyone out of exactly these slots inside the ``with``."""
+    before = fleet.holds
+    fleet.hold(holds)
     try:
         yield
     finally:
-        for card, occupancy in changed.items():
-            card.reserved = ()
-            fleet.set_state(card, occupancy, ())
+        fleet.hold(before)

@@ -73,6 +73,19 @@ class CardSearch:
                 return (card,)
         return None
 
+    def find_other(
+        self, demand: Demand, refusals: Mapping[str, NodeRefusal], work: StepBudget
+    ) -> tuple[FleetCard, ...] | None:
+        """The same after some nodes have been asked.
+
+        Args:
+            demand: the slices.
+            refusals: the refusals of these nodes.
+            work: pays for the search.
+        """
+        self._refused[demand.key] = dict(refusals)
+        return self.find(demand, work)
+
     def _find_node(self, demand: Demand, work: StepBudget) -> tuple[FleetCard, ...] | None:
         """Cards of the node where several slices cost least, among the first that have room."""
         best: tuple[float, tuple[FleetCard, ...]] | None = None

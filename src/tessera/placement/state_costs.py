@@ -56,7 +56,7 @@ class StateCosts:
         self._costs: dict[str, dict[tuple[int, Pending], float | None]] = {}
         #: Remembered rankings by profile, and the number of states that they cover.
         self._rankings: dict[str, list[Candidate]] = {}
-        self._keys: dict[str, list[tuple[int, Pending]]] = {}
+        self._ranked_states: dict[str, list[int]] = {}
         self._covered = 0
 
     def loss(self, occupancy: int) -> float:
@@ -104,27 +104,27 @@ class StateCosts:
             found = self._rankings[profile] = sorted(one for one in candidates if one is not None)
         return found
 
-    def rank_states(self, profile: str) -> list[tuple[int, Pending]]:
-        """The same as pairs of occupancy and (no) pending instances."""
-        if self._covered == len(self._states) and (found := self._keys.get(profile)) is not None:
+    def rank_states(self, profile: str) -> list[int]:
+        """The occupancies of the same ranking."""
+        if self._covered == len(self._states) and (found := self._ranked_states.get(profile)) is not None:
             return found
-        keys = [(occupancy, pending) for _, _, _, occupancy, pending in self.rank_candidates(profile)]
-        self._keys[profile] = keys
-        return keys
+        states = [occupancy for _, _, _, occupancy, _ in self.rank_candidates(profile)]
+        self._ranked_states[profile] = states
+        return states
 
     def _rank_new_states(self) -> None:
         """Puts states that are new since the last look into the remembered rankings."""
         new = list(islice(self._states, self._covered, None))
         self._covered += len(new)
         for profile, ranking in self._rankings.items():
-            keys = self._keys.get(profile)
+            states = self._ranked_states.get(profile)
             for occupancy in new:
                 one = self.candidate(occupancy, (), profile)
                 if one is not None:
                     place = bisect_left(ranking, one)
                     ranking.insert(place, one)
-                    if keys is not None:
-                        keys.insert(place, one[3:])
+                    if states is not None:
+                        states.insert(place, occupancy)
 
     def _cost(self, occupancy: int, pending: Pending, profile: str) -> float | None:
         # Rounded, so that costs which are equal but for floating-point noise tie.
@@ -134,12 +134,13 @@ class StateCosts:
 
     def _arrange(self, occupancy: int, pending: Pending) -> tuple[float, tuple[Placement, ...]] | None:
         key = (occupancy, pending)
-        if key not in self._best:
+        known = self._best.get(key)
+        if known is None and key not in self._best:
             limit_size(self._best)
             found = self._packings(occupancy, pending)
             ranked = [(self._loss(state), state) for state in found]
-            self._best[key] = (min(ranked)[0], found[min(ranked)[1]]) if ranked else None
-        return self._best[key]
+            known = self._best[key] = (min(ranked)[0], found[min(ranked)[1]]) if ranked else None
+        return known
 
 
 def limit_size(memo: dict[Any, Any]) -> None:

@@ -82,7 +82,7 @@ class SituationReader:
             place = self._places[name, card.gpu] = len(self._tables)
             self._nodes[number].append(place)
             self._tables.append(card.table)
-            self._occupancies.append(card.occupancy)
+            self._occupancies.append(card.instances)
             for start, one in card.allocations.items():
                 held.setdefault(one.owner, []).append((place, card.claims[start]))
         for owner, claims in held.items():

@@ -239,7 +239,7 @@ class GangPlanner:
         states: dict[Geometry, Counter[int]] = {}
         for name in index.names(able):
             for card in fleet.cards(name) if name in fleet else ():
-                states.setdefault(card.geometry, Counter())[card.occupancy] += 1
+                states.setdefault(card.geometry, Counter())[card.instances] += 1
         return _free_places(states.items(), profile)
 
     def _no_room(self, profile: str, count: int) -> Reason:

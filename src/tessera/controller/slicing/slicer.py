@@ -81,6 +81,7 @@ from tessera.controller.slicing.slicer_state import SlicerState
 from tessera.kube.resources import Node, Pod
 from tessera.limits.planning import BATCH_PODS, DECISION_STEPS, PASSING_PODS, RETRIED_PODS
 from tessera.placement.demand import QueueFull, Reason
+from tessera.placement.reserved_slots import hold_slots
 from tessera.placement.step_budget import StepBudget
 from tessera.replay.recorder import Decider
 
@@ -385,7 +386,9 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         if candidates:
             ordered, held_back = self.order.first((self._cluster.pods[uid] for uid in candidates), BATCH_PODS)
             turns = take_turns(first_batch(ordered), (self._cluster.pods[uid] for uid in held_back), self._gangs)
-            self._plan(turns, held_back)
+            holds = [hold for each in self._state.reservations.values() for hold in each.holds]
+            with hold_slots(self._state.inventory.fleet, holds):  # parts of the batch change few of them
+                self._plan(turns, held_back)
             self._hold_back({uid: why for uid, why in held_back.items() if uid not in turns.members})
         self._reserver.end()
         if self._preemptor is not None:
