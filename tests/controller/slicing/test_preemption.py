@@ -55,7 +55,8 @@ def test_a_pod_of_higher_priority_gets_the_slots_and_both_are_told(cluster: Slic
     assert cluster.where(high)
     told = {tell.reason: tell.message for tell in cluster.told}
     assert told["SlicePreempted"] == (
-        "Evicted, because default/high of priority 10 needs its slices on node n1; this pod has priority 0"
+        "To be evicted, unless a PodDisruptionBudget keeps it: default/high of priority 10 needs its slices on node"
+        " n1; this pod has priority 0"
     )
 
 

@@ -124,8 +124,8 @@ class Preemptor:
                 uid=victim.uid, namespace=victim.namespace, name=victim.name, version=0
             )
             text = (
-                f"Evicted, because {pod.key} of priority {pod.priority} needs its slices on node {found.node}; this pod"
-                f" has priority {victim.priority}"
+                f"To be evicted, unless a PodDisruptionBudget keeps it: {pod.key} of priority {pod.priority} needs its"
+                f" slices on node {found.node}; this pod has priority {victim.priority}"
             )
             self._state.add_event(victim, "SlicePreempted", text, warning=True)
 
