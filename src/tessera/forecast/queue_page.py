@@ -25,7 +25,7 @@ class Blocker(_Wire, frozen=True):
     Attributes:
         pod: ``namespace/name``, or a text for a slice that no pod has.
         node: its node.
-        profile: the slice; empty for a reservation.
+        profile: its slices there, ``3g.20gb`` or ``2 x 1g.5gb + 3g.20gb``; empty for a reservation.
         reserved: True for a pod with a reservation.
     """
 

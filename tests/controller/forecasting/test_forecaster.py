@@ -145,6 +145,19 @@ def test_pods_that_start_late_make_later_forecasts_later(cluster: ForecastCluste
     assert not any(each.uid == pod.uid for each in cluster.forecaster.page.pods)
 
 
+def test_a_pod_that_started_and_ended_between_two_forecasts_counts(cluster: ForecastCluster) -> None:
+    cluster.live(*[300.0] * 30)
+    holder = cluster.submit("holder", WHOLE)
+    pod = _waits(cluster, "next", WHOLE)
+    cluster.forecast()
+    cluster.now += 10
+    cluster.end(holder)
+    cluster.now += 10
+    cluster.end(pod)
+    cluster.forecast()
+    assert (cluster.forecaster.outcomes.counted, cluster.forecaster.outcomes.late) == (1, 0)
+
+
 def test_a_deleted_pod_says_nothing_of_forecasts(cluster: ForecastCluster) -> None:
     cluster.live(*[300.0] * 30)
     cluster.submit("holder", WHOLE)
@@ -177,3 +190,15 @@ def test_a_gang_is_named_with_its_numbers_and_no_start_is_promised(cluster: Fore
     assert (row.reason, row.start.p50) == ("gang-no-room", None)
     assert row.detail.startswith("gang pair starts as a whole, and 1 of its 2 pods have a place now: ")
     assert [each.pod for each in row.blockers] == []
+
+
+def test_pods_in_the_way_of_many_cards_are_named_once_each() -> None:
+    cluster = ForecastCluster()
+    cluster.node("n1", count=8)
+    for number in range(4):
+        cluster.submit(f"holder-{number}", WHOLE, WHOLE)
+    row = cluster.row(_waits(cluster, "p", *[WHOLE] * 8))
+    assert row.reason == "full"
+    assert {(each.pod, each.profile) for each in row.blockers} == {
+        (f"default/holder-{number}", f"2 x {WHOLE}") for number in range(4)
+    }

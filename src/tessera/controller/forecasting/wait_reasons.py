@@ -4,16 +4,17 @@ The detail is written to the pod, which tenants read, so it names no other pod a
 controller's page.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
 from tessera.api.names import NodeName
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.messages import profiles_text
+from tessera.controller.slicing.messages import profiles_text, slices_text
 from tessera.controller.slicing.slicer_state import SlicerState
 from tessera.forecast.queue_page import Blocker
 from tessera.limits.forecast import QUEUE_BLOCKERS
+from tessera.placement.cards import OwnedPlacement
 from tessera.placement.demand import (
     Fragmented,
     Full,
@@ -27,6 +28,7 @@ from tessera.placement.demand import (
     Reserved,
     UnknownProfile,
 )
+from tessera.placement.enough_ends import find_enough_ends
 from tessera.placement.explain import RefusalExplainer
 from tessera.text import count_noun
 
@@ -106,16 +108,29 @@ class ReasonFinder:
         return self._holders(pod, nodes) if isinstance(reason, Full | Fragmented) else ()
 
     def _holders(self, pod: PodInfo, nodes: int) -> tuple[Blocker, ...]:
-        """The holders of the fewest slices whose end makes room on these nodes, as the cards are now."""
+        """The holders of the fewest slices whose end makes room on these nodes, as the cards are now.
+
+        Where that is more than a few pods, enough of them.
+        """
         key = (tuple(sorted(pod.profiles)), nodes)
         if key not in self._blockers:
             fleet = self._state.inventory.fleet
             known = [name for name in self._state.cluster.index.names(nodes) if name in fleet]
             emptiest = tuple(node.name for node in islice(fleet.emptiest_nodes(sorted(known)), _NODES_SEARCHED))
             frees = self._explainer.no_room(pod.profiles, emptiest).frees if emptiest else ()
-            found = (Blocker(pod=one.owner, node=one.placement.node, profile=one.placement.profile) for one in frees)
-            self._blockers[key] = tuple(islice(found, int(QUEUE_BLOCKERS)))
+            if not frees and len(pod.profiles) > 1:
+                frees = find_enough_ends(fleet, pod.profiles, emptiest)
+            self._blockers[key] = tuple(islice(_holders_of(frees), int(QUEUE_BLOCKERS)))
         return self._blockers[key]
+
+
+def _holders_of(found: Iterable[OwnedPlacement]) -> Iterator[Blocker]:
+    """One blocker for each pod on each node, with its slices."""
+    profiles: dict[tuple[str, str], list[str]] = {}
+    for one in found:
+        profiles.setdefault((one.owner, one.placement.node), []).append(one.placement.profile)
+    for (owner, node), each in profiles.items():
+        yield Blocker(pod=owner, node=node, profile=slices_text(each))
 
 
 def _describe(pod: PodInfo, reason: Reason) -> tuple[str, str]:

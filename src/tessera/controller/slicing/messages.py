@@ -88,5 +88,10 @@ def moved_text(reservation: Reservation) -> str:
 
 def profiles_text(pod: PodInfo) -> str:
     """Formats a pod's profiles as ``3g.20gb`` or ``2 x 1g.5gb + 3g.20gb``."""
-    counts = {profile: pod.profiles.count(profile) for profile in pod.profiles}
+    return slices_text(pod.profiles)
+
+
+def slices_text(profiles: Sequence[str]) -> str:
+    """Formats profiles as ``3g.20gb`` or ``2 x 1g.5gb + 3g.20gb``."""
+    counts = {profile: profiles.count(profile) for profile in profiles}
     return " + ".join(profile if count == 1 else f"{count} x {profile}" for profile, count in counts.items())
