@@ -1,6 +1,6 @@
 """Back-tests the expected starts of waiting pods: on Alibaba's openb trace and on synthetic ones.
 
-    python -m bench.eta ../shared/data/openb           four traces, with and without reservations
+    python -m bench.eta ../shared/data/openb           five traces, with and without reservations
     python -m bench.eta --traces teams --json eta.json
 
 The real slicer runs the trace. Each pod that has to wait is forecast once, with what was known then, and compared with

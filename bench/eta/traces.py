@@ -60,6 +60,27 @@ def exponential(seed: int) -> tuple[list[Job], int]:
     return _poisson(rng, drawn, cards=32, load=LOAD), 32
 
 
+def sweeps(seed: int) -> tuple[list[Job], int]:
+    """Pods that come in sweeps, 20 on average, on 32 cards at load 0.95: those of one sweep are alike and end alike."""
+    rng = random.Random(seed)
+    profiles = ("1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb")
+    drawn: list[tuple[str, str, float, str]] = []
+    sweeps: list[int] = []
+    while len(drawn) < PODS:
+        team, profile, median = rng.randrange(4), rng.choice(profiles), 1200 * rng.lognormvariate(0, 1.5)
+        pods = min(PODS - len(drawn), 1 + int(rng.expovariate(1 / 20)))
+        sweeps.append(pods)
+        drawn += [(f"team-{team}", "Job", median * rng.lognormvariate(0, 0.4), profile) for _ in range(pods)]
+    rate, now = _rate(drawn, cards=32, load=LOAD), 0.0
+    jobs: list[Job] = []
+    for pods in sweeps:
+        now += rng.expovariate(rate * len(sweeps) / len(drawn))
+        for _ in range(pods):
+            namespace, owner, life, profile = drawn[len(jobs)]
+            jobs.append(Job(f"p{len(jobs)}", now + rng.uniform(0, 60), life, (profile,), namespace, owner))
+    return sorted(jobs, key=lambda job: job.arrival), 32
+
+
 def deadlines(seed: int) -> tuple[list[Job], int]:
     """As the teams, where nine of ten Jobs end at their deadline, which their pods state."""
     jobs, cards = teams(seed)
@@ -72,12 +93,16 @@ def deadlines(seed: int) -> tuple[list[Job], int]:
 
 
 def _poisson(rng: random.Random, drawn: Sequence[tuple[str, str, float, str]], *, cards: int, load: float) -> list[Job]:
-    demand = sum(life * SLOTS[profile] for _, _, life, profile in drawn) / len(drawn)
-    rate, now, jobs = load * cards * 8 / demand, 0.0, []
+    rate, now, jobs = _rate(drawn, cards=cards, load=load), 0.0, []
     for number, (namespace, owner, life, profile) in enumerate(drawn):
         now += rng.expovariate(rate)
         jobs.append(Job(f"p{number}", now, life, (profile,), namespace, owner))
     return jobs
+
+
+def _rate(drawn: Sequence[tuple[str, str, float, str]], *, cards: int, load: float) -> float:
+    """Pods a second that fill a share of the cards."""
+    return load * cards * 8 * len(drawn) / sum(life * SLOTS[profile] for _, _, life, profile in drawn)
 
 
 def openb(folder: Path) -> tuple[list[Job], int]:
@@ -109,4 +134,4 @@ def _profiles(count: int, milli: int) -> tuple[str, ...]:
 
 
 #: By name, the traces that need no data.
-SYNTHETIC = {"teams": teams, "exponential": exponential, "deadlines": deadlines}
+SYNTHETIC = {"teams": teams, "exponential": exponential, "deadlines": deadlines, "sweeps": sweeps}

@@ -56,8 +56,6 @@ def test_a_full_history_is_within_its_bound() -> None:
         {"classes": [["a", "Job", "p" * 1000, 0, [1], [1]]]},
         {"starts": [["image", [1] * (START_SAMPLES + 1)]]},
         {"starts": [["image", [-1]]]},
-        {"calibration": {"": [0, 0, 0, 0, [1] * 1000]}},
-        {"calibration": {"": [0, 0, 0, 0, [-1]]}},
         {"calibration": {"s" * 500: [0, 0, 0]}},
         {"calibration": {str(each): [0, 0, 0] for each in range(1000)}},
         {"began": -1},
@@ -79,3 +77,12 @@ def test_a_forged_correction_is_bounded() -> None:
     good = json.loads(encode_history(_history([])))
     found = decode_history(json.dumps({**good, "calibration": {"": [1e300, -1e300, 99]}}))
     assert found.calibration.correct("", 10, 10)[1] < 10 * 21
+
+
+def test_corrections_of_the_version_before_are_read_without_what_is_kept_no_more() -> None:
+    good = json.loads(encode_history(_history([])))
+    found = decode_history(
+        json.dumps({**good, "calibration": {"": [0.5, -0.25, 30, 12.5, []], "~x": [0, 0, 3, 1, [7]]}})
+    )
+    assert list(found.calibration.by_size) == [""]
+    assert encode_history(found) == encode_history(_history([]))

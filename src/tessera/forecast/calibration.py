@@ -1,37 +1,46 @@
 """Corrects forecasts by how the earlier ones came out.
 
 The simulation knows neither pods that will come nor operators who end pods by hand, so its range may be too narrow or
-too wide. The correction is adaptive conformal inference (Gibbs and Candès, 2021) on the logarithm of the wait: after a
-pod started later than forecast the factor grows, else it shrinks, in such steps that in the long run the given share of
-pods starts in time, whatever the error of the simulation.
+too wide. Each end of a range has a factor, which tracks a quantile of wait / forecast (quantile tracking: Angelopoulos,
+Candès and Tibshirani, *Conformal PID control for time series prediction*, 2023): after a pod that waited longer it
+grows, else it shrinks, in such steps that in the long run the given share of pods starts in time, whatever the error
+of the simulation.
 
-A second expert knows only the last waits of pods of the same size. Where demand comes in bursts it can be better: the
-range comes from the expert that had the smaller pinball loss of late.
+Rules:
+
+- A wait is compared with the forecast as the factor corrects it now, not as it was published. Where pods come in
+  bursts, hundreds of forecasts are open when the first is found wrong; each of the others would move the factor again.
+- The first steps are large, so that a factor that begins at 1 is soon near its value. Factors are bounded: where the
+  simulation errs by more, the reason is a change of what runs, which the next leases show.
 """
 
 import math
 from collections import OrderedDict
 from collections.abc import Mapping
+from enum import IntEnum
 
 import msgspec
 
-from tessera.forecast.survival import quantile
-from tessera.limits.forecast import CALIBRATED_SIZES, RECENT_WAITS
+from tessera.limits.forecast import CALIBRATED_SIZES
 
-#: Shares of the starts that should come before the two ends of a range.
-MIDDLE, LATE = 0.5, 0.9
-#: Change of the logarithm of a factor after one start, and the largest logarithm.
-_STEP, _MOST = 0.1, 3.0
-#: Weight of the last start in a loss, waits that make a range, and the longest wait that is kept.
-_FADE, _LEAST_WAITS, _LONGEST = 0.05, 10, 1e9
-#: Begins the key of the second expert's factors of a size.
-_RECENT = "~"
+#: Least change of the logarithm of a factor after one start, that after the first, and the largest logarithm.
+_STEP, _FIRST_STEP, _MOST = 0.05, 0.3, 1.5
 #: Starts of a size until its own factors count.
 _LEAST_STARTS = 20
 #: The key of all sizes together.
 EVERY_SIZE = ""
-#: The key of forecasts that rest on deadlines: they err by other pods that go first, and not by the lives of pods.
-BY_DEADLINE = "(deadline)"
+
+
+class End(IntEnum):
+    """An end of a range: the median, and the ninth decile."""
+
+    MIDDLE = 0
+    LATE = 1
+
+
+#: Shares of the starts at which the two ends aim. In back-tests fewer start before the last, mostly by 1 to 7 of 100: a
+#: factor learns of a burst when pods of it have started.
+AIMS = {End.MIDDLE: 0.5, End.LATE: 0.95}
 
 
 class Factors(msgspec.Struct, array_like=True):
@@ -41,27 +50,24 @@ class Factors(msgspec.Struct, array_like=True):
         middle: logarithm of the factor of the median.
         late: logarithm of the factor of the ninth decile.
         starts: number of starts that they rest on.
-        loss: mean pinball loss of the corrected ranges in seconds, the last starts count most.
-        waits: the last waits from a first forecast to the start, in seconds; only of the second expert.
     """
 
     middle: float = 0.0
     late: float = 0.0
     starts: int = 0
-    loss: float = 0.0
-    waits: list[int] = []
 
-    def note_start(self, wait: float, p50: float, p90: float) -> None:
-        """Takes in a start."""
-        self.middle = _bound(self.middle + _STEP * ((wait > p50) - (1 - MIDDLE)))
-        self.late = _bound(self.late + _STEP * ((wait > p90) - (1 - LATE)))
-        loss = _pinball(wait, p50, MIDDLE) + _pinball(wait, p90, LATE)
-        self.loss = loss if not self.starts else (1 - _FADE) * self.loss + _FADE * loss
-        self.starts += 1
+    def correct(self, end: End, seconds: float) -> float:
+        """Returns a corrected end of a range."""
+        return seconds * math.exp(self.late if end is End.LATE else self.middle)
 
-    def add_wait(self, wait: float) -> None:
-        """Takes in a wait."""
-        self.waits = [*self.waits, round(min(max(0.0, wait), _LONGEST))][-RECENT_WAITS:]
+    def note(self, end: End, *, late: bool) -> None:
+        """Takes in a start before or after an end of its range, as corrected now."""
+        step = max(_STEP, _FIRST_STEP / math.sqrt(1 + self.starts)) * (late - (1 - AIMS[end]))
+        if end is End.LATE:
+            self.late = _bound(self.late + step)
+            self.starts += 1
+        else:
+            self.middle = _bound(self.middle + step)
 
 
 class Calibration:
@@ -77,61 +83,43 @@ class Calibration:
     """
 
     def __init__(self, by_size: Mapping[str, Factors] | None = None) -> None:
-        self.by_size: OrderedDict[str, Factors] = OrderedDict()
-        for size, each in (by_size or {}).items():
-            loss = max(0.0, each.loss) if math.isfinite(each.loss) else 0.0
-            self.by_size[size] = Factors(
-                _bound(each.middle), _bound(each.late), max(0, each.starts), loss, each.waits[-RECENT_WAITS:]
-            )
+        self.by_size: OrderedDict[str, Factors] = OrderedDict(
+            (size, Factors(_bound(each.middle), _bound(each.late), max(0, each.starts)))
+            for size, each in (by_size or {}).items()
+        )
 
     def correct(self, size: str, p50: float, p90: float) -> tuple[float, float]:
         """Returns a corrected range, in seconds from now."""
         found = self.by_size.get(size)
-        if size == BY_DEADLINE:
-            found = found or Factors()
-        elif found is None or found.starts < _LEAST_STARTS:
+        if found is None or found.starts < _LEAST_STARTS:
             found = self.by_size.get(EVERY_SIZE, Factors())
-        middle = p50 * math.exp(found.middle)
-        return middle, max(middle, p90 * math.exp(found.late))
+        middle = found.correct(End.MIDDLE, p50)
+        return middle, max(middle, found.correct(End.LATE, p90))
 
-    def recent(self, size: str) -> tuple[float, float] | None:
-        """Returns the range of the last waits of pods of a size, corrected; None while too few are known."""
-        found = self.by_size.get(_RECENT + size)
-        if found is None or len(found.waits) < _LEAST_WAITS:
-            return None
-        middle = quantile(found.waits, MIDDLE) * math.exp(found.middle)
-        return middle, max(middle, quantile(found.waits, LATE) * math.exp(found.late))
+    def is_late(self, key: str, end: End, wait: float, forecast: float) -> bool:
+        """True if a wait is longer than the forecast of the simulation as it would be corrected now.
 
-    def prefers_recent(self, size: str) -> bool:
-        """True if the last waits have forecast better than the simulation of late."""
-        simulated, recent = self.by_size.get(size), self.by_size.get(_RECENT + size)
-        if simulated is None or recent is None or min(simulated.starts, recent.starts) < _LEAST_STARTS:
-            return False
-        return recent.loss < simulated.loss
+        Args:
+            key: the pod's size, or :data:`EVERY_SIZE`; a start counts for both.
+            end: the end of the range.
+            wait: seconds from the forecast to the start, or to now.
+            forecast: that end, as simulated.
+        """
+        return wait > self.by_size.get(key, self._initial()).correct(end, forecast)
 
-    def note_recent(self, size: str, wait: float, forecast: tuple[float, float] | None) -> None:
-        """Takes in a start for the second expert: the wait, and what the last waits had forecast for it."""
-        key = _RECENT + size
-        found = self.by_size.setdefault(key, Factors())
-        if forecast is not None:
-            found.note_start(wait, *forecast)
-        found.add_wait(wait)
+    def note(self, key: str, end: End, *, late: bool) -> None:
+        """Takes in that a pod started before or after an end of its range as it would be corrected now."""
+        if key not in self.by_size:
+            self.by_size[key] = self._initial()
+        self.by_size[key].note(end, late=late)
         self.by_size.move_to_end(key)
-
-    def note_start(self, size: str, wait: float, p50: float, p90: float) -> None:
-        """Takes in a start: the pod waited so many seconds after a forecast that was corrected to this range."""
-        for key in (size,) if size == BY_DEADLINE else (size, EVERY_SIZE):
-            if key not in self.by_size:
-                every = Factors() if key == BY_DEADLINE else self.by_size.get(EVERY_SIZE, Factors())
-                self.by_size[key] = Factors(every.middle, every.late)
-            self.by_size[key].note_start(wait, p50, p90)
-            self.by_size.move_to_end(key)
         while len(self.by_size) > CALIBRATED_SIZES:
             self.by_size.popitem(last=False)
 
-
-def _pinball(wait: float, forecast: float, share: float) -> float:
-    return (share if wait >= forecast else share - 1) * (wait - forecast)
+    def _initial(self) -> Factors:
+        """The factors of a size without starts."""
+        every = self.by_size.get(EVERY_SIZE, Factors())
+        return Factors(every.middle, every.late)
 
 
 def _bound(value: float) -> float:

@@ -18,7 +18,6 @@ from tessera.limits.forecast import (
     LIFE_NAME,
     LIFE_RECORD,
     LIFE_SAMPLES,
-    RECENT_WAITS,
     START_IMAGES,
     START_SAMPLES,
 )
@@ -29,6 +28,8 @@ HISTORY_KEY = "leases.json"
 _VERSION = 1
 #: Larger times and durations are errors, in seconds: the year 2300, and a hundred years.
 _LATEST, _LONGEST = 10_413_792_000, 3_153_600_000
+#: Begins the keys of waits, which earlier versions kept beside the corrections.
+_WAITS = "~"
 #: Longest name of an image that is kept; Kubernetes has no bound.
 _IMAGE = 512
 
@@ -98,7 +99,8 @@ def decode_history(text: str) -> History:
     _check(found)
     lives = LifeHistory(found.began)
     lives.restore(((_kind(each), _class(each)) for each in found.classes), found.complete_since)
-    return History(lives, StartTimes(found.starts), Calibration(found.calibration))
+    sizes = {size: each for size, each in found.calibration.items() if not size.startswith(_WAITS)}
+    return History(lives, StartTimes(found.starts), Calibration(sizes))
 
 
 def _check(found: _Encoded) -> None:
@@ -118,11 +120,8 @@ def _check(found: _Encoded) -> None:
         times = (each.since, *accumulate(each.ended, initial=each.since))
         if not all(0 <= one <= _LATEST for one in times) or not all(0 <= one <= _LONGEST for one in each.seconds):
             raise ValueError("a time or a duration is out of bounds")
-    if any(len(size) > LIFE_NAME + 1 for size in found.calibration):
+    if any(len(size) > LIFE_NAME + len(_WAITS) for size in found.calibration):
         raise ValueError(f"a size of more than {int(LIFE_NAME)} characters")
-    for factors in found.calibration.values():
-        if len(factors.waits) > RECENT_WAITS or not all(0 <= one <= _LONGEST for one in factors.waits):
-            raise ValueError(f"waits are out of bounds; {RECENT_WAITS} of each size are kept")
     for image, seconds in found.starts:
         if len(image) > _IMAGE or len(seconds) > START_SAMPLES or not all(0 <= one <= _LONGEST for one in seconds):
             raise ValueError(f"starts of an image are out of bounds; {START_SAMPLES} of each image are kept")

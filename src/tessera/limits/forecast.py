@@ -38,12 +38,6 @@ START_SAMPLES = Limit(
     "times of one image from the promise to the start; the oldest goes",
     "a pull changes with each version of an image",
 )
-RECENT_WAITS = Limit(
-    20,
-    "waits",
-    "waits of pods of one size, from the first forecast to the start, by which forecasts are checked",
-    "older ones say little of today",
-)
 CALIBRATED_SIZES = Limit(
     128,
     "sizes",

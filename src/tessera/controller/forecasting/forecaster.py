@@ -17,7 +17,7 @@ from tessera.controller.forecasting.situation_reader import SituationReader
 from tessera.controller.forecasting.wait_reasons import ReasonFinder, WaitReason, gate_reason
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.slicer_state import SlicerState
-from tessera.forecast.calibration import BY_DEADLINE, Calibration
+from tessera.forecast.calibration import Calibration
 from tessera.forecast.history_text import History
 from tessera.forecast.lives import LifeEstimator
 from tessera.forecast.queue_page import DEADLINE, HISTORY, RATE, UNKNOWN, ExpectedStart, QueuedPod, QueuePage
@@ -54,8 +54,8 @@ class Forecaster:
 
     def __init__(self, history: History) -> None:
         self.recent = RecentStarts()
-        self.tracker = LeaseTracker(history.lives, history.starts, self.recent)
         self.outcomes = Outcomes(history.calibration)
+        self.tracker = LeaseTracker(history.lives, history.starts, self.recent, self.outcomes)
         self.page = QueuePage()
         self._history = history
 
@@ -127,15 +127,10 @@ class Forecaster:
 
     def _simulated_start(self, pod: PodInfo, found: StartForecast, now: float, starts: int) -> ExpectedStart:
         late = isfinite(found.p90)
-        p50, p90 = found.p50, found.p90 if late else found.p50
-        size = BY_DEADLINE if found.by_deadline else "+".join(sorted(pod.profiles))[:LIFE_NAME]
-        p50, p90 = self.calibration.correct(size, p50, p90)
-        recent = None if found.by_deadline else self.calibration.recent(size)
+        size = "+".join(sorted(pod.profiles))[:LIFE_NAME]
+        p50, p90 = self.calibration.correct(size, found.p50, found.p90 if late else found.p50)
         if late:
-            self.outcomes.note_forecast(pod.uid, size, now, (p50, p90), recent)
-        if recent is not None and self.calibration.prefers_recent(size):
-            passed = now - self.outcomes.made(pod.uid, now)
-            p50, p90, late = max(0.0, recent[0] - passed), max(0.0, recent[1] - passed), True
+            self.outcomes.note_forecast(pod.uid, size, now, (found.p50, found.p90), p90)
         tracked = self.tracker.pods.get(pod.uid)
         image = tracked.image if tracked is not None else ""
         pull = [self._history.starts.seconds(image, share) for share in (0.5, 0.9)]

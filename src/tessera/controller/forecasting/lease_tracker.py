@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from tessera.api.names import PodUid
 from tessera.clock import parse_time_or_zero
+from tessera.controller.forecasting.outcomes import Outcomes
 from tessera.controller.objects.pod_info import FINISHED
 from tessera.forecast.lives import LeaseEnded, LifeHistory, LifeKind, RunningLease, life_kind
 from tessera.forecast.rate import RecentStarts
@@ -45,16 +46,18 @@ class LeaseTracker:
         lives: takes each lease that ends.
         starts: takes the duration of each start.
         recent: counts the starts of the last hour.
+        outcomes: takes each start, with its time.
 
     Attributes:
         pods: pods with slices that have not finished, waiting ones too.
     """
 
-    def __init__(self, lives: LifeHistory, starts: StartTimes, recent: RecentStarts) -> None:
+    def __init__(self, lives: LifeHistory, starts: StartTimes, recent: RecentStarts, outcomes: Outcomes) -> None:
         self.pods: dict[PodUid, TrackedPod] = {}
         self._lives = lives
         self._starts = starts
         self._recent = recent
+        self._outcomes = outcomes
 
     def observe(self, pod: Pod, profiles: Sequence[str], now: float) -> None:
         """Takes in a pod with slices as it is now."""
@@ -66,6 +69,7 @@ class LeaseTracker:
         self.pods[uid] = found
         if before is not None and not before.started and found.started:
             self._recent.add(found.profiles, now)
+            self._outcomes.note_start(uid, found.started)
         if before is not None and not before.running and found.running:
             seconds = _start_seconds(pod)
             if seconds is not None:

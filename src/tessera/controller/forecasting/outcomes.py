@@ -1,26 +1,37 @@
 """Compares the first forecast of each waiting pod with its start, and corrects later forecasts by it.
 
 A pod that still waits when its range is over counts as late at that moment: else the late ones would be counted last.
+Each end of each forecast counts once.
 """
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tessera.api.names import PodUid
-from tessera.forecast.calibration import BY_DEADLINE, Calibration
+from tessera.forecast.calibration import EVERY_SIZE, Calibration, End
 from tessera.limits.forecast import FORECASTS_KEPT
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FirstForecast:
-    """The first forecast of a pod of a size, as it was published; seconds since 1970."""
+    """The first forecast of a pod.
+
+    Attributes:
+        size: the pod's size.
+        made: when it was made, seconds since 1970.
+        seconds: the range of the simulation in seconds from then, not corrected.
+        until: the end of the range that was published, seconds since 1970.
+        open: the factors that it has not changed yet, by key and end.
+        is_counted: it is known whether the pod started in time.
+    """
 
     size: str
     made: float
-    p50: float
-    p90: float
-    recent: tuple[float, float] | None
+    seconds: tuple[float, float]
+    until: float
+    open: set[tuple[str, End]] = field(default_factory=set)
+    is_counted: bool = False
 
 
 class Outcomes:
@@ -39,29 +50,26 @@ class Outcomes:
         self.counted = 0
         self._calibration = calibration
         self._open: dict[PodUid, FirstForecast] = {}
-        #: Pods that were counted as late while they wait; they are not counted again.
-        self._closed: set[PodUid] = set()
 
-    def made(self, uid: PodUid, now: float) -> float:
-        """Returns when the first forecast of a pod was made; now if it has none."""
-        found = self._open.get(uid)
-        return now if found is None else found.made
-
-    def note_forecast(
-        self, uid: PodUid, size: str, now: float, forecast: tuple[float, float], recent: tuple[float, float] | None
-    ) -> None:
+    def note_forecast(self, uid: PodUid, size: str, now: float, seconds: tuple[float, float], until: float) -> None:
         """Keeps the forecast of a pod, if it is its first.
 
         Args:
             uid: the pod.
             size: its size.
             now: seconds since 1970.
-            forecast: the range that was simulated, in seconds from now.
-            recent: the range by the last waits; None if they are too few.
+            seconds: the range of the simulation, in seconds from now.
+            until: the end of the range that is published, in seconds from now.
         """
-        if uid in self._open or uid in self._closed or len(self._open) >= FORECASTS_KEPT:
-            return
-        self._open[uid] = FirstForecast(size, now, now + forecast[0], now + forecast[1], recent)
+        if uid not in self._open and len(self._open) < FORECASTS_KEPT:
+            ends = {(key, end) for key in (size, EVERY_SIZE) for end in End}
+            self._open[uid] = FirstForecast(size, now, seconds, now + until, ends)
+
+    def note_start(self, uid: PodUid, started: float) -> None:
+        """Takes in the start of a pod; one without a forecast is no error."""
+        first = self._open.pop(uid, None)
+        if first is not None:
+            self._count(first, started, waits=False)
 
     def note_waiting(self, waiting: AbstractSet[PodUid], started: Mapping[PodUid, float], now: float) -> None:
         """Takes in who waits now and who has slices; a pod that is neither was deleted, and says nothing.
@@ -71,22 +79,21 @@ class Outcomes:
             started: the pods that have slices, with the time of their start.
             now: seconds since 1970.
         """
-        self._closed &= waiting
         for uid, first in list(self._open.items()):
             if uid in waiting:
-                if now > first.p90:
-                    self._count(first, now)
-                    del self._open[uid]
-                    self._closed.add(uid)
+                self._count(first, now, waits=True)
                 continue
             if uid in started:
-                self._count(first, started[uid])
+                self._count(first, started[uid], waits=False)
             del self._open[uid]
 
-    def _count(self, first: FirstForecast, now: float) -> None:
-        self.counted += 1
-        self.late += now > first.p90
-        p50, p90 = first.p50 - first.made, first.p90 - first.made
-        self._calibration.note_start(first.size, now - first.made, p50, p90)
-        if first.size != BY_DEADLINE:
-            self._calibration.note_recent(first.size, now - first.made, first.recent)
+    def _count(self, first: FirstForecast, now: float, *, waits: bool) -> None:
+        if not first.is_counted and (now > first.until or not waits):
+            first.is_counted = True
+            self.counted += 1
+            self.late += now > first.until
+        for key, end in sorted(first.open):
+            late = self._calibration.is_late(key, end, now - first.made, first.seconds[end])
+            if not waits or (late and end is End.LATE):
+                self._calibration.note(key, end, late=late)
+                first.open.discard((key, end))
