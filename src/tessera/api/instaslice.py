@@ -43,6 +43,8 @@ DaemonsetState = Literal["", "created", "deleted"]
 OBJECT_CONDITION = "GpuInstasliceValid"
 
 Name = Annotated[str, msgspec.Meta(max_length=int(NAMES))]
+#: UUID of a card. The ids of devices (:mod:`tessera.placement.devices`) have a slash, so no card may have one.
+CardUuid = Annotated[str, msgspec.Meta(max_length=int(NAMES), pattern="^[^/]*$")]
 Start = Annotated[int, msgspec.Meta(ge=0, le=int(CARD_SLOTS) - 1)]
 Size = Annotated[int, msgspec.Meta(ge=1, le=int(CARD_SLOTS))]
 #: NVML's ids of profiles; they are passed on, never computed with.
@@ -158,7 +160,7 @@ class NodeGpu(Wire, frozen=True, kw_only=True):
         index: the driver's index; ``None`` if it is the card's place in the list.
     """
 
-    gpu_uuid: Name
+    gpu_uuid: CardUuid
     gpu_name: Name
     gpu_memory: Name
     mig_placement: Table | None = None

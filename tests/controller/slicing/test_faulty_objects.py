@@ -68,6 +68,10 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         {"nodeResources": {"nodeGpus": [{"gpuUuid": "GPU-n1-0", "gpuName": "A100", "gpuMemory": "1"}]}},
         "status.nodeResources.migPlacement: geometry A100: no profiles",
     ),
+    "id of a whole card": (
+        {"nodeResources": {"nodeGpus": [{"gpuUuid": "nvidia.com/gpu/0", "gpuName": "A100", "gpuMemory": "1"}]}},
+        "status.nodeResources.nodeGpus[0].gpuUuid is \"nvidia.com/gpu/0\": Expected `str` matching regex '^[^/]*$'",
+    ),
     "count": (
         {"nodeResources": {"foreign": [{"gpuUUID": "GPU-n1-0", "start": 0, "size": 1}] * 513}},
         "status.nodeResources.foreign is of 513 entries: Expected `array` of length <= 512",
