@@ -250,6 +250,28 @@ def test_the_budget_of_an_hour_holds_over_a_restart(restart: bool) -> None:
     assert len(evicted(cluster)) == 2
 
 
+@pytest.mark.parametrize("restart", [False, True])
+def test_the_budget_of_an_hour_holds_if_the_clock_is_set_back(restart: bool) -> None:
+    """The next controller's machine is two seconds behind, or the clock of this one is corrected."""
+    cluster = cluster_with(per_hour=1)
+    for node in ("n1", "n2", "n3"):
+        cluster.node(node)
+    for node in ("n1", "n2"):
+        running(cluster, f"on-{node}", "1g.5gb", node)
+    running(cluster, "half", "4g.20gb", "n3", movable=False)
+    cluster.pass_time(600)
+    first, _ = (waiting(cluster, name, "7g.40gb", namespace=name) for name in ("a", "b"))
+    later(cluster)
+    start(cluster, first)
+    cluster.pass_time(-2)
+    if restart:
+        cluster.restart()
+    cluster.settle()
+    for _ in range(3):
+        later(cluster)
+    assert len(evicted(cluster)) == 1
+
+
 def test_several_pods_move_one_after_the_other(cluster: SlicerCluster) -> None:
     for node in ("n1", "n2"):
         cluster.node(node)

@@ -2,7 +2,7 @@
 
 A move is recorded before the pod is evicted, so the budget of an hour and the rest of a moved pod hold after a restart
 of the controller too. The node's agent may write the object, so it may forge an entry. An entry only prevents moves,
-for an hour at most, and is read once, when a controller begins.
+for two hours at most, and is read once, when a controller begins.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,8 +35,8 @@ class RecordedMove(Wire, frozen=True, kw_only=True):
     date: Annotated[float, msgspec.Meta(ge=0, le=253_402_300_799)]
 
     def counts(self, now: float) -> bool:
-        """True within an hour of the move; a date in the future is wrong."""
-        return now - MOVE_COUNTS < self.date <= now
+        """True within an hour of the move. The clock may have been set back since, by less than an hour."""
+        return abs(now - self.date) < MOVE_COUNTS
 
     def concerns(self, uid: PodUid, owner: str, created: float) -> bool:
         """True for the pod that was moved, and for pods that its owner has made since."""
