@@ -4,109 +4,19 @@ Observations may repeat and come late; this class ignores an older state of a po
 notes the affected pods and nodes, so that :mod:`tessera.controller.slicing` looks only at these.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import PLACEMENT_LABEL, PLACEMENT_MANAGED, QUEUE_LABEL, NodeName, PodUid
 from tessera.api.queues import ANY_NAMESPACE, Queue
+from tessera.controller.cluster.capacity_changes import CapacityChanges
 from tessera.controller.cluster.node_index import NodeIndex
 from tessera.controller.cluster.pod_index import PodIndex
 from tessera.controller.cluster.storage import Storage, StorageObject
 from tessera.controller.objects.node_info import AgentState, NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.kube.resources.meta import version_number
-
-
-class CapacityChanges:
-    """Counts changes of nodes that may have made room, and remembers each refused pod with its count.
-
-    After planning has refused a pod, it plans the pod again only on nodes that changed since. It plans waiting pods in
-    rounds: a pod that was refused in a round is not planned again before the next round, however often room grows
-    meanwhile. So no pod starves behind pods that go first and are refused each time.
-    """
-
-    def __init__(self) -> None:
-        #: Number of changes so far.
-        self._count = 0
-        #: ``_count`` at the last change of each node, in the order of the counts.
-        self._nodes: dict[NodeName, int] = {}
-        #: ``_count`` at the last change that concerns all nodes.
-        self._everywhere = 0
-        #: ``_count`` when each pod was refused.
-        self._refused: dict[PodUid, int] = {}
-        #: ``_count`` when the present round began.
-        self._round = 0
-        #: Remembered answers: nodes that changed after a count. Emptied by each change of a node.
-        self._since: dict[int, frozenset[NodeName]] = {}
-
-    # Changes of nodes and pods
-
-    def room_may_have_grown(self, node: NodeName) -> None:
-        """Notes that room may have grown on a node."""
-        self._count += 1
-        self._nodes.pop(node, None)
-        self._nodes[node] = self._count
-        self._since.clear()
-
-    def room_may_have_grown_anywhere(self) -> None:
-        """Notes that room may have grown on any node: every waiting pod is planned again on all nodes."""
-        self._count += 1
-        self._everywhere = self._count
-
-    def remove_node(self, node: NodeName) -> None:
-        """Forgets a node that is gone."""
-        self._nodes.pop(node, None)
-        self._since.clear()
-
-    def note_refusal(self, pod: PodUid) -> None:
-        """Notes that a pod found no place on any node that changed up to now."""
-        self._refused[pod] = self._count
-
-    def forget_refusal(self, pod: PodUid) -> None:
-        """Forgets a refusal: the pod will be planned on all nodes, or never again."""
-        self._refused.pop(pod, None)
-
-    # Pods to plan next
-
-    def nodes_changed_since_refusal(self, pod: PodUid) -> frozenset[NodeName] | None:
-        """Returns the nodes that changed since a pod was refused; None if the pod must be planned on all nodes."""
-        count = self._refused.get(pod, -1)
-        if count < self._everywhere or count < 0:
-            return None
-        if count not in self._since:
-            found = []
-            for node, changed in reversed(self._nodes.items()):
-                if changed <= count:
-                    break
-                found.append(node)
-            self._since[count] = frozenset(found)
-        return self._since[count]
-
-    def is_refused_on(self, node: NodeName, pod: PodUid) -> bool:
-        """True if planning has refused a pod since the last change of a node."""
-        refused = self._refused.get(pod, -1)
-        return refused >= max(self._nodes.get(node, 0), self._everywhere, 0)
-
-    def is_due(self, pod: PodUid) -> bool:
-        """True if a change concerns this pod since planning refused it, whatever the round."""
-        return self._refused.get(pod, -1) < self._count
-
-    def concerns_any_of(self, waiting: Iterable[PodUid]) -> bool:
-        """True if one of these pods must be planned again."""
-        return any(self._refused.get(pod, -1) < self._count for pod in waiting)
-
-    def candidates(self, waiting: Iterable[PodUid]) -> list[PodUid]:
-        """Returns the pods to plan next: the rest of this round, or all pods of a new one."""
-        pods = list(waiting)
-        found = self._due_in_round(pods)
-        if not found and self._round < self._count:
-            self._round = self._count
-            found = self._due_in_round(pods)
-        return found
-
-    def _due_in_round(self, pods: Iterable[PodUid]) -> list[PodUid]:
-        return [pod for pod in pods if self._refused.get(pod, -1) < self._round]
 
 
 class ClusterState:

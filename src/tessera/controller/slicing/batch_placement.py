@@ -141,7 +141,7 @@ def _skip_surplus(
     equals: dict[str, Sequence[PodInfo]] = {}
     for pod in ordered:
         if pod.profiles not in most:
-            most[pod.profiles] = free // _count_slots(fleet, pod.profiles) + 1
+            most[pod.profiles] = free // count_slots(fleet, pod.profiles) + 1
         before = kinds.setdefault(rules.kinds[pod.uid], [])
         if len(before) < most[pod.profiles]:
             before.append(pod)
@@ -151,7 +151,7 @@ def _skip_surplus(
     return kept, equals
 
 
-def _count_slots(fleet: Fleet, profiles: Sequence[str]) -> int:
+def count_slots(fleet: Fleet, profiles: Sequence[str]) -> int:
     """Returns the fewest memory slots that these slices take together on any cards of the fleet; 1 each if unknown."""
     sizes = ([table.size_of(name) for table in fleet.tables if (name := table.name_of(each))] for each in profiles)
     return sum(min(found, default=1) for found in sizes)

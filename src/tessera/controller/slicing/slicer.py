@@ -74,6 +74,7 @@ from tessera.controller.slicing.move_finder import MoveFinder
 from tessera.controller.slicing.mover import Mover
 from tessera.controller.slicing.pending_writes import PendingWrites
 from tessera.controller.slicing.planner import Planner
+from tessera.controller.slicing.pod_kinds import MostOfKind, PodKind, kind_of
 from tessera.controller.slicing.preemptor import Preemptor
 from tessera.controller.slicing.reservation_rules import reservations_before, without_passed
 from tessera.controller.slicing.reserver import Reserver
@@ -134,6 +135,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         self._preemptor = Preemptor(self._state, self._reserver) if preempts else None
         self.rooms = MoveFinder(self._state, self.planner, self._reserver)
         self.mover = Mover(self._state, self._reserver, self.rooms, moves)
+        #: Kinds that the present decision has refused, with the last reason.
+        self._refused_kinds: dict[PodKind, Reason] = {}
         self.decisions = 0
         self.steps = 0
         self.moves = 0
@@ -379,9 +382,12 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         self._retry_limited_pods()
         self._reserver.begin(nodes)
         self._resume_gangs()
-        candidates = dict.fromkeys(self._cluster.capacity_changes.candidates(self._state.waiting))
+        changes = self._cluster.capacity_changes
+        for uid in self._state.reservations:
+            changes.separate(uid)
+        candidates = dict.fromkeys(changes.candidates(self._state.waiting, MostOfKind(self._state)))
         for uid in self._state.reservations:  # a pod with a reservation goes first, in every round
-            if uid in self._state.waiting and self._cluster.capacity_changes.is_due(uid):
+            if uid in self._state.waiting and changes.is_due(uid):
                 candidates[uid] = None
         if candidates:
             ordered, held_back = self.order.first((self._cluster.pods[uid] for uid in candidates), BATCH_PODS)
@@ -389,6 +395,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
             holds = [hold for each in self._state.reservations.values() for hold in each.holds]
             with hold_slots(self._state.inventory.fleet, holds):  # parts of the batch change few of them
                 self._plan(turns, held_back)
+            self._share_reasons()
             self._hold_back({uid: why for uid, why in held_back.items() if uid not in turns.members})
         self._reserver.end()
         if self._preemptor is not None:
@@ -502,6 +509,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
                     self._allocate(one)
                 elif isinstance(one, Unplaced) and (head is None or head is one.pod):
                     self._record_refusal(one.pod, one.reason, dependent=one.pod.uid in dependent)
+                    self._note_kind(one.pod, one.reason)
                     if len(without_passed(self._state, one.pod, reserved)) < len(reserved):
                         passing.append(one.pod)
             if head is None:
@@ -524,6 +532,34 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
                         if each not in left:
                             each.holders.add(pod.uid)
                             self._state.dirty_nodes.add(each.node)
+
+    def _note_kind(self, pod: PodInfo, reason: Reason | None) -> None:
+        """Notes that the refusal of a pod answers for its kind."""
+        kind = kind_of(self._state, pod) if pod.uid in self._state.waiting else None
+        if kind is not None:
+            self._cluster.capacity_changes.note_refusal_of_kind(pod, kind)
+            if reason is not None:
+                self._refused_kinds[kind] = reason
+
+    def _share_reasons(self) -> None:
+        """Gives the reason of a refused pod to the pods of its kind that were not asked.
+
+        A pod whose reason becomes one of another class is refused like the first, with an event. Of more such pods than
+        one batch has, the others are planned in further decisions.
+        """
+        reasons, self._refused_kinds = self._refused_kinds, {}
+        left = int(BATCH_PODS)
+        for kind, reason in reasons.items():
+            for uid in self._cluster.capacity_changes.pods_of_kind(kind):
+                if type(self._state.waiting[uid]) is type(reason):
+                    self._state.waiting[uid] = reason
+                elif left > 0:
+                    left -= 1
+                    pod = self._cluster.pods[uid]
+                    self._record_refusal(pod, reason, dependent=False)
+                    self._note_kind(pod, None)
+                else:
+                    self._cluster.capacity_changes.forget_refusal(uid)
 
     def _replan_dependent_pods(self) -> None:
         """After a change of pods or volumes, plans dependent pods again on all nodes."""
