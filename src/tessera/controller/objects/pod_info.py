@@ -153,13 +153,14 @@ def read_pod(pod: Pod) -> PodInfo:
     slices, held, constraints, fault = _read_requests(pod)
     gates = tuple(gate.name for gate in spec.scheduling_gates)
     devices = () if slices else _read_devices(held)
+    profiles = slices
     if devices:
-        constraints = constraints_of(pod, devices) if not find_excess(spec) else ANYWHERE
-    profiles = devices if devices and GATE in gates else slices
-    if len(profiles) > POD_SLICES and not fault:
-        profiles, fault = devices[:1], _too_many_text(devices)
-    elif devices and GATE in gates:
-        fault = fault or find_excess(spec)
+        excess = find_excess(spec) if GATE in gates or spec.node_selector or spec.affinity else ""
+        constraints = ANYWHERE if excess else _constraints_of_devices(pod, devices)
+        if GATE in gates:
+            profiles, fault = devices, fault or excess
+            if len(devices) > POD_SLICES:
+                profiles, fault = devices[:1], fault or _too_many_text(devices)
     owner = next((each for each in meta.owner_references if each.controller), None)
     gang = None
     try:
@@ -221,6 +222,13 @@ def _read_devices(held: Amounts) -> tuple[str, ...]:
     """Returns the whole cards and shares of a pod, one entry each and one more than a pod may have at most."""
     most = int(POD_SLICES) + 1
     return tuple(name for name in GPU_RESOURCES for _ in range(min(most, max(0, held.get(name, 0)))))
+
+
+def _constraints_of_devices(pod: Pod, devices: Sequence[str]) -> NodeConstraints:
+    """Returns the constraints of a pod with whole cards or shares. Most are the scheduler's, and select no nodes."""
+    if pod.spec.scheduling_gates or pod.spec.node_selector or pod.spec.affinity:
+        return constraints_of(pod, devices)
+    return NodeConstraints(devices=frozenset(devices))
 
 
 def _too_many_text(devices: Sequence[str]) -> str:

@@ -36,7 +36,7 @@ class ModelPrices:
         self._fleet = fleet
         self._devices = devices
         self._index = index
-        #: By pod that requests devices, its constraints without the pin, and its number of devices.
+        #: By pod that requests devices, its constraints without pin and tolerations, and its number of devices.
         self._of: dict[PodUid, tuple[NodeConstraints, int]] = {}
         #: The devices requested under each of these constraints; no count is 0.
         self._asked: Counter[NodeConstraints] = Counter()
@@ -46,7 +46,7 @@ class ModelPrices:
         new = None
         if pod is not None and pod.devices and not pod.finished:
             selector = tuple(each for each in pod.constraints.selector if each[0] != HOSTNAME_LABEL)
-            new = (replace(pod.constraints, selector=selector), len(pod.devices))
+            new = (replace(pod.constraints, selector=selector, tolerations=()), len(pod.devices))
         old = self._of.get(uid)
         if new == old:
             return
