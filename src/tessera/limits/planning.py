@@ -65,8 +65,20 @@ PRICED_CONSTRAINTS = Limit(
 RESERVATIONS = Limit(
     16,
     "reservations",
-    "waiting pods for which slots are kept at the same time",
+    "waiting pods for which slots are kept at the same time; a gang counts as one",
     "each is applied to every decision; the pods behind them get theirs as these start",
+)
+GANG_RESERVED_PODS = Limit(
+    64,
+    "pods",
+    "pods of one gang for which slots are kept together; a larger gang waits without",
+    "each is applied to every decision",
+)
+RESERVED_PODS = Limit(
+    512,
+    "pods",
+    "pods with recorded reservations that a new controller takes over, those of gangs each by itself",
+    "16 gangs have more at most, whose last ones then make theirs anew",
 )
 RESERVED_PERCENT = Limit(
     25,

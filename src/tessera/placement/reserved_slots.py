@@ -6,16 +6,17 @@ A *reservation* is a set of positions on one node for a demand without room now.
 - The search asks for the remaining time of each allocation. It tries, node by node, the least time after which the
   demand fits beside everything that lasts longer (the exact packing test), and keeps the soonest node.
 - :func:`hold_slots` keeps reserved slots closed while other demands are planned.
+- Equal demands may get places together, on one node or several.
 - The cost is bounded: at most ``RESERVATION_CARDS`` cards are looked at, nodes with the most free slots first.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import msgspec
 
-from tessera.limits.planning import RESERVATION_CARDS
+from tessera.limits.planning import RESERVATION_CARDS, RESERVATION_SEARCHES
 from tessera.placement.card_table import CardTable, Pending
 from tessera.placement.cards import CardPlacement, FleetCard, Hold, OwnedPlacement
 from tessera.placement.fleet import Fleet
@@ -88,6 +89,41 @@ class SoonestPlace:
             if looked > RESERVATION_CARDS or (best is not None and not best.seconds):
                 break
         return best
+
+    def find_several(self, nodes: Iterable[str], count: int, accept: Callable[[str], bool]) -> list[ReservedPlace]:
+        """Returns so many places that empty soonest, for as many equal demands; none if there are fewer.
+
+        The places of a node are found one after the other, each beside those before it, so they empty in this order.
+
+        Args:
+            nodes: the nodes to look at.
+            count: the number of demands.
+            accept: called with the node of each place found; False if the node takes no further one.
+        """
+        found: list[ReservedPlace] = []  # the soonest so far, in order
+        looked = 0
+        for node in nodes:
+            cards = list(self._fleet.cards(node))
+            looked += len(cards)
+            if looked > RESERVATION_CARDS * (1 if len(found) == count else RESERVATION_SEARCHES):
+                break
+            more = True
+            while more:
+                most = found[-1].seconds if len(found) == count else self._horizon
+                place = self._on_node(node, cards, most)
+                if place is None or (len(found) == count and place.seconds >= most):
+                    break
+                self.keep(place)
+                insort(found, place, key=lambda each: each.seconds)
+                del found[count:]
+                more = accept(node)
+        return found if len(found) == count else []
+
+    def keep(self, place: ReservedPlace) -> None:
+        """Keeps the demand out of a place."""
+        for at in place.placements:
+            bits = self._fleet.card(at.node, at.gpu).table.mask_of(at.on_card)
+            self._kept[at.node, at.gpu] = self._kept.get((at.node, at.gpu), 0) | bits
 
     def _on_node(self, node: str, cards: Sequence[FleetCard], most: float) -> ReservedPlace | None:
         """Returns the soonest place on a node within ``most`` seconds."""

@@ -13,6 +13,7 @@ from tests.support.searching import examples
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName, PodUid
+from tessera.api.pods.gangs import Gang
 from tessera.clock import rfc3339
 from tessera.controller.objects.pod_info import PodInfo
 
@@ -56,12 +57,15 @@ class Town:
         self.ends: dict[PodUid, float] = {}
         self.count = 0
 
-    def add(self, job: Job) -> PodInfo:
-        """A job comes."""
+    def add(self, job: Job, gang: Gang | None = None) -> PodInfo:
+        """A job comes; it may be one of a gang."""
         self.count += 1
-        deadline = job.life * TICK if job.announced else None
         pod = self.cluster.pod(
-            f"p{self.count:04}", *sorted(job.profiles), created=rfc3339(self.cluster.date), deadline=deadline
+            f"p{self.count:04}",
+            *sorted(job.profiles),
+            created=rfc3339(self.cluster.date),
+            deadline=job.life * TICK if job.announced else None,
+            gang=gang,
         )
         self.lives[pod.uid] = job.life
         return pod
@@ -83,6 +87,11 @@ class Town:
             if end <= self.cluster.date and uid in self.cluster.pods:
                 self.cluster.remove(self.cluster.pods[uid])
         self.settle()
+
+    def add_gang(self, jobs: list[Job]) -> list[PodInfo]:
+        """The jobs of a gang come, the oldest first."""
+        gang = Gang("default/g", "g", len(jobs))
+        return [self.add(job, gang) for job in jobs]
 
     def fits_empty(self, job: Job, cards: list[int]) -> bool:
         """True if an empty cluster of these cards holds the job."""
@@ -145,3 +154,41 @@ def test_a_pod_behind_others_starts_within_their_number_times_the_longest_life(
             town.add(next(jobs))
         town.tick()
     assert pod.uid in town.ends, f"{pod.profiles} still waits after {ticks} ticks behind {len(ahead)} pods"
+
+
+#: Gangs of equal pods, as training jobs are.
+GANGS = st.tuples(st.lists(st.sampled_from(PROFILES), min_size=1, max_size=2).map(tuple), st.integers(2, 4))
+
+
+@settings(max_examples=examples(60), deadline=None)
+@example(cards=[2, 1], before=HALVES, gang=(("7g.40gb",), 3), later=SMALL)
+@example(cards=[1, 1], before=HALVES, gang=(("4g.20gb",), 2), later=SMALL)
+@given(cards=CARDS, before=st.lists(JOBS, max_size=8), gang=GANGS, later=LATER)
+def test_the_first_gang_in_the_order_starts_when_what_runs_has_ended(
+    cards: list[int], before: list[Job], gang: tuple[tuple[str, ...], int], later: list[Job]
+) -> None:
+    jobs = [Job(gang[0], 3, announced=False)] * gang[1]
+    empty = Town(cards)
+    pods = empty.add_gang(jobs)
+    empty.settle()
+    if not all(pod.uid in empty.ends for pod in pods):
+        return
+    town = Town(cards)
+    for job in before:
+        town.add(replace(job, announced=True))
+    town.settle()
+    for pod in [pod for pod in town.cluster.pods.values() if pod.uid not in town.ends]:
+        town.cluster.remove(pod)  # only what runs stands before it
+    town.settle()
+    bound = max(town.ends.values(), default=town.cluster.date)
+    pods = town.add_gang(jobs)
+    town.settle()
+    following = cycle(later)
+    while not all(pod.uid in town.ends for pod in pods):
+        assert not any(pod.uid in town.ends for pod in pods), "a part of the gang has started"
+        reserved = [each.uid for each in town.cluster.slicer.state.reservations.values() if each.gang]
+        assert sorted(reserved) in ([], sorted(pod.uid for pod in pods)), "a part of the gang has reservations"
+        assert town.cluster.date <= bound, f"{gang} still waits though all that ran before it has ended"
+        town.add(next(following))
+        town.add(next(following))
+        town.tick()

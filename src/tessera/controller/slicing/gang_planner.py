@@ -171,7 +171,8 @@ class GangPlanner:
         steps = max(DECISION_STEPS, len(pods) * GANG_POD_STEPS)
         own = StepBudget(steps)
         last = min(pods, key=lambda pod: pod.priority)
-        outcomes, dependent = self._planner.plan_beside(reservations_before(self._state, last), pods, {}, own)
+        reserved = [each for each in reservations_before(self._state, last) if each.gang != gang.key]
+        outcomes, dependent = self._planner.plan_beside(reserved, pods, {}, own)
         work.spend(steps - own.remaining)
         placed = tuple(one for one in outcomes if isinstance(one, Placed))
         if len(placed) == len(pods):

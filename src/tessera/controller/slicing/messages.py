@@ -59,10 +59,18 @@ def withdrawn_text(pod: PodInfo, node: str, *, avoided: bool) -> str:
 
 def reserved_text(pod: PodInfo, reservation: Reservation, holders: Sequence[str], seconds: float) -> str:
     """Returns the event message of a pod for which slots are kept."""
-    places = ", ".join(f"{each.profile} at memory slot {each.start} of {each.gpu_uuid}" for each in reservation.slices)
+    places = (
+        "as many"
+        if pod.devices
+        else ", ".join(f"{each.profile} at memory slot {each.start} of {each.gpu_uuid}" for each in reservation.slices)
+    )
+    kept = (
+        f"Reserved for {profiles_text(pod)}: {places}, on node {reservation.node}; younger pods do not get these slots"
+    )
+    if not holders:
+        return f"{kept}. They are free now; the pod starts with its gang, expected in about {age(seconds)}"
     return (
-        f"Reserved for {profiles_text(pod)}: {places}, on node {reservation.node}; younger pods do not get these slots."
-        f" They are free when {list_names(holders)} {'ends' if len(holders) == 1 else 'end'},"
+        f"{kept}. They are free when {list_names(holders)} {'ends' if len(holders) == 1 else 'end'},"
         f" expected in about {age(seconds)}"
     )
 

@@ -34,6 +34,8 @@ class Reservation:
         until: when the slots are expected to be free; a younger pod may use them if it ends before.
         patience: seconds after which it may move.
         holders: pods that were known to hold slots of it: those at the beginning, and those that may pass.
+        gang: the gang of the pod if its pods have reservations together; empty for a pod that starts by itself. All of
+            a gang have the same number and time, and none remains if one ends.
     """
 
     uid: PodUid
@@ -48,6 +50,7 @@ class Reservation:
     until: float
     patience: float = PATIENCE
     holders: set[PodUid] = field(default_factory=set)
+    gang: str = ""
 
     @property
     def slots(self) -> int:

@@ -15,7 +15,7 @@ from tessera.api.instaslice import Instaslice, Name, PodRef, Slices
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.slicing.reservation import HORIZON, Reservation
 from tessera.kube.resources import Wire
-from tessera.limits.planning import RESERVATION_RECORD_BYTES, RESERVATIONS
+from tessera.limits.planning import RESERVATION_RECORD_BYTES, RESERVED_PODS
 
 #: The annotation.
 RESERVATIONS_ANNOTATION = "tessera.dev/reservations"
@@ -35,6 +35,7 @@ class RecordedReservation(Wire, frozen=True, kw_only=True):
     until: _Date
     patience: Annotated[float, msgspec.Meta(ge=0, le=100 * HORIZON)]
     holders: Annotated[tuple[Name, ...], msgspec.Meta(max_length=1_000)] = ()
+    gang: bool = False
 
 
 def format_reservations(found: Iterable[Reservation]) -> str | None:
@@ -49,6 +50,7 @@ def format_reservations(found: Iterable[Reservation]) -> str | None:
             until=each.until,
             patience=min(each.patience, 100 * HORIZON),
             holders=tuple(sorted(each.holders)),
+            gang=bool(each.gang),
         )
         for each in sorted(found, key=lambda each: each.number)
     ]
@@ -65,4 +67,4 @@ def read_reservations(item: Instaslice) -> Sequence[tuple[NodeName, PodUid, Reco
     except msgspec.DecodeError:
         return ()
     node = NodeName(item.metadata.name)
-    return [(node, PodUid(each.pod_ref.uid), each) for each in entries[:RESERVATIONS]]
+    return [(node, PodUid(each.pod_ref.uid), each) for each in entries[:RESERVED_PODS]]

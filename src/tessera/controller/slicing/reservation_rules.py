@@ -75,7 +75,12 @@ def make_holds(state: SlicerState, node: NodeName, slices: Sequence[Slice], owne
     return tuple(Hold(node, gpu, found, owner) for gpu, found in bits.items())
 
 
+def overlap(one: Reservation, other: Reservation) -> bool:
+    """True if two reservations share a memory slot."""
+    return one.node == other.node and any(meet(a, b) for a in one.slices for b in other.slices)
+
+
 def meet(one: Slice, other: Slice) -> bool:
-    """True if two slices share a memory slot."""
+    """True if two slices of one node share a memory slot."""
     same = one.gpu_uuid == other.gpu_uuid
     return same and one.start < other.start + other.size and other.start < one.start + one.size

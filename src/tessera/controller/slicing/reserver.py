@@ -12,29 +12,30 @@ Rules:
 - It ends when the pod waits no more, when all its slots are free and the node still refuses the pod, or when the slots
   are not expected to be free within a day. So no slot stays idle for a pod that cannot use it. Before the expected
   time, a refusal that the ends of pods on other slots of the node would lift does not count.
+- The pods of a gang have reservations together (:mod:`tessera.controller.slicing.gang_reserver`).
 - Number, share of the slots and cost are bounded (:mod:`tessera.limits.planning`).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
+from types import MappingProxyType
 
 from tessera.api.instaslice import Slice
 from tessera.api.names import NodeName, PodUid, device_id
 from tessera.clock import parse_time_or_zero
 from tessera.controller.filters.resources import Filter, FreeAmounts, shortages
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.objects.resource_amounts import add_amounts
+from tessera.controller.objects.resource_amounts import Amounts, add_amounts
 from tessera.controller.slicing.allocation import Allocation
 from tessera.controller.slicing.messages import reserved_text
 from tessera.controller.slicing.planner import Planner
+from tessera.controller.slicing.recorded_reservations import adopt_reservations
 from tessera.controller.slicing.reservation import HORIZON, PATIENCE, RETRY, QueueKey, Reservation
-from tessera.controller.slicing.reservation_record import RESERVATIONS_ANNOTATION, read_reservations
-from tessera.controller.slicing.reservation_rules import holders_of, make_holds, meet
+from tessera.controller.slicing.reservation_rules import holders_of, make_holds, overlap
 from tessera.controller.slicing.residual_life import DeadlineOrAge, ResidualLives
 from tessera.controller.slicing.slicer_state import SlicerState
 from tessera.limits.planning import RESERVATION_SEARCHES, RESERVATIONS, RESERVED_PERCENT
-from tessera.mig.names import resource_spelling
 from tessera.placement.cards import OwnedPlacement
 from tessera.placement.demand import Fragmented, Full, NoNode, QueueFull, Reason, Reserved
 from tessera.placement.reserved_slots import Hold, ReservedPlace, SoonestPlace
@@ -56,12 +57,14 @@ class Reserver:
         reads: True to keep those that are recorded and make none, as a reader of the cluster does.
 
     Attributes:
+        precedes: True if a gang that waits for a reservation goes before a pod in its queue.
         residual: the estimator of remaining times.
         made: reservations made so far; never decreases.
     """
 
     def __init__(self, state: SlicerState, planner: Planner, after: float | None, *, reads: bool = False) -> None:
         self.residual: ResidualLives = DeadlineOrAge()
+        self.precedes: Callable[[PodInfo, QueueKey], bool] = lambda _pod, _queue: False
         self.made = 0
         self._state = state
         self._cluster = state.cluster
@@ -95,8 +98,8 @@ class Reserver:
         """Notes that planning refused a pod; None repeats the last reason."""
         if reason is None:
             return
-        if pod.gated and _waits_for_room(reason):
-            self._state.blocked.put(pod, self._queue_key(pod))
+        if pod.gated and waits_for_room(reason):
+            self._state.blocked.put(pod, self.queue_key(pod))
         else:
             self._state.blocked.discard(pod.uid)
         self._state.reservations_due = True
@@ -113,7 +116,7 @@ class Reserver:
         """Ends a pod's reservation; a pod without one is no error."""
         found = self._state.reservations.get(uid)
         if found is not None:
-            self._remove(found)
+            self.remove(found)
 
     # Making reservations
 
@@ -122,7 +125,7 @@ class Reserver:
         self._searches = int(RESERVATION_SEARCHES)
         if not self._adopted:
             self._adopted = True
-            self._adopt()
+            self._number = adopt_reservations(self._state, self.queue_key, keep=self._after is not None or self._reads)
         found = self._state.reservations.values()
         if any(each.node in nodes or each.uid not in self._state.waiting for each in found):
             self._review()
@@ -133,11 +136,11 @@ class Reserver:
             return None
         for pod, reason in refused:
             new = reason if reason is not None else self._state.waiting.get(pod.uid)
-            if new is None or not pod.gated or not _waits_for_room(new) or not self._is_due(pod):
+            if new is None or not pod.gated or not waits_for_room(new) or not self._is_due(pod):
                 continue
             if self._searches <= 0:
                 return None
-            if self._reserve(pod, self._queue_key(pod)):
+            if self._reserve(pod, self.queue_key(pod)):
                 return pod
         return None
 
@@ -154,7 +157,7 @@ class Reserver:
         firsts: list[tuple[tuple[int, str, str], PodInfo, QueueKey]] = []
         taken = {each.queue for each in self._state.reservations.values()}
         for queue, uids in self._state.blocked.heads():
-            pod = None if queue in taken else self._first_due(uids)
+            pod = None if queue in taken else self.first_due(uids)
             if pod is not None:
                 firsts.append(((-pod.priority, pod.created, pod.key), pod, queue))
         for _, pod, queue in sorted(firsts, key=lambda each: each[0]):
@@ -163,7 +166,8 @@ class Reserver:
                 return
             self._reserve(pod, queue)
 
-    def _first_due(self, uids: Iterable[PodUid]) -> PodInfo | None:
+    def first_due(self, uids: Iterable[PodUid]) -> PodInfo | None:
+        """Returns the first of these waiting pods that may get a reservation now; None if there is none."""
         for uid in uids:
             pod = self._cluster.pods.get(uid)
             if pod is None or uid not in self._state.waiting:
@@ -183,16 +187,15 @@ class Reserver:
 
     def _reserve(self, pod: PodInfo, queue: QueueKey) -> bool:
         """Reserves a place for a pod; False if there is none, or no more may be reserved."""
-        if any(each.queue == queue for each in self._state.reservations.values()):
+        if any(each.queue == queue for each in self._state.reservations.values()) or self.precedes(pod, queue):
             return False
         place = self._find(pod) if self.may_reserve(pod) else None
         if place is None or not place.holders:
             self._retry[pod.uid] = self._now + RETRY
             self._is_due(pod)
             return False
-        self._number += 1
-        self._add(pod, queue, place, self._number, PATIENCE)
-        self._keep_bounds(pod)
+        self.add(pod, queue, place, self.next_number(), PATIENCE)
+        self.keep_bounds(pod)
         return True
 
     def may_reserve(self, pod: PodInfo) -> bool:
@@ -202,19 +205,21 @@ class Reserver:
 
     def _last_beyond_bounds(self, pod: PodInfo) -> Reservation | None:
         """Returns the last reservation of other pods if these reach the bounds, so that none may be added."""
-        reserved = [each for each in self._state.reservations.values() if each.uid != pod.uid]
+        own = pod.gang.key if pod.gang is not None else ""
+        found = self._state.reservations.values()
+        reserved = [each for each in found if each.uid != pod.uid and not (own and each.gang == own)]
         slots = sum(each.slots for each in reserved)
         fleet = self._state.inventory.fleet
         total = len(fleet) * max((table.geometry.slots for table in fleet.tables), default=0) if reserved else 0
-        if len(reserved) < RESERVATIONS and slots * 100 <= total * RESERVED_PERCENT:
+        if len({each.gang or each.uid for each in reserved}) < RESERVATIONS and slots * 100 <= total * RESERVED_PERCENT:
             return None
         return max(reserved, key=lambda each: each.rank)
 
-    def _keep_bounds(self, pod: PodInfo) -> None:
-        """After a pod got a reservation, ends the last one of lower priority if the others reach the bounds."""
+    def keep_bounds(self, pod: PodInfo) -> None:
+        """After a pod or its gang got a reservation, ends the last of lower priority if the others reach the bounds."""
         last = self._last_beyond_bounds(pod)
         if last is not None and last.priority < pod.priority:
-            self._remove(last)
+            self.remove(last)
 
     def _find(self, pod: PodInfo) -> ReservedPlace | None:
         self._searches -= 1
@@ -222,7 +227,7 @@ class Reserver:
             search = SoonestPlace(
                 self._state.inventory.fleet,
                 pod.profiles,
-                self._residual_of,
+                self.residual_of,
                 holds=self.holds_of_others(pod),
                 admits=admits,
                 horizon=HORIZON,
@@ -232,26 +237,37 @@ class Reserver:
     def holds_of_others(self, pod: PodInfo) -> list[Hold]:
         """Returns the slots that are kept for other pods of at least this pod's priority."""
         found = self._state.reservations.values()
-        others = [each for each in found if each.uid != pod.uid and each.priority >= pod.priority]
+        own = pod.gang.key if pod.gang is not None else ""
+        others = [
+            each
+            for each in found
+            if each.uid != pod.uid and each.priority >= pod.priority and not (own and each.gang == own)
+        ]
         return [hold for each in others for hold in each.holds]
 
     @contextmanager
-    def admission(self, pod: PodInfo) -> Iterator[Callable[[str, frozenset[str]], bool]]:
-        """Yields a function: True if a node takes the pod once these owners of slices have ended."""
+    def admission(
+        self, pod: PodInfo, beside: Mapping[NodeName, Amounts] = MappingProxyType({})
+    ) -> Iterator[Callable[[str, frozenset[str]], bool]]:
+        """Yields a function: True if a node takes the pod once these owners of slices have ended.
+
+        Args:
+            pod: the pod.
+            beside: by node, amounts that others of its gang will take there.
+        """
         with self._planner.filters(StepBudget(_FILTER_STEPS)) as filters:
             lasting = [each for each in filters if not each.freed_with_cards and not isinstance(each, FreeAmounts)]
-            yield lambda node, ended: self._admits(pod, NodeName(node), ended, lasting)
+            yield lambda node, ended: self._admits(pod, NodeName(node), ended, lasting, beside)
 
     def take(self, pod: PodInfo, place: ReservedPlace, patience: float) -> None:
         """Reserves a place for a pod, instead of the one that it may have."""
         own = self._state.reservations.get(pod.uid)
         if own is not None:
-            self._remove(own)
-        self._number += 1
-        number = own.number if own is not None else self._number
-        self._add(pod, self._queue_key(pod), place, number, patience)
+            self.remove(own)
+        number = own.number if own is not None else self.next_number()
+        self.add(pod, self.queue_key(pod), place, number, patience)
         if own is None:
-            self._keep_bounds(pod)
+            self.keep_bounds(pod)
 
     def nodes_for(self, pod: PodInfo) -> Iterator[str]:
         """Nodes that the pod's constraints admit, emptiest first."""
@@ -266,16 +282,25 @@ class Reserver:
             if name not in barred and index.mask_of(name) & able and self._state.allocations.get(name, pod.uid) is None:
                 yield node.name
 
-    def _admits(self, pod: PodInfo, node: NodeName, ended: frozenset[str], filters: Sequence[Filter]) -> bool:
+    def _admits(
+        self,
+        pod: PodInfo,
+        node: NodeName,
+        ended: frozenset[str],
+        filters: Sequence[Filter],
+        beside: Mapping[NodeName, Amounts],
+    ) -> bool:
         if any(each.refusal(pod, node) for each in filters):
             return False
         used = dict(self._state.usage.used.get(node, {}))
         for allocation in self._state.allocations.on(node):
             if allocation.owner in ended and not allocation.given_up:
                 add_amounts(used, allocation.amounts, sign=-1)
+        add_amounts(used, beside.get(node, {}))
         return not any(shortages(pod.amounts, used, self._cluster.nodes[node]))
 
-    def _residual_of(self, one: OwnedPlacement) -> float:
+    def residual_of(self, one: OwnedPlacement) -> float:
+        """Returns the seconds until an allocation is expected to have ended; infinite for a foreign slice."""
         at = one.placement
         for allocation in self._state.allocations.on(NodeName(at.node)):
             if any((each.gpu_uuid, each.start) == (at.gpu, at.start) for each in allocation.slices):
@@ -285,12 +310,21 @@ class Reserver:
     def _seconds(self, allocation: Allocation) -> float:
         return self.residual.seconds(allocation, self._cluster.pods.get(allocation.uid), self._now)
 
-    def _queue_key(self, pod: PodInfo) -> QueueKey:
+    def queue_key(self, pod: PodInfo) -> QueueKey:
+        """Returns a pod's queue, and the models of cards that have its profiles."""
         tables = self._state.inventory.fleet.tables
         able = (table.number for table in tables if any(table.name_of(each) for each in pod.profiles))
         return (self._cluster.queue_of(pod), tuple(sorted(able)))
 
-    def _add(self, pod: PodInfo, queue: QueueKey, place: ReservedPlace, number: int, patience: float) -> None:
+    def next_number(self) -> int:
+        """Returns the number of a new reservation."""
+        self._number += 1
+        return self._number
+
+    def add(
+        self, pod: PodInfo, queue: QueueKey, place: ReservedPlace, number: int, patience: float, *, gang: str = ""
+    ) -> None:
+        """Adds the reservation of a place; others that it overlaps end."""
         node = NodeName(place.placements[0].node)
         slices = tuple(
             Slice(
@@ -316,52 +350,17 @@ class Reserver:
             made=self._now,
             until=self._now + place.seconds,
             patience=max(patience, 2 * place.seconds),
+            gang=gang,
         )
         made.holders = {each.uid for each in holders_of(self._state, made)}
-        for other in [each for each in self._state.reservations.values() if _overlap(each, made)]:
-            self._remove(other)
+        for other in [each for each in self._state.reservations.values() if overlap(each, made)]:
+            self.remove(other)
         self._state.reservations[pod.uid] = made
         self._state.dirty_nodes.add(node)
         self._state.reservations_due = True
         self.made += 1
         names = sorted(each.owner for each in holders_of(self._state, made))
         self._state.add_event(pod, "SliceReserved", reserved_text(pod, made, names, place.seconds))
-
-    # Reservations of an earlier process
-
-    def _adopt(self) -> None:
-        """Takes over the recorded reservations of pods that wait; the others are removed from the objects."""
-        for name, item in self._cluster.objects.items():
-            if RESERVATIONS_ANNOTATION in item.metadata.annotations:
-                self._state.dirty_nodes.add(name)
-        if self._after is None and not self._reads:
-            return
-        entries = [entry for item in self._cluster.objects.values() for entry in read_reservations(item)]
-        for node, uid, each in sorted(entries, key=lambda entry: entry[2].number)[:RESERVATIONS]:
-            pod = self._cluster.pods.get(uid)
-            if pod is None or uid not in self._state.waiting or uid in self._state.reservations or not pod.gated:
-                continue
-            holds = make_holds(self._state, node, each.slices, pod.key)
-            if holds is None or sorted(resource_spelling(one.profile) for one in each.slices) != sorted(pod.profiles):
-                continue
-            found = Reservation(
-                uid=uid,
-                key=pod.key,
-                queue=self._queue_key(pod),
-                priority=pod.priority,
-                number=each.number,
-                node=node,
-                slices=each.slices,
-                holds=holds,
-                made=each.made,
-                until=each.until,
-                patience=each.patience,
-                holders={PodUid(holder) for holder in each.holders},
-            )
-            if not any(_overlap(other, found) for other in self._state.reservations.values()):
-                self._state.reservations[uid] = found
-                self._number = max(self._number, each.number)
-        self._state.reservations_due = True
 
     # Checking reservations
 
@@ -370,21 +369,21 @@ class Reserver:
         if self._reads:
             return
         for each in sorted(self._state.reservations.values(), key=lambda one: one.rank):
-            if self._state.reservations.get(each.uid) is not each:
+            if each.gang or self._state.reservations.get(each.uid) is not each:
                 continue
             pod = self._cluster.pods.get(each.uid)
             held_back = isinstance(self._state.waiting.get(each.uid), QueueFull)
             if pod is None or each.uid not in self._state.waiting or held_back:
-                self._remove(each)
-            elif not self._is_sound(each, pod):
+                self.remove(each)
+            elif not self.is_sound(each, pod):
                 self._replace(each, pod)
-            elif self._is_refused_by_node(each) and not self._awaits_amounts(each, pod):
+            elif self._is_refused_by_node(each) and not self.awaits_amounts(each, pod):
                 self._barred.setdefault(each.uid, set()).add(each.node)
                 self._replace(each, pod)
             elif self._now > each.made + each.patience:
                 self._reconsider(each, pod)
 
-    def _is_sound(self, one: Reservation, pod: PodInfo) -> bool:
+    def is_sound(self, one: Reservation, pod: PodInfo) -> bool:
         """True if the node may still take the pod, and nobody has taken slots of the reservation against its rules."""
         able = self._cluster.index.open_to(pod.constraints) & self._cluster.index.mask_of(one.node)
         if not able or make_holds(self._state, one.node, one.slices, one.key) != one.holds:
@@ -405,7 +404,7 @@ class Reserver:
         """True if all slots are free and planning has refused the pod since."""
         return not holders_of(self._state, one) and self._cluster.capacity_changes.is_refused_on(one.node, one.uid)
 
-    def _awaits_amounts(self, one: Reservation, pod: PodInfo) -> bool:
+    def awaits_amounts(self, one: Reservation, pod: PodInfo) -> bool:
         """True before the expected time, if the ends of pods on other slots of the node give it CPU and memory."""
         if self._now >= one.until:
             return False
@@ -422,7 +421,7 @@ class Reserver:
         if place is not None and place.placements[0].node != one.node and place.seconds < left:
             self._move(one, pod, place)
         elif left > HORIZON:
-            self._remove(one)
+            self.remove(one)
             self._retry[one.uid] = self._now + PATIENCE
         else:
             one.patience *= 2
@@ -434,20 +433,23 @@ class Reserver:
             return
         place = self._find(pod)
         if place is None or not place.holders:
-            self._remove(one)
+            self.remove(one)
             self._retry[one.uid] = self._now + RETRY
         else:
             self._move(one, pod, place)
 
     def _move(self, one: Reservation, pod: PodInfo, place: ReservedPlace) -> None:
-        self._remove(one)
-        self._add(pod, one.queue, place, one.number, one.patience * 2)
+        self.remove(one)
+        self.add(pod, one.queue, place, one.number, one.patience * 2)
 
-    def _remove(self, one: Reservation) -> None:
-        self._state.reservations.pop(one.uid, None)
-        self._state.dirty_nodes.add(one.node)
+    def remove(self, one: Reservation) -> None:
+        """Ends a reservation, and those of its gang."""
+        found = self._state.reservations.values()
+        for each in [each for each in found if each.uid == one.uid or (one.gang and each.gang == one.gang)]:
+            del self._state.reservations[each.uid]
+            self._state.dirty_nodes.add(each.node)
+            self._cluster.capacity_changes.room_may_have_grown(each.node)
         self._state.reservations_due = True
-        self._cluster.capacity_changes.room_may_have_grown(one.node)
 
     def _forget_ended(self) -> None:
         for memo in (self._retry, self._barred):
@@ -455,12 +457,8 @@ class Reserver:
                 del memo[uid]
 
 
-def _waits_for_room(reason: Reason) -> bool:
+def waits_for_room(reason: Reason | None) -> bool:
     """True if the end of other pods could make room: on the cards, or of CPU and memory on a node."""
     if isinstance(reason, NoNode):
         return any(rule.startswith(("Insufficient ", "Too many pods")) for rule, _ in reason.counts)
     return isinstance(reason, Full | Fragmented | Reserved)
-
-
-def _overlap(one: Reservation, other: Reservation) -> bool:
-    return any(meet(a, b) for a in one.slices for b in other.slices)

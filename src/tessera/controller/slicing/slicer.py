@@ -54,6 +54,7 @@ from tessera.controller.slicing.events import (
 )
 from tessera.controller.slicing.fair_order import FairOrder, holding_of
 from tessera.controller.slicing.gang_planner import GangPlanner
+from tessera.controller.slicing.gang_reserver import GangReserver
 from tessera.controller.slicing.gang_turns import Turns, take_turns
 from tessera.controller.slicing.instructions import (
     Evict,
@@ -131,6 +132,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         self._ledger = self._state.ledger
         #: Gives slots to pods that wait for room. Its state is in :attr:`SlicerState.reservations`, but for memos.
         self._reserver = Reserver(self._state, self.planner, reserve_after, reads=reads)
+        #: The same for gangs.
+        self._gang_reserver = GangReserver(self._state, self._gangs, self._reserver, None if reads else reserve_after)
         #: Makes room for pods of higher priority; None if that is off.
         self._preemptor = Preemptor(self._state, self._reserver) if preempts else None
         self.rooms = MoveFinder(self._state, self.planner, self._reserver)
@@ -321,7 +324,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
     def _set_date(self, date: float) -> None:
         self._state.now = date
         preemption = self._preemptor.next_due if self._preemptor is not None else None
-        dates = (self._reserver.next_due, preemption, self.mover.next_due)
+        dates = (self._reserver.next_due, self._gang_reserver.next_due, preemption, self.mover.next_due)
         self._state.reservations_due |= any(due is not None and due <= date for due in dates)
 
     def _mark_affected(self, write: Write) -> None:
@@ -343,7 +346,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
     def next_due(self) -> float | None:
         """The time, seconds since 1970, at which time alone makes a step due; None if never."""
         preemption = self._preemptor.next_due if self._preemptor is not None else None
-        due = (self._reserver.next_due, self._pending.queue_reports.next_due, preemption, self.mover.next_due)
+        reservations = (self._reserver.next_due, self._gang_reserver.next_due)
+        due = (*reservations, self._pending.queue_reports.next_due, preemption, self.mover.next_due)
         return min((each for each in due if each is not None), default=None)
 
     @property
@@ -381,6 +385,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         self._review_gangs()
         self._retry_limited_pods()
         self._reserver.begin(nodes)
+        self._gang_reserver.begin(nodes)
         self._resume_gangs()
         changes = self._cluster.capacity_changes
         for uid in self._state.reservations:
@@ -397,6 +402,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
                 self._plan(turns, held_back)
             self._share_reasons()
             self._hold_back({uid: why for uid, why in held_back.items() if uid not in turns.members})
+        if self._state.reservations_due:
+            self._gang_reserver.end()
         self._reserver.end()
         if self._preemptor is not None:
             self._preemptor.run()
@@ -490,6 +497,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
                 self._state.limited.put(pod, (found.reason.queue, ()))
         for allocation in found.returned:
             self._lifecycle.give_up(allocation)
+        self._gang_reserver.note(gang, found.reason)
 
     def _plan_part(self, pods: list[PodInfo], work: StepBudget) -> list[PodInfo]:
         """Plans pods together. If the first that finds no place gets a reservation, plans the others around it.
