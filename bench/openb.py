@@ -17,7 +17,8 @@ over the typical pods, in FGD's whole points, of equals the fullest node. ``tess
 - A model has a price: the share of the requests so far that only it suits, times what is free in the cluster, over
   what is free of it. So a pod that any card suits does not take a model that others will need.
 
-Nothing is set per trace. The product does not place shares by these rules yet.
+``product`` is what Tessera does in managed namespaces: the model with the least price, by the same function, then the
+fullest node. It neither rates CPU nor fragmentation. Nothing is set per trace.
 """
 
 import argparse
@@ -35,6 +36,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tessera.placement.scarcity import scarcity
+
 CARD = 1000  # thousandths
 MARKS = (90, 95, 100, 130)
 RATIO = 1.3
@@ -42,7 +45,7 @@ FIRST_SEED = 42
 #: Share of the pods that the typical ones cover, most frequent shapes first (FGD).
 TYPICAL = 0.95
 #: Points that the price of a model takes, for a model whose free cards equal the pinned requests to come.
-PRICE = 30
+PRICE, PRODUCT_PRICE = 30, 1e6
 #: CPU that a free card needs to count in full, in multiples of the typical pods' CPU a card.
 CPU_A_CARD = 1.3
 #: Points that an empty node of so many cards is worse for a pod of one card.
@@ -123,6 +126,8 @@ class Cluster:
 
     def __init__(self, nodes: Sequence[dict[str, str]], typical: list[tuple[Pod, float]], rule: str) -> None:
         self._rule = rule
+        #: In the product no other point comes before the price.
+        self._points_a_price = PRODUCT_PRICE if rule == "product" else PRICE
         self._cpu = [int(row["cpu_milli"]) for row in nodes]
         self._memory = [int(row["memory_mib"]) for row in nodes]
         self._free: list[Free] = [(CARD,) * int(row["gpu"]) for row in nodes]
@@ -183,10 +188,10 @@ class Cluster:
         return [model for model in self._of if model in (pod.models or (model,))]
 
     def _price(self, pod: Pod, model: str) -> float:
-        if self._rule != "tessera" or not pod.cards:
+        if self._rule not in ("tessera", "product") or not pod.cards:
             return 0.0
-        pinned = self._pinned[model] / self._arrived
-        return PRICE * pinned * sum(self._free_of.values()) / max(1, self._free_of[model])
+        price = scarcity(self._pinned[model], self._arrived, sum(self._free_of.values()), self._free_of[model])
+        return self._points_a_price * price
 
     def _key(self, pod: Pod, node: int) -> int:
         """Points, then how full the node's cards are, in one number; negative without room."""
@@ -202,6 +207,8 @@ class Cluster:
         if self._rule == "best-fit":
             points = -int(100 * (sum(self._free[node]) / 8 / CARD + cpu / 128_000) / 2)
             return max((points, -taken, after) for taken, after in changes)
+        if self._rule == "product":
+            return max((0, -taken, after) for taken, after in changes)
         lost = self._loss(node, self._cpu[node], self._free[node])
         opens = self._rule == "tessera" and pod.cards <= 1 and self._is_empty(node)
         penalty = OPENING if opens else 0
@@ -324,7 +331,7 @@ def main() -> None:
         given.json.write_text(json.dumps({"rows": rows, **load}, indent=1), encoding="utf-8")
 
 
-RULES = ("best-fit", "FGD", "tessera")
+RULES = ("best-fit", "FGD", "product", "tessera")
 
 if __name__ == "__main__":
     main()

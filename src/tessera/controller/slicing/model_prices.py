@@ -1,8 +1,6 @@
 """Prices of card models: a pod that any card suits does not take a card that others will need.
 
-The price of a model is the share of the requested devices that only it suits, times the free devices of the cluster,
-over the free ones of the model; a request that several models suit counts for each in part. ``bench/openb.py`` measures
-this rule on traces. Of models with one price the one with the most devices is taken.
+See :mod:`tessera.placement.scarcity` for the price. Of models with one price the one with the most devices is taken.
 
 The demand is that of all living pods with devices, running ones included. So the prices outlive the controller.
 """
@@ -18,6 +16,7 @@ from tessera.controller.slicing.device_inventory import DeviceInventory
 from tessera.limits.planning import PRICED_CONSTRAINTS
 from tessera.placement.card_table import CardTable
 from tessera.placement.fleet import Fleet
+from tessera.placement.scarcity import scarcity
 
 #: What the model with the fewest devices costs more than a model with very many, if their prices are equal.
 _RARITY = 1e-3
@@ -71,8 +70,8 @@ class ModelPrices:
         free = {table: histogram[table.geometry][0] for table in tables}
         pinned, asked = self._pinned(masks)
         for table in tables:
-            scarcity = pinned[table] / asked * sum(free.values()) / max(1, free[table]) if asked else 0.0
-            table.price = round(scarcity + _RARITY / histogram[table.geometry].total(), 9)
+            price = scarcity(pinned[table], asked, sum(free.values()), free[table])
+            table.price = round(price + _RARITY / histogram[table.geometry].total(), 9)
 
     def _mask(self, nodes: set[NodeName]) -> int:
         mask = 0
