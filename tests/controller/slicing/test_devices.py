@@ -312,3 +312,19 @@ def test_a_cluster_without_whole_cards_says_so(cluster: SlicerCluster) -> None:
     cluster.settle()
     reason = cluster.slicer.state.waiting[pod.uid]
     assert isinstance(reason, UnknownProfile)
+
+
+def test_a_label_of_a_namespace_concerns_its_own_pods_alone(cluster: SlicerCluster) -> None:
+    """A tenant who creates namespaces cannot make the controller count all pods of the cluster each time."""
+    cluster.device_node("n1", count=4)
+    mine, others = (cluster.whole(name, gated=False, namespace=name, node=NodeName("n1")) for name in ("a", "b"))
+    cluster.namespace("a", **{"tessera.dev/placement": "managed"})
+    cluster.settle()
+    for labels in ({}, {"tessera.dev/placement": "managed"}, {"tessera.dev/queue": "q"}):
+        cluster.namespace("a", **labels)
+        cluster.namespace("empty", **labels)
+        assert cluster.slicer.state.cluster.changed_pods == {mine.uid}
+        cluster.settle()
+    cluster.namespace("empty")
+    assert not cluster.slicer.has_work
+    assert others.uid not in cluster.slicer.state.cluster.changed_pods

@@ -223,7 +223,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         before = (placed.namespace_label(name, QUEUE_LABEL), self._cluster.is_managed(name))
         self._cluster.put_namespace(name, labels)
         if (placed.namespace_label(name, QUEUE_LABEL), self._cluster.is_managed(name)) != before:
-            self._follow_queues()
+            self._follow_namespace(name)
         if self._cluster.is_managed(name):
             self._use_devices()
 
@@ -247,6 +247,16 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         """After a change of a Queue object, counts every pod for its queue again, and plans all waiting pods again."""
         self._cluster.changed_pods |= self._cluster.pods.keys()
         self._cluster.capacity_changes.room_may_have_grown_anywhere()
+
+    def _follow_namespace(self, name: str) -> None:
+        """After a change of a namespace's label, counts its pods for their queue again, and plans waiting pods again.
+
+        Whoever creates namespaces can do this often, so pods of other namespaces are left alone.
+        """
+        found = {uid for uid, pod in self._cluster.pods.items() if pod.namespace == name}
+        if found:
+            self._cluster.changed_pods |= found
+            self._cluster.capacity_changes.room_may_have_grown_anywhere()
 
     def pop_writes(self) -> Sequence[Instruction]:
         """Returns the instructions to carry out now. Each write is in flight until the slicer handles its outcome."""
@@ -463,7 +473,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
     def _plan(self, turns: Turns, held_back: Mapping[PodUid, QueueFull]) -> None:
         """Plans a batch in parts: each pod with a reservation and each gang by itself, the pods between together."""
         work = StepBudget(DECISION_STEPS)
-        self._state.prices.update()
+        if any(pod.devices for pod in turns.pods):
+            self._state.prices.update()
         passing: list[PodInfo] = []
         for number, part in enumerate(self._parts(turns)):
             if number and work.is_spent:
