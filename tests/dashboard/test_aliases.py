@@ -9,6 +9,7 @@ from tessera.api.nodes.health import CardHealth, Evidence, Finding, Holder
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, EndedLease, LeaseUsage, NodeUsage
 from tessera.dashboard.aliases import Aliases
 from tessera.dashboard.visibility import FULL, Redactor, Visibility
+from tessera.forecast.queue_page import Blocker, ExpectedStart, QueuedPod, QueuePage
 from tessera.usage.agent_pages import FleetUsage, NodeFailure
 
 REDACTOR = Redactor(b"key")
@@ -136,3 +137,41 @@ def test_a_new_field_of_a_page_is_hidden_until_somebody_decides() -> None:
         "cut",
         "simulated",
     }
+
+
+QUEUE = QueuePage(
+    leads=True,
+    taken=100.0,
+    pods=(
+        QueuedPod(
+            namespace="team-a",
+            name="mine",
+            position=2,
+            of=2,
+            reason="full",
+            blockers=(
+                Blocker(pod="team-b/beta", node="node-secret", profile="7g.40gb"),
+                Blocker(pod="team-a/alpha", node="node-secret", profile="3g.20gb"),
+                Blocker(pod="GPU-secret has it", node="node-secret"),
+            ),
+            start=ExpectedStart(p50=200.0, p90=300.0, basis="history"),
+        ),
+        QueuedPod(namespace="team-b", name="beta-waits", position=1, of=2),
+    ),
+    omitted=3,
+)
+
+
+def test_a_tenant_sees_its_own_pods_in_the_queue_and_aliases_for_those_before_them() -> None:
+    shown = Aliases(Visibility(namespaces=frozenset({"team-a"})), REDACTOR).hide_queue(QUEUE)
+    (row,) = shown.pods
+    assert (row.name, row.position, row.of, row.start) == ("mine", 2, 2, QUEUE.pods[0].start)
+    assert [each.pod for each in row.blockers] == [f"~/{REDACTOR.pod('team-b', 'beta')}", "team-a/alpha", "~"]
+    assert {each.node for each in row.blockers} == {REDACTOR.node("node-secret")}
+    text = msgspec.json.encode(shown).decode()
+    assert not [name for name in (*OF_NODES, *OF_TEAM_B) if name in text]
+    assert shown.omitted == 0, "the number of others says how many wait"
+
+
+def test_who_sees_everything_sees_the_queue_as_it_is() -> None:
+    assert Aliases(FULL, REDACTOR).hide_queue(QUEUE) is QUEUE

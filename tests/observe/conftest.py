@@ -7,6 +7,7 @@ import pytest
 from tests.support.api_user import ApiUser, ManualClock, pod
 
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, LeaseUsage, NodeUsage
+from tessera.forecast.queue_page import CONTROLLER_PORT, QUEUE_PATH, QueuePage, encode_page
 from tessera.kube.client.client import Client
 from tessera.kube.transport.interface import Response
 from tessera_lab.apiserver.interfaces import UserInfo
@@ -44,17 +45,19 @@ class AgentCluster:
 
     Attributes:
         pages: body of the page by address; an exception is raised instead.
+        queue: the page of the controller, which :meth:`add_controller` makes.
     """
 
     def __init__(self) -> None:
         self.server = ApiServer(ManualClock())
         self.api = ApiUser(self.server)
         self.pages: dict[str, bytes | Exception] = {}
+        self.queue = b""
         self.server.parts.get_page = self._get
 
     async def _get(self, address: str, port: int, path: str) -> Response:
-        assert (port, path) == (8082, "/usage")
-        body = self.pages[address]
+        assert (port, path) in {(8082, "/usage"), (CONTROLLER_PORT, QUEUE_PATH)}
+        body = self.pages[address] if path == "/usage" else self.queue
         if isinstance(body, Exception):
             raise body
         return Response(status=200, headers={"content-type": "application/json"}, body=body)
@@ -73,6 +76,14 @@ class AgentCluster:
         made["metadata"]["ownerReferences"] = [owner] if owned else []
         await self.api("POST", AGENTS, made)
         await self.api.merge(f"{AGENTS}/agent-{node}/status", {"status": {"podIP": address}})
+
+    async def add_controller(self, page: QueuePage) -> None:
+        """Adds the controller's pod, and its page."""
+        self.queue = encode_page(page)
+        made = pod("controller", nodeName="node")
+        made["metadata"]["labels"] = {"app.kubernetes.io/name": "tessera-controller"}
+        await self.api("POST", AGENTS, made)
+        await self.api.merge(f"{AGENTS}/controller/status", {"status": {"podIP": "10.0.1.1"}})
 
     def client(self, user: UserInfo | None = None) -> Client:
         """A client of an administrator, or of ``user``."""

@@ -5,7 +5,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -15,14 +15,17 @@ from tessera.cli.base.table import fitting_columns, table_lines
 from tessera.text import age, count_noun
 
 if TYPE_CHECKING:
+    from tessera.explain.kueue_rows import KueueRow, KueueRows
     from tessera.forecast.queue_page import ExpectedStart, QueuedPod
     from tessera.kube.client.client import Client
     from tessera.observe.queue_reading import QueueReading
 
 _HEADER = ("NAMESPACE", "POD", "SLICES", "WAITS", "POSITION", "STARTS IN", "BASIS", "REASON", "BEFORE IT")
 _TOLD_HEADER = ("NAMESPACE", "POD", "SLICES", "WAITS", "REASON", "WHAT IT WAS TOLD")
+_KUEUE_HEADER = ("NAMESPACE", "WORKLOAD", "QUEUE", "WAITS", "POSITION", "AMONG ALL", "WHY")
 #: Columns that a narrow terminal does not show, the first one first.
 _DROPPED = ("BASIS", "SLICES", "BEFORE IT", "WAITS")
+_KUEUE_DROPPED = ("AMONG ALL", "QUEUE", "WAITS")
 #: Seconds between two readings; the controller forecasts every 15 s.
 _INTERVAL = 5.0
 
@@ -53,8 +56,11 @@ def command(
     the start is unknown.
 
     BEFORE IT names the pods whose end makes room. The page of the controller has all this; it needs the ClusterRole
-    tessera-usage-reader in tessera-system. With fewer rights the command shows what the pods of the namespace were
-    told by their condition tessera.dev/SlicePromised.
+    tessera-usage-reader in tessera-system. With the ClusterRole tessera-view in the namespace, the command shows its
+    pods, and aliases for the names of others. With fewer rights it shows what the pods were told by their condition
+    tessera.dev/SlicePromised.
+
+    What waits in Kueue, a Job that has no pods yet too, is in a table of its own.
 
     \b
     Examples:
@@ -73,16 +79,29 @@ def command(
         return
     found = asyncio.run(_read_once(wanted, pod, kubeconfig, context))
     if output == "json":
-        say_json({"told": found.told, **_plain(found)})
+        say_json(_plain(found))
     else:
-        say(*queue_lines(found, wanted, width=_width()))
-    if found.note:
-        say(f"note: {found.note}", err=True)
+        say(*lines_of(found, wanted, width=_width()))
+    for note in found.notes:
+        say(f"note: {note}", err=True)
 
 
-def _plain(found: "QueueReading") -> dict[str, object]:
-    page = found.page
-    return {"taken": page.taken, "pods": page.pods, "omitted": page.omitted}
+class Queues(NamedTuple):
+    """The controller's queue and Kueue's, as one user sees them."""
+
+    reading: "QueueReading"
+    kueue: "KueueRows"
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What was not read, and why."""
+        return (*([self.reading.note] if self.reading.note else []), *self.kueue.notes)
+
+
+def _plain(found: Queues) -> dict[str, object]:
+    page = found.reading.page
+    plain = {"told": found.reading.told, "taken": page.taken, "pods": page.pods, "omitted": page.omitted}
+    return {**plain, "kueue": found.kueue.rows}
 
 
 def _width() -> int:
@@ -95,7 +114,7 @@ async def _watch(wanted: str | None, pod: str | None, kubeconfig: Path | None, c
         try:
             while True:
                 width, height = shutil.get_terminal_size((80, 24))
-                lines = list(queue_lines(await read(client, wanted, pod), wanted, width=width))
+                lines = list(lines_of(await read(client, wanted, pod), wanted, width=width))
                 more = len(lines) - height
                 write_frame(lines if more <= 0 else [*lines[: height - 1], f"... {more + 1} more lines"])
                 await asyncio.sleep(_INTERVAL)
@@ -103,15 +122,13 @@ async def _watch(wanted: str | None, pod: str | None, kubeconfig: Path | None, c
             write_frame([], end=True)
 
 
-async def _read_once(
-    wanted: str | None, pod: str | None, kubeconfig: Path | None, context: str | None
-) -> "QueueReading":
+async def _read_once(wanted: str | None, pod: str | None, kubeconfig: Path | None, context: str | None) -> Queues:
     async with connect("tessera-queue", kubeconfig, context) as client:
         return await read(client, wanted, pod)
 
 
-async def read(client: "Client", namespace: str | None, pod: str | None = None) -> "QueueReading":
-    """Reads the queue as far as the user may.
+async def read(client: "Client", namespace: str | None, pod: str | None = None) -> Queues:
+    """Reads the queues as far as the user may.
 
     Args:
         client: the user's client.
@@ -124,33 +141,87 @@ async def read(client: "Client", namespace: str | None, pod: str | None = None) 
     import msgspec
 
     from tessera.clock import SystemClock
+    from tessera.explain.kueue_rows import read_kueue_rows
+
+    now = SystemClock().now()
+    found, kueue = await _read_slices(client, namespace, now), await read_kueue_rows(client, namespace, now)
+    if pod is None:
+        return Queues(found, kueue)
+    rows = tuple(row for row in found.page.pods if row.name == pod)
+    found = msgspec.structs.replace(found, page=msgspec.structs.replace(found.page, pods=rows, omitted=0))
+    own = tuple(row for row in kueue.rows if row.owner.rpartition("/")[2] == pod)
+    return Queues(found, msgspec.structs.replace(kueue, rows=own))
+
+
+async def _read_slices(client: "Client", namespace: str | None, now: float) -> "QueueReading":
     from tessera.forecast.queue_page import in_namespace
     from tessera.kube.client.errors import Forbidden
     from tessera.observe.queue_reading import QueueReading, read_queue, read_told
 
     try:
         page = await read_queue(client)
+    except Forbidden:
+        found = None if namespace is None else await _read_as_tenant(client, namespace)
+        if found is not None:
+            return found
+        page = await _missing_right(client)
+    if not isinstance(page, str):
+        return QueueReading(page=page if namespace is None else in_namespace(page, [namespace]))
+    try:
+        return await read_told(client, namespace, now, page)
     except Forbidden as error:
-        page = await _missing_right(client, error)
-    if isinstance(page, str):
-        try:
-            found = await read_told(client, namespace, SystemClock().now(), page)
-        except Forbidden as error:
-            where = "all namespaces: name one with -n" if namespace is None else f"namespace {namespace}"
-            raise CommandError(" ".join(str(error).split()), f"You may not list the pods of {where}", page) from error
-    else:
-        found = QueueReading(page=page if namespace is None else in_namespace(page, [namespace]))
-    if pod is None:
-        return found
-    rows = tuple(row for row in found.page.pods if row.name == pod)
-    return msgspec.structs.replace(found, page=msgspec.structs.replace(found.page, pods=rows, omitted=0))
+        where = "all namespaces: name one with -n" if namespace is None else f"namespace {namespace}"
+        raise CommandError(" ".join(str(error).split()), f"You may not list the pods of {where}", page) from error
 
 
-async def _missing_right(client: "Client", _refused: Exception) -> str:
+async def _read_as_tenant(client: "Client", namespace: str) -> "QueueReading | None":
+    """The queue from the API for tenants; None without that API, or the right to it."""
+    from tessera.cli.base.tenant_view import HIDDEN, HIDDEN_NAMES
+    from tessera.dashboard.view.objects import WAITING_PODS, read_view
+    from tessera.forecast.queue_page import in_namespace
+    from tessera.kube.client.errors import ApiError
+    from tessera.observe.queue_reading import QueueReading
+
+    try:
+        page = in_namespace((await read_view(client, WAITING_PODS, namespace)).queue, [namespace])
+    except ApiError:
+        return None
+    hides = any(
+        each.pod.startswith(HIDDEN) or each.node.startswith(HIDDEN) for row in page.pods for each in row.blockers
+    )
+    return QueueReading(page=page, note=HIDDEN_NAMES if hides else "")
+
+
+async def _missing_right(client: "Client") -> str:
     from tessera.cli.base.tenant_view import READ_PAGES, describe_role
 
     role = await describe_role(client, READ_PAGES)
     return f"this is what the pods were told; to see who stands before them, you need {role}"
+
+
+def lines_of(found: Queues, namespace: str | None, *, width: int = 0) -> Iterator[str]:
+    """The tables; that of Kueue only if something waits there."""
+    yield from queue_lines(found.reading, namespace, width=width)
+    if found.kueue.rows:
+        yield ""
+        yield "In Kueue:"
+        yield from kueue_lines(found.kueue.rows, found.reading.page.taken, namespace, width=width)
+
+
+def kueue_lines(found: Sequence["KueueRow"], now: float, namespace: str | None, *, width: int = 0) -> Iterator[str]:
+    """The table of what waits in Kueue."""
+    first = 0 if namespace is None else 1
+    header, rows = _KUEUE_HEADER[first:], [_kueue_cells(row, now)[first:] for row in found]
+    columns = fitting_columns(header, rows, dropped=[each for each in _KUEUE_DROPPED if each in header], width=width)
+    yield from table_lines(
+        [header[each] for each in columns], [[row[each] for each in columns] for row in rows], width=width
+    )
+
+
+def _kueue_cells(row: "KueueRow", now: float) -> Sequence[str]:
+    position = f"{row.position}/{row.of}" if row.position else "-"
+    name, among = row.owner or row.workload, str(row.among_all or "-")
+    return (row.namespace, name, row.queue or "-", age(max(0.0, now - row.since)), position, among, row.verdict)
 
 
 def queue_lines(found: "QueueReading", namespace: str | None, *, width: int = 0) -> Iterator[str]:

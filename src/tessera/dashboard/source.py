@@ -23,11 +23,13 @@ from tessera.dashboard.history import STEP, History
 from tessera.dashboard.node_documents import node_documents
 from tessera.dashboard.waiting_reasons import explain_waiting
 from tessera.explain.explanation import Explanation
+from tessera.forecast.queue_page import QueuePage
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden
 from tessera.kube.resources import NODES, PODS, Pod
 from tessera.kube.resources.meta import Resource
 from tessera.kube.watch.informer import Informer
+from tessera.observe.queue_reading import read_queue
 from tessera.usage.agent_pages import FleetUsage, NodeFailure, read_fleet
 
 _log = logging.getLogger(__name__)
@@ -62,6 +64,9 @@ class ClusterSource:
         self._fleet = FleetUsage()
         #: Guards the reading of the agents' pages, and its last time.
         self._reading, self._read_at = asyncio.Lock(), float("-inf")
+        #: The controller's queue, or why it is not known; guard and last time of its reading.
+        self._queue: QueuePage | str = "it was not asked yet"
+        self._queue_reading, self._queue_read_at = asyncio.Lock(), float("-inf")
         #: The last refusal of each kind that the user may not read.
         self._refused: dict[str, str] = {}
         self._pods = Informer(client, PODS, clock=clock, rng=rng)
@@ -130,6 +135,17 @@ class ClusterSource:
             if self._clock.monotonic() - self._read_at > PERIOD:
                 await self._read_again()
             return self._fleet
+
+    async def read_queue(self) -> QueuePage | str:
+        """The controller's queue, read again if it is older than :data:`PERIOD`; or why nobody tells it."""
+        async with self._queue_reading:
+            if self._clock.monotonic() - self._queue_read_at > PERIOD:
+                self._queue_read_at = self._clock.monotonic()
+                try:
+                    self._queue = await read_queue(self._client)
+                except (ApiError, OSError) as error:
+                    self._queue = " ".join(str(error).split())
+            return self._queue
 
     async def _read_again(self) -> None:
         self._read_at = self._clock.monotonic()

@@ -98,6 +98,12 @@ QUEUE_PAGE = Limit(
     "that page, as a command reads it",
     "5,000 pods have 3 MiB",
 )
+KUEUE_NAMESPACES = Limit(
+    50,
+    "namespaces",
+    "namespaces whose queues of Kueue `tessera queue -A` reads; the number of others is shown",
+    "each takes four requests",
+)
 QUEUE_WRITES = Limit(
     200,
     "writes",

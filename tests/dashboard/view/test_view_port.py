@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,11 +17,13 @@ from tests.support.api_user import ApiUser, pod
 from tests.support.ports import free_port
 
 from tessera.api.nodes.usage import NodeUsage
+from tessera.cli.queue import lines_of, read
 from tessera.clock import SystemClock
 from tessera.dashboard.in_cluster import PageOptions, PageReplica
-from tessera.dashboard.view.objects import MAPS, USAGES, read_view
+from tessera.dashboard.view.objects import MAPS, USAGES, WAITING_PODS, read_view
 from tessera.dashboard.view.trust import API_SERVICE
-from tessera.kube.client.errors import Forbidden, NotFound
+from tessera.forecast.queue_page import Blocker, ExpectedStart, QueuedPod, QueuePage
+from tessera.kube.client.errors import Forbidden, NotFound, ServiceUnavailable
 from tessera.manifests import deploy_folder
 from tessera_lab.apiserver.authz.certificates import CertificateAuthority, CertificatePair
 from tessera_lab.apiserver.interfaces import UserInfo
@@ -128,6 +131,48 @@ async def test_a_tenant_sees_all_cards_and_the_names_of_its_namespace() -> None:
         assert node.node == page.node
 
 
+async def test_a_tenant_sees_its_own_place_in_the_queue_and_no_name_of_a_neighbour() -> None:
+    now = SystemClock().now()
+    blockers = (Blocker(pod="other/beta", node="machine-1", profile="7g.40gb"),)
+    start = ExpectedStart(p50=now + 240, p90=now + 600, basis="history")
+    mine = QueuedPod(
+        namespace="team",
+        name="train",
+        profiles=("7g.40gb",),
+        since=now - 60,
+        position=2,
+        of=2,
+        reason="full",
+        detail="every card is full for 7g.40gb",
+        blockers=blockers,
+        start=start,
+    )
+    theirs = QueuedPod(namespace="other", name="hidden", since=now, position=1, of=2)
+    async with served() as view:
+        await view.cluster.add_controller(QueuePage(leads=True, taken=now, pods=(theirs, mine)))
+        await view.allow("ann", "team")
+        client = in_process_client(view.cluster.server, SystemClock(), "ann", "system:authenticated")
+        page = (await read_view(client, WAITING_PODS, "team")).queue
+        assert [(row.name, row.position, row.of, row.start) for row in page.pods] == [("train", 2, 2, start)]
+        found = await read(client, "team")
+        _, row = lines_of(found, "team")
+        assert re.split("  +", row)[:7] == ["train", "7g.40gb", "60s", "2/2", "4m-10m", "history", "full"]
+        assert re.fullmatch(r"~/~[0-9a-f]{8} on ~[0-9a-f]{8}", re.split("  +", row)[7])
+        assert any("names that begin with ~" in note for note in found.notes)
+        text = (await view.user("ann").raw("GET", f"{API}/namespaces/team/waitingpods")).body
+        assert not [name for name in (b"beta", b"hidden", b"machine-1", b"other") if name in text]
+        assert [row.name for row in (await read(view.cluster.client(), None)).reading.page.pods] == ["hidden", "train"]
+
+
+async def test_without_a_controller_the_queue_is_said_to_be_unknown() -> None:
+    async with served() as view:
+        await view.allow("ann", "team")
+        client = in_process_client(view.cluster.server, SystemClock(), "ann", "system:authenticated")
+        with pytest.raises(ServiceUnavailable, match="no controller runs in tessera-system"):
+            await read_view(client, WAITING_PODS, "team")
+        assert (await read(client, "team")).reading.told
+
+
 async def test_rbac_decides_by_the_namespace_who_may_ask() -> None:
     async with served() as view:
         await view.allow("ann", "team")
@@ -155,7 +200,7 @@ async def test_discovery_lists_the_group_beside_those_of_the_server() -> None:
         group = await view.admin("GET", "/apis/view.tessera.dev")
         assert group["preferredVersion"]["groupVersion"] == "view.tessera.dev/v1alpha1"
         listed = await view.admin("GET", API)
-        assert {each["name"] for each in listed["resources"]} == {"usages", "maps", "explanations"}
+        assert {each["name"] for each in listed["resources"]} == {"usages", "maps", "explanations", "waitingpods"}
 
 
 @pytest.mark.parametrize(

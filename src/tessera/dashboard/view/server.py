@@ -21,9 +21,9 @@ from tessera.dashboard.explainer import PrivateExplainer
 from tessera.dashboard.source import ClusterSource
 from tessera.dashboard.view.cluster_map import make_map
 from tessera.dashboard.view.front_proxy import FrontProxy, NotProxiedError
-from tessera.dashboard.view.objects import CLUSTER, EXPLANATIONS, GROUP, RESOURCES, USAGES, VERSION
+from tessera.dashboard.view.objects import CLUSTER, EXPLANATIONS, GROUP, RESOURCES, USAGES, VERSION, WAITING_PODS
 from tessera.dashboard.visibility import Redactor, Visibility
-from tessera.kube.client.errors import ApiError
+from tessera.kube.client.errors import ApiError, ServiceUnavailable, Status
 from tessera.kube.resources.meta import Resource
 from tessera.limits.access import PAGE_HEADER, PAGE_HEADERS, VIEW_ANSWERS
 from tessera.observe.cluster_reading import ClusterReading
@@ -64,7 +64,7 @@ class ViewAnswers:
         """The JSON of an object's content; None if there is no such object.
 
         Raises:
-            ApiError: a pod cannot be explained.
+            ApiError: a pod cannot be explained, or no controller says who waits.
         """
         visibility = await self._rights.visibility_in(person, namespace)
         if resource is EXPLANATIONS:
@@ -78,15 +78,23 @@ class ViewAnswers:
             key = (resource.plural, visibility)
             made = self._made.pop(key, None)
             if made is None or self._clock.monotonic() - made[0] > _FRESH:
-                fleet = await self._source.read_fleet()
-                text = await asyncio.to_thread(self._make, resource, visibility, fleet)
-                made = (self._clock.monotonic(), text)
+                made = (self._clock.monotonic(), await self._make(resource, visibility))
             self._made[key] = made
             while len(self._made) > VIEW_ANSWERS:
                 del self._made[next(iter(self._made))]
             return made[1]
 
-    def _make(self, resource: Resource[Any], visibility: Visibility, whole: FleetUsage) -> bytes:
+    async def _make(self, resource: Resource[Any], visibility: Visibility) -> bytes:
+        if resource is not WAITING_PODS:
+            return await asyncio.to_thread(self._make_cards, resource, visibility, await self._source.read_fleet())
+        page = await self._source.read_queue()
+        if isinstance(page, str):
+            text = f"nobody says which pods wait: {page}"
+            raise ServiceUnavailable(Status(code=503, reason="ServiceUnavailable", message=text))
+        shown = Aliases(visibility, self._redactor).hide_queue(page)
+        return msgspec.json.encode({"queue": shown})
+
+    def _make_cards(self, resource: Resource[Any], visibility: Visibility, whole: FleetUsage) -> bytes:
         aliases = Aliases(visibility, self._redactor)
         fleet = aliases.hide_fleet(whole)
         if resource is USAGES:
