@@ -103,6 +103,21 @@ def test_a_controller_that_dies_before_the_eviction(cluster: SlicerCluster, reco
     assert cluster.where(large)
 
 
+@pytest.mark.parametrize("reserve_after", [None, 60.0], ids=["reservations off", "reservations on"])
+def test_a_controller_that_dies_after_the_eviction_keeps_the_place(reserve_after: float | None) -> None:
+    cluster = cluster_with(reserve_after=reserve_after)
+    large, record = decide_move(cluster)
+    cluster.answer(record)
+    cluster.put(replace(cluster.pods["uid-small"], terminating=True))
+    cluster.restart()
+    cluster.settle()
+    young = waiting(cluster, "young", "4g.20gb")
+    cluster.remove(cluster.pods["uid-small"])
+    cluster.settle()
+    assert [node for node, _, _ in cluster.where(large)] == ["n1"]
+    assert cluster.where(young) == []
+
+
 def test_a_controller_that_dies_between_two_moves(cluster: SlicerCluster) -> None:
     for node in ("n1", "n2"):
         cluster.node(node)

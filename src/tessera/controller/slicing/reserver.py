@@ -55,6 +55,7 @@ class Reserver:
         planner: the rules about pods on nodes.
         after: seconds that a pod waits before it may get a reservation; None makes none.
         reads: True to keep those that are recorded and make none, as a reader of the cluster does.
+        keeps: True to take over recorded ones without ``after`` too, since moves or preemption make them.
 
     Attributes:
         precedes: True if a gang that waits for a reservation goes before a pod in its queue.
@@ -62,7 +63,9 @@ class Reserver:
         made: reservations made so far; never decreases.
     """
 
-    def __init__(self, state: SlicerState, planner: Planner, after: float | None, *, reads: bool = False) -> None:
+    def __init__(
+        self, state: SlicerState, planner: Planner, after: float | None, *, reads: bool = False, keeps: bool = False
+    ) -> None:
         self.residual: ResidualLives = DeadlineOrAge()
         self.precedes: Callable[[PodInfo, QueueKey], bool] = lambda _pod, _queue: False
         self.made = 0
@@ -71,6 +74,7 @@ class Reserver:
         self._planner = planner
         self._after = after
         self._reads = reads
+        self._keeps = keeps or reads or after is not None
         #: True once the recorded reservations have been taken over; this happens once.
         self._adopted = False
         #: Number of the last reservation.
@@ -125,7 +129,7 @@ class Reserver:
         self._searches = int(RESERVATION_SEARCHES)
         if not self._adopted:
             self._adopted = True
-            self._number = adopt_reservations(self._state, self.queue_key, keep=self._after is not None or self._reads)
+            self._number = adopt_reservations(self._state, self.queue_key, keep=self._keeps)
         found = self._state.reservations.values()
         if any(each.node in nodes or each.uid not in self._state.waiting for each in found):
             self._review()

@@ -18,7 +18,7 @@ from tessera.api.instaslice import Instaslice
 from tessera.api.names import QUEUE_LABEL, PodUid
 from tessera.api.pods.gangs import Gang
 from tessera.api.queues import Queue
-from tessera.controller.base.move_settings import NO_MOVES, MoveSettings
+from tessera.controller.base.move_settings import NO_MOVES, MoveMode, MoveSettings
 from tessera.controller.cluster.remade_pods import RemadePods
 from tessera.controller.objects.node_info import read_node
 from tessera.controller.objects.pod_info import PodInfo, read_pod
@@ -131,7 +131,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         self.order = FairOrder(self._state)
         self._ledger = self._state.ledger
         #: Gives slots to pods that wait for room. Its state is in :attr:`SlicerState.reservations`, but for memos.
-        self._reserver = Reserver(self._state, self.planner, reserve_after, reads=reads)
+        keeps = preempts or moves.mode is MoveMode.EVICT
+        self._reserver = Reserver(self._state, self.planner, reserve_after, reads=reads, keeps=keeps)
         #: The same for gangs.
         self._gang_reserver = GangReserver(self._state, self._gangs, self._reserver, None if reads else reserve_after)
         #: Makes room for pods of higher priority; None if that is off.
