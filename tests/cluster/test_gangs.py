@@ -121,3 +121,20 @@ def test_a_gang_of_whole_cards_starts_when_what_ran_before_has_ended_though_halv
         assert lab.clock.monotonic() - ended < 5
 
     in_lab(scenario, nodes="2*1xA100-40GB")
+
+
+def test_a_job_may_leave_the_size_of_its_gang_to_its_parallelism(in_lab: InLab) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.create("other", HALF, command="sleep 60")
+        await lab.running("other")
+        item = job("train", 2, HALF, 30)
+        item["spec"]["template"]["metadata"]["annotations"]["tessera.dev/gang-size"] = "parallelism"
+        await lab.client.create(JOBS.as_dicts(), item, "default")
+        await lab.until(lambda: len(phases(lab, "train")) == 2, "both pods exist")
+        pods = [pod for pod in lab.pods.cache.values() if pod.metadata.name.startswith("train-")]
+        assert {pod.metadata.annotations["tessera.dev/gang-size"] for pod in pods} == {"2"}
+        await lab.until(lambda: lab.events_of(pods[0].metadata.name, "SliceWaiting"), "one half of the card is taken")
+        assert phases(lab, "train") == ["Pending", "Pending"]
+        await lab.until(lambda: phases(lab, "train") == ["Succeeded", "Succeeded"], "both run once it is free")
+
+    in_lab(scenario, nodes="1xA100-40GB")

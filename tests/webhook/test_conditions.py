@@ -159,6 +159,8 @@ def test_all_of_them_are_one_service_that_is_asked_again_when_others_change_the_
 
 
 QUEUE = {"kueue.x-k8s.io/queue-name": "slices"}
+SIZE = "tessera.dev/gang-size"
+GANG = {"metadata": {"annotations": {SIZE: "parallelism"}}, "spec": pod({"nvidia.com/gpu": "1"})["spec"]}
 SLICES = {"spec": pod({"nvidia.com/mig-1g.5gb": "1"})["spec"]}
 
 
@@ -182,6 +184,8 @@ def test_a_job_is_sent_if_a_pod_of_its_template_must_not_slip_through(found: dic
         ("jobs", {"metadata": {}, "spec": {"template": SLICES, "suspend": True}}, True),
         ("jobs", {"metadata": {}, "spec": {"template": SLICES}}, False),
         ("jobs", {"metadata": {"labels": {"a": "b"}}, "spec": {"template": SLICES, "suspend": False}}, False),
+        ("jobs", {"metadata": {}, "spec": {"template": GANG}}, True),
+        ("jobs", {"metadata": {}, "spec": {"template": {**GANG, "metadata": {"annotations": {SIZE: "4"}}}}}, False),
         ("templates", {"metadata": {"labels": QUEUE}}, True),
         ("templates", {"metadata": {}, "spec": {"suspend": True}}, True),
         ("templates", {"metadata": {}, "spec": {"runPolicy": {"suspend": True}}}, True),
@@ -189,7 +193,9 @@ def test_a_job_is_sent_if_a_pod_of_its_template_must_not_slip_through(found: dic
         ("templates", {"metadata": {}}, False),
     ],
 )
-def test_only_what_kueue_holds_is_sent(entry: str, item: dict[str, Any], sent: bool) -> None:
+def test_only_what_kueue_holds_and_gangs_without_a_number_are_sent(
+    entry: str, item: dict[str, Any], sent: bool
+) -> None:
     assert is_sent(entry, item) is sent
 
 

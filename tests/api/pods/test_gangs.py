@@ -33,6 +33,20 @@ def read(labels: Mapping[str, str], annotations: Mapping[str, str], owner: tuple
             Gang("team/scheduling.x-k8s.io/pod-group=c", "c", 3),
         ),
         ({"scheduling.x-k8s.io/pod-group": "c"}, {}, None),
+        (
+            {"pod-group.scheduling.sigs.k8s.io": "d"},
+            {"tessera.dev/gang-size": "3"},
+            Gang("team/pod-group.scheduling.sigs.k8s.io=d", "d", 3),
+        ),
+        (
+            {
+                "pod-group.scheduling.sigs.k8s.io/name": "e",
+                "pod-group.scheduling.sigs.k8s.io/min-available": "5",
+            },
+            {},
+            Gang("team/pod-group.scheduling.sigs.k8s.io/name=e", "e", 5),
+        ),
+        ({"pod-group.scheduling.sigs.k8s.io/name": "e"}, {}, None),
         ({}, {"tessera.dev/gang-size": "3"}, Gang("team/owner=uid-1", "train-job", 3)),
         ({"tessera.dev/gang": "a"}, {"tessera.dev/gang-size": "1"}, None),
     ],
@@ -47,6 +61,17 @@ def test_the_first_convention_that_a_pod_uses_counts(
 def test_a_size_that_is_no_number_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(GangError, match=r'annotation tessera.dev/gang-size: .* is no number of pods; write .*"4"'):
         read({"tessera.dev/gang": "a"}, {"tessera.dev/gang-size": text})
+
+
+def test_the_size_of_a_job_counts_in_the_template_of_a_job_alone() -> None:
+    with pytest.raises(GangError, match=r'"parallelism" counts in the pod template of a Job'):
+        read({"tessera.dev/gang": "a"}, {"tessera.dev/gang-size": "parallelism"})
+
+
+def test_a_label_with_a_wrong_size_is_named_as_a_label() -> None:
+    prefix = "pod-group.scheduling.sigs.k8s.io"
+    with pytest.raises(GangError, match=f'label {prefix}/min-available: "many" is no number of pods'):
+        read({f"{prefix}/name": "e", f"{prefix}/min-available": "many"}, {})
 
 
 def test_a_size_above_the_limit_is_refused() -> None:

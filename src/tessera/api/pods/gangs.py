@@ -4,7 +4,9 @@ A gang has a name and a size. The first of these that a pod has counts:
 
 - the label ``tessera.dev/gang`` with the annotation ``tessera.dev/gang-size``;
 - Kueue's label ``kueue.x-k8s.io/pod-group-name`` with ``kueue.x-k8s.io/pod-group-total-count``;
-- the label ``scheduling.x-k8s.io/pod-group`` of the coscheduling plugin, with ``tessera.dev/gang-size``;
+- the labels ``pod-group.scheduling.sigs.k8s.io/name`` and ``.../min-available`` of early coscheduling;
+- the label ``scheduling.x-k8s.io/pod-group`` of the coscheduling plugin, or its former name
+  ``pod-group.scheduling.sigs.k8s.io``, with ``tessera.dev/gang-size``;
 - ``tessera.dev/gang-size`` alone, in the pod template of a Job or another controller: the pods of that controller.
 
 Pods of one namespace with one name are one gang, whoever made them.
@@ -21,7 +23,12 @@ GANG_SIZE_ANNOTATION = "tessera.dev/gang-size"
 #: Labels of others that name a group of pods, and the annotation with its size.
 KUEUE_GROUP_LABEL = "kueue.x-k8s.io/pod-group-name"
 KUEUE_COUNT_ANNOTATION = "kueue.x-k8s.io/pod-group-total-count"
-COSCHEDULING_LABEL = "scheduling.x-k8s.io/pod-group"
+COSCHEDULING_LABELS = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
+#: Labels of coscheduling before it had PodGroup objects: the name, and the number of pods that start together.
+MIN_AVAILABLE_LABEL = "pod-group.scheduling.sigs.k8s.io/min-available"
+GROUP_NAME_LABEL = "pod-group.scheduling.sigs.k8s.io/name"
+#: A size that the webhook replaces by the number of pods that a Job runs at the same time.
+SIZE_OF_JOB = "parallelism"
 
 #: Most characters of a mistaken value that a message repeats.
 _SHOWN = 40
@@ -71,11 +78,15 @@ def read_gang(
     if KUEUE_GROUP_LABEL in labels and KUEUE_COUNT_ANNOTATION in annotations:
         size = _read_size(KUEUE_COUNT_ANNOTATION, annotations[KUEUE_COUNT_ANNOTATION])
         return _make(namespace, KUEUE_GROUP_LABEL, labels[KUEUE_GROUP_LABEL], size)
+    if GROUP_NAME_LABEL in labels and MIN_AVAILABLE_LABEL in labels:
+        size = _read_size(MIN_AVAILABLE_LABEL, labels[MIN_AVAILABLE_LABEL], "label")
+        return _make(namespace, GROUP_NAME_LABEL, labels[GROUP_NAME_LABEL], size)
     if own is None:
         return None
     size = _read_size(GANG_SIZE_ANNOTATION, own)
-    if COSCHEDULING_LABEL in labels:
-        return _make(namespace, COSCHEDULING_LABEL, labels[COSCHEDULING_LABEL], size)
+    group = next((each for each in COSCHEDULING_LABELS if each in labels), "")
+    if group:
+        return _make(namespace, group, labels[group], size)
     name, uid = owner
     if not uid:
         raise GangError(
@@ -90,12 +101,17 @@ def _make(namespace: str, kind: str, name: str, size: int) -> Gang | None:
     return Gang(f"{namespace}/{kind}={name}", name, size) if size > 1 else None
 
 
-def _read_size(key: str, text: str) -> int:
+def _read_size(key: str, text: str, kind: str = "annotation") -> int:
     plain = text.isascii() and text.isdecimal() and len(text) <= _SHOWN
     size = int(text) if plain else 0
+    if text == SIZE_OF_JOB:
+        raise GangError(
+            f'{kind} {key}: "{text}" counts in the pod template of a Job (batch/v1) alone, when the Job is created:'
+            " write the number of pods"
+        )
     if size < 1:
         shown = one_line(text, _SHOWN)
-        raise GangError(f'annotation {key}: "{shown}" is no number of pods; write for example "4"')
+        raise GangError(f'{kind} {key}: "{shown}" is no number of pods; write for example "4"')
     if size > GANG_SIZE:
-        raise GangError(f"annotation {key}: a gang of {size} pods is too large; {GANG_SIZE} are allowed")
+        raise GangError(f"{kind} {key}: a gang of {size} pods is too large; {GANG_SIZE} are allowed")
     return size

@@ -11,7 +11,8 @@ Templates without slices, memory quota or requirements are left alone, and count
 kinds have nothing to do with slices. :func:`asks` is what the condition of ``jobs.tessera.dev`` says of a Job.
 
 A later decision on a pod of the template changes nothing but its gate, and so does a second one on the template. An
-object that Kueue does not hold is left alone: its pods are decided on when they are created, by the cards of that time.
+object that Kueue does not hold gets at most the size of a gang (:mod:`tessera.webhook.admission.gang_sizes`): its pods
+are decided on when they are created, by the cards of that time.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,6 +25,7 @@ from tessera.api.pods.requirements import PREFIX
 from tessera.kueue.templates import TemplateKind, find_templates, is_queued
 from tessera.limits.pods import POD_TEMPLATES
 from tessera.webhook.admission.decision import refuse_share_counts
+from tessera.webhook.admission.gang_sizes import write_gang_size
 from tessera.webhook.admission.json_patch import Operation, apply_operations
 from tessera.webhook.admission.pod_schema import PodSchema, Spec, size_of
 from tessera.webhook.admission.requirements import translate_requirements
@@ -49,9 +51,9 @@ def decide_templates(
         PodRefused: no pod of a template could be created; the text begins with the template's path.
         msgspec.ValidationError: a template is not that of a pod.
     """
+    operations: list[Operation] = [*write_gang_size(kind, item)]
     if not is_queued(kind, item):
-        return ()
-    operations: list[Operation] = []
+        return operations
     asking = ((path, template) for path, template in find_templates(kind, item) if asks(template))
     for number, (path, template) in enumerate(asking):
         if number >= POD_TEMPLATES:
