@@ -17,8 +17,9 @@ over the typical pods, in FGD's whole points, of equals the fullest node. ``tess
 - A model has a price: the share of the requests so far that only it suits, times what is free in the cluster, over
   what is free of it. So a pod that any card suits does not take a model that others will need.
 
-``product`` is what Tessera does in managed namespaces: the model with the least price, by the same function, then the
-fullest node. It neither rates CPU nor fragmentation. Nothing is set per trace.
+``product`` is what Tessera does in managed namespaces, by the same functions: the model with the least price, then the
+node where the pod strands the fewest cards without CPU, then the fullest node. It does not rate the other fragments.
+Nothing is set per trace.
 """
 
 import argparse
@@ -37,6 +38,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tessera.placement.scarcity import scarcity
+from tessera.placement.stranded_cards import stranded
 
 CARD = 1000  # thousandths
 MARKS = (90, 95, 100, 130)
@@ -45,9 +47,7 @@ FIRST_SEED = 42
 #: Share of the pods that the typical ones cover, most frequent shapes first (FGD).
 TYPICAL = 0.95
 #: Points that the price of a model takes, for a model whose free cards equal the pinned requests to come.
-PRICE, PRODUCT_PRICE = 30, 1e6
-#: CPU that a free card needs to count in full, in multiples of the typical pods' CPU a card.
-CPU_A_CARD = 1.3
+PRICE, PRODUCT_PRICE = 30, 1e9
 #: Points that an empty node of so many cards is worse for a pod of one card.
 OPENING, SEVERAL_CARDS = 10, 4
 #: Medians of 10 seeds in FGD's repository, by arrived per cent.
@@ -142,7 +142,7 @@ class Cluster:
         self._steps = sorted({shape.cpu for shape, _ in typical})
         with_cards = [(shape, share) for shape, share in typical if shape.cards]
         asked = sum(shape.cards * shape.milli * share for shape, share in with_cards)
-        self._cpu_a_milli = CPU_A_CARD * sum(shape.cpu * share for shape, share in with_cards) / asked
+        self._cpu_a_milli = sum(shape.cpu * share for shape, share in with_cards) / asked
         self._fragments: dict[tuple[int, Free, str], float] = {}
         self._changed: list[int] = []
         self._ratings: dict[Pod, tuple[int, dict[str, list[int]]]] = {}
@@ -196,7 +196,7 @@ class Cluster:
     def _key(self, pod: Pod, node: int) -> int:
         """Points, then how full the node's cards are, in one number; negative without room."""
         change = self._rate(pod, node)
-        return -1 if change is None else (100 + change[0]) * _FULLNESS + _FULLNESS - 1 - sum(self._free[node])
+        return -1 if change is None else (_MOST_POINTS + change[0]) * _FULLNESS + _FULLNESS - 1 - sum(self._free[node])
 
     def _rate(self, pod: Pod, node: int) -> Change | None:
         """The best way to put a pod on a node; ``None`` without room."""
@@ -208,7 +208,10 @@ class Cluster:
             points = -int(100 * (sum(self._free[node]) / 8 / CARD + cpu / 128_000) / 2)
             return max((points, -taken, after) for taken, after in changes)
         if self._rule == "product":
-            return max((0, -taken, after) for taken, after in changes)
+            idle = stranded(sum(self._free[node]), self._cpu[node], self._cpu_a_milli)
+            return max(
+                (round(idle - stranded(sum(after), cpu, self._cpu_a_milli)), -taken, after) for taken, after in changes
+            )
         lost = self._loss(node, self._cpu[node], self._free[node])
         opens = self._rule == "tessera" and pod.cards <= 1 and self._is_empty(node)
         penalty = OPENING if opens else 0
@@ -220,7 +223,7 @@ class Cluster:
     def _loss(self, node: int, cpu: int, free: Free) -> float:
         lost = self._fragment(bisect_right(self._steps, cpu), free, self._model[node])
         if self._rule == "tessera":
-            lost += max(0.0, sum(free) - cpu / self._cpu_a_milli)
+            lost += stranded(sum(free), cpu, self._cpu_a_milli)
         return lost
 
     def _fragment(self, step: int, free: Free, model: str) -> float:
@@ -242,6 +245,8 @@ class Cluster:
         return found
 
 
+#: Above the points of any change.
+_MOST_POINTS = 100_000
 #: Above the free thousandths of any node.
 _FULLNESS = 100_000
 

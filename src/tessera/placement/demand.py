@@ -52,6 +52,10 @@ class NodeRefusal(msgspec.Struct, frozen=True):
 NodeAllows = Callable[[Demand, str], NodeRefusal | None]
 
 
+#: Rates a node for a demand of whole cards or shares besides the cards: less is better, 0 or less is best.
+NodeCost = Callable[[Demand, str], float]
+
+
 class Reservations(Protocol):
     """Counts what planning gives to demands besides slices (CPU, memory), so that :data:`NodeAllows` can count it."""
 

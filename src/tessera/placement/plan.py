@@ -23,12 +23,21 @@ import msgspec
 
 from tessera.mig.geometry import closest_profile
 from tessera.placement.card_table import CardTable, Pending, add_profile
-from tessera.placement.demand import Demand, NeverFits, NodeAllows, NodeRefusal, Reason, Reservations, UnknownProfile
+from tessera.placement.demand import (
+    Demand,
+    NeverFits,
+    NodeAllows,
+    NodeCost,
+    NodeRefusal,
+    Reason,
+    Reservations,
+    UnknownProfile,
+)
 from tessera.placement.explain import RefusalExplainer
 from tessera.placement.fleet import CardPlacement, Fleet, FleetCard, OwnedPlacement
 from tessera.placement.node_fit import empty_nodes, fits_when_empty
 from tessera.placement.policies import MixAware, Policy
-from tessera.placement.search import CardSearch
+from tessera.placement.search import CardSearch, is_rated
 from tessera.placement.step_budget import StepBudget
 
 __all__ = ["Demand", "NodeAllows", "Plan", "plan"]
@@ -70,6 +79,7 @@ def plan(
     work: StepBudget | None = None,
     policy: Policy | None = None,
     kept: Sequence[str] = (),
+    node_cost: NodeCost | None = None,
 ) -> Plan:
     """Plans a batch.
 
@@ -82,6 +92,7 @@ def plan(
             reserved.
         work: the budget of the batch; unlimited by default.
         policy: chooses card, node and start; by default the one that Tessera uses.
+        node_cost: rates nodes for whole cards and shares; by default all are alike.
         kept: nodes with slots that :func:`tessera.placement.reserved_slots.hold_slots` keeps, for reasons.
 
     Raises:
@@ -93,12 +104,13 @@ def plan(
     lone = len(demands) == 1 and len(demands[0].profiles) == 1
     refusals: dict[str, NodeRefusal] = {}
     if lone:
-        card = _first_card(fleet, demands[0], rule, node_allows, refusals)
+        rated = node_cost is not None and is_rated(demands[0])
+        card = None if rated else _first_card(fleet, demands[0], rule, node_allows, refusals)
         if card is not None:
             return _place_slice(demands[0], card, rule, reservations, work)
     allows = node_allows or _allow_every_node
     steps = work or StepBudget(sys.maxsize)
-    search = CardSearch(fleet, allows, rule)
+    search = CardSearch(fleet, allows, rule, node_cost)
     if lone:
         found = search.find_other(demands[0], refusals, steps)
         if found is not None:

@@ -2,13 +2,16 @@
 
 - One slice goes to the card that the policy ranks first.
 - Several slices go to the node where they cost least by the policy, among the first that have room.
+- Whole cards and shares go to the node that the caller rates best, of the first where the policy's cost is the same.
 - The search asks lazily if a node admits a demand, best node first. It remembers a refusal until
   :meth:`CardSearch.forget`.
 """
 
+import math
 from collections.abc import Mapping
 
-from tessera.placement.demand import Demand, NodeAllows, NodeRefusal
+from tessera.placement.demand import Demand, NodeAllows, NodeCost, NodeRefusal
+from tessera.placement.devices import is_device_profile
 from tessera.placement.fleet import Fleet, FleetCard
 from tessera.placement.node_fit import fit_on_node
 from tessera.placement.policies import Policy
@@ -16,6 +19,13 @@ from tessera.placement.step_budget import StepBudget
 
 #: Nodes with room from which a demand of several slices takes the best; it is refused only after all were tried.
 _NODES_COMPARED = 16
+#: Nodes that are rated for one whole card or share, fullest first.
+_NODES_RATED = 64
+
+
+def is_rated(demand: Demand) -> bool:
+    """True for a demand of whole cards or shares: the node is all that is left to choose for them."""
+    return is_device_profile(demand.profiles[0])
 
 
 class CardSearch:
@@ -25,9 +35,13 @@ class CardSearch:
         fleet: the cards, with the pending slices of this batch.
         node_allows: returns a node's refusal of a demand; None if the node takes it.
         policy: ranks cards and nodes.
+        node_cost: rates nodes for whole cards and shares; by default all are alike.
     """
 
-    def __init__(self, fleet: Fleet, node_allows: NodeAllows, policy: Policy) -> None:
+    def __init__(
+        self, fleet: Fleet, node_allows: NodeAllows, policy: Policy, node_cost: NodeCost | None = None
+    ) -> None:
+        self._node_cost = node_cost
         self._policy = policy
         self._fleet = fleet
         self._allows = node_allows
@@ -62,6 +76,8 @@ class CardSearch:
         if len(demand.profiles) > 1:
             return self._find_node(demand, work)
         rule = policy or self._policy
+        if self._node_cost is not None and is_rated(demand):
+            return self._find_rated(demand, self._node_cost, work, rule)
         if demand.nodes is None:
             card = rule.first_card(self._fleet, demand.profiles[0])
             if card is None:
@@ -86,10 +102,34 @@ class CardSearch:
         self._refused[demand.key] = dict(refusals)
         return self.find(demand, work)
 
+    def _find_rated(
+        self, demand: Demand, node_cost: NodeCost, work: StepBudget, policy: Policy
+    ) -> tuple[FleetCard, ...] | None:
+        """One whole card or share, on the node that rates best among the first where it costs least."""
+        best: tuple[float, FleetCard] | None = None
+        least: float | None = None
+        seen: set[str] = set()
+        for card in policy.rank_cards(self._fleet, demand.profiles[0], demand.nodes, work):
+            if card.node.name in seen or not self._admits(demand, card.node.name, work):
+                continue
+            name = card.table.name_of(demand.profiles[0])
+            cost = None if name is None else policy.cost(card.table, card.occupancy, card.pending, name)
+            if best is not None and (cost != least or len(seen) >= _NODES_RATED):
+                break
+            seen.add(card.node.name)
+            least = cost
+            rated = node_cost(demand, card.node.name)
+            if best is None or rated < best[0]:
+                best = (rated, card)
+            if rated <= 0:
+                break
+        return best and (best[1],)
+
     def _find_node(self, demand: Demand, work: StepBudget) -> tuple[FleetCard, ...] | None:
         """Cards of the node where several slices cost least, among the first that have room."""
-        best: tuple[float, tuple[FleetCard, ...]] | None = None
+        best: tuple[tuple[float, float], tuple[FleetCard, ...]] | None = None
         compared = 0
+        rates = self._node_cost if is_rated(demand) else None
         costs = self._costs.setdefault(tuple(sorted(demand.profiles)), {})
         need = self.slots_needed(demand)
         for node in self._policy.rank_nodes(self._fleet):
@@ -105,9 +145,13 @@ class CardSearch:
                 costs[shape] = found and found[0]
             cost = costs[shape]
             compared += cost is not None
-            if cost is None or (best is not None and cost >= best[0]) or not self._admits(demand, node.name, work):
+            if cost is None or (best is not None and (cost, -math.inf) >= best[0]):
                 continue
-            best = fit_on_node(node, demand.profiles, work, self._policy.cost)
+            rated = (cost, rates(demand, node.name) if rates is not None else 0.0)
+            if (best is not None and rated >= best[0]) or not self._admits(demand, node.name, work):
+                continue
+            found = fit_on_node(node, demand.profiles, work, self._policy.cost)
+            best = found and (rated, found[1])
         return best and best[1]
 
     def _admits(self, demand: Demand, node: str, work: StepBudget) -> bool:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName
@@ -70,6 +71,21 @@ def test_the_fullest_node_with_room_is_taken(cluster: SlicerCluster) -> None:
     small, large = cluster.whole("small", 2), cluster.whole("large", 4)
     cluster.settle()
     assert (pin(cluster, small), pin(cluster, large)) == ("n2", "n1")
+
+
+@pytest.mark.parametrize(("cards", "cpu", "next_node"), [(1, 32_000, "n1"), (2, 38_000, "n2")])
+def test_a_pod_with_much_cpu_does_not_strand_the_cards_beside_it(
+    cluster: SlicerCluster, cards: int, cpu: int, next_node: str
+) -> None:
+    """Node n1 is fuller, but has too little CPU for its free cards. A small pod takes the node that is fuller then."""
+    cluster.device_node("n1", count=4, allocatable={"cpu": 40_000, "pods": 110, GPU: 4})
+    cluster.device_node("n2", count=8, allocatable={"cpu": 200_000, "pods": 110, GPU: 8})
+    held = {"cpu": 18_000, "pods": 1, GPU: 3}
+    cluster.whole("others", 3, gated=False, node=NodeName("n2"), amounts=held)
+    large = cluster.whole("large", cards, amounts={"cpu": cpu, "pods": 1, GPU: cards})
+    small = cluster.whole("small", amounts={"cpu": 4_000, "pods": 1, GPU: 1}, created="9")
+    cluster.settle()
+    assert (pin(cluster, large), pin(cluster, small)) == ("n2", next_node)
 
 
 def test_a_pod_that_any_card_suits_leaves_the_model_that_others_need(cluster: SlicerCluster) -> None:

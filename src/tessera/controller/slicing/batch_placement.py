@@ -11,7 +11,7 @@ from itertools import islice
 from tessera.api.instaslice import Slice
 from tessera.api.names import NodeName, PodUid, device_id
 from tessera.controller.cluster.node_index import NodeIndex
-from tessera.controller.filters.resources import Filter
+from tessera.controller.filters.resources import Filter, FreeAmounts
 from tessera.controller.objects.node_constraints import MISMATCH, NodeConstraints, first_closed_reason
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
@@ -21,6 +21,7 @@ from tessera.placement.demand import Demand, NodeRefusal, Reason
 from tessera.placement.fleet import CardPlacement, Fleet
 from tessera.placement.plan import Plan, plan
 from tessera.placement.step_budget import StepBudget
+from tessera.placement.stranded_cards import stranded
 
 #: Share of a batch's work for testing constraints; comparisons that cost as much as asking one node.
 _CONSTRAINTS_SHARE, _COMPARISONS_A_STEP = 0.5, 4
@@ -58,6 +59,7 @@ class PlacementContext:
         required_node: returns the node that an ungated pod must run on; None for any other pod.
         changed_nodes: by refused pod, the nodes where room may have grown since; None if the pod was not refused.
         kept_nodes: nodes with slots that are kept for other pods.
+        cpu_a_slot: the CPU that pods ask for beside a memory slot of whole cards and shares on average; 0 if unknown.
     """
 
     fleet: Fleet
@@ -68,6 +70,7 @@ class PlacementContext:
     required_node: Callable[[PodInfo], NodeName | None]
     changed_nodes: Mapping[PodUid, frozenset[NodeName] | None]
     kept_nodes: Sequence[NodeName] = ()
+    cpu_a_slot: float = 0.0
 
 
 def first_batch(ordered: Iterable[PodInfo]) -> list[PodInfo]:
@@ -105,6 +108,7 @@ def place(pods: Sequence[PodInfo], context: PlacementContext, work: StepBudget) 
         reservations=rules,
         work=work,
         kept=context.kept_nodes,
+        node_cost=rules.cost if context.cpu_a_slot else None,
     )
     placed: list[Placed | Unplaced] = []
     for pod in checked:
@@ -179,6 +183,9 @@ class _BatchFilters:
     """
 
     def __init__(self, ordered: Sequence[PodInfo], context: PlacementContext, work: StepBudget) -> None:
+        self._fleet = context.fleet
+        self._cpu_a_slot = context.cpu_a_slot
+        self._amounts = next((rule for rule in context.filters if type(rule) is FreeAmounts), None)
         self._nodes = context.nodes
         self._index = context.index
         self._filters = context.filters
@@ -233,6 +240,15 @@ class _BatchFilters:
     def allows_when_empty(self, demand: Demand, node: str) -> NodeRefusal | None:
         """Returns the refusal of a node without room, as if its cards had room; None if the node would take the pod."""
         return self._refusal(self._lasting_filters, demand, node)
+
+    def cost(self, demand: Demand, node: str) -> float:
+        """Returns the memory slots of free cards that the pod would leave without CPU on a node."""
+        if self._amounts is None:
+            return 0.0
+        free, cpu = self._fleet.node(node).free, self._amounts.free("cpu", NodeName(node))
+        taken = count_slots(self._fleet, demand.profiles)
+        left = cpu - self._pods[demand.key].amounts.get("cpu", 0)
+        return stranded(free - taken, left, self._cpu_a_slot) - stranded(free, cpu, self._cpu_a_slot)
 
     def _refusal(self, filters: Sequence[Filter], demand: Demand, node: str) -> NodeRefusal | None:
         pod = self._pods[demand.key]

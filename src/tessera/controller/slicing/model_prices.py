@@ -29,14 +29,21 @@ class ModelPrices:
         fleet: the cards, whose tables get the prices.
         devices: the nodes of each model.
         index: says which nodes a pod selects.
+
+    Attributes:
+        cpu_a_slot: the CPU that these pods ask for beside a memory slot of devices on average; 0 if unknown.
     """
 
     def __init__(self, fleet: Fleet, devices: DeviceInventory, index: NodeIndex) -> None:
         self._fleet = fleet
         self._devices = devices
         self._index = index
-        #: By pod that requests devices, its constraints without pin and tolerations, and its number of devices.
-        self._of: dict[PodUid, tuple[NodeConstraints, int]] = {}
+        self.cpu_a_slot = 0.0
+        #: The CPU of all these pods, and their devices by resource.
+        self._cpu = 0
+        self._resources: Counter[str] = Counter()
+        #: By pod that requests devices, its constraints without pin and tolerations, its devices, and its CPU.
+        self._of: dict[PodUid, tuple[NodeConstraints, tuple[str, ...], int]] = {}
         #: The devices requested under each of these constraints; no count is 0.
         self._asked: Counter[NodeConstraints] = Counter()
 
@@ -45,22 +52,35 @@ class ModelPrices:
         new = None
         if pod is not None and pod.devices and not pod.finished:
             selector = tuple(each for each in pod.constraints.selector if each[0] != HOSTNAME_LABEL)
-            new = (replace(pod.constraints, selector=selector, tolerations=()), len(pod.devices))
+            new = (replace(pod.constraints, selector=selector, tolerations=()), pod.devices, pod.amounts.get("cpu", 0))
         old = self._of.get(uid)
         if new == old:
             return
         if old is not None:
             del self._of[uid]
-            self._asked[old[0]] -= old[1]
-            if not self._asked[old[0]]:
-                del self._asked[old[0]]
+            self._count(*old, sign=-1)
         if new is not None:
             self._of[uid] = new
-            self._asked[new[0]] += new[1]
+            self._count(*new)
+
+    def _count(self, constraints: NodeConstraints, devices: tuple[str, ...], cpu: int, sign: int = 1) -> None:
+        self._cpu += sign * cpu
+        self._asked[constraints] += sign * len(devices)
+        if not self._asked[constraints]:
+            del self._asked[constraints]
+        for resource in devices:
+            self._resources[resource] += sign
+            if not self._resources[resource]:
+                del self._resources[resource]
 
     def update(self) -> None:
-        """Sets the prices of all models for the next batch."""
+        """Sets the prices of all models, and the CPU beside a slot, for the next batch."""
         tables = [table for table in self._fleet.tables if table.geometry in self._devices.nodes]
+        sizes = {
+            name: table.size_of(name) for table in tables for name in (row.name for row in table.geometry.profiles)
+        }
+        slots = sum(sizes.get(resource, 0) * count for resource, count in self._resources.items())
+        self.cpu_a_slot = self._cpu / slots if slots else 0.0
         if len(tables) < 2:
             for table in tables:
                 table.price = 0.0

@@ -142,6 +142,7 @@ class Planner:
             required_node=self._cluster.required_node,
             changed_nodes=since,
             kept_nodes=kept_nodes,
+            cpu_a_slot=self._state.prices.cpu_a_slot,
         )
 
     @contextmanager
