@@ -5,7 +5,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.explain.test_pods import answer as why_here
 
+from tessera.api.names import GATE
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.explain.explanation import Explanation
 from tessera.explain.pods import explain_pod
@@ -55,6 +57,28 @@ def test_a_running_pod_says_what_it_has_asked_for() -> None:
     found = answer(pod("a", {SHARED: "1"}, {"nvidia.com/gpu": "2"}, on="n1", phase="Running"), [node()])
     assert (found.case, found.verdict) == ("runs", "runs on node n1")
     assert found.facts == ("it requests 2 nvidia.com/gpu, 1 nvidia.com/gpu.shared",)
+
+
+def test_cards_of_init_containers_count_as_the_scheduler_counts_them() -> None:
+    inits = [{"name": "load", "resources": {"limits": {"nvidia.com/gpu": "4"}}}]
+    who = pod("a", {"nvidia.com/gpu": "1"}, on="n1", phase="Running", spec={"initContainers": inits})
+    assert answer(who, [node()]).facts == ("it requests 4 nvidia.com/gpu",)
+
+
+def behind_the_gate(count: str) -> Pod:
+    """A pod of a managed namespace that waits for whole cards."""
+    return pod("a", {"nvidia.com/gpu": count}, spec={"schedulingGates": [{"name": GATE}]})
+
+
+def test_more_cards_than_any_node_has_never_fit() -> None:
+    has_four = node(gives={"nvidia.com/gpu": "4", "pods": "9"})
+    labels = {"kubernetes.io/hostname": "n1"}
+    has_four = msgspec.structs.replace(has_four, metadata=msgspec.structs.replace(has_four.metadata, labels=labels))
+    found = why_here(behind_the_gate("5"), nodes=[has_four], instaslices=[])
+    assert (found.case, found.facts[0]) == ("never-fits", "all cards of a pod are on one node")
+    assert found.verdict == "cannot run in this cluster; no node has 5 x nvidia.com/gpu, even when empty"
+    found = why_here(behind_the_gate("1k"), nodes=[has_four], instaslices=[])
+    assert (found.case, found.verdict) == ("bad-request", "cannot run as written")
 
 
 def test_what_no_node_gives_is_told_with_what_nodes_give_and_which_are_not_as_asked() -> None:

@@ -56,6 +56,13 @@ def explain_no_room(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Rea
             return _explain_no_card(view, pod)
         case UnknownProfile():
             return _unknown_profile(reason)
+        case NeverFits() if pod.devices:
+            return Explanation(
+                case="never-fits",
+                verdict=f"cannot run in this cluster; no node has {profiles_text(pod)}, even when empty",
+                facts=("all cards of a pod are on one node",),
+                help=("request fewer cards in one pod, or add a node with more cards",),
+            )
         case NeverFits():
             return Explanation(
                 case="never-fits",

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from tessera.agent.base.node_conditions import TYPES
 from tessera.api.names import SLICE_CONDITION
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, OfferKind, decode_offers
+from tessera.controller.objects.resource_amounts import pod_amounts
 from tessera.explain.card_faults import read_card_faults
 from tessera.explain.explanation import Explanation
 from tessera.explain.snapshot import ClusterView
@@ -32,13 +33,12 @@ _NODES = 4
 
 
 def fixed_requests(pod: Pod) -> dict[str, int]:
-    """NVIDIA's resources that a pod's containers request, summed; an amount that is no number counts as 0."""
-    found: Counter[str] = Counter()
-    for container in pod.spec.containers:
-        for name, text in container.resources.limits.items():
-            if name.startswith(_DOMAIN):
-                found[name] += _count(text)
-    return dict(found)
+    """NVIDIA's resources that a pod holds, init containers included; none if an amount is no number."""
+    try:
+        held = pod_amounts(pod.spec)
+    except ValueError:
+        return {}
+    return {name: amount for name, amount in held.items() if name.startswith(_DOMAIN)}
 
 
 def format_requests(asked: Mapping[str, int]) -> str:

@@ -159,7 +159,8 @@ def _explain_other_request(view: ClusterView, pod: Pod, facts: PodInfo) -> Expla
     if facts.fault:
         return Explanation(
             case="bad-request",
-            verdict="cannot run as written; Tessera cannot make the slices that it requests",
+            verdict="cannot run as written"
+            + ("" if facts.devices else "; Tessera cannot make the slices that it requests"),
             facts=(facts.fault,),
             help=("correct the manifest and create the pod again",),
         )

@@ -107,6 +107,8 @@ class NeverFits(msgspec.Struct, frozen=True, tag=True):
     def text(self) -> str:
         """The reason in words."""
         wanted = _count_profiles(self.profiles)
+        if all(map(is_device_profile, self.profiles)):
+            return f"no node has {wanted}, even empty; a pod's cards must be on one node: ask for fewer"
         return (
             f"no node's cards can hold {wanted} together, even empty; a pod's slices must be on one node: ask for fewer"
         )
