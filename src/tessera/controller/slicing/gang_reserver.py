@@ -206,18 +206,18 @@ class GangReserver:
             add_amounts(beside.setdefault(NodeName(node), {}), pod.amounts)
             return not alone
 
-        with self._reserver.admission(pod, beside) as admits:
+        with self._reserver.places.admission(pod, beside) as admits:
             search = SoonestPlace(
                 self._state.inventory.fleet,
                 pod.profiles,
-                self._reserver.residual_of,
-                holds=self._reserver.holds_of_others(pod),
+                self._reserver.places.residual_of,
+                holds=self._reserver.places.holds_of_others(pod),
                 admits=admits,
                 horizon=HORIZON,
             )
             for place in taken:
                 search.keep(place)
-            return search.find_several(self._reserver.nodes_for(pod), len(pods), accept)
+            return search.find_several(self._reserver.places.nodes_for(pod), len(pods), accept)
 
     def _slots(self, pod: PodInfo) -> int:
         tables = self._state.inventory.fleet.tables
@@ -264,7 +264,7 @@ class GangReserver:
         if self._searched:
             self._state.reservations_due = True
             return
-        left = max(map(self._reserver.remaining, held))
+        left = max(map(self._reserver.places.remaining, held))
         places = self._find(pods)
         if places and max(each.seconds for each in places.values()) < left:
             self._reserver.remove(held[0])

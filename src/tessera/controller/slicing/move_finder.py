@@ -95,7 +95,7 @@ class MoveFinder:
         work = work or StepBudget(MOVE_STEPS)
         fleet = self._state.inventory.fleet
         with (
-            self._reserver.admission(pod) as admits,
+            self._reserver.places.admission(pod) as admits,
             self._planner.filters(work.part(0.5)) as filters,
             hold_slots(fleet, holds),
         ):
@@ -106,7 +106,7 @@ class MoveFinder:
                 admits=admits,
                 price=search.price,
             )
-            nodes = self._reserver.nodes_for(pod)
+            nodes = self._reserver.places.nodes_for(pod)
             room = make_room(fleet, pod.profiles[0], _by_fragmentation, rules, most, nodes=nodes, work=work)
         if room is None:
             return None

@@ -82,13 +82,13 @@ class Preemptor:
             allocation = self._allocation(one)
             return None if allocation is None else self._cost(allocation, one, pod, now)
 
-        with self._reserver.admission(pod) as admits:
+        with self._reserver.places.admission(pod) as admits:
             return find_victims(
                 self._state.inventory.fleet,
                 pod.profiles,
                 cost,
-                nodes=self._reserver.nodes_for(pod),
-                holds=self._reserver.holds_of_others(pod),
+                nodes=self._reserver.places.nodes_for(pod),
+                holds=self._reserver.places.holds_of_others(pod),
                 admits=admits,
             )
 

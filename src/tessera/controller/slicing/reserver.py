@@ -16,35 +16,23 @@ Rules:
 - Number, share of the slots and cost are bounded (:mod:`tessera.limits.planning`).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
-from types import MappingProxyType
 
 from tessera.api.instaslice import Slice
 from tessera.api.names import NodeName, PodUid, device_id
 from tessera.clock import parse_time_or_zero
-from tessera.controller.filters.resources import Filter, FreeAmounts, shortages
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.objects.resource_amounts import Amounts, add_amounts
-from tessera.controller.slicing.allocation import Allocation
 from tessera.controller.slicing.messages import reserved_text
+from tessera.controller.slicing.place_search import PlaceSearch
 from tessera.controller.slicing.planner import Planner
 from tessera.controller.slicing.recorded_reservations import adopt_reservations
 from tessera.controller.slicing.reservation import HORIZON, PATIENCE, RETRY, QueueKey, Reservation
 from tessera.controller.slicing.reservation_rules import holders_of, make_holds, overlap
-from tessera.controller.slicing.residual_life import DeadlineOrAge, ResidualLives
 from tessera.controller.slicing.slicer_state import SlicerState
 from tessera.limits.planning import RESERVATION_SEARCHES, RESERVATIONS, RESERVED_PERCENT
-from tessera.placement.cards import OwnedPlacement
 from tessera.placement.demand import Fragmented, Full, NoNode, QueueFull, Reason, Reserved
-from tessera.placement.reserved_slots import Hold, ReservedPlace, SoonestPlace
-from tessera.placement.step_budget import StepBudget
-
-#: Steps of the rules about other pods in one search.
-_FILTER_STEPS = 10_000
-#: A pod that may run on at most so many nodes is searched for on these alone.
-_FEW_NODES = 64
+from tessera.placement.reserved_slots import ReservedPlace
 
 
 class Reserver:
@@ -59,19 +47,18 @@ class Reserver:
 
     Attributes:
         precedes: True if a gang that waits for a reservation goes before a pod in its queue.
-        residual: the estimator of remaining times.
+        places: finds places for reservations.
         made: reservations made so far; never decreases.
     """
 
     def __init__(
         self, state: SlicerState, planner: Planner, after: float | None, *, reads: bool = False, keeps: bool = False
     ) -> None:
-        self.residual: ResidualLives = DeadlineOrAge()
+        self.places = PlaceSearch(state, planner)
         self.precedes: Callable[[PodInfo, QueueKey], bool] = lambda _pod, _queue: False
         self.made = 0
         self._state = state
         self._cluster = state.cluster
-        self._planner = planner
         self._after = after
         self._reads = reads
         self._keeps = keeps or reads or after is not None
@@ -83,8 +70,6 @@ class Reserver:
         self._searches = 0
         #: By pod without a possible place, the time of its next search.
         self._retry: dict[PodUid, float] = {}
-        #: By pod, nodes that refused it although its slots were free; no set is empty.
-        self._barred: dict[PodUid, set[NodeName]] = {}
         #: Time at which a pod may get a reservation, or one may move, if nothing else happens; None if never.
         self.next_due: float | None = None
 
@@ -93,10 +78,6 @@ class Reserver:
     @property
     def _now(self) -> float:
         return self._state.now
-
-    def remaining(self, reservation: Reservation) -> float:
-        """Returns the seconds until the last holder is expected to have ended."""
-        return max((self._seconds(each) for each in holders_of(self._state, reservation)), default=0.0)
 
     def note_refusal(self, pod: PodInfo, reason: Reason | None) -> None:
         """Notes that planning refused a pod; None repeats the last reason."""
@@ -112,9 +93,14 @@ class Reserver:
         """Returns the seconds until slots for a waiting pod are expected to be free; the horizon if none are."""
         found = self._state.reservations.get(pod.uid)
         if found is not None:
-            return self.remaining(found)
+            return self.places.remaining(found)
         place = self._find(pod)
         return HORIZON if place is None else place.seconds
+
+    def _find(self, pod: PodInfo) -> ReservedPlace | None:
+        """Searches a place, and counts the search."""
+        self._searches -= 1
+        return self.places.find(pod)
 
     def release(self, uid: PodUid) -> None:
         """Ends a pod's reservation; a pod without one is no error."""
@@ -225,44 +211,6 @@ class Reserver:
         if last is not None and last.priority < pod.priority:
             self.remove(last)
 
-    def _find(self, pod: PodInfo) -> ReservedPlace | None:
-        self._searches -= 1
-        with self.admission(pod) as admits:
-            search = SoonestPlace(
-                self._state.inventory.fleet,
-                pod.profiles,
-                self.residual_of,
-                holds=self.holds_of_others(pod),
-                admits=admits,
-                horizon=HORIZON,
-            )
-            return search.find(self.nodes_for(pod))
-
-    def holds_of_others(self, pod: PodInfo) -> list[Hold]:
-        """Returns the slots that are kept for other pods of at least this pod's priority."""
-        found = self._state.reservations.values()
-        own = pod.gang.key if pod.gang is not None else ""
-        others = [
-            each
-            for each in found
-            if each.uid != pod.uid and each.priority >= pod.priority and not (own and each.gang == own)
-        ]
-        return [hold for each in others for hold in each.holds]
-
-    @contextmanager
-    def admission(
-        self, pod: PodInfo, beside: Mapping[NodeName, Amounts] = MappingProxyType({})
-    ) -> Iterator[Callable[[str, frozenset[str]], bool]]:
-        """Yields a function: True if a node takes the pod once these owners of slices have ended.
-
-        Args:
-            pod: the pod.
-            beside: by node, amounts that others of its gang will take there.
-        """
-        with self._planner.filters(StepBudget(_FILTER_STEPS)) as filters:
-            lasting = [each for each in filters if not each.freed_with_cards and not isinstance(each, FreeAmounts)]
-            yield lambda node, ended: self._admits(pod, NodeName(node), ended, lasting, beside)
-
     def take(self, pod: PodInfo, place: ReservedPlace, patience: float) -> None:
         """Reserves a place for a pod, instead of the one that it may have."""
         own = self._state.reservations.get(pod.uid)
@@ -272,47 +220,6 @@ class Reserver:
         self.add(pod, self.queue_key(pod), place, number, patience)
         if own is None:
             self.keep_bounds(pod)
-
-    def nodes_for(self, pod: PodInfo) -> Iterator[str]:
-        """Nodes that the pod's constraints admit, emptiest first."""
-        fleet, index = self._state.inventory.fleet, self._cluster.index
-        able = index.open_to(pod.constraints)
-        barred = self._barred.get(pod.uid, ())
-        few = None
-        if able.bit_count() <= _FEW_NODES:
-            few = [name for name in index.names(able) if name in fleet]
-        for node in fleet.emptiest_nodes(few):
-            name = NodeName(node.name)
-            if name not in barred and index.mask_of(name) & able and self._state.allocations.get(name, pod.uid) is None:
-                yield node.name
-
-    def _admits(
-        self,
-        pod: PodInfo,
-        node: NodeName,
-        ended: frozenset[str],
-        filters: Sequence[Filter],
-        beside: Mapping[NodeName, Amounts],
-    ) -> bool:
-        if any(each.refusal(pod, node) for each in filters):
-            return False
-        used = dict(self._state.usage.used.get(node, {}))
-        for allocation in self._state.allocations.on(node):
-            if allocation.owner in ended and not allocation.given_up:
-                add_amounts(used, allocation.amounts, sign=-1)
-        add_amounts(used, beside.get(node, {}))
-        return not any(shortages(pod.amounts, used, self._cluster.nodes[node]))
-
-    def residual_of(self, one: OwnedPlacement) -> float:
-        """Returns the seconds until an allocation is expected to have ended; infinite for a foreign slice."""
-        at = one.placement
-        for allocation in self._state.allocations.on(NodeName(at.node)):
-            if any((each.gpu_uuid, each.start) == (at.gpu, at.start) for each in allocation.slices):
-                return self._seconds(allocation)
-        return float("inf")  # a slice that no record explains
-
-    def _seconds(self, allocation: Allocation) -> float:
-        return self.residual.seconds(allocation, self._cluster.pods.get(allocation.uid), self._now)
 
     def queue_key(self, pod: PodInfo) -> QueueKey:
         """Returns a pod's queue, and the models of cards that have its profiles."""
@@ -382,7 +289,7 @@ class Reserver:
             elif not self.is_sound(each, pod):
                 self._replace(each, pod)
             elif self._is_refused_by_node(each) and not self.awaits_amounts(each, pod):
-                self._barred.setdefault(each.uid, set()).add(each.node)
+                self.places.bar(each.uid, each.node)
                 self._replace(each, pod)
             elif self._now > each.made + each.patience:
                 self._reconsider(each, pod)
@@ -413,11 +320,11 @@ class Reserver:
         if self._now >= one.until:
             return False
         ended = frozenset(each.owner for each in self._state.allocations.on(one.node))
-        with self.admission(pod) as admits:
+        with self.places.admission(pod) as admits:
             return admits(one.node, ended)
 
     def _reconsider(self, one: Reservation, pod: PodInfo) -> None:
-        left = self.remaining(one)
+        left = self.places.remaining(one)
         if self._searches <= 0:
             self._state.reservations_due = True
             return
@@ -456,9 +363,9 @@ class Reserver:
         self._state.reservations_due = True
 
     def _forget_ended(self) -> None:
-        for memo in (self._retry, self._barred):
-            for uid in [uid for uid in memo if uid not in self._state.waiting]:
-                del memo[uid]
+        for uid in [uid for uid in self._retry if uid not in self._state.waiting]:
+            del self._retry[uid]
+        self.places.forget_ended()
 
 
 def waits_for_room(reason: Reason | None) -> bool:
