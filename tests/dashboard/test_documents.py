@@ -22,6 +22,7 @@ from tessera.dashboard.documents import (
     WaitingDocument,
 )
 from tessera.dashboard.waiting_reasons import explain_waiting
+from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage
 from tessera.kube.resources import Pod
 from tessera.usage.agent_pages import FleetUsage, NodeFailure
 
@@ -153,6 +154,22 @@ def test_a_pod_that_waits_tells_why() -> None:
     assert (document.case, document.reason) == (found["team/w"].case, found["team/w"].verdict)
     assert document.case == "no-node-joined"
     assert explain_waiting(100.0, [], [], []) == {}
+
+
+def test_a_pod_that_waits_has_its_place_and_its_start_in_whole_minutes() -> None:
+    pods = [pod(name, {"nvidia.com/mig-3g.20gb": "1"}, **GATED) for name in ("w", "held", "unknown")]
+    start = ExpectedStart(p50=1_000_031.0, p90=1_000_300.0, basis="history", starts=4)
+    rows = (
+        QueuedPod(namespace="team", name="w", position=2, of=5, start=start),
+        QueuedPod(namespace="team", name="held", reason="other-gate"),
+    )
+    documents = make_documents(FleetUsage(), pods, [], queue=QueuePage(pods=rows))
+    found, held, unknown = (documents[f"waiting/team/{name}"] for name in ("w", "held", "unknown"))
+    assert isinstance(found, WaitingDocument)
+    assert (found.position, found.of, found.p50, found.p90, found.basis) == (2, 5, 1_000_020, 1_000_320, "history")
+    for each in (held, unknown):
+        assert isinstance(each, WaitingDocument)
+        assert (each.position, each.p50, each.basis) == (0, None, "")
 
 
 def card_of(documents: Mapping[str, Document], key: str) -> CardDocument:

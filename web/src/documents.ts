@@ -96,6 +96,16 @@ export interface Waiting {
   gated?: boolean;
   case?: string;
   reason?: string;
+  /** Its place among the pods that compete for the same room. */
+  position?: number;
+  of?: number;
+  /** When half, and nine of ten, of such pods have started. */
+  p50?: number;
+  p90?: number;
+  /** What the start rests on. */
+  basis?: string;
+  /** Starts of such pods in the last hour. */
+  starts?: number;
 }
 
 /** A resource of a node whose agent does not answer. */

@@ -18,7 +18,7 @@ import { HiddenNames, SignIn } from "./signin";
 import { store } from "./store";
 import { survey } from "./survey";
 import { Filter, readView, type View, writeView } from "./view";
-import { WaitingPods } from "./waiting";
+import { inOrder, WaitingPods } from "./waiting";
 import { count, decimal, integer, percent, watts } from "./words";
 
 /** Milliseconds between two drawings of lists and sums; tiles of cards are drawn at once. */
@@ -193,7 +193,7 @@ function Overview({ summary, view, change, open, onSignIn }: OverviewProps) {
           nodes={nodes.filter(isBroken)}
           onOpen={open}
         />
-        <WaitingPods filtered={!words.empty} pods={waiting.sort((left, right) => left.since - right.since)} />
+        <WaitingPods filtered={!words.empty} pods={waiting.sort(inOrder)} />
         <Wasted filtered={!words.empty} held={found.wasted} onOpen={open} />
       </div>
       <Cards {...{ found, view, change }} onOpen={open} />

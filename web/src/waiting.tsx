@@ -5,7 +5,7 @@ import type { Waiting } from "./documents";
 import { readRefusal } from "./feed";
 import { Panel } from "./panel";
 import { session } from "./session";
-import { age, integer, isHidden, podName } from "./words";
+import { age, count, integer, isHidden, podName } from "./words";
 
 interface Explanation {
   answers?: { verdict: string; facts: string[]; help: string[] }[];
@@ -36,6 +36,42 @@ function alike(pods: Waiting[]): [Waiting, ...Waiting[]][] {
   return [...groups.values()];
 }
 
+/** What an expected start rests on. */
+const BASES: Record<string, string> = {
+  deadline: "by the deadlines of the pods before it",
+  history: "from how long such pods ran before",
+  rate: "from the starts of the last hour",
+};
+
+/** In the order of the queue, pods without a place last, the oldest first. */
+export function inOrder(left: Waiting, right: Waiting): number {
+  const place = (pod: Waiting) => pod.position || Number.POSITIVE_INFINITY;
+  return place(left) === place(right) ? left.since - right.since : place(left) - place(right);
+}
+
+/** "starts in 4 m to 9 m"; the range that holds the first time and the last. */
+function startsIn(pod: Waiting): string {
+  if (pod.p50 === undefined) return `start not known: ${count(pod.starts ?? 0, "such pod")} started in the last hour`;
+  const now = Date.now() / 1000;
+  const first = age(pod.p50 - now);
+  const last = pod.p90 === undefined ? undefined : age(pod.p90 - now);
+  if (last === undefined) return `starts in more than ${first}`;
+  return first === last ? `starts in about ${first}` : `starts in ${first} to ${last}`;
+}
+
+function Place({ pod }: { pod: Waiting }) {
+  const basis = pod.p50 === undefined ? undefined : BASES[pod.basis ?? ""];
+  return (
+    <div class="place">
+      <b>
+        number {integer(pod.position ?? 0)} of {integer(pod.of ?? 0)}
+      </b>{" "}
+      <span>{startsIn(pod)}</span>
+      {basis && <span class="quiet">{basis}</span>}
+    </div>
+  );
+}
+
 export function WaitingPods({ pods, filtered }: { pods: Waiting[]; filtered: boolean }) {
   const groups = alike(pods);
   const draw = (most: number) =>
@@ -52,7 +88,7 @@ export function WaitingPods({ pods, filtered }: { pods: Waiting[]; filtered: boo
       draw={draw}
       empty="No pod waits for cards."
       first={4}
-      note="oldest first"
+      note={pods.some((pod) => pod.position) ? "in the order of the queue" : "oldest first"}
     />
   );
 }
@@ -79,6 +115,7 @@ function WaitingPod({ pod, others }: { pod: Waiting; others: number }) {
       <div>
         {others > 0 ? "each asks" : "asks"} for {pod.requests || "slices"}
       </div>
+      {pod.position ? <Place pod={pod} /> : null}
       {pod.reason && <p class="reason">{pod.reason}</p>}
       {!hidden && (
         <button type="button" aria-expanded={answer !== undefined} onClick={() => void ask()}>

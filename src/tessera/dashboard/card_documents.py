@@ -26,6 +26,7 @@ from tessera.dashboard.documents import (
 from tessera.explain.card_map import MappedCard, NodeResource, Tile
 from tessera.explain.explanation import Explanation
 from tessera.explain.fleet_map import map_fleet
+from tessera.forecast.queue_page import QueuedPod, QueuePage
 from tessera.kube.resources import Node, Pod
 from tessera.limits.nodes import CARD_EVIDENCE, CARD_HOLDERS
 from tessera.observe.usage_rows import LeaseRow, activity, card_rows, lease_rows, owner_of, owners_of
@@ -52,6 +53,7 @@ def make_documents(
     reasons: Mapping[str, Explanation] | None = None,
     nodes: Iterable[Node] = (),
     *,
+    queue: QueuePage | None = None,
     simulated: bool = False,
 ) -> dict[str, Document]:
     """Makes all documents by key.
@@ -62,9 +64,11 @@ def make_documents(
         instaslices: the Instaslice objects that the user may read.
         reasons: for pods that wait, by ``namespace/name``, why they do.
         nodes: for the offers of nodes whose agent does not answer.
+        queue: the controller's queue; None if it is not known.
         simulated: True if an agent that is silent now had simulated cards.
     """
     pods, reasons = list(pods), reasons or {}
+    queued = {row.key: row for row in queue.pods} if queue is not None else {}
     answering = {usage.node: usage for usage in fleet.nodes}
     owners = owners_of(pods)
     documents: dict[str, Document] = {}
@@ -89,7 +93,8 @@ def make_documents(
             why = reasons.get(f"{waiting.namespace}/{waiting.pod}")
             if why is not None:
                 waiting = msgspec.structs.replace(waiting, case=why.case, reason=why.verdict)
-            documents[f"waiting/{waiting.namespace}/{waiting.pod}"] = waiting
+            row = queued.get(f"{waiting.namespace}/{waiting.pod}")
+            documents[f"waiting/{waiting.namespace}/{waiting.pod}"] = _in_queue(waiting, row) if row else waiting
     documents["summary"] = _summary(fleet, documents.values(), simulated=simulated)
     return documents
 
@@ -262,6 +267,22 @@ def waiting_pod(pod: Pod) -> WaitingDocument | None:
         since=_created(pod),
         owner=owner_of(pod),
         gated=gated,
+    )
+
+
+def _in_queue(waiting: WaitingDocument, row: QueuedPod) -> WaitingDocument:
+    """Adds place and start. Times are whole minutes: a forecast moves by seconds each time that it is made."""
+    if not row.position:
+        return waiting
+    p50, p90 = (None if each is None else 60.0 * round(each / 60) for each in (row.start.p50, row.start.p90))
+    return msgspec.structs.replace(
+        waiting,
+        position=row.position,
+        of=row.of,
+        p50=p50,
+        p90=p90,
+        basis=row.start.basis,
+        starts=row.start.starts,
     )
 
 

@@ -165,6 +165,12 @@ class WaitingDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
         gated: True while Tessera holds it until a slice has room.
         case: the kind of reason, as ``tessera why`` has it; empty while it is not known.
         reason: the first line of ``tessera why``.
+        position: its place among the pods that compete for the same room, from 1; 0 while it is not known.
+        of: the number of these pods.
+        p50: Unix time before which half of such pods start, a whole minute; None if nothing is known.
+        p90: that of nine of ten; None if it is too far away to say.
+        basis: what the start rests on: ``deadline``, ``history``, ``rate`` or ``unknown``; empty without a position.
+        starts: pods with the same slices that started in the last hour.
     """
 
     namespace: PodNamespace
@@ -175,6 +181,12 @@ class WaitingDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     gated: bool = False
     case: Public = ""
     reason: ClusterText = ""
+    position: int = 0
+    of: int = 0
+    p50: float | None = None
+    p90: float | None = None
+    basis: Public = ""
+    starts: int = 0
 
 
 class OfferDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -139,7 +139,7 @@ class ClusterSource:
     async def read_queue(self) -> QueuePage | str:
         """The controller's queue, read again if it is older than :data:`PERIOD`; or why nobody tells it."""
         async with self._queue_reading:
-            if self._clock.monotonic() - self._queue_read_at > PERIOD:
+            if self._clock.monotonic() - self._queue_read_at >= PERIOD:
                 self._queue_read_at = self._clock.monotonic()
                 try:
                     self._queue = await read_queue(self._client)
@@ -167,7 +167,9 @@ class ClusterSource:
         fleet = msgspec.structs.replace(self._fleet, failures=(*self._fleet.failures, *refused))
         now = self._clock.now()
         nodes = list(self._nodes.cache.values())
-        found = make_documents(fleet, pods, instaslices, self._reasons, nodes, simulated=self._simulated)
+        found = make_documents(
+            fleet, pods, instaslices, self._reasons, nodes, queue=self._known_queue, simulated=self._simulated
+        )
         documents: dict[str, Document] = {**found}
         documents |= {f"node/{each.node}": each for each in node_documents(nodes, now)}
         self._history.record(now, documents)
@@ -199,7 +201,13 @@ class ClusterSource:
                 due = self._clock.monotonic() + STEP
                 async with self._reading:
                     await self._read_again()
+                await self.read_queue()
+                self._changed.set()
             await self._clock.sleep(PERIOD)
+
+    @property
+    def _known_queue(self) -> QueuePage | None:
+        return self._queue if isinstance(self._queue, QueuePage) else None
 
     async def _read_fleet(self) -> FleetUsage:
         try:

@@ -22,6 +22,7 @@ from tessera.dashboard.history import CARD_STEP, History
 from tessera.dashboard.node_documents import node_documents
 from tessera.dashboard.waiting_reasons import explain_waiting
 from tessera.explain.explanation import Explanation
+from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage
 from tessera.kube.resources import Node, Pod
 from tessera.provisioning.history import encode_record
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION
@@ -164,6 +165,14 @@ def holding(name: str, node: str, resource: str) -> Pod:
     return msgspec.structs.replace(found, status=status)
 
 
+def queue() -> QueuePage:
+    """The controller's queue: one pod has a range, of the next nothing is known."""
+    start = ExpectedStart(p50=NOW + 250, p90=NOW + 570, basis="history", starts=4)
+    big = QueuedPod(namespace="team", name="big", position=1, of=2, start=start)
+    sweep = QueuedPod(namespace="team", name="sweep-9", position=2, of=2, start=ExpectedStart(starts=2))
+    return QueuePage(leads=True, taken=NOW, pods=(big, sweep))
+
+
 def explanations() -> dict[str, Explanation]:
     """Why pods wait, by ``namespace/name``: of the cards that the scene has."""
     held = [holding("vllm", "gpu-1", "mig-3g.20gb"), holding("new-pod", "gpu-1", "mig-1g.5gb")]
@@ -176,7 +185,7 @@ def scene(*more: DeviceUsage, pod_name: str = "vllm", history: bool = True) -> d
     """All documents of the page."""
     pods, known = waiting(), records()
     usage = fleet(*more, pod_name=pod_name)
-    documents: dict[str, Document] = {**make_documents(usage, pods, known, explanations(), nodes())}
+    documents: dict[str, Document] = {**make_documents(usage, pods, known, explanations(), nodes(), queue=queue())}
     documents |= {f"node/{each.node}": each for each in node_documents(nodes(), T0 + 100)}
     if history:
         past = History()

@@ -151,6 +151,7 @@ async def test_a_tenant_sees_its_own_place_in_the_queue_and_no_name_of_a_neighbo
     async with served() as view:
         await view.cluster.add_controller(QueuePage(leads=True, taken=now, pods=(theirs, mine)))
         await view.allow("ann", "team")
+        await view.until(f"{API}/namespaces/team/waitingpods", b"train")
         client = in_process_client(view.cluster.server, SystemClock(), "ann", "system:authenticated")
         page = (await read_view(client, WAITING_PODS, "team")).queue
         assert [(row.name, row.position, row.of, row.start) for row in page.pods] == [("train", 2, 2, start)]
