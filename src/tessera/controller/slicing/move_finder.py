@@ -21,7 +21,7 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import Amounts, add_amounts
 from tessera.controller.slicing.allocation import Allocation
 from tessera.controller.slicing.cold_starts import ColdStarts
-from tessera.controller.slicing.move_record import RecordedMove
+from tessera.controller.slicing.move_record import RestingPods
 from tessera.controller.slicing.planner import Planner, list_objections
 from tessera.controller.slicing.reservation import HORIZON
 from tessera.controller.slicing.reserver import Reserver
@@ -162,7 +162,7 @@ class _Search:
         self._kept: dict[tuple[str, str], int] = {}
         for hold in holds:
             self._kept[hold.node, hold.gpu] = self._kept.get((hold.node, hold.gpu), 0) | hold.bits
-        self._recent = [each for found in state.moves.values() for each in found if each.counts(state.now)]
+        self._resting = RestingPods(each for found in state.moves.values() for each in found if each.counts(state.now))
         #: By node, the allocations at their first slots.
         self._held: dict[str, dict[tuple[str, int], Allocation]] = {}
         self._takes: dict[tuple[PodUid, str], bool] = {}
@@ -174,7 +174,7 @@ class _Search:
         if found is None or found.given_up or found.owner != one.owner:
             return None
         pod = self._state.cluster.pods.get(found.uid)
-        if pod is None or not may_move(pod, self._pod, self._recent) or pod.uid in self._state.refused_pods:
+        if pod is None or not may_move(pod, self._pod, self._resting) or pod.uid in self._state.refused_pods:
             return None
         kept = self._kept.get((at.node, at.gpu), 0)
         claims = self._state.inventory.fleet.card(at.node, at.gpu).claims
@@ -217,12 +217,11 @@ def can_move(pod: PodInfo) -> bool:
     return bool(pod.node and pod.started) and not (pod.unstarted or pod.finished or pod.terminating)
 
 
-def may_move(pod: PodInfo, waiting: PodInfo, recent: Sequence[RecordedMove]) -> bool:
-    """True if a pod may move for a waiting one; ``recent`` are the moves of the last hour."""
+def may_move(pod: PodInfo, waiting: PodInfo, resting: RestingPods) -> bool:
+    """True if a pod may move for a waiting one."""
     if not can_move(pod) or pod.priority > waiting.priority:
         return False
-    created = parse_time_or_zero(pod.created)
-    return not any(each.concerns(pod.uid, pod.owner, created) for each in recent)
+    return not resting.contains(pod.uid, pod.owner, parse_time_or_zero(pod.created))
 
 
 def unpinned(pod: PodInfo) -> PodInfo:

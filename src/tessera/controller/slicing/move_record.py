@@ -38,9 +38,21 @@ class RecordedMove(Wire, frozen=True, kw_only=True):
         """True within an hour of the move. The clock may have been set back since, by less than an hour."""
         return abs(now - self.date) < MOVE_COUNTS
 
-    def concerns(self, uid: PodUid, owner: str, created: float) -> bool:
-        """True for the pod that was moved, and for pods that its owner has made since."""
-        return uid == self.uid or (owner == self.owner and created >= int(self.date))
+
+class RestingPods:
+    """The pods that moves of the last hour let rest; a lookup costs the same for any number of moves."""
+
+    def __init__(self, moves: Iterable[RecordedMove]) -> None:
+        self._moved: set[str] = set()
+        #: By owner of moved pods, the second of its first move.
+        self._since: dict[str, int] = {}
+        for each in moves:
+            self._moved.add(each.uid)
+            self._since[each.owner] = min(int(each.date), self._since.get(each.owner, int(each.date)))
+
+    def contains(self, uid: PodUid, owner: str, created: float) -> bool:
+        """True for a pod that was moved, and for pods that its owner has made since."""
+        return uid in self._moved or (owner in self._since and created >= self._since[owner])
 
 
 def format_moves(found: Iterable[RecordedMove]) -> str | None:
