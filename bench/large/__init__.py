@@ -1,0 +1,1 @@
+"""The controller on a large cluster: ``python -m bench.large``."""
