@@ -60,6 +60,21 @@ def test_what_ran_before_is_kept_and_tells_when_a_pod_starts(in_lab: Callable[..
     in_lab(scenario, nodes="1xA100-40GB")
 
 
+def test_slots_are_reserved_for_the_time_that_such_pods_lived(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        for number in range(12):
+            await lab.create(f"past-{number}", WHOLE, command="sleep 590")
+            await lab.until(lambda name=f"past-{number}": lab.phase(name) == "Succeeded", "it ends", 700)
+        await lab.create("holder", WHOLE)
+        await lab.running("holder")
+        await lab.create("next", WHOLE)
+        await lab.until(lambda: lab.events_of("next", "SliceReserved"), "slots are reserved")
+        (told,) = lab.events_of("next", "SliceReserved")
+        assert told.message.endswith("default/holder ends, expected in about 8m")
+
+    in_lab(scenario, nodes="1xA100-40GB")
+
+
 def test_tessera_why_shows_the_place_in_the_queue(in_lab: Callable[..., None]) -> None:
     async def scenario(lab: Any) -> None:
         await lab.create("holder", WHOLE, command="sleep 600", activeDeadlineSeconds=600)

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from tests.support.slicer_cluster import SlicerCluster
 
-from tessera.api.names import GATE, NodeName
+from tessera.api.names import GATE, NodeName, PodUid
 from tessera.clock import rfc3339
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo, read_pod
-from tessera.controller.slicing.events import NodeObserved
+from tessera.controller.slicing.events import EndsExpected, NodeObserved
 from tessera.controller.slicing.reservation_record import RESERVATIONS_ANNOTATION
 from tessera.kube.resources import Container, ObjectMeta, Pod, PodSpec, ResourceRequirements, SchedulingGate
 from tessera.kube.resources.meta import Uid
@@ -518,3 +518,33 @@ def test_a_pod_that_no_empty_card_could_hold_gets_none(cluster: SlicerCluster) -
     after(cluster, 60)
     assert list(reserved(cluster)) == ["default/big"]
     assert isinstance(cluster.slicer.state.waiting[never.uid], NeverFits)
+
+
+def test_slots_are_kept_where_leases_like_those_end_first_though_the_others_are_younger(
+    cluster: SlicerCluster,
+) -> None:
+    cluster.node("n1", count=2)
+    old = running(cluster, "old", "7g.40gb")
+    after(cluster, 1000)
+    young = running(cluster, "young", "7g.40gb")
+    ends = {old.uid: cluster.date + 200, young.uid: cluster.date + 5000, PodUid("gone"): 1.0}
+    cluster.slicer.handle(EndsExpected(ends))
+    pod = waiting(cluster, "next", "7g.40gb")
+    after(cluster, 61)
+    (found,) = cluster.slicer.state.reservations.values()
+    assert found.uid == pod.uid
+    assert found.holders == {old.uid}
+    assert found.until == pytest.approx(ends[old.uid])
+    cluster.remove(young)
+    cluster.slicer.handle(EndsExpected({}))
+    assert cluster.slicer.state.expected_ends == {old.uid: ends[old.uid]}
+
+
+def test_a_deadline_bounds_what_is_learned(cluster: SlicerCluster) -> None:
+    cluster.node("n1")
+    holder = running(cluster, "holder", "7g.40gb", deadline=500)
+    cluster.slicer.handle(EndsExpected({holder.uid: cluster.date + 9000}))
+    waiting(cluster, "next", "7g.40gb")
+    after(cluster, 61)
+    (found,) = cluster.slicer.state.reservations.values()
+    assert found.until - cluster.date < 500

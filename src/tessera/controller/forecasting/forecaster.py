@@ -10,6 +10,7 @@ from math import isfinite
 
 from tessera.api.names import NodeName, PodUid
 from tessera.clock import parse_time_or_zero
+from tessera.controller.forecasting.changed_ends import ChangedEnds
 from tessera.controller.forecasting.competition import Place, places, waiting_in_order
 from tessera.controller.forecasting.lease_tracker import LeaseTracker
 from tessera.controller.forecasting.outcomes import Outcomes
@@ -57,6 +58,7 @@ class Forecaster:
         self.outcomes = Outcomes(history.calibration)
         self.tracker = LeaseTracker(history.lives, history.starts, self.recent, self.outcomes)
         self.page = QueuePage()
+        self.ends = ChangedEnds()
         self._history = history
 
     @property
@@ -80,6 +82,7 @@ class Forecaster:
         estimator = LifeEstimator(self._history.lives, self.tracker.running(), now)
         reader = SituationReader(state, self.tracker, estimator, now, simulated)
         yield from reader.run()
+        self.ends.update(reader.ends, now)
         simulation = Simulation(reader.situation)
         yield from simulation.run()
         numbers = {place.pod.uid: number for number, place in enumerate(simulated)}

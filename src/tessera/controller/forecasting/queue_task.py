@@ -14,6 +14,7 @@ from tessera.api.nodes.card_faults import CARDS_ANNOTATION, SPARED_ANNOTATION, d
 from tessera.clock import rfc3339
 from tessera.controller.forecasting.announcements import PROMISED, Announcement, Announcer
 from tessera.controller.forecasting.forecaster import Forecaster
+from tessera.controller.slicing.events import EndsExpected
 from tessera.controller.slicing.slicer import Slicer
 from tessera.forecast.calibration import Calibration
 from tessera.forecast.history_text import HISTORY_KEY, HISTORY_NAME, History, decode_history, encode_history
@@ -47,7 +48,7 @@ class QueueTask:
 
     Args:
         runtime: access to the cluster; ``may_act`` is True while this replica leads.
-        slicer: the state machine; only read.
+        slicer: the state machine; read, and told when leases are expected to end.
         pods: all pods; run by the caller, and passed to the slicer before.
         nodes: all nodes; run by the caller.
         events: records Events on pods.
@@ -118,6 +119,8 @@ class QueueTask:
         now = self._clock.now()
         for _ in self._forecaster.run(self._slicer.state, now, self._held_back()):
             await asyncio.sleep(0)
+        if ends := self._forecaster.ends.pop():
+            self._slicer.handle(EndsExpected(ends))
         due = [*self._announcer.choose(self.page.pods, now), *self._ended_waits()]
         gate = asyncio.Semaphore(_WRITES_AT_ONCE)
         await asyncio.gather(*(self._announce(each, gate) for each in due))

@@ -47,6 +47,8 @@ class SituationReader:
         self._tables: list[CardTable] = []
         self._occupancies: list[int] = []
         self._holders: list[Holder] = []
+        #: When half of the leases of its kind and age have ended, by pod that runs; only of known kinds.
+        self.ends: dict[PodUid, float] = {}
 
     def run(self) -> Iterator[None]:
         """Reads; yields after each piece of work."""
@@ -99,7 +101,10 @@ class SituationReader:
             return LifeEstimate()
         age = max(0.0, self._now - found.started) if found.started else 0.0
         left = None if found.deadline is None else max(0.0, found.deadline - age) + RELEASE_SECONDS
-        return LifeEstimate(self._estimator.curve(found.kind, age), age, left)
+        curve = self._estimator.curve(found.kind, age)
+        if curve is not None and found.started:
+            self.ends[lease.uid] = self._now + curve.residual(age, 0.5)
+        return LifeEstimate(curve, age, left)
 
     def _reserved(self, uid: PodUid) -> Claims:
         """The slots that are reserved for a pod."""

@@ -192,6 +192,17 @@ class TimePassed:
 
 
 @dataclass(frozen=True, slots=True)
+class EndsExpected:
+    """Leases are expected to end at other times than before, by how long such leases lasted.
+
+    Attributes:
+        ends: by pod, seconds since 1970; pods that are left out keep what was expected of them.
+    """
+
+    ends: Mapping[PodUid, float]
+
+
+@dataclass(frozen=True, slots=True)
 class DecisionDue:
     """Events have arrived; decide on them."""
 
@@ -224,6 +235,7 @@ SlicerEvent = (
     | DenialExpired
     | RefusalTimedOut
     | TimePassed
+    | EndsExpected
     | DecisionDue
     | WritesDue
 )

@@ -12,7 +12,7 @@ from tessera.controller.slicing.allocation import Allocation
 from tessera.controller.slicing.planner import Planner
 from tessera.controller.slicing.reservation import HORIZON, Reservation
 from tessera.controller.slicing.reservation_rules import holders_of
-from tessera.controller.slicing.residual_life import DeadlineOrAge, ResidualLives
+from tessera.controller.slicing.residual_life import LearnedLives, ResidualLives
 from tessera.controller.slicing.slicer_state import SlicerState
 from tessera.placement.cards import OwnedPlacement
 from tessera.placement.reserved_slots import Hold, ReservedPlace, SoonestPlace
@@ -36,7 +36,7 @@ class PlaceSearch:
     """
 
     def __init__(self, state: SlicerState, planner: Planner) -> None:
-        self.residual: ResidualLives = DeadlineOrAge()
+        self.residual: ResidualLives = LearnedLives(state)
         self._state = state
         self._cluster = state.cluster
         self._planner = planner

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.allocation import Allocation, will_never_run
+from tessera.controller.slicing.slicer_state import SlicerState
 
 #: Seconds until the slices of a pod that has ended are free.
 RELEASE_SECONDS = 30.0
@@ -44,3 +45,26 @@ class DeadlineOrAge:
             return max(age, LEAST_SECONDS)
         starts_in = 0.0 if pod.started else LEAST_SECONDS
         return max(0.0, starts_in + pod.deadline - age) + RELEASE_SECONDS
+
+
+class LearnedLives:
+    """A pod lasts as long as half of the leases of its kind and age do, at most until its deadline.
+
+    A pod of an unknown kind is estimated by :class:`DeadlineOrAge`.
+
+    Args:
+        state: has what is expected of pods; :class:`tessera.controller.slicing.events.EndsExpected` changes it.
+    """
+
+    def __init__(self, state: SlicerState) -> None:
+        self._state = state
+        self._otherwise = DeadlineOrAge()
+
+    def seconds(self, allocation: Allocation, pod: PodInfo | None, now: float) -> float:
+        """See :class:`ResidualLives`."""
+        otherwise = self._otherwise.seconds(allocation, pod, now)
+        end = None if pod is None else self._state.expected_ends.get(pod.uid)
+        if pod is None or end is None or otherwise <= RELEASE_SECONDS:
+            return otherwise
+        learned = max(LEAST_SECONDS, end - now)
+        return learned if pod.deadline is None else min(learned, otherwise)

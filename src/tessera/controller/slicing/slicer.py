@@ -24,6 +24,7 @@ from tessera.controller.slicing.batch_placement import first_batch
 from tessera.controller.slicing.events import (
     DecisionDue,
     DenialExpired,
+    EndsExpected,
     InstasliceDeleted,
     InstasliceObserved,
     InstasliceUnreadable,
@@ -172,6 +173,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
             case TimePassed(now, date):
                 self._end_avoidance(now)
                 self._set_date(date)
+            case EndsExpected(ends):
+                self._state.expect_ends(ends)
             case WriteRefused(write):
                 self._outcomes.note_refusal(write)
             case WriteOutcomeUnknown():
@@ -187,8 +190,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
             case QueueObserved(queue):
                 self._put_queue(queue)
             case QueueDeleted(name):
-                self._ledger.drop(name)
-                self._follow_queues()
+                self._drop_queue(name)
             case InstasliceUnreadable(name, error):
                 self._cluster.set_object_error(name, error)
             case PodVersionsReset():
@@ -197,6 +199,10 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
                 self._cluster.reset_instaslice_versions()
             case StorageListed():
                 self._cluster.note_storage_listed()
+
+    def _drop_queue(self, name: str) -> None:
+        self._ledger.drop(name)
+        self._follow_queues()
 
     def _put_pod(self, pod: PodInfo) -> None:
         if pod.devices and pod.gated:

@@ -3,7 +3,7 @@
 All of this state may be lost: a new process observes the same objects and comes to the same allocations.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tessera.api.instaslice import NodeResources
 from tessera.api.names import NodeName, PodUid
@@ -149,6 +149,9 @@ class SlicerState:
         #: Kind of the last event about each pod, so that no event is repeated.
         self.last_event: dict[PodUid, str] = {}
 
+        #: When leases are expected to end, seconds since 1970; only of pods that exist, after the last change of it.
+        self.expected_ends: dict[PodUid, float] = {}
+
         # Writes
 
         #: Keys of popped writes whose answer, or the pause after it, is still pending.
@@ -175,6 +178,11 @@ class SlicerState:
         self.orphans_found = False
         #: True once the first decision has placed the rest of gangs that were leaving the gate; this happens once.
         self.gangs_resumed = False
+
+    def expect_ends(self, ends: Mapping[PodUid, float]) -> None:
+        """Notes when leases are expected to end, and forgets those of pods that are gone."""
+        known = {**self.expected_ends, **ends}
+        self.expected_ends = {uid: end for uid, end in known.items() if uid in self.cluster.pods}
 
     def add_event(self, pod: PodInfo, reason: str, message: str, *, warning: bool = False) -> None:
         """Queues an Event on a pod."""
