@@ -18,8 +18,8 @@ over the typical pods, in FGD's whole points, of equals the fullest node. ``tess
   what is free of it. So a pod that any card suits does not take a model that others will need.
 
 ``product`` is what Tessera does in managed namespaces, by the same functions: the model with the least price, then the
-node where the pod strands the fewest cards without CPU, then the fullest node. It does not rate the other fragments.
-Nothing is set per trace.
+node where the pod strands the fewest further cards without CPU, then the fullest node. It does not rate the other
+fragments. Nothing is set per trace.
 """
 
 import argparse
@@ -210,7 +210,8 @@ class Cluster:
         if self._rule == "product":
             idle = stranded(sum(self._free[node]), self._cpu[node], self._cpu_a_milli)
             return max(
-                (round(idle - stranded(sum(after), cpu, self._cpu_a_milli)), -taken, after) for taken, after in changes
+                (min(0, round(idle - stranded(sum(after), cpu, self._cpu_a_milli))), -taken, after)
+                for taken, after in changes
             )
         lost = self._loss(node, self._cpu[node], self._free[node])
         opens = self._rule == "tessera" and pod.cards <= 1 and self._is_empty(node)

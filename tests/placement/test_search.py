@@ -2,8 +2,11 @@
 
 import sys
 
+import pytest
+
 from tessera.mig.models import model_by_short_name
 from tessera.placement.demand import Demand, NodeRefusal
+from tessera.placement.devices import device_geometry
 from tessera.placement.fleet import CardPlacement, Fleet
 from tessera.placement.policies import FragmentationGradient
 from tessera.placement.search import CardSearch
@@ -48,3 +51,67 @@ def test_a_node_that_refused_is_not_asked_again_until_that_is_forgotten() -> Non
     assert not search.refusals(SMALL)
     nodes(search, SMALL, work)
     assert len(asked) == 4
+
+
+def device_fleet(*counts: int) -> Fleet:
+    """Node n0, n1, ... with so many whole cards."""
+    found = Fleet()
+    geometry = device_geometry("A100", "nvidia.com/gpu", 8, 40)
+    for node, count in enumerate(counts):
+        for card in range(count):
+            found.add_card(f"n{node}", f"nvidia.com/gpu/{card}", geometry)
+    return found
+
+
+WHOLE, SEVERAL = Demand("one", ("nvidia.com/gpu",)), Demand("two", ("nvidia.com/gpu",) * 2)
+
+
+@pytest.mark.parametrize(
+    ("rates", "node", "asked"),
+    [
+        ({"n0": 0.0, "n1": 0.0, "n2": 0.0}, "n2", ["n2"]),  # of equals the fullest, and no other is asked
+        ({"n0": 0.0, "n1": 0.5, "n2": 1.0}, "n0", ["n2", "n1", "n0"]),
+        ({"n0": 2.0, "n1": 3.0, "n2": 1.0}, "n2", ["n2"]),
+        ({"n0": 2.0, "n1": -1.0, "n2": 0.0}, "n2", ["n2"]),  # nothing is better than no cost
+    ],
+)
+def test_a_whole_card_is_taken_of_the_node_that_rates_best(
+    rates: dict[str, float], node: str, asked: list[str]
+) -> None:
+    found: list[str] = []
+
+    def allows(_demand: Demand, node: str) -> None:
+        found.append(node)
+
+    search = CardSearch(device_fleet(4, 3, 2), allows, FragmentationGradient(), lambda _demand, node: rates[node])
+    assert nodes(search, WHOLE, StepBudget(1000)) == [node]
+    assert found == asked
+
+
+def test_several_whole_cards_are_taken_of_the_node_that_rates_best() -> None:
+    rates = {"n0": 1.0, "n1": 0.5, "n2": 0.5, "n3": 0.0}
+    search = CardSearch(
+        device_fleet(4, 3, 2, 1),
+        lambda _demand, _node: None,
+        FragmentationGradient(),
+        lambda _demand, node: rates[node],
+    )
+    assert [card.node.name for card in search.find(SEVERAL, StepBudget(1000)) or ()] == ["n2", "n2"]
+
+
+def test_a_node_that_refuses_a_whole_card_leaves_it_to_the_next() -> None:
+    search = CardSearch(
+        device_fleet(4, 3),
+        lambda _demand, node: NodeRefusal("full of rules") if node == "n1" else None,
+        FragmentationGradient(),
+        lambda _demand, node: float(node == "n0"),
+    )
+    assert nodes(search, WHOLE, StepBudget(1000)) == ["n0"]
+    assert list(search.refusals(WHOLE)) == ["n1"]
+
+
+def test_slices_are_not_rated_by_node() -> None:
+    search = CardSearch(
+        fleet(), lambda _demand, _node: None, FragmentationGradient(), lambda _demand, node: node == "used"
+    )
+    assert nodes(search, SMALL, StepBudget(1000)) == ["used"]

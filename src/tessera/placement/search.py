@@ -110,17 +110,17 @@ class CardSearch:
         least: float | None = None
         seen: set[str] = set()
         for card in policy.rank_cards(self._fleet, demand.profiles[0], demand.nodes, work):
-            if card.node.name in seen or not self._admits(demand, card.node.name, work):
+            if card.node.name in seen:
                 continue
             name = card.table.name_of(demand.profiles[0])
             cost = None if name is None else policy.cost(card.table, card.occupancy, card.pending, name)
             if best is not None and (cost != least or len(seen) >= _NODES_RATED):
                 break
             seen.add(card.node.name)
-            least = cost
             rated = node_cost(demand, card.node.name)
-            if best is None or rated < best[0]:
-                best = (rated, card)
+            if (best is not None and rated >= best[0]) or not self._admits(demand, card.node.name, work):
+                continue
+            best, least = (rated, card), cost
             if rated <= 0:
                 break
         return best and (best[1],)
