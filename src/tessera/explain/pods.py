@@ -160,7 +160,8 @@ def _explain_other_request(view: ClusterView, pod: Pod, facts: PodInfo) -> Expla
         return Explanation(
             case="bad-request",
             verdict="cannot run as written"
-            + ("" if facts.devices else "; Tessera cannot make the slices that it requests"),
+            if facts.devices
+            else "cannot run as written; Tessera cannot make the slices that it requests",
             facts=(facts.fault,),
             help=("correct the manifest and create the pod again",),
         )
