@@ -118,6 +118,26 @@ def test_a_waiting_pod_is_explained_to_its_team_only_and_without_names_of_others
     page.lab.kubectl("-n", "team-b", "delete", "pod", "waits")
 
 
+def test_the_queue_shows_a_tenant_its_place_and_no_name_of_others(page: Page) -> None:
+    for team in ("team-a", "team-b"):
+        waiting = RunningLab.pod("waits", {"nvidia.com/mig-7g.40gb": 1})
+        page.lab.kubectl("-n", team, "create", "-f", "-", manifest=waiting)
+
+    def placed() -> subprocess.CompletedProcess[str] | None:
+        done = page.run("team-a", "queue")
+        return done if "/2" in done.stdout else None
+
+    done = page.lab.eventually(placed)
+    assert "team-a/holder-team-a on ~" in done.stdout or "~/~" in done.stdout
+    assert not any(name in done.stdout for name in ("team-b", "node-1"))
+    assert done.stderr.startswith("note: names that begin with ~")
+    told = page.run("team-b", "queue")
+    assert (told.returncode, "waits" in told.stdout) == (0, True)
+    assert "--clusterrole=tessera-view --serviceaccount=team-b:member -n team-b" in told.stderr
+    for team in ("team-a", "team-b"):
+        page.lab.kubectl("-n", team, "delete", "pod", "waits")
+
+
 @pytest.mark.parametrize("command", [["top", "--once"], ["map"], ["idle", "--unknown"], ["health"]])
 def test_the_commands_show_a_tenant_all_cards_and_the_names_of_its_pods(page: Page, command: list[str]) -> None:
     page.feed("team-a")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tessera.explain.kueue_rows import KueueRow, KueueRows
     from tessera.forecast.queue_page import ExpectedStart, QueuedPod
     from tessera.kube.client.client import Client
+    from tessera.kube.client.errors import ApiError
     from tessera.observe.queue_reading import QueueReading
 
 _HEADER = ("NAMESPACE", "POD", "SLICES", "WAITS", "POSITION", "STARTS IN", "BASIS", "REASON", "BEFORE IT")
@@ -160,11 +161,11 @@ async def _read_slices(client: "Client", namespace: str | None, now: float) -> "
 
     try:
         page = await read_queue(client)
-    except Forbidden:
-        found = None if namespace is None else await _read_as_tenant(client, namespace)
-        if found is not None:
+    except Forbidden as error:
+        found = await _read_as_tenant(client, namespace, error)
+        if isinstance(found, QueueReading):
             return found
-        page = await _missing_right(client)
+        page = found
     if not isinstance(page, str):
         return QueueReading(page=page if namespace is None else in_namespace(page, [namespace]))
     try:
@@ -174,29 +175,24 @@ async def _read_slices(client: "Client", namespace: str | None, now: float) -> "
         raise CommandError(" ".join(str(error).split()), f"You may not list the pods of {where}", page) from error
 
 
-async def _read_as_tenant(client: "Client", namespace: str) -> "QueueReading | None":
-    """The queue from the API for tenants; None without that API, or the right to it."""
-    from tessera.cli.base.tenant_view import HIDDEN, HIDDEN_NAMES
+async def _read_as_tenant(client: "Client", namespace: str | None, refused: "ApiError") -> "QueueReading | str":
+    """The queue from the API for tenants; without that API, or the right to it, which roles to bind."""
+    from tessera.cli.base.tenant_view import HIDDEN, HIDDEN_NAMES, READ_PAGES, describe_role, missing_rights
     from tessera.dashboard.view.objects import WAITING_PODS, read_view
     from tessera.forecast.queue_page import in_namespace
     from tessera.kube.client.errors import ApiError
     from tessera.observe.queue_reading import QueueReading
 
+    told = "this is what the pods were told"
+    if namespace is None:
+        return f"{told}; to see who stands before them, you need {await describe_role(client, READ_PAGES)}"
     try:
         page = in_namespace((await read_view(client, WAITING_PODS, namespace)).queue, [namespace])
-    except ApiError:
-        return None
-    hides = any(
-        each.pod.startswith(HIDDEN) or each.node.startswith(HIDDEN) for row in page.pods for each in row.blockers
-    )
-    return QueueReading(page=page, note=HIDDEN_NAMES if hides else "")
-
-
-async def _missing_right(client: "Client") -> str:
-    from tessera.cli.base.tenant_view import READ_PAGES, describe_role
-
-    role = await describe_role(client, READ_PAGES)
-    return f"this is what the pods were told; to see who stands before them, you need {role}"
+    except ApiError as error:
+        _, *roles = await missing_rights(client, namespace, refused, error, READ_PAGES)
+        return f"{told}. {'. '.join(roles)}"
+    names = (name for row in page.pods for each in row.blockers for name in (each.pod, each.node))
+    return QueueReading(page=page, note=HIDDEN_NAMES if any(name.startswith(HIDDEN) for name in names) else "")
 
 
 def lines_of(found: Queues, namespace: str | None, *, width: int = 0) -> Iterator[str]:
