@@ -59,8 +59,9 @@ MOVES = "+moves"
 MOVES_AN_ACCEPTED, MOVES_SAVED = 0.039, 50.0
 #: Lost work and cold start of a moved slot, in mean lives.
 PRICE = 0.1
-#: Slots for a mean life that a move has to win, so that the budget is kept for moves that win most.
-PRICE_A_MOVE = 2.5
+#: Slots for a mean life that a move has to win when nothing is saved; the less the more is saved. So the budget is kept
+#: for moves that win most.
+PRICE_A_MOVE = 6.0
 #: The least alloc% that production is to reach at 256 cards, load 1.0, exponential lives.
 BARS = {
     PRODUCTION: {"uniform": 94.8, "small": 94.6, "mid": 96.4, "big": 94.1, "bimodal": 91.3},
@@ -133,7 +134,8 @@ class Engine:
             return None
         costs = self._policy.costs if isinstance(self._policy, LeastCost) else FragmentationGradient().costs
         room = make_room(self._fleet, profile, costs, MoveRules(), int(min(self._left, MOST_MOVES)))
-        if room is None or not is_worth(room, gain_a_slot=1.0, price_a_slot=PRICE, price_a_move=PRICE_A_MOVE):
+        scarce = PRICE_A_MOVE * (1 - self._left / MOVES_SAVED)
+        if room is None or not is_worth(room, gain_a_slot=1.0, price_a_slot=PRICE, price_a_move=scarce):
             return None
         for move in room.moves:
             self.release(move.allocation.owner)

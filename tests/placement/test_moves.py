@@ -55,6 +55,19 @@ def test_one_small_slice_moves_so_that_a_whole_card_is_free() -> None:
     carry_out(fleet, room)
 
 
+def test_of_as_many_moves_the_cheaper_one_is_made_then_the_one_that_leaves_the_better_cards() -> None:
+    fleet = fleet_of({0: "1g.5gb"}, {0: "2g.10gb"}, {0: "2g.10gb", 2: "2g.10gb", 4: "2g.10gb"}, {4: "3g.20gb"})
+    room = make_room(fleet, "7g.40gb", costs, MoveRules())
+    assert room is not None
+    assert [move.allocation.owner for move in room.moves] == ["1g.5gb@0:0"], (
+        "one slot lies beside, and is lost to others"
+    )
+    dear = MoveRules(price=lambda one: 1.0 if one.owner == "1g.5gb@0:0" else 0.0)
+    room = make_room(fleet, "7g.40gb", costs, dear)
+    assert room is not None
+    assert [move.allocation.owner for move in room.moves] == ["2g.10gb@1:0"]
+
+
 def test_a_slice_may_move_to_another_start_of_its_own_card() -> None:
     fleet = fleet_of({1: "1g.5gb", 4: "2g.10gb", 6: "1g.5gb"})
     room = make_room(fleet, "4g.20gb", costs, MoveRules())

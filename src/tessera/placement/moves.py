@@ -5,7 +5,8 @@ lost and the time until the pod works again, and is worth it only if the slice t
 finds the best moves and knows no prices; :func:`is_worth` compares.
 
 - The place for the slice is on one card. All allocations in its way move, each to the card where it costs least.
-- Fewest moves first, then the fewest moved slots, then the least price, then the least loss on all cards that change.
+- Fewest moves first, then the least price, then the least sum of the moved slots, each weighted with
+  :data:`_SLOT_WEIGHT`, and of the loss on all cards that change.
 - Only allocations move that the caller allows, and only to nodes that it allows. Nothing is changed.
 - A search has a step budget: once it is spent, the best moves so far count.
 """
@@ -29,6 +30,8 @@ Costs = Callable[[CardTable], StateCosts]
 MOST_MOVES = 3
 #: Share of a search's steps that may be spent on looking for places; the rest is for those in their way.
 _LOOKING_SHARE = 0.5
+#: What a moved slot counts against the loss, found by trying values under churn (``bench/churn.py``).
+_SLOT_WEIGHT = 0.2
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -102,20 +105,22 @@ def make_room(
     """
     work = work or StepBudget(sys.maxsize)
     search = _Search(fleet, costs, rules, work)
-    best: tuple[tuple[int, int, float, float], Room] | None = None
+    best: tuple[tuple[int, float, float], Room] | None = None
     tried: set[object] = set()
     cards = _cards_to_look_at(fleet, rules, nodes)
     for blocked in sorted(_blocked_places(cards, profile, rules, most, work.part(_LOOKING_SHARE)), key=_rank_blocked):
-        rank = _rank_blocked(blocked)[:3]
-        if work.is_spent or (best is not None and rank > best[0][:3]):
+        rank = (len(blocked.blockers), blocked.price)
+        if work.is_spent or (best is not None and rank > best[0][:2]):
             break
         kind = blocked.kind
         if kind in tried or not rules.admits(blocked.card.node.name, frozenset(one.owner for one in blocked.blockers)):
             continue
         tried.add(kind)
         found = _move_blockers(search, blocked)
-        if found is not None and (best is None or (*rank, found[0]) < best[0]):
-            best = ((*rank, found[0]), found[1])
+        if found is not None:
+            value = found[0] + _SLOT_WEIGHT * found[1].moved_slots
+            if best is None or (*rank, value) < best[0]:
+                best = ((*rank, value), found[1])
     return None if best is None else best[1]
 
 
@@ -155,11 +160,11 @@ class _Blocked(msgspec.Struct, frozen=True):
         return (self.card.table.number, self.card.occupancy, self.claim, moved)
 
 
-def _rank_blocked(blocked: _Blocked) -> tuple[int, int, float, int]:
+def _rank_blocked(blocked: _Blocked) -> tuple[int, float, int, int]:
     return (
         len(blocked.blockers),
-        sum(one.placement.size for one in blocked.blockers),
         blocked.price,
+        sum(one.placement.size for one in blocked.blockers),
         blocked.card.number,
     )
 

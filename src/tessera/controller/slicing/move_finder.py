@@ -28,9 +28,9 @@ from tessera.controller.slicing.reserver import Reserver
 from tessera.controller.slicing.residual_life import RELEASE_SECONDS
 from tessera.controller.slicing.slicer_state import SlicerState
 from tessera.limits.planning import MOVE_STEPS
-from tessera.placement.card_table import CardTable, StateCosts
 from tessera.placement.cards import OwnedPlacement
 from tessera.placement.moves import MoveRules, Room, make_room
+from tessera.placement.policies import MixAware
 from tessera.placement.reserved_slots import Hold, hold_slots
 from tessera.placement.step_budget import StepBudget
 
@@ -107,7 +107,7 @@ class MoveFinder:
                 price=search.price,
             )
             nodes = self._reserver.places.nodes_for(pod)
-            room = make_room(fleet, pod.profiles[0], _by_fragmentation, rules, most, nodes=nodes, work=work)
+            room = make_room(fleet, pod.profiles[0], MixAware().costs, rules, most, nodes=nodes, work=work)
         if room is None:
             return None
         pods = [(found, move.to.node) for move in room.moves if (found := search.mover(move.allocation)) is not None]
@@ -230,7 +230,3 @@ def unpinned(pod: PodInfo) -> PodInfo:
     selector = tuple(each for each in given.selector if each[0] != HOSTNAME_LABEL)
     constraints = NodeConstraints(selector=selector, terms=given.terms, tolerations=given.tolerations)
     return replace(pod, node=NodeName(""), hostname="", constraints=constraints)
-
-
-def _by_fragmentation(table: CardTable) -> StateCosts:
-    return table.costs
