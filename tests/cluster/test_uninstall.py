@@ -412,6 +412,25 @@ def test_tessera_can_be_installed_again(removable: Callable[..., None]) -> None:
 MPS = "version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
 
 
+def test_pods_of_a_managed_namespace_that_wait_are_left_to_the_scheduler(managed: Callable[..., None]) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        await lab.create("runs", {"nvidia.com/gpu": 4})
+        await lab.running("runs")
+        await lab.create("waits", {"nvidia.com/gpu": 1})
+        await lab.until(lambda: lab.pod("waits") and gated(lab.pod("waits")), "it finds no card")
+        client = lab.cluster.client("tessera-uninstall")
+        results = [each async for each in remove_all(client, lab.clock, RemovalOptions())]
+        assert left_of(results) == []
+        assert lab.ready("runs")
+        assert not gated(lab.pod("waits"))
+        (told,) = lab.events_of("waits", "TesseraRemoved")
+        assert "kube-scheduler places this pod now" in told.message
+        await lab.create("next", {"nvidia.com/gpu": 1})
+        assert not gated(await client.get(PODS, "next", "default")), "the label of the namespace has no effect any more"
+
+    managed(scenario)
+
+
 def test_clients_of_an_mps_daemon_are_waited_for(in_lab: Callable[..., None]) -> None:
     async def scenario(lab: VirtualLab) -> None:
         await lab.config_map("sharing-profiles", {"mps-4": MPS})
