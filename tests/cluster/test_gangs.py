@@ -5,8 +5,10 @@ from typing import Any
 
 from tests.support.virtual_lab import manifest
 
+from tessera.api.pods.pod_groups import POD_GROUPS
 from tessera.explain.query import explain, parse_query
-from tessera.kube.resources import JOBS, PODS
+from tessera.kube.resources import CRDS, JOBS, PODS
+from tessera.provisioning.tracking.machines import LOOK_SELDOM
 
 InLab = Callable[..., None]
 SMALL = {"nvidia.com/mig-1g.5gb": 1}
@@ -136,5 +138,54 @@ def test_a_job_may_leave_the_size_of_its_gang_to_its_parallelism(in_lab: InLab) 
         await lab.until(lambda: lab.events_of(pods[0].metadata.name, "SliceWaiting"), "one half of the card is taken")
         assert phases(lab, "train") == ["Pending", "Pending"]
         await lab.until(lambda: phases(lab, "train") == ["Succeeded", "Succeeded"], "both run once it is free")
+
+    in_lab(scenario, nodes="1xA100-40GB")
+
+
+def pod_group_kind() -> dict[str, Any]:
+    """The kind PodGroup of scheduler-plugins, by its public field names."""
+    number = {"type": "integer", "format": "int32", "minimum": 1}
+    schema = {"type": "object", "properties": {"spec": {"type": "object", "properties": {"minMember": number}}}}
+    version = {"name": "v1alpha1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    return {
+        "metadata": {"name": POD_GROUPS.label},
+        "spec": {
+            "group": POD_GROUPS.group,
+            "names": {"kind": "PodGroup", "listKind": "PodGroupList", "plural": "podgroups", "singular": "podgroup"},
+            "scope": "Namespaced",
+            "versions": [version],
+        },
+    }
+
+
+def test_a_pod_group_says_how_many_pods_start_together(in_lab: InLab) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.client.create(CRDS.as_dicts(), pod_group_kind())
+        await lab.clock.sleep(LOOK_SELDOM + 60)
+        item = manifest("train-0", HALF)
+        item["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "train"}
+        await lab.client.create(PODS.as_dicts(), item, "default")
+        await lab.until(lambda: lab.events_of("train-0", "SliceWaiting"), "it waits for its PodGroup")
+        (found,) = (await explain(lab.client, lab.clock, parse_query("train-0"), "default")).answers
+        assert found.verdict == "waits for its gang train; no PodGroup says how many pods start together"
+        group = {"metadata": {"name": "train"}, "spec": {"minMember": 2}}
+        await lab.client.create(POD_GROUPS, group, "default")
+        await lab.clock.sleep(5)
+        (found,) = (await explain(lab.client, lab.clock, parse_query("train-0"), "default")).answers
+        assert found.verdict == "waits for its gang train; 1 of 2 pods exist"
+        item = manifest("train-1", HALF)
+        item["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "train"}
+        await lab.client.create(PODS.as_dicts(), item, "default")
+        await lab.running("train-0", "train-1")
+
+    in_lab(scenario, nodes="1xA100-40GB")
+
+
+def test_the_label_alone_is_no_gang_in_a_cluster_without_pod_groups(in_lab: InLab) -> None:
+    async def scenario(lab: Any) -> None:
+        item = manifest("single", HALF)
+        item["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "train"}
+        await lab.client.create(PODS.as_dicts(), item, "default")
+        await lab.running("single")
 
     in_lab(scenario, nodes="1xA100-40GB")

@@ -16,6 +16,7 @@ from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE, SLICE_CONDITION
 from tessera.api.nodes.node_groups import NEW_NODE_REASON, NODE_GROUPS_KEY, NODE_GROUPS_MAP
+from tessera.api.pods.pod_groups import POD_GROUPS
 from tessera.api.queues import QUEUES
 from tessera.driver.coverage.kernels import CONFIG_MAP
 from tessera.kube.resources import (
@@ -206,7 +207,7 @@ def test_every_right_is_used_and_every_use_is_granted(
     """A day in the life of a cluster: slices come and go and fail, nodes too, and a certificate is lost."""
 
     async def scenario(lab: Any) -> None:
-        for kind in (CAPI_MACHINES, OPENSHIFT_MACHINES, NODECLAIMS):
+        for kind in (CAPI_MACHINES, OPENSHIFT_MACHINES, NODECLAIMS, POD_GROUPS):
             await lab.client.create(CRDS, served(kind))
         queue = {"apiVersion": QUEUES.api_version, "kind": QUEUES.kind, "metadata": {"name": "default"}, "spec": {}}
         await lab.client.create(QUEUES, queue)

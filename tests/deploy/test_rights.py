@@ -15,6 +15,7 @@ from tests.deploy.conftest import FORMS, ROOT, Installation, Obj, rendered, rend
 import tessera
 from tessera.api import instaslice, queues
 from tessera.api.driver import assignment as driver_assignment
+from tessera.api.pods import pod_groups
 from tessera.kube import resources
 from tessera.kube.resources import Resource
 from tessera.kueue import objects
@@ -23,7 +24,7 @@ Right = tuple[str, str]  # verb, plural or plural/subresource
 
 SOURCE = Path(tessera.__file__).parent
 #: Where resources are defined.
-ROOMS = (resources, instaslice, driver_assignment, objects, queues)
+ROOMS = (resources, instaslice, driver_assignment, objects, queues, pod_groups)
 #: What each process is made of, as far as it talks to the API server.
 MADE_OF = {
     "tessera-agent": ("agent", "kube/event_recorder.py"),

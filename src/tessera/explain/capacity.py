@@ -301,6 +301,16 @@ def _explain_gang(
             ),
             help=("make a smaller gang or request smaller slices, or add nodes",),
         )
+    if isinstance(reason, GangIncomplete) and not reason.size:
+        return Explanation(
+            case="gang-incomplete",
+            verdict=f"waits for its gang {reason.gang}; no PodGroup says how many pods start together",
+            facts=(_request(pod), reason.text),
+            help=(
+                f"look at it: kubectl get podgroups.scheduling.x-k8s.io -n {pod.namespace} {reason.gang}",
+                "or write the size on the pods, as annotation tessera.dev/gang-size",
+            ),
+        )
     if isinstance(reason, GangIncomplete):
         missing = reason.size - reason.exist
         held = f"{count_noun(reason.held, 'pod')} of the gang cannot be placed yet: see them with tessera why"

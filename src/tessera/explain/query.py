@@ -6,13 +6,15 @@ snapshot. A kind that the cluster does not have (Instaslice without Tessera) cou
 
 import asyncio
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.api.pods.gangs import POD_GROUP_LABEL
+from tessera.api.pods.pod_groups import POD_GROUPS, read_pod_group
 from tessera.clock import Clock
 from tessera.explain.explanation import Explanation, ExplanationReport
 from tessera.explain.nodes import explain_node
@@ -254,7 +256,19 @@ async def _read_cluster(client: Client, clock: Clock, namespace: str, pod: Pod |
         events=events[0],
         quotas=quotas[0],
         forbidden=frozenset(forbidden),
+        pod_groups=await _read_pod_groups(client, listed_pods),
     )
+
+
+async def _read_pod_groups(client: Client, pods: Iterable[Pod]) -> Mapping[str, int] | None:
+    """The sizes of gangs that PodGroups state; read only if a pod names one, None if the cluster has none."""
+    if not any(POD_GROUP_LABEL in pod.metadata.labels and pod.spec.scheduling_gates for pod in pods):
+        return None
+    try:
+        items = (await client.list(POD_GROUPS)).items
+    except (Forbidden, NotFound):
+        return None
+    return dict(map(read_pod_group, items))
 
 
 def _add_pod(pods: Sequence[Pod], pod: Pod) -> Sequence[Pod]:

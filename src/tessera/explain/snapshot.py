@@ -7,7 +7,7 @@ only the pod itself and its events.
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
@@ -53,6 +53,7 @@ class Snapshot:
         quotas: ResourceQuotas of the namespace.
         history: records of nodes that came up; they predict how long another node takes.
         forbidden: plural names of the kinds that the user may not read.
+        pod_groups: sizes of gangs by key, as PodGroups state them; None in a cluster without the kind.
         queues: what Kueue says of the namespace; None if nothing in question is in a queue.
     """
 
@@ -65,6 +66,7 @@ class Snapshot:
     quotas: Sequence[ResourceQuota] = ()
     history: Sequence[ProvisioningRecord] = ()
     forbidden: frozenset[str] = frozenset()
+    pod_groups: Mapping[str, int] | None = None
     queues: QueueReading | None = None
 
 
@@ -82,7 +84,9 @@ class ClusterView:
         self.move_searches = int(MOVES_EXPLAINED)
         self.slicer: Slicer | None = None
         if not snapshot.forbidden & REQUIRED_KINDS:
-            self.slicer = slicer_from_objects(snapshot.pods, snapshot.nodes, snapshot.instaslices, snapshot.now)
+            self.slicer = slicer_from_objects(
+                snapshot.pods, snapshot.nodes, snapshot.instaslices, snapshot.now, snapshot.pod_groups
+            )
         #: What the agents say of cards with faults, by UUID.
         self._faults = {each.gpu: each for node in snapshot.nodes for each in read_card_faults(node)}
         #: The driver's index by UUID; of a card that is not listed, from its fault.

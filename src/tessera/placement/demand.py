@@ -10,6 +10,7 @@ from typing import ClassVar, Protocol
 
 import msgspec
 
+from tessera.limits.pods import GANG_SIZE
 from tessera.placement.cards import OwnedPlacement
 from tessera.placement.devices import is_device_profile
 
@@ -246,7 +247,7 @@ class GangIncomplete(msgspec.Struct, frozen=True, tag=True):
 
     Attributes:
         gang: the gang's name.
-        size: the number of pods that start together.
+        size: the number of pods that start together; 0 if no PodGroup says it.
         exist: pods of the gang that exist.
         held: those of them that cannot be placed yet, since gates of others hold them or their request is refused.
     """
@@ -261,7 +262,9 @@ class GangIncomplete(msgspec.Struct, frozen=True, tag=True):
     @property
     def text(self) -> str:
         """The reason in words."""
-        if self.exist < self.size:
+        if not self.size:
+            count = f"no PodGroup of this name says how many pods, at most {GANG_SIZE:d}, start together"
+        elif self.exist < self.size:
             count = f"{self.exist} of {self.size} pods exist"
         else:
             count = f"all {self.size} pods exist, but {self.held} cannot be placed yet: other gates hold them, or they"

@@ -32,7 +32,8 @@ def read(labels: Mapping[str, str], annotations: Mapping[str, str], owner: tuple
             {"tessera.dev/gang-size": "3"},
             Gang("team/scheduling.x-k8s.io/pod-group=c", "c", 3),
         ),
-        ({"scheduling.x-k8s.io/pod-group": "c"}, {}, None),
+        ({"scheduling.x-k8s.io/pod-group": "c"}, {}, Gang("team/scheduling.x-k8s.io/pod-group=c", "c", 0)),
+        ({"scheduling.x-k8s.io/pod-group": ""}, {}, None),
         (
             {"pod-group.scheduling.sigs.k8s.io": "d"},
             {"tessera.dev/gang-size": "3"},

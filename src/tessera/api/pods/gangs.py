@@ -5,8 +5,9 @@ A gang has a name and a size. The first of these that a pod has counts:
 - the label ``tessera.dev/gang`` with the annotation ``tessera.dev/gang-size``;
 - Kueue's label ``kueue.x-k8s.io/pod-group-name`` with ``kueue.x-k8s.io/pod-group-total-count``;
 - the labels ``pod-group.scheduling.sigs.k8s.io/name`` and ``.../min-available`` of early coscheduling;
-- the label ``scheduling.x-k8s.io/pod-group`` of the coscheduling plugin, or its former name
-  ``pod-group.scheduling.sigs.k8s.io``, with ``tessera.dev/gang-size``;
+- the label ``scheduling.x-k8s.io/pod-group`` of the coscheduling plugin, with ``tessera.dev/gang-size``, or without:
+  then ``spec.minMember`` of the PodGroup object of that name counts;
+- the plugin's former label ``pod-group.scheduling.sigs.k8s.io``, with ``tessera.dev/gang-size``;
 - ``tessera.dev/gang-size`` alone, in the pod template of a Job or another controller: the pods of that controller.
 
 Pods of one namespace with one name are one gang, whoever made them.
@@ -23,7 +24,8 @@ GANG_SIZE_ANNOTATION = "tessera.dev/gang-size"
 #: Labels of others that name a group of pods, and the annotation with its size.
 KUEUE_GROUP_LABEL = "kueue.x-k8s.io/pod-group-name"
 KUEUE_COUNT_ANNOTATION = "kueue.x-k8s.io/pod-group-total-count"
-COSCHEDULING_LABELS = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
+POD_GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
+COSCHEDULING_LABELS = (POD_GROUP_LABEL, "pod-group.scheduling.sigs.k8s.io")
 #: Labels of coscheduling before it had PodGroup objects: the name, and the number of pods that start together.
 MIN_AVAILABLE_LABEL = "pod-group.scheduling.sigs.k8s.io/min-available"
 GROUP_NAME_LABEL = "pod-group.scheduling.sigs.k8s.io/name"
@@ -45,7 +47,7 @@ class Gang:
     Attributes:
         key: names the gang in the cluster; equal for all of its pods.
         name: the name that people gave it; the controller's name for the pods of a controller.
-        size: the number of pods that start together.
+        size: the number of pods that start together; 0 if the PodGroup object of this name says it.
     """
 
     key: str
@@ -82,7 +84,8 @@ def read_gang(
         size = _read_size(MIN_AVAILABLE_LABEL, labels[MIN_AVAILABLE_LABEL], "label")
         return _make(namespace, GROUP_NAME_LABEL, labels[GROUP_NAME_LABEL], size)
     if own is None:
-        return None
+        name = labels.get(POD_GROUP_LABEL, "")
+        return Gang(pod_group_key(namespace, name), name, 0) if name else None
     size = _read_size(GANG_SIZE_ANNOTATION, own)
     group = next((each for each in COSCHEDULING_LABELS if each in labels), "")
     if group:
@@ -95,6 +98,11 @@ def read_gang(
         )
     found = _make(namespace, "owner", uid, size)
     return None if found is None else Gang(found.key, name, size)
+
+
+def pod_group_key(namespace: str, name: str) -> str:
+    """Returns the key of the gang of a PodGroup object."""
+    return f"{namespace}/{POD_GROUP_LABEL}={name}"
 
 
 def _make(namespace: str, kind: str, name: str, size: int) -> Gang | None:

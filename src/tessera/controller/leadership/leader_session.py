@@ -23,6 +23,7 @@ from tessera.controller.forecasting.queue_task import QueueTask
 from tessera.controller.health.fault_breaker import FaultBreaker
 from tessera.controller.leadership.hand_overs import HandOvers
 from tessera.controller.leadership.informers import ConstraintInformers, QueueInformer, SliceInformers
+from tessera.controller.leadership.pod_groups import PodGroupInformer
 from tessera.controller.scale_up.scale_up import ScaleUp
 from tessera.controller.slicing.events import RefusalTimedOut, TimePassed
 from tessera.controller.slicing.slicer import Slicer
@@ -137,6 +138,7 @@ class LeaderSession:
         self._timer: asyncio.TimerHandle | None = None
         self._constraints = ConstraintInformers(client, self._slicer, self._wake.set, clock=clock, rng=rng)
         self._queues = QueueInformer(client, self._slicer, self._wake.set, clock=clock, rng=rng)
+        self._pod_groups = PodGroupInformer(client, self._slicer, self._wake.set, clock=clock, rng=rng)
         self._provisioning = Provisioning(
             runtime,
             nodes=self._nodes,
@@ -218,6 +220,7 @@ class LeaderSession:
             group.create_task(self._usage.write(), name="record of GPU-hours")
             group.create_task(self._constraints.run(), name="claims and namespaces")
             group.create_task(self._queues.run(), name="queues")
+            group.create_task(self._pod_groups.run(), name="PodGroups")
             group.create_task(self._defaults.run(), name="default settings")
             for informer in informers:
                 await informer.wait_synced()

@@ -98,6 +98,21 @@ class QueueDeleted:
 
 
 @dataclass(frozen=True, slots=True)
+class PodGroupObserved:
+    """The number of pods of a gang that start together, as a PodGroup object states it; None once that is gone."""
+
+    key: str
+    size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PodGroupsListed:
+    """All PodGroups were observed, or the cluster has no such kind (``served`` is False)."""
+
+    served: bool
+
+
+@dataclass(frozen=True, slots=True)
 class StorageObserved:
     """A claim, volume, class or CSI node as it is now, or its last state before its deletion."""
 
@@ -225,6 +240,8 @@ SlicerEvent = (
     | NamespaceObserved
     | QueueObserved
     | QueueDeleted
+    | PodGroupObserved
+    | PodGroupsListed
     | StorageObserved
     | StorageListed
     | WriteDone

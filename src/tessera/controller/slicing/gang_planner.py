@@ -67,8 +67,13 @@ class GangState:
 
     @property
     def is_complete(self) -> bool:
-        """True if there are enough pods."""
-        return self.missing <= len(self.ready)
+        """True if there are enough pods; False if the size is unknown."""
+        return bool(self.gang.size) and self.missing <= len(self.ready)
+
+    @property
+    def exist(self) -> int:
+        """The number of its pods."""
+        return self.started + len(self.holding) + len(self.ready) + self.held
 
     @property
     def may_start(self) -> bool:
@@ -76,7 +81,8 @@ class GangState:
 
         Slices that this process has asked for, and of which no answer has come, are not on record.
         """
-        return self.begun or (not self.missing and all(each.requested or each.by_pod for each in self.holding))
+        placed = bool(self.gang.size) and not self.missing
+        return self.begun or (placed and all(each.requested or each.by_pod for each in self.holding))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +167,7 @@ class GangPlanner:
         everyone = dict.fromkeys((pod.uid for pod in found.ready), False)
         returned = () if found.begun else found.holding
         if not found.is_complete:
-            exist = gang.size - found.missing + len(found.ready) + found.held
-            incomplete = GangIncomplete(gang.name, gang.size, exist, found.held)
+            incomplete = GangIncomplete(gang.name, gang.size, found.exist, found.held)
             return GangPlan(refused=everyone, reason=incomplete, returned=returned)
         pods = found.ready[: found.missing]
         hopeless = self._too_large(gang, pods) or self._queue_reason(pods, held_back) or self._short(found, pods)

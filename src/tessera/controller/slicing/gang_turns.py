@@ -46,7 +46,7 @@ def take_turns(batch: Sequence[PodInfo], held_back: Iterable[PodInfo], planner: 
             continue
         if gang.key not in found:
             found[gang.key] = planner.look(gang)
-        if found[gang.key].missing:
+        if found[gang.key].missing or not found[gang.key].gang.size:
             places.setdefault(gang.key, {})[pod.uid] = index
             turns.members.add(pod.uid)
     ends = {_end(found[key], known, len(pods)): key for key, known in places.items()}

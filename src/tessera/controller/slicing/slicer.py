@@ -33,6 +33,8 @@ from tessera.controller.slicing.events import (
     NodeDeleted,
     NodeObserved,
     PodDeleted,
+    PodGroupObserved,
+    PodGroupsListed,
     PodObserved,
     PodVersionsReset,
     QueueDeleted,
@@ -187,10 +189,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
                 self._outcomes.end_denial(uid)
             case RefusalTimedOut(uid, avoid_until):
                 self._outcomes.withdraw(uid, avoid_until)
-            case QueueObserved(queue):
-                self._put_queue(queue)
-            case QueueDeleted(name):
-                self._drop_queue(name)
+            case QueueObserved() | QueueDeleted() | PodGroupObserved() | PodGroupsListed():
+                self._observe_groups(event)
             case InstasliceUnreadable(name, error):
                 self._cluster.set_object_error(name, error)
             case PodVersionsReset():
@@ -200,9 +200,18 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
             case StorageListed():
                 self._cluster.note_storage_listed()
 
-    def _drop_queue(self, name: str) -> None:
-        self._ledger.drop(name)
-        self._follow_queues()
+    def _observe_groups(self, event: QueueObserved | QueueDeleted | PodGroupObserved | PodGroupsListed) -> None:
+        """Takes in objects that say which pods belong together: queues, and sizes of gangs."""
+        match event:
+            case QueueObserved(queue):
+                self._put_queue(queue)
+            case QueueDeleted(name):
+                self._ledger.drop(name)
+                self._follow_queues()
+            case PodGroupObserved(key, size):
+                self._state.gangs.put_group(key, size)
+            case PodGroupsListed(served):
+                self._state.gangs.note_groups(served=served)
 
     def _put_pod(self, pod: PodInfo) -> None:
         if pod.devices and pod.gated:
@@ -304,6 +313,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
             self._state.reservations_due
             or self._cluster.changed_nodes
             or self._cluster.changed_pods
+            or self._state.gangs.changed
             or (self._cluster.dependencies_changed and self._state.dependent)
         ):
             return True
@@ -380,7 +390,11 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
 
 
 def slicer_from_objects(
-    pods: Iterable[Pod], nodes: Iterable[Node], instaslices: Iterable[Instaslice], now: float = 0.0
+    pods: Iterable[Pod],
+    nodes: Iterable[Node],
+    instaslices: Iterable[Instaslice],
+    now: float = 0.0,
+    pod_groups: Mapping[str, int] | None = None,
 ) -> Slicer:
     """Returns the slicer that follows from stored objects, after all waiting pods were planned once.
 
@@ -389,9 +403,13 @@ def slicer_from_objects(
         nodes: all nodes.
         instaslices: the nodes' objects.
         now: when they were read, seconds since 1970.
+        pod_groups: sizes of gangs by key, as PodGroups state them; None in a cluster without the kind.
     """
     slicer = Slicer(reads=True)
     slicer.handle(TimePassed(now, now))
+    for key, size in (pod_groups or {}).items():
+        slicer.handle(PodGroupObserved(key, size))
+    slicer.handle(PodGroupsListed(served=pod_groups is not None))
     for node in nodes:
         slicer.handle(NodeObserved(read_node(node)))
     for pod in pods:

@@ -1,0 +1,89 @@
+"""Tells the slicer the sizes of gangs that PodGroup objects of the coscheduling plugin state.
+
+A cluster without the kind costs one small request a minute, later less. Pods that name a PodGroup wait until it is
+known whether there are any. A controller without the right to list them plans such pods one by one.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import Any
+
+from tessera.api.pods.pod_groups import POD_GROUPS, read_pod_group
+from tessera.clock import Clock
+from tessera.controller.slicing.events import PodGroupObserved, PodGroupsListed
+from tessera.controller.slicing.slicer import Slicer
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError, NotFound
+from tessera.kube.watch.cache import EventKind, WatchEvent
+from tessera.kube.watch.informer import Informer
+from tessera.provisioning.tracking.machines import LOOK_AGAIN, LOOK_SELDOM
+
+_log = logging.getLogger(__name__)
+
+#: Seconds that pods with a PodGroup wait for the first list of PodGroups.
+SYNC_TIMEOUT = 10.0
+
+
+class PodGroupInformer:
+    """Passes PodGroups to the slicer.
+
+    Args:
+        client: the client that watches.
+        slicer: takes the events.
+        changed: called after each event.
+        clock: times the pauses.
+        rng: for jitter.
+    """
+
+    def __init__(
+        self, client: Client, slicer: Slicer, changed: Callable[[], None], *, clock: Clock, rng: random.Random
+    ) -> None:
+        self._client = client
+        self._slicer = slicer
+        self._changed = changed
+        self._clock = clock
+        self._informer = Informer(client, POD_GROUPS, clock=clock, rng=rng)
+        self._informer.add_handler(self._group_changed)
+
+    async def run(self) -> None:
+        """Watches until cancelled, once the cluster has the kind."""
+        pause = LOOK_AGAIN
+        while not await self._is_served():
+            await self._clock.sleep(pause)
+            pause = min(pause * 2, LOOK_SELDOM)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._informer.run())
+            try:
+                async with asyncio.timeout(SYNC_TIMEOUT):
+                    await self._informer.wait_synced()
+            except TimeoutError:
+                _log.warning(
+                    "PodGroups are not listed after %.0f s: their pods are planned one by one; apply the rights of this"
+                    " version (deploy/rbac.yaml)",
+                    SYNC_TIMEOUT,
+                )
+                self._tell(served=False)
+                await self._informer.wait_synced()
+            self._tell(served=True)
+
+    async def _is_served(self) -> bool:
+        """True if the cluster has the kind; pods with a PodGroup wait as long as the server does not answer."""
+        try:
+            await self._client.request("GET", f"/apis/{POD_GROUPS.api_version}")
+        except NotFound:
+            self._tell(served=False)
+            return False
+        except (ApiError, ConnectionError, TimeoutError):
+            return True  # the informer tries again
+        return True
+
+    def _tell(self, *, served: bool) -> None:
+        self._slicer.handle(PodGroupsListed(served=served))
+        self._changed()
+
+    def _group_changed(self, event: WatchEvent[dict[str, Any]]) -> None:
+        key, size = read_pod_group(event.object)
+        self._slicer.handle(PodGroupObserved(key, None if event.kind is EventKind.DELETED else size))
+        self._changed()
