@@ -101,6 +101,7 @@ chart: $(VENV)/.dev  ## the Helm chart as an archive in dist/chart
 bench: $(VENV)/.dev  ## all benchmarks, each prints a table
 	@for b in bench/*.py; do $(BIN)/python $$b || exit 1; done
 	@$(BIN)/python -m bench.large
+	@$(BIN)/python -m bench.waiting
 	@$(BIN)/python -m bench.eta
 
 fmt: $(VENV)/.dev  ## format and apply safe fixes
