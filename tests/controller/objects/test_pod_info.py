@@ -152,3 +152,29 @@ def test_slices_that_are_no_longer_made_on_demand_are_no_fixed_ones(told: str | 
     meta = ObjectMeta(name="n", labels={MIG_CONFIG_LABEL: "all-disabled"}, annotations=annotations)
     status = NodeStatus(allocatable={"nvidia.com/mig-1g.5gb": "7", "nvidia.com/mig-2g.10gb": "0"})
     assert read_node(Node(metadata=meta, status=status)).fixed_profiles == fixed
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "condition", "message"),
+    [
+        ("", None, ""),
+        ("default-scheduler", ("False", "SchedulingGated"), ""),  # kube-scheduler may be down
+        ("none", None, "no answer from scheduler none"),
+        ("none", ("False", "SchedulingGated"), "no answer from scheduler none"),
+        ("none", ("True", ""), ""),
+        ("none", ("False", "Unschedulable"), "no room"),
+        ("default-scheduler", ("False", "Unschedulable"), "no room"),
+    ],
+)
+def test_a_scheduler_that_nobody_runs_counts_as_a_refusal(
+    scheduler: str, condition: tuple[str, str] | None, message: str
+) -> None:
+    conditions = (
+        (Condition(type="PodScheduled", status=condition[0], reason=condition[1], message="no room"),)
+        if condition
+        else ()
+    )
+    pod = Pod(spec=PodSpec(scheduler_name=scheduler), status=PodStatus(phase="Pending", conditions=conditions))
+    assert read_pod(pod).unschedulable_message == message
+    bound = Pod(spec=PodSpec(scheduler_name=scheduler, node_name="n1"), status=pod.status)
+    assert read_pod(bound).unschedulable_message == ""

@@ -38,9 +38,12 @@ from tessera.controller.objects.resource_amounts import Amounts, pod_amounts
 from tessera.kube.resources import Pod
 from tessera.kube.resources.meta import version_number
 from tessera.limits.pods import POD_SLICES
+from tessera.text import one_line
 
 #: Phases after which no container of a pod runs again.
 FINISHED = frozenset({"Succeeded", "Failed"})
+#: ``spec.schedulerName`` of pods that name none.
+DEFAULT_SCHEDULER = "default-scheduler"
 #: ``spec.nodeName`` of a pod that no scheduler has bound.
 UNBOUND = NodeName("")
 #: Seconds of grace that the API server gives a pod whose ``terminationGracePeriodSeconds`` is absent.
@@ -69,7 +72,8 @@ class PodInfo:
         ports: the host ports that it uses.
         claims: the claims that it uses, as ``namespace/name``.
         owner: UID of the controller that replaces it after a deletion; empty if it has none.
-        unschedulable_message: the scheduler's message that it finds no node for the ungated pod; empty otherwise.
+        unschedulable_message: the scheduler's message that it finds no node for the ungated pod, or that a scheduler
+            other than Kubernetes' own has not answered; empty otherwise.
         slices_withdrawn: its condition ``tessera.dev/SliceAvailable`` is False.
         unstarted: it is on a node, and kubelet has never started any of its containers with slices.
         finished: it has ended and will not run again.
@@ -243,7 +247,11 @@ def _unschedulable_message(pod: Pod) -> str:
     if pod.spec.node_name or pod.spec.scheduling_gates or pod.status.nominated_node_name:
         return ""
     condition = next((each for each in pod.status.conditions if each.type == "PodScheduled"), None)
-    if condition is None or (condition.status, condition.reason) != ("False", "Unschedulable"):
+    if condition is None or condition.reason == "SchedulingGated":  # no scheduler has looked at it
+        # kube-scheduler may be down for a while; a pod with another one, which nobody may run, must not keep its slices
+        other = pod.spec.scheduler_name not in {"", DEFAULT_SCHEDULER}
+        return f"no answer from scheduler {one_line(pod.spec.scheduler_name, 60)}" if other else ""
+    if (condition.status, condition.reason) != ("False", "Unschedulable"):
         return ""
     return condition.message or condition.reason
 
