@@ -149,6 +149,22 @@ def test_a_move_that_costs_more_than_it_gains_is_not_made(cluster: SlicerCluster
     assert (found.price, found.gain, evicted(cluster)) == (4 * (661 + 60), 8 * 39, [])
 
 
+@pytest.mark.parametrize(("deadline", "moved"), [(None, ["small"]), (130.0, [])])
+def test_a_long_wait_behind_unknown_pods_is_expected_to_last_as_long_again(
+    cluster: SlicerCluster, deadline: float | None, moved: list[str]
+) -> None:
+    """The pod in the way has just started, as others before it have; only a deadline says that it ends soon."""
+    for node in ("n1", "n2"):
+        cluster.node(node)
+    running(cluster, "small", "1g.5gb", "n1")
+    cluster.pass_time(3000)
+    running(cluster, "half", "4g.20gb", "n2", movable=False, deadline=deadline)
+    cluster.pod("large", "7g.40gb", created=rfc3339(cluster.date - 2900))
+    cluster.settle()
+    later(cluster)
+    assert evicted(cluster) == moved
+
+
 def test_of_equal_moves_the_one_that_loses_the_least_work_is_made(cluster: SlicerCluster) -> None:
     for node in ("n1", "n2", "n3"):
         cluster.node(node)

@@ -1,6 +1,6 @@
 """Finds the slots that are expected to empty soonest, on nodes that take the pod once the holders have ended."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 
@@ -126,11 +126,29 @@ class PlaceSearch:
 
     def residual_of(self, one: OwnedPlacement) -> float:
         """Returns the seconds until an allocation is expected to have ended; infinite for a foreign slice."""
+        allocation = self._allocation_of(one)
+        return float("inf") if allocation is None else self._seconds(allocation)
+
+    def _allocation_of(self, one: OwnedPlacement) -> Allocation | None:
         at = one.placement
         for allocation in self._state.allocations.on(NodeName(at.node)):
             if any((each.gpu_uuid, each.start) == (at.gpu, at.start) for each in allocation.slices):
-                return self._seconds(allocation)
-        return float("inf")  # a slice that no record explains
+                return allocation
+        return None  # a slice that no record explains
+
+    def knows_ends(self, place: ReservedPlace | Reservation) -> bool:
+        """True if the end of each holder of a place follows from its deadline, or from pods of its kind."""
+        if isinstance(place, Reservation):
+            holders: Iterable[Allocation | None] = holders_of(self._state, place)
+        else:
+            holders = map(self._allocation_of, place.holders)
+        return all(each is not None and self._knows_end(each) for each in holders)
+
+    def _knows_end(self, allocation: Allocation) -> bool:
+        pod = self._cluster.pods.get(allocation.uid)
+        if pod is None or pod.terminating or allocation.given_up or pod.deadline is not None:
+            return True
+        return pod.uid in self._state.expected_ends
 
     def _seconds(self, allocation: Allocation) -> float:
         return self.residual.seconds(allocation, self._cluster.pods.get(allocation.uid), self._state.now)

@@ -90,12 +90,18 @@ class Reserver:
         self._state.reservations_due = True
 
     def expected_wait(self, pod: PodInfo) -> float:
-        """Returns the seconds until slots for a waiting pod are expected to be free; the horizon if none are."""
-        found = self._state.reservations.get(pod.uid)
-        if found is not None:
-            return self.places.remaining(found)
-        place = self._find(pod)
-        return HORIZON if place is None else place.seconds
+        """Returns the seconds until slots for a waiting pod are expected to be free; the horizon if none are.
+
+        Where nothing is known of pods in the way, the pod is expected to wait at least as long again as it has waited:
+        those that are in the way now follow on others that were.
+        """
+        reservation = self._state.reservations.get(pod.uid)
+        place = reservation or self._find(pod)
+        if place is None:
+            return HORIZON
+        seconds = self.places.remaining(place) if isinstance(place, Reservation) else place.seconds
+        waited = max(0.0, self._now - parse_time_or_zero(pod.created))
+        return seconds if self.places.knows_ends(place) else max(seconds, waited)
 
     def _find(self, pod: PodInfo) -> ReservedPlace | None:
         """Searches a place, and counts the search."""
