@@ -15,7 +15,7 @@ from tessera.mig.geometry import Geometry, Placement, Profile
 from tessera.mig.layout_planning import list_packings
 from tessera.mig.occupancy import free_slots, free_starts, placement_mask, usable_slots
 from tessera.placement.request_mix import RequestMix
-from tessera.placement.state_costs import Candidate, Loss, Pending, StateCosts, add_price, add_profile, limit_size
+from tessera.placement.state_costs import Candidate, Pending, StateCosts, add_price, add_profile, limit_size
 
 __all__ = [
     "Candidate",
@@ -57,7 +57,7 @@ class CardTable:
         self._states: dict[int, None] = {}
         self._rated: dict[GeometryLoss, StateCosts] = {}
         #: Costs by fragmentation.
-        self.costs = self._rate(self.fragmentation)
+        self.costs = StateCosts(self, self._states)
         #: The mix of requests for these cards.
         self.mix = RequestMix()
         #: What a device of this model costs besides its loss: policies prefer cheaper models.
@@ -137,11 +137,8 @@ class CardTable:
         if found is None:
             if len(self._rated) >= CARD_LOSSES:
                 self._rated.clear()
-            found = self._rated[loss] = self._rate(lambda occupancy: loss(self, occupancy))
+            found = self._rated[loss] = StateCosts(self, self._states, loss)
         return found
-
-    def _rate(self, loss: Loss) -> StateCosts:
-        return StateCosts(self.geometry, self.number, self._states, loss, self.packings)
 
     def packings(self, occupancy: int, pending: Pending) -> dict[int, tuple[Placement, ...]]:
         """Every occupancy to which the pending instances can lead, each with one arrangement that leads there."""

@@ -14,7 +14,7 @@ hundred values on any known card, whatever the size of the fleet.
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 from tessera.limits.planning import CARD_STATES
 from tessera.mig.geometry import Geometry, Placement
@@ -26,32 +26,39 @@ Pending = tuple[str, ...]
 #: Cards that could take a profile, best first when sorted: cost, free slots, table's number, occupancy, pending.
 Candidate = tuple[float, int, int, int, Pending]
 
-#: Rates an occupancy; less is better.
-Loss = Callable[[int], float]
+#: Rates an occupancy of a card of a table; less is better.
+Rating = Callable[[Any, int], float]
 
-Packings = Callable[[int, Pending], Mapping[int, tuple[Placement, ...]]]
+
+class RatedCards(Protocol):
+    """The cards of one geometry, as costs need them."""
+
+    geometry: Geometry
+    number: int
+
+    def fragmentation(self, occupancy: int) -> float:
+        """The usual loss of an occupancy."""
+        ...
+
+    def packings(self, occupancy: int, pending: Pending) -> Mapping[int, tuple[Placement, ...]]:
+        """Every occupancy to which pending instances can lead, each with an arrangement."""
+        ...
 
 
 class StateCosts:
     """Costs and arrangements by one loss.
 
     Args:
-        geometry: the cards' table of profiles.
-        number: the geometry's place in its fleet; orders cards of different geometries.
+        table: the cards.
         states: the occupancies that rankings cover; it may grow.
-        loss: rates an occupancy.
-        packings: returns every occupancy to which pending instances can lead, with an arrangement.
+        rating: rates an occupancy; None for its fragmentation.
     """
 
-    def __init__(
-        self, geometry: Geometry, number: int, states: Collection[int], loss: Loss, packings: Packings
-    ) -> None:
-        self._geometry = geometry
-        self._number = number
+    def __init__(self, table: RatedCards, states: Collection[int], rating: Rating | None = None) -> None:
+        self._table = table
         self._states = states
-        self._loss = loss
-        self._packings = packings
-        self._sizes = {row.name: row.size for row in geometry.profiles}
+        self._rating = rating
+        self._sizes = {row.name: row.size for row in table.geometry.profiles}
         self._best: dict[tuple[int, Pending], tuple[float, tuple[Placement, ...]] | None] = {}
         self._costs: dict[str, dict[tuple[int, Pending], float | None]] = {}
         #: Remembered rankings by profile, and the number of states that they cover.
@@ -61,11 +68,11 @@ class StateCosts:
 
     def loss(self, occupancy: int) -> float:
         """The loss of an occupancy."""
-        return self._loss(occupancy)
+        return self._table.fragmentation(occupancy) if self._rating is None else self._rating(self._table, occupancy)
 
     def room(self, occupancy: int, pending: Pending) -> int:
         """Free slots after the pending instances took theirs."""
-        return free_slots(self._geometry, occupancy) - sum(self._sizes[name] for name in pending)
+        return free_slots(self._table.geometry, occupancy) - sum(self._sizes[name] for name in pending)
 
     def arrangement(self, occupancy: int, pending: Pending) -> tuple[Placement, ...] | None:
         """The starts of a pending multiset that leave the card with the least loss; ``None`` when it does not fit."""
@@ -93,7 +100,7 @@ class StateCosts:
         Least cost first, ties to the fullest card.
         """
         cost = self.cost(occupancy, pending, profile)
-        return None if cost is None else (cost, self.room(occupancy, pending), self._number, occupancy, pending)
+        return None if cost is None else (cost, self.room(occupancy, pending), self._table.number, occupancy, pending)
 
     def rank_candidates(self, profile: str) -> list[Candidate]:
         """Every occupancy seen so far that has room for a profile, best first, without pending instances."""
@@ -137,8 +144,8 @@ class StateCosts:
         known = self._best.get(key)
         if known is None and key not in self._best:
             limit_size(self._best)
-            found = self._packings(occupancy, pending)
-            ranked = [(self._loss(state), state) for state in found]
+            found = self._table.packings(occupancy, pending)
+            ranked = [(self.loss(state), state) for state in found]
             known = self._best[key] = (min(ranked)[0], found[min(ranked)[1]]) if ranked else None
         return known
 

@@ -175,7 +175,7 @@ def _counters(slicer: Slicer) -> Families:
         "tessera_placement_refusals", "Times that planning refused a pod for a new reason.", labels=["reason"]
     )
     for kind in get_args(Reason):
-        refusals.add_metric([REASONS[kind]], slicer.refusals[kind])
+        refusals.add_metric([REASONS[kind]], slicer.refusals[kind.WORD])
     yield refusals
     yield CounterMetricFamily("tessera_moves", "Pods that got other slices after theirs were taken back.", slicer.moves)
     yield GaugeMetricFamily(

@@ -66,7 +66,7 @@ class GangReserver:
         self._gangs = gangs
         self._reserver = reserver
         self._after = after
-        reserver.precedes = self._precedes
+        reserver.gangs = self
         #: By key, the gangs that wait for room.
         self._waiting: dict[str, _Waiting] = {}
         #: By key of a gang without a possible place, the time of its next search.
@@ -133,8 +133,8 @@ class GangReserver:
                 found.append(each)
         return found
 
-    def _precedes(self, pod: PodInfo, queue: QueueKey) -> bool:
-        """True if a gang of the queue that may get a reservation now goes before a pod."""
+    def precede(self, pod: PodInfo, queue: QueueKey) -> bool:
+        """See :class:`~tessera.controller.slicing.reserver.WaitingGangs`."""
         if self._after is None or not self._waiting:
             return False
         rank = _rank(pod)

@@ -16,8 +16,9 @@ Rules:
 - Number, share of the slots and cost are bounded (:mod:`tessera.limits.planning`).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
+from typing import Protocol
 
 from tessera.api.instaslice import Slice
 from tessera.api.names import NodeName, PodUid, device_id
@@ -35,6 +36,14 @@ from tessera.placement.demand import Fragmented, Full, NoNode, QueueFull, Reason
 from tessera.placement.reserved_slots import ReservedPlace
 
 
+class WaitingGangs(Protocol):
+    """Gangs that take turns with the pods of their queue."""
+
+    def precede(self, pod: PodInfo, queue: QueueKey) -> bool:
+        """True if a gang of the queue that may get a reservation now goes before a pod."""
+        ...
+
+
 class Reserver:
     """Makes, checks and ends reservations.
 
@@ -46,7 +55,7 @@ class Reserver:
         keeps: True to take over recorded ones without ``after`` too, since moves or preemption make them.
 
     Attributes:
-        precedes: True if a gang that waits for a reservation goes before a pod in its queue.
+        gangs: the gangs that wait for reservations; None if none get any.
         places: finds places for reservations.
         made: reservations made so far; never decreases.
     """
@@ -55,7 +64,7 @@ class Reserver:
         self, state: SlicerState, planner: Planner, after: float | None, *, reads: bool = False, keeps: bool = False
     ) -> None:
         self.places = PlaceSearch(state, planner)
-        self.precedes: Callable[[PodInfo, QueueKey], bool] = lambda _pod, _queue: False
+        self.gangs: WaitingGangs | None = None
         self.made = 0
         self._state = state
         self._cluster = state.cluster
@@ -183,7 +192,8 @@ class Reserver:
 
     def _reserve(self, pod: PodInfo, queue: QueueKey) -> bool:
         """Reserves a place for a pod; False if there is none, or no more may be reserved."""
-        if any(each.queue == queue for each in self._state.reservations.values()) or self.precedes(pod, queue):
+        taken = any(each.queue == queue for each in self._state.reservations.values())
+        if taken or (self.gangs is not None and self.gangs.precede(pod, queue)):
             return False
         place = self._find(pod) if self.may_reserve(pod) else None
         if place is None or not place.holders:

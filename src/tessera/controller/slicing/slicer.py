@@ -71,7 +71,6 @@ from tessera.controller.slicing.verdicts import Verdicts
 from tessera.controller.slicing.write_outcomes import WriteOutcomes
 from tessera.kube.resources import Node, Pod
 from tessera.limits.planning import BATCH_PODS, RETRIED_PODS
-from tessera.placement.demand import Reason
 from tessera.placement.reserved_slots import hold_slots
 from tessera.replay.recorder import Decider
 
@@ -287,8 +286,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         return self._verdicts.moves
 
     @property
-    def refusals(self) -> Mapping[type[Reason], int]:
-        """How often planning refused a pod for a new reason, by the reason's class; never decreases."""
+    def refusals(self) -> Mapping[str, int]:
+        """How often planning refused a pod for a new reason, by the reason's word; never decreases."""
         return self._verdicts.refusals
 
     @property

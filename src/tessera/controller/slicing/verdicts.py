@@ -30,7 +30,7 @@ class Verdicts:
     Attributes:
         decisions: allocations made so far; never decreases.
         moves: pods that got other slices after theirs were taken back; never decreases.
-        refusals: how often planning refused a pod for a new reason, by the reason's class; never decreases.
+        refusals: how often planning refused a pod for a new reason, by the reason's word; never decreases.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Verdicts:
     ) -> None:
         self.decisions = 0
         self.moves = 0
-        self.refusals: Counter[type[Reason]] = Counter()
+        self.refusals: Counter[str] = Counter()
         self._state = state
         self._cluster = state.cluster
         self._ledger = state.ledger
@@ -86,7 +86,7 @@ class Verdicts:
         if self._state.last_event.get(pod.uid) == type(reason).__name__:
             return
         self._state.last_event[pod.uid] = type(reason).__name__
-        self.refusals[type(reason)] += 1
+        self.refusals[reason.WORD] += 1
         if self._cluster.required_node(pod) is None:
             self._lifecycle.record_event(pod, "SliceWaiting", waiting_text(pod, reason))
         else:
