@@ -61,7 +61,7 @@ def command(
     pods, and aliases for the names of others. With fewer rights it shows what the pods were told by their condition
     tessera.dev/SlicePromised.
 
-    What waits in Kueue, a Job that has no pods yet too, is in a table of its own.
+    A second table lists what waits in Kueue, also Jobs that have no pods yet.
 
     \b
     Examples:
@@ -95,7 +95,7 @@ class Queues(NamedTuple):
 
     @property
     def notes(self) -> Sequence[str]:
-        """What was not read, and why."""
+        """Names what could not be read, with the reasons."""
         return (*([self.reading.note] if self.reading.note else []), *self.kueue.notes)
 
 

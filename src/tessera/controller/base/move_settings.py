@@ -8,7 +8,7 @@ MOVES_PER_HOUR = 20
 
 
 class MoveMode(Enum):
-    """What the controller does with moves that it finds."""
+    """The controller's action when it has found moves."""
 
     OFF = "off"
     #: Tells the waiting pod which moves would make room for it.

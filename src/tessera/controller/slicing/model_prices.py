@@ -18,7 +18,7 @@ from tessera.placement.card_table import CardTable
 from tessera.placement.fleet import Fleet
 from tessera.placement.scarcity import scarcity
 
-#: What the model with the fewest devices costs more than a model with very many, if their prices are equal.
+#: Added to the price of the model with the fewest devices; a model with very many gets next to nothing.
 _RARITY = 1e-3
 
 

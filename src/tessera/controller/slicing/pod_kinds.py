@@ -1,8 +1,8 @@
 """Kinds of waiting pods: pods of one kind differ only in name and age, so that one refusal answers for all of them.
 
-What planning looks at besides name and age is part of the kind, and a pod whose place depends on more than that is of
-no kind: a pod with rules about other pods, ports, claims, a gang, a deadline, a reservation, nodes that its owner
-avoids, or slices that a node still takes back.
+A kind holds all that planning looks at, but for name and age. Some pods have no kind, because their place depends on
+more: pods with rules about other pods, ports, claims, a gang, a deadline, a reservation, nodes that their owner avoids,
+or slices that a node still takes back.
 """
 
 from collections.abc import Hashable
@@ -17,7 +17,7 @@ from tessera.controller.slicing.slicer_state import SlicerState
 
 
 class PodKind(msgspec.Struct, frozen=True):
-    """What planning sees of a waiting pod.
+    """The facts about a waiting pod on which its place depends.
 
     Attributes:
         priority: its priority.

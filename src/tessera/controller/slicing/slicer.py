@@ -55,9 +55,7 @@ from tessera.controller.slicing.fair_order import FairOrder
 from tessera.controller.slicing.gang_planner import GangPlanner
 from tessera.controller.slicing.gang_reserver import GangReserver
 from tessera.controller.slicing.gang_turns import take_turns
-from tessera.controller.slicing.instructions import (
-    Instruction,
-)
+from tessera.controller.slicing.instructions import Instruction
 from tessera.controller.slicing.move_finder import MoveFinder
 from tessera.controller.slicing.mover import Mover
 from tessera.controller.slicing.pending_writes import PendingWrites
@@ -113,8 +111,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         self._pending = PendingWrites(self._state, self._lifecycle, self._gangs)
         self.order = FairOrder(self._state)
         self._ledger = self._state.ledger
-        #: Gives slots to pods that wait for room. Its state is in :attr:`SlicerState.reservations`, but for memos.
         keeps = preempts or moves.mode is MoveMode.EVICT
+        #: Gives slots to pods that wait for room. Its state is in :attr:`SlicerState.reservations`, but for memos.
         self._reserver = Reserver(self._state, self.planner, reserve_after, reads=reads, keeps=keeps)
         #: The same for gangs.
         self._gang_reserver = GangReserver(self._state, self._gangs, self._reserver, None if reads else reserve_after)
@@ -273,7 +271,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         dates = (self._reserver.next_due, self._gang_reserver.next_due, preemption, self.mover.next_due)
         self._state.reservations_due |= any(due is not None and due <= date for due in dates)
 
-    # What others count
+    # Counters
 
     @property
     def decisions(self) -> int:

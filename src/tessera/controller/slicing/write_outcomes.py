@@ -1,4 +1,4 @@
-"""What follows from the outcomes of writes, and from pins that the scheduler refuses for too long."""
+"""Changes the state after outcomes of writes, and takes slices back from pods that the scheduler refuses."""
 
 from tessera.api.names import PodUid
 from tessera.controller.slicing.allocation_lifecycle import AllocationLifecycle
