@@ -4,6 +4,7 @@ The second property has a scheduler that places pods of other namespaces and doe
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName
 from tessera.api.pods.gangs import Gang
+from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.events import RefusalTimedOut
 
 CARDS = {"n1": 4, "n2": 2, "n3": 1}
@@ -33,10 +35,18 @@ STEPS = st.lists(
 
 def taken(cluster: SlicerCluster) -> Counter[str]:
     """The cards that pods hold by node, as the scheduler counts: those of bound and of pinned pods."""
+    return _cards(pod for pod in cluster.pods.values() if not pod.gated)
+
+
+def bound(cluster: SlicerCluster) -> Counter[str]:
+    """The cards that bound pods hold, which is all that kube-scheduler knows."""
+    return _cards(pod for pod in cluster.pods.values() if pod.node)
+
+
+def _cards(pods: Iterable[PodInfo]) -> Counter[str]:
     found: Counter[str] = Counter()
-    for pod in cluster.pods.values():
-        if not pod.gated:
-            found[pod.node or pod.hostname] += len(pod.devices)
+    for pod in pods:
+        found[pod.node or pod.hostname] += len(pod.devices)
     return found
 
 
@@ -105,15 +115,6 @@ RACES = st.lists(
     ),
     max_size=25,
 )
-
-
-def bound(cluster: SlicerCluster) -> Counter[str]:
-    """The cards that bound pods hold, which is all that kube-scheduler knows."""
-    found: Counter[str] = Counter()
-    for pod in cluster.pods.values():
-        if pod.node:
-            found[pod.node] += len(pod.devices)
-    return found
 
 
 def schedule(cluster: SlicerCluster) -> None:

@@ -4,7 +4,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.controller.slicing.test_moves import cluster_with, evicted, fragmented, later, running, start, waiting
+from tests.controller.slicing.test_moves import (
+    cluster_with,
+    evicted,
+    fragmented,
+    later,
+    running,
+    start,
+    two_rooms,
+    waiting,
+)
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName
@@ -170,12 +179,7 @@ def test_two_owners_that_make_room_for_each_other_move_once_an_hour(cluster: Sli
 
 def test_queues_take_turns_so_that_many_waiting_pods_get_no_more_moves() -> None:
     cluster = cluster_with(per_hour=2)
-    for node in ("n1", "n2", "n3"):
-        cluster.node(node)
-    for node in ("n1", "n2"):
-        running(cluster, f"on-{node}", "1g.5gb", node)
-    running(cluster, "half", "4g.20gb", "n3", movable=False)
-    cluster.pass_time(600)
+    two_rooms(cluster)
     for number in range(9):
         waiting(cluster, f"greedy-{number}", "7g.40gb", namespace="greedy", deadline=86_400.0)
     cluster.pass_time(30)

@@ -64,6 +64,16 @@ def fragmented(cluster: SlicerCluster, **small: Any) -> PodInfo:
     return waiting(cluster, "large", "7g.40gb")
 
 
+def two_rooms(cluster: SlicerCluster) -> None:
+    """A small pod on n1 and one on n2. Both have room beside the half on n3, and either would leave a whole card."""
+    for node in ("n1", "n2", "n3"):
+        cluster.node(node)
+    for node in ("n1", "n2"):
+        running(cluster, f"on-{node}", "1g.5gb", node)
+    running(cluster, "half", "4g.20gb", "n3", movable=False)
+    cluster.pass_time(600)
+
+
 def later(cluster: SlicerCluster, seconds: float = 61) -> None:
     cluster.pass_time(seconds)
     cluster.settle()
@@ -247,12 +257,7 @@ def test_a_pod_that_was_moved_does_not_move_again_within_an_hour(cluster: Slicer
 @pytest.mark.parametrize("restart", [False, True])
 def test_the_budget_of_an_hour_holds_over_a_restart(restart: bool) -> None:
     cluster = cluster_with(per_hour=1)
-    for node in ("n1", "n2", "n3"):
-        cluster.node(node)
-    for node in ("n1", "n2"):
-        running(cluster, f"on-{node}", "1g.5gb", node)
-    running(cluster, "half", "4g.20gb", "n3", movable=False)
-    cluster.pass_time(600)
+    two_rooms(cluster)
     first, _ = (waiting(cluster, name, "7g.40gb", namespace=name) for name in ("a", "b"))
     later(cluster)
     start(cluster, first)
@@ -270,12 +275,7 @@ def test_the_budget_of_an_hour_holds_over_a_restart(restart: bool) -> None:
 def test_the_budget_of_an_hour_holds_if_the_clock_is_set_back(restart: bool) -> None:
     """The next controller's machine is two seconds behind, or the clock of this one is corrected."""
     cluster = cluster_with(per_hour=1)
-    for node in ("n1", "n2", "n3"):
-        cluster.node(node)
-    for node in ("n1", "n2"):
-        running(cluster, f"on-{node}", "1g.5gb", node)
-    running(cluster, "half", "4g.20gb", "n3", movable=False)
-    cluster.pass_time(600)
+    two_rooms(cluster)
     first, _ = (waiting(cluster, name, "7g.40gb", namespace=name) for name in ("a", "b"))
     later(cluster)
     start(cluster, first)

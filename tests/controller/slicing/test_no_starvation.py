@@ -70,6 +70,16 @@ class Town:
         self.lives[pod.uid] = job.life
         return pod
 
+    def begin_with(self, jobs: list[Job]) -> float:
+        """Lets those of these jobs run that have room. Returns the time at which all of them have ended."""
+        for job in jobs:
+            self.add(replace(job, announced=True))
+        self.settle()
+        for pod in [pod for pod in self.cluster.pods.values() if pod.uid not in self.ends]:
+            self.cluster.remove(pod)  # only what runs stands before the pods in question
+        self.settle()
+        return max(self.ends.values(), default=self.cluster.date)
+
     def settle(self) -> None:
         """Pods with slices start; controller and agents come to rest."""
         self.cluster.settle()
@@ -113,13 +123,7 @@ def test_the_first_in_the_order_starts_when_what_runs_has_ended(
     town = Town(cards)
     if not town.fits_empty(target, cards):
         return
-    for job in before:
-        town.add(replace(job, announced=True))
-    town.settle()
-    for pod in [pod for pod in town.cluster.pods.values() if pod.uid not in town.ends]:
-        town.cluster.remove(pod)  # only what runs stands before it
-    town.settle()
-    bound = max(town.ends.values(), default=town.cluster.date)
+    bound = town.begin_with(before)
     pod = town.add(target)
     town.settle()
     jobs = cycle(later)
@@ -174,13 +178,7 @@ def test_the_first_gang_in_the_order_starts_when_what_runs_has_ended(
     if not all(pod.uid in empty.ends for pod in pods):
         return
     town = Town(cards)
-    for job in before:
-        town.add(replace(job, announced=True))
-    town.settle()
-    for pod in [pod for pod in town.cluster.pods.values() if pod.uid not in town.ends]:
-        town.cluster.remove(pod)  # only what runs stands before it
-    town.settle()
-    bound = max(town.ends.values(), default=town.cluster.date)
+    bound = town.begin_with(before)
     pods = town.add_gang(jobs)
     town.settle()
     following = cycle(later)

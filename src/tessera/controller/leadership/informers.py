@@ -63,7 +63,7 @@ SYNC_TIMEOUT = 10.0
 QUEUE_SYNC_TIMEOUT = 2.0
 
 
-class _SlicerInput:
+class SlicerInput:
     """The way of events to the slicer.
 
     Args:
@@ -80,7 +80,7 @@ class _SlicerInput:
         self._changed()
 
 
-class SliceInformers(_SlicerInput):
+class SliceInformers(SlicerInput):
     """Passes events of pods, nodes and Instaslice objects to the slicer."""
 
     def follow(self, pods: Informer[Pod], nodes: Informer[Node], objects: Informer[Instaslice]) -> None:
@@ -124,7 +124,7 @@ class SliceInformers(_SlicerInput):
         self._slicer.handle(InstasliceVersionsReset())
 
 
-class QueueInformer(_SlicerInput):
+class QueueInformer(SlicerInput):
     """Passes events of Queue objects to the slicer. A cluster without the definition of Queue has no queues.
 
     Args:
@@ -171,7 +171,7 @@ class QueueInformer(_SlicerInput):
         self._pass_on(QueueDeleted(queue.name) if deleted else QueueObserved(queue))
 
 
-class ConstraintInformers(_SlicerInput):
+class ConstraintInformers(SlicerInput):
     """Passes events of namespaces, claims, volumes, storage classes and CSI nodes to the slicer.
 
     Args:

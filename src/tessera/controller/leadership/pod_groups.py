@@ -12,6 +12,7 @@ from typing import Any
 
 from tessera.api.pods.pod_groups import POD_GROUPS, read_pod_group
 from tessera.clock import Clock
+from tessera.controller.leadership.informers import SlicerInput
 from tessera.controller.slicing.events import PodGroupObserved, PodGroupsListed
 from tessera.controller.slicing.slicer import Slicer
 from tessera.kube.client.client import Client
@@ -26,7 +27,7 @@ _log = logging.getLogger(__name__)
 SYNC_TIMEOUT = 10.0
 
 
-class PodGroupInformer:
+class PodGroupInformer(SlicerInput):
     """Passes PodGroups to the slicer.
 
     Args:
@@ -40,9 +41,8 @@ class PodGroupInformer:
     def __init__(
         self, client: Client, slicer: Slicer, changed: Callable[[], None], *, clock: Clock, rng: random.Random
     ) -> None:
+        super().__init__(slicer, changed)
         self._client = client
-        self._slicer = slicer
-        self._changed = changed
         self._clock = clock
         self._informer = Informer(client, POD_GROUPS, clock=clock, rng=rng)
         self._informer.add_handler(self._group_changed)
@@ -80,10 +80,8 @@ class PodGroupInformer:
         return True
 
     def _tell(self, *, served: bool) -> None:
-        self._slicer.handle(PodGroupsListed(served=served))
-        self._changed()
+        self._pass_on(PodGroupsListed(served=served))
 
     def _group_changed(self, event: WatchEvent[dict[str, Any]]) -> None:
         key, size = read_pod_group(event.object)
-        self._slicer.handle(PodGroupObserved(key, None if event.kind is EventKind.DELETED else size))
-        self._changed()
+        self._pass_on(PodGroupObserved(key, None if event.kind is EventKind.DELETED else size))
