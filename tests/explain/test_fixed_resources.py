@@ -7,12 +7,12 @@ import msgspec
 import pytest
 from tests.explain.test_pods import answer as why_here
 
-from tessera.api.names import GATE
+from tessera.api.names import GATE, PLACEMENT_LABEL, PLACEMENT_MANAGED
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.explain.explanation import Explanation
 from tessera.explain.pods import explain_pod
 from tessera.explain.snapshot import ClusterView, Snapshot
-from tessera.kube.resources import Node, Pod
+from tessera.kube.resources import Namespace, Node, Pod
 
 SHARED = "nvidia.com/gpu.shared"
 SLICE = "nvidia.com/mig-1g.5gb"
@@ -79,6 +79,17 @@ def test_more_cards_than_any_node_has_never_fit() -> None:
     assert found.verdict == "cannot run in this cluster; no node has 5 x nvidia.com/gpu, even when empty"
     found = why_here(behind_the_gate("1k"), nodes=[has_four], instaslices=[])
     assert (found.case, found.verdict) == ("bad-request", "cannot run as written")
+
+
+def test_pinned_pods_of_managed_namespaces_hold_their_cards_before_they_are_bound() -> None:
+    has_two = node(gives={"nvidia.com/gpu": "2", "pods": "9"})
+    labels = {"kubernetes.io/hostname": "n1"}
+    has_two = msgspec.structs.replace(has_two, metadata=msgspec.structs.replace(has_two.metadata, labels=labels))
+    pinned = pod("b", {"nvidia.com/gpu": "2"}, spec={"nodeSelector": labels}, conditions=[])
+    team = msgspec.convert({"metadata": {"name": "team", "labels": {PLACEMENT_LABEL: PLACEMENT_MANAGED}}}, Namespace)
+    found = why_here(behind_the_gate("1"), pinned, nodes=[has_two], instaslices=[], namespaces=[team])
+    assert (found.case, found.facts[1]) == ("full", "1 node has 2 of them; pods hold 2")
+    assert "pod team/b" in found.help[0]
 
 
 def test_what_no_node_gives_is_told_with_what_nodes_give_and_which_are_not_as_asked() -> None:

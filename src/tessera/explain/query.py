@@ -247,6 +247,9 @@ async def _read_cluster(client: Client, clock: Clock, namespace: str, pod: Pod |
         if not allowed
     }
     listed_pods = pods[0] if pods[1] else (await _list_allowed(client, PODS, namespace))[0]
+    pod_groups, namespaces = await asyncio.gather(
+        _read_pod_groups(client, listed_pods), _list_allowed(client, NAMESPACES)
+    )
     return Snapshot(
         now=clock.now(),
         pods=listed_pods if pod is None else _add_pod(listed_pods, pod),
@@ -256,7 +259,8 @@ async def _read_cluster(client: Client, clock: Clock, namespace: str, pod: Pod |
         events=events[0],
         quotas=quotas[0],
         forbidden=frozenset(forbidden),
-        pod_groups=await _read_pod_groups(client, listed_pods),
+        pod_groups=pod_groups,
+        namespaces=namespaces[0],
     )
 
 

@@ -6,6 +6,7 @@ are those where such a pod fits now. Moves that cost more than they gain are sho
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -18,7 +19,8 @@ from tessera.controller.slicing.move_finder import can_move
 from tessera.controller.slicing.slicer import Slicer
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.kube.client.client import Client
-from tessera.kube.resources import NODES, PODS
+from tessera.kube.client.errors import Forbidden
+from tessera.kube.resources import NAMESPACES, NODES, PODS, Namespace
 from tessera.limits.planning import MOVES_PLANNED
 from tessera.placement.cards import CardPlacement, OwnedPlacement
 from tessera.placement.demand import Fragmented, Full
@@ -109,7 +111,11 @@ async def read_moves(client: Client, clock: Clock) -> MovesPlan:
     pods = (await client.list(PODS)).items
     nodes = (await client.list(NODES)).items
     objects = (await client.list(INSTASLICES, INSTASLICE_NAMESPACE)).items
-    return plan_moves(ClusterView(Snapshot(now=clock.now(), pods=pods, nodes=nodes, instaslices=objects)))
+    namespaces: Sequence[Namespace] = ()
+    with suppress(Forbidden):
+        namespaces = (await client.list(NAMESPACES)).items
+    snapshot = Snapshot(now=clock.now(), pods=pods, nodes=nodes, instaslices=objects, namespaces=namespaces)
+    return plan_moves(ClusterView(snapshot))
 
 
 def plan_moves(view: ClusterView) -> MovesPlan:

@@ -17,7 +17,7 @@ from tessera.api.nodes.agent_pod import AGENT_DAEMON_SET, is_agent
 from tessera.clock import parse_rfc3339
 from tessera.controller.slicing.slicer import Slicer, slicer_from_objects
 from tessera.explain.card_faults import CardFaultText, read_card_faults
-from tessera.kube.resources import CoreEvent, Lease, Node, Pod, ResourceQuota
+from tessera.kube.resources import CoreEvent, Lease, Namespace, Node, Pod, ResourceQuota
 from tessera.kueue.queue_reading import QueueReading
 from tessera.limits.messages import EVENT_SHOWN
 from tessera.limits.planning import MOVES_EXPLAINED
@@ -54,6 +54,7 @@ class Snapshot:
         history: records of nodes that came up; they predict how long another node takes.
         forbidden: plural names of the kinds that the user may not read.
         pod_groups: sizes of gangs by key, as PodGroups state them; None in a cluster without the kind.
+        namespaces: all namespaces; none if the user may not read them.
         queues: what Kueue says of the namespace; None if nothing in question is in a queue.
     """
 
@@ -67,6 +68,7 @@ class Snapshot:
     history: Sequence[ProvisioningRecord] = ()
     forbidden: frozenset[str] = frozenset()
     pod_groups: Mapping[str, int] | None = None
+    namespaces: Sequence[Namespace] = ()
     queues: QueueReading | None = None
 
 
@@ -85,7 +87,12 @@ class ClusterView:
         self.slicer: Slicer | None = None
         if not snapshot.forbidden & REQUIRED_KINDS:
             self.slicer = slicer_from_objects(
-                snapshot.pods, snapshot.nodes, snapshot.instaslices, snapshot.now, snapshot.pod_groups
+                snapshot.pods,
+                snapshot.nodes,
+                snapshot.instaslices,
+                snapshot.now,
+                pod_groups=snapshot.pod_groups,
+                namespaces=snapshot.namespaces,
             )
         #: What the agents say of cards with faults, by UUID.
         self._faults = {each.gpu: each for node in snapshot.nodes for each in read_card_faults(node)}

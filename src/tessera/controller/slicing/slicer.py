@@ -67,7 +67,7 @@ from tessera.controller.slicing.slicer_state import SlicerState
 from tessera.controller.slicing.turn_planner import TurnPlanner
 from tessera.controller.slicing.verdicts import Verdicts
 from tessera.controller.slicing.write_outcomes import WriteOutcomes
-from tessera.kube.resources import Node, Pod
+from tessera.kube.resources import Namespace, Node, Pod
 from tessera.limits.planning import BATCH_PODS, RETRIED_PODS
 from tessera.placement.reserved_slots import hold_slots
 from tessera.replay.recorder import Decider
@@ -391,7 +391,9 @@ def slicer_from_objects(
     nodes: Iterable[Node],
     instaslices: Iterable[Instaslice],
     now: float = 0.0,
+    *,
     pod_groups: Mapping[str, int] | None = None,
+    namespaces: Iterable[Namespace] = (),
 ) -> Slicer:
     """Returns the slicer that follows from stored objects, after all waiting pods were planned once.
 
@@ -401,12 +403,15 @@ def slicer_from_objects(
         instaslices: the nodes' objects.
         now: when they were read, seconds since 1970.
         pod_groups: sizes of gangs by key, as PodGroups state them; None in a cluster without the kind.
+        namespaces: all namespaces, whose labels decide on queues, on who places whole cards, and on rules about pods.
     """
     slicer = Slicer(reads=True)
     slicer.handle(TimePassed(now, now))
     for key, size in (pod_groups or {}).items():
         slicer.handle(PodGroupObserved(key, size))
     slicer.handle(PodGroupsListed(served=pod_groups is not None))
+    for namespace in namespaces:
+        slicer.handle(NamespaceObserved(namespace.metadata.name, namespace.metadata.labels))
     for node in nodes:
         slicer.handle(NodeObserved(read_node(node)))
     for pod in pods:
