@@ -25,7 +25,7 @@ def test_whole_cards_are_gated_placed_and_pinned_and_the_next_in_order_follows(m
         assert "full for 2 x nvidia.com/gpu" in lab.events_of("second", "SliceWaiting")[0].message
         (found,) = (await explain(lab.client, lab.clock, parse_query("second"), "default")).answers
         assert found.case == "full"
-        assert found.verdict == "waits for room; every card that could make 2 x nvidia.com/gpu is full"
+        assert found.verdict == "waits for room; fewer than 2 x nvidia.com/gpu free"
         assert found.facts[:2] == ("it requests 2 x nvidia.com/gpu", "1 node has 4 of them; pods hold 4")
         assert "pod default/first (4 x nvidia.com/gpu" in found.help[0]
         await lab.delete("first")

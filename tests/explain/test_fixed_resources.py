@@ -89,7 +89,20 @@ def test_pinned_pods_of_managed_namespaces_hold_their_cards_before_they_are_boun
     team = msgspec.convert({"metadata": {"name": "team", "labels": {PLACEMENT_LABEL: PLACEMENT_MANAGED}}}, Namespace)
     found = why_here(behind_the_gate("1"), pinned, nodes=[has_two], instaslices=[], namespaces=[team])
     assert (found.case, found.facts[1]) == ("full", "1 node has 2 of them; pods hold 2")
+    assert found.verdict == "waits for room; no nvidia.com/gpu free"
     assert "pod team/b" in found.help[0]
+
+
+def test_cards_that_are_free_on_different_nodes_are_told_so() -> None:
+    nodes = []
+    for name in ("n1", "n2"):
+        given = node(name, gives={"nvidia.com/gpu": "2", "pods": "9"})
+        labels = {"kubernetes.io/hostname": name}
+        nodes.append(msgspec.structs.replace(given, metadata=msgspec.structs.replace(given.metadata, labels=labels)))
+    others = [pod(f"on-{each.metadata.name}", {"nvidia.com/gpu": "1"}, on=each.metadata.name) for each in nodes]
+    found = why_here(behind_the_gate("2"), *others, nodes=nodes, instaslices=[])
+    assert found.case == "fragmented"
+    assert found.verdict == "waits for room; nvidia.com/gpu is free on some nodes, but 2 x nvidia.com/gpu on none"
 
 
 def test_what_no_node_gives_is_told_with_what_nodes_give_and_which_are_not_as_asked() -> None:

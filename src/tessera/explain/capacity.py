@@ -213,6 +213,10 @@ def _no_card(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Full | Fra
     wanted = profiles_text(pod)
     if isinstance(reason, Full):
         case, verdict = "full", f"waits for room; every card that could make {wanted} is full"
+        if pod.devices:
+            verdict = f"waits for room; {'fewer than' if len(pod.devices) > 1 else 'no'} {wanted} free"
+    elif pod.devices:
+        case, verdict = "fragmented", f"waits for room; {pod.devices[0]} is free on some nodes, but {wanted} on none"
     else:
         where = "card" if len(pod.profiles) == 1 else "node"
         case = "fragmented"

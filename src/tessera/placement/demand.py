@@ -178,6 +178,8 @@ class Fragmented(msgspec.Struct, frozen=True, tag=True):
     def text(self) -> str:
         """The reason in words."""
         wanted = _count_profiles(self.profiles)
+        if is_device_profile(self.profiles[0]):
+            return f"{self.profiles[0]} is free on some nodes, but {wanted} on none; {_freed_by(self.frees)}"
         return (
             f"{self.total} memory slots are free, at most {self.free_slots} together, but nowhere at a start that is"
             f" legal for {wanted}; {_freed_by(self.frees)}"
