@@ -32,9 +32,9 @@ from tessera.api.names import GATE, HOSTNAME_LABEL, MIG_CONFIG_LABEL, NodeName, 
 from tessera.cli.base.process import reduce_garbage_collection
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import read_pod
-from tessera.controller.slicing.events import InstasliceObserved, NodeObserved, PodObserved, WriteDone
-from tessera.controller.slicing.instructions import PatchRequests, PatchResults
 from tessera.controller.slicing.slicer import Slicer
+from tessera.controller.slicing.state.events import InstasliceObserved, NodeObserved, PodObserved, WriteDone
+from tessera.controller.slicing.state.instructions import PatchRequests, PatchResults
 from tessera.kube.resources import Pod, Taint
 from tessera.mig.models import model_by_short_name
 

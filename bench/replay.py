@@ -26,7 +26,8 @@ from tessera.api.names import GATE, HOSTNAME_LABEL, MIG_CONFIG_LABEL, NodeName, 
 from tessera.cli.base.process import reduce_garbage_collection
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo, read_pod
-from tessera.controller.slicing.events import (
+from tessera.controller.slicing.slicer import Slicer
+from tessera.controller.slicing.state.events import (
     DecisionDue,
     InstasliceObserved,
     NodeObserved,
@@ -36,8 +37,7 @@ from tessera.controller.slicing.events import (
     WriteDone,
     WritesDue,
 )
-from tessera.controller.slicing.instructions import RecordEvent
-from tessera.controller.slicing.slicer import Slicer
+from tessera.controller.slicing.state.instructions import RecordEvent
 from tessera.kube.resources import Pod
 from tessera.mig.models import model_by_short_name
 from tessera.replay.recorder import Recorder

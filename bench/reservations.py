@@ -25,7 +25,8 @@ from tessera.api.names import GATE, MIG_CONFIG_LABEL, NodeName, PodUid, resource
 from tessera.clock import rfc3339
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.events import (
+from tessera.controller.slicing.slicer import Slicer
+from tessera.controller.slicing.state.events import (
     InstasliceObserved,
     NodeObserved,
     PodDeleted,
@@ -33,8 +34,7 @@ from tessera.controller.slicing.events import (
     TimePassed,
     WriteDone,
 )
-from tessera.controller.slicing.instructions import PatchRequests, RecordEvent, Ungate
-from tessera.controller.slicing.slicer import Slicer
+from tessera.controller.slicing.state.instructions import PatchRequests, RecordEvent, Ungate
 from tessera.mig.models import model_by_short_name
 
 PROFILES = ("1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")

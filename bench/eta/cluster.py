@@ -13,7 +13,8 @@ from tessera.clock import rfc3339
 from tessera.controller.forecasting.forecaster import Forecaster
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.events import (
+from tessera.controller.slicing.slicer import Slicer
+from tessera.controller.slicing.state.events import (
     InstasliceObserved,
     NodeObserved,
     PodDeleted,
@@ -21,8 +22,7 @@ from tessera.controller.slicing.events import (
     TimePassed,
     WriteDone,
 )
-from tessera.controller.slicing.instructions import PatchRequests, RecordEvent, Ungate, Write
-from tessera.controller.slicing.slicer import Slicer
+from tessera.controller.slicing.state.instructions import PatchRequests, RecordEvent, Ungate, Write
 from tessera.forecast.calibration import Calibration
 from tessera.forecast.history_text import History
 from tessera.forecast.lives import LifeHistory

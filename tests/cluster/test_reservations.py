@@ -5,7 +5,7 @@ from typing import Any
 
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE
-from tessera.controller.slicing.reservation_record import RESERVATIONS_ANNOTATION
+from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION
 
 HALF = {"nvidia.com/mig-3g.20gb": 1}
 WHOLE = {"nvidia.com/mig-7g.40gb": 1}

@@ -41,7 +41,7 @@ from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.events import (
+from tessera.controller.slicing.state.events import (
     InstasliceDeleted,
     InstasliceObserved,
     NodeObserved,
@@ -50,10 +50,10 @@ from tessera.controller.slicing.events import (
     WriteDone,
     WriteOutcomeUnknown,
 )
-from tessera.controller.slicing.events import (
+from tessera.controller.slicing.state.events import (
     PodDeleted as ControllerPodDeleted,
 )
-from tessera.controller.slicing.instructions import PatchRequests, PatchResults, RecordEvent, Write
+from tessera.controller.slicing.state.instructions import PatchRequests, PatchResults, RecordEvent, Write
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 

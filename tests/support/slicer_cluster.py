@@ -15,8 +15,9 @@ from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.node_devices import NodeDevices
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.allocation import will_never_run
-from tessera.controller.slicing.events import (
+from tessera.controller.slicing.slicer import Slicer
+from tessera.controller.slicing.state.allocation import will_never_run
+from tessera.controller.slicing.state.events import (
     InstasliceDeleted,
     InstasliceObserved,
     NamespaceObserved,
@@ -29,7 +30,7 @@ from tessera.controller.slicing.events import (
     WriteDone,
     WriteRefused,
 )
-from tessera.controller.slicing.instructions import (
+from tessera.controller.slicing.state.instructions import (
     DeleteObject,
     Evict,
     Instruction,
@@ -42,7 +43,6 @@ from tessera.controller.slicing.instructions import (
     Ungate,
     Write,
 )
-from tessera.controller.slicing.slicer import Slicer
 from tessera.mig.models import model_by_short_name
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from tessera.api.names import NodeName, profile_of, resource_of
 from tessera.clock import parse_rfc3339
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.batch_placement import Placed
-from tessera.controller.slicing.fleet_inventory import FOREIGN
+from tessera.controller.slicing.planning.batch_placement import Placed
 from tessera.controller.slicing.slicer import Slicer
+from tessera.controller.slicing.state.fleet_inventory import FOREIGN
 from tessera.explain.snapshot import ClusterView
 from tessera.placement.cards import OwnedPlacement
 from tessera.placement.explain import RefusalExplainer
@@ -45,7 +45,7 @@ class NodeObstacles:
 
     Attributes:
         node: the node's name.
-        rules: rules that refuse the pod there (:meth:`tessera.controller.slicing.planner.Planner.objections`).
+        rules: rules that refuse the pod there (:meth:`tessera.controller.slicing.planning.planner.Planner.objections`).
         has_room: its cards have room without any change.
     """
 

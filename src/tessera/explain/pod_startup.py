@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from tessera.api.nodes.agent_pod import AGENT_LABEL
 from tessera.api.nodes.health import BOOT_STEP
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.allocation import Allocation
-from tessera.controller.slicing.messages import profiles_text
 from tessera.controller.slicing.slicer import Slicer
+from tessera.controller.slicing.state.allocation import Allocation
+from tessera.controller.slicing.state.messages import profiles_text
 from tessera.explain.capacity import explain_no_room
 from tessera.explain.explanation import Explanation
 from tessera.explain.fixed_resources import any_node_offers, explain_fixed_request, fixed_requests, waiting_containers

@@ -22,9 +22,9 @@ from tessera.api.names import (
 from tessera.api.nodes.node_groups import NEW_NODE_REASON
 from tessera.api.pods.requirements import CHOSEN_REASON
 from tessera.controller.objects.pod_info import PodInfo, read_pod
-from tessera.controller.slicing.allocation import Allocation
-from tessera.controller.slicing.messages import profiles_text
 from tessera.controller.slicing.slicer import Slicer
+from tessera.controller.slicing.state.allocation import Allocation
+from tessera.controller.slicing.state.messages import profiles_text
 from tessera.explain.capacity import explain_no_room
 from tessera.explain.explanation import Explanation
 from tessera.explain.fixed_resources import explain_fixed_request, fixed_requests, format_requests, scheduler_messages

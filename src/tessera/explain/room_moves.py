@@ -1,8 +1,9 @@
 """The moves that would make room for pods that wait, as a plan for people. Nothing is moved.
 
-The moves are those that the controller's search finds (:mod:`tessera.controller.slicing.move_finder`), within the same
-bounds. To move a pod means to end it: its owner makes another pod, which is placed like any other. So the new places
-are those where such a pod fits now. Moves that cost more than they gain are shown, and later pods do not count on them.
+The moves are those that the controller's search finds (:mod:`tessera.controller.slicing.evictions.move_finder`), within
+the same bounds. To move a pod means to end it: its owner makes another pod, which is placed like any other. So the new
+places are those where such a pod fits now. Moves that cost more than they gain are shown, and later pods do not count
+on them.
 """
 
 from collections.abc import Sequence
@@ -14,8 +15,8 @@ from tessera.api.instaslice import INSTASLICES, Slice
 from tessera.api.names import INSTASLICE_NAMESPACE, SIMULATED_RUNTIME, NodeName
 from tessera.clock import Clock
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.batch_placement import Placed
-from tessera.controller.slicing.move_finder import can_move
+from tessera.controller.slicing.evictions.move_finder import can_move
+from tessera.controller.slicing.planning.batch_placement import Placed
 from tessera.controller.slicing.slicer import Slicer
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.kube.client.client import Client

@@ -14,8 +14,8 @@ from tessera.api.names import NodeName
 from tessera.clock import LoopClock
 from tessera.controller.base.metrics import ControllerMetrics
 from tessera.controller.execution.slice_executor import SliceExecutor
-from tessera.controller.slicing.events import InstasliceDeleted
-from tessera.controller.slicing.instructions import (
+from tessera.controller.slicing.state.events import InstasliceDeleted
+from tessera.controller.slicing.state.instructions import (
     DeleteObject,
     Instruction,
     PatchRequests,

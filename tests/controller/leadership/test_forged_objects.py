@@ -15,7 +15,8 @@ from tests.support.searching import examples
 
 from tessera.api.instaslice import Instaslice
 from tessera.controller.leadership.informers import SliceInformers
-from tessera.controller.slicing.events import (
+from tessera.controller.slicing.slicer import Slicer
+from tessera.controller.slicing.state.events import (
     DenialExpired,
     InstasliceVersionsReset,
     PodVersionsReset,
@@ -25,8 +26,7 @@ from tessera.controller.slicing.events import (
     WriteOutcomeUnknown,
     WriteRefused,
 )
-from tessera.controller.slicing.instructions import RecordEvent, Ungate, Write
-from tessera.controller.slicing.slicer import Slicer
+from tessera.controller.slicing.state.instructions import RecordEvent, Ungate, Write
 from tessera.kube.client.codec import ChangeLine, Codec, Undecodable
 from tessera.kube.resources import Node, Pod
 from tessera.kube.watch.cache import Cache, WatchEvent

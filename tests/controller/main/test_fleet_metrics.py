@@ -10,7 +10,7 @@ from tessera.api.names import QUOTA_RESOURCE
 from tessera.clock import LoopClock
 from tessera.controller.leadership.hand_overs import HandOvers
 from tessera.controller.main.fleet_metrics import REASONS, FleetCollector
-from tessera.controller.slicing.events import NodeObserved
+from tessera.controller.slicing.state.events import NodeObserved
 from tessera.limits.planning import NAMESPACES_SHOWN
 from tessera.placement.demand import Reason
 

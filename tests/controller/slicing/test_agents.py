@@ -10,7 +10,7 @@ from tests.support.slicer_cluster import SlicerCluster
 from tessera.api.names import GATE, NodeName
 from tessera.controller.objects.node_info import AgentState, read_node
 from tessera.controller.objects.pod_info import PodInfo, read_pod
-from tessera.controller.slicing.events import NodeObserved
+from tessera.controller.slicing.state.events import NodeObserved
 from tessera.kube.resources import Node, Pod
 
 MIG, QUOTA = "nvidia.com/mig-1g.5gb", "instaslice.redhat.com/accelerator-memory-quota"

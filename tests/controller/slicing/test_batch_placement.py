@@ -9,7 +9,7 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import PodUid
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.batch_placement import first_batch
+from tessera.controller.slicing.planning.batch_placement import first_batch
 from tessera.limits.planning import BATCH_RULES
 
 #: What one A100-40GB can hold at most, or nearly.

@@ -5,8 +5,8 @@ from dataclasses import replace
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import GATE, NodeName
-from tessera.controller.slicing.events import InstasliceDeleted, NodeObserved, PodObserved, RetryDue, WriteRefused
-from tessera.controller.slicing.instructions import PatchRequests, Ungate
+from tessera.controller.slicing.state.events import InstasliceDeleted, NodeObserved, PodObserved, RetryDue, WriteRefused
+from tessera.controller.slicing.state.instructions import PatchRequests, Ungate
 
 
 def record(cluster: SlicerCluster, node: str, uid: str, like: str) -> None:

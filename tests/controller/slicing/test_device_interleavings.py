@@ -16,7 +16,7 @@ from tests.support.slicer_cluster import SlicerCluster
 from tessera.api.names import NodeName
 from tessera.api.pods.gangs import Gang
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.events import RefusalTimedOut
+from tessera.controller.slicing.state.events import RefusalTimedOut
 
 CARDS = {"n1": 4, "n2": 2, "n3": 1}
 STEPS = st.lists(

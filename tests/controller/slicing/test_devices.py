@@ -10,8 +10,8 @@ from tessera.api.pods.gangs import Gang
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.node_devices import NodeDevices
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.events import RefusalTimedOut
-from tessera.controller.slicing.instructions import Evict, PatchRequests, Ungate
+from tessera.controller.slicing.state.events import RefusalTimedOut
+from tessera.controller.slicing.state.instructions import Evict, PatchRequests, Ungate
 from tessera.placement.demand import Full, GangNoRoom, UnknownProfile
 
 GPU = "nvidia.com/gpu"

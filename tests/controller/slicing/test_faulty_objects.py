@@ -9,13 +9,13 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import NodeName
-from tessera.controller.slicing.events import (
+from tessera.controller.slicing.state.events import (
     InstasliceObserved,
     InstasliceUnreadable,
     InstasliceVersionsReset,
     PodVersionsReset,
 )
-from tessera.controller.slicing.instructions import ReportNodeCondition
+from tessera.controller.slicing.state.instructions import ReportNodeCondition
 from tessera.kube.client.codec import Codec, Undecodable
 
 CODEC = Codec(Instaslice)

@@ -13,7 +13,7 @@ from tessera.api.names import GATE, NodeName
 from tessera.api.pods.gangs import Gang
 from tessera.controller.objects.node_constraints import ANYWHERE
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.instructions import PatchRequests, Ungate
+from tessera.controller.slicing.state.instructions import PatchRequests, Ungate
 from tessera.limits.pods import GANG_SIZE
 from tessera.placement.demand import Full, GangIncomplete, GangNoRoom, GangTooLarge, QueueFull
 

@@ -11,8 +11,8 @@ from tests.support.searching import examples
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName
-from tessera.controller.slicing.events import NodeObserved, RetryDue, WriteOutcomeUnknown, WriteRefused
-from tessera.controller.slicing.instructions import Evict, RecordEvent, Write
+from tessera.controller.slicing.state.events import NodeObserved, RetryDue, WriteOutcomeUnknown, WriteRefused
+from tessera.controller.slicing.state.instructions import Evict, RecordEvent, Write
 
 PROFILES = st.lists(
     st.sampled_from(["1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"]), min_size=1, max_size=2

@@ -19,9 +19,9 @@ from tests.support.slicer_cluster import SlicerCluster
 from tessera.api.names import NodeName
 from tessera.controller.base.move_settings import MoveMode
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.events import NodeObserved
-from tessera.controller.slicing.instructions import PatchRequests
-from tessera.controller.slicing.move_record import MOVES_ANNOTATION
+from tessera.controller.slicing.state.events import NodeObserved
+from tessera.controller.slicing.state.instructions import PatchRequests
+from tessera.controller.slicing.state.move_record import MOVES_ANNOTATION
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tessera.clock import rfc3339
 from tessera.controller.base.move_settings import MoveMode, MoveSettings
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.instructions import Evict
+from tessera.controller.slicing.state.instructions import Evict
 
 PER_HOUR = 3
 HOUR = 3600.0

@@ -13,8 +13,8 @@ from tessera.clock import rfc3339
 from tessera.controller.base.move_settings import MoveMode, MoveSettings
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.instructions import Evict, PatchRequests
-from tessera.controller.slicing.move_record import MOVES_ANNOTATION, RecordedMove, format_moves
+from tessera.controller.slicing.state.instructions import Evict, PatchRequests
+from tessera.controller.slicing.state.move_record import MOVES_ANNOTATION, RecordedMove, format_moves
 from tessera.limits.planning import MOVE_RECORD_BYTES
 
 

@@ -5,7 +5,7 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.pods.gangs import Gang, pod_group_key
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.events import PodGroupObserved, PodGroupsListed
+from tessera.controller.slicing.state.events import PodGroupObserved, PodGroupsListed
 from tessera.placement.demand import GangIncomplete
 
 KEY = pod_group_key("default", "train")

@@ -9,7 +9,7 @@ from tests.support.slicer_cluster import SlicerCluster
 from tessera.api.names import NodeName
 from tessera.clock import rfc3339
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.instructions import Evict
+from tessera.controller.slicing.state.instructions import Evict
 
 
 @pytest.fixture

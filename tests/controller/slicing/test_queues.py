@@ -11,8 +11,8 @@ from tessera.api.names import QUEUE_LABEL, NodeName
 from tessera.api.queues import Queue, Share, read_queue
 from tessera.clock import rfc3339
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.events import NamespaceObserved, QueueDeleted
-from tessera.controller.slicing.instructions import ReportQueue
+from tessera.controller.slicing.state.events import NamespaceObserved, QueueDeleted
+from tessera.controller.slicing.state.instructions import ReportQueue
 from tessera.placement.demand import QueueFull
 
 ALL = "1g.5gb"

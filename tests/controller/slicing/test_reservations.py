@@ -10,8 +10,8 @@ from tessera.api.names import GATE, NodeName, PodUid
 from tessera.clock import rfc3339
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo, read_pod
-from tessera.controller.slicing.events import EndsExpected, NodeObserved
-from tessera.controller.slicing.reservation_record import RESERVATIONS_ANNOTATION
+from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION
+from tessera.controller.slicing.state.events import EndsExpected, NodeObserved
 from tessera.kube.resources import Container, ObjectMeta, Pod, PodSpec, ResourceRequirements, SchedulingGate
 from tessera.kube.resources.meta import Uid
 from tessera.limits.planning import RESERVATION_SEARCHES

@@ -6,7 +6,7 @@ import pytest
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.slicing.events import (
+from tessera.controller.slicing.state.events import (
     InstasliceDeleted,
     InstasliceObserved,
     NodeDeleted,
@@ -16,7 +16,7 @@ from tessera.controller.slicing.events import (
     WriteOutcomeUnknown,
     WriteRefused,
 )
-from tessera.controller.slicing.instructions import PatchRequests, PatchResults, Ungate
+from tessera.controller.slicing.state.instructions import PatchRequests, PatchResults, Ungate
 
 
 def test_a_pod_is_promised_and_ungated_in_two_writes(cluster: SlicerCluster) -> None:

@@ -9,8 +9,8 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.events import RefusalTimedOut
-from tessera.controller.slicing.instructions import Evict, ReportPodCondition
+from tessera.controller.slicing.state.events import RefusalTimedOut
+from tessera.controller.slicing.state.instructions import Evict, ReportPodCondition
 
 
 def refused(cluster: SlicerCluster, **facts: Any) -> PodInfo:

@@ -9,9 +9,9 @@ from typing import Literal
 
 from tessera.controller.admission_checks.queued_workload import QueuedWorkload
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.batch_placement import Placed, Unplaced
-from tessera.controller.slicing.messages import profiles_text
-from tessera.controller.slicing.planner import Planner
+from tessera.controller.slicing.planning.batch_placement import Placed, Unplaced
+from tessera.controller.slicing.planning.planner import Planner
+from tessera.controller.slicing.state.messages import profiles_text
 from tessera.placement.demand import NeverFits, UnknownProfile
 from tessera.placement.step_budget import StepBudget
 

@@ -18,7 +18,8 @@ from tessera.api.queues import QUEUES
 from tessera.clock import Clock, parse_time_or_zero, rfc3339
 from tessera.controller.base.metrics import ControllerMetrics
 from tessera.controller.objects.pod_info import read_pod
-from tessera.controller.slicing.events import (
+from tessera.controller.slicing.slicer import Slicer
+from tessera.controller.slicing.state.events import (
     DenialExpired,
     InstasliceObserved,
     PodObserved,
@@ -28,7 +29,7 @@ from tessera.controller.slicing.events import (
     WriteOutcomeUnknown,
     WriteRefused,
 )
-from tessera.controller.slicing.instructions import (
+from tessera.controller.slicing.state.instructions import (
     DeleteObject,
     Evict,
     Instruction,
@@ -41,7 +42,6 @@ from tessera.controller.slicing.instructions import (
     Ungate,
     Write,
 )
-from tessera.controller.slicing.slicer import Slicer
 from tessera.kube.backoff import AWAITED_WRITE, STATE_WRITE, pause_after_write
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, BadRequest, BrokenAnswer, Conflict, Forbidden, Invalid, NotFound

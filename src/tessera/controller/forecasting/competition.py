@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.fair_order import FairOrder
-from tessera.controller.slicing.slicer_state import SlicerState
+from tessera.controller.slicing.planning.fair_order import FairOrder
+from tessera.controller.slicing.state.slicer_state import SlicerState
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from tessera.controller.forecasting.outcomes import Outcomes
 from tessera.controller.forecasting.situation_reader import SituationReader
 from tessera.controller.forecasting.wait_reasons import ReasonFinder, WaitReason, gate_reason
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.slicer_state import SlicerState
+from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.forecast.calibration import Calibration
 from tessera.forecast.history_text import History
 from tessera.forecast.lives import LifeEstimator

@@ -14,8 +14,8 @@ from tessera.api.nodes.card_faults import CARDS_ANNOTATION, SPARED_ANNOTATION, d
 from tessera.clock import rfc3339
 from tessera.controller.forecasting.announcements import PROMISED, Announcement, Announcer
 from tessera.controller.forecasting.forecaster import Forecaster
-from tessera.controller.slicing.events import EndsExpected
 from tessera.controller.slicing.slicer import Slicer
+from tessera.controller.slicing.state.events import EndsExpected
 from tessera.forecast.calibration import Calibration
 from tessera.forecast.history_text import HISTORY_KEY, HISTORY_NAME, History, decode_history, encode_history
 from tessera.forecast.lives import LifeHistory

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.forecasting.competition import Place
 from tessera.controller.forecasting.lease_tracker import LeaseTracker
-from tessera.controller.slicing.allocation import Allocation, will_never_run
-from tessera.controller.slicing.slicer_state import SlicerState
+from tessera.controller.slicing.state.allocation import Allocation, will_never_run
+from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.forecast.lives import LifeEstimator
 from tessera.forecast.situation import Claims, Holder, LifeEstimate, Situation, Waiter
 from tessera.placement.card_table import CardTable

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from tessera.api.names import NodeName
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.messages import profiles_text, slices_text
-from tessera.controller.slicing.slicer_state import SlicerState
+from tessera.controller.slicing.state.messages import profiles_text, slices_text
+from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.forecast.queue_page import Blocker
 from tessera.limits.forecast import QUEUE_BLOCKERS
 from tessera.placement.cards import OwnedPlacement

@@ -7,7 +7,7 @@ server has removed the pod's gate. A pod that finds room at once is no hand-over
 from collections.abc import Callable
 
 from tessera.api.names import PodUid
-from tessera.controller.slicing.slicer_state import SlicerState
+from tessera.controller.slicing.state.slicer_state import SlicerState
 
 
 class HandOvers:

@@ -18,7 +18,8 @@ from tessera.clock import Clock
 from tessera.controller.cluster.storage import StorageObject
 from tessera.controller.objects.node_info import read_node
 from tessera.controller.objects.pod_info import read_pod
-from tessera.controller.slicing.events import (
+from tessera.controller.slicing.slicer import Slicer
+from tessera.controller.slicing.state.events import (
     InstasliceDeleted,
     InstasliceObserved,
     InstasliceUnreadable,
@@ -35,7 +36,6 @@ from tessera.controller.slicing.events import (
     StorageListed,
     StorageObserved,
 )
-from tessera.controller.slicing.slicer import Slicer
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kube.resources import (

@@ -25,8 +25,8 @@ from tessera.controller.leadership.hand_overs import HandOvers
 from tessera.controller.leadership.informers import ConstraintInformers, QueueInformer, SliceInformers
 from tessera.controller.leadership.pod_groups import PodGroupInformer
 from tessera.controller.scale_up.scale_up import ScaleUp
-from tessera.controller.slicing.events import RefusalTimedOut, TimePassed
 from tessera.controller.slicing.slicer import Slicer
+from tessera.controller.slicing.state.events import RefusalTimedOut, TimePassed
 from tessera.driver.resolution import Resolver
 from tessera.driver.run import Drivers
 from tessera.kube.event_recorder import EventRecorder

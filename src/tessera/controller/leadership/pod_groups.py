@@ -13,8 +13,8 @@ from typing import Any
 from tessera.api.pods.pod_groups import POD_GROUPS, read_pod_group
 from tessera.clock import Clock
 from tessera.controller.leadership.informers import SlicerInput
-from tessera.controller.slicing.events import PodGroupObserved, PodGroupsListed
 from tessera.controller.slicing.slicer import Slicer
+from tessera.controller.slicing.state.events import PodGroupObserved, PodGroupsListed
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kube.watch.cache import EventKind, WatchEvent

@@ -13,9 +13,9 @@ from prometheus_client.registry import Collector
 
 from tessera.api.names import QUOTA_RESOURCE
 from tessera.clock import Clock, parse_time_or_zero
-from tessera.controller.slicing.allocation import Allocation
 from tessera.controller.slicing.slicer import Slicer
-from tessera.controller.slicing.slicer_state import SlicerState
+from tessera.controller.slicing.state.allocation import Allocation
+from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.limits.planning import NAMESPACES_SHOWN, PROFILES_SHOWN
 from tessera.mig.names import parse_profile_name
 from tessera.mig.occupancy import free_slots, free_starts

@@ -4,10 +4,11 @@ Rules:
 
 - All input comes by :meth:`Slicer.handle`: observations of the cluster, and outcomes of writes.
 - The caller calls :meth:`Slicer.decide` when events have arrived. It absorbs all of them
-  (:mod:`tessera.controller.slicing.allocation_lifecycle`), and plans all waiting pods in one batch
-  (:mod:`tessera.controller.slicing.turn_planner`). Nothing is written before that.
-- :meth:`Slicer.pop_writes` returns the writes that are due now (:mod:`tessera.controller.slicing.pending_writes`).
-- :mod:`tessera.controller.slicing.slicer_state` documents the state.
+  (:mod:`tessera.controller.slicing.planning.allocation_lifecycle`), and plans all waiting pods in one batch
+  (:mod:`tessera.controller.slicing.turns.turn_planner`). Nothing is written before that.
+- :meth:`Slicer.pop_writes` returns the writes that are due now
+  (:mod:`tessera.controller.slicing.turns.pending_writes`).
+- :mod:`tessera.controller.slicing.state.slicer_state` documents the state.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,9 +20,19 @@ from tessera.controller.base.move_settings import NO_MOVES, MoveMode, MoveSettin
 from tessera.controller.cluster.remade_pods import RemadePods
 from tessera.controller.objects.node_info import read_node
 from tessera.controller.objects.pod_info import PodInfo, read_pod
-from tessera.controller.slicing.allocation_lifecycle import AllocationLifecycle
-from tessera.controller.slicing.batch_placement import first_batch
-from tessera.controller.slicing.events import (
+from tessera.controller.slicing.evictions.move_finder import MoveFinder
+from tessera.controller.slicing.evictions.mover import Mover
+from tessera.controller.slicing.evictions.preemptor import Preemptor
+from tessera.controller.slicing.gangs.gang_planner import GangPlanner
+from tessera.controller.slicing.gangs.gang_turns import take_turns
+from tessera.controller.slicing.planning.allocation_lifecycle import AllocationLifecycle
+from tessera.controller.slicing.planning.batch_placement import first_batch
+from tessera.controller.slicing.planning.fair_order import FairOrder
+from tessera.controller.slicing.planning.planner import Planner
+from tessera.controller.slicing.planning.pod_kinds import MostOfKind
+from tessera.controller.slicing.reservations.gang_reserver import GangReserver
+from tessera.controller.slicing.reservations.reserver import Reserver
+from tessera.controller.slicing.state.events import (
     DecisionDue,
     DenialExpired,
     EndsExpected,
@@ -51,22 +62,12 @@ from tessera.controller.slicing.events import (
     WriteRefused,
     WritesDue,
 )
-from tessera.controller.slicing.fair_order import FairOrder
-from tessera.controller.slicing.gang_planner import GangPlanner
-from tessera.controller.slicing.gang_reserver import GangReserver
-from tessera.controller.slicing.gang_turns import take_turns
-from tessera.controller.slicing.instructions import Instruction
-from tessera.controller.slicing.move_finder import MoveFinder
-from tessera.controller.slicing.mover import Mover
-from tessera.controller.slicing.pending_writes import PendingWrites
-from tessera.controller.slicing.planner import Planner
-from tessera.controller.slicing.pod_kinds import MostOfKind
-from tessera.controller.slicing.preemptor import Preemptor
-from tessera.controller.slicing.reserver import Reserver
-from tessera.controller.slicing.slicer_state import SlicerState
-from tessera.controller.slicing.turn_planner import TurnPlanner
-from tessera.controller.slicing.verdicts import Verdicts
-from tessera.controller.slicing.write_outcomes import WriteOutcomes
+from tessera.controller.slicing.state.instructions import Instruction
+from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.controller.slicing.turns.pending_writes import PendingWrites
+from tessera.controller.slicing.turns.turn_planner import TurnPlanner
+from tessera.controller.slicing.turns.verdicts import Verdicts
+from tessera.controller.slicing.turns.write_outcomes import WriteOutcomes
 from tessera.kube.resources import Namespace, Node, Pod
 from tessera.limits.planning import BATCH_PODS, RETRIED_PODS
 from tessera.placement.reserved_slots import hold_slots

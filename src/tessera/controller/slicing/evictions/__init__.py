@@ -1,0 +1,1 @@
+"""Running pods that are evicted for waiting ones: moves, and preemption of lower priorities."""

@@ -1,0 +1,137 @@
+"""Evicts pods of lower priority, so that a waiting pod of higher priority gets their slots. Off by default.
+
+Rules:
+
+- Only the first waiting pod of a queue preempts, at most one pod in a decision, and each once in :data:`RETRY` seconds.
+  A pod with ``preemptionPolicy: Never`` does not.
+- Victims have a lower priority, never the same. Of all places the one with the fewest victims is taken, then the one
+  whose victims lose the least work: memory slots times the time that they have run.
+- Victims go through the eviction API, which keeps PodDisruptionBudgets. A victim that stays is not asked again for
+  :data:`ASKED_AGAIN` seconds: the next time another place is sought.
+- The slots are reserved for the pod, so nobody else gets them.
+"""
+
+from tessera.api.names import NodeName, PodUid
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.reservations.reserver import Reserver
+from tessera.controller.slicing.state.allocation import Allocation
+from tessera.controller.slicing.state.instructions import Evict
+from tessera.controller.slicing.state.reservation import PATIENCE, RETRY
+from tessera.controller.slicing.state.reservation_rules import holders_of
+from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.placement.cards import OwnedPlacement
+from tessera.placement.reserved_slots import ReservedPlace
+from tessera.placement.victims import find_victims
+
+#: Seconds for which a victim whose eviction did not happen is left alone.
+ASKED_AGAIN = 600.0
+
+
+class Preemptor:
+    """Chooses victims for the first waiting pods.
+
+    Args:
+        state: the slicer's state.
+        reserver: makes the reservation of the slots.
+
+    Attributes:
+        evicted: pods that were asked to end; never decreases.
+    """
+
+    def __init__(self, state: SlicerState, reserver: Reserver) -> None:
+        self.evicted = 0
+        self._state = state
+        self._reserver = reserver
+        #: By waiting pod, the time of its next try.
+        self._next_try: dict[PodUid, float] = {}
+        #: By victim, when it was asked.
+        self._asked: dict[PodUid, float] = {}
+
+    @property
+    def next_due(self) -> float | None:
+        """Time of the next try, seconds since 1970; None if nobody waits for one."""
+        return min(self._next_try.values(), default=None)
+
+    def run(self) -> None:
+        """Lets the first waiting pod that is due preempt."""
+        now = self._state.now
+        self._forget(now)
+        if not now:
+            return
+        heads = [uid for _, uids in self._state.blocked.heads() for uid in uids[:1]]
+        pods = [self._state.cluster.pods[uid] for uid in heads if uid in self._state.cluster.pods]
+        for pod in sorted(pods, key=lambda each: (-each.priority, each.created, each.key)):
+            if self._may_preempt(pod, now):
+                self._next_try[pod.uid] = now + RETRY
+                place = self._find(pod, now)
+                if place is not None:
+                    self._preempt(pod, place, now)
+                    return
+
+    def _may_preempt(self, pod: PodInfo, now: float) -> bool:
+        if not pod.preempts or pod.devices or self._next_try.get(pod.uid, 0.0) > now:
+            return False
+        found = self._state.reservations.get(pod.uid)
+        if found is None:
+            return self._reserver.may_reserve(pod)
+        pods = (self._state.cluster.pods.get(each.uid) for each in holders_of(self._state, found))
+        return not all(each is None or each.terminating for each in pods)  # its slots are about to be free
+
+    def _find(self, pod: PodInfo, now: float) -> ReservedPlace | None:
+        def cost(one: OwnedPlacement) -> float | None:
+            allocation = self._allocation(one)
+            return None if allocation is None else self._cost(allocation, one, pod, now)
+
+        with self._reserver.places.admission(pod) as admits:
+            return find_victims(
+                self._state.inventory.fleet,
+                pod.profiles,
+                cost,
+                nodes=self._reserver.places.nodes_for(pod),
+                holds=self._reserver.places.holds_of_others(pod),
+                admits=admits,
+            )
+
+    def _allocation(self, one: OwnedPlacement) -> Allocation | None:
+        at = one.placement
+        for allocation in self._state.allocations.on(NodeName(at.node)):
+            if any((each.gpu_uuid, each.start) == (at.gpu, at.start) for each in allocation.slices):
+                return allocation
+        return None
+
+    def _cost(self, allocation: Allocation, one: OwnedPlacement, pod: PodInfo, now: float) -> float | None:
+        """Slot seconds that a victim loses; None for a pod that may not be one."""
+        victim = self._state.cluster.pods.get(allocation.uid)
+        if victim is None or victim.gated or victim.priority >= pod.priority:
+            return None
+        if allocation.given_up or victim.terminating:
+            return 0.0
+        if allocation.uid in self._asked:
+            return None
+        ran = max(0.0, now - victim.started) if victim.started else 0.0
+        return one.placement.size * ran
+
+    def _preempt(self, pod: PodInfo, place: ReservedPlace, now: float) -> None:
+        self._reserver.take(pod, place, PATIENCE)
+        found = self._state.reservations[pod.uid]
+        for allocation in holders_of(self._state, found):
+            victim = self._state.cluster.pods.get(allocation.uid)
+            if victim is None or victim.terminating or allocation.given_up:
+                continue
+            self._asked[victim.uid] = now
+            self.evicted += 1
+            self._state.evictions[victim.uid] = Evict(
+                uid=victim.uid, namespace=victim.namespace, name=victim.name, version=0
+            )
+            text = (
+                f"To be evicted, unless a PodDisruptionBudget keeps it: {pod.key} of priority {pod.priority} needs its"
+                f" slices on node {found.node}; this pod has priority {victim.priority}"
+            )
+            self._state.add_event(victim, "SlicePreempted", text, warning=True)
+
+    def _forget(self, now: float) -> None:
+        for uid in [uid for uid in self._next_try if uid not in self._state.blocked]:
+            del self._next_try[uid]
+        for uid, asked in list(self._asked.items()):
+            if uid not in self._state.cluster.pods or asked + ASKED_AGAIN <= now:
+                del self._asked[uid]

@@ -1,0 +1,1 @@
+"""One batch of waiting pods: their order, their places, and the life cycle of an allocation."""

@@ -1,0 +1,291 @@
+"""Places one batch of waiting pods under the scheduler's rules.
+
+Turns pods into demands, answers placement which nodes take each pod, and turns the placements into results for the
+slicer. Changes nothing except a temporary count of the resources that the batch would use on each node.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from tessera.api.instaslice import Slice
+from tessera.api.names import NodeName, PodUid, device_id
+from tessera.controller.cluster.node_index import NodeIndex
+from tessera.controller.filters.resources import Filter, FreeAmounts
+from tessera.controller.objects.node_constraints import MISMATCH, NodeConstraints, first_closed_reason
+from tessera.controller.objects.node_info import NodeInfo
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.state.slicer_state import AllocationTable
+from tessera.limits.planning import BATCH_PODS, BATCH_RULES
+from tessera.placement.demand import Demand, NodeRefusal, Reason
+from tessera.placement.fleet import CardPlacement, Fleet
+from tessera.placement.plan import Plan, plan
+from tessera.placement.step_budget import StepBudget
+from tessera.placement.stranded_cards import stranded
+
+#: Share of a batch's work for testing constraints; comparisons that cost as much as asking one node.
+_CONSTRAINTS_SHARE, _COMPARISONS_A_STEP = 0.5, 4
+#: A pod with at most this many open nodes is planned on these alone.
+_FEW_NODES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A pod and the slices chosen for it."""
+
+    pod: PodInfo
+    node: NodeName
+    slices: tuple[Slice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaced:
+    """A pod that must wait, and the reason; None if only nodes that changed since its last refusal were asked again."""
+
+    pod: PodInfo
+    reason: Reason | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementContext:
+    """The state in which the controller plans a batch.
+
+    Attributes:
+        fleet: the cards; planning does not change them.
+        nodes: the nodes.
+        index: an index of the same nodes, for constraints.
+        filters: the other rules, made for this batch.
+        allocations: existing allocations; a node that still takes back a pod's slices is no place for that pod.
+        required_node: returns the node that an ungated pod must run on; None for any other pod.
+        changed_nodes: by refused pod, the nodes where room may have grown since; None if the pod was not refused.
+        kept_nodes: nodes with slots that are kept for other pods.
+        cpu_a_slot: the CPU that pods ask for beside a memory slot of whole cards and shares on average; 0 if unknown.
+    """
+
+    fleet: Fleet
+    nodes: Mapping[NodeName, NodeInfo]
+    index: NodeIndex
+    filters: Sequence[Filter]
+    allocations: AllocationTable
+    required_node: Callable[[PodInfo], NodeName | None]
+    changed_nodes: Mapping[PodUid, frozenset[NodeName] | None]
+    kept_nodes: Sequence[NodeName] = ()
+    cpu_a_slot: float = 0.0
+
+
+def first_batch(ordered: Iterable[PodInfo]) -> list[PodInfo]:
+    """Returns the first of these pods, as many as one step plans together."""
+    batch: list[PodInfo] = []
+    rules = 0
+    for pod in islice(ordered, BATCH_PODS):
+        rules += pod.relations.count + len(pod.ports)
+        if batch and rules > BATCH_RULES:
+            break
+        batch.append(pod)
+    return batch
+
+
+def place(pods: Sequence[PodInfo], context: PlacementContext, work: StepBudget) -> Sequence[Placed | Unplaced]:
+    """Plans all of these pods together, as far as the budget allows.
+
+    Args:
+        pods: the waiting pods, in order: the first goes first.
+        context: the cluster's state.
+        work: the budget of this batch.
+
+    Returns:
+        The outcome of each decided pod, at least one; the caller must pass the other pods again.
+    """
+    rules = _BatchFilters(pods, context, work.part(_CONSTRAINTS_SHARE))
+    checked = pods[: rules.checked]
+    kept, equals = _skip_surplus(checked, rules, context.fleet)
+    demands = [rules.demand(pod, number) for number, pod in enumerate(kept)]
+    decided = plan(
+        context.fleet,
+        demands,
+        rules.allows,
+        allows_when_empty=rules.allows_when_empty,
+        reservations=rules,
+        work=work,
+        kept=context.kept_nodes,
+        node_cost=rules.cost if context.cpu_a_slot else None,
+    )
+    placed: list[Placed | Unplaced] = []
+    for pod in checked:
+        slices = decided.assignments.get(pod.key)
+        if slices is not None:
+            placed.append(Placed(pod, NodeName(slices[0].node), _slices(slices)))
+            continue
+        refused = next((one for one in equals.get(pod.key, (pod,)) if _is_refused(decided, one)), None)
+        if refused is not None:
+            placed.append(Unplaced(pod, decided.refusals.get(refused.key)))
+    return placed
+
+
+def _is_refused(decided: Plan, pod: PodInfo) -> bool:
+    return pod.key not in decided.assignments and pod.key not in decided.postponed
+
+
+def _skip_surplus(
+    ordered: Sequence[PodInfo], rules: "_BatchFilters", fleet: Fleet
+) -> tuple[list[PodInfo], dict[str, Sequence[PodInfo]]]:
+    """Leaves out pods that cannot be placed because too many equal pods go first.
+
+    Of pods that differ only in their name, at most as many fit as the free slots allow. This function keeps one pod
+    more than that; the others share the reason of a kept one. So the cost of a freed slot does not grow with the number
+    of waiting pods.
+
+    Returns:
+        The pods to plan, and for each omitted pod the equal pods that go first; at least one of them finds no place.
+    """
+    free = sum(node.free for node in fleet.fullest_nodes())
+    most: dict[tuple[str, ...], int] = {}
+    kinds: dict[Hashable, list[PodInfo]] = {}
+    kept: list[PodInfo] = []
+    equals: dict[str, Sequence[PodInfo]] = {}
+    for pod in ordered:
+        if pod.profiles not in most:
+            most[pod.profiles] = free // count_slots(fleet, pod.profiles) + 1
+        before = kinds.setdefault(rules.kinds[pod.uid], [])
+        if len(before) < most[pod.profiles]:
+            before.append(pod)
+            kept.append(pod)
+        else:
+            equals[pod.key] = before
+    return kept, equals
+
+
+def count_slots(fleet: Fleet, profiles: Sequence[str]) -> int:
+    """Returns the fewest memory slots that these slices take together on any cards of the fleet; 1 each if unknown."""
+    sizes = ([table.size_of(name) for table in fleet.tables if (name := table.name_of(each))] for each in profiles)
+    return sum(min(found, default=1) for found in sizes)
+
+
+def _slices(placements: Sequence[CardPlacement]) -> tuple[Slice, ...]:
+    return tuple(
+        Slice(
+            id=device_id(at.gpu, at.profile, at.start),
+            profile=at.profile,
+            gpu_uuid=at.gpu,
+            start=at.start,
+            size=at.size,
+        )
+        for at in placements
+    )
+
+
+class _BatchFilters:
+    """Applies the filters while a batch is being planned; a :class:`~tessera.placement.demand.Reservations`.
+
+    Attributes:
+        checked: number of pods, from the first on, whose constraints were tested.
+        kinds: by UID, a key; every node treats pods with equal keys in the same way.
+    """
+
+    def __init__(self, ordered: Sequence[PodInfo], context: PlacementContext, work: StepBudget) -> None:
+        self._fleet = context.fleet
+        self._cpu_a_slot = context.cpu_a_slot
+        self._amounts = next((rule for rule in context.filters if type(rule) is FreeAmounts), None)
+        self._nodes = context.nodes
+        self._index = context.index
+        self._filters = context.filters
+        self._lasting_filters = [rule for rule in context.filters if not rule.freed_with_cards]
+        self._allocations = context.allocations
+        self._changed_nodes = context.changed_nodes
+        self._required_nodes = {pod.uid: context.required_node(pod) for pod in ordered}
+        self.kinds: dict[PodUid, Hashable] = {}
+        #: The different constraints of the pods, numbered in order; by pod, the number of its constraints.
+        self._shared: dict[NodeConstraints, int] = {}
+        self._kinds: dict[PodUid, int] = {}
+        #: By number of constraints, the mask of nodes that are open to such a pod.
+        self._open: list[int] = []
+        #: Remembered refusals, by number of constraints and closed node.
+        self._closed: dict[tuple[int, str], NodeRefusal] = {}
+        self._pods = {pod.key: pod for pod in self._check_constraints(ordered, work)}
+        self.checked = len(self._pods)
+
+    def _check_constraints(self, ordered: Sequence[PodInfo], work: StepBudget) -> Iterator[PodInfo]:
+        for pod in ordered:
+            if self._kinds and work.is_spent:
+                return
+            kind = self._kinds[pod.uid] = self._shared.setdefault(pod.constraints, len(self._shared))
+            if kind == len(self._open):
+                before = self._index.cost
+                self._open.append(self._index.open_to(pod.constraints))
+                work.spend(1 + (self._index.cost - before) // _COMPARISONS_A_STEP)
+            self.kinds[pod.uid] = self._kind(pod)
+            yield pod
+
+    def demand(self, pod: PodInfo, number: int) -> Demand:
+        """Returns the pod as placement sees it; ``number`` is its place in the order."""
+        home, grown = self._required_nodes[pod.uid], self._changed_nodes.get(pod.uid)
+        nodes: frozenset[str] | None = grown
+        if home is not None:
+            nodes = frozenset((home,))
+        elif grown is None and (mask := self._open[self._kinds[pod.uid]]).bit_count() <= self._few_nodes(pod):
+            nodes = self._index.names(mask)
+        return Demand(pod.key, pod.profiles, 0, number, nodes, again=grown is not None)
+
+    def _few_nodes(self, pod: PodInfo) -> int:
+        """Returns the number of open nodes up to which they are listed.
+
+        For a large gang each listed card costs too much; where most nodes are open, one of the first asked is.
+        """
+        return _FEW_NODES if pod.gang is None else min(_FEW_NODES, len(self._nodes) // 2)
+
+    def allows(self, demand: Demand, node: str) -> NodeRefusal | None:
+        """Returns the refusal of a node; None if the node takes the pod."""
+        return self._refusal(self._filters, demand, node)
+
+    def allows_when_empty(self, demand: Demand, node: str) -> NodeRefusal | None:
+        """Returns the refusal of a node without room, as if its cards had room; None if the node would take the pod."""
+        return self._refusal(self._lasting_filters, demand, node)
+
+    def cost(self, demand: Demand, node: str) -> float:
+        """Returns the memory slots of free cards that the pod would leave without CPU on a node."""
+        if self._amounts is None:
+            return 0.0
+        free, cpu = self._fleet.node(node).free, self._amounts.free("cpu", NodeName(node))
+        taken = count_slots(self._fleet, demand.profiles)
+        left = cpu - self._pods[demand.key].amounts.get("cpu", 0)
+        return stranded(free - taken, left, self._cpu_a_slot) - stranded(free, cpu, self._cpu_a_slot)
+
+    def _refusal(self, filters: Sequence[Filter], demand: Demand, node: str) -> NodeRefusal | None:
+        pod = self._pods[demand.key]
+        name = NodeName(node)
+        if self._allocations.get(name, pod.uid) is not None:
+            return RELEASING
+        home = self._required_nodes[pod.uid]
+        if home is not None:
+            return None if home == node else _OTHER_NODE
+        if not self._index.mask_of(name) & self._open[self._kinds[pod.uid]]:
+            return self._closed_refusal(pod, name)
+        why = next((why for rule in filters if (why := rule.refusal(pod, name))), "")
+        return NodeRefusal(why) if why else None
+
+    def _kind(self, pod: PodInfo) -> Hashable:
+        special = pod.uid if self._required_nodes[pod.uid] is not None or self._allocations.of(pod.uid) else ""
+        filtered = tuple(rule.kind(pod) for rule in self._filters)
+        return (pod.profiles, self._kinds[pod.uid], filtered, special, self._changed_nodes.get(pod.uid))
+
+    def reserve(self, demand: Demand, node: str) -> None:
+        """Takes in that the batch places the pod on the node."""
+        for rule in self._filters:
+            rule.reserve(self._pods[demand.key], NodeName(node))
+
+    def unreserve(self, demand: Demand, node: str) -> None:
+        """Takes in that the batch takes the pod from the node."""
+        for rule in self._filters:
+            rule.unreserve(self._pods[demand.key], NodeName(node))
+
+    def _closed_refusal(self, pod: PodInfo, node: NodeName) -> NodeRefusal:
+        key = (self._kinds[pod.uid], node)
+        if key not in self._closed:
+            facts = self._nodes.get(node)
+            why = "node(s) were gone" if facts is None else first_closed_reason(pod.constraints, facts) or MISMATCH
+            self._closed[key] = NodeRefusal(why)
+        return self._closed[key]
+
+
+_OTHER_NODE = NodeRefusal("node(s) are not the one that the pod is pinned to")
+RELEASING = NodeRefusal("node(s) still take back the pod's former slices")

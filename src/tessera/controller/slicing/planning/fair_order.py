@@ -1,0 +1,237 @@
+"""The order of waiting pods, and which of them their queue's maximum holds back.
+
+Without any Queue object the order is priority, then pods with a reservation, then age. With one, queues come before
+age: of two pods of one priority the pod of the queue with the smaller share goes first; a queue below what it is
+guaranteed goes before all others. Each pod that is taken into the order counts as held by its queue from there on, so
+queues take turns. Within a queue the order is age.
+
+A queue at its maximum waits as a whole: a younger and smaller pod does not run past an older one of its queue, which
+would wait for ever. Only a pod that is larger than the maximum itself is passed.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from heapq import heapify, heappop, heapreplace, nsmallest
+
+from tessera.api.names import PodUid
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.state.allocation import Allocation
+from tessera.controller.slicing.state.queue_ledger import Holding
+from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.controller.slicing.state.waiting_order import rank
+from tessera.mig.geometry import Geometry
+from tessera.mig.names import parse_profile_name
+from tessera.placement.demand import QueueFull
+from tessera.placement.devices import is_device_profile
+from tessera.placement.fleet import UnknownCard
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingPod:
+    """A waiting pod as readers of the order see it.
+
+    Attributes:
+        uid: the pod.
+        key: its ``namespace/name``.
+        queue: its queue.
+        share: the queue's dominant share by weight, when the pod's turn comes; 0 without any Queue object.
+        priority: its priority.
+        created: its creation, RFC 3339.
+    """
+
+    uid: PodUid
+    key: str
+    queue: str
+    share: float
+    priority: int
+    created: str
+
+
+class FairOrder:
+    """Orders waiting pods.
+
+    Args:
+        state: the slicer's state, which this class only reads.
+    """
+
+    def __init__(self, state: SlicerState) -> None:
+        self._state = state
+
+    def first(self, pods: Iterable[PodInfo], most: int) -> tuple[list[PodInfo], dict[PodUid, QueueFull]]:
+        """Returns the first pods in order, and those among them that their queue's maximum holds back.
+
+        Args:
+            pods: waiting pods.
+            most: the number of pods to return at most, both kinds together.
+        """
+        if not self._state.cluster.queues:
+            return nsmallest(most, pods, key=lambda pod: rank(pod, self._state.reservations)), {}
+        run = _Run(self._state)
+        ordered: list[PodInfo] = []
+        held_back: dict[PodUid, QueueFull] = {}
+        for pod, _ in run.merge(pods):
+            full = run.hold_back(pod)
+            if full is None:
+                run.count(pod)
+                ordered.append(pod)
+            else:
+                held_back[pod.uid] = full
+            if len(ordered) + len(held_back) == most:
+                break
+        return ordered, held_back
+
+    def all(self) -> Sequence[WaitingPod]:
+        """Returns all waiting pods in their order; its cost grows with their number."""
+        known = self._state.cluster.pods
+        pods = (known[uid] for uid in self._state.waiting if uid in known)
+        if not self._state.cluster.queues:
+            ordered = sorted(pods, key=lambda pod: rank(pod, self._state.reservations))
+            return [self._reading(pod, 0.0) for pod in ordered]
+        run = _Run(self._state)
+        found = []
+        for pod, share in run.merge(pods):
+            found.append(self._reading(pod, share))
+            run.count(pod)
+        return found
+
+    def _reading(self, pod: PodInfo, share: float) -> WaitingPod:
+        queue = self._state.cluster.queue_of(pod)
+        return WaitingPod(pod.uid, pod.key, queue, share, pod.priority, pod.created)
+
+
+class _Run:
+    """One merge of the queues' pods."""
+
+    def __init__(self, state: SlicerState) -> None:
+        self._state = state
+        self._ledger = state.ledger
+        self._totals = state.inventory.totals
+        #: Slots and GiB that count for each queue besides what it holds: reserved for it, or taken in this run.
+        self._more: dict[str, Counter[str]] = {}
+        self._gib: Counter[str] = Counter()
+        #: Queues of which a pod waits for their maximum.
+        self._closed: set[str] = set()
+        for each in state.reservations.values():
+            pod = state.cluster.pods.get(each.uid)
+            if pod is not None:
+                self.count(pod)
+
+    def merge(self, pods: Iterable[PodInfo]) -> Iterator[tuple[PodInfo, float]]:
+        """Yields the pods in order with the share of their queue; the caller counts each that is taken."""
+        levels: dict[int, list[PodInfo]] = {}
+        for pod in pods:
+            levels.setdefault(-pod.priority, []).append(pod)
+        for level in sorted(levels):
+            reserved = [pod for pod in levels[level] if pod.uid in self._state.reservations]
+            for pod in sorted(reserved, key=lambda each: self._state.reservations[each.uid].number):
+                yield pod, self._share(self._state.cluster.queue_of(pod))
+            yield from self._take_turns(pod for pod in levels[level] if pod.uid not in self._state.reservations)
+
+    def _take_turns(self, pods: Iterable[PodInfo]) -> Iterator[tuple[PodInfo, float]]:
+        queues: dict[str, list[PodInfo]] = {}
+        for pod in pods:
+            queues.setdefault(self._state.cluster.queue_of(pod), []).append(pod)
+        for each in queues.values():
+            each.sort(key=lambda pod: (pod.created, pod.key), reverse=True)
+        turns = [self._turn(queue, waiting[-1]) for queue, waiting in queues.items()]
+        heapify(turns)
+        while turns:
+            queue = turns[0][-1]
+            pod = queues[queue].pop()
+            yield pod, turns[0][1]
+            if queues[queue]:
+                heapreplace(turns, self._turn(queue, queues[queue][-1]))
+            else:
+                heappop(turns)
+
+    def _turn(self, queue: str, pod: PodInfo) -> tuple[bool, float, str, str, str]:
+        """Sort key of a queue: below its guarantee first, then the smallest share, then the oldest pod."""
+        known = self._state.cluster.queues.get(queue)
+        more = self._with(queue, holding_of(self._state, pod))
+        below = known is not None and self._ledger.is_below(queue, known.guaranteed, more)
+        return (not below, self._share(queue), pod.created, pod.key, queue)
+
+    def _share(self, queue: str) -> float:
+        return self._ledger.share(queue, self._totals, self._state.now, self._more.get(queue))
+
+    def _with(self, queue: str, holding: Holding) -> Holding:
+        more = self._more.get(queue)
+        slots = Counter(more) if more else Counter[str]()
+        slots.update(holding.slots)
+        return Holding(slots, self._gib[queue] + holding.gib)
+
+    def count(self, pod: PodInfo) -> None:
+        """Counts a pod as held by its queue; one with a reservation once."""
+        queue, holding = self._state.cluster.queue_of(pod), holding_of(self._state, pod)
+        self._more.setdefault(queue, Counter()).update(holding.slots)
+        self._gib[queue] += holding.gib
+
+    def hold_back(self, pod: PodInfo) -> QueueFull | None:
+        """Returns the reason if the pod's queue may not hold it too."""
+        queue = self._state.cluster.queue_of(pod)
+        known = self._state.cluster.queues.get(queue)
+        if known is None or known.maximum is None:
+            return None
+        own = holding_of(self._state, pod)
+        more = own if pod.uid in self._state.reservations else self._with(queue, own)
+        alone = own.gib if known.maximum.gib else own.total
+        never = alone > known.maximum.amount
+        if not never and not self._is_closed(queue, pod) and not self._ledger.is_above_maximum(queue, more):
+            return None
+        if not never:
+            self._closed.add(queue)
+        account = self._ledger.account(queue)
+        held = f"{account.gib}Gi" if known.maximum.gib else f"{account.held.total()} memory slots"
+        return QueueFull(pod.profiles, queue, known.maximum.text, held, never)
+
+    def _is_closed(self, queue: str, pod: PodInfo) -> bool:
+        """True if a pod of the queue that goes before this one waits for the maximum."""
+        if queue in self._closed:
+            return True
+        first = next((self._state.cluster.pods.get(uid) for uid in self._state.limited.first_of(queue, 1)), None)
+        if first is None or first.uid == pod.uid:
+            return False
+        return (-first.priority, first.created, first.key) < (-pod.priority, pod.created, pod.key)
+
+
+def holding_of(state: SlicerState, pod: PodInfo) -> Holding:
+    """Returns what a waiting pod would hold: slots of the model of which it takes the least share."""
+    best: tuple[float, str, int, int] | None = None
+    for table in state.inventory.fleet.tables:
+        names = [table.name_of(each) for each in pod.profiles]
+        if all(names):
+            slots = sum(table.size_of(name) for name in names if name is not None)
+            model = table.geometry.family
+            part = slots / max(1, state.inventory.totals.get(model, 0))
+            if best is None or (part, model) < best[:2]:
+                gib = sum(_gib(name, table.geometry) for name in names if name is not None)
+                best = (part, model, slots, gib)
+    if best is None:
+        return Holding({}, sum(map(_gib, pod.profiles)))
+    return Holding({best[1]: best[2]}, best[3])
+
+
+def held_by(state: SlicerState, allocation: Allocation) -> Holding:
+    """Returns what an allocation holds."""
+    slots: Counter[str] = Counter()
+    gib = 0
+    for each in allocation.slices:
+        geometry = None
+        with suppress(UnknownCard):  # the card is gone, the slice is not given back yet
+            geometry = state.inventory.fleet.card(allocation.node, each.gpu_uuid).geometry
+        slots[geometry.family if geometry is not None else ""] += each.size
+        gib += _gib(each.profile, geometry)
+    return Holding(dict(slots), gib)
+
+
+def _gib(profile: str, geometry: Geometry | None = None) -> int:
+    """GPU memory by the profile's name, as the memory quota counts it; of a device by its card."""
+    if is_device_profile(profile):
+        row = geometry.find(profile) if geometry is not None else None
+        return row.memory_gb if row is not None else 0
+    try:
+        return parse_profile_name(profile).memory_gb
+    except ValueError:
+        return 0

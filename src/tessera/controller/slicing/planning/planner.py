@@ -1,0 +1,208 @@
+"""Plans possible places for pods from the cluster's state, the allocations and one batch's filters. Decides nothing.
+
+Planning stops at the first filter that refuses, which is enough to skip a node. A person who removes that obstacle
+could then meet another, so :meth:`Planner.objections` applies every filter.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
+
+from tessera.api.names import NodeName, PodUid
+from tessera.controller.filters.avoidance import AvoidedNodes
+from tessera.controller.filters.pod_affinity import HostPorts, PodAffinityFilter
+from tessera.controller.filters.resources import Filter, FreeAmounts, FreeDevices, OfferedDevices, shortages
+from tessera.controller.filters.volumes import VolumeFilter
+from tessera.controller.objects.node_constraints import MISMATCH, admits_node, closed_reasons
+from tessera.controller.objects.node_info import NodeInfo
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_relations import NO_RELATIONS
+from tessera.controller.objects.resource_amounts import Amounts, add_amounts
+from tessera.controller.slicing.planning.batch_placement import RELEASING, Placed, PlacementContext, Unplaced, place
+from tessera.controller.slicing.state.reservation import Reservation
+from tessera.controller.slicing.state.reservation_rules import kept_amounts, reservations_before
+from tessera.controller.slicing.state.slicer_state import AllocationTable, SlicerState
+from tessera.placement.reserved_slots import hold_slots
+from tessera.placement.step_budget import StepBudget
+
+
+class Planner:
+    """Finds possible places for pods; ``tessera why`` uses it too.
+
+    Args:
+        state: the slicer's state, which the planner only reads.
+    """
+
+    def __init__(self, state: SlicerState) -> None:
+        self._state = state
+        self._cluster = state.cluster
+
+    def _used_without_slices(self, node: NodeName) -> Amounts:
+        """Returns the amounts that pods without slices hold on a node."""
+        left = dict(self._state.usage.used.get(node, {}))
+        for allocation in self._state.allocations.on(node):
+            pod = self._cluster.pods.get(allocation.uid)
+            if pod is not None and not pod.finished and not allocation.given_up:
+                add_amounts(left, pod.amounts, sign=-1)
+        return left
+
+    def plan_alone(self, pods: Sequence[PodInfo], work: StepBudget | None = None) -> Sequence[Placed | Unplaced]:
+        """Plans these pods as if no other pod waited, beside the reservations of others, as far as a budget allows.
+
+        Changes nothing.
+        """
+        reserved = reservations_before(self._state, pods[0]) if pods else ()
+        return self.plan_beside(reserved, pods, {}, work or StepBudget(sys.maxsize))[0]
+
+    def plan_beside(
+        self,
+        reserved: Sequence[Reservation],
+        pods: Sequence[PodInfo],
+        since: Mapping[PodUid, frozenset[NodeName] | None],
+        work: StepBudget,
+    ) -> tuple[Sequence[Placed | Unplaced], AbstractSet[PodUid]]:
+        """Plans pods together, as far as the budget allows. Changes nothing.
+
+        Args:
+            reserved: reservations whose slots and amounts the pods may not take.
+            pods: the pods, in order.
+            since: by pod, the nodes that changed since it was refused; None or missing for all nodes.
+            work: the budget.
+
+        Returns:
+            The outcomes, and the refused pods that other pods or volumes keep off a node.
+        """
+        holds = [hold for each in reserved for hold in each.holds]
+        with (
+            self.filters(work, kept_amounts(self._state, reserved)) as filters,
+            hold_slots(self._state.inventory.fleet, holds),
+        ):
+            nodes = tuple({each.node: None for each in reserved})
+            found = place(pods, self.context(since, filters, nodes), work)
+            refused = (one.pod for one in found if isinstance(one, Unplaced))
+            return found, {pod.uid for pod in refused if depends_on_pods_or_volumes(pod, filters)}
+
+    def objections(self, pod: PodInfo) -> Mapping[NodeName, tuple[str, ...]]:
+        """Returns, by node with sliced cards, every obstacle to the pod except lack of room on the cards."""
+        nodes = [
+            self._cluster.nodes[name]
+            for name in map(NodeName, self._state.inventory.fleet.nodes)
+            if name in self._cluster.nodes
+        ]
+        with self.filters(StepBudget(sys.maxsize)) as filters:
+            return {
+                node.name: list_objections(
+                    pod,
+                    node,
+                    filters=filters,
+                    used=self._state.usage.used.get(node.name, {}),
+                    allocations=self._state.allocations,
+                )
+                for node in nodes
+            }
+
+    def only_fixed_layouts_serve(self, pod: PodInfo) -> bool:
+        """True if only nodes with a fixed layout can serve a pod; such a node may have come after the pod was gated."""
+        if not self._cluster.fixed_layout_nodes:
+            return False
+        if pod.profiles not in self._state.serving_nodes:
+            made = (
+                name for name, profiles in self._state.profiles_by_node.items() if profiles.issuperset(pod.profiles)
+            )
+            fixed = (
+                name
+                for name in self._cluster.fixed_layout_nodes
+                if self._cluster.nodes[name].fixed_profiles.issuperset(pod.profiles)
+            )
+            self._state.serving_nodes[pod.profiles] = (self._mask_of(made), self._mask_of(fixed))
+        made_on, fixed_on = self._state.serving_nodes[pod.profiles]
+        selected = self._cluster.index.selected_nodes(pod.constraints)
+        return not selected & made_on and bool(selected & fixed_on)
+
+    def _mask_of(self, nodes: Iterable[NodeName]) -> int:
+        mask = 0
+        for node in nodes:
+            mask |= self._cluster.index.mask_of(node)
+        return mask
+
+    def context(
+        self,
+        since: Mapping[PodUid, frozenset[NodeName] | None],
+        filters: Sequence[Filter],
+        kept_nodes: Sequence[NodeName] = (),
+    ) -> PlacementContext:
+        """Returns the state in which a batch is planned."""
+        return PlacementContext(
+            fleet=self._state.inventory.fleet,
+            nodes=self._cluster.nodes,
+            index=self._cluster.index,
+            filters=filters,
+            allocations=self._state.allocations,
+            required_node=self._cluster.required_node,
+            changed_nodes=since,
+            kept_nodes=kept_nodes,
+            cpu_a_slot=self._state.prices.cpu_a_slot,
+        )
+
+    @contextmanager
+    def filters(self, work: StepBudget, kept: Mapping[NodeName, Amounts] | None = None) -> Iterator[Sequence[Filter]]:
+        """Yields the rules about pods on nodes for one batch, in the order of the scheduler's filters.
+
+        Args:
+            work: pays for rules about other pods.
+            kept: by node with reserved slots, the amounts in use once the reservations are taken.
+        """
+        affinity = PodAffinityFilter(self._cluster.placed_pods, self._cluster.index, work)
+        volumes = (
+            (VolumeFilter(self._cluster.storage, self._cluster.placed_pods, self._cluster.index),)
+            if self._cluster.storage_listed
+            else ()
+        )
+        try:
+            yield (
+                AvoidedNodes(self._state.avoidance),
+                HostPorts(self._cluster.placed_pods, work),
+                FreeAmounts(self._cluster.nodes, self._state.usage.used),
+                *((FreeAmounts(self._cluster.nodes, kept),) if kept else ()),
+                OfferedDevices(self._cluster.nodes, self._state.usage.used, self._used_without_slices),
+                FreeDevices(self._cluster.nodes, self._state.usage.used),
+                *volumes,
+                affinity,
+            )
+        finally:
+            affinity.end()
+
+
+def depends_on_pods_or_volumes(pod: PodInfo, filters: Sequence[Filter]) -> bool:
+    """True if other pods or volumes restrict the pod's nodes; its batch was planned with these filters."""
+    if pod.relations != NO_RELATIONS or pod.ports or pod.claims:
+        return True
+    return any(isinstance(rule, PodAffinityFilter) and rule.is_opposed(pod) for rule in filters)
+
+
+def list_objections(
+    pod: PodInfo, node: NodeInfo, *, filters: Sequence[Filter], used: Amounts, allocations: AllocationTable
+) -> tuple[str, ...]:
+    """Returns the rules by which a node refuses a pod, in the words of the scheduler's events.
+
+    Args:
+        pod: the pod.
+        node: the node.
+        filters: the rules about pods on nodes.
+        used: the amounts that pods hold on the node besides slices.
+        allocations: existing allocations.
+    """
+    return tuple(dict.fromkeys(_objections(pod, node, filters, used, allocations)))
+
+
+def _objections(
+    pod: PodInfo, node: NodeInfo, filters: Sequence[Filter], used: Amounts, allocations: AllocationTable
+) -> Iterator[str]:
+    yield from closed_reasons(pod.constraints, node)
+    if not admits_node(pod.constraints, node.name, node.labels):
+        yield MISMATCH
+    yield from shortages(pod.amounts, used, node)  # a filter of amounts names only the first shortage
+    yield from filter(None, (rule.refusal(pod, node.name) for rule in filters if not rule.freed_with_cards))
+    if allocations.get(node.name, pod.uid) is not None:
+        yield RELEASING.rule

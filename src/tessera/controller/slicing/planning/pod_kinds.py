@@ -1,0 +1,69 @@
+"""Kinds of waiting pods: pods of one kind differ only in name and age, so that one refusal answers for all of them.
+
+A kind holds all that planning looks at, but for name and age. Some pods have no kind, because their place depends on
+more: pods with rules about other pods, ports, claims, a gang, a deadline, a reservation, nodes that their owner avoids,
+or slices that a node still takes back.
+"""
+
+from collections.abc import Hashable
+
+import msgspec
+
+from tessera.controller.objects.node_constraints import NodeConstraints
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_relations import NO_RELATIONS
+from tessera.controller.slicing.planning.batch_placement import count_slots
+from tessera.controller.slicing.state.slicer_state import SlicerState
+
+
+class PodKind(msgspec.Struct, frozen=True):
+    """The facts about a waiting pod on which its place depends.
+
+    Attributes:
+        priority: its priority.
+        queue: the queue that it counts for.
+        profiles: its slices.
+        devices: its whole cards and shares.
+        amounts: what else it requests, sorted.
+        constraints: its constraints on nodes.
+    """
+
+    priority: int
+    queue: str
+    profiles: tuple[str, ...]
+    devices: tuple[str, ...]
+    amounts: tuple[tuple[str, int], ...]
+    constraints: NodeConstraints
+
+
+def kind_of(state: SlicerState, pod: PodInfo) -> PodKind | None:
+    """Returns the kind of a waiting pod; None if planning may treat it in another way than its like."""
+    if not pod.ready_to_place or pod.gang is not None or pod.deadline is not None:
+        return None
+    if pod.relations != NO_RELATIONS or pod.ports or pod.claims or pod.uid in state.dependent:
+        return None
+    if pod.uid in state.reservations or state.allocations.of(pod.uid) or state.avoidance.nodes_of(pod.owner):
+        return None
+    return PodKind(
+        priority=pod.priority,
+        queue=state.cluster.queue_of(pod),
+        profiles=pod.profiles,
+        devices=pod.devices,
+        amounts=tuple(sorted(pod.amounts.items())),
+        constraints=pod.constraints,
+    )
+
+
+class MostOfKind:
+    """Tells how many pods of a kind the free slots might hold, and one more. For one decision."""
+
+    def __init__(self, state: SlicerState) -> None:
+        self._fleet = state.inventory.fleet
+        self._free: int | None = None
+
+    def __call__(self, kind: Hashable) -> int:
+        """Returns the number for a :class:`PodKind`."""
+        assert isinstance(kind, PodKind)
+        if self._free is None:
+            self._free = sum(node.free for node in self._fleet.fullest_nodes())
+        return self._free // count_slots(self._fleet, kind.profiles) + 1

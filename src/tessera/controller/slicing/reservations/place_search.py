@@ -1,0 +1,154 @@
+"""Finds the slots that are expected to empty soonest, on nodes that take the pod once the holders have ended."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import MappingProxyType
+
+from tessera.api.names import NodeName, PodUid
+from tessera.controller.filters.resources import Filter, FreeAmounts, shortages
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.resource_amounts import Amounts, add_amounts
+from tessera.controller.slicing.planning.planner import Planner
+from tessera.controller.slicing.reservations.residual_life import LearnedLives, ResidualLives
+from tessera.controller.slicing.state.allocation import Allocation
+from tessera.controller.slicing.state.reservation import HORIZON, Reservation
+from tessera.controller.slicing.state.reservation_rules import holders_of
+from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.placement.cards import OwnedPlacement
+from tessera.placement.reserved_slots import Hold, ReservedPlace, SoonestPlace
+from tessera.placement.step_budget import StepBudget
+
+#: Steps of the rules about other pods in one search.
+_FILTER_STEPS = 10_000
+#: A pod that may run on at most so many nodes is searched for on these alone.
+_FEW_NODES = 64
+
+
+class PlaceSearch:
+    """Searches places for reservations, preemption and moves.
+
+    Args:
+        state: the slicer's state.
+        planner: the rules about pods on nodes.
+
+    Attributes:
+        residual: the estimator of remaining times.
+    """
+
+    def __init__(self, state: SlicerState, planner: Planner) -> None:
+        self.residual: ResidualLives = LearnedLives(state)
+        self._state = state
+        self._cluster = state.cluster
+        self._planner = planner
+        #: By pod, nodes that refused it although its slots were free; no set is empty.
+        self._barred: dict[PodUid, set[NodeName]] = {}
+
+    def bar(self, uid: PodUid, node: NodeName) -> None:
+        """Finds no more places for a pod on a node."""
+        self._barred.setdefault(uid, set()).add(node)
+
+    def forget_ended(self) -> None:
+        """Forgets the barred nodes of pods that wait no more."""
+        for uid in [uid for uid in self._barred if uid not in self._state.waiting]:
+            del self._barred[uid]
+
+    def find(self, pod: PodInfo) -> ReservedPlace | None:
+        """Returns the place for a pod that is expected to empty soonest; None if there is none."""
+        with self.admission(pod) as admits:
+            search = SoonestPlace(
+                self._state.inventory.fleet,
+                pod.profiles,
+                self.residual_of,
+                holds=self.holds_of_others(pod),
+                admits=admits,
+                horizon=HORIZON,
+            )
+            return search.find(self.nodes_for(pod))
+
+    def remaining(self, reservation: Reservation) -> float:
+        """Returns the seconds until the last holder is expected to have ended."""
+        return max((self._seconds(each) for each in holders_of(self._state, reservation)), default=0.0)
+
+    def holds_of_others(self, pod: PodInfo) -> list[Hold]:
+        """Returns the slots that are kept for other pods of at least this pod's priority."""
+        found = self._state.reservations.values()
+        own = pod.gang.key if pod.gang is not None else ""
+        others = [
+            each
+            for each in found
+            if each.uid != pod.uid and each.priority >= pod.priority and not (own and each.gang == own)
+        ]
+        return [hold for each in others for hold in each.holds]
+
+    @contextmanager
+    def admission(
+        self, pod: PodInfo, beside: Mapping[NodeName, Amounts] = MappingProxyType({})
+    ) -> Iterator[Callable[[str, frozenset[str]], bool]]:
+        """Yields a function: True if a node takes the pod once these owners of slices have ended.
+
+        Args:
+            pod: the pod.
+            beside: by node, amounts that others of its gang will take there.
+        """
+        with self._planner.filters(StepBudget(_FILTER_STEPS)) as filters:
+            lasting = [each for each in filters if not each.freed_with_cards and not isinstance(each, FreeAmounts)]
+            yield lambda node, ended: self._admits(pod, NodeName(node), ended, lasting, beside)
+
+    def nodes_for(self, pod: PodInfo) -> Iterator[str]:
+        """Nodes that the pod's constraints admit, emptiest first."""
+        fleet, index = self._state.inventory.fleet, self._cluster.index
+        able = index.open_to(pod.constraints)
+        barred = self._barred.get(pod.uid, ())
+        few = None
+        if able.bit_count() <= _FEW_NODES:
+            few = [name for name in index.names(able) if name in fleet]
+        for node in fleet.emptiest_nodes(few):
+            name = NodeName(node.name)
+            if name not in barred and index.mask_of(name) & able and self._state.allocations.get(name, pod.uid) is None:
+                yield node.name
+
+    def _admits(
+        self,
+        pod: PodInfo,
+        node: NodeName,
+        ended: frozenset[str],
+        filters: Sequence[Filter],
+        beside: Mapping[NodeName, Amounts],
+    ) -> bool:
+        if any(each.refusal(pod, node) for each in filters):
+            return False
+        used = dict(self._state.usage.used.get(node, {}))
+        for allocation in self._state.allocations.on(node):
+            if allocation.owner in ended and not allocation.given_up:
+                add_amounts(used, allocation.amounts, sign=-1)
+        add_amounts(used, beside.get(node, {}))
+        return not any(shortages(pod.amounts, used, self._cluster.nodes[node]))
+
+    def residual_of(self, one: OwnedPlacement) -> float:
+        """Returns the seconds until an allocation is expected to have ended; infinite for a foreign slice."""
+        allocation = self._allocation_of(one)
+        return float("inf") if allocation is None else self._seconds(allocation)
+
+    def _allocation_of(self, one: OwnedPlacement) -> Allocation | None:
+        at = one.placement
+        for allocation in self._state.allocations.on(NodeName(at.node)):
+            if any((each.gpu_uuid, each.start) == (at.gpu, at.start) for each in allocation.slices):
+                return allocation
+        return None  # a slice that no record explains
+
+    def knows_ends(self, place: ReservedPlace | Reservation) -> bool:
+        """True if the end of each holder of a place follows from its deadline, or from pods of its kind."""
+        if isinstance(place, Reservation):
+            holders: Iterable[Allocation | None] = holders_of(self._state, place)
+        else:
+            holders = map(self._allocation_of, place.holders)
+        return all(each is not None and self._knows_end(each) for each in holders)
+
+    def _knows_end(self, allocation: Allocation) -> bool:
+        pod = self._cluster.pods.get(allocation.uid)
+        if pod is None or pod.terminating or allocation.given_up or pod.deadline is not None:
+            return True
+        return pod.uid in self._state.expected_ends
+
+    def _seconds(self, allocation: Allocation) -> float:
+        return self.residual.seconds(allocation, self._cluster.pods.get(allocation.uid), self._state.now)

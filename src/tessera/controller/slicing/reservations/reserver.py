@@ -1,0 +1,391 @@
+"""Decides which waiting pods get a reservation, and which slots.
+
+Rules:
+
+- The first pod of a queue that waits for room, and has waited long enough, gets the slots that empty soonest
+  (:mod:`tessera.placement.reserved_slots`). A queue has one reservation on each kind of card.
+- Reserved slots are closed to every pod of the same or lower priority without an earlier reservation. A pod with a
+  deadline may use them if it ends before they are expected to be free.
+- A reservation stays where it is, because a place that moves with each estimate would never empty. It moves if its node
+  or cards go, if a pod of higher priority takes its slots, or if its holders outlast the reservation's patience and
+  another place is expected to empty sooner; the patience doubles with each move.
+- It ends when the pod waits no more, when all its slots are free and the node still refuses the pod, or when the slots
+  are not expected to be free within a day. So no slot stays idle for a pod that cannot use it. Before the expected
+  time, a refusal that the ends of pods on other slots of the node would lift does not count.
+- The pods of a gang have reservations together (:mod:`tessera.controller.slicing.reservations.gang_reserver`).
+- Number, share of the slots and cost are bounded (:mod:`tessera.limits.planning`).
+"""
+
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+from typing import Protocol
+
+from tessera.api.instaslice import Slice
+from tessera.api.names import NodeName, PodUid, device_id
+from tessera.clock import parse_time_or_zero
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.planning.planner import Planner
+from tessera.controller.slicing.reservations.place_search import PlaceSearch
+from tessera.controller.slicing.reservations.recorded_reservations import adopt_reservations
+from tessera.controller.slicing.state.messages import reserved_text
+from tessera.controller.slicing.state.reservation import HORIZON, PATIENCE, RETRY, QueueKey, Reservation
+from tessera.controller.slicing.state.reservation_rules import holders_of, make_holds, overlap
+from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.limits.planning import RESERVATION_SEARCHES, RESERVATIONS, RESERVED_PERCENT
+from tessera.placement.demand import Fragmented, Full, NoNode, QueueFull, Reason, Reserved
+from tessera.placement.reserved_slots import ReservedPlace
+
+
+class WaitingGangs(Protocol):
+    """Gangs that take turns with the pods of their queue."""
+
+    def precede(self, pod: PodInfo, queue: QueueKey) -> bool:
+        """True if a gang of the queue that may get a reservation now goes before a pod."""
+        ...
+
+
+class Reserver:
+    """Makes, checks and ends reservations.
+
+    Args:
+        state: the slicer's state, of which this class changes the reservations.
+        planner: the rules about pods on nodes.
+        after: seconds that a pod waits before it may get a reservation; None makes none.
+        reads: True to keep those that are recorded and make none, as a reader of the cluster does.
+        keeps: True to take over recorded ones without ``after`` too, since moves or preemption make them.
+
+    Attributes:
+        gangs: the gangs that wait for reservations; None if none get any.
+        places: finds places for reservations.
+        made: reservations made so far; never decreases.
+    """
+
+    def __init__(
+        self, state: SlicerState, planner: Planner, after: float | None, *, reads: bool = False, keeps: bool = False
+    ) -> None:
+        self.places = PlaceSearch(state, planner)
+        self.gangs: WaitingGangs | None = None
+        self.made = 0
+        self._state = state
+        self._cluster = state.cluster
+        self._after = after
+        self._reads = reads
+        self._keeps = keeps or reads or after is not None
+        #: True once the recorded reservations have been taken over; this happens once.
+        self._adopted = False
+        #: Number of the last reservation.
+        self._number = 0
+        #: Searches that the present decision may still make.
+        self._searches = 0
+        #: By pod without a possible place, the time of its next search.
+        self._retry: dict[PodUid, float] = {}
+        #: Time at which a pod may get a reservation, or one may move, if nothing else happens; None if never.
+        self.next_due: float | None = None
+
+    # What others ask
+
+    @property
+    def _now(self) -> float:
+        return self._state.now
+
+    def note_refusal(self, pod: PodInfo, reason: Reason | None) -> None:
+        """Notes that planning refused a pod; None repeats the last reason."""
+        if reason is None:
+            return
+        if pod.gated and waits_for_room(reason):
+            self._state.blocked.put(pod, self.queue_key(pod))
+        else:
+            self._state.blocked.discard(pod.uid)
+        self._state.reservations_due = True
+
+    def expected_wait(self, pod: PodInfo) -> float:
+        """Returns the seconds until slots for a waiting pod are expected to be free; the horizon if none are.
+
+        Where nothing is known of pods in the way, the pod is expected to wait at least as long again as it has waited:
+        those that are in the way now follow on others that were.
+        """
+        reservation = self._state.reservations.get(pod.uid)
+        place = reservation or self._find(pod)
+        if place is None:
+            return HORIZON
+        seconds = self.places.remaining(place) if isinstance(place, Reservation) else place.seconds
+        waited = max(0.0, self._now - parse_time_or_zero(pod.created))
+        return seconds if self.places.knows_ends(place) else max(seconds, waited)
+
+    def _find(self, pod: PodInfo) -> ReservedPlace | None:
+        """Searches a place, and counts the search."""
+        self._searches -= 1
+        return self.places.find(pod)
+
+    def release(self, uid: PodUid) -> None:
+        """Ends a pod's reservation; a pod without one is no error."""
+        found = self._state.reservations.get(uid)
+        if found is not None:
+            self.remove(found)
+
+    # Making reservations
+
+    def begin(self, nodes: AbstractSet[NodeName]) -> None:
+        """Begins a decision, for which these nodes have changed."""
+        self._searches = int(RESERVATION_SEARCHES)
+        if not self._adopted:
+            self._adopted = True
+            self._number = adopt_reservations(self._state, self.queue_key, keep=self._keeps)
+        found = self._state.reservations.values()
+        if any(each.node in nodes or each.uid not in self._state.waiting for each in found):
+            self._review()
+
+    def head_of(self, refused: Iterable[tuple[PodInfo, Reason | None]]) -> PodInfo | None:
+        """Makes a reservation for the first of these pods, in order, that is due for one and has a place."""
+        if self._after is None or not self._now:
+            return None
+        for pod, reason in refused:
+            new = reason if reason is not None else self._state.waiting.get(pod.uid)
+            if new is None or not pod.gated or not waits_for_room(new) or not self._is_due(pod):
+                continue
+            if self._searches <= 0:
+                return None
+            if self._reserve(pod, self.queue_key(pod)):
+                return pod
+        return None
+
+    def end(self) -> None:
+        """Ends a decision: gives reservations to the first pods of queues, and sets :attr:`next_due`."""
+        if not self._state.reservations_due:
+            return
+        self._state.reservations_due = False
+        self._review()
+        self._forget_ended()
+        if self._after is None or not self._now:
+            return
+        self.next_due = min((each.made + each.patience for each in self._state.reservations.values()), default=None)
+        firsts: list[tuple[tuple[int, str, str], PodInfo, QueueKey]] = []
+        taken = {each.queue for each in self._state.reservations.values()}
+        for queue, uids in self._state.blocked.heads():
+            pod = None if queue in taken else self.first_due(uids)
+            if pod is not None:
+                firsts.append(((-pod.priority, pod.created, pod.key), pod, queue))
+        for _, pod, queue in sorted(firsts, key=lambda each: each[0]):
+            if self._searches <= 0:
+                self._state.reservations_due = True
+                return
+            self._reserve(pod, queue)
+
+    def first_due(self, uids: Iterable[PodUid]) -> PodInfo | None:
+        """Returns the first of these waiting pods that may get a reservation now; None if there is none."""
+        for uid in uids:
+            pod = self._cluster.pods.get(uid)
+            if pod is None or uid not in self._state.waiting:
+                continue
+            if self._is_due(pod):
+                return pod
+        return None
+
+    def _is_due(self, pod: PodInfo) -> bool:
+        if pod.uid in self._state.reservations:
+            return False
+        at = max(parse_time_or_zero(pod.created) + (self._after or 0.0), self._retry.get(pod.uid, 0.0))
+        if at <= self._now:
+            return True
+        self.next_due = at if self.next_due is None else min(self.next_due, at)
+        return False
+
+    def _reserve(self, pod: PodInfo, queue: QueueKey) -> bool:
+        """Reserves a place for a pod; False if there is none, or no more may be reserved."""
+        taken = any(each.queue == queue for each in self._state.reservations.values())
+        if taken or (self.gangs is not None and self.gangs.precede(pod, queue)):
+            return False
+        place = self._find(pod) if self.may_reserve(pod) else None
+        if place is None or not place.holders:
+            self._retry[pod.uid] = self._now + RETRY
+            self._is_due(pod)
+            return False
+        self.add(pod, queue, place, self.next_number(), PATIENCE)
+        self.keep_bounds(pod)
+        return True
+
+    def may_reserve(self, pod: PodInfo) -> bool:
+        """True if a pod without a reservation may get one: within the bounds, or instead of one of lower priority."""
+        last = self._last_beyond_bounds(pod)
+        return last is None or last.priority < pod.priority
+
+    def _last_beyond_bounds(self, pod: PodInfo) -> Reservation | None:
+        """Returns the last reservation of other pods if these reach the bounds, so that none may be added."""
+        own = pod.gang.key if pod.gang is not None else ""
+        found = self._state.reservations.values()
+        reserved = [each for each in found if each.uid != pod.uid and not (own and each.gang == own)]
+        slots = sum(each.slots for each in reserved)
+        fleet = self._state.inventory.fleet
+        total = len(fleet) * max((table.geometry.slots for table in fleet.tables), default=0) if reserved else 0
+        if len({each.gang or each.uid for each in reserved}) < RESERVATIONS and slots * 100 <= total * RESERVED_PERCENT:
+            return None
+        return max(reserved, key=lambda each: each.rank)
+
+    def keep_bounds(self, pod: PodInfo) -> None:
+        """After a pod or its gang got a reservation, ends the last of lower priority if the others reach the bounds."""
+        last = self._last_beyond_bounds(pod)
+        if last is not None and last.priority < pod.priority:
+            self.remove(last)
+
+    def take(self, pod: PodInfo, place: ReservedPlace, patience: float) -> None:
+        """Reserves a place for a pod, instead of the one that it may have."""
+        own = self._state.reservations.get(pod.uid)
+        if own is not None:
+            self.remove(own)
+        number = own.number if own is not None else self.next_number()
+        self.add(pod, self.queue_key(pod), place, number, patience)
+        if own is None:
+            self.keep_bounds(pod)
+
+    def queue_key(self, pod: PodInfo) -> QueueKey:
+        """Returns a pod's queue, and the models of cards that have its profiles."""
+        tables = self._state.inventory.fleet.tables
+        able = (table.number for table in tables if any(table.name_of(each) for each in pod.profiles))
+        return (self._cluster.queue_of(pod), tuple(sorted(able)))
+
+    def next_number(self) -> int:
+        """Returns the number of a new reservation."""
+        self._number += 1
+        return self._number
+
+    def add(
+        self, pod: PodInfo, queue: QueueKey, place: ReservedPlace, number: int, patience: float, *, gang: str = ""
+    ) -> None:
+        """Adds the reservation of a place; others that it overlaps end."""
+        node = NodeName(place.placements[0].node)
+        slices = tuple(
+            Slice(
+                id=device_id(at.gpu, at.profile, at.start),
+                profile=at.profile,
+                gpu_uuid=at.gpu,
+                start=at.start,
+                size=at.size,
+            )
+            for at in place.placements
+        )
+        holds = make_holds(self._state, node, slices, pod.key)
+        assert holds is not None, f"the place found for {pod.key} is not on node {node}"
+        made = Reservation(
+            uid=pod.uid,
+            key=pod.key,
+            queue=queue,
+            priority=pod.priority,
+            number=number,
+            node=node,
+            slices=slices,
+            holds=holds,
+            made=self._now,
+            until=self._now + place.seconds,
+            patience=max(patience, 2 * place.seconds),
+            gang=gang,
+        )
+        made.holders = {each.uid for each in holders_of(self._state, made)}
+        for other in [each for each in self._state.reservations.values() if overlap(each, made)]:
+            self.remove(other)
+        self._state.reservations[pod.uid] = made
+        self._state.dirty_nodes.add(node)
+        self._state.reservations_due = True
+        self.made += 1
+        names = sorted(each.owner for each in holders_of(self._state, made))
+        self._state.add_event(pod, "SliceReserved", reserved_text(pod, made, names, place.seconds))
+
+    # Checking reservations
+
+    def _review(self) -> None:
+        """Ends or moves reservations that are no longer right."""
+        if self._reads:
+            return
+        for each in sorted(self._state.reservations.values(), key=lambda one: one.rank):
+            if each.gang or self._state.reservations.get(each.uid) is not each:
+                continue
+            pod = self._cluster.pods.get(each.uid)
+            held_back = isinstance(self._state.waiting.get(each.uid), QueueFull)
+            if pod is None or each.uid not in self._state.waiting or held_back:
+                self.remove(each)
+            elif not self.is_sound(each, pod):
+                self._replace(each, pod)
+            elif self._is_refused_by_node(each) and not self.awaits_amounts(each, pod):
+                self.places.bar(each.uid, each.node)
+                self._replace(each, pod)
+            elif self._now > each.made + each.patience:
+                self._reconsider(each, pod)
+
+    def is_sound(self, one: Reservation, pod: PodInfo) -> bool:
+        """True if the node may still take the pod, and nobody has taken slots of the reservation against its rules."""
+        able = self._cluster.index.open_to(pod.constraints) & self._cluster.index.mask_of(one.node)
+        if not able or make_holds(self._state, one.node, one.slices, one.key) != one.holds:
+            return False
+        return all(each.uid in one.holders for each in holders_of(self._state, one)) and not self._foreign_on(one)
+
+    def _foreign_on(self, one: Reservation) -> bool:
+        """True if a slice that no record explains has come to lie on the slots."""
+        owners = {each.owner for each in holders_of(self._state, one)}
+        cards = [(hold, self._state.inventory.fleet.card(hold.node, hold.gpu)) for hold in one.holds]
+        return any(
+            held.owner not in owners and hold.bits & card.table.mask_of(held.placement.on_card)
+            for hold, card in cards
+            for held in card.allocations.values()
+        )
+
+    def _is_refused_by_node(self, one: Reservation) -> bool:
+        """True if all slots are free and planning has refused the pod since."""
+        return not holders_of(self._state, one) and self._cluster.capacity_changes.is_refused_on(one.node, one.uid)
+
+    def awaits_amounts(self, one: Reservation, pod: PodInfo) -> bool:
+        """True before the expected time, if the ends of pods on other slots of the node give it CPU and memory."""
+        if self._now >= one.until:
+            return False
+        ended = frozenset(each.owner for each in self._state.allocations.on(one.node))
+        with self.places.admission(pod) as admits:
+            return admits(one.node, ended)
+
+    def _reconsider(self, one: Reservation, pod: PodInfo) -> None:
+        left = self.places.remaining(one)
+        if self._searches <= 0:
+            self._state.reservations_due = True
+            return
+        place = self._find(pod)
+        if place is not None and place.placements[0].node != one.node and place.seconds < left:
+            self._move(one, pod, place)
+        elif left > HORIZON:
+            self.remove(one)
+            self._retry[one.uid] = self._now + PATIENCE
+        else:
+            one.patience *= 2
+
+    def _replace(self, one: Reservation, pod: PodInfo) -> None:
+        """Moves a reservation that is no longer right, or ends it; without searches left, in the next decision."""
+        if self._searches <= 0:
+            self._state.reservations_due = True
+            return
+        place = self._find(pod)
+        if place is None or not place.holders:
+            self.remove(one)
+            self._retry[one.uid] = self._now + RETRY
+        else:
+            self._move(one, pod, place)
+
+    def _move(self, one: Reservation, pod: PodInfo, place: ReservedPlace) -> None:
+        self.remove(one)
+        self.add(pod, one.queue, place, one.number, one.patience * 2)
+
+    def remove(self, one: Reservation) -> None:
+        """Ends a reservation, and those of its gang."""
+        found = self._state.reservations.values()
+        for each in [each for each in found if each.uid == one.uid or (one.gang and each.gang == one.gang)]:
+            del self._state.reservations[each.uid]
+            self._state.dirty_nodes.add(each.node)
+            self._cluster.capacity_changes.room_may_have_grown(each.node)
+        self._state.reservations_due = True
+
+    def _forget_ended(self) -> None:
+        for uid in [uid for uid in self._retry if uid not in self._state.waiting]:
+            del self._retry[uid]
+        self.places.forget_ended()
+
+
+def waits_for_room(reason: Reason | None) -> bool:
+    """True if the end of other pods could make room: on the cards, or of CPU and memory on a node."""
+    if isinstance(reason, NoNode):
+        return any(rule.startswith(("Insufficient ", "Too many pods")) for rule, _ in reason.counts)
+    return isinstance(reason, Full | Fragmented | Reserved)

@@ -1,0 +1,150 @@
+"""The cards of on-demand nodes, with the allocations and foreign slices on them.
+
+A thin layer over :class:`tessera.placement.fleet.Fleet`. The fleet refuses collisions, but they occur: an agent may
+report a newly promised slice as foreign, and a record written by hand may overlap another. Here every slot that any
+record claims counts as occupied.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from tessera.api.instaslice import ForeignSlice, NodeResources, Slice
+from tessera.api.names import NodeName
+from tessera.api.nodes.card_geometries import CardGeometries
+from tessera.controller.slicing.state.allocation import Allocation
+from tessera.mig.geometry import Geometry, Placement
+from tessera.mig.occupancy import placement_mask
+from tessera.placement.devices import is_device_profile
+from tessera.placement.fleet import CardPlacement, Fleet, FleetCard, PlaceOccupied, UnknownCard
+
+
+def occupied_bits(geometry: Geometry, item: Slice | ForeignSlice) -> int:
+    """Returns the slots that a slice occupies; all slots of the card if the record's position is not on the card."""
+    try:
+        return placement_mask(geometry, Placement(item.profile, item.start, item.size))
+    except ValueError:
+        return geometry.full
+
+
+def is_device(card: FleetCard) -> bool:
+    """True for a whole card or a share, which :mod:`tessera.controller.slicing.state.device_inventory` keeps."""
+    return is_device_profile(card.geometry.profiles[0].name)
+
+
+#: Owner, in the fleet, of slots that are occupied without an allocation.
+FOREIGN = "a slice that no record of Tessera explains"
+
+
+class FleetInventory:
+    """The cards and the slices on them.
+
+    Attributes:
+        fleet: the cards that placement plans on; has the nodes whose cards are given to on-demand slicing.
+        geometries: shared geometries of cards.
+    """
+
+    def __init__(self) -> None:
+        self.fleet = Fleet()
+        #: Memory slots of all cards, by model.
+        self.totals: Counter[str] = Counter()
+        self.geometries = CardGeometries()
+
+    def rebuild(self, node: NodeName, resources: NodeResources, held: Iterable[Allocation]) -> Sequence[Allocation]:
+        """Replaces a node's cards, with the allocations and foreign slices on them.
+
+        Args:
+            node: the node.
+            resources: its cards and foreign slices.
+            held: allocations whose slots are not free, the most important first.
+
+        Returns:
+            Allocations that collide with an earlier one, or whose card is missing.
+        """
+        self.remove(node)
+        for gpu, geometry in self.geometries.of(resources).items():
+            self.fleet.add_card(node, gpu, geometry)
+            self.totals[geometry.family] += geometry.slots
+        collided = [allocation for allocation in held if not self.occupy(allocation)]
+        for item in resources.foreign:
+            self._occupy_foreign(node, item)
+        return collided
+
+    def remove(self, node: NodeName) -> None:
+        """Removes a node's cards that are cut on demand; an unknown node is no error."""
+        sliced = [card for card in self.fleet.cards(node) if not is_device(card)] if node in self.fleet else []
+        for card in sliced:
+            self.fleet.remove_card(node, card.gpu)
+            self.totals[card.geometry.family] -= card.geometry.slots
+            if not self.totals[card.geometry.family]:
+                del self.totals[card.geometry.family]
+
+    def occupy(self, allocation: Allocation) -> bool:
+        """Occupies an allocation's slots; False, with no change, if a slot is occupied or the card is missing."""
+        placements = [_placement(allocation.node, item) for item in allocation.slices]
+        try:
+            self.fleet.occupy_all(placements, allocation.owner)
+        except (UnknownCard, ValueError):
+            return False
+        return True
+
+    def adopt_foreign(self, allocation: Allocation) -> bool:
+        """Makes foreign slices those of an allocation.
+
+        Returns False and changes nothing unless the agent reports each slice at exactly that position, and the position
+        is legal on its card.
+        """
+        placements = {_placement(allocation.node, item) for item in allocation.slices}
+        if len(placements) < len(allocation.slices) or not all(map(self._is_foreign, placements)):
+            return False
+        for each in placements:
+            self.fleet.release(each.node, each.gpu, each.start)
+        return self.occupy(allocation)
+
+    def _is_foreign(self, placement: CardPlacement) -> bool:
+        try:
+            card = self.fleet.card(placement.node, placement.gpu)
+        except UnknownCard:
+            return False
+        row = card.table.geometry.find(placement.profile)
+        if row is None or row.size != placement.size or placement.start not in row.starts:
+            return False
+        found = card.allocations.get(placement.start)
+        return found is not None and (found.placement, found.owner) == (placement, FOREIGN)
+
+    def release(self, allocation: Allocation) -> bool:
+        """Frees an allocation's slots; False if it held none (its cards are gone, or it collided)."""
+        released = False
+        for item in allocation.slices:
+            released |= self._release(allocation, item)
+        return released
+
+    def _release(self, allocation: Allocation, item: Slice) -> bool:
+        if allocation.node not in self.fleet:
+            return False
+        try:
+            held = self.fleet.card(allocation.node, item.gpu_uuid).allocations.get(item.start)
+        except UnknownCard:
+            return False
+        if held is None or held.owner != allocation.owner:
+            return False
+        self.fleet.release(allocation.node, item.gpu_uuid, item.start)
+        return True
+
+    def _occupy_foreign(self, node: NodeName, item: ForeignSlice) -> None:
+        """Occupies the free slots of a foreign slice; one by one if an allocation already covers a part of it."""
+        whole = CardPlacement(node, item.gpu_uuid, item.profile, item.start, item.size)
+        if self._try_occupy(whole):
+            return
+        for slot in range(item.start, item.start + item.size):
+            self._try_occupy(CardPlacement(node, item.gpu_uuid, "", slot, 1))
+
+    def _try_occupy(self, placement: CardPlacement) -> bool:
+        try:
+            self.fleet.occupy(placement, FOREIGN)
+        except (UnknownCard, PlaceOccupied, ValueError):
+            return False
+        return True
+
+
+def _placement(node: NodeName, item: Slice) -> CardPlacement:
+    return CardPlacement(node, item.gpu_uuid, item.profile, item.start, item.size)

@@ -1,0 +1,105 @@
+"""Texts of Events and conditions about pods and nodes."""
+
+from collections.abc import Sequence
+
+from tessera.api.names import INSTASLICE_NAMESPACE, MOVABLE_ANNOTATION
+from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.state.reservation import Reservation
+from tessera.placement.demand import Reason
+from tessera.placement.moves import Room
+from tessera.text import age, list_names, one_line
+
+
+def waiting_text(pod: PodInfo, reason: Reason) -> str:
+    """Returns the event message of a waiting pod: the reason, and the step that would end the wait."""
+    return f"Waiting for {profiles_text(pod)}: {reason.text}"
+
+
+def fixed_layout_text(pod: PodInfo) -> str:
+    """Returns the event message for a pod that nodes with a fixed layout serve."""
+    return (
+        f"No card that is cut on demand serves {profiles_text(pod)}, but nodes with a fixed MIG layout have it: "
+        "the scheduler places the pod"
+    )
+
+
+def lost_slices_text(pod: PodInfo, reason: Reason) -> str:
+    """Returns the event message for an ungated pod without recorded slices and without room for new ones."""
+    return (
+        f"The pod runs or is pinned without a slice on record, and its node has no room for {profiles_text(pod)}: "
+        f"{reason.text}. Delete the pod, so that its replacement gets another place"
+    )
+
+
+def object_fault_text(node: str, fault: str) -> str:
+    """Returns the text of a node's condition and event about an Instaslice object that breaks a rule."""
+    name = f"instaslice -n {INSTASLICE_NAMESPACE} {node}"
+    return (
+        f"instaslice {INSTASLICE_NAMESPACE}/{node}: {one_line(fault, 400)}. The node gets no new slices until the "
+        f"object is right: kubectl edit {name}, or kubectl delete {name}, after which the agent creates it again"
+    )
+
+
+def withdrawn_text(pod: PodInfo, node: str, *, avoided: bool) -> str:
+    """Returns the event message for a pod that cannot start on its node; its owner's next pod may avoid the node."""
+    refusal = one_line(pod.unschedulable_message)
+    what = "cards" if pod.devices else "slices"
+    cause = f"The scheduler refuses the pod on node {node}, where its {what} were promised: {refusal}"
+    then = f"Its {what} go to the next pod. Delete the pod and create it again, so that it gets another place"
+    if pod.node:
+        cause = f"The agent of node {node} is not ready, so the pod's containers with slices cannot start there"
+        then = "They start once the agent is ready. Delete the pod and create it again, so that it gets another place"
+    if pod.owner:
+        then = "It is evicted, so that its owner creates it again"
+    if pod.owner and avoided:
+        then = f"It is evicted, and its owner's next pod avoids the node for {AVOIDANCE_SECONDS / 60:.0f} minutes"
+    return f"{cause}. {then}"
+
+
+def reserved_text(pod: PodInfo, reservation: Reservation, holders: Sequence[str], seconds: float) -> str:
+    """Returns the event message of a pod for which slots are kept."""
+    places = (
+        "as many"
+        if pod.devices
+        else ", ".join(f"{each.profile} at memory slot {each.start} of {each.gpu_uuid}" for each in reservation.slices)
+    )
+    kept = (
+        f"Reserved for {profiles_text(pod)}: {places}, on node {reservation.node}; younger pods do not get these slots"
+    )
+    if not holders:
+        return f"{kept}. They are free now; the pod starts with its gang, expected in about {age(seconds)}"
+    return (
+        f"{kept}. They are free when {list_names(holders)} {'ends' if len(holders) == 1 else 'end'},"
+        f" expected in about {age(seconds)}"
+    )
+
+
+def room_text(pod: PodInfo, room: Room) -> str:
+    """Returns the event message of a pod for which moves would make room."""
+    names = [move.allocation.owner for move in room.moves]
+    ending = "ended and its owner made it" if len(names) == 1 else "ended and their owners made them"
+    return (
+        f"{profiles_text(pod)} would fit on node {room.placement.node} if {list_names(names)} {ending} anew elsewhere;"
+        f" the gain is more than the lost work. The moves: tessera defrag --plan"
+    )
+
+
+def moved_text(reservation: Reservation) -> str:
+    """Returns the event message of a pod that is evicted to make room."""
+    profiles = " + ".join(each.profile for each in reservation.slices)
+    return (
+        f"Evicted, because {reservation.key} needs {profiles} on node {reservation.node}, and this pod may move: it has"
+        f' the annotation {MOVABLE_ANNOTATION}: "true". Its owner makes it anew, and there was a place for it'
+    )
+
+
+def profiles_text(pod: PodInfo) -> str:
+    """Formats a pod's profiles as ``3g.20gb`` or ``2 x 1g.5gb + 3g.20gb``."""
+    return slices_text(pod.profiles)
+
+
+def slices_text(profiles: Sequence[str]) -> str:
+    """Formats profiles as ``3g.20gb`` or ``2 x 1g.5gb + 3g.20gb``."""
+    counts = {profile: profiles.count(profile) for profile in profiles}
+    return " + ".join(profile if count == 1 else f"{count} x {profile}" for profile, count in counts.items())

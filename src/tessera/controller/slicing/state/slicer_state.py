@@ -1,0 +1,193 @@
+"""The slicer's whole state: its observations, its allocations, and its pending writes.
+
+All of this state may be lost: a new process observes the same objects and comes to the same allocations.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from tessera.api.instaslice import NodeResources
+from tessera.api.names import NodeName, PodUid
+from tessera.controller.cluster.cluster_state import ClusterState
+from tessera.controller.cluster.gang_table import GangTable
+from tessera.controller.filters.avoidance import NodeAvoidance
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.resource_amounts import NodeUsage
+from tessera.controller.slicing.state.allocation import Allocation
+from tessera.controller.slicing.state.device_inventory import DeviceInventory
+from tessera.controller.slicing.state.fleet_inventory import FleetInventory
+from tessera.controller.slicing.state.instructions import Evict, RecordEvent, WriteKey
+from tessera.controller.slicing.state.model_prices import ModelPrices
+from tessera.controller.slicing.state.move_record import RecordedMove
+from tessera.controller.slicing.state.queue_ledger import QueueLedger
+from tessera.controller.slicing.state.reservation import Reservation
+from tessera.controller.slicing.state.waiting_order import BlockedPods
+from tessera.placement.demand import Reason
+
+
+class AllocationTable:
+    """All allocations, by node and by pod; at most one per (node, pod).
+
+    At most one allocation of a pod is current; its other allocations are being taken back. So a pod can be placed
+    elsewhere while the controller still waits for its old slices on another node.
+    """
+
+    def __init__(self) -> None:
+        #: The same allocations by both keys. No inner dict is empty.
+        self._by_node: dict[NodeName, dict[PodUid, Allocation]] = {}
+        self._by_pod: dict[PodUid, dict[NodeName, Allocation]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_node.values()))
+
+    def __iter__(self) -> Iterator[Allocation]:
+        for entries in self._by_node.values():
+            yield from entries.values()
+
+    def get(self, node: NodeName, uid: PodUid) -> Allocation | None:
+        """Returns the allocation to a pod on a node."""
+        return self._by_node.get(node, {}).get(uid)
+
+    def on(self, node: NodeName) -> Sequence[Allocation]:
+        """Returns the present allocations on a node."""
+        return tuple(self._by_node.get(node, {}).values())
+
+    def of(self, uid: PodUid) -> Sequence[Allocation]:
+        """Returns the present allocations to a pod."""
+        return tuple(self._by_pod.get(uid, {}).values())
+
+    def current_of(self, uid: PodUid) -> Allocation | None:
+        """Returns the current allocation to a pod: the one that is not being taken back."""
+        return next((one for one in self._by_pod.get(uid, {}).values() if not one.given_up), None)
+
+    def add(self, allocation: Allocation) -> None:
+        """Adds an allocation.
+
+        Raises:
+            ValueError: the pod has one on this node.
+        """
+        entries = self._by_node.setdefault(allocation.node, {})
+        if allocation.uid in entries:
+            raise ValueError(f"pod {allocation.owner} has a promise on node {allocation.node} already")
+        entries[allocation.uid] = allocation
+        self._by_pod.setdefault(allocation.uid, {})[allocation.node] = allocation
+
+    def remove(self, allocation: Allocation) -> None:
+        """Removes an allocation; one that is not in the table is no error."""
+        self._by_node.get(allocation.node, {}).pop(allocation.uid, None)
+        if not self._by_node.get(allocation.node):
+            self._by_node.pop(allocation.node, None)
+        self._by_pod.get(allocation.uid, {}).pop(allocation.node, None)
+        if not self._by_pod.get(allocation.uid):
+            self._by_pod.pop(allocation.uid, None)
+
+
+class SlicerState:
+    """State that the lifecycle, the planner and the writes share. Only :class:`Slicer` and its parts change it."""
+
+    def __init__(self) -> None:
+        #: The cluster as observed.
+        self.cluster = ClusterState()
+        #: Nodes that owners of refused pods avoid. The slicer has no clock: an event ends each entry.
+        self.avoidance = NodeAvoidance()
+
+        # Allocations
+
+        #: All allocations. A pod has at most one that is not given up.
+        self.allocations = AllocationTable()
+        #: The cards of the nodes in ``cards``. Each allocation that is not freed occupies its slots here.
+        self.inventory = FleetInventory()
+        #: Whole cards and shares, in the same fleet.
+        self.devices = DeviceInventory(self.inventory)
+        #: Prices of the models of whole cards and shares.
+        self.prices = ModelPrices(self.inventory.fleet, self.devices, self.cluster.index)
+        #: What each queue holds.
+        self.ledger = QueueLedger(self.cluster.queues)
+        #: Waiting pods that their queue's maximum holds back, in order. A subset of ``waiting``.
+        self.limited = BlockedPods()
+        #: Amounts of each node that pods and allocations hold besides slices; each pod counts on one node.
+        self.usage = NodeUsage()
+        #: Nodes with cards for on-demand slicing, and the resources that their object reports. None of them is in
+        #: ``faults``.
+        self.cards: dict[NodeName, NodeResources] = {}
+        #: The profiles that each node of ``cards`` can make, and the resources of devices; has no other keys than nodes
+        #: with cards or devices.
+        self.profiles_by_node: dict[NodeName, frozenset[str]] = {}
+        #: Nodes whose object breaks a rule, with the fault. Such a node gets no allocations, and the slicer writes
+        #: nothing about its present ones: the last valid state counts until the object is right.
+        self.faults: dict[NodeName, str] = {}
+
+        # Pods
+
+        #: The pods of each gang.
+        self.gangs = GangTable()
+        #: Pods that wait for slices, with the reason once planning has refused them. None of them has a current
+        #: allocation.
+        self.waiting: dict[PodUid, Reason | None] = {}
+        #: Waiting pods that are kept off a node by other pods or volumes. A subset of ``waiting``.
+        self.dependent: set[PodUid] = set()
+        #: Waiting pods that the cards could hold if they were empty. A subset of ``waiting``.
+        self.blocked = BlockedPods()
+        #: Slots that are kept for waiting pods; each is of a pod of ``waiting``, until the next decision.
+        self.reservations: dict[PodUid, Reservation] = {}
+        #: True if a reservation may have to be made, moved or ended.
+        self.reservations_due = False
+        #: Moves of the last hour, by the moved pod's node; no tuple is empty.
+        self.moves: dict[NodeName, tuple[RecordedMove, ...]] = {}
+        #: Present time, seconds since 1970; 0 while unknown.
+        self.now = 0.0
+        #: Pods that cannot start where they have slices: the scheduler refuses them there, or they are bound and the
+        #: node's agent is gone. Each has a current allocation.
+        self.refused_pods: set[PodUid] = set()
+        #: Gated pods that had been refused slices and have them now. Each has a current allocation.
+        self.handed_over: set[PodUid] = set()
+        #: Living pods whose slices were taken back, until they get others.
+        self.displaced: set[PodUid] = set()
+        #: Pods that the API server refused to ungate, in their state then; a changed pod is tried again.
+        self.denied: dict[PodUid, PodInfo] = {}
+        #: Pods that lost their slices, or will not start on their node, with the text of their condition.
+        self.withdrawn: dict[PodUid, str] = {}
+        #: Kind of the last event about each pod, so that no event is repeated.
+        self.last_event: dict[PodUid, str] = {}
+
+        #: When leases are expected to end, seconds since 1970; only of pods that exist, after the last change of it.
+        self.expected_ends: dict[PodUid, float] = {}
+
+        # Writes
+
+        #: Keys of popped writes whose answer, or the pause after it, is still pending.
+        self.busy: set[WriteKey] = set()
+        #: Nodes whose allocations may need a write; emptied when the writes are popped.
+        self.dirty_nodes: set[NodeName] = set()
+        #: Pods whose condition may need a write; emptied when the writes are popped.
+        self.pods_to_report: set[PodUid] = set()
+        #: Pods to ungate for the scheduler, since only nodes with a fixed layout serve them; emptied likewise.
+        self.pods_to_ungate: set[PodUid] = set()
+        #: Pods to evict; emptied likewise.
+        self.evictions: dict[PodUid, Evict] = {}
+        #: Events to record; emptied likewise.
+        self.events: list[RecordEvent] = []
+        #: Text of each node's condition as this process last wrote it; before that, the node's own condition counts.
+        self.reported_objects: dict[NodeName, str] = {}
+
+        # Memos
+
+        #: For tuples of profiles, the masks of nodes that can cut them and of nodes that have them in a fixed layout.
+        #: Emptied when a node changes.
+        self.serving_nodes: dict[tuple[str, ...], tuple[int, int]] = {}
+        #: True once the first decision has looked for objects without a node; this happens once.
+        self.orphans_found = False
+        #: True once the first decision has placed the rest of gangs that were leaving the gate; this happens once.
+        self.gangs_resumed = False
+
+    def expect_ends(self, ends: Mapping[PodUid, float]) -> None:
+        """Notes when leases are expected to end, and forgets those of pods that are gone."""
+        known = {**self.expected_ends, **ends}
+        self.expected_ends = {uid: end for uid, end in known.items() if uid in self.cluster.pods}
+
+    def add_event(self, pod: PodInfo, reason: str, message: str, *, warning: bool = False) -> None:
+        """Queues an Event on a pod."""
+        self.events.append(
+            RecordEvent(
+                uid=pod.uid, namespace=pod.namespace, name=pod.name, reason=reason, message=message, warning=warning
+            )
+        )

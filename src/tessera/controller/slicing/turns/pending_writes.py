@@ -1,0 +1,228 @@
+"""The due writes, in as few requests as possible: for a node one patch of the spec and one of the status.
+
+At most one write is in flight for each half of a node's object, and for each pod. A change that becomes due meanwhile
+is part of the next write.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from tessera.api.instaslice import AllocationRequest, AllocationResult
+from tessera.api.names import NodeName, PodUid
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.gangs.gang_planner import GangPlanner, GangState
+from tessera.controller.slicing.planning.allocation_lifecycle import AllocationLifecycle
+from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION, format_reservations
+from tessera.controller.slicing.state.allocation import (
+    Allocation,
+    AllocationStep,
+    make_deleting_result,
+    make_request,
+    next_step,
+)
+from tessera.controller.slicing.state.instructions import (
+    DeleteObject,
+    Instruction,
+    PatchRequests,
+    PatchResults,
+    RecordEvent,
+    ReportNodeCondition,
+    ReportPodCondition,
+    Ungate,
+    Write,
+)
+from tessera.controller.slicing.state.messages import fixed_layout_text, object_fault_text
+from tessera.controller.slicing.state.move_record import MOVES_ANNOTATION, format_moves
+from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.controller.slicing.turns.queue_reports import QueueReports
+
+
+@dataclass(slots=True)
+class PendingNodeWrites:
+    """Entries to write, remove or change on one node, and its pods to ungate."""
+
+    node: NodeName
+    requests: dict[PodUid, AllocationRequest] = field(default_factory=dict)
+    drop_requests: list[PodUid] = field(default_factory=list)
+    annotations: dict[str, str | None] = field(default_factory=dict)
+    results: dict[PodUid, AllocationResult] = field(default_factory=dict)
+    states: dict[PodUid, str] = field(default_factory=dict)
+    drop_results: list[PodUid] = field(default_factory=list)
+    ungate: list[Ungate] = field(default_factory=list)
+
+    def writes(self) -> list[Write]:
+        """Returns the writes, allocations first."""
+        found: list[Write] = []
+        if self.requests or self.drop_requests or self.annotations:
+            drop, annotations = tuple(self.drop_requests), self.annotations
+            found.append(PatchRequests(node=self.node, put=self.requests, drop=drop, annotations=annotations))
+        if self.results or self.states or self.drop_results:
+            found.append(
+                PatchResults(node=self.node, put=self.results, state=self.states, drop=tuple(self.drop_results))
+            )
+        return [*found, *self.ungate]
+
+
+def add_step(due: PendingNodeWrites, allocation: Allocation, step: AllocationStep) -> None:
+    """Adds the entry that a step writes to the node's object; adds nothing for a step without an entry."""
+    uid = allocation.uid
+    match step:
+        case AllocationStep.REQUEST:
+            due.requests[uid] = make_request(allocation)
+        case AllocationStep.DELETING if allocation.result is None:
+            due.results[uid] = make_deleting_result(allocation)
+        case AllocationStep.DELETING:
+            due.states[uid] = "deleting"
+        case AllocationStep.DROP_REQUEST:
+            due.drop_requests.append(uid)
+        case AllocationStep.DROP_RESULT:
+            due.drop_results.append(uid)
+        case _:
+            pass
+
+
+class PendingWrites:
+    """Turns the state into the writes that are due.
+
+    Attributes:
+        queue_reports: the writes of Queue objects.
+
+    Args:
+        state: the state that the writes follow from.
+        lifecycle: removes allocations of which nothing is recorded any more.
+        gangs: says which gangs may start.
+    """
+
+    def __init__(self, state: SlicerState, lifecycle: AllocationLifecycle, gangs: GangPlanner) -> None:
+        self._state = state
+        self._cluster = state.cluster
+        self._lifecycle = lifecycle
+        self._gangs = gangs
+        #: By key, the gangs that pods with slices behind the gate belong to; looked at once for each :meth:`pop`.
+        self._looks: dict[str, GangState] = {}
+        self.queue_reports = QueueReports(state)
+
+    def pop(self) -> Sequence[Instruction]:
+        """Returns the instructions to carry out now. Each write is in flight from here on."""
+        evictions = [each for each in self._state.evictions.values() if each.key not in self._state.busy]
+        orphans = [DeleteObject(node=node, uid=uid) for node, uid in self._cluster.orphaned_objects]
+        found: list[Instruction] = [
+            *self._fixed_layout_ungatings(),
+            *self._state.events,
+            *orphans,
+            *evictions,
+            *self._pod_reports(),
+            *self.queue_reports.pop(),
+        ]
+        self._state.events, self._cluster.orphaned_objects, self._state.evictions = [], [], {}
+        self._looks.clear()
+        due, self._state.dirty_nodes = self._state.dirty_nodes, set()
+        due |= {node for each in tuple(due) for node in self._nodes_of_gangs(each)}
+        for node in sorted(due):
+            found += self._writes(node)
+        for write in found:
+            if not isinstance(write, RecordEvent):
+                self._state.busy.add(write.key)
+        return found
+
+    def _writes(self, node: NodeName) -> Iterable[Write]:
+        report = self._node_report(node)
+        followed = node in self._cluster.objects and node not in self._state.faults
+        due = PendingNodeWrites(node=node, annotations=self._annotations(node) if followed else {})
+        for allocation in self._state.allocations.on(node):
+            if not followed and not allocation.by_pod:
+                continue
+            pod = self._cluster.pods.get(allocation.uid)
+            step = next_step(allocation, pod)
+            if step is AllocationStep.FORGET:
+                self._lifecycle.free(allocation)
+                self._lifecycle.forget(allocation)
+            elif step is not AllocationStep.UNGATE:
+                add_step(due, allocation, step)
+            elif pod is not None and ("pod", pod.uid) not in self._state.busy and self._may_start(pod):
+                due.ungate.append(self._ungate(allocation, pod))
+        writes = [write for write in due.writes() if write.key not in self._state.busy]
+        for write in writes:
+            if isinstance(write, PatchRequests):
+                for uid in write.put:
+                    self._mark_sent(node, uid)
+        return [*report, *writes]
+
+    def _look(self, pod: PodInfo | None) -> GangState | None:
+        gang = self._gangs.gang_of(pod) if pod is not None else None
+        if gang is None:
+            return None
+        if gang.key not in self._looks:
+            self._looks[gang.key] = self._gangs.look(gang)
+        return self._looks[gang.key]
+
+    def _may_start(self, pod: PodInfo) -> bool:
+        found = self._look(pod)
+        return found is None or found.may_start
+
+    def _nodes_of_gangs(self, node: NodeName) -> Iterator[NodeName]:
+        """Yields the nodes whose pods behind the gate may start once those of this node have their slices on record."""
+        for allocation in self._state.allocations.on(node):
+            found = self._look(self._cluster.pods.get(allocation.uid))
+            if found is not None and found.may_start:
+                yield from (each.node for each in found.holding)
+
+    def _annotations(self, node: NodeName) -> dict[str, str | None]:
+        """Returns the annotations about a node's reservations and moves that differ from the object's."""
+        reserved = format_reservations(each for each in self._state.reservations.values() if each.node == node)
+        moves = format_moves(self._state.moves.get(node, ()))
+        recorded = self._cluster.objects[node].metadata.annotations
+        wanted = {RESERVATIONS_ANNOTATION: reserved, MOVES_ANNOTATION: moves}
+        return {name: text for name, text in wanted.items() if text != recorded.get(name)}
+
+    def _node_report(self, node: NodeName) -> Sequence[ReportNodeCondition]:
+        """Returns the write of a node's condition about its Instaslice object, if it differs from the state."""
+        facts = self._cluster.nodes.get(node)
+        if facts is None:
+            self._state.reported_objects.pop(node, None)
+            return ()
+        fault = self._state.faults.get(node)
+        text = object_fault_text(node, fault) if fault else ""
+        if (
+            text == self._state.reported_objects.get(node, facts.object_fault)
+            or ("condition", node) in self._state.busy
+        ):
+            return ()
+        return (ReportNodeCondition(node=node, text=text),)
+
+    def _pod_reports(self) -> Iterator[ReportPodCondition]:
+        """Yields the writes of pod conditions about slices that were taken back, or given again."""
+        due, self._state.pods_to_report = self._state.pods_to_report, set()
+        for uid in sorted(due):
+            pod = self._cluster.pods.get(uid)
+            if pod is None or pod.finished or pod.terminating or ("pod-condition", uid) in self._state.busy:
+                continue
+            text = self._state.withdrawn.get(uid, "")
+            again = (
+                bool(pod.node)
+                and self._state.allocations.current_of(uid) is not None
+                and uid not in self._state.refused_pods
+            )
+            if (text and not pod.slices_withdrawn) or (again and pod.slices_withdrawn):
+                reason = "SlicePromised" if not text else "AgentNotReady" if pod.node else "SliceReclaimed"
+                yield ReportPodCondition(uid=uid, namespace=pod.namespace, name=pod.name, reason=reason, text=text)
+
+    def _fixed_layout_ungatings(self) -> Sequence[Ungate]:
+        """Returns the ungatings of pods that the scheduler places. A pod with a write in flight is left for later."""
+        opened, self._state.pods_to_ungate = self._state.pods_to_ungate, set()
+        found = []
+        for uid in sorted(opened):
+            pod = self._cluster.pods.get(uid)
+            if pod is not None and pod.gated and ("pod", uid) not in self._state.busy:
+                self._lifecycle.record_event(pod, "SliceFixed", fixed_layout_text(pod))
+                found.append(Ungate(uid=uid, namespace=pod.namespace, name=pod.name, gates=pod.later_gates))
+        return found
+
+    def _mark_sent(self, node: NodeName, uid: PodUid) -> None:
+        allocation = self._state.allocations.get(node, uid)
+        if allocation is not None:
+            allocation.sent = True
+
+    def _ungate(self, allocation: Allocation, pod: PodInfo) -> Ungate:
+        hostname = self._cluster.nodes[allocation.node].hostname
+        return Ungate(uid=pod.uid, namespace=pod.namespace, name=pod.name, hostname=hostname, gates=pod.later_gates)

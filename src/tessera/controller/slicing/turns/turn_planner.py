@@ -1,0 +1,170 @@
+"""Plans a batch of waiting pods, which come in the order of their turns.
+
+A batch has parts. A pod with a reservation is a part by itself, and so is a gang; the pods between are packed together,
+as far as they leave the same reservations alone. A pod that ends in time may pass onto slots that are kept for others.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+
+from tessera.api.names import PodUid
+from tessera.api.pods.gangs import Gang
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.gangs.gang_planner import GangPlanner
+from tessera.controller.slicing.gangs.gang_turns import Turns
+from tessera.controller.slicing.planning.allocation_lifecycle import AllocationLifecycle
+from tessera.controller.slicing.planning.batch_placement import Placed, Unplaced
+from tessera.controller.slicing.planning.planner import Planner
+from tessera.controller.slicing.reservations.gang_reserver import GangReserver
+from tessera.controller.slicing.reservations.reserver import Reserver
+from tessera.controller.slicing.state.reservation_rules import reservations_before, without_passed
+from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.controller.slicing.turns.verdicts import Verdicts
+from tessera.limits.planning import DECISION_STEPS, PASSING_PODS
+from tessera.placement.demand import QueueFull
+from tessera.placement.step_budget import StepBudget
+
+
+class TurnPlanner:
+    """Plans pods and gangs, and passes what it found to the verdicts.
+
+    Args:
+        state: the slicer's state.
+        lifecycle: gives allocations up.
+        planner: finds places for pods.
+        gangs: finds places for gangs.
+        reserver: makes reservations of pods that find none.
+        gang_reserver: the same for gangs.
+        verdicts: records what was found.
+
+    Attributes:
+        steps: steps of planning taken so far; never decreases.
+    """
+
+    def __init__(
+        self,
+        state: SlicerState,
+        lifecycle: AllocationLifecycle,
+        planner: Planner,
+        gangs: GangPlanner,
+        *,
+        reserver: Reserver,
+        gang_reserver: GangReserver,
+        verdicts: Verdicts,
+    ) -> None:
+        self.steps = 0
+        self._state = state
+        self._cluster = state.cluster
+        self._lifecycle = lifecycle
+        self._planner = planner
+        self._gangs = gangs
+        self._reserver = reserver
+        self._gang_reserver = gang_reserver
+        self._verdicts = verdicts
+
+    def review_gangs(self) -> None:
+        """Takes back what incomplete gangs hold, and lets the pods of changed gangs be planned again."""
+        changed, self._state.gangs.changed = self._state.gangs.changed, set()
+        for key in sorted(changed):
+            for allocation in self._gangs.holdings_to_return(key):
+                self._lifecycle.give_up(allocation)
+            for uid in self._state.gangs.members(key):
+                self._cluster.capacity_changes.forget_refusal(uid)
+
+    def resume_gangs(self) -> None:
+        """Places the rest of gangs with whole cards that were leaving the gate when the last controller ended.
+
+        Their places are on no record. Nobody has decided since, so they are still free: these pods go before all
+        others. Runs once, at the start.
+        """
+        if self._state.gangs_resumed:
+            return
+        self._state.gangs_resumed = True
+        waiting = (self._cluster.pods[uid] for uid in self._state.waiting)
+        found = (self._gangs.gang_of(pod) for pod in waiting if pod.devices)
+        for gang in {each.key: each for each in found if each is not None}.values():
+            state = self._gangs.look(gang)
+            if state.begun and state.missing and state.is_complete:
+                self._plan_gang(gang, {}, StepBudget(DECISION_STEPS))
+
+    def plan(self, turns: Turns, held_back: Mapping[PodUid, QueueFull]) -> None:
+        """Plans a batch in parts: each pod with a reservation and each gang by itself, the pods between together."""
+        work = StepBudget(DECISION_STEPS)
+        if any(pod.devices for pod in turns.pods):
+            self._state.prices.update()
+        passing: list[PodInfo] = []
+        for number, part in enumerate(self._parts(turns)):
+            if number and work.is_spent:
+                break
+            gang = turns.gangs.get(part[0].uid)
+            if gang is not None:
+                self._plan_gang(gang, held_back, work)
+            else:
+                passing += self._plan_part(part, work)
+        self._let_pass(passing, work)
+        self.steps += DECISION_STEPS - work.remaining
+
+    def _parts(self, turns: Turns) -> Iterator[list[PodInfo]]:
+        """Yields the pods in order; those of one part leave the same reservations alone."""
+        for _, part in groupby(turns.pods, key=lambda pod: self._part_key(pod, turns)):
+            yield list(part)
+
+    def _part_key(self, pod: PodInfo, turns: Turns) -> tuple[PodUid | None, int]:
+        by_itself = pod.uid in self._state.reservations or pod.uid in turns.gangs
+        return (pod.uid if by_itself else None, len(reservations_before(self._state, pod)))
+
+    def _plan_gang(self, gang: Gang, held_back: Mapping[PodUid, QueueFull], work: StepBudget) -> None:
+        """Gives all missing pods of a gang their slices, or none; then the gang holds nothing behind the gate."""
+        found = self._gangs.plan(gang, held_back, work)
+        for one in found.placed:
+            self._verdicts.allocate(one)
+        for uid, dependent in found.refused.items():
+            pod = self._cluster.pods[uid]
+            self._verdicts.refuse(pod, found.reason, dependent=dependent)
+            if isinstance(found.reason, QueueFull) and not found.reason.never:
+                self._state.limited.put(pod, (found.reason.queue, ()))
+        for allocation in found.returned:
+            self._lifecycle.give_up(allocation)
+        self._gang_reserver.note(gang, found.reason)
+
+    def _plan_part(self, pods: list[PodInfo], work: StepBudget) -> list[PodInfo]:
+        """Plans pods together. If the first that finds no place gets a reservation, plans the others around it.
+
+        Returns:
+            The refused pods that could use reserved slots, since they end in time.
+        """
+        passing: list[PodInfo] = []
+        while pods:
+            reserved = reservations_before(self._state, pods[0])
+            since = {pod.uid: self._cluster.capacity_changes.nodes_changed_since_refusal(pod.uid) for pod in pods}
+            found, dependent = self._planner.plan_beside(reserved, pods, since, work)
+            refused = [one for one in found if isinstance(one, Unplaced)]
+            head = self._reserver.head_of((one.pod, one.reason) for one in refused)
+            for one in found:
+                if head is None and isinstance(one, Placed):
+                    self._verdicts.allocate(one)
+                elif isinstance(one, Unplaced) and (head is None or head is one.pod):
+                    self._verdicts.refuse(one.pod, one.reason, dependent=one.pod.uid in dependent)
+                    self._verdicts.note_kind(one.pod, one.reason)
+                    if len(without_passed(self._state, one.pod, reserved)) < len(reserved):
+                        passing.append(one.pod)
+            if head is None:
+                break
+            pods = [pod for pod in pods if pod is not head]
+        return passing
+
+    def _let_pass(self, pods: Sequence[PodInfo], work: StepBudget) -> None:
+        """Plans pods with deadlines on the slots of reservations that they do not delay."""
+        for pod in pods[:PASSING_PODS]:
+            if work.is_spent or pod.uid not in self._state.waiting:
+                return
+            before = reservations_before(self._state, pod)
+            left = without_passed(self._state, pod, before)
+            found, _ = self._planner.plan_beside(left, [pod], {}, work)
+            for one in found:
+                if isinstance(one, Placed):
+                    self._verdicts.allocate(one)
+                    for each in before:
+                        if each not in left:
+                            each.holders.add(pod.uid)
+                            self._state.dirty_nodes.add(each.node)

@@ -1,0 +1,132 @@
+"""Records what planning found for each waiting pod: its slices, or the reason why it gets none."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from tessera.api.names import PodUid
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.planning.allocation_lifecycle import AllocationLifecycle
+from tessera.controller.slicing.planning.batch_placement import Placed
+from tessera.controller.slicing.planning.fair_order import holding_of
+from tessera.controller.slicing.planning.planner import Planner
+from tessera.controller.slicing.planning.pod_kinds import PodKind, kind_of
+from tessera.controller.slicing.reservations.reserver import Reserver
+from tessera.controller.slicing.state.allocation import Allocation
+from tessera.controller.slicing.state.messages import lost_slices_text, waiting_text
+from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.limits.planning import BATCH_PODS
+from tessera.placement.demand import QueueFull, Reason
+
+
+class Verdicts:
+    """Allocates and refuses.
+
+    Args:
+        state: the slicer's state.
+        lifecycle: keeps the allocations.
+        planner: knows which pods only fixed layouts serve.
+        reserver: is told who waits for room.
+
+    Attributes:
+        decisions: allocations made so far; never decreases.
+        moves: pods that got other slices after theirs were taken back; never decreases.
+        refusals: how often planning refused a pod for a new reason, by the reason's word; never decreases.
+    """
+
+    def __init__(
+        self, state: SlicerState, lifecycle: AllocationLifecycle, planner: Planner, reserver: Reserver
+    ) -> None:
+        self.decisions = 0
+        self.moves = 0
+        self.refusals: Counter[str] = Counter()
+        self._state = state
+        self._cluster = state.cluster
+        self._ledger = state.ledger
+        self._lifecycle = lifecycle
+        self._planner = planner
+        self._reserver = reserver
+        #: Kinds that the present decision has refused, with the last reason.
+        self._refused_kinds: dict[PodKind, Reason] = {}
+
+    def allocate(self, placed: Placed) -> None:
+        """Gives a pod the slices that planning found for it."""
+        pod = placed.pod
+        by_pod = bool(pod.devices)
+        allocation = Allocation(
+            placed.node, pod.uid, pod.namespace, pod.name, placed.slices, pod.amounts, by_pod=by_pod
+        )
+        taken = self._state.inventory.occupy(allocation)
+        assert taken, f"planned slots of {pod.key} on {placed.node} are taken"
+        if pod.gated and self._state.waiting.get(pod.uid) is not None:
+            self._state.handed_over.add(pod.uid)
+        if pod.uid in self._state.displaced:
+            self._state.displaced.remove(pod.uid)
+            self.moves += 1
+        self._lifecycle.add(allocation)
+        self._state.reservations_due |= bool(self._state.reservations)
+        self.decisions += 1
+
+    def refuse(self, pod: PodInfo, reason: Reason | None, *, dependent: bool) -> None:
+        """Notes why a pod gets no slices; None repeats the last reason. A new one is told by an event.
+
+        ``dependent``: a change of other pods or volumes alone may lift the refusal.
+        """
+        self._cluster.capacity_changes.note_refusal(pod.uid)
+        if pod.gated and self._planner.only_fixed_layouts_serve(pod):
+            self._lifecycle.stop_waiting(pod.uid)
+            self._state.pods_to_ungate.add(pod.uid)
+            return
+        if dependent:
+            self._state.dependent.add(pod.uid)
+            self._cluster.placed_pods.watch(pod.uid, pod.relations)
+        if reason is None:
+            return
+        self._state.waiting[pod.uid] = reason
+        self._reserver.note_refusal(pod, reason)
+        if self._state.last_event.get(pod.uid) == type(reason).__name__:
+            return
+        self._state.last_event[pod.uid] = type(reason).__name__
+        self.refusals[reason.WORD] += 1
+        if self._cluster.required_node(pod) is None:
+            self._lifecycle.record_event(pod, "SliceWaiting", waiting_text(pod, reason))
+        else:
+            self._lifecycle.record_event(pod, "SliceLost", lost_slices_text(pod, reason), warning=True)
+
+    def hold_back(self, held_back: Mapping[PodUid, QueueFull]) -> None:
+        """Refuses pods for which their queue has no room, unless pods before them were refused and left room."""
+        for uid, reason in held_back.items():
+            pod = self._cluster.pods[uid]
+            above = self._ledger.is_above_maximum(reason.queue, holding_of(self._state, pod))
+            # an older pod of the queue that waits for its maximum goes first
+            if reason.never or above or self._state.limited.first_of(reason.queue, 1):
+                self.refuse(pod, reason, dependent=False)
+                if not reason.never:
+                    self._state.limited.put(pod, (reason.queue, ()))
+
+    def note_kind(self, pod: PodInfo, reason: Reason | None) -> None:
+        """Notes that the refusal of a pod answers for its kind."""
+        kind = kind_of(self._state, pod) if pod.uid in self._state.waiting else None
+        if kind is not None:
+            self._cluster.capacity_changes.note_refusal_of_kind(pod, kind)
+            if reason is not None:
+                self._refused_kinds[kind] = reason
+
+    def share_reasons(self) -> None:
+        """Gives the reason of a refused pod to the pods of its kind that were not asked.
+
+        A pod whose reason becomes one of another class is refused like the first, with an event. Of more such pods than
+        one batch has, the others are planned in further decisions.
+        """
+        reasons, self._refused_kinds = self._refused_kinds, {}
+        left = int(BATCH_PODS)
+        for kind, reason in reasons.items():
+            for uid in self._cluster.capacity_changes.pods_of_kind(kind):
+                if type(self._state.waiting[uid]) is type(reason):
+                    self._state.waiting[uid] = reason
+                elif left > 0:
+                    left -= 1
+                    pod = self._cluster.pods[uid]
+                    self.refuse(pod, reason, dependent=False)
+                    self.note_kind(pod, None)
+                else:
+                    self._cluster.capacity_changes.forget_refusal(uid)

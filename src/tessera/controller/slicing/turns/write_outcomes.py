@@ -1,0 +1,117 @@
+"""Changes the state after outcomes of writes, and takes slices back from pods that the scheduler refuses."""
+
+from tessera.api.names import PodUid
+from tessera.controller.slicing.evictions.mover import Mover
+from tessera.controller.slicing.planning.allocation_lifecycle import AllocationLifecycle
+from tessera.controller.slicing.state.instructions import (
+    Evict,
+    PatchRequests,
+    ReportNodeCondition,
+    ReportPodCondition,
+    ReportQueue,
+    Ungate,
+    Write,
+)
+from tessera.controller.slicing.state.messages import withdrawn_text
+from tessera.controller.slicing.state.slicer_state import SlicerState
+
+
+class WriteOutcomes:
+    """Brings the state in line with outcomes of writes. It has no state of its own.
+
+    Args:
+        state: the slicer's state.
+        lifecycle: gives allocations up.
+        mover: is told of refused evictions.
+    """
+
+    def __init__(self, state: SlicerState, lifecycle: AllocationLifecycle, mover: Mover) -> None:
+        self._state = state
+        self._cluster = state.cluster
+        self._lifecycle = lifecycle
+        self._mover = mover
+
+    def finish(self, write: Write) -> None:
+        """The server took a write."""
+        if isinstance(write, ReportNodeCondition):
+            self._state.reported_objects[write.node] = write.text
+        elif isinstance(write, PatchRequests):
+            for uid in write.drop:
+                allocation = self._state.allocations.get(write.node, uid)
+                if allocation is not None:
+                    allocation.sent = False
+        self._state.busy.discard(write.key)
+        self._mark_affected(write)
+
+    def note_refusal(self, write: Write) -> None:
+        """The server refused a write; it is tried again, or not, when its retry is due."""
+        if isinstance(write, PatchRequests):
+            for uid in write.put:
+                allocation = self._state.allocations.get(write.node, uid)
+                if allocation is not None:
+                    allocation.sent = False
+        elif isinstance(write, Evict):
+            self._mover.note_refusal(write.uid)
+
+    def retry(self, write: Write) -> None:
+        """The pause after a failed write is over."""
+        self._state.busy.discard(write.key)
+        self._mark_affected(write)
+
+    def deny(self, write: Ungate, reason: str) -> None:
+        """The server will never take the pin of a pod: its slices go back, and an event says why."""
+        self._state.busy.discard(write.key)
+        pod = self._cluster.pods.get(write.uid)
+        if pod is None:
+            return
+        self._state.denied[write.uid] = pod
+        text = f"The pod cannot be pinned to its node: {reason}"
+        self._lifecycle.record_event(pod, "SliceRefused", text, warning=True)
+        allocation = self._state.allocations.current_of(write.uid)
+        if allocation is not None:
+            self._lifecycle.give_up(allocation)
+
+    def end_denial(self, uid: PodUid) -> None:
+        """A pod whose pin was denied may be planned again."""
+        if self._state.denied.pop(uid, None) is not None:
+            self._cluster.changed_pods.add(uid)
+
+    def withdraw(self, uid: PodUid, avoid_until: float) -> None:
+        """Takes slices back from a pod that its node did not take in time.
+
+        A pod with an owner is evicted, and its successors avoid the node; any other pod is told, and keeps waiting.
+        """
+        pod, allocation = self._cluster.pods.get(uid), self._state.allocations.current_of(uid)
+        if pod is None or allocation is None or uid not in self._state.refused_pods or ("pod", uid) in self._state.busy:
+            return
+        if pod.node and uid in self._state.withdrawn:
+            return
+        served = not self._lifecycle.agent_is_down(allocation.node)
+        # Cards that a pod of another namespace took count as taken, so the node needs no avoidance.
+        outrun = any(f"Insufficient {each}" in pod.unschedulable_message for each in set(pod.devices))
+        avoided = served and not outrun
+        text = withdrawn_text(pod, allocation.node, avoided=avoided)
+        stays = bool(pod.node) and not pod.owner
+        self._lifecycle.record_event(pod, "AgentNotReady" if stays else "SliceReclaimed", text, warning=True)
+        if pod.owner:
+            if avoided:
+                self._state.avoidance.add(pod.owner, allocation.node, avoid_until)
+            self._state.evictions[uid] = Evict(uid=uid, namespace=pod.namespace, name=pod.name, version=pod.version)
+        else:
+            self._state.withdrawn[uid] = text
+            self._state.pods_to_report.add(uid)
+            if not stays:
+                self._lifecycle.give_up(allocation)
+
+    def _mark_affected(self, write: Write) -> None:
+        if isinstance(write, Evict | ReportQueue):
+            return
+        if isinstance(write, ReportPodCondition):
+            self._state.pods_to_report.add(write.uid)
+        elif isinstance(write, Ungate):
+            self._cluster.changed_pods.add(write.uid)  # no decision reviewed the promise while the write was in flight
+            allocation = self._state.allocations.current_of(write.uid)
+            if allocation is not None:
+                self._state.dirty_nodes.add(allocation.node)
+        else:
+            self._state.dirty_nodes.add(write.node)
