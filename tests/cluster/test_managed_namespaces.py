@@ -7,9 +7,10 @@ import pytest
 from tests.support.virtual_lab import manifest
 
 from tessera.api.names import SLICE_PROMISED_CONDITION
+from tessera.api.nodes.card_links import LINKS_ANNOTATION, decode_links
 from tessera.clock import parse_rfc3339
 from tessera.explain.query import explain, parse_query
-from tessera.kube.resources import NAMESPACES, PODS
+from tessera.kube.resources import NAMESPACES, NODES, PODS
 
 ONE, TWO, ALL = ({"nvidia.com/gpu": count} for count in (1, 2, 4))
 
@@ -142,3 +143,29 @@ def test_shares_are_placed_in_the_same_order(managed: Callable[..., None]) -> No
         await lab.running("ninth")
 
     managed(scenario)
+
+
+def test_several_cards_go_to_the_node_whose_free_cards_are_joined(managed: Callable[..., None]) -> None:
+    """Nodes of L40S: cards 0 and 1 meet at one switch, 2 and 3 at another."""
+
+    async def scenario(lab: Any) -> None:
+        def free(node: str) -> tuple[int, ...]:
+            links = decode_links(lab.nodes.cache.get(node).metadata.annotations.get(LINKS_ANNOTATION, ""))
+            assert links is not None
+            assert links.free is not None
+            return links.free
+
+        await lab.becomes({"nvidia.com/gpu": 4}, "node-2")
+        await lab.client.merge_patch(NODES, "node-1", {"metadata": {"labels": {"example.com/part": "a"}}})
+        for name in ("a", "b", "c"):
+            await lab.create(name, ONE, nodeSelector={"example.com/part": "a"})
+            await lab.running(name)
+        await lab.delete("b")
+        await lab.until(lambda: free("node-1") == (1, 3), "the agent has told that two cards are free, and far apart")
+        for name, node, left in (("first", "node-2", (2, 3)), ("second", "node-2", ()), ("third", "node-1", ())):
+            await lab.create(name, TWO)
+            await lab.running(name)
+            assert lab.pod(name).spec.node_name == node
+            await lab.until(lambda at=node, left=left: free(at) == left, "the agent has told")
+
+    managed(scenario, "4xL40S,4xL40S")

@@ -138,10 +138,11 @@ async def test_an_agent_labels_its_own_node(api: Api, two_nodes: TwoNodes) -> No
         "tessera.dev/gpu.nvlink": "true",
         "tessera.dev/count.NVIDIA-A100-SXM4-40GB": "4",
     }
+    annotations = {"tessera.dev/offers": "[]", "tessera.dev/cards": "{}", "tessera.dev/card-links": "{}"}
     body = {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"labels": labels, "annotations": {"tessera.dev/offers": "[]", "tessera.dev/cards": "{}"}},
+        "metadata": {"labels": labels, "annotations": annotations},
     }
     path = f"{two_nodes.node(two_nodes.mine)}?fieldManager=tessera-agent&force=true"
     (await two_nodes.agent("PATCH", path, body, content=APPLY)).ok()

@@ -83,7 +83,9 @@ def test_a_whole_card_is_taken_of_the_node_that_rates_best(
     def allows(_demand: Demand, node: str) -> None:
         found.append(node)
 
-    search = CardSearch(device_fleet(4, 3, 2), allows, FragmentationGradient(), lambda _demand, node: rates[node])
+    search = CardSearch(
+        device_fleet(4, 3, 2), allows, FragmentationGradient(), lambda _demand, node: (rates[node], 0.0)
+    )
     assert nodes(search, WHOLE, StepBudget(1000)) == [node]
     assert found == asked
 
@@ -94,7 +96,7 @@ def test_several_whole_cards_are_taken_of_the_node_that_rates_best() -> None:
         device_fleet(4, 3, 2, 1),
         lambda _demand, _node: None,
         FragmentationGradient(),
-        lambda _demand, node: rates[node],
+        lambda _demand, node: (rates[node], 0.0),
     )
     assert [card.node.name for card in search.find(SEVERAL, StepBudget(1000)) or ()] == ["n2", "n2"]
 
@@ -104,7 +106,7 @@ def test_a_node_that_refuses_a_whole_card_leaves_it_to_the_next() -> None:
         device_fleet(4, 3),
         lambda _demand, node: NodeRefusal("full of rules") if node == "n1" else None,
         FragmentationGradient(),
-        lambda _demand, node: float(node == "n0"),
+        lambda _demand, node: (float(node == "n0"), 0.0),
     )
     assert nodes(search, WHOLE, StepBudget(1000)) == ["n0"]
     assert list(search.refusals(WHOLE)) == ["n1"]
@@ -112,6 +114,9 @@ def test_a_node_that_refuses_a_whole_card_leaves_it_to_the_next() -> None:
 
 def test_slices_are_not_rated_by_node() -> None:
     search = CardSearch(
-        fleet(), lambda _demand, _node: None, FragmentationGradient(), lambda _demand, node: node == "used"
+        fleet(),
+        lambda _demand, _node: None,
+        FragmentationGradient(),
+        lambda _demand, node: (float(node == "used"), 0.0),
     )
     assert nodes(search, SMALL, StepBudget(1000)) == ["used"]

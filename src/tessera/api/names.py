@@ -34,8 +34,9 @@ INSTASLICE_NAMESPACE = "instaslice-system"
 MIG_RESOURCE_PREFIX = "nvidia.com/mig-"
 #: Names of NVIDIA's resources in other slicers: DAS, and InstaSlice v0.0.2 on nodes and in pods that it changed.
 OTHER_PREFIXES = ("mig.das.com/", "instaslice.redhat.com/mig-")
-#: Whole cards, and cards shared by time or by MPS.
-GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
+#: Whole cards, and cards shared by time or by MPS. An older sharing profile has shares under the first name too.
+WHOLE_CARDS = "nvidia.com/gpu"
+GPU_RESOURCES = (WHOLE_CARDS, "nvidia.com/gpu.shared")
 
 #: Asks for a MIG layout of a node; the value :data:`MIG_CONFIG_DYNAMIC` gives the node's cards to on-demand slicing.
 MIG_CONFIG_LABEL = "nvidia.com/mig.config"

@@ -134,6 +134,24 @@ CARD_FAULTS_TEXT = Limit(
     "each of these two annotations",
     "all faults that are allowed have 30 KiB",
 )
+LINKED_CARDS = Limit(
+    16,
+    "cards",
+    "cards in a node's annotation tessera.dev/card-links",
+    "no machine has more in one host; the controller searches the best of their sets",
+)
+LINK_POINTS = Limit(
+    100_000,
+    "points",
+    "points of two cards in that annotation",
+    "50 times those of 18 NVLinks, the most that a card has",
+)
+CARD_LINKS_TEXT = Limit(
+    2 * 1024,
+    "characters",
+    "a node's annotation tessera.dev/card-links",
+    "16 cards with the largest points have 900",
+)
 BREAKER_RULES = Limit(
     64,
     "rules",

@@ -157,6 +157,13 @@ class FleetNode:
         self.sorted_by = 0
         self.answers: dict[object, Any] = {}
 
+    def count_empty(self, profile: str) -> int:
+        """Returns the number of cards that have a profile, and have nothing on them, pending or kept."""
+        return sum(
+            not card.occupancy and not card.pending and card.table.name_of(profile) is not None
+            for card in self.cards.values()
+        )
+
 
 class AlikeCards:
     """Cards with equal geometry, occupancy and pending multiset, those of the fullest node first.

@@ -53,8 +53,11 @@ class NodeRefusal(msgspec.Struct, frozen=True):
 NodeAllows = Callable[[Demand, str], NodeRefusal | None]
 
 
-#: Rates a node for a demand of whole cards or shares besides the cards: less is better, 0 or less is best.
-NodeCost = Callable[[Demand, str], float]
+#: Rates a node for a demand of whole cards or shares besides the cards: less is better, the first number before the
+#: second. For one card or share, ``BEST_RATING`` or less is best.
+NodeRating = tuple[float, float]
+NodeCost = Callable[[Demand, str], NodeRating]
+BEST_RATING: NodeRating = (0.0, 0.0)
 
 
 class Reservations(Protocol):

@@ -7,10 +7,9 @@
   :meth:`CardSearch.forget`.
 """
 
-import math
 from collections.abc import Mapping
 
-from tessera.placement.demand import Demand, NodeAllows, NodeCost, NodeRefusal
+from tessera.placement.demand import BEST_RATING, Demand, NodeAllows, NodeCost, NodeRating, NodeRefusal
 from tessera.placement.devices import is_device_profile
 from tessera.placement.fleet import Fleet, FleetCard
 from tessera.placement.node_fit import fit_on_node
@@ -19,7 +18,7 @@ from tessera.placement.step_budget import StepBudget
 
 #: Nodes with room from which a demand of several slices takes the best; it is refused only after all were tried.
 _NODES_COMPARED = 16
-#: Nodes that are rated for one whole card or share, fullest first.
+#: Nodes that are rated for whole cards or shares, fullest first.
 _NODES_RATED = 64
 
 
@@ -106,7 +105,7 @@ class CardSearch:
         self, demand: Demand, node_cost: NodeCost, work: StepBudget, policy: Policy
     ) -> tuple[FleetCard, ...] | None:
         """One whole card or share, on the node that rates best among the first where it costs least."""
-        best: tuple[float, FleetCard] | None = None
+        best: tuple[NodeRating, FleetCard] | None = None
         least: float | None = None
         seen: set[str] = set()
         for card in policy.rank_cards(self._fleet, demand.profiles[0], demand.nodes, work):
@@ -121,19 +120,20 @@ class CardSearch:
             if (best is not None and rated >= best[0]) or not self._admits(demand, card.node.name, work):
                 continue
             best, least = (rated, card), cost
-            if rated <= 0:
+            if rated <= BEST_RATING:
                 break
         return best and (best[1],)
 
     def _find_node(self, demand: Demand, work: StepBudget) -> tuple[FleetCard, ...] | None:
         """Cards of the node where several slices cost least, among the first that have room."""
-        best: tuple[tuple[float, float], tuple[FleetCard, ...]] | None = None
+        best: tuple[tuple[float, NodeRating], tuple[FleetCard, ...]] | None = None
         compared = 0
         rates = self._node_cost if is_rated(demand) else None
+        most = _NODES_COMPARED if rates is None else _NODES_RATED
         costs = self._costs.setdefault(tuple(sorted(demand.profiles)), {})
         need = self.slots_needed(demand)
         for node in self._policy.rank_nodes(self._fleet):
-            if best is not None and compared >= _NODES_COMPARED:
+            if best is not None and compared >= most:
                 break
             work.spend()
             if node.free < need or (demand.nodes is not None and node.name not in demand.nodes):
@@ -145,9 +145,9 @@ class CardSearch:
                 costs[shape] = found and found[0]
             cost = costs[shape]
             compared += cost is not None
-            if cost is None or (best is not None and (cost, -math.inf) >= best[0]):
+            if cost is None or (best is not None and cost > best[0][0]):
                 continue
-            rated = (cost, rates(demand, node.name) if rates is not None else 0.0)
+            rated = (cost, rates(demand, node.name) if rates is not None else BEST_RATING)
             if (best is not None and rated >= best[0]) or not self._admits(demand, node.name, work):
                 continue
             found = fit_on_node(node, demand.profiles, work, self._policy.cost)

@@ -97,6 +97,14 @@ class Topology:
         """Returns cards of which only the order is known."""
         return cls(cards, {})
 
+    @classmethod
+    def of_points(cls, points: Mapping[tuple[str, str], int], cards: Sequence[str]) -> Self:
+        """Returns cards whose pairs have these points."""
+        found = cls.without_links(cards)
+        for (one, other), each in points.items():
+            found._scores[one, other] = found._scores[other, one] = each  # noqa: SLF001 - of this class
+        return found
+
     def score(self, one: str, other: str) -> int:
         """Returns the points of a pair; 0 for an unknown card."""
         return self._scores.get((one, other), 0)
@@ -105,13 +113,16 @@ class Topology:
         """Points of a set: the sum over its pairs."""
         return sum(self.score(one, other) for one, other in combinations(cards, 2))
 
-    def preferred_cards(self, available: Collection[str], must: Collection[str], size: int) -> tuple[str, ...]:
+    def preferred_cards(
+        self, available: Collection[str], must: Collection[str], size: int, *, exact_cards: int = EXACT_CARDS
+    ) -> tuple[str, ...]:
         """Returns the best ``size`` of the available cards.
 
         Args:
             available: cards to choose from, ``must`` included.
             must: cards that the set must contain.
             size: the number of cards.
+            exact_cards: the most available cards for which the search is exact.
 
         Returns:
             The cards in card order; empty if there is no such set: fewer than ``size`` available, more than ``size``
@@ -125,7 +136,7 @@ class Topology:
             return tuple(card for card in pool if size == len(pool) or card in wanted)
         weights = [[self.score(one, other) for other in pool] for one in pool]
         needed = [number for number, card in enumerate(pool) if card in wanted]
-        if len(pool) <= EXACT_CARDS:
+        if len(pool) <= exact_cards:
             chosen = _Division(weights, size, needed).best_set()
         else:
             chosen = sorted(_grow_set(weights, size, needed))

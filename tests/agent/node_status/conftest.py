@@ -20,6 +20,7 @@ from tessera.agent.inventory.gpu_inventory import (
 from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, SharingFacts
 from tessera.agent.node_status.publisher import MachineFacts, NodeStatusPublisher
 from tessera.api.nodes.card_faults import CardFault
+from tessera.api.nodes.card_links import CardLinks
 from tessera.api.sharing.advertisement import make_advertisement
 from tessera.api.sharing.profile import MigStrategy
 from tessera.api.sharing.profile_parser import parse_profile
@@ -108,6 +109,7 @@ class Stage:
         self.conditions: Sequence[NodeCondition] | None = None
         self.mig_state = ""
         self.on_demand: frozenset[str] = frozenset()
+        self.card_links: CardLinks | None = None
         self.changes = ChangeNotifier()
         self.leaving_gpus: frozenset[str] = frozenset()
         self.card_faults: tuple[CardFault, ...] = ()

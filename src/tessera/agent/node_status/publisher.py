@@ -1,4 +1,4 @@
-"""Publishes the state of the node's cards on the Node: labels, two annotations, conditions and Events.
+"""Publishes the state of the node's cards on the Node: labels, annotations, conditions and Events.
 
 Rules:
 
@@ -35,6 +35,7 @@ from tessera.agent.node_status.labels import VgpuFacts, node_labels
 from tessera.agent.node_status.offers import node_offers
 from tessera.api.names import MIG_CONFIG_STATE_LABEL, MPS_HOST_LABEL
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, CardFault, encode_cards
+from tessera.api.nodes.card_links import LINKS_ANNOTATION, CardLinks, encode_links
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, encode_offers
 from tessera.clock import Clock, rfc3339
 from tessera.kube.backoff import Backoff
@@ -73,6 +74,7 @@ class _Facts(msgspec.Struct, frozen=True, kw_only=True):
     mig_state: str
     needs_mps_host: bool
     faults: tuple[CardFault, ...]
+    links: CardLinks | None
 
     def metadata(self, machine: str | None, vgpu: VgpuFacts | None, began: int) -> NodeMetadata:
         """Builds the metadata from the facts.
@@ -95,6 +97,8 @@ class _Facts(msgspec.Struct, frozen=True, kw_only=True):
             OFFERS_ANNOTATION: encode_offers(offers),
             CARDS_ANNOTATION: encode_cards(len(self.inventory.gpus), self.faults),
         }
+        if self.links is not None:
+            annotations[LINKS_ANNOTATION] = encode_links(self.links)
         return NodeMetadata(node_labels(facts) | state, annotations)
 
 
@@ -144,6 +148,11 @@ class NodeStatusSource(Protocol):
     @property
     def card_faults(self) -> tuple[CardFault, ...]:
         """The faults that take cards away unless the breaker spares them."""
+        ...
+
+    @property
+    def card_links(self) -> CardLinks | None:
+        """How the whole cards are joined, and which are free; ``None`` if there are no two."""
         ...
 
     @property
@@ -298,6 +307,7 @@ class NodeStatusPublisher:
             mig_state=source.mig_state,
             needs_mps_host=needs_mps_host,
             faults=source.card_faults,
+            links=source.card_links,
         )
 
     # Conditions -------------------------------------------------------------------------------------------------

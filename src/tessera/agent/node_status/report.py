@@ -18,9 +18,12 @@ from tessera.agent.inventory.card_ownership import CardOwnership
 from tessera.agent.inventory.gpu_inventory import GpuInventory, InventoryReader
 from tessera.agent.mig_config.reconciler import LayoutReconciler
 from tessera.agent.mps.daemons import MpsDaemons
+from tessera.agent.node_status.card_links import card_links
 from tessera.agent.node_status.label_facts import SharingFacts
 from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser
+from tessera.api.names import WHOLE_CARDS
 from tessera.api.nodes.card_faults import CardFault
+from tessera.api.nodes.card_links import CardLinks
 from tessera.api.sharing.profile import MigStrategy
 
 
@@ -98,6 +101,12 @@ class NodeReport:
     def card_faults(self) -> tuple[CardFault, ...]:
         """The faults that take cards away unless the breaker spares them."""
         return self._health.card_faults()
+
+    @property
+    def card_links(self) -> CardLinks | None:
+        """How the whole cards are joined, and which are free; None if there are no two."""
+        taken = self._advertiser.taken_devices(WHOLE_CARDS)
+        return card_links(self._advertiser.offer, self._advertiser.topology, taken)
 
     @property
     def conditions(self) -> Sequence[NodeCondition] | None:

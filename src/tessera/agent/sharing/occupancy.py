@@ -183,6 +183,10 @@ class DeviceOccupancy:
         ]
         return [*list_held_entries(self._users or {}), *recent]
 
+    def held_devices(self, resource: str) -> frozenset[str]:
+        """UUIDs of the devices of which containers hold entries of a resource."""
+        return frozenset(each.device for each in self._held_entries() if each.resource == resource)
+
     @property
     def resources(self) -> frozenset[str]:
         """The resources of which containers hold entries, offered or not."""

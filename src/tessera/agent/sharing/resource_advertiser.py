@@ -32,8 +32,16 @@ from tessera.agent.sharing.static_devices import StaticDeviceSource
 from tessera.agent.sharing.strategies.interface import ContainerEdits
 from tessera.agent.sharing.strategies.registry import NodeStrategies
 from tessera.agent.sharing.withdrawn_resources import AdvertisedNames
-from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement, GpuDescription
+from tessera.api.names import WHOLE_CARDS
+from tessera.api.sharing.devices import (
+    AdvertisedDevice,
+    AdvertisedResource,
+    Advertisement,
+    GpuDescription,
+    device_of,
+)
 from tessera.kubelet.interfaces import Device as ListedDevice
+from tessera.placement.topology import Topology
 
 _log = logging.getLogger(__name__)
 
@@ -135,6 +143,18 @@ class ResourceAdvertiser:
         return self._occupancy.recent_allocations
 
     @property
+    def topology(self) -> Topology:
+        """How the cards are joined."""
+        return self._device_nodes.topology
+
+    def taken_devices(self, resource: str) -> frozenset[str] | None:
+        """UUIDs of a resource's devices that kubelet cannot allocate; None while it has not said who holds them."""
+        if not self._occupancy.has_answer:
+            return None
+        withheld = {device_of(entry) for name, entry in self._withheld if name == resource}
+        return self._occupancy.held_devices(resource) | withheld
+
+    @property
     def overcounted_resources(self) -> tuple[str, ...]:
         """The resources of which the Node still counts entries that are withheld or gone."""
         allocatable = self._names.allocatable()
@@ -182,10 +202,15 @@ class ResourceAdvertiser:
             self._set_services()
             waits.append(self._publish())
         waits.append(await self._names.remove_stale(self._served.plugins.keys() | self._devices.on_demand_resources()))
-        before, self._announced = self._announced, (self.problem, self.offer, self.recent_allocations)
+        before, self._announced = self._announced, self._state()
         if before != self._announced:
             self._changes.notify()
         return min((each for each in waits if each is not None), default=None)
+
+    def _state(self) -> object:
+        """The state that other parts read."""
+        taken = self.taken_devices(WHOLE_CARDS)
+        return (self.problem, self.offer, self.recent_allocations, self.topology, taken)
 
     def _set_services(self) -> None:
         """Sets the processes that must serve shares once current holders are known."""

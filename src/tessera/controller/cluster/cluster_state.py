@@ -108,6 +108,7 @@ class ClusterState:
         node = replace(node, agent=self._agent_state(node.name))
         before = self.nodes.get(node.name)
         if before == node:
+            self.nodes[node.name] = node  # what is not compared wakes no pod
             return
         if before is not None and self._hosts.get(before.hostname) == node.name:
             del self._hosts[before.hostname]

@@ -14,6 +14,7 @@ from tessera.api.names import (
     is_on_demand,
     profile_of,
 )
+from tessera.api.nodes.card_links import LINKS_ANNOTATION, CardLinks, decode_links
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, OfferKind, decode_offers
 from tessera.controller.objects.node_devices import NodeDevices, read_devices
 from tessera.controller.objects.resource_amounts import Amounts, offered_by_agent, parse_amounts
@@ -44,6 +45,8 @@ class NodeInfo:
         object_fault: the fault of its Instaslice object that the node's condition names; empty if there is none.
         agent: state of its agent.
         devices: its whole cards and shares.
+        links: how its whole cards are joined, and which are free; None if not known. Not compared: it says where a pod
+            is better, never if it fits.
     """
 
     name: NodeName
@@ -57,6 +60,7 @@ class NodeInfo:
     object_fault: str = ""
     agent: AgentState = AgentState.UNKNOWN
     devices: tuple[NodeDevices, ...] = ()
+    links: CardLinks | None = field(default=None, compare=False)
 
     def closed_reasons(self, devices: Collection[str] = ()) -> Iterator[str]:
         """Yields the reasons that no pod may get slices of this node; nothing if the node is open.
@@ -105,6 +109,7 @@ def read_node(node: Node) -> NodeInfo:
     except ValueError:
         allocatable = {}
     layout = node.metadata.labels.get(MIG_CONFIG_LABEL, "")
+    devices = read_devices(node, allocatable)
     return NodeInfo(
         name=NodeName(node.metadata.name),
         hostname=node.metadata.labels.get(HOSTNAME_LABEL, node.metadata.name),
@@ -115,7 +120,8 @@ def read_node(node: Node) -> NodeInfo:
         allocatable=allocatable,
         fixed_profiles=frozenset() if is_on_demand(layout) else _fixed_profiles(node),
         object_fault=next((c.message for c in node.status.conditions if _reports_object_fault(c)), ""),
-        devices=read_devices(node, allocatable),
+        devices=devices,
+        links=decode_links(node.metadata.annotations.get(LINKS_ANNOTATION, "")) if devices else None,
     )
 
 

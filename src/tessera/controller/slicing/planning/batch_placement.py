@@ -5,11 +5,11 @@ slicer. Changes nothing except a temporary count of the resources that the batch
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 from tessera.api.instaslice import Slice
-from tessera.api.names import NodeName, PodUid, device_id
+from tessera.api.names import WHOLE_CARDS, NodeName, PodUid, device_id
 from tessera.controller.cluster.node_index import NodeIndex
 from tessera.controller.filters.resources import Filter, FreeAmounts
 from tessera.controller.objects.node_constraints import MISMATCH, NodeConstraints, first_closed_reason
@@ -17,8 +17,9 @@ from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.slicer_state import AllocationTable
 from tessera.limits.planning import BATCH_PODS, BATCH_RULES
-from tessera.placement.demand import Demand, NodeRefusal, Reason
+from tessera.placement.demand import Demand, NodeRating, NodeRefusal, Reason
 from tessera.placement.fleet import CardPlacement, Fleet
+from tessera.placement.link_ratings import LinkRatings
 from tessera.placement.plan import Plan, plan
 from tessera.placement.step_budget import StepBudget
 from tessera.placement.stranded_cards import stranded
@@ -60,6 +61,7 @@ class PlacementContext:
         changed_nodes: by refused pod, the nodes where room may have grown since; None if the pod was not refused.
         kept_nodes: nodes with slots that are kept for other pods.
         cpu_a_slot: the CPU that pods ask for beside a memory slot of whole cards and shares on average; 0 if unknown.
+        ratings: rates nodes by how their cards are joined.
     """
 
     fleet: Fleet
@@ -71,6 +73,7 @@ class PlacementContext:
     changed_nodes: Mapping[PodUid, frozenset[NodeName] | None]
     kept_nodes: Sequence[NodeName] = ()
     cpu_a_slot: float = 0.0
+    ratings: LinkRatings = field(default_factory=LinkRatings)
 
 
 def first_batch(ordered: Iterable[PodInfo]) -> list[PodInfo]:
@@ -108,7 +111,7 @@ def place(pods: Sequence[PodInfo], context: PlacementContext, work: StepBudget) 
         reservations=rules,
         work=work,
         kept=context.kept_nodes,
-        node_cost=rules.cost if context.cpu_a_slot else None,
+        node_cost=rules.cost,
     )
     placed: list[Placed | Unplaced] = []
     for pod in checked:
@@ -185,6 +188,7 @@ class _BatchFilters:
     def __init__(self, ordered: Sequence[PodInfo], context: PlacementContext, work: StepBudget) -> None:
         self._fleet = context.fleet
         self._cpu_a_slot = context.cpu_a_slot
+        self._ratings = context.ratings
         self._amounts = next((rule for rule in context.filters if type(rule) is FreeAmounts), None)
         self._nodes = context.nodes
         self._index = context.index
@@ -241,9 +245,21 @@ class _BatchFilters:
         """Returns the refusal of a node without room, as if its cards had room; None if the node would take the pod."""
         return self._refusal(self._lasting_filters, demand, node)
 
-    def cost(self, demand: Demand, node: str) -> float:
+    def cost(self, demand: Demand, node: str) -> NodeRating:
+        """Rates a node for whole cards or shares: several cards by how they are joined, then all by CPU."""
+        left = self._stranded(demand, node)
+        facts = self._nodes.get(NodeName(node))
+        if facts is None or facts.links is None or set(demand.profiles) != {WHOLE_CARDS}:
+            return (0.0, left) if len(demand.profiles) > 1 else (left, 0.0)
+        joined = (facts.links.cards, facts.links.points, facts.links.free)
+        free = self._fleet.node(node).count_empty(WHOLE_CARDS)
+        if len(demand.profiles) > 1:
+            return (-float(self._ratings.points(joined, free, len(demand.profiles))), left)
+        return (left, float(self._ratings.loss(joined, free)))
+
+    def _stranded(self, demand: Demand, node: str) -> float:
         """Returns the memory slots of free cards that the pod would leave without CPU on a node."""
-        if self._amounts is None:
+        if self._amounts is None or not self._cpu_a_slot:
             return 0.0
         free, cpu = self._fleet.node(node).free, self._amounts.free("cpu", NodeName(node))
         taken = count_slots(self._fleet, demand.profiles)
