@@ -234,14 +234,14 @@ class Fleet:
         wanted = tuple(holds)
         if wanted == self._holds:
             return
-        before, self._holds = self._holds, wanted
-        for one in {(hold.node, hold.gpu): None for hold in (*before, *wanted)}:
-            home = self._nodes.get(one[0])
-            card = home.cards.get(one[1]) if home is not None else None
-            if card is None:
-                continue
-            reserved = tuple((hold.owner, hold.bits) for hold in wanted if hold.gpu == one[1] and hold.node == one[0])
-            if reserved != card.reserved:
+        by_card: dict[tuple[str, str], list[tuple[str, int]]] = {(hold.node, hold.gpu): [] for hold in self._holds}
+        for hold in wanted:
+            by_card.setdefault((hold.node, hold.gpu), []).append((hold.owner, hold.bits))
+        self._holds = wanted
+        for (node, gpu), found in by_card.items():
+            home = self._nodes.get(node)
+            card = home.cards.get(gpu) if home is not None else None
+            if card is not None and card.reserved != (reserved := tuple(found)):
                 card.reserved = reserved
                 self.set_state(card, card.kept_bits | card.instances, card.pending)
 

@@ -208,9 +208,10 @@ def test_a_gang_of_many_pods_waits_without(busy: SlicerCluster) -> None:
     many = int(GANG_RESERVED_PODS) + 1
     cluster = SlicerCluster(60.0)
     cluster.pass_time(0)
-    cluster.node("n1", count=10)
-    for number in range(10):
-        runs(cluster, f"on-{number}", WHOLE, "n1")
+    for node in range(many // 70 + 1):  # 10 cards with room for 7 small pods each
+        cluster.node(f"n{node}", count=10)
+        for number in range(10):
+            runs(cluster, f"on-{node}-{number}", WHOLE, f"n{node}")
     gang(cluster, *[SMALL] * many)
     cluster.settle()
     later(cluster, 61)

@@ -315,11 +315,12 @@ class Reserver:
         able = self._cluster.index.open_to(pod.constraints) & self._cluster.index.mask_of(one.node)
         if not able or make_holds(self._state, one.node, one.slices, one.key) != one.holds:
             return False
-        return all(each.uid in one.holders for each in holders_of(self._state, one)) and not self._foreign_on(one)
+        holders = holders_of(self._state, one)
+        owners = {each.owner for each in holders}
+        return all(each.uid in one.holders for each in holders) and not self._foreign_on(one, owners)
 
-    def _foreign_on(self, one: Reservation) -> bool:
-        """True if a slice that no record explains has come to lie on the slots."""
-        owners = {each.owner for each in holders_of(self._state, one)}
+    def _foreign_on(self, one: Reservation, owners: AbstractSet[str]) -> bool:
+        """True if a slice of none of these owners has come to lie on the slots: one that no record explains."""
         cards = [(hold, self._state.inventory.fleet.card(hold.node, hold.gpu)) for hold in one.holds]
         return any(
             held.owner not in owners and hold.bits & card.table.mask_of(held.placement.on_card)
