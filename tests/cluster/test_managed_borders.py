@@ -11,6 +11,7 @@ from tests.support.virtual_lab import manifest
 
 from tessera.api.names import GATE
 from tessera.explain.query import explain, parse_query
+from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import NAMESPACES, PODS
 
 ONE, TWO, ALL = ({"nvidia.com/gpu": count} for count in (1, 2, 4))
@@ -173,3 +174,15 @@ def test_a_pod_with_slices_and_whole_cards_is_placed_by_its_slices(managed: Mana
         await lab.running("next")
 
     managed(scenario)
+
+
+def test_more_cards_than_any_node_has_are_refused_with_the_most_that_one_has(managed: Managed) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.create("all", ALL)
+        await lab.running("all")
+        with pytest.raises(ApiError, match="no node of the cluster has as many even if it is empty: the largest has 4"):
+            await lab.create("five", {"nvidia.com/gpu": 5})
+        await lab.create("next", ALL)
+        await lab.until(lambda: lab.gates("next") == [GATE], "it waits for the four")
+
+    managed(scenario, "4xA100-40GB,2xH100-80GB")

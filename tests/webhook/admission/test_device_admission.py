@@ -7,6 +7,7 @@ import pytest
 from tessera.api.names import GATE
 from tessera.webhook.admission.device_admission import decide_device_admission
 from tessera.webhook.base.budget import PodRefused, Rule
+from tessera.webhook.nodes.capabilities import Capabilities
 
 ADD_FIRST = [{"op": "add", "path": "/spec/schedulingGates", "value": [{"name": GATE}]}]
 ADD_LAST = [{"op": "add", "path": "/spec/schedulingGates/-", "value": {"name": GATE}}]
@@ -32,10 +33,10 @@ def pod(*limits: dict[str, Any], **spec: Any) -> dict[str, Any]:
     ],
 )
 def test_a_pod_with_whole_cards_or_shares_gets_the_gate(found: dict[str, Any], operations: list[Any]) -> None:
-    assert list(decide_device_admission(found)) == operations
+    assert list(decide_device_admission(found, Capabilities())) == operations
 
 
 def test_a_pod_that_its_author_has_bound_is_refused() -> None:
     with pytest.raises(PodRefused, match="Tessera places pods with whole cards") as refused:
-        decide_device_admission(pod({"nvidia.com/gpu": "1"}, nodeName="n1"))
+        decide_device_admission(pod({"nvidia.com/gpu": "1"}, nodeName="n1"), Capabilities())
     assert refused.value.rule is Rule.BOUND

@@ -6,6 +6,8 @@ since a review does not show the labels of the namespace. Rules:
 - A pod that requests whole cards or shares, and no slice, gets the scheduling gate and nothing else.
 - A pod with slices is left to :mod:`tessera.webhook.admission.slice_admission`.
 - A pod that its author has bound to a node is refused, since it would get cards before pods that wait.
+- A pod whose devices no node has together, even an empty one, is refused
+  (:mod:`tessera.webhook.admission.impossible_devices`), before it waits for ever.
 - A second review of the same pod patches nothing.
 """
 
@@ -14,18 +16,27 @@ from typing import Any
 
 from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX
 from tessera.text import one_line
+from tessera.webhook.admission.impossible_devices import find_impossible_devices, requested_devices
 from tessera.webhook.admission.json_patch import Operation
 from tessera.webhook.admission.slice_admission import gate_operations
-from tessera.webhook.base.budget import PodRefused, Rule
+from tessera.webhook.base.budget import PodRefused, Rule, SpendTime, spend_nothing
+from tessera.webhook.nodes.capabilities import Capabilities
 
 Json = Mapping[str, Any]
 
 
-def decide_device_admission(pod: Json) -> Sequence[Operation]:
+def decide_device_admission(
+    pod: Json, capabilities: Capabilities, spend: SpendTime = spend_nothing
+) -> Sequence[Operation]:
     """Returns the operations that gate a pod; none if it needs no change.
 
+    Args:
+        pod: the pod to be created.
+        capabilities: the GPU resources of the cluster.
+        spend: called before each piece of work.
+
     Raises:
-        PodRefused: the author has bound the pod.
+        PodRefused: the author has bound the pod, or no node could hold its devices.
     """
     spec = pod.get("spec") or {}
     resources = set(_limits(spec))
@@ -38,6 +49,8 @@ def decide_device_admission(pod: Json) -> Sequence[Operation]:
             "managed: Tessera places pods with whole cards there, and their author cannot bind them; use "
             "spec.nodeSelector or node affinity",
         )
+    if why := find_impossible_devices(requested_devices(spec), capabilities, capabilities.selected_by(spec, spend)):
+        raise PodRefused(Rule.IMPOSSIBLE, why)
     return gate_operations(spec)
 
 

@@ -115,7 +115,7 @@ class Reviewer:
             if shape is None or pod is None:
                 return None
             if managed:
-                return lambda: self._decide_managed_pod(shape, pod)
+                return lambda: self._decide_managed_pod(shape, pod, budget)
             return lambda: self._decide_pod(shape, pod, budget)
         kind = find_kind(request.kind.group, request.kind.kind)
         if kind is None:
@@ -130,9 +130,9 @@ class Reviewer:
         refuse_oversized(size_of(shape.spec or Spec()))
         return decide_admission(pod, self._capabilities, budget.spend)
 
-    def _decide_managed_pod(self, shape: PodSchema, pod: dict[str, Any]) -> Sequence[Operation]:
+    def _decide_managed_pod(self, shape: PodSchema, pod: dict[str, Any], budget: ReviewBudget) -> Sequence[Operation]:
         refuse_oversized(size_of(shape.spec or Spec()))
-        return decide_device_admission(pod)
+        return decide_device_admission(pod, self._capabilities, budget.spend)
 
     def _decide_templates(self, kind: TemplateKind, item: dict[str, Any], budget: ReviewBudget) -> Sequence[Operation]:
         try:

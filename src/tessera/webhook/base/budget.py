@@ -32,7 +32,7 @@ class Rule(Enum):
     UNKNOWN_PROFILE = "unknown_profile"
     #: The profiles are of nodes of both kinds, on demand and fixed.
     MIXED_LAYOUTS = "mixed_layouts"
-    #: No node could hold the slices together, even an empty one.
+    #: No node could hold the slices or the cards together, even an empty one.
     IMPOSSIBLE = "impossible"
     #: The author bound the pod to a node.
     BOUND = "bound"

@@ -18,6 +18,7 @@ from tessera.mig.names import resource_spelling
 from tessera.offers.selection import Nodes, OfferTable
 from tessera.placement.empty_nodes import EmptyNodes, Shape
 from tessera.webhook.base.budget import SpendTime, spend_nothing
+from tessera.webhook.nodes.device_counts import DeviceCounts
 from tessera.webhook.nodes.gpu_nodes import GpuNode
 from tessera.webhook.nodes.restriction import NODE_NAME, read_restriction
 
@@ -57,6 +58,8 @@ class Capabilities:
         foreign: resources of other slicers.
         shapes: the nodes with cards that are cut on demand, by these cards.
         unread: nodes with such cards that are not known yet.
+        devices: the nodes with whole cards and shares, by these.
+        unread_devices: nodes that may have more of them than they say now.
         any_new_nodes: nodes with other cards than those present may come; also while the groups are unknown.
         group_shapes: nodes of the groups that an autoscaler can make, by their cards.
     """
@@ -68,6 +71,7 @@ class Capabilities:
         self.on_demand, self.fixed, self.undescribed = NodeSets[str](), NodeSets[str](), NodeSets[str]()
         self.single_share, self.multiple_shares, self.foreign = NodeSets[str](), NodeSets[str](), NodeSets[str]()
         self.shapes, self.unread = NodeSets[Shape](), Nodes(0)
+        self.devices, self.unread_devices = NodeSets[DeviceCounts](), Nodes(0)
         self.group_shapes: frozenset[Shape] = frozenset()
         self._group_profiles: frozenset[str] = frozenset()
         self._empty_nodes = EmptyNodes()
@@ -105,6 +109,9 @@ class Capabilities:
             self.shapes.put([self._shape_of[number]], 1 << number)
         if node.unread:
             self.unread |= 1 << number
+        self.devices.put([node.devices] if node.devices else (), 1 << number)
+        if node.unread_devices:
+            self.unread_devices |= 1 << number
 
     def set_groups(self, groups: Iterable[Sequence[Geometry]] | None) -> None:
         """Replaces the groups of nodes that may come; each is the cards of one node. None: they are unknown."""
@@ -129,6 +136,8 @@ class Capabilities:
         if number in self._shape_of:
             self.shapes.drop([self._shape_of.pop(number)], 1 << number)
         self.unread &= ~(1 << number)
+        self.devices.drop([node.devices], 1 << number)
+        self.unread_devices &= ~(1 << number)
 
     def _sets(self, node: GpuNode) -> Sequence[tuple[NodeSets[str], Iterable[str]]]:
         return (

@@ -30,6 +30,7 @@ from tessera.kube.resources import Node
 from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.mig.geometry import Geometry
 from tessera.offers.selection import Offer
+from tessera.webhook.nodes.device_counts import DeviceCounts, is_unread, read_device_counts
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +52,8 @@ class GpuNode(msgspec.Struct, frozen=True, kw_only=True):
         foreign: resources of another slicer that runs there.
         cards: the cards that are cut on demand, of which an empty node's capacity follows; empty if they are not known.
         unread: its cards are cut on demand, and are not known yet.
+        devices: its whole cards and shares.
+        unread_devices: it may have more of them than it says now.
     """
 
     name: str
@@ -63,6 +66,8 @@ class GpuNode(msgspec.Struct, frozen=True, kw_only=True):
     foreign: frozenset[str] = frozenset()
     cards: tuple[Geometry, ...] = ()
     unread: bool = False
+    devices: DeviceCounts = ()
+    unread_devices: bool = False
 
 
 class NodeSink(Protocol):
@@ -130,7 +135,9 @@ def read_gpu_node(
     fixed = frozenset() if only_on_demand else (advertised | described) - on_demand
     awaited = not offers and is_on_demand(labels.get(MIG_CONFIG_LABEL, ""))
     unread = not cards and (bool(on_demand) or awaited)
-    if not (advertised or described or on_demand or foreign or unread):
+    devices = read_device_counts(node, offers)
+    unread_devices = is_unread(node, offers, devices)
+    if not (advertised or described or on_demand or foreign or unread or devices or unread_devices):
         return None
     return GpuNode(
         name=name,
@@ -143,6 +150,8 @@ def read_gpu_node(
         foreign=foreign,
         cards=tuple(cards),
         unread=unread,
+        devices=devices,
+        unread_devices=unread_devices,
     )
 
 
