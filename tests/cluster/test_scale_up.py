@@ -13,7 +13,7 @@ from tessera.api.names import MIG_CONFIG_LABEL
 from tessera.clock import rfc3339
 from tessera.explain.query import explain, parse_query
 from tessera.kube.client.errors import ApiError
-from tessera.kube.resources import CONFIGMAPS, CRDS, POD_TEMPLATES, PODS, PROVISIONING_REQUESTS, Pod
+from tessera.kube.resources import CONFIGMAPS, CRDS, NAMESPACES, POD_TEMPLATES, PODS, PROVISIONING_REQUESTS, Pod
 from tessera_lab.cloud.autoscaler.process import ClusterAutoscaler
 from tessera_lab.cloud.autoscaler.rules import ActionKind, AutoscalerTimers
 from tessera_lab.cloud.cloud import Cloud
@@ -30,13 +30,17 @@ groups:
 """
 
 
-def group(maximum: int = 10) -> NodeGroup:
+#: The same group, whose cards are not cut.
+WHOLE = GROUPS.replace("count: 2}", "count: 2, kind: whole}")
+
+
+def group(maximum: int = 10, layout: str = "dynamic") -> NodeGroup:
     spec = machine("")
     return NodeGroup(
         name="pairs",
         template=type(spec)(name="", cards=("A100-40GB",) * 2),
         maximum=maximum,
-        labels={"pool": "pairs", MIG_CONFIG_LABEL: "dynamic"},
+        labels={"pool": "pairs"} | ({MIG_CONFIG_LABEL: layout} if layout else {}),
         vm=RandomDelay(mean=90),
         join=RandomDelay(mean=60),
     )
@@ -48,7 +52,7 @@ async def autoscaled(lab: Nodes, groups: str = GROUPS) -> AsyncIterator[ClusterA
     await lab.client.create(
         CONFIGMAPS, {"metadata": {"name": "tessera-node-groups"}, "data": {"groups.yaml": groups}}, "tessera-system"
     )
-    cloud = Cloud(lab.cluster, [group()])
+    cloud = Cloud(lab.cluster, [group(layout="" if groups == WHOLE else "dynamic")])
     scaler = ClusterAutoscaler(
         lab.cluster.client("cluster-autoscaler"),
         lab.cluster.hardware_clock,
@@ -244,5 +248,27 @@ def test_requests_that_nobody_accepts_give_way_to_placeholders(with_new_nodes: P
             assert (made(scaler), await requests(lab)) == (2, [])
             await lab.clock.sleep(60)
             assert await placeholders(lab) == []
+
+    with_new_nodes(scenario, drivers=False)
+
+
+def test_whole_cards_of_managed_namespaces_come_from_zero_nodes_and_no_node_too_many(with_new_nodes: Play) -> None:
+    async def scenario(lab: Nodes) -> None:
+        labels = {"tessera.dev/placement": "managed"}
+        await lab.client.merge_patch(NAMESPACES, "default", {"metadata": {"labels": labels}})
+        async with autoscaled(lab, WHOLE) as scaler:
+            with pytest.raises(ApiError, match="the largest has 2 x nvidia"):
+                await lab.create("three", {"nvidia.com/gpu": 3})
+            names = [f"two-{n}" for n in range(2)] + [f"one-{n}" for n in range(2)]
+            for name in names:
+                await lab.create(name, {"nvidia.com/gpu": 2 if name.startswith("two") else 1})
+            await lab.running(*names)
+            assert made(scaler) == 3
+            (event,) = lab.events_of("two-0", "NewNodeRequested")
+            assert "3 new nodes of group pairs; the pod waits for cards" in event.message
+            await lab.create("later", {"nvidia.com/gpu": 1})
+            await lab.running("later")
+            await lab.clock.sleep(1200)
+            assert (made(scaler), await placeholders(lab)) == (4, [])
 
     with_new_nodes(scenario, drivers=False)

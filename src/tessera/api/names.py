@@ -36,7 +36,8 @@ MIG_RESOURCE_PREFIX = "nvidia.com/mig-"
 OTHER_PREFIXES = ("mig.das.com/", "instaslice.redhat.com/mig-")
 #: Whole cards, and cards shared by time or by MPS. An older sharing profile has shares under the first name too.
 WHOLE_CARDS = "nvidia.com/gpu"
-GPU_RESOURCES = (WHOLE_CARDS, "nvidia.com/gpu.shared")
+SHARED_CARDS = "nvidia.com/gpu.shared"
+GPU_RESOURCES = (WHOLE_CARDS, SHARED_CARDS)
 
 #: Asks for a MIG layout of a node; the value :data:`MIG_CONFIG_DYNAMIC` gives the node's cards to on-demand slicing.
 MIG_CONFIG_LABEL = "nvidia.com/mig.config"

@@ -30,6 +30,21 @@ def test_all_fields() -> None:
     assert (small.cards.count, small.most, small.amounts()) == (1, 10, {})
 
 
+@pytest.mark.parametrize(
+    ("cards", "devices"),
+    [
+        ("{model: A100-40GB, count: 8}", None),
+        ("{model: A100-40GB, count: 8, kind: whole}", ("nvidia.com/gpu", 8)),
+        ("{model: L40S, count: 4, kind: whole}", ("nvidia.com/gpu", 4)),
+        ("{model: T4, count: 2, kind: shares, replicas: 4}", ("nvidia.com/gpu.shared", 8)),
+        ("{model: T4, count: 64, kind: shares, replicas: 16}", ("nvidia.com/gpu.shared", 256)),
+    ],
+)
+def test_nodes_offer_slices_whole_cards_or_shares(cards: str, devices: tuple[str, int] | None) -> None:
+    (group,) = parse_node_groups(f"groups: [{{name: a, selector: {{pool: a}}, cards: {cards}}}]")
+    assert group.devices == devices
+
+
 @pytest.mark.parametrize("text", ["", "groups: []", "{}"])
 def test_no_groups(text: str) -> None:
     assert parse_node_groups(text) == ()
@@ -55,6 +70,13 @@ GROUP = "name: a, selector: {pool: a}, cards: {model: A100-40GB}"
             ['group "a"', "A100-50GB", "A100-40GB"],
         ),
         ("groups: [{name: a, selector: {pool: a}, cards: {model: T4}}]", ['group "a"', "T4", "no MIG"]),
+        ("groups: [{name: a, selector: {pool: a}, cards: {model: L40S}}]", ['group "a"', "L40S"]),
+        (
+            "groups: [{name: a, selector: {pool: a}, cards: {model: T4, kind: whole, replicas: 2}}]",
+            ['group "a"', "kind whole with replicas 2: replicas of 2 or more are stated for kind shares"],
+        ),
+        ("groups: [{name: a, selector: {pool: a}, cards: {model: T4, kind: shares}}]", ["kind shares with replicas 1"]),
+        ("groups: [{name: a, selector: {pool: a}, cards: {model: T4, kind: half}}]", ["$.groups[0].cards.kind"]),
         ("groups: [{name: a, selector: {pool: a}, cards: {model: A100-40GB, count: 65}}]", ["$.groups[0].cards.count"]),
     ],
 )

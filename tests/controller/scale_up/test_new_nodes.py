@@ -134,3 +134,27 @@ def test_on_nodes_of_one_card_one_less_would_not_do(profiles: list[str]) -> None
     if count:
         assert len(found["single"].pods) == len(profiles)
         assert (count == 1) == is_feasible(geometry, profiles)
+
+
+WHOLE = "{name: whole, selector: {pool: w}, cards: {model: L40S, count: 4, kind: whole}"
+SHARES = "{name: shares, selector: {pool: s}, cards: {model: T4, count: 2, kind: shares, replicas: 4}"
+GPU, SHARE = "nvidia.com/gpu", "nvidia.com/gpu.shared"
+
+
+@pytest.mark.parametrize(
+    ("requests", "starting", "expected"),
+    [
+        ([(GPU,)], {}, {"whole": 1}),
+        ([(GPU,) * 4] * 3, {}, {"whole": 3}),
+        ([(GPU,) * 3] * 2 + [(GPU,)] * 2, {}, {"whole": 2}),
+        ([(GPU,) * 3] * 2 + [(GPU,)] * 2, {"whole": 1}, {"whole": 1}),
+        ([(GPU,) * 5], {}, {}),
+        ([(SHARE,)] * 9, {}, {"shares": 2}),
+        ([(SHARE,) * 8, (GPU,), (ONE,) * 3], {}, {"shares": 1, "whole": 1, "single": 1}),
+    ],
+)
+def test_whole_cards_and_shares_come_with_groups_that_have_them(
+    requests: list[tuple[str, ...]], starting: dict[str, int], expected: dict[str, int]
+) -> None:
+    found = plan_new_nodes(pods(*requests), groups(SINGLE, WHOLE, SHARES), starting)
+    assert counts(dict(found)) == expected

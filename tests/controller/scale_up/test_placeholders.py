@@ -15,14 +15,14 @@ from tessera.kube.resources import Pod
 from tessera.limits.provisioning import PASSED_HOSTS
 
 
-def group(selector: str = "pool: a") -> NodeGroup:
+def group(selector: str = "pool: a", kind: str = "slices") -> NodeGroup:
     taints = "taints: [{key: gpu, value: x}]"
-    text = f"name: a, selector: {{{selector}}}, cards: {{model: A100-40GB, count: 4}}, {taints}"
+    text = f"name: a, selector: {{{selector}}}, cards: {{model: A100-40GB, count: 4, kind: {kind}}}, {taints}"
     return parse_node_groups(f"groups: [{{{text}}}]")[0]
 
 
-def pod(*hosts: str, selector: str = "pool: a") -> Pod:
-    spec = pod_spec(group(selector), "pause:1", hosts, has_ready=bool(hosts))
+def pod(*hosts: str, selector: str = "pool: a", kind: str = "slices") -> Pod:
+    spec = pod_spec(group(selector, kind), "pause:1", hosts, has_ready=bool(hosts))
     return msgspec.convert({"metadata": {"labels": placeholder_labels("a")}, "spec": spec}, Pod)
 
 
@@ -86,3 +86,24 @@ def test_other_pods_are_no_placeholders() -> None:
     assert is_placeholder(placeholder_labels("a"))
     assert not is_placeholder({"tessera.dev/node-group": "a"})
     assert not is_placeholder({"app.kubernetes.io/name": "tessera-placeholder"})
+
+
+@pytest.mark.parametrize(
+    ("selector", "rule"),
+    [
+        ("pool: a", ("kubernetes.io/hostname", "NotIn", ("h1", "h2"))),
+        ("karpenter.sh/nodepool: a", ("nvidia.com/gfd.timestamp", "DoesNotExist", ())),
+    ],
+)
+def test_for_a_group_with_whole_cards_it_asks_for_those_of_a_new_node(
+    selector: str, rule: tuple[str, str, tuple[str, ...]]
+) -> None:
+    made = pod("h2", "h1", selector=selector, kind="whole")
+    assert made.spec.containers[0].resources.limits["nvidia.com/gpu"] == "4"
+    affinity = made.spec.affinity
+    assert affinity is not None
+    assert affinity.node_affinity is not None
+    assert affinity.node_affinity.required is not None
+    (term,) = affinity.node_affinity.required.node_selector_terms
+    assert [(test.key, test.operator, test.values) for test in term.match_expressions] == [rule]
+    assert pod(selector=selector, kind="whole").spec.affinity is None

@@ -1,5 +1,6 @@
 """Whole cards and shares that no node has, even if it were empty, are refused; what one might have is admitted."""
 
+import re
 from typing import Any
 
 import pytest
@@ -125,15 +126,18 @@ def test_a_node_that_is_gone_counts_no_more() -> None:
 
 def test_groups_that_an_autoscaler_can_make_count_like_nodes() -> None:
     known = Capabilities.of([FOUR])
-    known.set_groups([[model_by_short_name("A100-40GB").geometry] * 8])
+    known.set_groups([[model_by_short_name("A100-40GB").geometry] * 16], [((WHOLE, 8),), ((SHARED, 32),)])
     assert is_gated(pod(container(whole=8)), known)
-    assert is_gated(pod(container(shared=500)), Capabilities.of([SHARES], any_new_nodes=True))
-    with pytest.raises(PodRefused, match="the largest has 8 x"):
-        decide_device_admission(pod(container(whole=9)), known)
-    known.put(SHARES)
-    assert is_gated(pod(container(shared=17)), known)  # new nodes may be shared
+    assert is_gated(pod(container(shared=32)), known)
+    for more, largest in ((container(whole=9), "8 x nvidia.com/gpu"), (container(shared=33), "32 x nvidia.com/gpu.sh")):
+        with pytest.raises(PodRefused, match=re.escape(f"the largest has {largest}")):
+            decide_device_admission(pod(more), known)
     known.set_groups(None)
     assert is_gated(pod(container(whole=9)), known)  # the groups cannot be read
+
+
+def test_any_new_node_may_have_any_number() -> None:
+    assert is_gated(pod(container(shared=500)), Capabilities.of([SHARES], any_new_nodes=True))
 
 
 @pytest.mark.parametrize(

@@ -7,22 +7,28 @@ a new node of a group has, and by which labels it is found::
       - name: a100
         selector: {node.kubernetes.io/instance-type: p4d.24xlarge}
         cards: {model: A100-40GB, count: 8}
+      - name: l40s
+        selector: {pool: l40s}
+        cards: {model: L40S, count: 4, kind: whole}
 
 The file is read strictly: an unknown key or a model without a table of profiles refuses the whole file, so that no
 group is left out unseen.
 """
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Annotated
 
 import msgspec
 
 from tessera.api.documents import load_document
+from tessera.api.names import SHARED_CARDS, WHOLE_CARDS
 from tessera.api.problems import FileRefused
 from tessera.kube.quantity import integer_value, milli_value
 from tessera.kube.resources import Taint
-from tessera.limits.nodes import NODE_CARDS
+from tessera.limits.nodes import NODE_CARDS, NODE_DEVICES
 from tessera.limits.provisioning import GROUP_NODES, NODE_GROUPS
+from tessera.limits.settings import SHARING_REPLICAS
 from tessera.mig.geometry import Geometry
 from tessera.mig.models import model_by_short_name
 from tessera.text import one_line
@@ -37,11 +43,28 @@ _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=317)]
 _Labels = Annotated[dict[_Text, Annotated[str, msgspec.Meta(max_length=63)]], msgspec.Meta(max_length=64)]
 
 
+class GroupKind(StrEnum):
+    """What a new node offers of its cards."""
+
+    SLICES = "slices"
+    WHOLE = "whole"
+    SHARES = "shares"
+
+
 class GroupCards(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The cards of one node: a model's short name, and their number."""
+    """The cards of one node.
+
+    Attributes:
+        model: a model's short name.
+        count: their number.
+        kind: what the node offers.
+        replicas: shares of one card.
+    """
 
     model: _Text
     count: Annotated[int, msgspec.Meta(ge=1, le=int(NODE_CARDS))] = 1
+    kind: GroupKind = GroupKind.SLICES
+    replicas: Annotated[int, msgspec.Meta(ge=1, le=int(SHARING_REPLICAS))] = 1
 
 
 class GroupTaint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -75,8 +98,23 @@ class NodeGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def geometry(self) -> Geometry:
-        """The table of profiles of one card."""
+        """The table of profiles of one card, of a group whose nodes offer slices.
+
+        Raises:
+            ValueError: the model has none.
+        """
         return model_by_short_name(self.cards.model).geometry
+
+    @property
+    def devices(self) -> tuple[str, int] | None:
+        """The resource and the number of a node's whole cards or shares; None for a group whose nodes offer slices."""
+        match self.cards.kind:
+            case GroupKind.WHOLE:
+                return WHOLE_CARDS, self.cards.count
+            case GroupKind.SHARES:
+                return SHARED_CARDS, min(self.cards.count * self.cards.replicas, int(NODE_DEVICES))
+            case GroupKind.SLICES:
+                return None
 
     def all_labels(self) -> Mapping[str, str]:
         """Returns the labels of a node that has started."""
@@ -116,7 +154,24 @@ def parse_node_groups(text: str) -> tuple[NodeGroup, ...]:
         if names.count(group.name) > 1:
             raise ValueError(f'{where}: two groups are named "{group.name}"; names must differ')
         try:
-            _ = group.geometry, group.amounts()
+            _check_cards(group)
+            group.amounts()
         except ValueError as error:
             raise ValueError(f'{where}: group "{group.name}": {one_line(error)}') from None
     return found.groups
+
+
+def _check_cards(group: NodeGroup) -> None:
+    """Checks model, kind and replicas.
+
+    Raises:
+        ValueError: they do not fit together.
+    """
+    if group.devices is None:
+        _ = group.geometry
+    model_by_short_name(group.cards.model)
+    if (group.cards.replicas > 1) != (group.cards.kind is GroupKind.SHARES):
+        raise ValueError(
+            f"cards: kind {group.cards.kind.value} with replicas {group.cards.replicas}: replicas of 2 or more are"
+            " stated for kind shares, and for no other"
+        )

@@ -23,13 +23,15 @@ from itertools import islice
 import msgspec
 
 from tessera.api.names import NodeName
-from tessera.api.nodes.node_groups import NodeGroup
+from tessera.api.nodes.node_groups import GroupKind, NodeGroup
 from tessera.controller.objects.node_constraints import admits_node, is_tolerated
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import Amounts, add_amounts
 from tessera.limits.planning import DECISION_STEPS
 from tessera.limits.provisioning import SCALE_UP_PODS
+from tessera.mig.geometry import Geometry
 from tessera.placement.demand import Demand, NodeRefusal
+from tessera.placement.devices import CARD_SLOTS, SHARE_SLOTS, device_geometry
 from tessera.placement.fleet import Fleet
 from tessera.placement.plan import plan
 from tessera.placement.step_budget import StepBudget
@@ -90,7 +92,7 @@ class _EmptyNodes:
         self.pods: list[PodInfo] = []
         self._group = group
         self._starting = starting
-        self._geometry = group.geometry
+        self._geometry, self._cards = _cards_of(group)
         self._labels, self._amounts = group.all_labels(), group.amounts()
         self._taints = [taint for taint in group.kept_taints() if taint.effect in _REPELLING]
         self._holds: dict[tuple[object, ...], bool] = {}
@@ -135,7 +137,7 @@ class _EmptyNodes:
     def _count_by_slots(self, pods: Sequence[PodInfo]) -> int:
         """Returns a number of nodes below which these pods do not fit."""
         slots = sum(self._geometry.profile(profile).size for pod in pods for profile in pod.profiles)
-        return math.ceil(slots / (self._geometry.slots * self._group.cards.count))
+        return math.ceil(slots / (self._geometry.slots * self._cards))
 
     async def _place(self, pods: Sequence[PodInfo], count: int) -> frozenset[str]:
         """Returns the keys of the pods that planning places on so many empty nodes."""
@@ -143,7 +145,7 @@ class _EmptyNodes:
             return frozenset()
         fleet = Fleet()
         for number in range(count):
-            for card in range(self._group.cards.count):
+            for card in range(self._cards):
                 fleet.add_card(f"{number}", f"{number}/{card}", self._geometry)
         await asyncio.sleep(0)
         room = _Room(pods, self._amounts)
@@ -153,6 +155,15 @@ class _EmptyNodes:
         ]
         planned = plan(fleet, demands, room.allows, reservations=room, work=StepBudget(int(DECISION_STEPS)))
         return frozenset(planned.assignments)
+
+
+def _cards_of(group: NodeGroup) -> tuple[Geometry, int]:
+    """Returns the geometry and the number of a node's cards; a whole card or a share is one with one profile."""
+    if group.devices is None:
+        return group.geometry, group.cards.count
+    resource, count = group.devices
+    slots = CARD_SLOTS if group.cards.kind is GroupKind.WHOLE else SHARE_SLOTS
+    return device_geometry(group.cards.model, resource, slots, 0), count
 
 
 class _Room:

@@ -4,7 +4,7 @@ A placeholder stands for one new node of a group, and no node of today takes it,
 unschedulable and autoscalers count it. It never runs: it mounts a ConfigMap that does not exist, and the controller
 deletes it as soon as it is bound.
 
-There are two forms, since autoscalers differ in what they take a new node for:
+There are three forms, since autoscalers differ in what they take a new node for:
 
 - **For its cards** (``nvidia.com/gpu``, all of a node): Karpenter, and Cluster Autoscaler for a group without a node,
   take the shape from the cloud, where a machine has whole cards. Nodes whose cards are cut on demand offer none.
@@ -12,14 +12,18 @@ There are two forms, since autoscalers differ in what they take a new node for:
   no whole cards. Then the placeholder asks for none, excludes the present nodes by their hostnames and repels other
   placeholders. Karpenter leaves out pods that select by hostname, so it never gets this form.
 
+- **For whole cards of a new node**, where a group's nodes have whole cards (``kind: whole``): Cluster Autoscaler copies
+  a node that offers them. The placeholder asks for all cards of a node, and excludes the present nodes: by their
+  hostnames, and for Karpenter by a label that the node's agent writes (:data:`_READ_LABEL`).
+
 A pod without free resources to wait for cannot preempt: no node of today would fit even if it were empty.
 """
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tessera.api.names import GPU_RESOURCES, HOSTNAME_LABEL
-from tessera.api.nodes.node_groups import NodeGroup
+from tessera.api.names import HOSTNAME_LABEL, WHOLE_CARDS
+from tessera.api.nodes.node_groups import GroupKind, NodeGroup
 from tessera.kube.resources import Pod
 from tessera.limits.provisioning import PASSED_HOSTS
 
@@ -27,7 +31,9 @@ from tessera.limits.provisioning import PASSED_HOSTS
 PLACEHOLDER = "tessera-placeholder"
 #: Label of a placeholder: its group.
 GROUP_LABEL = "tessera.dev/node-group"
-_GPU = GPU_RESOURCES[0]
+#: Label that feature discovery writes on a node, and no cloud: a node with it has been read.
+_READ_LABEL = "nvidia.com/gfd.timestamp"
+_GPU = WHOLE_CARDS
 _KARPENTER = "karpenter."
 _APP = "app.kubernetes.io/name"
 
@@ -50,8 +56,11 @@ def asks_for_cards(group: NodeGroup, nodes: int, *, has_ready: bool) -> bool:
         nodes: number of the group's nodes.
         has_ready: one of them is Ready.
     """
-    by_karpenter = any(key.startswith(_KARPENTER) for key in group.selector)
-    return not has_ready or by_karpenter or nodes > PASSED_HOSTS
+    return not has_ready or _is_karpenters(group) or nodes > PASSED_HOSTS or group.cards.kind is GroupKind.WHOLE
+
+
+def _is_karpenters(group: NodeGroup) -> bool:
+    return any(key.startswith(_KARPENTER) for key in group.selector)
 
 
 def has_cards(pod: Pod) -> bool:
@@ -92,13 +101,21 @@ def pod_spec(group: NodeGroup, image: str, hosts: Iterable[str], *, has_ready: b
         ],
         "volumes": [{"name": "never-there", "configMap": {"name": "tessera-placeholder-never-starts"}}],
     }
+    other: dict[str, Any]
     if own_node:
         other = {"key": HOSTNAME_LABEL, "operator": "NotIn", "values": excluded}
         repelled = {"labelSelector": {"matchLabels": {_APP: PLACEHOLDER}}, "topologyKey": HOSTNAME_LABEL}
         spec["affinity"] = {
-            "nodeAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [other]}]}
-            },
+            "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": _one_term(other)},
             "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [repelled]},
         }
+    elif group.cards.kind is GroupKind.WHOLE and excluded:
+        other = {"key": HOSTNAME_LABEL, "operator": "NotIn", "values": excluded[:PASSED_HOSTS]}
+        if _is_karpenters(group):
+            other = {"key": _READ_LABEL, "operator": "DoesNotExist"}
+        spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": _one_term(other)}}
     return spec
+
+
+def _one_term(rule: Mapping[str, Any]) -> dict[str, Any]:
+    return {"nodeSelectorTerms": [{"matchExpressions": [rule]}]}

@@ -24,6 +24,7 @@ from tessera.controller.scale_up.new_nodes import NewNodes, plan_new_nodes
 from tessera.controller.scale_up.node_requests import NodeAsker, NodeRequest, PlaceholderPods, ProvisioningRequests
 from tessera.controller.scale_up.placeholders import asks_for_cards, pod_spec
 from tessera.controller.slicing.slicer import Slicer
+from tessera.controller.slicing.state.allocation import Allocation
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kube.event_recorder import EventRecorder, make_reference
@@ -40,6 +41,8 @@ SETTLE = 5.0
 _POLL = 30.0
 #: Seconds between two looks if the cluster serves ProvisioningRequests.
 _LOOK_AGAIN = 600.0
+#: Begin of a request's name; the group and a number follow.
+_NAME = "tessera-new-node-"
 
 
 class ScaleUp:
@@ -237,10 +240,14 @@ class ScaleUp:
         return {group.name: sum(self._is_starting(node) for node in self._nodes_of(group)) for group in self._groups}
 
     def _is_starting(self, node: Node) -> bool:
-        """True if the node may still take its first pods with slices."""
-        if node.metadata.deletion_timestamp is not None or self._state.allocations.on(NodeName(node.metadata.name)):
+        """True if the node may still take its first pods. A placeholder that is bound there is none of them."""
+        held = self._state.allocations.on(NodeName(node.metadata.name))
+        if node.metadata.deletion_timestamp is not None or any(map(self._is_pods, held)):
             return False
         return self._seconds_left(node) > 0
+
+    def _is_pods(self, held: Allocation) -> bool:
+        return not held.owner.startswith(f"{self._namespace}/{_NAME}")
 
     def _seconds_left(self, node: Node) -> float:
         registered = parse_time_or_zero(node.metadata.creation_timestamp or "")
@@ -282,8 +289,8 @@ class ScaleUp:
         for key in sorted((asked.keys() - self._told) & infos.keys()):
             (name, count), pod = asked[key], infos[key]
             text = (
-                f"asked the autoscaler for {count_noun(count, 'new node')} of group {name}; the pod waits for slices,"
-                " and the present nodes have no room for it"
+                f"asked the autoscaler for {count_noun(count, 'new node')} of group {name}; the pod waits for"
+                f" {'cards' if pod.devices else 'slices'}, and the present nodes have no room for it"
             )
             self._events.record(make_reference(PODS, pod.name, pod.namespace, pod.uid), NEW_NODE_REASON, text)
             self._told.add(key)
@@ -322,7 +329,7 @@ def _hostname(node: Node) -> str:
 def _free_names(group: str, taken: set[str], count: int) -> Iterator[str]:
     number = 0
     while count > 0:
-        name = f"tessera-new-node-{group}-{number}"
+        name = f"{_NAME}{group}-{number}"
         if name not in taken:
             count -= 1
             yield name

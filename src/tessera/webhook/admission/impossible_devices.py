@@ -4,15 +4,14 @@ The devices of a pod are all on one node. Rules, as in :mod:`.impossible_request
 
 - The nodes that the pod's author selects decide; if none of them has the resources, all nodes do.
 - While some node has not told its devices, nothing is certain, nor if nodes with other cards may come.
-- A node of a group that an autoscaler can make (ConfigMap ``tessera-node-groups``) has its cards as whole ones. It may
-  be shared in any way, so a request for shares is never refused while there are groups.
+- Nodes of the groups that an autoscaler can make (ConfigMap ``tessera-node-groups``) count like present ones.
 - Nothing is refused that no node has at all: the devices may come with a sharing profile, or with the first node.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from tessera.api.names import GPU_RESOURCES, WHOLE_CARDS
+from tessera.api.names import GPU_RESOURCES
 from tessera.kube.quantity import count_or_zero
 from tessera.offers.selection import Nodes
 from tessera.webhook.nodes.capabilities import Capabilities
@@ -54,14 +53,12 @@ def find_impossible_devices(wanted: Mapping[str, int], capabilities: Capabilitie
     """
     if capabilities.any_new_nodes or capabilities.unread_devices:
         return ""
-    groups: list[DeviceCounts] = [((WHOLE_CARDS, len(shape)),) for shape in capabilities.group_shapes]
-    if groups and set(wanted) != {WHOLE_CARDS}:
-        return ""
-    able = {counts: at for counts, at in capabilities.devices.items() if wanted.keys() <= dict(counts).keys()}
+    able = {counts: at for counts, at in capabilities.devices.items() if _has_all(counts, wanted)}
+    groups = [counts for counts in capabilities.group_devices if _has_all(counts, wanted)]
     selected = [counts for counts, at in able.items() if at & nodes]
     every = not selected or nodes == capabilities.every
     candidates = [*(selected or able), *groups]
-    if not able or any(_holds(counts, wanted) for counts in candidates):
+    if not candidates or any(_holds(counts, wanted) for counts in candidates):
         return ""
     asked = " and ".join(f"{count} x {resource}" for resource, count in sorted(wanted.items()))
     largest = dict(max(candidates, key=lambda counts: [dict(counts)[resource] for resource in sorted(wanted)]))
@@ -73,6 +70,10 @@ def find_impossible_devices(wanted: Mapping[str, int], capabilities: Capabilitie
     )
 
 
+def _has_all(counts: DeviceCounts, wanted: Mapping[str, int]) -> bool:
+    return wanted.keys() <= dict(counts).keys()
+
+
 def _holds(counts: DeviceCounts, wanted: Mapping[str, int]) -> bool:
     has = dict(counts)
-    return all(has.get(resource, 0) >= count for resource, count in wanted.items())
+    return all(has[resource] >= count for resource, count in wanted.items())

@@ -61,7 +61,8 @@ class Capabilities:
         devices: the nodes with whole cards and shares, by these.
         unread_devices: nodes that may have more of them than they say now.
         any_new_nodes: nodes with other cards than those present may come; also while the groups are unknown.
-        group_shapes: nodes of the groups that an autoscaler can make, by their cards.
+        group_shapes: nodes of the groups that an autoscaler can make, by their cards that are cut on demand.
+        group_devices: nodes of the same groups, by their whole cards and shares.
     """
 
     def __init__(self, *, any_new_nodes: bool = False) -> None:
@@ -73,6 +74,7 @@ class Capabilities:
         self.shapes, self.unread = NodeSets[Shape](), Nodes(0)
         self.devices, self.unread_devices = NodeSets[DeviceCounts](), Nodes(0)
         self.group_shapes: frozenset[Shape] = frozenset()
+        self.group_devices: frozenset[DeviceCounts] = frozenset()
         self._group_profiles: frozenset[str] = frozenset()
         self._empty_nodes = EmptyNodes()
         #: By number, the shapes of nodes.
@@ -113,10 +115,16 @@ class Capabilities:
         if node.unread_devices:
             self.unread_devices |= 1 << number
 
-    def set_groups(self, groups: Iterable[Sequence[Geometry]] | None) -> None:
-        """Replaces the groups of nodes that may come; each is the cards of one node. None: they are unknown."""
+    def set_groups(self, groups: Iterable[Sequence[Geometry]] | None, devices: Iterable[DeviceCounts] = ()) -> None:
+        """Replaces the groups of nodes that may come.
+
+        Args:
+            groups: by group, the cards of one node that are cut on demand. None: they are unknown.
+            devices: by group, the whole cards and shares of one node.
+        """
         nodes = [list(cards) for cards in groups or ()]
         self.any_new_nodes = self._allows_any or groups is None
+        self.group_devices = frozenset(devices)
         self.group_shapes = frozenset(map(self._empty_nodes.shape, nodes))
         self._group_profiles = frozenset(row.spelling for cards in nodes for card in cards for row in card.profiles)
 
