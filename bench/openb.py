@@ -10,16 +10,17 @@ random copies of them up to 1.3 times the cluster's cards, shuffled, arrive and 
 median in FGD's repository; its random streams are Go's, so only medians compare.
 
 Rules: ``best-fit`` takes the node with the least cards and CPU left. ``FGD`` takes the least growth of fragmentation
-over the typical pods, in FGD's whole points, of equals the fullest node. ``tessera`` adds three terms to that:
+over the typical pods of the whole trace, in FGD's whole points, of equals the fullest node. ``product`` is the code by
+which Tessera ranks nodes in managed namespaces, ``tessera.placement.ratings``. It learns the typical pods from those
+that have started, and adds to FGD:
 
-- A free card of a node with too little CPU is worth less, so pods with much CPU go where CPU is plentiful.
+- A free card of a node with too little CPU or memory is worth less, so pods with much CPU go where CPU is plentiful.
 - A pod of one card does not open an empty node of several while another one has room.
 - A model has a price: the share of the requests so far that only it suits, times what is free in the cluster, over
   what is free of it. So a pod that any card suits does not take a model that others will need.
 
-``product`` is what Tessera does in managed namespaces, by the same functions: the model with the least price, then the
-node where the pod strands the fewest further cards without CPU, then the fullest node. It does not rate the other
-fragments. Nothing is set per trace.
+Nothing is set per trace. Two things differ from a cluster with Tessera: the trace's pods choose any part of a card,
+while a card has shares of a fixed size, and pods without cards are placed by the same rule, not by kube-scheduler.
 """
 
 import argparse
@@ -37,8 +38,9 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tessera.placement.scarcity import scarcity
-from tessera.placement.stranded_cards import stranded
+from tessera.placement.ratings.card_demand import CardDemand
+from tessera.placement.ratings.card_request import CardRequest, NodeRoom
+from tessera.placement.ratings.node_ratings import NodeRatings
 
 CARD = 1000  # thousandths
 MARKS = (90, 95, 100, 130)
@@ -46,10 +48,6 @@ RATIO = 1.3
 FIRST_SEED = 42
 #: Share of the pods that the typical ones cover, most frequent shapes first (FGD).
 TYPICAL = 0.95
-#: Points that the price of a model takes, for a model whose free cards equal the pinned requests to come.
-PRICE, PRODUCT_PRICE = 30, 1e9
-#: Points that an empty node of so many cards is worse for a pod of one card.
-OPENING, SEVERAL_CARDS = 10, 4
 #: Medians of 10 seeds in FGD's repository, by arrived per cent.
 PUBLISHED: dict[str, dict[int, float]] = {
     "default": {95: 94.92, 100: 95.23, 130: 95.40},
@@ -121,77 +119,92 @@ def typical_shapes(pods: Iterable[Pod]) -> list[tuple[Pod, float]]:
     return [(shape, count / covered) for shape, count in found]
 
 
-class Cluster:
-    """Nodes and one rule. Ratings are kept by shape of pod, and computed anew for nodes that changed since."""
+class Product:
+    """The nodes, and the code that the controller uses for whole cards and shares."""
+
+    def __init__(self, nodes: Sequence[dict[str, str]]) -> None:
+        self._nodes = {f"{number}": Node(row) for number, row in enumerate(nodes)}
+        self._models = tuple(sorted({row["model"] for row in nodes}))
+        self._demand = CardDemand()
+        self._ratings = NodeRatings(self._demand)
+        for name, node in self._nodes.items():
+            self._ratings.put(name, node.room)
+
+    def place(self, pod: Pod) -> bool:
+        """Places an arrival, and counts it once it has cards; false without room."""
+        kinds = tuple(each for each in self._models if each in (pod.models or self._models))
+        request = CardRequest(pod.cpu, pod.memory, pod.cards, pod.milli, kinds, bool(pod.models))
+        choice = next(self._ratings.rank(request), None)
+        if choice is None:
+            return False
+        node = self._nodes[choice.node]
+        node.take(pod, choice.taken)
+        self._ratings.put(choice.node, node.room)
+        if pod.cards:
+            self._demand.add(request)
+        return True
+
+
+class Node:
+    """What is free on a node."""
+
+    def __init__(self, row: dict[str, str]) -> None:
+        self._model = row["model"]
+        self._cpu, self._memory = int(row["cpu_milli"]), int(row["memory_mib"])
+        self._cards = [CARD] * int(row["gpu"])
+
+    @property
+    def room(self) -> NodeRoom:
+        """The same for the ratings."""
+        cards = tuple(sorted((free, count) for free, count in Counter(self._cards).items() if free))
+        return NodeRoom(self._model, cards, self._cpu, self._memory, min(self._cards) == CARD)
+
+    def take(self, pod: Pod, free: int) -> None:
+        """Gives a pod its cards, on a card with so much free."""
+        self._cpu -= pod.cpu
+        self._memory -= pod.memory
+        for _ in range(pod.cards):
+            self._cards[self._cards.index(free)] -= pod.milli
+
+
+class Rival:
+    """Nodes and the rule of another scheduler. Ratings are kept by shape of pod; those of changed nodes are new."""
 
     def __init__(self, nodes: Sequence[dict[str, str]], typical: list[tuple[Pod, float]], rule: str) -> None:
         self._rule = rule
-        #: In the product no other point comes before the price.
-        self._points_a_price = PRODUCT_PRICE if rule == "product" else PRICE
         self._cpu = [int(row["cpu_milli"]) for row in nodes]
         self._memory = [int(row["memory_mib"]) for row in nodes]
         self._free: list[Free] = [(CARD,) * int(row["gpu"]) for row in nodes]
         self._model = [row["model"] for row in nodes]
-        self._of: dict[str, list[int]] = {}
-        for node, model in enumerate(self._model):
-            self._of.setdefault(model, []).append(node)
-        self._place_of = {node: place for nodes_of in self._of.values() for place, node in enumerate(nodes_of)}
-        self._free_of = Counter({model: sum(sum(self._free[node]) for node in self._of[model]) for model in self._of})
-        self._suited = {model: [one for one in typical if model in (one[0].models or (model,))] for model in self._of}
-        self._unsuited = {model: 1 - sum(share for _, share in self._suited[model]) for model in self._of}
+        models = set(self._model)
+        self._suited = {model: [one for one in typical if model in (one[0].models or (model,))] for model in models}
+        self._unsuited = {model: 1 - sum(share for _, share in self._suited[model]) for model in models}
         self._steps = sorted({shape.cpu for shape, _ in typical})
-        with_cards = [(shape, share) for shape, share in typical if shape.cards]
-        asked = sum(shape.cards * shape.milli * share for shape, share in with_cards)
-        self._cpu_a_milli = sum(shape.cpu * share for shape, share in with_cards) / asked
         self._fragments: dict[tuple[int, Free, str], float] = {}
         self._changed: list[int] = []
-        self._ratings: dict[Pod, tuple[int, dict[str, list[int]]]] = {}
-        self._pinned = dict.fromkeys(self._of, 0.0)
-        self._arrived = 0
+        self._ratings: dict[Pod, tuple[int, list[int]]] = {}
 
     def place(self, pod: Pod) -> bool:
-        """Takes in an arrival and places it; false without room."""
-        asked = pod.cards * pod.milli
-        self._arrived += asked
-        for model in self._suitable(pod) if pod.models else ():
-            self._pinned[model] += asked / len(pod.models)
+        """Places an arrival; false without room."""
         node = self._best_node(pod)
-        change = None if node is None else self._rate(pod, node)
-        if node is None or change is None:
+        change = self._rate(pod, node)
+        if change is None:
             return False
-        self._free_of[self._model[node]] -= asked
         self._free[node] = change[2]
         self._cpu[node] -= pod.cpu
         self._memory[node] -= pod.memory
         self._changed.append(node)
         return True
 
-    def _best_node(self, pod: Pod) -> int | None:
-        seen, ratings = self._ratings.get(pod) or (
+    def _best_node(self, pod: Pod) -> int:
+        seen, keys = self._ratings.get(pod) or (
             len(self._changed),
-            {model: [self._key(pod, node) for node in self._of[model]] for model in self._suitable(pod)},
+            [self._key(pod, node) for node in range(len(self._model))],
         )
         for node in set(self._changed[seen:]):
-            if self._model[node] in ratings:
-                ratings[self._model[node]][self._place_of[node]] = self._key(pod, node)
-        self._ratings[pod] = (len(self._changed), ratings)
-        best = {model: max(keys) for model, keys in ratings.items() if keys}
-        open_models = [model for model, key in best.items() if key >= 0]
-        if not open_models:
-            return None
-        model = max(
-            open_models, key=lambda one: (best[one] // _FULLNESS - self._price(pod, one), best[one] % _FULLNESS)
-        )
-        return self._of[model][ratings[model].index(best[model])]
-
-    def _suitable(self, pod: Pod) -> list[str]:
-        return [model for model in self._of if model in (pod.models or (model,))]
-
-    def _price(self, pod: Pod, model: str) -> float:
-        if self._rule not in ("tessera", "product") or not pod.cards:
-            return 0.0
-        price = scarcity(self._pinned[model], self._arrived, sum(self._free_of.values()), self._free_of[model])
-        return self._points_a_price * price
+            keys[node] = self._key(pod, node)
+        self._ratings[pod] = (len(self._changed), keys)
+        return keys.index(max(keys))
 
     def _key(self, pod: Pod, node: int) -> int:
         """Points, then how full the node's cards are, in one number; negative without room."""
@@ -202,30 +215,17 @@ class Cluster:
         """The best way to put a pod on a node; ``None`` without room."""
         cpu = self._cpu[node] - pod.cpu
         changes = _changes(self._free[node], pod)
-        if cpu < 0 or self._memory[node] < pod.memory or not changes:
+        suits = self._model[node] in (pod.models or (self._model[node],))
+        if not suits or cpu < 0 or self._memory[node] < pod.memory or not changes:
             return None
         if self._rule == "best-fit":
             points = -int(100 * (sum(self._free[node]) / 8 / CARD + cpu / 128_000) / 2)
             return max((points, -taken, after) for taken, after in changes)
-        if self._rule == "product":
-            idle = stranded(sum(self._free[node]), self._cpu[node], self._cpu_a_milli)
-            return max(
-                (min(0, round(idle - stranded(sum(after), cpu, self._cpu_a_milli))), -taken, after)
-                for taken, after in changes
-            )
         lost = self._loss(node, self._cpu[node], self._free[node])
-        opens = self._rule == "tessera" and pod.cards <= 1 and self._is_empty(node)
-        penalty = OPENING if opens else 0
-        return max((_points(lost - self._loss(node, cpu, after)) - penalty, -taken, after) for taken, after in changes)
-
-    def _is_empty(self, node: int) -> bool:
-        return len(self._free[node]) >= SEVERAL_CARDS and min(self._free[node]) == CARD
+        return max((_points(lost - self._loss(node, cpu, after)), -taken, after) for taken, after in changes)
 
     def _loss(self, node: int, cpu: int, free: Free) -> float:
-        lost = self._fragment(bisect_right(self._steps, cpu), free, self._model[node])
-        if self._rule == "tessera":
-            lost += stranded(sum(free), cpu, self._cpu_a_milli)
-        return lost
+        return self._fragment(bisect_right(self._steps, cpu), free, self._model[node])
 
     def _fragment(self, step: int, free: Free, model: str) -> float:
         """FGD: free thousandths of cards that a random typical pod could not use."""
@@ -273,22 +273,24 @@ def _points(gain: float) -> int:
     return int(100 / (1 + math.exp(-gain / 1000)))
 
 
-def simulate(job: tuple[Path, str, str, int]) -> list[float]:
-    """Runs one rule on one trace; returns alloc% at each of :data:`MARKS`."""
-    directory, trace, rule, seed = job
-    nodes = read_nodes(directory)
+def simulate(job: tuple[Path, str, str, int, int]) -> list[float]:
+    """Runs one rule on one trace; returns alloc% at each of :data:`MARKS`, and the microseconds of CPU a pod."""
+    directory, trace, rule, seed, copies = job
+    nodes = read_nodes(directory) * copies
     capacity = sum(int(row["gpu"]) for row in nodes) * CARD
     pods = tune(read_pods(directory, trace), capacity, seed)
-    cluster = Cluster(nodes, typical_shapes(pods), rule)
+    cluster = Product(nodes) if rule == "product" else Rival(nodes, typical_shapes(pods), rule)
     arrived = allocated = 0
     found: list[float] = []
+    began = time.process_time()
     for pod in pods:
         asked = pod.cards * pod.milli
         allocated += asked * cluster.place(pod)
         arrived += asked
         while len(found) < len(MARKS) and arrived >= MARKS[len(found)] * capacity / 100:
             found.append(100 * allocated / capacity)
-    return found + [100 * allocated / capacity] * (len(MARKS) - len(found))
+    micros = 1e6 * (time.process_time() - began) / len(pods)
+    return [*found, *[100 * allocated / capacity] * (len(MARKS) - len(found)), micros]
 
 
 def verdict(trace: str, rule: str, mark: int, value: float) -> str:
@@ -297,7 +299,7 @@ def verdict(trace: str, rule: str, mark: int, value: float) -> str:
     if published is None:
         return ""
     wanted = published + ABOVE if mark == 95 and trace in CONSTRAINED else published - BELOW
-    return f"{value - published:+.2f}{' SHORT' if rule == 'tessera' and value < wanted else ''}"
+    return f"{value - published:+.2f}{' SHORT' if rule == 'product' and value < wanted else ''}"
 
 
 def main() -> None:
@@ -307,6 +309,7 @@ def main() -> None:
     parser.add_argument("--traces", nargs="*", choices=sorted(PUBLISHED), help="by default all that are there")
     parser.add_argument("--rules", nargs="*", choices=RULES, default=RULES)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--copies", type=int, default=1, help="so many times the nodes and the pods, for the speed")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here as well")
     given = parser.parse_args()
@@ -314,21 +317,31 @@ def main() -> None:
     if not traces:
         parser.error(f"{given.directory} holds no openb_pod_list_*.csv; give the folder of FGD's traces")
     began, rows = time.perf_counter(), []
-    print(f"{'trace':<13}{'rule':<11}" + "".join(f"{f'{mark} %':>9}" for mark in MARKS) + "   against published FGD")
+    print(
+        f"{'trace':<13}{'rule':<11}"
+        + "".join(f"{f'{mark} %':>9}" for mark in MARKS)
+        + f"{'us a pod':>10}   against published FGD"
+    )
     with ProcessPoolExecutor(given.processes) as pool:
         for trace in traces:
             for rule in given.rules:
                 seeds = range(FIRST_SEED, FIRST_SEED + given.seeds)
-                runs = list(pool.map(simulate, [(given.directory, trace, rule, seed) for seed in seeds]))
-                medians = [statistics.median(run[index] for run in runs) for index in range(len(MARKS))]
+                runs = list(pool.map(simulate, [(given.directory, trace, rule, seed, given.copies) for seed in seeds]))
+                *medians, micros = [statistics.median(run[index] for run in runs) for index in range(len(MARKS) + 1)]
                 told = [verdict(trace, rule, mark, value) for mark, value in zip(MARKS, medians, strict=True)]
                 rows.append(
-                    {"trace": trace, "rule": rule, "medians": dict(zip(MARKS, medians, strict=True)), "runs": runs}
+                    {
+                        "trace": trace,
+                        "rule": rule,
+                        "medians": dict(zip(MARKS, medians, strict=True)),
+                        "micros_a_pod": micros,
+                        "runs": runs,
+                    }
                 )
                 print(
                     f"{trace:<13}{rule:<11}"
                     + "".join(f"{value:>9.2f}" for value in medians)
-                    + f"   {', '.join(filter(None, told))}",
+                    + f"{micros:>10.0f}   {', '.join(filter(None, told))}",
                     flush=True,
                 )
     load: dict[str, Any] = {"load_average": os.getloadavg(), "cores": os.cpu_count()}
@@ -337,7 +350,7 @@ def main() -> None:
         given.json.write_text(json.dumps({"rows": rows, **load}, indent=1), encoding="utf-8")
 
 
-RULES = ("best-fit", "FGD", "product", "tessera")
+RULES = ("best-fit", "FGD", "product")
 
 if __name__ == "__main__":
     main()

@@ -66,39 +66,24 @@ def device_fleet(*counts: int) -> Fleet:
 WHOLE, SEVERAL = Demand("one", ("nvidia.com/gpu",)), Demand("two", ("nvidia.com/gpu",) * 2)
 
 
-@pytest.mark.parametrize(
-    ("rates", "node", "asked"),
-    [
-        ({"n0": 0.0, "n1": 0.0, "n2": 0.0}, "n2", ["n2"]),  # of equals the fullest, and no other is asked
-        ({"n0": 0.0, "n1": 0.5, "n2": 1.0}, "n0", ["n2", "n1", "n0"]),
-        ({"n0": 2.0, "n1": 3.0, "n2": 1.0}, "n2", ["n2"]),
-        ({"n0": 2.0, "n1": -1.0, "n2": 0.0}, "n2", ["n2"]),  # nothing is better than no cost
-    ],
-)
-def test_a_whole_card_is_taken_of_the_node_that_rates_best(
-    rates: dict[str, float], node: str, asked: list[str]
-) -> None:
-    found: list[str] = []
+def test_a_whole_card_is_taken_of_the_first_node_in_the_callers_order_and_no_other_is_asked() -> None:
+    asked: list[str] = []
 
     def allows(_demand: Demand, node: str) -> None:
-        found.append(node)
+        asked.append(node)
 
+    search = CardSearch(device_fleet(4, 3, 2), allows, FragmentationGradient(), lambda _demand: iter(["n1", "n0"]))
+    assert nodes(search, WHOLE, StepBudget(1000)) == ["n1"]
+    assert asked == ["n1"]
+
+
+def test_several_whole_cards_are_taken_of_the_first_node_that_has_them() -> None:
     search = CardSearch(
-        device_fleet(4, 3, 2), allows, FragmentationGradient(), lambda _demand, node: (rates[node], 0.0)
+        device_fleet(4, 3, 1), lambda _demand, _node: None, FragmentationGradient(), lambda _: iter(["n2", "n1", "n0"])
     )
-    assert nodes(search, WHOLE, StepBudget(1000)) == [node]
-    assert found == asked
-
-
-def test_several_whole_cards_are_taken_of_the_node_that_rates_best() -> None:
-    rates = {"n0": 1.0, "n1": 0.5, "n2": 0.5, "n3": 0.0}
-    search = CardSearch(
-        device_fleet(4, 3, 2, 1),
-        lambda _demand, _node: None,
-        FragmentationGradient(),
-        lambda _demand, node: (rates[node], 0.0),
-    )
-    assert [card.node.name for card in search.find(SEVERAL, StepBudget(1000)) or ()] == ["n2", "n2"]
+    found = search.find(SEVERAL, StepBudget(1000)) or ()
+    assert [card.node.name for card in found] == ["n1", "n1"]
+    assert len({card.gpu for card in found}) == 2
 
 
 def test_a_node_that_refuses_a_whole_card_leaves_it_to_the_next() -> None:
@@ -106,17 +91,26 @@ def test_a_node_that_refuses_a_whole_card_leaves_it_to_the_next() -> None:
         device_fleet(4, 3),
         lambda _demand, node: NodeRefusal("full of rules") if node == "n1" else None,
         FragmentationGradient(),
-        lambda _demand, node: (float(node == "n0"), 0.0),
+        lambda _demand: iter(["n1", "n0"]),
     )
     assert nodes(search, WHOLE, StepBudget(1000)) == ["n0"]
     assert list(search.refusals(WHOLE)) == ["n1"]
 
 
-def test_slices_are_not_rated_by_node() -> None:
+@pytest.mark.parametrize(("demand", "places"), [(WHOLE, ["n1"]), (SEVERAL, ["n1", "n1"])])
+def test_nodes_that_the_order_leaves_out_are_asked_last(demand: Demand, places: list[str]) -> None:
     search = CardSearch(
-        fleet(),
-        lambda _demand, _node: None,
+        device_fleet(4, 2),
+        lambda _demand, node: NodeRefusal("full of rules") if node == "n0" else None,
         FragmentationGradient(),
-        lambda _demand, node: (float(node == "used"), 0.0),
+        lambda _demand: iter(["n0"]),
+    )
+    assert [card.node.name for card in search.find(demand, StepBudget(1000)) or ()] == places
+    assert list(search.refusals(demand)) == ["n0"]
+
+
+def test_slices_keep_the_order_of_the_policy() -> None:
+    search = CardSearch(
+        fleet(), lambda _demand, _node: None, FragmentationGradient(), lambda _demand: iter(["empty", "used"])
     )
     assert nodes(search, SMALL, StepBudget(1000)) == ["used"]

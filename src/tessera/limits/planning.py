@@ -260,6 +260,24 @@ COLD_STARTS = Limit(
     "owners of pods whose last start time the controller remembers to price moves",
     "as many as a large cluster has; of more, the one that started longest ago is forgotten",
 )
+RANKED_REQUESTS = Limit(
+    256,
+    "requests",
+    "different requests for whole cards and shares (cards, CPU, memory, models) for which the nodes are kept ranked",
+    "more than teams use at a time; the longest unused is forgotten, and ranked again when needed",
+)
+TYPICAL_REQUESTS = Limit(
+    128,
+    "requests",
+    "different requests, the most frequent, of the mix by which nodes are rated for whole cards and shares",
+    "19 in 20 pods of Alibaba's traces ask for one of 20 to 120; each new state of a node is compared with all of them",
+)
+COUNTED_WAITING_DEVICES = Limit(
+    16,
+    "devices",
+    "cards and shares of a namespace's oldest waiting pods that count for the mix of requests by which nodes are rated",
+    "two nodes; gated pods of one tenant hardly change where others go; pods count in full once they hold cards",
+)
 CARD_LOSSES = Limit(
     16,
     "ratings",

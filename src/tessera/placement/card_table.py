@@ -14,8 +14,9 @@ from tessera.limits.planning import CARD_LOSSES
 from tessera.mig.geometry import Geometry, Placement, Profile
 from tessera.mig.layout_planning import list_packings
 from tessera.mig.occupancy import free_slots, free_starts, placement_mask, usable_slots
+from tessera.placement.devices import is_device_profile
 from tessera.placement.request_mix import RequestMix
-from tessera.placement.state_costs import Candidate, Pending, StateCosts, add_price, add_profile, limit_size
+from tessera.placement.state_costs import Candidate, Pending, StateCosts, add_profile, limit_size
 
 __all__ = [
     "Candidate",
@@ -23,7 +24,6 @@ __all__ = [
     "GeometryLoss",
     "Pending",
     "StateCosts",
-    "add_price",
     "add_profile",
     "reachable_slots",
 ]
@@ -60,8 +60,8 @@ class CardTable:
         self.costs = StateCosts(self, self._states)
         #: The mix of requests for these cards.
         self.mix = RequestMix()
-        #: What a device of this model costs besides its loss: policies prefer cheaper models.
-        self.price = 0.0
+        #: True if the cards are whole cards or shares.
+        self.is_device = is_device_profile(geometry.profiles[0].name)
         #: What a policy chose for a mix, by policy: the mix's shares and the costs.
         self.chosen: dict[object, tuple[object, StateCosts]] = {}
 

@@ -5,7 +5,7 @@ the ``WORD`` of its class as a label.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar, Protocol
 
 import msgspec
@@ -53,11 +53,8 @@ class NodeRefusal(msgspec.Struct, frozen=True):
 NodeAllows = Callable[[Demand, str], NodeRefusal | None]
 
 
-#: Rates a node for a demand of whole cards or shares besides the cards: less is better, the first number before the
-#: second. For one card or share, ``BEST_RATING`` or less is best.
-NodeRating = tuple[float, float]
-NodeCost = Callable[[Demand, str], NodeRating]
-BEST_RATING: NodeRating = (0.0, 0.0)
+#: Yields nodes with room for a demand of whole cards or shares, best first, as they are now; it may leave out some.
+NodeRanking = Callable[[Demand], Iterator[str]]
 
 
 class Reservations(Protocol):

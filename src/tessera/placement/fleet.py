@@ -15,7 +15,7 @@ from heapq import merge
 from tessera.limits.planning import CARD_MODELS
 from tessera.mig.geometry import Geometry
 from tessera.placement.card_groups import CardGroups
-from tessera.placement.card_table import Candidate, CardTable, Pending, StateCosts, add_price
+from tessera.placement.card_table import Candidate, CardTable, Pending, StateCosts
 from tessera.placement.cards import UNRANKED, AlikeCards, CardPlacement, FleetCard, FleetNode, Hold, OwnedPlacement
 
 __all__ = ["CardPlacement", "Fleet", "FleetCard", "FleetNode", "OwnedPlacement", "PlaceOccupied", "UnknownCard"]
@@ -54,6 +54,8 @@ class Fleet:
         self._unsorted: dict[FleetNode, None] = {}
         #: The slots that are kept for demands.
         self._holds: tuple[Hold, ...] = ()
+        #: Nodes whose whole cards or shares have changed, for :meth:`take_changed_nodes`.
+        self._changed: dict[str, None] = {}
 
     # Reading
 
@@ -294,8 +296,8 @@ class Fleet:
                 started = sorted(
                     one for key in self._groups[table].started if (one := rated.candidate(*key, name)) is not None
                 )
-                rankings.append(self._present(table, add_price(ranked, table.price) if table.price else ranked))
-                rankings.append(self._present(table, add_price(started, table.price) if table.price else started))
+                rankings.append(self._present(table, ranked))
+                rankings.append(self._present(table, started))
         merged: Iterable[tuple[Candidate, AlikeCards]] = merge(*rankings, key=_rank)
         if spread:
             merged = sorted(merged, key=lambda one: -one[0][1])
@@ -352,6 +354,8 @@ class Fleet:
         card.filed = UNRANKED
         if node.answers:
             node.answers.clear()
+        if table.is_device:
+            self._changed[node.name] = None
         room = table.room(occupancy, pending) if pending else table.free_slots(occupancy)
         if room != card.room:
             self._change_free(node, room - card.room)
@@ -360,6 +364,11 @@ class Fleet:
         if not former.by_free:
             self._groups[table].drop(card.occupancy, card.pending)
         card.occupancy, card.pending = occupancy, pending
+
+    def take_changed_nodes(self) -> Iterable[str]:
+        """Returns the nodes where states of whole cards or shares were set since the last call."""
+        found, self._changed = self._changed, {}
+        return found
 
     # The index
 

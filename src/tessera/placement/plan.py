@@ -27,7 +27,7 @@ from tessera.placement.demand import (
     Demand,
     NeverFits,
     NodeAllows,
-    NodeCost,
+    NodeRanking,
     NodeRefusal,
     Reason,
     Reservations,
@@ -79,7 +79,7 @@ def plan(
     work: StepBudget | None = None,
     policy: Policy | None = None,
     kept: Sequence[str] = (),
-    node_cost: NodeCost | None = None,
+    rank_nodes: NodeRanking | None = None,
 ) -> Plan:
     """Plans a batch.
 
@@ -92,7 +92,7 @@ def plan(
             reserved.
         work: the budget of the batch; unlimited by default.
         policy: chooses card, node and start; by default the one that Tessera uses.
-        node_cost: rates nodes for whole cards and shares; by default all are alike.
+        rank_nodes: ranks nodes for whole cards and shares; by default the policy does.
         kept: nodes with slots that :func:`tessera.placement.reserved_slots.hold_slots` keeps, for reasons.
 
     Raises:
@@ -104,13 +104,13 @@ def plan(
     lone = len(demands) == 1 and len(demands[0].profiles) == 1
     refusals: dict[str, NodeRefusal] = {}
     if lone:
-        rated = node_cost is not None and is_rated(demands[0])
+        rated = rank_nodes is not None and is_rated(demands[0])
         card = None if rated else _first_card(fleet, demands[0], rule, node_allows, refusals)
         if card is not None:
             return _place_slice(demands[0], card, rule, reservations, work)
     allows = node_allows or _allow_every_node
     steps = work or StepBudget(sys.maxsize)
-    search = CardSearch(fleet, allows, rule, node_cost)
+    search = CardSearch(fleet, allows, rule, rank_nodes)
     if lone:
         found = search.find_other(demands[0], refusals, steps)
         if found is not None:

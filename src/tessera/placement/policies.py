@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from tessera.mig.geometry import Placement
-from tessera.placement.card_table import Candidate, CardTable, Pending, StateCosts, add_price
+from tessera.placement.card_table import Candidate, CardTable, Pending, StateCosts
 from tessera.placement.cards import AlikeCards
 from tessera.placement.fleet import Fleet, FleetCard, FleetNode
 from tessera.placement.rivals import BestFit, Das, FirstFit, Hami, WeightedFragmentation, blocked_windows
@@ -117,9 +117,8 @@ class LeastCost:
         return fleet.fullest_nodes()
 
     def cost(self, table: CardTable, occupancy: int, pending: Pending, profile: str) -> float | None:
-        """Growth of the card's loss, and the price of its model."""
-        found = self.costs(table).cost(occupancy, pending, profile)
-        return found if found is None or not table.price else found + table.price
+        """Growth of the card's loss."""
+        return self.costs(table).cost(occupancy, pending, profile)
 
     def arrange(self, table: CardTable, occupancy: int, pending: Pending) -> tuple[Placement, ...] | None:
         """The starts that leave the card with the least loss."""
@@ -133,8 +132,6 @@ class LeastCost:
             name = card.table.name_of(profile)
             one = None if name is None else self.costs(card.table).candidate(card.occupancy, card.pending, name)
             if one is not None:
-                if card.table.price:
-                    one = next(add_price((one,), card.table.price))
                 found.append((-one[1] if self._spread else 0, one, card.node.free, card.node.name, card.gpu, card))
         for row in sorted(found):
             yield row[-1]

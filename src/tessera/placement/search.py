@@ -2,29 +2,30 @@
 
 - One slice goes to the card that the policy ranks first.
 - Several slices go to the node where they cost least by the policy, among the first that have room.
-- Whole cards and shares go to the node that the caller rates best, of the first where the policy's cost is the same.
+- Whole cards and shares go to the first node in the order of the caller that admits the demand. If none does, all other
+  nodes are asked as for slices, for the reason.
 - The search asks lazily if a node admits a demand, best node first. It remembers a refusal until
   :meth:`CardSearch.forget`.
 """
 
 from collections.abc import Mapping
+from itertools import islice
 
-from tessera.placement.demand import BEST_RATING, Demand, NodeAllows, NodeCost, NodeRating, NodeRefusal
+from tessera.placement.demand import Demand, NodeAllows, NodeRanking, NodeRefusal
 from tessera.placement.devices import is_device_profile
-from tessera.placement.fleet import Fleet, FleetCard
+from tessera.placement.fleet import Fleet, FleetCard, FleetNode
 from tessera.placement.node_fit import fit_on_node
 from tessera.placement.policies import Policy
 from tessera.placement.step_budget import StepBudget
 
 #: Nodes with room from which a demand of several slices takes the best; it is refused only after all were tried.
 _NODES_COMPARED = 16
-#: Nodes that are rated for whole cards or shares, fullest first.
-_NODES_RATED = 64
 
 
 def is_rated(demand: Demand) -> bool:
-    """True for a demand of whole cards or shares: the node is all that is left to choose for them."""
-    return is_device_profile(demand.profiles[0])
+    """True for a demand of whole cards or of shares: the node is all that is left to choose for them."""
+    first = demand.profiles[0]
+    return is_device_profile(first) and all(each == first for each in demand.profiles)
 
 
 class CardSearch:
@@ -34,13 +35,13 @@ class CardSearch:
         fleet: the cards, with the pending slices of this batch.
         node_allows: returns a node's refusal of a demand; None if the node takes it.
         policy: ranks cards and nodes.
-        node_cost: rates nodes for whole cards and shares; by default all are alike.
+        rank_nodes: ranks nodes for whole cards and shares; by default the policy does.
     """
 
     def __init__(
-        self, fleet: Fleet, node_allows: NodeAllows, policy: Policy, node_cost: NodeCost | None = None
+        self, fleet: Fleet, node_allows: NodeAllows, policy: Policy, rank_nodes: NodeRanking | None = None
     ) -> None:
-        self._node_cost = node_cost
+        self._rank_nodes = rank_nodes
         self._policy = policy
         self._fleet = fleet
         self._allows = node_allows
@@ -72,11 +73,13 @@ class CardSearch:
             work: pays for the search.
             policy: another one than the search's own, with the same costs: one of its packing variants.
         """
+        if self._rank_nodes is not None and is_rated(demand):
+            found = self._find_rated(demand, self._rank_nodes, work)
+            if found is not None:
+                return found
         if len(demand.profiles) > 1:
             return self._find_node(demand, work)
         rule = policy or self._policy
-        if self._node_cost is not None and is_rated(demand):
-            return self._find_rated(demand, self._node_cost, work, rule)
         if demand.nodes is None:
             card = rule.first_card(self._fleet, demand.profiles[0])
             if card is None:
@@ -101,39 +104,22 @@ class CardSearch:
         self._refused[demand.key] = dict(refusals)
         return self.find(demand, work)
 
-    def _find_rated(
-        self, demand: Demand, node_cost: NodeCost, work: StepBudget, policy: Policy
-    ) -> tuple[FleetCard, ...] | None:
-        """One whole card or share, on the node that rates best among the first where it costs least."""
-        best: tuple[NodeRating, FleetCard] | None = None
-        least: float | None = None
-        seen: set[str] = set()
-        for card in policy.rank_cards(self._fleet, demand.profiles[0], demand.nodes, work):
-            if card.node.name in seen:
-                continue
-            name = card.table.name_of(demand.profiles[0])
-            cost = None if name is None else policy.cost(card.table, card.occupancy, card.pending, name)
-            if best is not None and (cost != least or len(seen) >= _NODES_RATED):
-                break
-            seen.add(card.node.name)
-            rated = node_cost(demand, card.node.name)
-            if (best is not None and rated >= best[0]) or not self._admits(demand, card.node.name, work):
-                continue
-            best, least = (rated, card), cost
-            if rated <= BEST_RATING:
-                break
-        return best and (best[1],)
+    def _find_rated(self, demand: Demand, rank_nodes: NodeRanking, work: StepBudget) -> tuple[FleetCard, ...] | None:
+        """Whole cards or shares of the first node in the caller's order that admits the demand."""
+        for name in rank_nodes(demand):
+            cards = _free_devices(self._fleet.node(name), demand.profiles)
+            if cards is not None and self._admits(demand, name, work):
+                return cards
+        return None
 
     def _find_node(self, demand: Demand, work: StepBudget) -> tuple[FleetCard, ...] | None:
         """Cards of the node where several slices cost least, among the first that have room."""
-        best: tuple[tuple[float, NodeRating], tuple[FleetCard, ...]] | None = None
+        best: tuple[float, tuple[FleetCard, ...]] | None = None
         compared = 0
-        rates = self._node_cost if is_rated(demand) else None
-        most = _NODES_COMPARED if rates is None else _NODES_RATED
         costs = self._costs.setdefault(tuple(sorted(demand.profiles)), {})
         need = self.slots_needed(demand)
         for node in self._policy.rank_nodes(self._fleet):
-            if best is not None and compared >= most:
+            if best is not None and compared >= _NODES_COMPARED:
                 break
             work.spend()
             if node.free < need or (demand.nodes is not None and node.name not in demand.nodes):
@@ -145,13 +131,10 @@ class CardSearch:
                 costs[shape] = found and found[0]
             cost = costs[shape]
             compared += cost is not None
-            if cost is None or (best is not None and cost > best[0][0]):
-                continue
-            rated = (cost, rates(demand, node.name) if rates is not None else BEST_RATING)
-            if (best is not None and rated >= best[0]) or not self._admits(demand, node.name, work):
+            if cost is None or (best is not None and cost >= best[0]) or not self._admits(demand, node.name, work):
                 continue
             found = fit_on_node(node, demand.profiles, work, self._policy.cost)
-            best = found and (rated, found[1])
+            best = found and (cost, found[1])
         return best and best[1]
 
     def _admits(self, demand: Demand, node: str, work: StepBudget) -> bool:
@@ -165,3 +148,10 @@ class CardSearch:
         if refusal is not None:
             self._refused.setdefault(demand.key, {})[node] = refusal
         return refusal is None
+
+
+def _free_devices(node: FleetNode, profiles: tuple[str, ...]) -> tuple[FleetCard, ...] | None:
+    """Returns free devices of a node, of one profile and as many as are asked for; None if it has fewer."""
+    able = (card for card in node.cards.values() if card.table.name_of(profiles[0]) is not None)
+    found = tuple(islice((card for card in able if card.room == card.geometry.slots), len(profiles)))
+    return found if len(found) == len(profiles) else None

@@ -12,7 +12,7 @@ hundred values on any known card, whatever the size of the fleet.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import islice
 from typing import Any, Protocol
 
@@ -154,12 +154,6 @@ def limit_size(memo: dict[Any, Any]) -> None:
     """Empties a memo that has grown beyond the states of real cards: users choose the requested profiles."""
     if len(memo) >= CARD_STATES:
         memo.clear()
-
-
-def add_price(ranked: Iterable[Candidate], price: float) -> Iterator[Candidate]:
-    """Yields the same candidates, each dearer by this price."""
-    for cost, room, number, occupancy, pending in ranked:
-        yield (cost + price, room, number, occupancy, pending)
 
 
 def add_profile(pending: Pending, profile: str) -> Pending:

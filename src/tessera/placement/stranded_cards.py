@@ -1,10 +1,10 @@
-"""Free cards that a node's CPU does not suffice for.
+"""Free cards that a node's CPU, or its memory, does not suffice for.
 
 A card that is free beside too little CPU waits for a pod that asks for less CPU than most. So a pod with much CPU goes
 where CPU is plentiful, and one without leaves such nodes to others. ``bench/openb.py`` measures the rule on traces.
 """
 
-#: CPU that a free card needs to count in full, in multiples of what pods ask for beside a card on average.
+#: CPU, or memory, that a free card needs to count in full, in multiples of what pods ask for beside one on average.
 CPU_A_CARD = 1.3
 
 

@@ -59,8 +59,10 @@ def test_one_card_leaves_joined_pairs_alone(cluster: SlicerCluster) -> None:
 
 
 def test_one_card_takes_the_fullest_node_where_no_pair_is_broken(cluster: SlicerCluster) -> None:
-    cluster.device_node("n1", count=4, links=CardLinks(4, (1800,)))
-    half_full(cluster, n2=CardLinks(4, (1800,)))
+    for name in ("n1", "n2"):
+        cluster.device_node(name, count=4, links=CardLinks(4, (1800,)))
+    for number in range(2):
+        cluster.whole(f"on-n2-{number}", gated=False, node=NodeName("n2"))
     assert pin(cluster, "one") == "n2"
 
 

@@ -64,11 +64,10 @@ class FreeAmounts:
         """Returns the first shortage."""
         return first_shortage(pod.amounts, self._used_amounts(pod, node), self._nodes[node])
 
-    def free(self, resource: str, node: NodeName) -> int:
-        """Returns what pods and the batch leave of a resource; 0 if the node does not name it, never negative."""
-        most = self._nodes[node].allocatable_amount(resource) or 0
-        taken = (of.get(node, {}).get(resource, 0) for of in (self._used, self._reserved))
-        return max(0, most - sum(taken))
+    @property
+    def reserved(self) -> Mapping[NodeName, Amounts]:
+        """The amounts that the batch gave to pods, by node."""
+        return self._reserved
 
     def _used_amounts(self, pod: PodInfo, node: NodeName) -> Amounts:
         used = self._used.get(node, {})

@@ -156,6 +156,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
                 self._cluster.put_object(item)
             case NodeObserved(node):
                 self._cluster.put_node(node)
+                if self._state.devices.used:
+                    self._state.ratings.note(node.name)  # also after a change that wakes no pod
             case WriteDone(write):
                 self._outcomes.finish(write)
             case PodDeleted(uid):
@@ -345,6 +347,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         changes = self._cluster.capacity_changes
         for uid in self._state.reservations:
             changes.separate(uid)
+        if self._state.devices.used:
+            self._state.ratings.refresh()
         candidates = dict.fromkeys(changes.candidates(self._state.waiting, MostOfKind(self._state)))
         for uid in self._state.reservations:  # a pod with a reservation goes first, in every round
             if uid in self._state.waiting and changes.is_due(uid):

@@ -50,6 +50,8 @@ class AllocationLifecycle:
         new_records = not fault and self._absorb_records(node, item)
         sliced = item is not None and facts is not None and facts.offers_on_demand and not fault
         resources = item.status.node_resources if item is not None and sliced else None
+        if self._state.devices.used:
+            self._state.ratings.note(node)
         if self._state.devices.put(node, facts.devices if facts is not None else ()):
             self._cluster.capacity_changes.room_may_have_grown(node)
         if resources is None:
@@ -132,8 +134,6 @@ class AllocationLifecycle:
     def absorb_pod(self, uid: PodUid) -> None:
         """Updates a pod's allocations, and the set of waiting pods, from the pod's present state."""
         pod = self._cluster.pods.get(uid)
-        if self._state.devices.used:
-            self._state.prices.observe(uid, pod)
         if self._state.denied.get(uid) != pod:
             self._state.denied.pop(uid, None)
         if pod is not None:
@@ -366,8 +366,19 @@ class AllocationLifecycle:
         self._index_pod(uid, pod, home)
         self._count_for_queue(uid, pod)
         left = self._state.usage.assign(uid, home, pod.amounts if pod is not None else {})
+        self._rate_devices(uid, pod, home, left)
         if left is not None and (left in self._state.cards or left in self._state.devices):
             self._cluster.capacity_changes.room_may_have_grown(left)
+
+    def _rate_devices(self, uid: PodUid, pod: PodInfo | None, *homes: NodeName | None) -> None:
+        """Counts a pod for the ratings of nodes, and rates again the nodes where it holds amounts, or did."""
+        if not self._state.devices.used:
+            return
+        living = pod if pod is not None and not pod.finished else None
+        self._state.device_demand.observe(uid, living, holds=homes[0] is not None)
+        for node in homes:
+            if node is not None and node in self._state.devices:
+                self._state.ratings.note(node)
 
     def _count_for_queue(self, uid: PodUid, pod: PodInfo | None) -> None:
         """Counts the slices of a living pod for its queue."""

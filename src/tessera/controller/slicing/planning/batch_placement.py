@@ -5,24 +5,23 @@ slicer. Changes nothing except a temporary count of the resources that the batch
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 
 from tessera.api.instaslice import Slice
-from tessera.api.names import WHOLE_CARDS, NodeName, PodUid, device_id
+from tessera.api.names import NodeName, PodUid, device_id
 from tessera.controller.cluster.node_index import NodeIndex
 from tessera.controller.filters.resources import Filter, FreeAmounts
 from tessera.controller.objects.node_constraints import MISMATCH, NodeConstraints, first_closed_reason
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.state.device_ratings import DeviceRatings
 from tessera.controller.slicing.state.slicer_state import AllocationTable
 from tessera.limits.planning import BATCH_PODS, BATCH_RULES
-from tessera.placement.demand import Demand, NodeRating, NodeRefusal, Reason
+from tessera.placement.demand import Demand, NodeRefusal, Reason
 from tessera.placement.fleet import CardPlacement, Fleet
-from tessera.placement.link_ratings import LinkRatings
 from tessera.placement.plan import Plan, plan
 from tessera.placement.step_budget import StepBudget
-from tessera.placement.stranded_cards import stranded
 
 #: Share of a batch's work for testing constraints; comparisons that cost as much as asking one node.
 _CONSTRAINTS_SHARE, _COMPARISONS_A_STEP = 0.5, 4
@@ -60,8 +59,7 @@ class PlacementContext:
         required_node: returns the node that an ungated pod must run on; None for any other pod.
         changed_nodes: by refused pod, the nodes where room may have grown since; None if the pod was not refused.
         kept_nodes: nodes with slots that are kept for other pods.
-        cpu_a_slot: the CPU that pods ask for beside a memory slot of whole cards and shares on average; 0 if unknown.
-        ratings: rates nodes by how their cards are joined.
+        ratings: ranks nodes for whole cards and shares; it follows what the batch gives away.
     """
 
     fleet: Fleet
@@ -71,9 +69,8 @@ class PlacementContext:
     allocations: AllocationTable
     required_node: Callable[[PodInfo], NodeName | None]
     changed_nodes: Mapping[PodUid, frozenset[NodeName] | None]
+    ratings: DeviceRatings
     kept_nodes: Sequence[NodeName] = ()
-    cpu_a_slot: float = 0.0
-    ratings: LinkRatings = field(default_factory=LinkRatings)
 
 
 def first_batch(ordered: Iterable[PodInfo]) -> list[PodInfo]:
@@ -111,8 +108,9 @@ def place(pods: Sequence[PodInfo], context: PlacementContext, work: StepBudget) 
         reservations=rules,
         work=work,
         kept=context.kept_nodes,
-        node_cost=rules.cost,
+        rank_nodes=rules.rank,
     )
+    rules.end()
     placed: list[Placed | Unplaced] = []
     for pod in checked:
         slices = decided.assignments.get(pod.key)
@@ -187,9 +185,10 @@ class _BatchFilters:
 
     def __init__(self, ordered: Sequence[PodInfo], context: PlacementContext, work: StepBudget) -> None:
         self._fleet = context.fleet
-        self._cpu_a_slot = context.cpu_a_slot
         self._ratings = context.ratings
         self._amounts = next((rule for rule in context.filters if type(rule) is FreeAmounts), None)
+        #: Nodes to which the batch gave pods, or from which it took them back.
+        self._touched: set[NodeName] = set()
         self._nodes = context.nodes
         self._index = context.index
         self._filters = context.filters
@@ -245,26 +244,15 @@ class _BatchFilters:
         """Returns the refusal of a node without room, as if its cards had room; None if the node would take the pod."""
         return self._refusal(self._lasting_filters, demand, node)
 
-    def cost(self, demand: Demand, node: str) -> NodeRating:
-        """Rates a node for whole cards or shares: several cards by how they are joined, then all by CPU."""
-        left = self._stranded(demand, node)
-        facts = self._nodes.get(NodeName(node))
-        if facts is None or facts.links is None or set(demand.profiles) != {WHOLE_CARDS}:
-            return (0.0, left) if len(demand.profiles) > 1 else (left, 0.0)
-        joined = (facts.links.cards, facts.links.points, facts.links.free)
-        free = self._fleet.node(node).count_empty(WHOLE_CARDS)
-        if len(demand.profiles) > 1:
-            return (-float(self._ratings.points(joined, free, len(demand.profiles))), left)
-        return (left, float(self._ratings.loss(joined, free)))
+    def rank(self, demand: Demand) -> Iterator[str]:
+        """Yields the nodes with room for whole cards or shares, best first."""
+        reserved = self._amounts.reserved if self._amounts is not None else {}
+        return self._ratings.rank(self._pods[demand.key], reserved, demand.nodes)
 
-    def _stranded(self, demand: Demand, node: str) -> float:
-        """Returns the memory slots of free cards that the pod would leave without CPU on a node."""
-        if self._amounts is None or not self._cpu_a_slot:
-            return 0.0
-        free, cpu = self._fleet.node(node).free, self._amounts.free("cpu", NodeName(node))
-        taken = count_slots(self._fleet, demand.profiles)
-        left = cpu - self._pods[demand.key].amounts.get("cpu", 0)
-        return stranded(free - taken, left, self._cpu_a_slot) - stranded(free, cpu, self._cpu_a_slot)
+    def end(self) -> None:
+        """Has the nodes rated again without what the batch gave away: the batch has changed nothing."""
+        for node in self._touched:
+            self._ratings.note(node)
 
     def _refusal(self, filters: Sequence[Filter], demand: Demand, node: str) -> NodeRefusal | None:
         pod = self._pods[demand.key]
@@ -286,13 +274,20 @@ class _BatchFilters:
 
     def reserve(self, demand: Demand, node: str) -> None:
         """Takes in that the batch places the pod on the node."""
+        self._touch(NodeName(node))
         for rule in self._filters:
             rule.reserve(self._pods[demand.key], NodeName(node))
 
     def unreserve(self, demand: Demand, node: str) -> None:
         """Takes in that the batch takes the pod from the node."""
+        self._touch(NodeName(node))
         for rule in self._filters:
             rule.unreserve(self._pods[demand.key], NodeName(node))
+
+    def _touch(self, node: NodeName) -> None:
+        if self._ratings.has_devices(node):
+            self._touched.add(node)
+            self._ratings.note(node)
 
     def _closed_refusal(self, pod: PodInfo, node: NodeName) -> NodeRefusal:
         key = (self._kinds[pod.uid], node)

@@ -23,7 +23,6 @@ from tessera.controller.slicing.planning.batch_placement import RELEASING, Place
 from tessera.controller.slicing.state.reservation import Reservation
 from tessera.controller.slicing.state.reservation_rules import kept_amounts, reservations_before
 from tessera.controller.slicing.state.slicer_state import AllocationTable, SlicerState
-from tessera.placement.link_ratings import LinkRatings
 from tessera.placement.reserved_slots import hold_slots
 from tessera.placement.step_budget import StepBudget
 
@@ -38,7 +37,6 @@ class Planner:
     def __init__(self, state: SlicerState) -> None:
         self._state = state
         self._cluster = state.cluster
-        self._ratings = LinkRatings()
 
     def _used_without_slices(self, node: NodeName) -> Amounts:
         """Returns the amounts that pods without slices hold on a node."""
@@ -144,8 +142,7 @@ class Planner:
             required_node=self._cluster.required_node,
             changed_nodes=since,
             kept_nodes=kept_nodes,
-            cpu_a_slot=self._state.prices.cpu_a_slot,
-            ratings=self._ratings,
+            ratings=self._state.ratings,
         )
 
     @contextmanager

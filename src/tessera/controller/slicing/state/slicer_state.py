@@ -13,10 +13,11 @@ from tessera.controller.filters.avoidance import NodeAvoidance
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import NodeUsage
 from tessera.controller.slicing.state.allocation import Allocation
+from tessera.controller.slicing.state.device_demand import DeviceDemand
 from tessera.controller.slicing.state.device_inventory import DeviceInventory
+from tessera.controller.slicing.state.device_ratings import DeviceRatings
 from tessera.controller.slicing.state.fleet_inventory import FleetInventory
 from tessera.controller.slicing.state.instructions import Evict, RecordEvent, WriteKey
-from tessera.controller.slicing.state.model_prices import ModelPrices
 from tessera.controller.slicing.state.move_record import RecordedMove
 from tessera.controller.slicing.state.queue_ledger import QueueLedger
 from tessera.controller.slicing.state.reservation import Reservation
@@ -98,14 +99,18 @@ class SlicerState:
         self.inventory = FleetInventory()
         #: Whole cards and shares, in the same fleet.
         self.devices = DeviceInventory(self.inventory)
-        #: Prices of the models of whole cards and shares.
-        self.prices = ModelPrices(self.inventory.fleet, self.devices, self.cluster.index)
         #: What each queue holds.
         self.ledger = QueueLedger(self.cluster.queues)
         #: Waiting pods that their queue's maximum holds back, in order. A subset of ``waiting``.
         self.limited = BlockedPods()
         #: Amounts of each node that pods and allocations hold besides slices; each pod counts on one node.
         self.usage = NodeUsage()
+        #: The nodes with whole cards and shares, ranked for pods.
+        self.ratings = DeviceRatings(
+            self.inventory.fleet, self.devices, self.cluster.index, self.cluster.nodes, self.usage.used
+        )
+        #: The pods whose requests the ratings go by.
+        self.device_demand = DeviceDemand(self.ratings)
         #: Nodes with cards for on-demand slicing, and the resources that their object reports. None of them is in
         #: ``faults``.
         self.cards: dict[NodeName, NodeResources] = {}

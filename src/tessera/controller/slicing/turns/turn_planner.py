@@ -91,7 +91,7 @@ class TurnPlanner:
         """Plans a batch in parts: each pod with a reservation and each gang by itself, the pods between together."""
         work = StepBudget(DECISION_STEPS)
         if any(pod.devices for pod in turns.pods):
-            self._state.prices.update()
+            self._state.ratings.update()
         passing: list[PodInfo] = []
         for number, part in enumerate(self._parts(turns)):
             if number and work.is_spent:

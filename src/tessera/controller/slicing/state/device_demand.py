@@ -1,0 +1,138 @@
+"""Which pods with whole cards and shares count for the mix of requests that the ratings of nodes use.
+
+Rules:
+
+- A pod counts as long as it holds devices, whoever placed it. So nobody changes the mix without holding cards, the mix
+  follows the cluster as pods end, and a new controller that sees the same pods comes to the same mix.
+- Of the waiting pods of a namespace the oldest count, up to a limit of devices: enough that a card is kept for a pod
+  that waits for it, and too little for a tenant who makes many gated pods.
+"""
+
+from bisect import bisect_left, insort
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from tessera.api.names import HOSTNAME_LABEL, PodUid
+from tessera.controller.objects.node_constraints import NodeConstraints
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.limits.planning import COUNTED_WAITING_DEVICES
+from tessera.placement.ratings.card_request import CPU_STEP, MEMORY_STEP
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class AskedDevices:
+    """What pods request that differ in nothing else of interest.
+
+    Attributes:
+        resource: the resource of the devices.
+        devices: their number.
+        cpu: thousandths of a CPU.
+        memory: MiB.
+        constraints: the nodes that suit, without tolerations and without the pin of a placed pod.
+    """
+
+    resource: str
+    devices: int
+    cpu: int
+    memory: int
+    constraints: NodeConstraints
+
+
+def asked_devices(pod: PodInfo) -> AskedDevices | None:
+    """Returns what a pod requests, in whole steps of CPU and memory; None without devices, or with two resources."""
+    if len(set(pod.devices)) != 1:
+        return None
+    selector = tuple(each for each in pod.constraints.selector if each[0] != HOSTNAME_LABEL)
+    cpu, memory = pod.amounts.get("cpu", 0), pod.amounts.get("memory", 0) // _MIB
+    return AskedDevices(
+        pod.devices[0],
+        len(pod.devices),
+        -(-cpu // CPU_STEP) * CPU_STEP,
+        -(-memory // MEMORY_STEP) * MEMORY_STEP,
+        replace(pod.constraints, selector=selector, tolerations=()),
+    )
+
+
+class RequestCounts(Protocol):
+    """Counts requests."""
+
+    def count(self, asked: AskedDevices, pods: int) -> None:
+        """Counts pods with a request; fewer of them with a negative number."""
+        ...
+
+
+#: A waiting pod: creation time, UID, what it requests.
+_Waiting = tuple[str, PodUid, AskedDevices]
+
+
+class DeviceDemand:
+    """Counts what pods request.
+
+    Args:
+        counts: takes over what is counted.
+    """
+
+    def __init__(self, counts: RequestCounts) -> None:
+        self._counts = counts
+        #: By pod that holds devices, its request.
+        self._held: dict[PodUid, AskedDevices] = {}
+        #: By waiting pod its namespace, and by namespace its waiting pods, the oldest first; no list is empty.
+        self._namespace_of: dict[PodUid, tuple[str, _Waiting]] = {}
+        self._waiting: dict[str, list[_Waiting]] = {}
+        #: By namespace, the requests of its waiting pods that count.
+        self._counted: dict[str, list[AskedDevices]] = {}
+
+    def observe(self, uid: PodUid, pod: PodInfo | None, *, holds: bool) -> None:
+        """Counts a pod as it is now; None once it has gone or ended."""
+        asked = asked_devices(pod) if pod is not None else None
+        self._hold(uid, asked if holds else None)
+        waits = None if pod is None or asked is None or holds else (pod.namespace, (pod.created, uid, asked))
+        self._wait(uid, waits)
+
+    def _hold(self, uid: PodUid, asked: AskedDevices | None) -> None:
+        before = self._held.pop(uid, None)
+        if asked is not None:
+            self._held[uid] = asked
+        if before != asked:
+            if before is not None:
+                self._counts.count(before, -1)
+            if asked is not None:
+                self._counts.count(asked, 1)
+
+    def _wait(self, uid: PodUid, waits: tuple[str, _Waiting] | None) -> None:
+        before = self._namespace_of.pop(uid, None)
+        if waits is not None:
+            self._namespace_of[uid] = waits
+        if before == waits:
+            return
+        if before is not None:
+            namespace, one = before
+            pods = self._waiting[namespace]
+            del pods[bisect_left(pods, one[:2], key=lambda each: each[:2])]
+            self._recount(namespace)
+        if waits is not None:
+            namespace, one = waits
+            insort(self._waiting.setdefault(namespace, []), one, key=lambda each: each[:2])
+            self._recount(namespace)
+
+    def _recount(self, namespace: str) -> None:
+        before = Counter(self._counted.pop(namespace, ()))
+        now: list[AskedDevices] = []
+        devices = 0
+        for _, _, asked in self._waiting[namespace]:
+            devices += asked.devices
+            if devices > COUNTED_WAITING_DEVICES:
+                break
+            now.append(asked)
+        if now:
+            self._counted[namespace] = now
+        if not self._waiting[namespace]:
+            del self._waiting[namespace]
+        after = Counter(now)
+        for asked, count in (before - after).items():
+            self._counts.count(asked, -count)
+        for asked, count in (after - before).items():
+            self._counts.count(asked, count)

@@ -1,0 +1,195 @@
+"""Rates nodes for whole cards and shares: :mod:`tessera.placement.ratings` with the state of the cluster.
+
+Each resource has its ratings, in which a device is a card and the model is its kind. A node that has changed since is
+rated again when a pod is planned.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import TypeVar
+
+from tessera.api.names import WHOLE_CARDS, NodeName
+from tessera.controller.cluster.node_index import NodeIndex
+from tessera.controller.objects.node_constraints import NodeConstraints
+from tessera.controller.objects.node_info import NodeInfo
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.resource_amounts import Amounts
+from tessera.controller.slicing.state.device_demand import AskedDevices, asked_devices
+from tessera.controller.slicing.state.device_inventory import DeviceInventory
+from tessera.limits.planning import PRICED_CONSTRAINTS
+from tessera.placement.fleet import Fleet
+from tessera.placement.link_ratings import Joined
+from tessera.placement.ratings.card_demand import CardDemand
+from tessera.placement.ratings.card_request import CARD, CardRequest, NodeRoom
+from tessera.placement.ratings.node_ratings import NodeRatings
+
+Key = TypeVar("Key")
+_MIB = 1 << 20
+#: CPU and memory of a node that states none.
+_UNLIMITED = 1 << 40
+#: A resource, and constraints on the nodes.
+_Constraints = tuple[str, NodeConstraints]
+#: The models that suit, and True if the resource has others.
+_Suited = tuple[tuple[str, ...], bool]
+
+
+class DeviceRatings:
+    """The nodes with devices, ranked for pods.
+
+    Args:
+        fleet: the cards.
+        devices: the nodes of each model.
+        index: says which nodes a pod selects.
+        nodes: the nodes, with their allocatable amounts.
+        used: the amounts that pods hold on each node.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        devices: DeviceInventory,
+        index: NodeIndex,
+        nodes: Mapping[NodeName, NodeInfo],
+        used: Mapping[NodeName, Amounts],
+    ) -> None:
+        self._fleet = fleet
+        self._devices = devices
+        self._index = index
+        self._nodes = nodes
+        self._used = used
+        self._ratings: dict[str, NodeRatings] = {}
+        #: Nodes to be rated again.
+        self._changed: dict[NodeName, None] = {}
+        #: What the pods that count request, and of these the devices by constraints; no count is 0.
+        self._asked: Counter[AskedDevices] = Counter()
+        self._constraints: Counter[_Constraints] = Counter()
+        #: Changes of ``_asked`` since the ratings took it over.
+        self._more: Counter[AskedDevices] = Counter()
+        #: By constraints, the most frequent ones, the models that suit, as the ratings took them over.
+        self._suited: dict[_Constraints, _Suited] = {}
+        #: By resource and model the nodes that have such devices, as of so many changes of the inventory.
+        self._masks: tuple[int, Mapping[str, Mapping[str, int]]] = (-1, {})
+
+    # Changes
+
+    def note(self, node: NodeName) -> None:
+        """Rates a node again when its ratings are needed: its devices or amounts have changed."""
+        self._changed[node] = None
+
+    def has_devices(self, node: NodeName) -> bool:
+        """True if a node has devices."""
+        return node in self._devices
+
+    def count(self, asked: AskedDevices, pods: int) -> None:
+        """Counts pods with a request; fewer of them with a negative number."""
+        self._more[asked] += pods
+        _add(self._asked, asked, pods)
+        _add(self._constraints, (asked.resource, asked.constraints), pods * asked.devices)
+
+    def update(self) -> None:
+        """Takes over for the next batch what was requested, and which models suit it."""
+        suited = {key: self._suiting(key) for key, _ in self._constraints.most_common(int(PRICED_CONSTRAINTS))}
+        more, self._more = self._more, Counter()
+        if suited == self._suited:
+            for resource, requests in self._requests(more).items():
+                for request, count in requests.items():
+                    self._of(resource).demand.add(request, count)
+            return
+        self._suited = suited
+        counts = self._requests(self._asked)
+        for resource in self._ratings.keys() | counts.keys():
+            self._of(resource).demand.replace(counts.get(resource, {}))
+
+    def _requests(self, asked: Counter[AskedDevices]) -> Mapping[str, Mapping[CardRequest, int]]:
+        found: dict[str, Counter[CardRequest]] = {}
+        for each, count in asked.items():
+            models, pinned = self._suited.get((each.resource, each.constraints), ((), False))
+            if models:
+                request = CardRequest(each.cpu, each.memory, each.devices, CARD, models, pinned)
+                found.setdefault(each.resource, Counter())[request] += count
+        return found
+
+    def _kinds(self) -> Mapping[str, Mapping[str, int]]:
+        """Returns, by resource and model, the nodes that have such devices."""
+        if self._masks[0] == self._devices.changes:
+            return self._masks[1]
+        found: dict[str, dict[str, int]] = {}
+        for geometry, nodes in self._devices.nodes.items():
+            masks = found.setdefault(geometry.names[0], {})
+            for node in nodes:
+                masks[geometry.family] = masks.get(geometry.family, 0) | self._index.mask_of(node)
+        self._masks = (self._devices.changes, found)
+        return found
+
+    def _suiting(self, key: _Constraints) -> _Suited:
+        resource, constraints = key
+        masks = self._kinds().get(resource, {})
+        selected = self._index.selected_nodes(constraints)
+        models = tuple(sorted(model for model, mask in masks.items() if mask & selected))
+        return models, len(models) < len(masks)
+
+    # Ranking
+
+    def rank(self, pod: PodInfo, reserved: Mapping[NodeName, Amounts], nodes: Iterable[str] | None) -> Iterator[str]:
+        """Yields the nodes that have room for a pod's devices, CPU and memory, best first.
+
+        Args:
+            pod: the pod.
+            reserved: the amounts that the batch gave to pods before it, by node.
+            nodes: the only nodes to rank; None for all.
+        """
+        asked = asked_devices(pod)
+        if asked is None:
+            return
+        self.refresh(reserved)
+        key = (asked.resource, asked.constraints)
+        models, pinned = self._suited.get(key) or self._suiting(key)
+        cpu, memory = pod.amounts.get("cpu", 0), -(-pod.amounts.get("memory", 0) // _MIB)
+        request = CardRequest(cpu, memory, asked.devices, CARD, models, pinned)
+        for choice in self._of(asked.resource).rank(request, nodes):
+            yield choice.node
+
+    def _of(self, resource: str) -> NodeRatings:
+        return self._ratings.setdefault(resource, NodeRatings(CardDemand()))
+
+    def refresh(self, reserved: Mapping[NodeName, Amounts] = MappingProxyType({})) -> None:
+        """Takes over what is free on the nodes that have changed, beside what the batch gave away."""
+        changed, self._changed = self._changed, {}
+        changed |= {NodeName(node): None for node in self._fleet.take_changed_nodes()}
+        for node in changed:
+            rooms = self._rooms(node, reserved.get(node, {}))
+            for resource in self._ratings.keys() | rooms.keys():
+                self._of(resource).put(node, rooms.get(resource))
+
+    def _rooms(self, node: NodeName, reserved: Amounts) -> Mapping[str, NodeRoom]:
+        facts = self._nodes.get(node)
+        if facts is None or node not in self._devices or node not in self._fleet:
+            return {}
+        cpu, memory = (self._free(name, facts, reserved) for name in ("cpu", "memory"))
+        found = {}
+        for resource in self._devices.resources(node):
+            cards = [card for card in self._fleet.cards(node) if card.table.name_of(resource)]
+            free = self._fleet.node(node).count_empty(resource)
+            model = cards[0].geometry.family
+            left: tuple[tuple[int, int], ...] = ((CARD, free),) if free else ()
+            unused = free == len(cards)
+            found[resource] = NodeRoom(model, left, cpu, memory // _MIB, unused, _joined(facts, resource))
+        return found
+
+    def _free(self, resource: str, node: NodeInfo, reserved: Amounts) -> int:
+        most = node.allocatable_amount(resource)
+        if most is None:
+            return _UNLIMITED
+        return max(0, most - self._used.get(node.name, {}).get(resource, 0) - reserved.get(resource, 0))
+
+
+def _joined(node: NodeInfo, resource: str) -> Joined | None:
+    links = node.links if resource == WHOLE_CARDS else None
+    return None if links is None else (links.cards, links.points, links.free)
+
+
+def _add(counts: Counter[Key], key: Key, more: int) -> None:
+    counts[key] += more
+    if not counts[key]:
+        del counts[key]

@@ -1,0 +1,116 @@
+"""The mix of requests for whole cards and shares, learnt from the pods that exist.
+
+The caller adds a pod when it counts, and removes it when it has ended, so the mix follows the cluster, and a process
+that starts anew and adds the same pods has the same mix. What is computed from the shares is computed anew only when
+they changed enough: they never stand still.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tessera.limits.planning import TYPICAL_REQUESTS
+from tessera.placement.ratings.card_request import CardRequest, Kind
+from tessera.placement.scarcity import scarcity
+
+#: Share of the pods that the typical ones cover, most frequent first (FGD, USENIX ATC '23).
+TYPICAL = 0.95
+#: Part of all pods that must come or go before the shares are computed anew.
+FOLD = 1 / 8
+#: Sum of the squared changes of the roots of all shares (Hellinger distance) from which on they are other shares.
+CHANGED = 0.01
+
+
+class TypicalRequests(NamedTuple):
+    """The most frequent requests.
+
+    Attributes:
+        shares: each of them, with its share of the requests.
+        cpu_a_part: the CPU that pods request beside a thousandth of a card on average.
+        memory_a_part: the same of memory.
+    """
+
+    shares: tuple[tuple[CardRequest, float], ...] = ()
+    cpu_a_part: float = 0.0
+    memory_a_part: float = 0.0
+
+
+class CardDemand:
+    """Counts requests.
+
+    Attributes:
+        typical: the typical requests; the same object until they change.
+    """
+
+    def __init__(self) -> None:
+        self.typical = TypicalRequests()
+        #: Pods by rounded request; no count is 0.
+        self._counts: Counter[CardRequest] = Counter()
+        self._total = 0
+        #: Pods that came or went since the typical requests were looked at.
+        self._changes = 0
+        #: Thousandths of cards that were asked for, and of which only some kinds suit, by kind.
+        self._asked = 0
+        self._pinned: dict[Kind, float] = {}
+
+    def add(self, request: CardRequest, pods: int = 1) -> None:
+        """Counts pods with a request for cards; fewer of them with a negative number."""
+        rounded = request.rounded
+        self._counts[rounded] += pods
+        if not self._counts[rounded]:
+            del self._counts[rounded]
+        self._total += pods
+        self._changes += abs(pods)
+        self._asked += pods * request.asked
+        if request.pinned:
+            for kind in request.kinds:
+                self._pinned[kind] = self._pinned.get(kind, 0.0) + pods * request.asked / len(request.kinds)
+
+    def replace(self, counts: Mapping[CardRequest, int]) -> None:
+        """Counts these pods and no others."""
+        self._counts.clear()
+        self._pinned.clear()
+        self._total = self._asked = 0
+        for request, pods in counts.items():
+            self.add(request, pods)
+        self._changes = max(1, self._total)
+
+    def price(self, kind: Kind, free: int, free_of_kind: int) -> float:
+        """Returns the price of a kind of cards; see :mod:`tessera.placement.scarcity`."""
+        return scarcity(self._pinned.get(kind, 0.0), self._asked, free, free_of_kind)
+
+    def fold(self) -> bool:
+        """Looks at the counts; True if the typical requests are others now."""
+        if not self._changes or self._changes < FOLD * self._total:
+            return False
+        self._changes = 0
+        found = self._most_frequent()
+        if _difference(dict(found.shares), dict(self.typical.shares)) < CHANGED:
+            return False
+        self.typical = found
+        return True
+
+    def _most_frequent(self) -> TypicalRequests:
+        if not self._asked:
+            return TypicalRequests()
+        without_memory: Counter[CardRequest] = Counter()
+        cpu = memory = 0
+        for request, count in self._counts.items():
+            without_memory[request._replace(memory=0)] += count
+            cpu += request.cpu * count
+            memory += request.memory * count
+        found, covered = [], 0
+        ranked = sorted(without_memory.items(), key=lambda one: (-one[1], str(one[0])))
+        for request, count in ranked[:TYPICAL_REQUESTS]:
+            found.append((request, count))
+            covered += count
+            if covered >= TYPICAL * self._total:
+                break
+        shares = tuple((request, count / covered) for request, count in found)
+        return TypicalRequests(shares, cpu / self._asked, memory / self._asked)
+
+
+def _difference(one: dict[CardRequest, float], other: dict[CardRequest, float]) -> float:
+    requests = one.keys() | other.keys()
+    return math.fsum((math.sqrt(one.get(each, 0.0)) - math.sqrt(other.get(each, 0.0))) ** 2 for each in requests)

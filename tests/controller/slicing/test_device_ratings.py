@@ -1,0 +1,186 @@
+"""Nodes are ranked for whole cards and shares by the pods that hold cards; nobody else can change that much."""
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.slicer_cluster import SlicerCluster
+
+from tessera.api.names import GATE, NodeName, PodUid
+from tessera.controller.objects.node_constraints import NodeConstraints
+from tessera.controller.objects.node_devices import NodeDevices
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.state.device_demand import AskedDevices, DeviceDemand
+from tessera.limits.planning import COUNTED_WAITING_DEVICES
+
+GPU, SHARE = "nvidia.com/gpu", "nvidia.com/gpu.shared"
+
+
+def pin(cluster: SlicerCluster, pod: PodInfo) -> str:
+    found = cluster.pods[pod.uid]
+    return "" if found.gated else found.hostname
+
+
+def only_on(model: str) -> NodeConstraints:
+    return NodeConstraints(selector=(("nvidia.com/gpu.product", model),), devices=frozenset({GPU}))
+
+
+def asking(cpu: int, cards: int = 1) -> dict[str, int]:
+    return {"cpu": cpu, "pods": 1, GPU: cards}
+
+
+def share_node(cluster: SlicerCluster, name: str, count: int, cpu: int) -> None:
+    cluster.device_node(
+        name,
+        allocatable={"cpu": cpu, "pods": 110, SHARE: count},
+        devices=(NodeDevices(SHARE, "A100", count, 1, 10),),
+    )
+
+
+def share(cluster: SlicerCluster, name: str, cpu: int) -> PodInfo:
+    amounts = {"cpu": cpu, "pods": 1, SHARE: 1}
+    return cluster.pod(
+        name, SHARE, devices=(SHARE,), amounts=amounts, constraints=NodeConstraints(devices=frozenset({SHARE}))
+    )
+
+
+def order(cluster: SlicerCluster, pod: PodInfo) -> list[str]:
+    cluster.slicer.state.ratings.update()
+    return list(cluster.slicer.state.ratings.rank(pod, {}, None))
+
+
+def test_a_share_goes_where_it_leaves_the_others_their_cpu(cluster: SlicerCluster) -> None:
+    share_node(cluster, "n1", 4, 10_000)
+    share_node(cluster, "n2", 12, 64_000)
+    for number in range(5):
+        cluster.pod(
+            f"held-{number}",
+            gates=(),
+            node=NodeName("n2"),
+            devices=(SHARE,),
+            amounts={"cpu": 2_000, "pods": 1, SHARE: 1},
+            constraints=NodeConstraints(devices=frozenset({SHARE})),
+        )
+    cluster.settle()
+    large, small = share(cluster, "large", 6_000), share(cluster, "small", 500)
+    cluster.settle()
+    assert (pin(cluster, large), pin(cluster, small)) == ("n2", "n1")
+
+
+def test_cards_are_kept_for_a_waiting_pod_that_only_they_suit(cluster: SlicerCluster) -> None:
+    """The other pod is older and no pod with cards runs yet."""
+    cluster.device_node("h1", "H100", count=1)
+    cluster.device_node("a1", "A100", count=3)
+    anywhere = cluster.whole("anywhere", created="1")
+    needs = cluster.whole("needs", constraints=only_on("H100"), created="2", gates=(GATE, "others/gate"))
+    cluster.settle()
+    assert (pin(cluster, anywhere), pin(cluster, needs)) == ("a1", "")
+
+
+def test_gated_pods_of_a_tenant_hardly_change_where_others_go(cluster: SlicerCluster) -> None:
+    """Twenty pods hold an H100 and need it. Hundreds that nobody can place need an A100."""
+    cluster.device_node("h1", "H100", count=24)
+    cluster.device_node("a1", "A100", count=24)
+    for number in range(20):
+        cluster.whole(f"needs-{number}", gated=False, node=NodeName("h1"), constraints=only_on("H100"))
+    for number in range(300):
+        cluster.whole(
+            f"odd-{number}", namespace="hostile", constraints=only_on("A100"), amounts=asking(900_000 + 1_000 * number)
+        )
+    pod = cluster.whole("anywhere", created="0")
+    cluster.settle()
+    assert pin(cluster, pod) == "a1"
+
+
+def test_a_new_controller_ranks_the_nodes_as_the_one_before(cluster: SlicerCluster) -> None:
+    cluster.namespace("default", **{"tessera.dev/placement": "managed"})
+    for number, model in enumerate(("A100", "A100", "H100", "H100", "L40")):
+        cluster.device_node(f"n{number}", model, count=8)
+    pods = [
+        cluster.whole(f"p{number}", 1 + number % 3, amounts=asking(4_000 * (1 + number % 4), 1 + number % 3))
+        for number in range(8)
+    ]
+    pods += [cluster.whole(f"h{number}", constraints=only_on("H100")) for number in range(4)]
+    cluster.settle()
+    for pod in pods[::3]:
+        cluster.remove(cluster.pods[pod.uid])
+    cluster.whole("waits", 9, created="7")
+    cluster.settle()
+    probes = [PodInfo(PodUid("probe"), "default", "probe", devices=(GPU,) * count) for count in (1, 2, 4)]
+    probes = [replace(each, constraints=NodeConstraints(devices=frozenset({GPU}))) for each in probes]
+    before = [order(cluster, each) for each in probes]
+    cluster.restart()
+    cluster.settle()
+    assert [order(cluster, each) for each in probes] == before
+    assert before[0]
+
+
+def test_a_batch_that_was_only_tried_leaves_no_trace_in_the_ratings(cluster: SlicerCluster) -> None:
+    """The slices leave too little CPU for the card's pod, while both are planned together."""
+    cluster.namespace("default", **{"tessera.dev/placement": "managed"})
+    node = cluster.node("n1")
+    devices = (NodeDevices(GPU, "A100", 2, 8, 40),)
+    cluster.nodes[NodeName("n1")] = replace(node, devices=devices, allocatable={**node.allocatable, GPU: 2})
+    cluster.restart()
+    cluster.whole("first", gated=False, node=NodeName("n1"))
+    cluster.settle()
+    slices = PodInfo(PodUid("s"), "default", "s", gates=(GATE,), profiles=("7g.40gb",), amounts=asking(60_000, 0))
+    card = replace(cluster.whole("card"), uid=PodUid("c"), amounts=asking(5_000))
+    found = cluster.slicer.planner.plan_alone([slices, card])
+    assert [type(each).__name__ for each in found] == ["Placed", "Unplaced"]
+    assert order(cluster, replace(card, amounts=asking(10_000))) == ["n1"]
+
+
+class Counts:
+    """Requests that count now."""
+
+    def __init__(self) -> None:
+        self.found: dict[AskedDevices, int] = {}
+
+    def count(self, asked: AskedDevices, pods: int) -> None:
+        self.found[asked] = self.found.get(asked, 0) + pods
+        assert self.found[asked] >= 0
+        if not self.found[asked]:
+            del self.found[asked]
+
+
+def pod_of(number: int, namespace: str, cards: int) -> PodInfo:
+    uid, devices = PodUid(f"{namespace}-{number}"), (GPU,) * cards
+    return PodInfo(uid, namespace, f"{number}", devices=devices, amounts={"cpu": 1000 * number}, created=f"{number:04}")
+
+
+def test_waiting_pods_of_a_namespace_count_up_to_a_limit_the_oldest_first() -> None:
+    counts = Counts()
+    demand = DeviceDemand(counts)
+    for number in reversed(range(1000)):
+        demand.observe(PodUid(f"a-{number}"), pod_of(number, "a", 1), holds=False)
+    assert sorted(each.cpu for each in counts.found) == [1000 * number for number in range(COUNTED_WAITING_DEVICES)]
+    demand.observe(PodUid("a-999"), pod_of(999, "a", 1), holds=True)
+    assert sum(counts.found.values()) == COUNTED_WAITING_DEVICES + 1
+    demand.observe(PodUid("a-0"), None, holds=False)
+    assert sum(counts.found.values()) == COUNTED_WAITING_DEVICES + 1
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 9), st.sampled_from("ab"), st.integers(1, 9), st.sampled_from("hwg")), max_size=40
+    )
+)
+@settings(deadline=None)
+def test_what_counts_follows_from_the_pods_whatever_came_before(
+    steps: list[tuple[int, str, int, str]],
+) -> None:
+    counts = Counts()
+    demand = DeviceDemand(counts)
+    living: dict[PodUid, tuple[PodInfo, bool]] = {}
+    for number, namespace, cards, state in steps:
+        pod = pod_of(number, namespace, cards)
+        living.pop(pod.uid, None)
+        if state != "g":
+            living[pod.uid] = (pod, state == "h")
+        demand.observe(pod.uid, pod if state != "g" else None, holds=state == "h")
+    fresh = Counts()
+    again = DeviceDemand(fresh)
+    for uid, (pod, holds) in living.items():
+        again.observe(uid, pod, holds=holds)
+    assert counts.found == fresh.found

@@ -1,0 +1,85 @@
+"""The mix follows the pods that exist, does not depend on their order, and changes only when the shares do."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tessera.limits.planning import TYPICAL_REQUESTS
+from tessera.placement.ratings.card_demand import CardDemand
+from tessera.placement.ratings.card_request import CardRequest
+
+
+def asks(cpu: int = 4000, cards: int = 1, *kinds: str) -> CardRequest:
+    return CardRequest(cpu, 8192, cards, 1000, kinds or ("A100", "H100"), bool(kinds))
+
+
+def test_shares_and_amounts_beside_a_card_are_those_of_the_pods() -> None:
+    demand = CardDemand()
+    demand.add(asks(4000), 3)
+    demand.add(asks(16000, 2))
+    assert demand.fold()
+    assert {request.cards: share for request, share in demand.typical.shares} == {1: 0.75, 2: 0.25}
+    assert demand.typical.cpu_a_part == pytest.approx(28000 / 5000)
+    assert demand.typical.memory_a_part == pytest.approx(4 * 8192 / 5000)
+
+
+def test_a_pod_that_has_ended_counts_no_more() -> None:
+    demand, without = CardDemand(), CardDemand()
+    for each in (demand, without):
+        each.add(asks(4000), 5)
+    demand.add(asks(9000, 1, "H100"), 5)
+    assert demand.price("H100", 8000, 4000) > 0
+    demand.add(asks(9000, 1, "H100"), -5)
+    demand.fold()
+    without.fold()
+    assert demand.typical == without.typical
+    assert demand.price("H100", 8000, 4000) == 0
+
+
+def test_the_mix_stays_the_same_object_until_its_shares_change() -> None:
+    demand = CardDemand()
+    demand.add(asks(4000), 50)
+    demand.add(asks(8000), 50)
+    assert demand.fold()
+    before = demand.typical
+    for _ in range(10):
+        demand.add(asks(4000), 5)
+        demand.add(asks(8000), 5)
+        demand.fold()
+    assert demand.typical is before
+    demand.add(asks(16000), 100)
+    assert demand.fold()
+    assert demand.typical is not before
+
+
+def test_the_mix_is_bounded_whatever_pods_request() -> None:
+    demand = CardDemand()
+    for number in range(5000):
+        demand.add(asks(1000 * number))
+    demand.fold()
+    assert len(demand.typical.shares) == TYPICAL_REQUESTS
+    assert sum(share for _, share in demand.typical.shares) == pytest.approx(1)
+
+
+REQUESTS = st.lists(
+    st.builds(asks, st.integers(0, 9).map(lambda n: 1000 * n), st.integers(1, 4), st.sampled_from(["A100", "H100"])),
+    max_size=30,
+)
+
+
+@given(REQUESTS, REQUESTS, st.randoms())
+def test_a_process_that_starts_anew_learns_the_same_mix_from_the_same_pods(
+    living: list[CardRequest], ended: list[CardRequest], rng: object
+) -> None:
+    old, new = CardDemand(), CardDemand()
+    for request in (*living, *ended):
+        old.add(request)
+    for request in ended:
+        old.add(request, -1)
+    for request in reversed(living):
+        new.add(request)
+    old.fold()
+    new.fold()
+    assert old.typical == new.typical
+    for kind in ("A100", "H100"):
+        assert old.price(kind, 9000, 3000) == pytest.approx(new.price(kind, 9000, 3000))
