@@ -186,3 +186,22 @@ def test_more_cards_than_any_node_has_are_refused_with_the_most_that_one_has(man
         await lab.until(lambda: lab.gates("next") == [GATE], "it waits for the four")
 
     managed(scenario, "4xA100-40GB,2xH100-80GB")
+
+
+def test_a_pinned_pod_has_a_mark_that_no_author_can_write_beforehand(managed: Managed) -> None:
+    """A pod of another namespace with a copied mark, which kube-scheduler cannot place, holds no cards."""
+
+    async def scenario(lab: Any) -> None:
+        await lab.create("pinned", ONE)
+        await lab.running("pinned")
+        mark = lab.pod("pinned").metadata.annotations["tessera.dev/pinned"]
+        assert mark == lab.pod("pinned").metadata.uid
+        await lab.client.create(NAMESPACES, {"metadata": {"name": "free"}})
+        forged = manifest("forged", TWO | {"cpu": 5000}, nodeSelector={"kubernetes.io/hostname": "node-1"})
+        forged["metadata"]["annotations"] = {"tessera.dev/pinned": mark}
+        await lab.client.create(PODS.as_dicts(), forged, "free")
+        await lab.clock.sleep(5)
+        await lab.create("rest", {"nvidia.com/gpu": 3})
+        await lab.running("rest")
+
+    managed(scenario)

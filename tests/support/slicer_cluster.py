@@ -198,7 +198,8 @@ class SlicerCluster:
                 pod = self.pods.get(write.uid)
                 if pod is not None:
                     profiles = () if pod.devices else pod.profiles
-                    self.put(replace(pod, gates=(), hostname=write.hostname, profiles=profiles))
+                    pinned = write.marked
+                    self.put(replace(pod, gates=(), hostname=write.hostname, profiles=profiles, pinned=pinned))
             case ReportNodeCondition():
                 self.node_says(write.node, write.text)
             case ReportPodCondition():

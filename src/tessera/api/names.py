@@ -34,6 +34,8 @@ INSTASLICE_NAMESPACE = "instaslice-system"
 MIG_RESOURCE_PREFIX = "nvidia.com/mig-"
 #: Names of NVIDIA's resources in other slicers: DAS, and InstaSlice v0.0.2 on nodes and in pods that it changed.
 OTHER_PREFIXES = ("mig.das.com/", "instaslice.redhat.com/mig-")
+#: Annotation of a pod with whole cards or shares that Tessera has pinned: its own UID, which no author of a pod knows.
+PINNED_ANNOTATION = "tessera.dev/pinned"
 #: Whole cards, and cards shared by time or by MPS. An older sharing profile has shares under the first name too.
 WHOLE_CARDS = "nvidia.com/gpu"
 SHARED_CARDS = "nvidia.com/gpu.shared"

@@ -19,6 +19,7 @@ from tessera.kube.resources import (
     ResourceRequirements,
     SchedulingGate,
 )
+from tessera.kube.resources.meta import Uid
 
 
 def container(restart: str = "", limits: dict[str, str] | None = None, **requests: str) -> Container:
@@ -178,3 +179,19 @@ def test_a_scheduler_that_nobody_runs_counts_as_a_refusal(
     assert read_pod(pod).unschedulable_message == message
     bound = Pod(spec=PodSpec(scheduler_name=scheduler, node_name="n1"), status=pod.status)
     assert read_pod(bound).unschedulable_message == ""
+
+
+@pytest.mark.parametrize(
+    ("annotation", "resource", "pinned"),
+    [
+        ("u1", "nvidia.com/gpu", True),
+        ("u1", "nvidia.com/gpu.shared", True),
+        ("u2", "nvidia.com/gpu", False),
+        ("", "nvidia.com/gpu", False),
+        ("u1", "nvidia.com/mig-1g.5gb", False),
+    ],
+)
+def test_a_pod_is_pinned_by_tessera_if_its_mark_is_its_own_uid(annotation: str, resource: str, pinned: bool) -> None:
+    meta = ObjectMeta(name="p", uid=Uid("u1"), annotations={"tessera.dev/pinned": annotation})
+    limits = {resource: "1"}
+    assert read_pod(Pod(metadata=meta, spec=PodSpec(containers=(container(limits=limits, **limits),)))).pinned is pinned

@@ -344,3 +344,31 @@ def test_a_label_of_a_namespace_concerns_its_own_pods_alone(cluster: SlicerClust
     cluster.namespace("empty")
     assert not cluster.slicer.has_work
     assert others.uid not in cluster.slicer.state.cluster.changed_pods
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_a_pinned_pod_holds_its_cards_after_its_namespace_has_lost_the_label(
+    cluster: SlicerCluster, *, bound: bool
+) -> None:
+    cluster.namespace("default", **{"tessera.dev/placement": "managed"})
+    cluster.device_node("n1", count=2)
+    first = cluster.whole("first", 2)
+    cluster.settle()
+    cluster.namespace("default")
+    cluster.restart()
+    if bound:
+        cluster.put(replace(cluster.pods[first.uid], node=NodeName("n1")))
+    second = cluster.whole("second")
+    cluster.settle()
+    assert isinstance(cluster.slicer.state.waiting[second.uid], Full)
+    cluster.remove(first)
+    cluster.settle()
+    assert pin(cluster, second) == "n1"
+
+
+def test_a_pod_that_names_a_host_by_itself_holds_no_cards_there(cluster: SlicerCluster) -> None:
+    cluster.device_node("n1", count=2)
+    cluster.whole("own", 2, gated=False, hostname="n1")
+    other = cluster.whole("other", 2)
+    cluster.settle()
+    assert pin(cluster, other) == "n1"

@@ -14,6 +14,7 @@ from tessera.api.names import (
     LAST_GATES,
     MIG_RESOURCE_PREFIX,
     MOVABLE_ANNOTATION,
+    PINNED_ANNOTATION,
     SLICE_CONDITION,
     NodeName,
     PodUid,
@@ -86,6 +87,7 @@ class PodInfo:
         started: seconds since 1970 when its node's kubelet took it; 0 before.
         preempts: it may take slots of pods of lower priority: its ``preemptionPolicy`` is not ``Never``.
         movable: its author allows Tessera to end it to make room: annotation ``tessera.dev/movable: "true"``.
+        pinned: Tessera has pinned it to the node of its whole cards or shares: annotation ``tessera.dev/pinned``.
         gang: the pods with which it gets its slices together; None for a pod that starts by itself.
         succeeded: it has ended well.
         version: orders observations of the pod; 0 if unknown.
@@ -120,6 +122,7 @@ class PodInfo:
     started: float = 0.0
     preempts: bool = True
     movable: bool = False
+    pinned: bool = False
     gang: Gang | None = None
     succeeded: bool = False
     version: int = field(default=0, compare=False)
@@ -201,6 +204,7 @@ def read_pod(pod: Pod) -> PodInfo:
         started=parse_time_or_zero(pod.status.start_time) if profiles or devices else 0.0,
         preempts=spec.preemption_policy != "Never",
         movable=meta.annotations.get(MOVABLE_ANNOTATION) == "true",
+        pinned=bool(devices) and meta.annotations.get(PINNED_ANNOTATION) == meta.uid,
         gang=gang,
         succeeded=pod.status.phase == "Succeeded",
         version=version_number(meta.resource_version),

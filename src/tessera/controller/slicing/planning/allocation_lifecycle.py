@@ -199,9 +199,13 @@ class AllocationLifecycle:
             return None
         if pod.node:
             return pod.node if pod.node in self._state.devices else None
-        if not self._cluster.is_managed(pod.namespace) or not pod.hostname or pod.gates:
+        if not self._is_placed_here(pod) or not pod.hostname or pod.gates:
             return None
         return self._cluster.required_node(pod) or NodeName(pod.hostname)
+
+    def _is_placed_here(self, pod: PodInfo) -> bool:
+        """True if Tessera places the pod, or has placed it before its namespace lost the label."""
+        return pod.pinned or self._cluster.is_managed(pod.namespace)
 
     def _is_short(self, allocation: Allocation, pod: PodInfo) -> bool:
         """True if a pod past the gate holds fewer whole cards or shares than it requests."""
@@ -383,13 +387,7 @@ class AllocationLifecycle:
     def _count_for_queue(self, uid: PodUid, pod: PodInfo | None) -> None:
         """Counts the slices of a living pod for its queue."""
         live = self._state.allocations.current_of(uid) if pod is not None and not will_never_run(pod) else None
-        if (
-            live is not None
-            and live.by_pod
-            and pod is not None
-            and not pod.gated
-            and not self._cluster.is_managed(pod.namespace)
-        ):
+        if live is not None and live.by_pod and pod is not None and not pod.gated and not self._is_placed_here(pod):
             live = None  # the scheduler placed it
         queue = self._cluster.queue_of(pod) if pod is not None else ""
         holding = held_by(self._state, live) if live is not None else None

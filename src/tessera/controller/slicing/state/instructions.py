@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tessera.api.instaslice import AllocationRequest, AllocationResult
-from tessera.api.names import HOSTNAME_LABEL, NodeName, PodUid
+from tessera.api.names import HOSTNAME_LABEL, PINNED_ANNOTATION, NodeName, PodUid
 
 #: One half of a node's object, or a pod: at most one request writes it at a time.
 WriteKey = tuple[Literal["spec", "status", "pod", "object", "condition", "pod-condition", "queue"], str]
@@ -82,6 +82,7 @@ class Ungate:
         hostname: the node's hostname; empty for a pod that the scheduler places, since nodes with a fixed layout serve
             it.
         gates: the gates of operators that go after us; they stay.
+        marked: the pin is the only record of the pod's place, so the pod is marked as pinned by Tessera.
     """
 
     uid: PodUid
@@ -89,6 +90,7 @@ class Ungate:
     name: str
     hostname: str = ""
     gates: tuple[str, ...] = ()
+    marked: bool = False
 
     @property
     def key(self) -> WriteKey:
@@ -97,8 +99,9 @@ class Ungate:
 
     def body(self) -> dict[str, object]:
         """Returns the merge patch of the pod."""
+        mark = {"metadata": {"annotations": {PINNED_ANNOTATION: self.uid}}} if self.marked else {}
         pin = {"nodeSelector": {HOSTNAME_LABEL: self.hostname}} if self.hostname else {}
-        return {"spec": {**pin, "schedulingGates": [{"name": gate} for gate in self.gates]}}
+        return {**mark, "spec": {**pin, "schedulingGates": [{"name": gate} for gate in self.gates]}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -225,4 +225,11 @@ class PendingWrites:
 
     def _ungate(self, allocation: Allocation, pod: PodInfo) -> Ungate:
         hostname = self._cluster.nodes[allocation.node].hostname
-        return Ungate(uid=pod.uid, namespace=pod.namespace, name=pod.name, hostname=hostname, gates=pod.later_gates)
+        return Ungate(
+            uid=pod.uid,
+            namespace=pod.namespace,
+            name=pod.name,
+            hostname=hostname,
+            gates=pod.later_gates,
+            marked=bool(pod.devices),
+        )
