@@ -11,6 +11,7 @@ from tests.support.searching import examples
 
 from tessera.mig.models import model_by_short_name
 from tessera.placement.demand import Demand, Fragmented, Full, NeverFits, NodeRefusal, NoNode, UnknownProfile
+from tessera.placement.devices import device_geometry
 from tessera.placement.fleet import CardPlacement, Fleet
 from tessera.placement.plan import Plan, plan
 
@@ -371,3 +372,18 @@ def test_a_thousand_demands_over_eight_hundred_cards_ask_for_each_node_a_bounded
     decided = plan(fleet_of(100, 8), one_each(rng.choices(A100.names, k=1000)), allows)
     assert not decided.refusals
     assert asked == 1000
+
+
+def test_several_whole_cards_that_wait_alone_are_those_of_a_batch() -> None:
+    fleet = Fleet()
+    for node, count in (("n0", 4), ("n1", 3)):
+        for card in range(count):
+            fleet.add_card(node, f"nvidia.com/gpu/{card}", device_geometry("A100", "nvidia.com/gpu", 8, 40))
+    pair = Demand("pair", ("nvidia.com/gpu",) * 2)
+    one = Demand("one", ("nvidia.com/gpu",))
+    alone, together = (
+        plan(fleet, demands, rank_nodes=lambda _demand, _work: iter(["n0", "n1"])) for demands in ([pair], [pair, one])
+    )
+    assert {each.node for each in alone.assignments["pair"]} == {"n0"}
+    assert set(alone.assignments["pair"]) == set(together.assignments["pair"])
+    assert all(not card.pending for card in fleet.cards())

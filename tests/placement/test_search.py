@@ -72,14 +72,19 @@ def test_a_whole_card_is_taken_of_the_first_node_in_the_callers_order_and_no_oth
     def allows(_demand: Demand, node: str) -> None:
         asked.append(node)
 
-    search = CardSearch(device_fleet(4, 3, 2), allows, FragmentationGradient(), lambda _demand: iter(["n1", "n0"]))
+    search = CardSearch(
+        device_fleet(4, 3, 2), allows, FragmentationGradient(), lambda _demand, _work: iter(["n1", "n0"])
+    )
     assert nodes(search, WHOLE, StepBudget(1000)) == ["n1"]
     assert asked == ["n1"]
 
 
 def test_several_whole_cards_are_taken_of_the_first_node_that_has_them() -> None:
     search = CardSearch(
-        device_fleet(4, 3, 1), lambda _demand, _node: None, FragmentationGradient(), lambda _: iter(["n2", "n1", "n0"])
+        device_fleet(4, 3, 1),
+        lambda _demand, _node: None,
+        FragmentationGradient(),
+        lambda _demand, _work: iter(["n2", "n1", "n0"]),
     )
     found = search.find(SEVERAL, StepBudget(1000)) or ()
     assert [card.node.name for card in found] == ["n1", "n1"]
@@ -91,7 +96,7 @@ def test_a_node_that_refuses_a_whole_card_leaves_it_to_the_next() -> None:
         device_fleet(4, 3),
         lambda _demand, node: NodeRefusal("full of rules") if node == "n1" else None,
         FragmentationGradient(),
-        lambda _demand: iter(["n1", "n0"]),
+        lambda _demand, _work: iter(["n1", "n0"]),
     )
     assert nodes(search, WHOLE, StepBudget(1000)) == ["n0"]
     assert list(search.refusals(WHOLE)) == ["n1"]
@@ -103,7 +108,7 @@ def test_nodes_that_the_order_leaves_out_are_asked_last(demand: Demand, places: 
         device_fleet(4, 2),
         lambda _demand, node: NodeRefusal("full of rules") if node == "n0" else None,
         FragmentationGradient(),
-        lambda _demand: iter(["n0"]),
+        lambda _demand, _work: iter(["n0"]),
     )
     assert [card.node.name for card in search.find(demand, StepBudget(1000)) or ()] == places
     assert list(search.refusals(demand)) == ["n0"]
@@ -111,6 +116,6 @@ def test_nodes_that_the_order_leaves_out_are_asked_last(demand: Demand, places: 
 
 def test_slices_keep_the_order_of_the_policy() -> None:
     search = CardSearch(
-        fleet(), lambda _demand, _node: None, FragmentationGradient(), lambda _demand: iter(["empty", "used"])
+        fleet(), lambda _demand, _node: None, FragmentationGradient(), lambda _demand, _work: iter(["empty", "used"])
     )
     assert nodes(search, SMALL, StepBudget(1000)) == ["used"]

@@ -13,6 +13,7 @@ import msgspec
 from tessera.limits.pods import GANG_SIZE
 from tessera.placement.cards import OwnedPlacement
 from tessera.placement.devices import is_device_profile
+from tessera.placement.step_budget import StepBudget
 
 
 class Demand(msgspec.Struct, frozen=True):
@@ -53,8 +54,9 @@ class NodeRefusal(msgspec.Struct, frozen=True):
 NodeAllows = Callable[[Demand, str], NodeRefusal | None]
 
 
-#: Yields nodes with room for a demand of whole cards or shares, best first, as they are now; it may leave out some.
-NodeRanking = Callable[[Demand], Iterator[str]]
+#: Yields nodes with room for a demand of whole cards or shares, best first, as they are now; it may leave out some. The
+#: budget pays for it.
+NodeRanking = Callable[[Demand, StepBudget], Iterator[str]]
 
 
 class Reservations(Protocol):

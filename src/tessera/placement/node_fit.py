@@ -49,10 +49,12 @@ def fit_on_node(
 
 def empty_nodes(fleet: Fleet) -> list[list[_Class]]:
     """The nodes of a fleet as they were without any slice; nodes of the same cards once."""
-    found: dict[tuple[int, ...], list[_Class]] = {}
-    for name in fleet.nodes:
-        tables = sorted((card.table for card in fleet.cards(name)), key=lambda table: table.number)
-        found.setdefault(tuple(table.number for table in tables), [(table, 0, ()) for table in tables])
+    found: dict[tuple[tuple[int, int], ...], list[_Class]] = {}
+    for node in fleet.listed_nodes():
+        counts = sorted((table.number, count) for table, count in node.tables.items())
+        if tuple(counts) not in found:
+            tables = sorted(node.tables, key=lambda table: table.number)
+            found[tuple(counts)] = [(table, 0, ()) for table in tables for _ in range(node.tables[table])]
     return list(found.values())
 
 

@@ -103,15 +103,19 @@ def plan(
     rule = policy or MixAware()
     lone = len(demands) == 1 and len(demands[0].profiles) == 1
     refusals: dict[str, NodeRefusal] = {}
+    rated = rank_nodes is not None and len(demands) == 1 and is_rated(demands[0])
     if lone:
-        rated = rank_nodes is not None and is_rated(demands[0])
         card = None if rated else _first_card(fleet, demands[0], rule, node_allows, refusals)
         if card is not None:
             return _place_slice(demands[0], card, rule, reservations, work)
     allows = node_allows or _allow_every_node
     steps = work or StepBudget(sys.maxsize)
     search = CardSearch(fleet, allows, rule, rank_nodes)
-    if lone:
+    if rated and not lone:
+        devices = search.find_ranked(demands[0], steps)
+        if devices is not None:
+            return _place_devices(demands[0], devices, reservations, steps)
+    elif lone:
         found = search.find_other(demands[0], refusals, steps)
         if found is not None:
             return _place_slice(demands[0], found[0], rule, reservations, work)
@@ -159,6 +163,18 @@ def _place_slice(
         reservations.reserve(demand, card.node.name)
     place = CardPlacement(card.node.name, card.gpu, name, placed.start, placed.size)
     return Plan({demand.key: (place,)}, {})
+
+
+def _place_devices(
+    demand: Demand, cards: Sequence[FleetCard], reservations: Reservations | None, work: StepBudget
+) -> Plan:
+    """Places several whole cards or shares that wait alone: each is a card with one start."""
+    work.spend(_STEPS_A_DEMAND + 1)
+    node = cards[0].node.name
+    if reservations is not None:
+        reservations.reserve(demand, node)
+    rows = [(card, card.table.geometry.profiles[0]) for card in cards]
+    return Plan({demand.key: tuple(CardPlacement(node, card.gpu, row.name, 0, row.size) for card, row in rows)}, {})
 
 
 def _allow_every_node(_demand: Demand, _node: str) -> None:

@@ -74,7 +74,7 @@ class CardSearch:
             policy: another one than the search's own, with the same costs: one of its packing variants.
         """
         if self._rank_nodes is not None and is_rated(demand):
-            found = self._find_rated(demand, self._rank_nodes, work)
+            found = self.find_ranked(demand, work)
             if found is not None:
                 return found
         if len(demand.profiles) > 1:
@@ -104,9 +104,9 @@ class CardSearch:
         self._refused[demand.key] = dict(refusals)
         return self.find(demand, work)
 
-    def _find_rated(self, demand: Demand, rank_nodes: NodeRanking, work: StepBudget) -> tuple[FleetCard, ...] | None:
-        """Whole cards or shares of the first node in the caller's order that admits the demand."""
-        for name in rank_nodes(demand):
+    def find_ranked(self, demand: Demand, work: StepBudget) -> tuple[FleetCard, ...] | None:
+        """Whole cards or shares of the first node in the caller's order that admits the demand; None without any."""
+        for name in self._rank_nodes(demand, work) if self._rank_nodes is not None else ():
             cards = _free_devices(self._fleet.node(name), demand.profiles)
             if cards is not None and self._admits(demand, name, work):
                 return cards

@@ -1,5 +1,6 @@
 """Nodes are ranked for whole cards and shares by the pods that hold cards; nobody else can change that much."""
 
+import sys
 from dataclasses import replace
 
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from tessera.controller.objects.node_devices import NodeDevices
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.device_demand import AskedDevices, DeviceDemand
 from tessera.limits.planning import COUNTED_WAITING_DEVICES
+from tessera.placement.step_budget import StepBudget
 
 GPU, SHARE = "nvidia.com/gpu", "nvidia.com/gpu.shared"
 
@@ -46,7 +48,7 @@ def share(cluster: SlicerCluster, name: str, cpu: int) -> PodInfo:
 
 def order(cluster: SlicerCluster, pod: PodInfo) -> list[str]:
     cluster.slicer.state.ratings.update()
-    return list(cluster.slicer.state.ratings.rank(pod, {}, None))
+    return list(cluster.slicer.state.ratings.rank(pod, {}, None, StepBudget(sys.maxsize)))
 
 
 def test_a_share_goes_where_it_leaves_the_others_their_cpu(cluster: SlicerCluster) -> None:

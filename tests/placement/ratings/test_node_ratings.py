@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from tessera.placement.ratings.card_demand import CardDemand
 from tessera.placement.ratings.card_request import CardRequest, FreeCards, NodeRoom
 from tessera.placement.ratings.node_ratings import NodeRatings
+from tessera.placement.step_budget import StepBudget
 
 ANY = ("A100", "H100")
 
@@ -110,6 +111,20 @@ def test_a_node_without_room_cpu_or_memory_is_left_out() -> None:
 def test_only_the_named_nodes_are_ranked_if_some_are_named() -> None:
     of = ratings((asks(), 1), a=room(((1000, 1),)), b=room(((1000, 2),)), c=room(((1000, 3),)))
     assert [each.node for each in of.rank(asks(), ["c", "b", "unknown"])] == ["b", "c"]
+
+
+def test_a_budget_pays_for_each_room_that_is_rated_anew_and_for_alike_nodes_once() -> None:
+    of = ratings((asks(), 1), **{f"n{number}": room(((1000, 1 + number % 10),)) for number in range(100)})
+    spent = []
+    for request in (asks(), asks(), asks(cpu=9000)):
+        work = StepBudget(1000)
+        list(of.rank(request, work=work))
+        spent.append(1000 - work.remaining)
+    of.put("n0", room(((1000, 20),)))
+    work = StepBudget(1000)
+    list(of.rank(asks(), work=work))
+    assert spent[0] == spent[2] == 10 * (1000 - work.remaining)
+    assert spent[1] == 0
 
 
 CARDS = st.lists(st.tuples(st.sampled_from([200, 300, 500, 1000]), st.integers(1, 4)), max_size=3).map(

@@ -16,6 +16,7 @@ equal room are rated once. ``bench/openb.py`` measures the rule on traces.
 """
 
 import math
+import sys
 from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import merge
@@ -37,6 +38,7 @@ from tessera.placement.ratings.card_request import (
     list_uses,
 )
 from tessera.placement.ratings.room_loss import RoomLoss
+from tessera.placement.step_budget import StepBudget
 
 #: Points of a kind whose free cards equal the pinned requests to come.
 PRICE = 30
@@ -44,6 +46,8 @@ PRICE = 30
 OPENING, SEVERAL_CARDS = 10, 4
 #: Rooms that a ranking may remember besides those of nodes.
 _STALE = 4_096
+#: Steps of :class:`tessera.placement.step_budget.StepBudget` that the rating of a room costs.
+_STEPS_A_ROOM = 4
 
 
 class Choice(NamedTuple):
@@ -113,23 +117,27 @@ class NodeRatings:
         else:
             self._free.pop(room.kind, None)
 
-    def rank(self, request: CardRequest, nodes: Iterable[str] | None = None) -> Iterator[Choice]:
+    def rank(
+        self, request: CardRequest, nodes: Iterable[str] | None = None, work: StepBudget | None = None
+    ) -> Iterator[Choice]:
         """Yields the nodes that have room, best first; nothing may change meanwhile.
 
         Args:
             request: what is wanted.
             nodes: the only nodes to rank; None for all. Unknown ones are ignored.
+            work: pays for the rooms that are rated anew.
         """
+        steps = work or StepBudget(sys.maxsize)
         self.demand.fold()
         rankings = self._rankings
         if rankings is None or rankings.typical is not self.demand.typical:
             rankings = self._rankings = _Rankings(self.demand.typical, self._alike)
         if nodes is None:
             alike: Mapping[NodeRoom, Iterable[str]] = self._alike
-            entries: Mapping[Kind, Sequence[_Entry]] = rankings.of(request.rounded)
+            entries: Mapping[Kind, Sequence[_Entry]] = rankings.of(request.rounded, steps)
         else:
             alike = self._alike_of(nodes)
-            entries = rankings.rate_all(request.rounded, alike)
+            entries = rankings.rate_all(request.rounded, alike, steps)
         for *_, room, taken in self._merge(entries, request):
             for node in alike.get(room, ()):
                 exact = self._rooms[node]
@@ -185,7 +193,7 @@ class _Rankings:
             self._news.clear()
         self._news.append(room)
 
-    def of(self, request: CardRequest) -> Mapping[Kind, Sequence[_Entry]]:
+    def of(self, request: CardRequest, work: StepBudget) -> Mapping[Kind, Sequence[_Entry]]:
         """Returns, by kind, the rooms that nodes have now, best first for a rounded request, and some that none has."""
         ranking = self._rankings.pop(request, None)
         if ranking is None:
@@ -198,16 +206,20 @@ class _Rankings:
         ranking.read = len(self._news)
         for room in news:
             if ranking.lacks(room) and room in self._alike:
+                work.spend(_STEPS_A_ROOM)
                 ranking.add(self._rate(request, room))
         ranking.drop_first(self._alike)
         self._rankings[request] = ranking
         return ranking.entries
 
-    def rate_all(self, request: CardRequest, rooms: Iterable[NodeRoom]) -> Mapping[Kind, Sequence[_Entry]]:
+    def rate_all(
+        self, request: CardRequest, rooms: Iterable[NodeRoom], work: StepBudget
+    ) -> Mapping[Kind, Sequence[_Entry]]:
         """Returns, by kind, these rooms, best first for a rounded request."""
         ranking = _Ranking(request.kinds)
         for room in rooms:
             if ranking.lacks(room):
+                work.spend(_STEPS_A_ROOM)
                 ranking.add(self._rate(request, room))
         return ranking.entries
 

@@ -244,10 +244,10 @@ class _BatchFilters:
         """Returns the refusal of a node without room, as if its cards had room; None if the node would take the pod."""
         return self._refusal(self._lasting_filters, demand, node)
 
-    def rank(self, demand: Demand) -> Iterator[str]:
+    def rank(self, demand: Demand, work: StepBudget) -> Iterator[str]:
         """Yields the nodes with room for whole cards or shares, best first."""
         reserved = self._amounts.reserved if self._amounts is not None else {}
-        return self._ratings.rank(self._pods[demand.key], reserved, demand.nodes)
+        return self._ratings.rank(self._pods[demand.key], reserved, demand.nodes, work)
 
     def end(self) -> None:
         """Has the nodes rated again without what the batch gave away: the batch has changed nothing."""

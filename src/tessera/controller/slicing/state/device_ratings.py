@@ -23,6 +23,7 @@ from tessera.placement.link_ratings import Joined
 from tessera.placement.ratings.card_demand import CardDemand
 from tessera.placement.ratings.card_request import CARD, CardRequest, NodeRoom
 from tessera.placement.ratings.node_ratings import NodeRatings
+from tessera.placement.step_budget import StepBudget
 
 Key = TypeVar("Key")
 _MIB = 1 << 20
@@ -131,13 +132,16 @@ class DeviceRatings:
 
     # Ranking
 
-    def rank(self, pod: PodInfo, reserved: Mapping[NodeName, Amounts], nodes: Iterable[str] | None) -> Iterator[str]:
+    def rank(
+        self, pod: PodInfo, reserved: Mapping[NodeName, Amounts], nodes: Iterable[str] | None, work: StepBudget
+    ) -> Iterator[str]:
         """Yields the nodes that have room for a pod's devices, CPU and memory, best first.
 
         Args:
             pod: the pod.
             reserved: the amounts that the batch gave to pods before it, by node.
             nodes: the only nodes to rank; None for all.
+            work: pays for it.
         """
         asked = asked_devices(pod)
         if asked is None:
@@ -147,7 +151,7 @@ class DeviceRatings:
         models, pinned = self._suited.get(key) or self._suiting(key)
         cpu, memory = pod.amounts.get("cpu", 0), -(-pod.amounts.get("memory", 0) // _MIB)
         request = CardRequest(cpu, memory, asked.devices, CARD, models, pinned)
-        for choice in self._of(asked.resource).rank(request, nodes):
+        for choice in self._of(asked.resource).rank(request, nodes, work):
             yield choice.node
 
     def _of(self, resource: str) -> NodeRatings:
