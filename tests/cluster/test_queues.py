@@ -1,12 +1,22 @@
 """Queue objects on the lab: a maximum holds back, the status shows what is held, and people see why."""
 
-from collections.abc import Callable
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from tessera.api.queues import QUEUES
+from tessera.dashboard.feed import FeedGroup
+from tessera.dashboard.private_reasons import explain_privately
+from tessera.dashboard.source import ClusterSource
+from tessera.dashboard.visibility import Redactor, Visibility
+from tessera.dashboard.waiting_reasons import explain_waiting
+from tessera.explain.query import explain, parse_query
 from tessera.kube.client.errors import Invalid
+from tessera.kube.resources import NAMESPACES
 
 SMALL = {"nvidia.com/mig-1g.5gb": 1}
 
@@ -34,6 +44,41 @@ def test_a_namespace_holds_no_more_than_the_maximum_of_its_queue(in_lab: Callabl
         assert lab.phase("c") == "Running"
 
     in_lab(scenario, "1xA100-40GB")
+
+
+def test_why_and_the_page_know_the_queue_that_a_namespace_names(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.client.create(QUEUES, queue("research", maximum="10Gi"))
+        labels = {"tessera.dev/queue": "research"}
+        await lab.client.merge_patch(NAMESPACES, "default", {"metadata": {"labels": labels}})
+        await lab.clock.sleep(5)
+        for name in ("a", "b", "c"):
+            await lab.create(name, SMALL)
+        await lab.until(lambda: lab.events_of("c", "SliceWaiting"), "the third is told why it waits")
+        (why,) = (await explain(lab.client, lab.clock, parse_query("c"), "default")).answers
+        assert why.case == "queue-full"
+        async with page_source(lab) as source:
+            now = source.objects
+            found = explain_waiting(now.now, now.pods, now.nodes, now.instaslices, now.order)
+            assert found["default/c"].verdict == why.verdict
+            tenant = Visibility(namespaces=frozenset({"default"}))
+            private = explain_privately(source.objects, lab.pod("c"), tenant, Redactor(b"key"))
+            assert (private.case, private.verdict) == (why.case, why.verdict)
+
+    in_lab(scenario, "1xA100-40GB")
+
+
+@asynccontextmanager
+async def page_source(lab: Any) -> AsyncIterator[ClusterSource]:
+    """The page's mirror of the cluster, once it has read all."""
+    rng = random.Random(0)
+    source = ClusterSource(lab.client, FeedGroup(), watched=lambda: True, clock=lab.clock, rng=rng)
+    running = asyncio.create_task(source.run())
+    try:
+        await lab.clock.sleep(30)
+        yield source
+    finally:
+        running.cancel()
 
 
 @pytest.mark.parametrize(

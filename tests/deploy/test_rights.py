@@ -38,7 +38,7 @@ MADE_OF = {
         "kube/leader_election.py",
     ),
     "tessera-webhook": ("webhook",),
-    "tessera-dashboard": ("dashboard", "usage/agent_pages.py"),
+    "tessera-dashboard": ("dashboard", "usage/agent_pages.py", "explain/order_objects.py"),
 }
 #: Where the rights of a process stand, if not in deploy/.
 GRANTED_BY = {"tessera-dashboard": "deploy/options/dashboard"}

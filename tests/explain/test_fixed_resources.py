@@ -10,6 +10,7 @@ from tests.explain.test_pods import answer as why_here
 from tessera.api.names import GATE, PLACEMENT_LABEL, PLACEMENT_MANAGED
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.explain.explanation import Explanation
+from tessera.explain.order_objects import OrderObjects
 from tessera.explain.pods import explain_pod
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.kube.resources import Namespace, Node, Pod
@@ -87,7 +88,9 @@ def test_pinned_pods_of_managed_namespaces_hold_their_cards_before_they_are_boun
     has_two = msgspec.structs.replace(has_two, metadata=msgspec.structs.replace(has_two.metadata, labels=labels))
     pinned = pod("b", {"nvidia.com/gpu": "2"}, spec={"nodeSelector": labels}, conditions=[])
     team = msgspec.convert({"metadata": {"name": "team", "labels": {PLACEMENT_LABEL: PLACEMENT_MANAGED}}}, Namespace)
-    found = why_here(behind_the_gate("1"), pinned, nodes=[has_two], instaslices=[], namespaces=[team])
+    found = why_here(
+        behind_the_gate("1"), pinned, nodes=[has_two], instaslices=[], order=OrderObjects(namespaces=[team])
+    )
     assert (found.case, found.facts[1]) == ("full", "1 node has 2 of them; pods hold 2")
     assert found.verdict == "waits for room; no nvidia.com/gpu free"
     assert "pod team/b" in found.help[0]

@@ -19,6 +19,7 @@ from tessera.api.nodes.health import CardHealth
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.api.nodes.usage import CardUsage, LeaseUsage, NodeUsage
 from tessera.dashboard.visibility import HIDDEN, Redactor, Visibility
+from tessera.explain.order_objects import OrderObjects
 from tessera.forecast.queue_page import Blocker, QueuePage
 from tessera.kube.resources import Node, Pod
 from tessera.usage.agent_pages import FleetUsage, NodeFailure
@@ -33,6 +34,7 @@ class Objects(msgspec.Struct, frozen=True, kw_only=True):
     pods: Sequence[Pod]
     nodes: Sequence[Node]
     instaslices: Sequence[Instaslice]
+    order: OrderObjects = msgspec.field(default_factory=OrderObjects)
 
 
 class Aliases:
@@ -54,6 +56,16 @@ class Aliases:
             pods=[self._pod(each) for each in objects.pods],
             nodes=[self._node_object(each) for each in objects.nodes],
             instaslices=[self._instaslice(each) for each in objects.instaslices],
+            order=self._order(objects.order),
+        )
+
+    def _order(self, order: OrderObjects) -> OrderObjects:
+        """What decides on the pods of the namespaces that the reader may see; Queues have no names of others."""
+        groups = order.pod_groups
+        return OrderObjects(
+            namespaces=[each for each in order.namespaces if self._visible(each.metadata.name)],
+            queues=order.queues,
+            pod_groups=groups and {key: size for key, size in groups.items() if self._visible(key.partition("/")[0])},
         )
 
     def _node(self, name: str) -> str:

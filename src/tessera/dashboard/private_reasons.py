@@ -30,6 +30,7 @@ def explain_privately(objects: Objects, pod: Pod, visibility: Visibility, redact
         pods=shown.pods,
         nodes=shown.nodes,
         instaslices=shown.instaslices,
+        order=shown.order,
         forbidden=frozenset({"leases", "events"}),
     )
     found = explain_pod(ClusterView(snapshot), about)

@@ -21,6 +21,7 @@ from tessera.dashboard.documents import Document
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.history import STEP, History
 from tessera.dashboard.node_documents import node_documents
+from tessera.dashboard.order_source import OrderSource
 from tessera.dashboard.waiting_reasons import explain_waiting
 from tessera.explain.explanation import Explanation
 from tessera.forecast.queue_page import QueuePage
@@ -72,6 +73,7 @@ class ClusterSource:
         self._pods = Informer(client, PODS, clock=clock, rng=rng)
         self._instaslices = Informer(client, INSTASLICES, namespace=INSTASLICE_NAMESPACE, clock=clock, rng=rng)
         self._nodes = Informer(client, NODES, clock=clock, rng=rng)
+        self._order = OrderSource(client, clock=clock, rng=rng)
         self._history = History()
         #: True if an agent reported simulated cards; forgotten once all agents answer and none has any.
         self._simulated = False
@@ -87,6 +89,7 @@ class ClusterSource:
             group.create_task(self._mirror(PODS, self._pods))
             group.create_task(self._mirror(INSTASLICES, self._instaslices))
             group.create_task(self._mirror(NODES, self._nodes))
+            group.create_task(self._order.run())
             group.create_task(self._read_agents())
             group.create_task(self._explain_waiting())
             await self._changed.wait()
@@ -127,6 +130,7 @@ class ClusterSource:
             pods=list(self._pods.cache.values()),
             nodes=list(self._nodes.cache.values()),
             instaslices=list(self._instaslices.cache.values()),
+            order=self._order.objects,
         )
 
     async def read_fleet(self) -> FleetUsage:
@@ -184,9 +188,11 @@ class ClusterSource:
             # Without a reader seldom, so that the first one need not wait for the reasons.
             if self._watched() or self._clock.monotonic() >= due:
                 due = self._clock.monotonic() + STEP
-                pods, nodes = list(self._pods.cache.values()), list(self._nodes.cache.values())
-                instaslices = list(self._instaslices.cache.values())
-                found = await asyncio.to_thread(explain_waiting, self._clock.now(), pods, nodes, instaslices)
+                await self._order.read_groups(self._pods.cache.values())
+                now = self.objects
+                found = await asyncio.to_thread(
+                    explain_waiting, now.now, now.pods, now.nodes, now.instaslices, now.order
+                )
                 if found != self._reasons:
                     self._reasons = found
                     self._changed.set()

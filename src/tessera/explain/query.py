@@ -6,18 +6,17 @@ snapshot. A kind that the cluster does not have (Instaslice without Tessera) cou
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE
-from tessera.api.pods.gangs import POD_GROUP_LABEL
-from tessera.api.pods.pod_groups import POD_GROUPS, read_pod_group
 from tessera.clock import Clock
 from tessera.explain.explanation import Explanation, ExplanationReport
 from tessera.explain.nodes import explain_node
+from tessera.explain.order_objects import read_order_objects
 from tessera.explain.pods import explain_pod
 from tessera.explain.queue import count_group, explain_held_pod
 from tessera.explain.snapshot import LEASE, ClusterView, Snapshot
@@ -247,9 +246,7 @@ async def _read_cluster(client: Client, clock: Clock, namespace: str, pod: Pod |
         if not allowed
     }
     listed_pods = pods[0] if pods[1] else (await _list_allowed(client, PODS, namespace))[0]
-    pod_groups, namespaces = await asyncio.gather(
-        _read_pod_groups(client, listed_pods), _list_allowed(client, NAMESPACES)
-    )
+    order = await read_order_objects(client, listed_pods)
     return Snapshot(
         now=clock.now(),
         pods=listed_pods if pod is None else _add_pod(listed_pods, pod),
@@ -259,20 +256,8 @@ async def _read_cluster(client: Client, clock: Clock, namespace: str, pod: Pod |
         events=events[0],
         quotas=quotas[0],
         forbidden=frozenset(forbidden),
-        pod_groups=pod_groups,
-        namespaces=namespaces[0],
+        order=order,
     )
-
-
-async def _read_pod_groups(client: Client, pods: Iterable[Pod]) -> Mapping[str, int] | None:
-    """The sizes of gangs that PodGroups state; read only if a pod names one, None if the cluster has none."""
-    if not any(POD_GROUP_LABEL in pod.metadata.labels and pod.spec.scheduling_gates for pod in pods):
-        return None
-    try:
-        items = (await client.list(POD_GROUPS)).items
-    except (Forbidden, NotFound):
-        return None
-    return dict(map(read_pod_group, items))
 
 
 def _add_pod(pods: Sequence[Pod], pod: Pod) -> Sequence[Pod]:

@@ -7,7 +7,6 @@ on them.
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 
 import msgspec
 
@@ -18,10 +17,10 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.evictions.move_finder import can_move
 from tessera.controller.slicing.planning.batch_placement import Placed
 from tessera.controller.slicing.slicer import Slicer
+from tessera.explain.order_objects import read_order_objects
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.kube.client.client import Client
-from tessera.kube.client.errors import Forbidden
-from tessera.kube.resources import NAMESPACES, NODES, PODS, Namespace
+from tessera.kube.resources import NODES, PODS
 from tessera.limits.planning import MOVES_PLANNED
 from tessera.placement.cards import CardPlacement, OwnedPlacement
 from tessera.placement.demand import Fragmented, Full
@@ -112,10 +111,8 @@ async def read_moves(client: Client, clock: Clock) -> MovesPlan:
     pods = (await client.list(PODS)).items
     nodes = (await client.list(NODES)).items
     objects = (await client.list(INSTASLICES, INSTASLICE_NAMESPACE)).items
-    namespaces: Sequence[Namespace] = ()
-    with suppress(Forbidden):
-        namespaces = (await client.list(NAMESPACES)).items
-    snapshot = Snapshot(now=clock.now(), pods=pods, nodes=nodes, instaslices=objects, namespaces=namespaces)
+    order = await read_order_objects(client, pods)
+    snapshot = Snapshot(now=clock.now(), pods=pods, nodes=nodes, instaslices=objects, order=order)
     return plan_moves(ClusterView(snapshot))
 
 

@@ -7,8 +7,8 @@ only the pod itself and its events.
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.instaslice import Instaslice, Slice
@@ -17,7 +17,8 @@ from tessera.api.nodes.agent_pod import AGENT_DAEMON_SET, is_agent
 from tessera.clock import parse_rfc3339
 from tessera.controller.slicing.slicer import Slicer, slicer_from_objects
 from tessera.explain.card_faults import CardFaultText, read_card_faults
-from tessera.kube.resources import CoreEvent, Lease, Namespace, Node, Pod, ResourceQuota
+from tessera.explain.order_objects import OrderObjects
+from tessera.kube.resources import CoreEvent, Lease, Node, Pod, ResourceQuota
 from tessera.kueue.queue_reading import QueueReading
 from tessera.limits.messages import EVENT_SHOWN
 from tessera.limits.planning import MOVES_EXPLAINED
@@ -53,8 +54,7 @@ class Snapshot:
         quotas: ResourceQuotas of the namespace.
         history: records of nodes that came up; they predict how long another node takes.
         forbidden: plural names of the kinds that the user may not read.
-        pod_groups: sizes of gangs by key, as PodGroups state them; None in a cluster without the kind.
-        namespaces: all namespaces; none if the user may not read them.
+        order: what decides on the order of pods, as far as the user may read it.
         queues: what Kueue says of the namespace; None if nothing in question is in a queue.
     """
 
@@ -67,8 +67,7 @@ class Snapshot:
     quotas: Sequence[ResourceQuota] = ()
     history: Sequence[ProvisioningRecord] = ()
     forbidden: frozenset[str] = frozenset()
-    pod_groups: Mapping[str, int] | None = None
-    namespaces: Sequence[Namespace] = ()
+    order: OrderObjects = field(default_factory=OrderObjects)
     queues: QueueReading | None = None
 
 
@@ -91,8 +90,9 @@ class ClusterView:
                 snapshot.nodes,
                 snapshot.instaslices,
                 snapshot.now,
-                pod_groups=snapshot.pod_groups,
-                namespaces=snapshot.namespaces,
+                pod_groups=snapshot.order.pod_groups,
+                namespaces=snapshot.order.namespaces,
+                queues=snapshot.order.queues,
             )
         #: What the agents say of cards with faults, by UUID.
         self._faults = {each.gpu: each for node in snapshot.nodes for each in read_card_faults(node)}

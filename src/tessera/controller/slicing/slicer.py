@@ -399,6 +399,7 @@ def slicer_from_objects(
     *,
     pod_groups: Mapping[str, int] | None = None,
     namespaces: Iterable[Namespace] = (),
+    queues: Iterable[Queue] = (),
 ) -> Slicer:
     """Returns the slicer that follows from stored objects, after all waiting pods were planned once.
 
@@ -409,6 +410,7 @@ def slicer_from_objects(
         now: when they were read, seconds since 1970.
         pod_groups: sizes of gangs by key, as PodGroups state them; None in a cluster without the kind.
         namespaces: all namespaces, whose labels decide on queues, on who places whole cards, and on rules about pods.
+        queues: the Queue objects, with the use that their status records.
     """
     slicer = Slicer(reads=True)
     slicer.handle(TimePassed(now, now))
@@ -417,6 +419,8 @@ def slicer_from_objects(
     slicer.handle(PodGroupsListed(served=pod_groups is not None))
     for namespace in namespaces:
         slicer.handle(NamespaceObserved(namespace.metadata.name, namespace.metadata.labels))
+    for queue in queues:
+        slicer.handle(QueueObserved(queue))
     for node in nodes:
         slicer.handle(NodeObserved(read_node(node)))
     for pod in pods:

@@ -1,0 +1,61 @@
+"""The objects that decide on the order of waiting pods, and on who places whole cards.
+
+Labels of namespaces name queues and give whole cards to Tessera, Queues share the cards, PodGroups state the sizes of
+gangs. A user may lack the right to read some: what is missing counts as not there.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tessera.api.pods.gangs import POD_GROUP_LABEL
+from tessera.api.pods.pod_groups import POD_GROUPS, read_pod_group
+from tessera.api.queues import QUEUES, Queue, read_queue
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import Forbidden, NotFound
+from tessera.kube.resources import NAMESPACES, Namespace, Pod
+from tessera.kube.resources.meta import Resource
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderObjects:
+    """What was read.
+
+    Attributes:
+        namespaces: all namespaces.
+        queues: the Queue objects.
+        pod_groups: sizes of gangs by key, as PodGroups state them; None in a cluster without the kind.
+    """
+
+    namespaces: Sequence[Namespace] = ()
+    queues: Sequence[Queue] = ()
+    pod_groups: Mapping[str, int] | None = None
+
+
+async def read_order_objects(client: Client, pods: Iterable[Pod]) -> OrderObjects:
+    """Reads the objects; PodGroups only if a gated pod names one."""
+    return OrderObjects(
+        namespaces=await _list(client, NAMESPACES),
+        queues=[read_queue(each) for each in await _list(client, QUEUES)],
+        pod_groups=await read_pod_groups(client, pods),
+    )
+
+
+async def read_pod_groups(client: Client, pods: Iterable[Pod]) -> Mapping[str, int] | None:
+    """The sizes of gangs that PodGroups state; read only if a pod names one, None if the cluster has none."""
+    if not any(POD_GROUP_LABEL in pod.metadata.labels and pod.spec.scheduling_gates for pod in pods):
+        return None
+    try:
+        items = (await client.list(POD_GROUPS)).items
+    except (Forbidden, NotFound):
+        return None
+    return dict(map(read_pod_group, items))
+
+
+async def _list(client: Client, resource: Resource[T]) -> Sequence[T]:
+    try:
+        return (await client.list(resource)).items
+    except (Forbidden, NotFound):
+        return ()
