@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -158,3 +159,11 @@ def test_whole_cards_and_shares_come_with_groups_that_have_them(
 ) -> None:
     found = plan_new_nodes(pods(*requests), groups(SINGLE, WHOLE, SHARES), starting)
     assert counts(dict(found)) == expected
+
+
+def test_pods_with_little_cpu_leave_the_cpu_of_new_nodes_to_pods_with_much() -> None:
+    """Two nodes have CPU for a large pod and two small ones each; with all small ones on one, three are needed."""
+    known = groups(f"{WHOLE}, allocatable: {{cpu: 40}}")
+    small = pods(*[(GPU,)] * 4, amounts={"cpu": 4000, GPU: 1})
+    large = [replace(each, name=f"l{each.name}") for each in pods(*[(GPU,)] * 2, amounts={"cpu": 28000, GPU: 1})]
+    assert counts(dict(plan_new_nodes([*small, *large], known, {}))) == {"whole": 2}

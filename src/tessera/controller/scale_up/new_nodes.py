@@ -11,8 +11,9 @@ A pod behind a scheduling gate is invisible to autoscalers, so Tessera asks in i
    room for it; else to the first of its groups in the file.
 5. The number is the smallest with which planning places all pods that any number would place; at most the group's.
 
-Planning is that of real nodes: :func:`tessera.placement.plan.plan`, with its exact packing of each card. A run of it
-takes as long as a step of the slicer at most; between two runs the process does its other work.
+Planning is that of real nodes: :func:`tessera.placement.plan.plan`, with its exact packing of each card, and for whole
+cards and shares with the same rating of nodes. A run of it takes as long as a step of the slicer at most; between two
+runs the process does its other work.
 """
 
 import asyncio
@@ -27,6 +28,7 @@ from tessera.api.nodes.node_groups import GroupKind, NodeGroup
 from tessera.controller.objects.node_constraints import admits_node, is_tolerated
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import Amounts, add_amounts
+from tessera.controller.scale_up.new_node_ratings import NewNodeRatings
 from tessera.limits.planning import DECISION_STEPS
 from tessera.limits.provisioning import SCALE_UP_PODS
 from tessera.mig.geometry import Geometry
@@ -36,6 +38,8 @@ from tessera.placement.fleet import Fleet
 from tessera.placement.plan import plan
 from tessera.placement.step_budget import StepBudget
 
+#: An amount that a group does not state.
+_UNSTATED = 1 << 60
 #: Effects of taints that keep pods off a node.
 _REPELLING = frozenset({"NoSchedule", "NoExecute"})
 
@@ -153,7 +157,15 @@ class _EmptyNodes:
             Demand(key=pod.key, profiles=pod.profiles, priority=pod.priority, arrival=float(place))
             for place, pod in enumerate(pods)
         ]
-        planned = plan(fleet, demands, room.allows, reservations=room, work=StepBudget(int(DECISION_STEPS)))
+        ratings = NewNodeRatings(fleet, pods, room.free) if self._group.devices is not None else None
+        planned = plan(
+            fleet,
+            demands,
+            room.allows,
+            reservations=room,
+            work=StepBudget(int(DECISION_STEPS)),
+            rank_nodes=ratings.rank if ratings is not None else None,
+        )
         return frozenset(planned.assignments)
 
 
@@ -182,6 +194,10 @@ class _Room:
             if used.get(name, 0) + amount > self._allocatable[name]:
                 return NodeRefusal(f"Insufficient {name}")
         return None
+
+    def free(self, name: str, node: str) -> int:
+        """Returns what is free of an amount; very much of one that the group does not state."""
+        return self._allocatable.get(name, _UNSTATED) - self._used.get(node, {}).get(name, 0)
 
     def reserve(self, demand: Demand, node: str) -> None:
         add_amounts(self._used.setdefault(node, {}), self._asked[demand.key])
