@@ -8,7 +8,10 @@ null is allowed everywhere, as in Helm: it removes a value.
 from collections.abc import Mapping
 from typing import Any
 
+from tessera.api.nodes.node_groups import GroupKind
 from tessera.api.operator_fields.keys import VALUES, Leaf, Shape
+from tessera.limits.nodes import NODE_CARDS
+from tessera.limits.provisioning import GROUP_NODES, NODE_GROUPS
 
 Schema = dict[str, Any]
 
@@ -28,6 +31,36 @@ _ENV: Schema = {
     },
 }
 _LEAVES: Mapping[Leaf, Schema] = {Leaf.ANY: {}, Leaf.FLAG: _FLAG, Leaf.TEXT: _TEXT, Leaf.ENV: _ENV}
+
+#: The groups of :mod:`tessera.api.nodes.node_groups`; the controller names what only it can tell.
+_NODE_GROUPS: Schema = {
+    "type": ["array", "null"],
+    "maxItems": int(NODE_GROUPS),
+    "items": {
+        "type": "object",
+        "required": ["name", "selector", "cards"],
+        "additionalProperties": False,
+        "properties": {
+            "name": {"type": "string", "minLength": 1, "maxLength": 40},
+            "selector": {**_TEXT_MAP, "minProperties": 1},
+            "cards": {
+                "type": "object",
+                "required": ["model"],
+                "additionalProperties": False,
+                "properties": {
+                    "model": {"type": "string", "minLength": 1},
+                    "count": {"type": "integer", "minimum": 1, "maximum": int(NODE_CARDS)},
+                    "kind": {"enum": [each.value for each in GroupKind]},
+                    "replicas": {"type": "integer", "minimum": 1},
+                },
+            },
+            "labels": _TEXT_MAP,
+            "taints": _LIST,
+            "allocatable": _MAP,
+            "max": {"type": "integer", "minimum": 1, "maximum": int(GROUP_NODES)},
+        },
+    },
+}
 
 
 def values_schema() -> Schema:
@@ -136,6 +169,7 @@ def _own() -> Schema:
                     "scaleUp": {"enum": ["", "off", "placeholder", "provisioning-request", "auto"]},
                     "moves": {"enum": ["", "off", "recommend", "evict"]},
                     "movesPerHour": {"type": "integer", "minimum": 0, "maximum": 400},
+                    "nodeGroups": _NODE_GROUPS,
                 }
             ),
             "dashboard": _closed(
