@@ -12,6 +12,9 @@ came last got its slice.
 *honest* is a large cluster where nobody means harm: 5,000 nodes with 50,000 pods of 200 workloads that have a rule
 about other pods each, and 500 more of these pods that come together.
 
+*cards* and *odd-cards* have nodes with eight whole cards instead, some of which pods hold, and each with another amount
+of free CPU: pods of a few kinds, and 3,000 pods that each request another amount of CPU.
+
 Pods arrive as the API server's objects, so *read* is what reading one of them costs. Nothing is simulated but the
 answers to writes.
 """
@@ -28,12 +31,28 @@ import msgspec
 
 from tessera.agent.inventory.sliceable_gpus import placements
 from tessera.api.instaslice import Instaslice
-from tessera.api.names import GATE, HOSTNAME_LABEL, MIG_CONFIG_LABEL, NodeName, PodUid, resource_of
+from tessera.api.names import (
+    GATE,
+    HOSTNAME_LABEL,
+    MIG_CONFIG_LABEL,
+    PLACEMENT_LABEL,
+    WHOLE_CARDS,
+    NodeName,
+    PodUid,
+    resource_of,
+)
 from tessera.cli.base.process import reduce_garbage_collection
+from tessera.controller.objects.node_devices import NodeDevices
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import read_pod
 from tessera.controller.slicing.slicer import Slicer
-from tessera.controller.slicing.state.events import InstasliceObserved, NodeObserved, PodObserved, WriteDone
+from tessera.controller.slicing.state.events import (
+    InstasliceObserved,
+    NamespaceObserved,
+    NodeObserved,
+    PodObserved,
+    WriteDone,
+)
 from tessera.controller.slicing.state.instructions import PatchRequests, PatchResults
 from tessera.kube.resources import Pod, Taint
 from tessera.mig.models import model_by_short_name
@@ -55,7 +74,7 @@ def main() -> None:
     )
     rows = []
     for name in given.cases:
-        row = {"case": name, **_measure(CASES[name], SIZES.get(name, given.nodes))}
+        row = {"case": name, **_measure(CASES[name], SIZES.get(name, given.nodes), cards=name in CARD_CASES)}
         rows.append(row)
         print(
             f"{name:<16}{row['pods']:>6}{row['placed']:>8}{row['read_ms']:>9.1f}{row['worst_ms']:>10.0f}{row['steps']:>7}"
@@ -66,11 +85,14 @@ def main() -> None:
         given.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
 
 
-def _measure(case: Callable[[], Iterator[Pod]], nodes: int) -> dict[str, Any]:
+def _measure(case: Callable[[], Iterator[Pod]], nodes: int, *, cards: bool = False) -> dict[str, Any]:
     slicer = Slicer()
+    if cards:
+        slicer.handle(NamespaceObserved("tenant", {PLACEMENT_LABEL: "managed"}))
     for index in range(nodes):
-        slicer.handle(NodeObserved(_node(index)))
-        slicer.handle(InstasliceObserved(_object(f"n{index}")))
+        slicer.handle(NodeObserved(_card_node(index) if cards else _node(index)))
+        if not cards:
+            slicer.handle(InstasliceObserved(_object(f"n{index}")))
     _decide(slicer)
     pods = list(case())
     reading = []
@@ -84,7 +106,9 @@ def _measure(case: Callable[[], Iterator[Pod]], nodes: int) -> dict[str, Any]:
         facts = read_pod(pod)
         reading.append(time.process_time() - began)
         slicer.handle(PodObserved(facts))
-    innocent = read_pod(pod_of("zz-innocent", created="2026-01-02T00:00:00Z", slices={"1g.5gb": 1}))
+    late = "2026-01-02T00:00:00Z"
+    plain = _with_cards("zz-innocent", "1") if cards else pod_of("zz-innocent", created=late, slices={"1g.5gb": 1})
+    innocent = read_pod(plain)
     slicer.handle(PodObserved(innocent))
     took, placed = [], None
     for _ in range(RELEASES + 1):
@@ -142,6 +166,18 @@ def _node(index: int) -> NodeInfo:
             "ephemeral-storage": 2**40,
             **{resource_of(row.name): 100 for row in model_by_short_name(MODEL).geometry.profiles},
         },
+    )
+
+
+def _card_node(index: int) -> NodeInfo:
+    """Eight whole cards of one of two models."""
+    name, model = f"n{index}", "H100" if index % 3 else "A100"
+    return NodeInfo(
+        name=NodeName(name),
+        hostname=name,
+        labels={HOSTNAME_LABEL: name, "nvidia.com/gpu.product": model},
+        allocatable={"cpu": 96_000, "memory": 2**40, "pods": 110, WHOLE_CARDS: 8},
+        devices=(NodeDevices(WHOLE_CARDS, model, 8, 8, 80),),
     )
 
 
@@ -273,6 +309,32 @@ def _distinct_nodes() -> Iterator[Pod]:
 def _plain() -> Iterator[Pod]:
     for number in range(1_000):
         yield pod_of(f"p{number:04}", slices={"1g.5gb" if number % 3 else "2g.10gb": 1}, requests={"cpu": "1"})
+
+
+def _with_cards(name: str, cpu: str, cards: int = 1, node: str = "") -> Pod:
+    """A pod with whole cards: behind our gate, or on a node."""
+    resources = {"limits": {WHOLE_CARDS: str(cards), "cpu": cpu}}
+    pod = pod_of(name, slices={}, containers=[{"name": "c", "resources": resources}])
+    spec = msgspec.structs.replace(pod.spec, node_name=node, scheduling_gates=[]) if node else pod.spec
+    return msgspec.structs.replace(pod, spec=spec)
+
+
+def _card_holders() -> Iterator[Pod]:
+    """Pods on 1,000 nodes that leave each another amount of CPU."""
+    for number in range(1_000):
+        yield _with_cards(f"there-{number}", f"{4_000 + 11 * number}m", 1 + number % 5, f"n{number}")
+
+
+def _cards() -> Iterator[Pod]:
+    yield from _card_holders()
+    for number in range(1_000):
+        yield _with_cards(f"p{number:04}", f"{4 * (1 + number % 4)}", 1 + number % 2)
+
+
+def _odd_cards() -> Iterator[Pod]:
+    yield from _card_holders()
+    for number in range(3_000):
+        yield _with_cards(f"p{number:04}", f"{1_000 + 10 * number}m")
 
 
 # Rules about other pods, each at the limits of tessera.limits
@@ -502,7 +564,12 @@ CASES: dict[str, Callable[[], Iterator[Pod]]] = {
     "values": _values,
     "labels": _labels,
     "honest": _honest,
+    "cards": _cards,
+    "odd-cards": _odd_cards,
 }
+
+#: Cases with whole cards instead of slices.
+CARD_CASES = {"cards", "odd-cards"}
 
 #: Nodes of the cases that have a cluster of their own.
 SIZES = {"honest": HONEST_NODES}

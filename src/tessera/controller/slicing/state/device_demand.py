@@ -8,8 +8,7 @@ Rules:
   that waits for it, and too little for a tenant who makes many gated pods.
 """
 
-from bisect import bisect_left, insort
-from collections import Counter
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -82,8 +81,8 @@ class DeviceDemand:
         #: By waiting pod its namespace, and by namespace its waiting pods, the oldest first; no list is empty.
         self._namespace_of: dict[PodUid, tuple[str, _Waiting]] = {}
         self._waiting: dict[str, list[_Waiting]] = {}
-        #: By namespace, the requests of its waiting pods that count.
-        self._counted: dict[str, list[AskedDevices]] = {}
+        #: By namespace, the first of these, which count; no dict is empty.
+        self._counted: dict[str, dict[PodUid, AskedDevices]] = {}
 
     def observe(self, uid: PodUid, pod: PodInfo | None, *, holds: bool) -> None:
         """Counts a pod as it is now; None once it has gone or ended."""
@@ -110,29 +109,40 @@ class DeviceDemand:
             return
         if before is not None:
             namespace, one = before
-            pods = self._waiting[namespace]
-            del pods[bisect_left(pods, one[:2], key=lambda each: each[:2])]
-            self._recount(namespace)
+            place = bisect_left(self._waiting[namespace], one[:2], key=_rank)
+            del self._waiting[namespace][place]
+            self._recount(namespace, place)
         if waits is not None:
             namespace, one = waits
-            insort(self._waiting.setdefault(namespace, []), one, key=lambda each: each[:2])
-            self._recount(namespace)
+            place = bisect_left(self._waiting.setdefault(namespace, []), one[:2], key=_rank)
+            self._waiting[namespace].insert(place, one)
+            self._recount(namespace, place)
 
-    def _recount(self, namespace: str) -> None:
-        before = Counter(self._counted.pop(namespace, ()))
-        now: list[AskedDevices] = []
+    def _recount(self, namespace: str, place: int) -> None:
+        """After a change at this place of the waiting pods, counts the first of them."""
+        before = self._counted.get(namespace, {})
+        if place > len(before):
+            return  # behind the first pod that does not count
+        now: dict[PodUid, AskedDevices] = {}
         devices = 0
-        for _, _, asked in self._waiting[namespace]:
+        for _, uid, asked in self._waiting[namespace]:
             devices += asked.devices
             if devices > COUNTED_WAITING_DEVICES:
                 break
-            now.append(asked)
+            now[uid] = asked
         if now:
             self._counted[namespace] = now
+        else:
+            self._counted.pop(namespace, None)
         if not self._waiting[namespace]:
             del self._waiting[namespace]
-        after = Counter(now)
-        for asked, count in (before - after).items():
-            self._counts.count(asked, -count)
-        for asked, count in (after - before).items():
-            self._counts.count(asked, count)
+        for uid, asked in before.items():
+            if now.get(uid) is not asked:
+                self._counts.count(asked, -1)
+        for uid, asked in now.items():
+            if before.get(uid) is not asked:
+                self._counts.count(asked, 1)
+
+
+def _rank(one: _Waiting) -> tuple[str, PodUid]:
+    return one[:2]
