@@ -59,8 +59,8 @@ ADMISSION_STEPS = Limit(
 PRICED_CONSTRAINTS = Limit(
     64,
     "constraints",
-    "different constraints on nodes, the most frequent, by which card models get their prices",
-    "teams pin pods in a few ways; the price of a model only orders the models",
+    "different constraints on nodes, the most frequent, whose pods count for prices and the mix of requests",
+    "teams pin pods in a few ways; prices and mix only order the nodes",
 )
 RESERVATIONS = Limit(
     16,
