@@ -11,10 +11,12 @@ from tessera.api.instaslice import Instaslice, InstasliceSpec, InstasliceStatus,
 from tessera.api.names import GATE, HOSTNAME_LABEL, MIG_CONFIG_LABEL, NodeName, PodUid, resource_of
 from tessera.clock import rfc3339
 from tessera.controller.forecasting.forecaster import Forecaster
+from tessera.controller.forecasting.queue_task import PERIOD
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.events import (
+    EndsExpected,
     InstasliceObserved,
     NodeObserved,
     PodDeleted,
@@ -33,6 +35,8 @@ from tessera.mig.models import model_by_short_name
 
 #: When a trace begins, seconds since 1970.
 BEGIN = 1_700_000_000.0
+#: Least seconds between two steps that time alone makes due.
+LEAST_PAUSE = 1.0
 _MODEL = "A100-40GB"
 
 
@@ -59,6 +63,8 @@ class ReplayedCluster:
         self._pods: dict[PodUid, PodInfo] = {}
         self._objects: dict[str, Instaslice] = {}
         self._version = 0
+        #: When the slicer was last told the expected ends.
+        self._told = float("-inf")
         for number in range((cards + 7) // 8):
             self._add_node(f"n{number}", min(8, cards - 8 * number))
 
@@ -135,6 +141,39 @@ class ReplayedCluster:
         """The forecaster makes a new page."""
         for _ in self.forecaster.run(self.slicer.state, self.now, {}):
             pass
+        self._tell_ends()
+
+    def advance(self, until: float) -> bool:
+        """Time passes: the slicer acts when time alone makes a step due, and is told when leases are expected to end.
+
+        The controller tells it every 15 seconds. Nothing is decided between two events but by its own times, so here
+        it is told at these.
+
+        Returns:
+            False if pods started before ``until``; :attr:`now` is then the time of their start.
+        """
+        while (due := self.slicer.next_due) is not None and due < until:
+            self.now = max(due, self.now + LEAST_PAUSE)
+            if self.now >= until:
+                break
+            self._expect_ends()
+            if self.started:
+                return False
+        self.now = until
+        self._expect_ends()
+        return True
+
+    def _expect_ends(self) -> None:
+        if self.slicer.state.waiting and self.now - self._told >= PERIOD:
+            self._told = self.now
+            for _ in self.forecaster.expect_ends(self.slicer.state, self.now):
+                pass
+        self._tell_ends()
+
+    def _tell_ends(self) -> None:
+        if ends := self.forecaster.ends.pop():
+            self.slicer.handle(EndsExpected(ends))
+        self.settle()
 
     def waits(self, uid: PodUid) -> bool:
         """True if a pod has no slices yet."""
@@ -182,7 +221,13 @@ class ReplayedCluster:
 def _object(job: Job, pod: PodInfo, started: str | None) -> Pod:
     owners = [{"kind": job.owner, "uid": "o", "name": "o", "apiVersion": "v1", "controller": True}]
     body: dict[str, Any] = {
-        "metadata": {"name": job.name, "namespace": job.namespace, "uid": pod.uid, "ownerReferences": owners},
+        "metadata": {
+            "name": job.name,
+            "namespace": job.namespace,
+            "uid": pod.uid,
+            "creationTimestamp": pod.created,
+            "ownerReferences": owners,
+        },
         "spec": {"containers": [{"name": "c"}], "activeDeadlineSeconds": job.deadline},
         "status": {"startTime": started},
     }

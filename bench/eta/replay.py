@@ -59,16 +59,18 @@ def replay(jobs: Sequence[Job], cards: int, reserve_after: float | None) -> Repl
     pause = max(ROUND, jobs[-1].arrival / ROUNDS)
     job = next(arrivals, None)
     while job is not None or ends:
-        if job is not None and (not ends or BEGIN + job.arrival <= ends[0][0]):
-            cluster.now = BEGIN + job.arrival
+        comes = job is not None and (not ends or BEGIN + job.arrival <= ends[0][0])
+        due = BEGIN + job.arrival if job is not None and comes else ends[0][0]
+        if not cluster.advance(due):
+            pass  # pods started in between, whose ends may come first
+        elif job is not None and comes:
             uid = cluster.submit(job)
             if cluster.waits(uid):
                 found.waited += 1
                 unforecast[uid] = cluster.now
             job = next(arrivals, None)
         else:
-            cluster.now, uid = heappop(ends)
-            cluster.end(uid)
+            cluster.end(heappop(ends)[1])
         for uid, one in cluster.started:
             seconds = min(one.life, one.deadline) if one.deadline else one.life
             heappush(ends, (cluster.now + seconds, uid))

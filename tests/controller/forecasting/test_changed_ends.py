@@ -38,3 +38,16 @@ def test_the_forecaster_tells_when_half_of_such_leases_have_ended() -> None:
     cluster.submit("next", WHOLE)
     cluster.forecast()
     assert cluster.forecaster.ends.pop() == {holder.uid: began + 300.0}
+
+
+def test_the_ends_can_be_read_without_a_page() -> None:
+    cluster = ForecastCluster()
+    cluster.node("n1")
+    cluster.live(*[300.0] * 20)
+    holder = cluster.submit("holder", WHOLE)
+    began = cluster.now
+    cluster.submit("next", WHOLE)
+    for _ in cluster.forecaster.expect_ends(cluster.slicer.state, cluster.now):
+        pass
+    assert cluster.forecaster.ends.pop() == {holder.uid: began + 300.0}
+    assert cluster.forecaster.page.pods == ()

@@ -75,14 +75,12 @@ class Forecaster:
             held_back: by node, the number of its cards that are not allocated for a fault.
         """
         self.recent.begin(now)
-        waiting = waiting_in_order(state)
         self._count_outcomes(state, now)
+        waiting = waiting_in_order(state)
         found = places(state, waiting)
         simulated = [found[pod.uid] for pod in waiting[:FORECAST_PODS] if found[pod.uid].nodes]
-        estimator = LifeEstimator(self._history.lives, self.tracker.running(), now)
-        reader = SituationReader(state, self.tracker, estimator, now, simulated)
-        yield from reader.run()
-        self.ends.update(reader.ends, now)
+        reader = self._reader(state, now, simulated)
+        yield from self._read(reader, now)
         simulation = Simulation(reader.situation)
         yield from simulation.run()
         numbers = {place.pod.uid: number for number, place in enumerate(simulated)}
@@ -100,6 +98,20 @@ class Forecaster:
         rows += [_row(pod, gate_reason(pod)) for pod in gated[: QUEUE_PODS - len(rows)]]
         omitted = len(waiting) + len(gated) - len(rows)
         self.page = QueuePage(leads=True, taken=now, pods=tuple(rows), omitted=max(0, omitted))
+
+    def expect_ends(self, state: SlicerState, now: float) -> Iterator[None]:
+        """Makes :attr:`ends`, as :meth:`run` does, and no page; yields after each piece of work."""
+        waiting = waiting_in_order(state)[:FORECAST_PODS]
+        found = places(state, waiting)
+        yield from self._read(self._reader(state, now, [each for each in found.values() if each.nodes]), now)
+
+    def _reader(self, state: SlicerState, now: float, simulated: Sequence[Place]) -> SituationReader:
+        estimator = LifeEstimator(self._history.lives, self.tracker.running(), now)
+        return SituationReader(state, self.tracker, estimator, now, simulated)
+
+    def _read(self, reader: SituationReader, now: float) -> Iterator[None]:
+        yield from reader.run()
+        self.ends.update(reader.ends, now)
 
     def _count_outcomes(self, state: SlicerState, now: float) -> None:
         started = {each.uid: self._started(each.uid, now) for each in state.allocations if not each.given_up}
