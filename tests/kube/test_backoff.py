@@ -2,16 +2,11 @@
 
 import pytest
 
-from tessera.kube.backoff import AWAITED_WRITE, STATE_WRITE, pause_after_write
+from tessera.kube.backoff import pause_after_write
 
 
 @pytest.mark.parametrize(
     ("took", "rest"), [(0.0, 0.0), (0.009, 0.0), (0.02, 0.08), (0.2, 0.8), (0.25, 1.0), (30.0, 1.0)]
 )
 def test_a_state_rests_four_times_the_write_and_a_second_at_most(took: float, rest: float) -> None:
-    assert pause_after_write(took, STATE_WRITE) == pytest.approx(rest)
-
-
-@pytest.mark.parametrize(("took", "rest"), [(0.009, 0.0), (0.2, 0.2), (30.0, 1.0)])
-def test_what_somebody_waits_for_rests_as_long_as_the_write_took(took: float, rest: float) -> None:
-    assert pause_after_write(took, AWAITED_WRITE) == pytest.approx(rest)
+    assert pause_after_write(took) == pytest.approx(rest)

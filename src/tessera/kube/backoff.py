@@ -3,8 +3,9 @@
 Pauses after failures grow and are jittered, so that many clients do not return at the same moment.
 
 An API server under load answers slowly, and the cost of writing a large object hardly depends on how much of it
-changes. So a writer that gathers changes pauses for a multiple of the duration of its last write: it writes to a
-fast server at once, and to a slow one less often and more at a time.
+changes. So a writer of states that nobody waits for pauses for a multiple of the duration of its last write: it
+writes to a fast server at once, and to a slow one less often and more at a time. A write that a pod waits for never
+pauses: changes that come while one is on its way share the next.
 """
 
 import random
@@ -46,21 +47,14 @@ class Backoff:
         return min(self._longest, self._rng.uniform(doubled / 2, doubled))
 
 
-#: Multiple for a write that a user or pod waits for: the writer writes at most half of the time.
-AWAITED_WRITE = 1.0
-#: Multiple for a state without a waiting reader: the writer writes at most a fifth of the time.
-STATE_WRITE = 4.0
+#: Pause as a multiple of the last write's duration: the writer writes at most a fifth of the time.
+_MULTIPLE = 4.0
 #: Longest pause, seconds: a state without a waiting reader may be this late.
 _LONGEST = 1.0
 #: A server that answers within this time, in seconds, is not busy.
 _QUICK = 0.01
 
 
-def pause_after_write(write_seconds: float, multiple: float) -> float:
-    """Seconds until the object may be written again.
-
-    Args:
-        write_seconds: how long the last write took.
-        multiple: pause as a multiple of it, for a slow server; :data:`AWAITED_WRITE` or :data:`STATE_WRITE`.
-    """
-    return 0.0 if write_seconds < _QUICK else min(_LONGEST, write_seconds * multiple)
+def pause_after_write(write_seconds: float) -> float:
+    """Seconds until a state may be written again, after a write that took so many seconds."""
+    return 0.0 if write_seconds < _QUICK else min(_LONGEST, write_seconds * _MULTIPLE)

@@ -36,7 +36,7 @@ from tessera.api.instaslice import (
     recorded_slices,
 )
 from tessera.api.names import PodUid
-from tessera.kube.backoff import STATE_WRITE, Backoff, pause_after_write
+from tessera.kube.backoff import Backoff, pause_after_write
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources.meta import version_number
 from tessera.limits.nodes import NODE_CARDS
@@ -284,7 +284,7 @@ class InstasliceStatusWriter:
                 self._follow_ups.carry_out()
                 patch, waits = self._patch()
                 if patch:
-                    waits = pause_after_write(await self._write(patch), STATE_WRITE)
+                    waits = pause_after_write(await self._write(patch))
                 self._backoff.reset()
             except (ApiError, OSError) as error:  # OSError: no connection, no answer, or a disk that takes no journal
                 pause = self._backoff.next()

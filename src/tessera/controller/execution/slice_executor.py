@@ -42,7 +42,7 @@ from tessera.controller.slicing.state.instructions import (
     Ungate,
     Write,
 )
-from tessera.kube.backoff import AWAITED_WRITE, STATE_WRITE, pause_after_write
+from tessera.kube.backoff import pause_after_write
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, BadRequest, BrokenAnswer, Conflict, Forbidden, Invalid, NotFound
 from tessera.kube.event_recorder import EventRecorder, make_reference
@@ -57,8 +57,9 @@ _log = logging.getLogger(__name__)
 CONDITION_MANAGER = "tessera-instaslices"
 #: Field manager of the status of Queue objects.
 QUEUE_MANAGER = "tessera-queues"
-#: Limit on pods patched at the same time, each over its own connection. Nodes are far fewer and have no limit.
-_PODS_AT_ONCE = 32
+#: Limit on pods patched at the same time, each over its own connection: as many as a server that takes half a second
+#: must answer at once, for about a hundred pods a second. Nodes are far fewer and have no limit.
+_PODS_AT_ONCE = 64
 #: Seconds after which a refused ungating is tried again, if the reason can pass by itself.
 _RECONSIDER = 60.0
 
@@ -117,7 +118,7 @@ class SliceExecutor:
     # Called by the executor
 
     async def perform(self, write: Write) -> Hold:
-        """Sends a write. While the server is slow, a node's key pauses after the write; a pod's never does."""
+        """Sends a write. While the server is slow, a node's key pauses after a write of states."""
         began = self._clock.monotonic()
         await self._send(write)
         self._metrics.count_write(type(write).__name__)
@@ -233,6 +234,4 @@ class SliceExecutor:
 
 def _pause_seconds(write: Write, took: float) -> float:
     """Returns the seconds until the slicer may ask for the next write of the same key."""
-    if isinstance(write, PatchRequests):
-        return pause_after_write(took, AWAITED_WRITE)
-    return pause_after_write(took, STATE_WRITE) if isinstance(write, PatchResults) else 0.0
+    return pause_after_write(took) if isinstance(write, PatchResults) else 0.0
