@@ -19,6 +19,7 @@ from tessera.api.pods import pod_groups
 from tessera.kube import resources
 from tessera.kube.resources import Resource
 from tessera.kueue import objects
+from tessera.kueue.names import VISIBILITY_GROUP
 
 Right = tuple[str, str]  # verb, plural or plural/subresource
 
@@ -38,12 +39,12 @@ MADE_OF = {
         "kube/leader_election.py",
     ),
     "tessera-webhook": ("webhook",),
-    "tessera-dashboard": ("dashboard", "usage/agent_pages.py", "explain/order_objects.py"),
+    "tessera-dashboard": ("dashboard", "usage/agent_pages.py", "explain/order_objects.py", "kueue/queue_reading.py"),
 }
 #: Where the rights of a process stand, if not in deploy/.
 GRANTED_BY = {"tessera-dashboard": "deploy/options/dashboard"}
-#: Rights for requests whose path is written out: through the proxy to the agents' pages.
-BY_PATH = {"tessera-dashboard": {("get", "pods/proxy")}}
+#: Rights for requests whose path is written out: through the proxy to the agents' pages, and Kueue's visibility API.
+BY_PATH = {"tessera-dashboard": {("get", "pods/proxy"), ("get", "localqueues/pendingworkloads")}}
 #: Granted by deploy/options/evict.yaml only.
 EVICTS_BY_OPTION = ("tessera-agent",)
 #: What needs the rights of deploy/options/replace.yaml.
@@ -158,13 +159,13 @@ def test_every_form_confines_the_accounts_by_the_same_policies(form: str) -> Non
 @pytest.mark.parametrize("process", MADE_OF)
 def test_groups_are_those_of_the_resources(process: str) -> None:
     known = [each for room in ROOMS for each in vars(room).values() if isinstance(each, Resource)]
-    groups: dict[str, set[str]] = {}
+    groups: dict[str, set[str]] = {"localqueues/pendingworkloads": {VISIBILITY_GROUP}}
     for each in known:
         groups.setdefault(each.plural, set()).add(each.group)
     for role in roles_of(installation_of(process), process):
         for rule in role["rules"]:
             for resource in rule["resources"]:
-                assert set(rule["apiGroups"]) == groups[resource.partition("/")[0]]
+                assert set(rule["apiGroups"]) == groups.get(resource, groups[resource.partition("/")[0]])
 
 
 def test_the_rights_to_replace_nodes_are_those_that_replacing_them_takes() -> None:

@@ -108,6 +108,30 @@ export interface Waiting {
   starts?: number;
 }
 
+/** Kueue is there. */
+export interface Kueue {
+  /** What of its queues is not shown, and why. */
+  note?: string;
+}
+
+/** A Workload that waits in Kueue. */
+export interface Workload {
+  namespace: string;
+  workload: string;
+  /** What it is for. */
+  owner?: string;
+  /** Its LocalQueue. */
+  queue?: string;
+  since?: number;
+  /** Its place in that queue. */
+  position?: number;
+  of?: number;
+  /** Its place among all queues that share the quota. */
+  amongAll?: number;
+  case?: string;
+  verdict?: string;
+}
+
 /** A resource of a node whose agent does not answer. */
 export interface Offer {
   resource: string;

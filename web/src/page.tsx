@@ -9,6 +9,7 @@ import { Header } from "./header";
 import { Broken, isBroken } from "./health";
 import { useChanges, useTicks } from "./hooks";
 import { focusCard, isTyping } from "./keys";
+import { inQueue, KueueWorkloads } from "./kueue";
 import { Nodes } from "./nodes";
 import { Past } from "./past";
 import { Pods, Wasted } from "./pods";
@@ -179,6 +180,7 @@ function Overview({ summary, view, change, open, onSignIn }: OverviewProps) {
   const waiting = [...store.waiting.values()].filter((pod) => filter.waiting(pod));
   const failures = [...store.failures.values()].filter((each) => filter.node(each));
   const nodes = [...store.nodes.values()].filter((each) => filter.node(each));
+  const workloads = [...store.workloads.values()].filter((each) => filter.workload(each));
   const broken = (summary.unwell ?? 0) + store.failures.size + [...store.nodes.values()].filter(isBroken).length;
   return (
     <>
@@ -194,6 +196,9 @@ function Overview({ summary, view, change, open, onSignIn }: OverviewProps) {
           onOpen={open}
         />
         <WaitingPods filtered={!words.empty} pods={waiting.sort(inOrder)} />
+        {store.kueue && (
+          <KueueWorkloads filtered={!words.empty} workloads={workloads.sort(inQueue)} note={store.kueue.note} />
+        )}
         <Wasted filtered={!words.empty} held={found.wasted} onOpen={open} />
       </div>
       <Cards {...{ found, view, change }} onOpen={open} />

@@ -1,7 +1,18 @@
 // Keeps the documents, and tells those who show them what changed. A card's tile hears of its own card only, so that a
 // thousand changes a second draw no more than the tiles in the window; lists hear of all changes, a few times a second.
 
-import type { Card, CardHistory, Change, Failure, FleetHistory, NodeState, Summary, Waiting } from "./documents";
+import type {
+  Card,
+  CardHistory,
+  Change,
+  Failure,
+  FleetHistory,
+  Kueue,
+  NodeState,
+  Summary,
+  Waiting,
+  Workload,
+} from "./documents";
 import { idOf } from "./documents";
 
 type Listener = () => void;
@@ -9,12 +20,15 @@ type Listener = () => void;
 export class Store {
   summary: Summary | undefined;
   history: FleetHistory | undefined;
+  /** Undefined where Kueue is not installed. */
+  kueue: Kueue | undefined;
   /** By `idOf`. */
   readonly cards = new Map<string, Card>();
   /** By `idOf` of the card. */
   readonly curves = new Map<string, CardHistory>();
   /** By the key in the feed. */
   readonly waiting = new Map<string, Waiting>();
+  readonly workloads = new Map<string, Workload>();
   readonly failures = new Map<string, Failure>();
   readonly nodes = new Map<string, NodeState>();
   /** The id of a card or a curve by its key in the feed; a hidden name makes them differ. */
@@ -32,7 +46,9 @@ export class Store {
   clear(): void {
     this.summary = undefined;
     this.history = undefined;
-    for (const each of [this.cards, this.curves, this.waiting, this.failures, this.nodes, this.#ids]) each.clear();
+    this.kueue = undefined;
+    const maps = [this.cards, this.curves, this.waiting, this.workloads, this.failures, this.nodes, this.#ids];
+    for (const each of maps) each.clear();
     this.#tellAll();
   }
 
@@ -67,6 +83,8 @@ export class Store {
     } else if (kind === "history" && key !== "history") {
       this.curves.set(this.#name(key, document as CardHistory), document as CardHistory);
     } else if (kind === "waiting") this.waiting.set(key, document as Waiting);
+    else if (kind === "workload") this.workloads.set(key, document as Workload);
+    else if (key === "kueue") this.kueue = document as Kueue;
     else if (kind === "failure") this.failures.set(key, document as Failure);
     else if (kind === "node") this.nodes.set(key, document as NodeState);
     else if (key === "history") this.history = document as FleetHistory;
@@ -86,7 +104,9 @@ export class Store {
       this.#ids.delete(key);
       this.#tell(id);
     }
+    if (key === "kueue") this.kueue = undefined;
     this.waiting.delete(key);
+    this.workloads.delete(key);
     this.failures.delete(key);
     this.nodes.delete(key);
   }

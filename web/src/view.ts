@@ -1,6 +1,6 @@
 // What the visitor chose: filter, room, open card. It stands in the address, so that a view can be sent to somebody.
 
-import type { Card, Lease, NodeState, Waiting } from "./documents";
+import type { Card, Lease, NodeState, Waiting, Workload } from "./documents";
 import { leasesOf } from "./documents";
 import { HEALTH, kindName, SLICES, STATES, stateName, WASTED } from "./words";
 
@@ -133,6 +133,11 @@ export class Filter {
     if (this.#terms.length === 0 && this.#view.state === "") return leasesOf(card);
     const rest = this.#restOf(card);
     return leasesOf(card).filter((lease) => this.#takes(lease, rest));
+  }
+
+  workload(each: Workload): boolean {
+    const { namespace, workload, owner = "", queue = "", verdict: state = "" } = each;
+    return this.#terms.every((term) => hits(term, { namespace, workload, owner, queue, state }));
   }
 
   waiting(pod: Waiting): boolean {

@@ -9,7 +9,16 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tessera.dashboard.visibility import ClusterText, NodeName, NodeText, PodName, PodNamespace, PodText, Public
+from tessera.dashboard.visibility import (
+    ClusterText,
+    NodeName,
+    NodeText,
+    PodName,
+    PodNamespace,
+    PodText,
+    Public,
+    WorkloadText,
+)
 
 
 class EvidenceDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -189,6 +198,40 @@ class WaitingDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     starts: int = 0
 
 
+class KueueDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Kueue is there; ``note`` says what of its queues is not shown, and why."""
+
+    note: ClusterText = ""
+
+
+class WorkloadDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A Workload that waits in Kueue; see :class:`tessera.explain.kueue_rows.KueueRow`.
+
+    Attributes:
+        namespace: its namespace.
+        workload: its name.
+        owner: what it is for: ``Job/train``, or the name of a pod; empty if nothing owns it.
+        queue: its LocalQueue.
+        since: Unix time of its creation.
+        position: its place in the LocalQueue, from 1; 0 while it is not known.
+        of: the number of pending Workloads of that queue.
+        among_all: its place among all queues that share the quota, from 1; 0 while it is not known.
+        case: the kind of waiting, as ``tessera why`` has it.
+        verdict: why it waits.
+    """
+
+    namespace: WorkloadText
+    workload: WorkloadText
+    owner: WorkloadText = ""
+    queue: WorkloadText = ""
+    since: float = 0.0
+    position: int = 0
+    of: int = 0
+    among_all: int = 0
+    case: Public = ""
+    verdict: WorkloadText = ""
+
+
 class OfferDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A resource of a node whose agent does not answer: its devices, and those that pods ask for."""
 
@@ -342,6 +385,8 @@ class CardHistoryDocument(msgspec.Struct, frozen=True, kw_only=True, rename="cam
 Document = (
     CardDocument
     | WaitingDocument
+    | WorkloadDocument
+    | KueueDocument
     | FailureDocument
     | SummaryDocument
     | NodeDocument

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from tessera.dashboard.documents import Document
-from tessera.dashboard.visibility import Redactor, Visibility, find_namespaces
+from tessera.dashboard.visibility import About, Redactor, Visibility, find_namespaces
 from tessera.limits.processes import FEED_BYTES, FEED_CHANGES, PAGE_VIEWS
 
 
@@ -109,13 +109,16 @@ class _Encodings:
 
     def __init__(self, key: str, document: Document) -> None:
         self.document = document
-        self.namespaces = frozenset(find_namespaces(document))
+        self.about = find_namespaces(document)
         self._key = key
         self._texts: dict[Visibility, tuple[str, bytes]] = {}
 
-    def encode(self, redactor: Redactor, visibility: Visibility) -> tuple[str, bytes]:
-        """The key and the JSON text for readers with these rights."""
-        rights = visibility.narrow(self.namespaces)
+    def encode(self, redactor: Redactor, visibility: Visibility) -> Iterator[tuple[str, bytes]]:
+        """Yields the key and the JSON text for readers with these rights; nothing if they do not get the document."""
+        if visibility.shows(self.document):
+            yield self._encode(redactor, visibility.narrow(self.about))
+
+    def _encode(self, redactor: Redactor, rights: Visibility) -> tuple[str, bytes]:
         found = self._texts.get(rights)
         if found is None:
             text = msgspec.json.encode(redactor.redact(self.document, rights))
@@ -136,7 +139,7 @@ class FeedGroup:
     """The feeds of all readers, one for each kind of rights.
 
     Attributes:
-        namespaces: the namespaces that the documents name.
+        about: the namespaces that the documents are about.
         redactor: hides names.
     """
 
@@ -144,7 +147,7 @@ class FeedGroup:
         self.redactor = Redactor(secrets.token_bytes(32))
         self._documents: dict[str, _Encodings] = {}
         self._feeds: dict[Visibility, _SharedFeed] = {}
-        self.namespaces: frozenset[str] = frozenset()
+        self.about = About()
 
     @property
     def readers(self) -> int:
@@ -161,7 +164,10 @@ class FeedGroup:
         }
         self._documents = {key: changed.get(key) or known[key] for key in documents}
         before = [each for key, each in known.items() if key in changed or key not in documents]
-        self.namespaces = frozenset[str]().union(*(each.namespaces for each in self._documents.values()))
+        self.about = About(
+            frozenset[str]().union(*(each.about.pods for each in self._documents.values())),
+            frozenset[str]().union(*(each.about.workloads for each in self._documents.values())),
+        )
         for visibility, shared in list(self._feeds.items()):
             shared.unread = 0 if shared.readers else shared.unread + 1
             if shared.unread > FEED_CHANGES:
@@ -173,12 +179,12 @@ class FeedGroup:
         self, feed: Feed, visibility: Visibility, after: Iterable[_Encodings], before: Iterable[_Encodings]
     ) -> None:
         """Changes a feed by the documents that differ; one may have another key than before for the same reader."""
-        encoded = dict(each.encode(self.redactor, visibility) for each in after)
-        keys = (each.encode(self.redactor, visibility)[0] for each in before)
+        encoded = self._encode(after, visibility)
+        keys = self._encode(before, visibility)
         feed.change(encoded, [key for key in keys if key not in encoded])
 
-    def _encode(self, visibility: Visibility) -> dict[str, bytes]:
-        return dict(each.encode(self.redactor, visibility) for each in self._documents.values())
+    def _encode(self, documents: Iterable[_Encodings], visibility: Visibility) -> dict[str, bytes]:
+        return dict(one for each in documents for one in each.encode(self.redactor, visibility))
 
     @contextmanager
     def join(self, visibility: Visibility) -> Iterator[Feed]:
@@ -191,7 +197,7 @@ class FeedGroup:
         if shared is None:
             self._make_room()
             shared = self._feeds[visibility] = _SharedFeed()
-            shared.feed.publish_encoded(self._encode(visibility))
+            shared.feed.publish_encoded(self._encode(self._documents.values(), visibility))
         shared.readers += 1
         try:
             yield shared.feed

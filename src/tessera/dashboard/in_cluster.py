@@ -74,7 +74,7 @@ class PageReplica:
         self._clock = clock
         self._feeds = FeedGroup()
         reviewer = Reviewer(client)
-        rights = Rights(reviewer, clock, lambda: self._feeds.namespaces)
+        rights = Rights(reviewer, clock, lambda: self._feeds.about)
         gate = TokenGate(reviewer, rights, clock, nameless=options.nameless)
         self._source = ClusterSource(
             client, self._feeds, watched=lambda: self._server.readers > 0, clock=clock, rng=rng

@@ -1,7 +1,8 @@
 """Reads the cluster for the live page, with the rights of one user.
 
 Pods, nodes and Instaslice objects are watched. The agents' pages are read each :data:`PERIOD` seconds while somebody
-looks, and else once for each value of the history. A user who may not read a kind sees the page without it.
+looks, and else once for each value of the history; Kueue's Workloads as :mod:`tessera.dashboard.kueue_source` says. A
+user who may not read a kind sees the page without it.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from tessera.dashboard.card_documents import make_documents
 from tessera.dashboard.documents import Document
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.history import STEP, History
+from tessera.dashboard.kueue_source import KueueSource
 from tessera.dashboard.node_documents import node_documents
 from tessera.dashboard.order_source import OrderSource
 from tessera.dashboard.waiting_reasons import explain_waiting
@@ -74,6 +76,7 @@ class ClusterSource:
         self._instaslices = Informer(client, INSTASLICES, namespace=INSTASLICE_NAMESPACE, clock=clock, rng=rng)
         self._nodes = Informer(client, NODES, clock=clock, rng=rng)
         self._order = OrderSource(client, clock=clock, rng=rng)
+        self._kueue = KueueSource(client, watched=watched, changed=self._changed.set, clock=clock)
         self._history = History()
         #: True if an agent reported simulated cards; forgotten once all agents answer and none has any.
         self._simulated = False
@@ -90,6 +93,7 @@ class ClusterSource:
             group.create_task(self._mirror(INSTASLICES, self._instaslices))
             group.create_task(self._mirror(NODES, self._nodes))
             group.create_task(self._order.run())
+            group.create_task(self._kueue.run())
             group.create_task(self._read_agents())
             group.create_task(self._explain_waiting())
             await self._changed.wait()
@@ -174,7 +178,7 @@ class ClusterSource:
         found = make_documents(
             fleet, pods, instaslices, self._reasons, nodes, queue=self._known_queue, simulated=self._simulated
         )
-        documents: dict[str, Document] = {**found}
+        documents: dict[str, Document] = {**found, **self._kueue.documents}
         documents |= {f"node/{each.node}": each for each in node_documents(nodes, now)}
         self._history.record(now, documents)
         self._feeds.publish({**documents, **self._history.documents})

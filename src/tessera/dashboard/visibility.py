@@ -10,7 +10,9 @@ Rules:
    field ``namespace: PodNamespace``.
 2. :data:`NodeName` and :data:`NodeText` are for readers who may list nodes.
 3. :data:`ClusterText` is for readers who may list nodes and the pods of all namespaces: a free text that may name any.
-4. A hidden name becomes an alias such as ``~3fa94c01``: a tile keeps its identity for as long as the process runs. A
+4. :data:`WorkloadText` is for readers who may list Kueue's Workloads in the namespace of their document, which has a
+   field ``namespace: WorkloadText``. Others do not get the document: they would not find the Workload elsewhere either.
+5. A hidden name becomes an alias such as ``~3fa94c01``: a tile keeps its identity for as long as the process runs. A
    hidden text becomes empty.
 """
 
@@ -40,6 +42,7 @@ class Audience(Enum):
     NODE_NAME = "readers of nodes; others get an alias"
     NODE_TEXT = "readers of nodes; others get no text"
     CLUSTER_TEXT = "readers of nodes and of all pods; others get no text"
+    WORKLOAD_TEXT = "readers of the namespace's Workloads; others get no document"
 
 
 Public = Annotated[str, Audience.EVERYBODY]
@@ -49,6 +52,7 @@ PodText = Annotated[str, Audience.POD_TEXT]
 NodeName = Annotated[str, Audience.NODE_NAME]
 NodeText = Annotated[str, Audience.NODE_TEXT]
 ClusterText = Annotated[str, Audience.CLUSTER_TEXT]
+WorkloadText = Annotated[str, Audience.WORKLOAD_TEXT]
 
 _POD = (Audience.POD_NAMESPACE, Audience.POD_NAME, Audience.POD_TEXT)
 _NODE = (Audience.NODE_NAME, Audience.NODE_TEXT)
@@ -61,21 +65,25 @@ class Visibility(NamedTuple):
     Attributes:
         nodes: True if the reader may list nodes.
         namespaces: the namespaces whose pods the reader may list; None for all.
+        workloads: the namespaces whose Workloads of Kueue the reader may list; None for all.
     """
 
     nodes: bool = False
     namespaces: frozenset[str] | None = frozenset()
+    workloads: frozenset[str] | None = frozenset()
 
     @property
     def full(self) -> bool:
-        """True if nothing is hidden."""
+        """True if nothing of nodes and pods is hidden."""
         return self.nodes and self.namespaces is None
 
-    def narrow(self, namespaces: frozenset[str]) -> "Visibility":
+    def narrow(self, about: "About") -> "Visibility":
         """The part of these rights that matters for a document about these namespaces."""
+        workloads = about.workloads if self.workloads is None else about.workloads & self.workloads
         if self.full:
-            return self
-        return Visibility(self.nodes, namespaces if self.namespaces is None else namespaces & self.namespaces)
+            return self._replace(workloads=workloads)
+        pods = about.pods if self.namespaces is None else about.pods & self.namespaces
+        return Visibility(self.nodes, pods, workloads)
 
     def allows_pods(self, namespace: str) -> bool:
         """True if the reader may list the pods of a namespace."""
@@ -87,11 +95,26 @@ class Visibility(NamedTuple):
             return self.allows_pods(namespace)
         if audience in _NODE:
             return self.nodes
+        if audience is Audience.WORKLOAD_TEXT:
+            return self.workloads is None or namespace in self.workloads
         return audience is Audience.EVERYBODY or self.full
+
+    def shows(self, document: msgspec.Struct) -> bool:
+        """False for a document that the reader does not get at all."""
+        if Audience.WORKLOAD_TEXT not in _audiences(type(document)):
+            return True
+        return self.allows(Audience.WORKLOAD_TEXT, getattr(document, "namespace", ""))
+
+
+class About(NamedTuple):
+    """The namespaces of the pods and of the Workloads that documents are about."""
+
+    pods: frozenset[str] = frozenset()
+    workloads: frozenset[str] = frozenset()
 
 
 #: Sees everything: the reader's own kubeconfig has limited what was read.
-FULL = Visibility(nodes=True, namespaces=None)
+FULL = Visibility(nodes=True, namespaces=None, workloads=None)
 
 
 class Redactor:
@@ -122,9 +145,9 @@ class Redactor:
         return msgspec.structs.replace(document, **changes) if changes else document
 
     def redact_key(self, key: str, document: msgspec.Struct, visibility: Visibility) -> str:
-        """The key of the document for this reader: an alias if a text of the document itself is hidden."""
+        """The key of the document for this reader: an alias if it has a name and a text of the document is hidden."""
         namespace = getattr(document, "namespace", "")
-        if all(visibility.allows(audience, namespace) for audience in _audiences(type(document))):
+        if "/" not in key or all(visibility.allows(each, namespace) for each in _audiences(type(document))):
             return key
         return f"{key.partition('/')[0]}/{self.alias(key, 8)}"
 
@@ -166,8 +189,14 @@ class _Reader(NamedTuple):
 _Hide = Callable[[Any, _Reader], Any]
 
 
-def find_namespaces(document: msgspec.Struct) -> Iterator[str]:
-    """Yields the namespaces of all pods in a document."""
+def find_namespaces(document: msgspec.Struct) -> About:
+    """Returns the namespaces that a document is about."""
+    if Audience.WORKLOAD_TEXT in _audiences(type(document)):
+        return About(workloads=frozenset({getattr(document, "namespace", "")}))
+    return About(pods=frozenset(_pod_namespaces(document)))
+
+
+def _pod_namespaces(document: msgspec.Struct) -> Iterator[str]:
     namespace = getattr(document, "namespace", "")
     if namespace:
         yield namespace
@@ -175,7 +204,7 @@ def find_namespaces(document: msgspec.Struct) -> Iterator[str]:
         value = getattr(document, name)
         for each in value if isinstance(value, tuple) else (value,):
             if isinstance(each, msgspec.Struct):
-                yield from find_namespaces(each)
+                yield from _pod_namespaces(each)
 
 
 @lru_cache(maxsize=256)
@@ -183,8 +212,11 @@ def _plan(kind: type[msgspec.Struct]) -> tuple[tuple[str, _Hide], ...]:
     """The fields that can hold a text, each with its way to hide it."""
     hints = get_type_hints(kind, include_extras=True)
     found = {name: _hide(hint, f"{kind.__name__}.{name}") for name, hint in hints.items()}
-    if "namespace" not in hints and any(audience in _POD for audience in _own_audiences(hints)):
+    own = set(_own_audiences(hints))
+    if "namespace" not in hints and not own.isdisjoint(_POD):
         raise TypeError(f"{kind.__name__}: a struct with texts about a pod needs a field namespace: PodNamespace")
+    if Audience.WORKLOAD_TEXT in own and Audience.WORKLOAD_TEXT not in _own_audiences({"": hints.get("namespace")}):
+        raise TypeError(f"{kind.__name__}: a document about a Workload needs a field namespace: WorkloadText")
     return tuple((name, hide) for name, hide in found.items() if hide is not None)
 
 

@@ -4,16 +4,16 @@ A Job that Kueue holds has no pods yet, so the controller's queue does not know 
 admitted are rows; the pods of the others are in the controller's queue.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
 from tessera.clock import parse_time_or_zero
 from tessera.explain.queue import explain_workload_in_queue
 from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, Forbidden, NotFound
-from tessera.kueue.objects import WORKLOADS, Workload, served_resource, served_version
-from tessera.kueue.queue_reading import QueueReading, read_queues
+from tessera.kube.client.errors import ApiError, Forbidden
+from tessera.kueue.objects import Workload
+from tessera.kueue.queue_reading import QueueReading, WaitingWorkloads, read_queues, read_waiting_workloads
 from tessera.limits.forecast import KUEUE_NAMESPACES
 
 
@@ -66,37 +66,31 @@ async def read_kueue_rows(client: Client, namespace: str | None, now: float) -> 
         now: seconds since 1970.
     """
     try:
-        names, notes = ([namespace], ()) if namespace is not None else await _namespaces(client)
-        readings = [(name, await read_queues(client, name)) for name in names]
+        if namespace is None:
+            found = await read_waiting_workloads(client, KUEUE_NAMESPACES)
+        else:
+            found = WaitingWorkloads(namespaces={namespace: await read_queues(client, namespace)})
+    except Forbidden:
+        return KueueRows(notes=("you may not list Kueue's workloads of all namespaces: name one with -n",))
     except (ApiError, OSError) as error:
         return KueueRows(notes=(f"Kueue's queues are not shown: {' '.join(str(error).split())}",))
-    rows = [row for _, reading in readings for row in kueue_rows(reading, now)]
-    return KueueRows(rows=tuple(rows), notes=tuple(dict.fromkeys((*notes, *_notes(readings)))))
+    return rows_of(found, now)
 
 
-async def _namespaces(client: Client) -> tuple[list[str], tuple[str, ...]]:
-    """The namespaces with Workloads that wait, and what is left out."""
-    try:
-        resource = served_resource(WORKLOADS, await served_version(client))
-        found = sorted({each.metadata.namespace for each in (await client.list(resource)).items if _waits(each)})
-    except NotFound:
-        return [], ()
-    except Forbidden:
-        return [], ("you may not list Kueue's workloads of all namespaces: name one with -n",)
-    left_out = found[KUEUE_NAMESPACES:]
-    notes = (f"Kueue's queues of {len(left_out)} further namespaces are not shown",) if left_out else ()
-    return found[:KUEUE_NAMESPACES], notes
+def rows_of(found: WaitingWorkloads, now: float) -> KueueRows:
+    """Returns the rows of all namespaces, and what they do not have."""
+    rows = [row for reading in found.namespaces.values() for row in kueue_rows(reading, now)]
+    notes = list(_notes(found.namespaces))
+    if found.left_out:
+        notes.insert(0, f"Kueue's queues of {found.left_out} further namespaces are not shown")
+    return KueueRows(rows=tuple(rows), notes=tuple(dict.fromkeys(notes)))
 
 
 def kueue_rows(reading: QueueReading, now: float) -> Iterator[KueueRow]:
     """Yields the rows of one namespace, those of a queue in its order, Workloads without a position last."""
-    waiting = [each for each in reading.workloads if _waits(each)]
+    waiting = [each for each in reading.workloads if each.waits]
     rows = [_row(reading, each, now) for each in waiting]
     yield from sorted(rows, key=lambda row: (row.queue, row.position or len(rows) + 1, row.since, row.workload))
-
-
-def _waits(item: Workload) -> bool:
-    return not item.is_true("Admitted") and not item.is_true("Finished")
 
 
 def _row(reading: QueueReading, item: Workload, now: float) -> KueueRow:
@@ -127,8 +121,8 @@ def _owner(item: Workload) -> str:
     return first if len(owners) == 1 else f"{first} and {len(owners) - 1} more"
 
 
-def _notes(readings: Iterable[tuple[str, QueueReading]]) -> Iterator[str]:
-    for name, reading in readings:
+def _notes(readings: Mapping[str, QueueReading]) -> Iterator[str]:
+    for name, reading in readings.items():
         if reading.forbidden:
             yield f"you may not list {', '.join(reading.forbidden)} in namespace {name}: Kueue's queue is incomplete"
         if reading.silent:

@@ -81,6 +81,11 @@ class Workload(Wire, frozen=True, kw_only=True):
     spec: WorkloadSpec = WorkloadSpec()
     status: WorkloadStatus = WorkloadStatus()
 
+    @property
+    def waits(self) -> bool:
+        """True until Kueue has admitted it."""
+        return not self.is_true("Admitted") and not self.is_true("Finished")
+
     def condition(self, type_: str) -> Condition | None:
         """The condition of this type; None if there is none."""
         return next((each for each in self.status.conditions if each.type == type_), None)

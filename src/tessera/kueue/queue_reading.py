@@ -4,7 +4,7 @@ Only GET and LIST are used. What the user may not read is left out and named. Po
 API, of the version that the server prefers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -91,6 +91,63 @@ async def read_queues(client: Client, namespace: str) -> QueueReading:
         forbidden=tuple(forbidden),
         silent=silent,
     )
+
+
+class WaitingWorkloads(msgspec.Struct, frozen=True, kw_only=True):
+    """The Workloads of all namespaces that wait.
+
+    Attributes:
+        installed: False if the cluster has no Kueue.
+        namespaces: by namespace, its waiting Workloads with their positions; without flavors.
+        left_out: the number of further namespaces with Workloads that wait.
+    """
+
+    installed: bool = True
+    namespaces: Mapping[str, QueueReading] = {}
+    left_out: int = 0
+
+
+async def read_waiting_workloads(client: Client, most: int) -> WaitingWorkloads:
+    """Reads what waits in all namespaces: two lists, and the positions in each queue.
+
+    Args:
+        client: the user's client.
+        most: of how many namespaces.
+
+    Raises:
+        Forbidden: the user may not list Workloads of all namespaces.
+        ApiError: the server refused for another reason.
+    """
+    try:
+        version = await served_version(client)
+        listed = (await client.list(served_resource(WORKLOADS, version))).items
+    except NotFound:
+        return WaitingWorkloads(installed=False)
+    found: dict[str, list[Workload]] = {}
+    for each in listed:
+        if each.waits:
+            found.setdefault(each.metadata.namespace, []).append(each)
+    forbidden: tuple[str, ...] = ()
+    queues: set[tuple[str, str]] = set()
+    try:
+        local = (await client.list(served_resource(LOCAL_QUEUES, version))).items if found else ()
+        queues = {(each.metadata.namespace, each.metadata.name) for each in local}
+    except Forbidden:
+        forbidden = (LOCAL_QUEUES.label,)
+    readings = {}
+    for namespace in sorted(found)[:most]:
+        asked = sorted(
+            {each.spec.queue_name for each in found[namespace] if (namespace, each.spec.queue_name) in queues}
+        )
+        positions, silent = await _positions(client, namespace, asked)
+        readings[namespace] = QueueReading(
+            workloads=found[namespace],
+            queues=frozenset(name for within, name in queues if within == namespace),
+            positions=positions,
+            forbidden=forbidden,
+            silent=silent,
+        )
+    return WaitingWorkloads(namespaces=readings, left_out=max(0, len(found) - most))
 
 
 async def _positions(client: Client, namespace: str, queues: Sequence[str]) -> tuple[dict[str, PendingWorkload], str]:

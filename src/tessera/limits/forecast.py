@@ -101,8 +101,14 @@ QUEUE_PAGE = Limit(
 KUEUE_NAMESPACES = Limit(
     50,
     "namespaces",
-    "namespaces whose queues of Kueue `tessera queue -A` reads; the number of others is shown",
-    "each takes four requests",
+    "namespaces whose queues of Kueue `tessera queue -A` and the live page read; the number of others is shown",
+    "each takes a request for its version and one for each of its queues",
+)
+KUEUE_WORKLOADS = Limit(
+    200,
+    "workloads",
+    "Workloads of one namespace that wait in Kueue, on the live page; the number of others is shown",
+    "a reader gets a document of some 300 bytes for each",
 )
 QUEUE_WRITES = Limit(
     200,

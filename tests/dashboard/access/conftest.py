@@ -15,7 +15,8 @@ from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
 
 _RBAC = "rbac.authorization.k8s.io"
-_ROLES: dict[str, list[str]] = {"nodes": ["nodes"], "pods": ["pods"]}
+#: Resources that may be listed, by role, with their API group.
+_ROLES = {"nodes": "", "pods": "", "workloads": "kueue.x-k8s.io"}
 
 
 class Guarded:
@@ -36,9 +37,9 @@ class Guarded:
         self.page = Client(_Heard(self), field_manager="page", clock=self.clock)
 
     async def begin(self) -> None:
-        """Makes roles to list nodes and pods."""
-        for name, resources in _ROLES.items():
-            rules = [{"apiGroups": [""], "resources": resources, "verbs": ["list"]}]
+        """Makes roles to list nodes, pods and Workloads."""
+        for name, group in _ROLES.items():
+            rules = [{"apiGroups": [group], "resources": [name], "verbs": ["list"]}]
             await self._create(f"{_RBAC}/v1", "ClusterRole", name, rules=rules)
 
     async def let(self, user: str, resource: str, namespaces: Iterable[str] = ()) -> None:

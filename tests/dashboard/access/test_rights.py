@@ -4,7 +4,7 @@ from tests.dashboard.access.conftest import Guarded
 
 from tessera.dashboard.access.reviewer import Person, Reviewer
 from tessera.dashboard.access.rights import Rights
-from tessera.dashboard.visibility import FULL, Visibility
+from tessera.dashboard.visibility import About, Visibility
 from tessera.limits.access import PAGE_NAMESPACES, PAGE_REVIEWS, RIGHTS_LIFE
 
 TEAM_A = Visibility(namespaces=frozenset({"team-a"}))
@@ -14,11 +14,11 @@ ANN = Person("ann", groups=("people", "system:authenticated"))
 class Named:
     """The namespaces that documents name."""
 
-    def __init__(self, *names: str) -> None:
-        self.names = frozenset(names)
+    def __init__(self, *names: str, workloads: tuple[str, ...] = ()) -> None:
+        self.names, self.workloads = frozenset(names), frozenset(workloads)
 
     def rights(self, cluster: Guarded) -> Rights:
-        return Rights(Reviewer(cluster.page), cluster.clock, lambda: self.names)
+        return Rights(Reviewer(cluster.page), cluster.clock, lambda: About(self.names, self.workloads))
 
 
 async def test_an_administrator_sees_everything_by_two_questions() -> None:
@@ -26,7 +26,7 @@ async def test_an_administrator_sees_everything_by_two_questions() -> None:
     await cluster.begin()
     await cluster.let("ann", "nodes")
     await cluster.let("ann", "pods")
-    assert await Named(*"abcdef").rights(cluster).visibility(ANN) == FULL
+    assert (await Named(*"abcdef").rights(cluster).visibility(ANN)).full
     assert len(cluster.asked) == 2
 
 
@@ -37,6 +37,28 @@ async def test_a_tenant_sees_its_own_namespaces_and_one_without_rights_none() ->
     rights = Named("team-a", "team-b", "team-c").rights(cluster)
     assert await rights.visibility(ANN) == Visibility(namespaces=frozenset({"team-a", "team-c"}))
     assert await rights.visibility(Person("eve")) == Visibility()
+
+
+async def test_workloads_of_kueue_follow_their_own_right() -> None:
+    cluster = Guarded()
+    await cluster.begin()
+    await cluster.let("ann", "pods", ["team-a"])
+    await cluster.let("ann", "workloads", ["team-b", "team-c"])
+    await cluster.let("root", "workloads")
+    rights = Named("team-a", "team-b", workloads=("team-a", "team-b")).rights(cluster)
+    seen = await rights.visibility(ANN)
+    assert seen == Visibility(namespaces=frozenset({"team-a"}), workloads=frozenset({"team-b"}))
+    assert (await rights.visibility(Person("root"))).workloads is None
+    assert (await rights.visibility(Person("eve"))).workloads == frozenset()
+
+
+async def test_nothing_is_asked_about_workloads_where_none_wait() -> None:
+    cluster = Guarded()
+    await cluster.begin()
+    await cluster.let("ann", "workloads")
+    rights = Named("team-a").rights(cluster)
+    assert (await rights.visibility(ANN)).workloads == frozenset()
+    assert len(cluster.asked) == 3  # nodes, pods, pods of team-a
 
 
 async def test_a_right_of_a_group_counts() -> None:

@@ -10,13 +10,13 @@ from tessera.dashboard.access.reviewer import Reviewer
 from tessera.dashboard.access.rights import Rights
 from tessera.dashboard.access.token_gate import TokenGate
 from tessera.dashboard.access.visitors import LoginNeededError, NotNowError
-from tessera.dashboard.visibility import Visibility
+from tessera.dashboard.visibility import About, Visibility
 from tessera.limits.access import PAGE_TOKENS, REFUSED_TOKENS, RIGHTS_LIFE, TOKEN_REVIEWS
 
 
 def gate(cluster: Guarded, *, nameless: bool = False) -> TokenGate:
     reviewer = Reviewer(cluster.page)
-    rights = Rights(reviewer, cluster.clock, lambda: frozenset({"team-a"}))
+    rights = Rights(reviewer, cluster.clock, lambda: About(pods=frozenset({"team-a"})))
     return TokenGate(reviewer, rights, cluster.clock, nameless=nameless)
 
 

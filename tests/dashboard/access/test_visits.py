@@ -89,7 +89,7 @@ async def visits(*, nameless: bool = False, cards: int = 0) -> AsyncIterator[Vis
     summary = SummaryDocument(nodes=2, cards=2, pods=2, waiting=0, held=2.0, wasted_leases=0, measured=0)
     feeds.publish({**shown, "summary": summary})
     reviewer = Reviewer(cluster.page)
-    rights = Rights(reviewer, cluster.clock, lambda: feeds.namespaces)
+    rights = Rights(reviewer, cluster.clock, lambda: feeds.about)
     gate = TokenGate(reviewer, rights, cluster.clock, nameless=nameless)
     address = PageAddress("127.0.0.1", 0, PageNames(["https://gpu.example.com"], loopback=True))
     server, listening = PageServer(feeds, explain, address, gate, 0.01), asyncio.get_running_loop().create_future()

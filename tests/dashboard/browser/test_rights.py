@@ -28,7 +28,7 @@ def gate(*, nameless: bool) -> MakeGate:
         await cluster.let("ann", "pods")
         await cluster.let("bob", "pods", ["team"])
         reviewer = Reviewer(cluster.page)
-        rights = Rights(reviewer, cluster.clock, lambda: feeds.namespaces)
+        rights = Rights(reviewer, cluster.clock, lambda: feeds.about)
         return TokenGate(reviewer, rights, cluster.clock, nameless=nameless)
 
     return make

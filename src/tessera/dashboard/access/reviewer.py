@@ -27,6 +27,7 @@ class Right(NamedTuple):
     verb: str
     resource: str
     namespace: str = ""
+    group: str = ""
 
 
 class _User(msgspec.Struct, frozen=True):
@@ -78,7 +79,8 @@ class Reviewer:
             ApiError: the API server refused the review.
             OSError: it did not answer.
         """
-        attributes: dict[str, Any] = {"verb": right.verb, "resource": right.resource, "group": "", "version": "v1"}
+        attributes: dict[str, Any] = {"verb": right.verb, "resource": right.resource, "group": right.group}
+        attributes["version"] = "*" if right.group else "v1"
         if right.namespace:
             attributes["namespace"] = right.namespace
         spec: dict[str, Any] = {"resourceAttributes": attributes, "user": person.name, "groups": list(person.groups)}
