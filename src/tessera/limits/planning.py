@@ -275,7 +275,7 @@ TYPICAL_REQUESTS = Limit(
 COUNTED_WAITING_DEVICES = Limit(
     16,
     "devices",
-    "cards and shares of a namespace's oldest waiting pods that count for the mix of requests by which nodes are rated",
+    "cards and shares of a namespace's oldest waiting pods that count for shares of requests and prices of models",
     "two nodes; gated pods of one tenant hardly change where others go; pods count in full once they hold cards",
 )
 CARD_LOSSES = Limit(

@@ -3,6 +3,7 @@
 import sys
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.slicer_cluster import SlicerCluster
@@ -60,7 +61,7 @@ def test_a_share_goes_where_it_leaves_the_others_their_cpu(cluster: SlicerCluste
             gates=(),
             node=NodeName("n2"),
             devices=(SHARE,),
-            amounts={"cpu": 2_000, "pods": 1, SHARE: 1},
+            amounts={"cpu": 3_000, "pods": 1, SHARE: 1},
             constraints=NodeConstraints(devices=frozenset({SHARE})),
         )
     cluster.settle()
@@ -92,6 +93,35 @@ def test_gated_pods_of_a_tenant_hardly_change_where_others_go(cluster: SlicerClu
     pod = cluster.whole("anywhere", created="0")
     cluster.settle()
     assert pin(cluster, pod) == "a1"
+
+
+@pytest.mark.parametrize("amounts", [{"cpu": 10**9}, {"memory": 2**60}, {"cpu": 10**9, "memory": 2**60}])
+def test_amounts_of_a_pod_that_nobody_can_place_change_no_place(amounts: dict[str, int]) -> None:
+    """Nodes have little CPU and memory beside their cards, or much; so have the pods."""
+    without, beside = place_unequal_pods({}), place_unequal_pods(amounts)
+    assert "" not in without.values()
+    assert beside == without
+
+
+def place_unequal_pods(hostile: dict[str, int]) -> dict[str, str]:
+    cluster = SlicerCluster()
+    for number in range(4):
+        amounts = {"cpu": 20_000, "memory": 64 << 30} if number % 2 else {"cpu": 96_000, "memory": 512 << 30}
+        cluster.device_node(f"n{number}", allocatable={**amounts, "pods": 110, GPU: 4})
+    for node in (0, 1):
+        held = {**asking(6_000), "memory": 24 << 30}
+        cluster.whole(f"held-{node}", gated=False, node=NodeName(f"n{node}"), amounts=held)
+    if hostile:
+        cluster.whole("hostile", namespace="hostile", created="", amounts={**asking(1_000), **hostile})
+    cluster.settle()
+    found = {}
+    for number in range(14):
+        large = number % 2 == 0
+        amounts = {**asking(12_000 if large else 2_000), "memory": (64 if large else 8) << 30}
+        pod = cluster.whole(f"p{number}", created=f"1{number:02}", amounts=amounts)
+        cluster.settle()
+        found[pod.name] = pin(cluster, pod)
+    return found
 
 
 def test_a_new_controller_ranks_the_nodes_as_the_one_before(cluster: SlicerCluster) -> None:
@@ -137,13 +167,14 @@ class Counts:
     """Requests that count now."""
 
     def __init__(self) -> None:
-        self.found: dict[AskedDevices, int] = {}
+        self.found: dict[tuple[AskedDevices, bool], int] = {}
 
-    def count(self, asked: AskedDevices, pods: int) -> None:
-        self.found[asked] = self.found.get(asked, 0) + pods
-        assert self.found[asked] >= 0
-        if not self.found[asked]:
-            del self.found[asked]
+    def count(self, asked: AskedDevices, pods: int, *, hold: bool) -> None:
+        key = (asked, hold)
+        self.found[key] = self.found.get(key, 0) + pods
+        assert self.found[key] >= 0
+        if not self.found[key]:
+            del self.found[key]
 
 
 def pod_of(number: int, namespace: str, cards: int) -> PodInfo:
@@ -156,9 +187,10 @@ def test_waiting_pods_of_a_namespace_count_up_to_a_limit_the_oldest_first() -> N
     demand = DeviceDemand(counts)
     for number in reversed(range(1000)):
         demand.observe(PodUid(f"a-{number}"), pod_of(number, "a", 1), holds=False)
-    assert sorted(each.cpu for each in counts.found) == [1000 * number for number in range(COUNTED_WAITING_DEVICES)]
+    assert sorted(each.cpu for each, _ in counts.found) == [1000 * number for number in range(COUNTED_WAITING_DEVICES)]
     demand.observe(PodUid("a-999"), pod_of(999, "a", 1), holds=True)
     assert sum(counts.found.values()) == COUNTED_WAITING_DEVICES + 1
+    assert [each.cpu for each, hold in counts.found if hold] == [999_000]
     demand.observe(PodUid("a-0"), None, holds=False)
     assert sum(counts.found.values()) == COUNTED_WAITING_DEVICES + 1
 

@@ -80,7 +80,7 @@ def test_a_pod_with_much_cpu_does_not_strand_the_cards_beside_it(
     """Node n1 is fuller, but has too little CPU for its free cards. A small pod takes the node that is fuller then."""
     cluster.device_node("n1", count=4, allocatable={"cpu": 40_000, "pods": 110, GPU: 4})
     cluster.device_node("n2", count=8, allocatable={"cpu": 200_000, "pods": 110, GPU: 8})
-    held = {"cpu": 18_000, "pods": 1, GPU: 3}
+    held = {"cpu": 30_000, "pods": 1, GPU: 3}
     cluster.whole("others", 3, gated=False, node=NodeName("n2"), amounts=held)
     large = cluster.whole("large", cards, amounts={"cpu": cpu, "pods": 1, GPU: cards})
     small = cluster.whole("small", amounts={"cpu": 4_000, "pods": 1, GPU: 1}, created="9")

@@ -23,6 +23,34 @@ def test_shares_and_amounts_beside_a_card_are_those_of_the_pods() -> None:
     assert demand.typical.memory_a_part == pytest.approx(4 * 8192 / 5000)
 
 
+def test_a_waiting_pod_counts_for_shares_and_prices_but_not_for_amounts_beside_a_card() -> None:
+    demand, without = CardDemand(), CardDemand()
+    for each in (demand, without):
+        each.add(asks(4000), 3)
+    demand.add(asks(10**9, 1, "H100"), hold=False)
+    demand.fold()
+    without.fold()
+    assert {request.cpu: share for request, share in demand.typical.shares} == {4000: 0.75, 10**9: 0.25}
+    assert demand.typical[1:] == without.typical[1:]
+    assert demand.price("H100", 8000, 4000) > 0
+    demand.add(asks(10**9, 1, "H100"), -1, hold=False)
+    demand.fold()
+    assert demand.typical == without.typical
+
+
+@pytest.mark.parametrize("large", [asks(10**9), asks()._replace(memory=10**9)])
+def test_amounts_beside_a_card_are_never_further_behind_than_they_may_drift(large: CardRequest) -> None:
+    """Shares do not look at memory, and one pod in a hundred does not change them."""
+    demand, fresh = CardDemand(), CardDemand()
+    for each in (demand, fresh):
+        each.add(asks(4000), 100)
+    demand.fold()
+    for each in (demand, fresh):
+        each.add(large)
+        each.fold()
+    assert demand.typical == fresh.typical
+
+
 def test_a_pod_that_has_ended_counts_no_more() -> None:
     demand, without = CardDemand(), CardDemand()
     for each in (demand, without):

@@ -1,8 +1,11 @@
 """The mix of requests for whole cards and shares, learnt from the pods that exist.
 
 The caller adds a pod when it counts, and removes it when it has ended, so the mix follows the cluster, and a process
-that starts anew and adds the same pods has the same mix. What is computed from the shares is computed anew only when
-they changed enough: they never stand still.
+that starts anew and adds the same pods has the same mix. What is computed from the mix is computed anew only when it
+changed enough: it never stands still.
+
+Pods that wait count for the shares and the prices only. The CPU and memory beside a card are means over the pods that
+hold cards: a pod that no node admits may request any amount.
 """
 
 import math
@@ -20,6 +23,8 @@ TYPICAL = 0.95
 FOLD = 1 / 8
 #: Sum of the squared changes of the roots of all shares (Hellinger distance) from which on they are other shares.
 CHANGED = 0.01
+#: Change of the CPU or memory beside a card, in parts of what it was, from which on it is another one.
+DRIFT = 1 / 8
 
 
 class TypicalRequests(NamedTuple):
@@ -27,7 +32,7 @@ class TypicalRequests(NamedTuple):
 
     Attributes:
         shares: each of them, with its share of the requests.
-        cpu_a_part: the CPU that pods request beside a thousandth of a card on average.
+        cpu_a_part: the CPU that pods with cards request beside a thousandth of a card on average.
         memory_a_part: the same of memory.
     """
 
@@ -53,9 +58,17 @@ class CardDemand:
         #: Thousandths of cards that were asked for, and of which only some kinds suit, by kind.
         self._asked = 0
         self._pinned: dict[Kind, float] = {}
+        #: Thousandths of cards that pods hold, and the CPU and memory that these pods request.
+        self._held = self._cpu = self._memory = 0
 
-    def add(self, request: CardRequest, pods: int = 1) -> None:
-        """Counts pods with a request for cards; fewer of them with a negative number."""
+    def add(self, request: CardRequest, pods: int = 1, *, hold: bool = True) -> None:
+        """Counts pods with a request for cards; fewer of them with a negative number.
+
+        Args:
+            request: what each of them requests.
+            pods: their number.
+            hold: True if they have their cards; False if they wait.
+        """
         rounded = request.rounded
         self._counts[rounded] += pods
         if not self._counts[rounded]:
@@ -63,17 +76,21 @@ class CardDemand:
         self._total += pods
         self._changes += abs(pods)
         self._asked += pods * request.asked
+        if hold:
+            self._held += pods * request.asked
+            self._cpu += pods * rounded.cpu
+            self._memory += pods * rounded.memory
         if request.pinned:
             for kind in request.kinds:
                 self._pinned[kind] = self._pinned.get(kind, 0.0) + pods * request.asked / len(request.kinds)
 
-    def replace(self, counts: Mapping[CardRequest, int]) -> None:
-        """Counts these pods and no others."""
+    def replace(self, counts: Mapping[tuple[CardRequest, bool], int]) -> None:
+        """Counts these pods, by request and True if they have their cards, and no others."""
         self._counts.clear()
         self._pinned.clear()
-        self._total = self._asked = 0
-        for request, pods in counts.items():
-            self.add(request, pods)
+        self._total = self._asked = self._held = self._cpu = self._memory = 0
+        for (request, hold), pods in counts.items():
+            self.add(request, pods, hold=hold)
         self._changes = max(1, self._total)
 
     def price(self, kind: Kind, free: int, free_of_kind: int) -> float:
@@ -82,24 +99,31 @@ class CardDemand:
 
     def fold(self) -> bool:
         """Looks at the counts; True if the typical requests are others now."""
-        if not self._changes or self._changes < FOLD * self._total:
+        drifted = self._drifted()
+        if not drifted and (not self._changes or self._changes < FOLD * self._total):
             return False
         self._changes = 0
         found = self._most_frequent()
-        if _difference(dict(found.shares), dict(self.typical.shares)) < CHANGED:
+        if not drifted and _difference(dict(found.shares), dict(self.typical.shares)) < CHANGED:
             return False
         self.typical = found
         return True
+
+    def _drifted(self) -> bool:
+        """True if the CPU or the memory beside a card are others now."""
+        known = (self.typical.cpu_a_part, self.typical.memory_a_part)
+        return any(abs(now - then) > DRIFT * then for now, then in zip(self._beside_cards(), known, strict=True))
+
+    def _beside_cards(self) -> tuple[float, float]:
+        held = self._held or 1  # without cards there is neither CPU nor memory
+        return self._cpu / held, self._memory / held
 
     def _most_frequent(self) -> TypicalRequests:
         if not self._asked:
             return TypicalRequests()
         without_memory: Counter[CardRequest] = Counter()
-        cpu = memory = 0
         for request, count in self._counts.items():
             without_memory[request._replace(memory=0)] += count
-            cpu += request.cpu * count
-            memory += request.memory * count
         found, covered = [], 0
         ranked = sorted(without_memory.items(), key=lambda one: (-one[1], str(one[0])))
         for request, count in ranked[:TYPICAL_REQUESTS]:
@@ -108,7 +132,7 @@ class CardDemand:
             if covered >= TYPICAL * self._total:
                 break
         shares = tuple((request, count / covered) for request, count in found)
-        return TypicalRequests(shares, cpu / self._asked, memory / self._asked)
+        return TypicalRequests(shares, *self._beside_cards())
 
 
 def _difference(one: dict[CardRequest, float], other: dict[CardRequest, float]) -> float:

@@ -2,10 +2,11 @@
 
 Rules:
 
-- A pod counts as long as it holds devices, whoever placed it. So nobody changes the mix without holding cards, the mix
-  follows the cluster as pods end, and a new controller that sees the same pods comes to the same mix.
+- A pod counts as long as it holds devices, whoever placed it. So the mix follows the cluster as pods end, and a new
+  controller that sees the same pods comes to the same mix.
 - Of the waiting pods of a namespace the oldest count, up to a limit of devices: enough that a card is kept for a pod
-  that waits for it, and too little for a tenant who makes many gated pods.
+  that waits for it, and too little for a tenant who makes many gated pods. They count for the shares of the requests
+  and the prices of models, not for the CPU and memory beside a card: those are amounts, which nobody has granted yet.
 """
 
 from bisect import bisect_left
@@ -58,8 +59,8 @@ def asked_devices(pod: PodInfo) -> AskedDevices | None:
 class RequestCounts(Protocol):
     """Counts requests."""
 
-    def count(self, asked: AskedDevices, pods: int) -> None:
-        """Counts pods with a request; fewer of them with a negative number."""
+    def count(self, asked: AskedDevices, pods: int, *, hold: bool) -> None:
+        """Counts pods with a request, which they hold or wait for; fewer of them with a negative number."""
         ...
 
 
@@ -97,9 +98,9 @@ class DeviceDemand:
             self._held[uid] = asked
         if before != asked:
             if before is not None:
-                self._counts.count(before, -1)
+                self._counts.count(before, -1, hold=True)
             if asked is not None:
-                self._counts.count(asked, 1)
+                self._counts.count(asked, 1, hold=True)
 
     def _wait(self, uid: PodUid, waits: tuple[str, _Waiting] | None) -> None:
         before = self._namespace_of.pop(uid, None)
@@ -138,10 +139,10 @@ class DeviceDemand:
             del self._waiting[namespace]
         for uid, asked in before.items():
             if now.get(uid) is not asked:
-                self._counts.count(asked, -1)
+                self._counts.count(asked, -1, hold=False)
         for uid, asked in now.items():
             if before.get(uid) is not asked:
-                self._counts.count(asked, 1)
+                self._counts.count(asked, 1, hold=False)
 
 
 def _rank(one: _Waiting) -> tuple[str, PodUid]:

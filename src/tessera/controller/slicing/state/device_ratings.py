@@ -31,6 +31,8 @@ _MIB = 1 << 20
 _UNLIMITED = 1 << 40
 #: A resource, and constraints on the nodes.
 _Constraints = tuple[str, NodeConstraints]
+#: What a pod requests, and True if it holds that.
+_Counted = tuple[AskedDevices, bool]
 #: The models that suit, and True if the resource has others.
 _Suited = tuple[tuple[str, ...], bool]
 
@@ -63,10 +65,10 @@ class DeviceRatings:
         #: Nodes to be rated again.
         self._changed: dict[NodeName, None] = {}
         #: What the pods that count request, and of these the devices by constraints; no count is 0.
-        self._asked: Counter[AskedDevices] = Counter()
+        self._asked: Counter[_Counted] = Counter()
         self._constraints: Counter[_Constraints] = Counter()
         #: Changes of ``_asked`` since the ratings took it over.
-        self._more: Counter[AskedDevices] = Counter()
+        self._more: Counter[_Counted] = Counter()
         #: By constraints, the most frequent ones, the models that suit, as the ratings took them over.
         self._suited: dict[_Constraints, _Suited] = {}
         #: By resource and model the nodes that have such devices, as of so many changes of the inventory.
@@ -82,10 +84,10 @@ class DeviceRatings:
         """True if a node has devices."""
         return node in self._devices
 
-    def count(self, asked: AskedDevices, pods: int) -> None:
-        """Counts pods with a request; fewer of them with a negative number."""
-        self._more[asked] += pods
-        _add(self._asked, asked, pods)
+    def count(self, asked: AskedDevices, pods: int, *, hold: bool) -> None:
+        """Counts pods with a request, which they hold or wait for; fewer of them with a negative number."""
+        self._more[asked, hold] += pods
+        _add(self._asked, (asked, hold), pods)
         _add(self._constraints, (asked.resource, asked.constraints), pods * asked.devices)
 
     def update(self) -> None:
@@ -94,21 +96,21 @@ class DeviceRatings:
         more, self._more = self._more, Counter()
         if suited == self._suited:
             for resource, requests in self._requests(more).items():
-                for request, count in requests.items():
-                    self._of(resource).demand.add(request, count)
+                for (request, hold), count in requests.items():
+                    self._of(resource).demand.add(request, count, hold=hold)
             return
         self._suited = suited
         counts = self._requests(self._asked)
         for resource in self._ratings.keys() | counts.keys():
             self._of(resource).demand.replace(counts.get(resource, {}))
 
-    def _requests(self, asked: Counter[AskedDevices]) -> Mapping[str, Mapping[CardRequest, int]]:
-        found: dict[str, Counter[CardRequest]] = {}
-        for each, count in asked.items():
+    def _requests(self, asked: Counter[_Counted]) -> Mapping[str, Mapping[tuple[CardRequest, bool], int]]:
+        found: dict[str, Counter[tuple[CardRequest, bool]]] = {}
+        for (each, hold), count in asked.items():
             models, pinned = self._suited.get((each.resource, each.constraints), ((), False))
             if models:
                 request = CardRequest(each.cpu, each.memory, each.devices, CARD, models, pinned)
-                found.setdefault(each.resource, Counter())[request] += count
+                found.setdefault(each.resource, Counter())[request, hold] += count
         return found
 
     def _kinds(self) -> Mapping[str, Mapping[str, int]]:
