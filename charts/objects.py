@@ -40,6 +40,7 @@ CONDITIONS: Mapping[str, str] = {
     "network.yaml": ".Values.tessera.networkPolicy.enabled",
     "policies/agent.yaml": ".Values.tessera.policies.agents",
     "policies/driver.yaml": ".Values.tessera.policies.drivers",
+    "policies/pins.yaml": ".Values.tessera.policies.pins",
     "policies/pods.yaml": 'ne .Values.tessera.deviceAccess.action "off"',
     "monitoring/prometheus/pod-monitors.yaml": ".Values.tessera.monitoring.podMonitors",
     "monitoring/prometheus/prometheus-rule.yaml": ".Values.tessera.monitoring.prometheusRule",

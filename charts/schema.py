@@ -146,7 +146,7 @@ def _own() -> Schema:
             ),
             "podSecurity": {"type": "boolean"},
             "openshift": {"enum": ["auto", True, False]},
-            "policies": _closed({"agents": {"type": "boolean"}, "drivers": {"type": "boolean"}}),
+            "policies": _closed({name: {"type": "boolean"} for name in ("agents", "drivers", "pins")}),
             "registries": _closed({"authorities": {"type": "string"}, "plainHttp": _TEXTS}),
             "startup": _closed({"taints": _TEXTS, "deadline": {"type": "string"}}),
             "builds": _closed(

@@ -146,14 +146,14 @@ CASES: Mapping[str, tuple[Mapping[str, Any] | None, Mapping[str, Any], Sequence[
     "no protections": (
         None,
         {
-            "policies": {"agents": False, "drivers": False},
+            "policies": {"agents": False, "drivers": False, "pins": False},
             "networkPolicy": {"enabled": False},
             "podSecurity": False,
             "deviceAccess": {"action": "off"},
         },
         [
-            *("--without", "agent-policy", "--without", "driver-policy", "--without", "network-policies"),
-            *("--without", "pod-security", "--device-access", "off"),
+            *("--without", "agent-policy", "--without", "driver-policy", "--without", "pin-policy"),
+            *("--without", "network-policies", "--without", "pod-security", "--device-access", "off"),
         ],
     ),
     "cert-manager": (None, {"webhook": {"certManager": {"enabled": True}}}, ["--certificate", "cert-manager"]),

@@ -10,6 +10,7 @@ from tests.support.mortal_process import Fate, mortal
 from tests.support.virtual_lab import manifest
 
 from tessera.api.names import GATE
+from tessera.doctor.facts import POLICY_BINDINGS
 from tessera.explain.query import explain, parse_query
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import NAMESPACES, PODS
@@ -202,6 +203,26 @@ def test_a_pinned_pod_has_a_mark_that_no_author_can_write_beforehand(managed: Ma
         await lab.client.create(PODS.as_dicts(), forged, "free")
         await lab.clock.sleep(5)
         await lab.create("rest", {"nvidia.com/gpu": 3})
+        await lab.running("rest")
+
+    managed(scenario)
+
+
+def test_a_mark_written_later_holds_no_cards_even_without_the_policy(managed: Managed) -> None:
+    """The author of a pod of another namespace, which kube-scheduler cannot place, marks it with its own UID."""
+
+    async def scenario(lab: Any) -> None:
+        await lab.client.create(NAMESPACES, {"metadata": {"name": "free"}})
+        forged = manifest("forged", TWO | {"cpu": 5000}, nodeSelector={"kubernetes.io/hostname": "node-1"})
+        made = await lab.client.create(PODS.as_dicts(), forged, "free")
+        mark = {"metadata": {"annotations": {"tessera.dev/pinned": made["metadata"]["uid"]}}}
+        with pytest.raises(ApiError, match="only Tessera's controller sets it"):
+            await lab.client.merge_patch(PODS, "forged", mark, "free")
+        await lab.client.delete(POLICY_BINDINGS, "tessera-pins")
+        await lab.client.merge_patch(PODS, "forged", mark, "free")
+        await lab.clock.sleep(5)
+        await lab.create("rest", ALL)
+        await lab.until(lambda: not lab.gates("rest"), "it is pinned at once", 10.0)
         await lab.running("rest")
 
     managed(scenario)

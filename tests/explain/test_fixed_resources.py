@@ -87,6 +87,8 @@ def test_pinned_pods_of_managed_namespaces_hold_their_cards_before_they_are_boun
     labels = {"kubernetes.io/hostname": "n1"}
     has_two = msgspec.structs.replace(has_two, metadata=msgspec.structs.replace(has_two.metadata, labels=labels))
     pinned = pod("b", {"nvidia.com/gpu": "2"}, spec={"nodeSelector": labels}, conditions=[])
+    mark = {"tessera.dev/pinned": pinned.metadata.uid}
+    pinned = msgspec.structs.replace(pinned, metadata=msgspec.structs.replace(pinned.metadata, annotations=mark))
     team = msgspec.convert({"metadata": {"name": "team", "labels": {PLACEMENT_LABEL: PLACEMENT_MANAGED}}}, Namespace)
     found = why_here(
         behind_the_gate("1"), pinned, nodes=[has_two], instaslices=[], order=OrderObjects(namespaces=[team])

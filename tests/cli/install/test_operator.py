@@ -191,7 +191,10 @@ async def operators_client(place: Place) -> Client:
     [
         {},
         {"options": "--mig-evict --replace-failed 2 --pull-secret ngc-secret"},
-        {"options": "--without agent-policy --without driver-policy --without network-policies --device-access off"},
+        {
+            "options": "--without agent-policy --without driver-policy --without pin-policy"
+            " --without network-policies --device-access off"
+        },
         {"values.yaml": "driver: {version: '550'}\nmigManager: {config: {name: custom-mig-config}}"},
         {"values.yaml": "devicePlugin: {config: {create: true, name: mps-config, data: {a: 'version: v1'}}}"},
         {"options": "--no-drivers"},

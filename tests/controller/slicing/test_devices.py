@@ -346,17 +346,18 @@ def test_a_label_of_a_namespace_concerns_its_own_pods_alone(cluster: SlicerClust
     assert others.uid not in cluster.slicer.state.cluster.changed_pods
 
 
-@pytest.mark.parametrize("bound", [False, True])
+@pytest.mark.parametrize("restarts", [False, True])
 def test_a_pinned_pod_holds_its_cards_after_its_namespace_has_lost_the_label(
-    cluster: SlicerCluster, *, bound: bool
+    cluster: SlicerCluster, *, restarts: bool
 ) -> None:
+    """While it is not bound, only the controller that has pinned it knows."""
     cluster.namespace("default", **{"tessera.dev/placement": "managed"})
     cluster.device_node("n1", count=2)
     first = cluster.whole("first", 2)
     cluster.settle()
     cluster.namespace("default")
-    cluster.restart()
-    if bound:
+    if restarts:
+        cluster.restart()
         cluster.put(replace(cluster.pods[first.uid], node=NodeName("n1")))
     second = cluster.whole("second")
     cluster.settle()
@@ -364,6 +365,19 @@ def test_a_pinned_pod_holds_its_cards_after_its_namespace_has_lost_the_label(
     cluster.remove(first)
     cluster.settle()
     assert pin(cluster, second) == "n1"
+
+
+@pytest.mark.parametrize("labels", [{}, {"tessera.dev/placement": "managed"}])
+def test_a_mark_counts_in_managed_namespaces_only(cluster: SlicerCluster, labels: dict[str, str]) -> None:
+    """Outside of them its author may have written it."""
+    cluster.namespace("default", **labels)
+    cluster.namespace("team", **{"tessera.dev/placement": "managed"})
+    cluster.device_node("n1", count=2)
+    marked = cluster.whole("marked", 2, gated=False, hostname="n1")
+    cluster.put(replace(marked, pinned=True, version=7))
+    other = cluster.whole("other", 2, namespace="team")
+    cluster.settle()
+    assert (other.uid in cluster.slicer.state.waiting) is bool(labels)
 
 
 def test_a_pod_that_names_a_host_by_itself_holds_no_cards_there(cluster: SlicerCluster) -> None:

@@ -15,9 +15,10 @@ Manifest = dict[str, Any]
 
 AGENT_POLICY = "agent-policy"
 DRIVER_POLICY = "driver-policy"
+PIN_POLICY = "pin-policy"
 NETWORK_POLICIES = "network-policies"
 POD_SECURITY = "pod-security"
-PROTECTIONS = (AGENT_POLICY, DRIVER_POLICY, NETWORK_POLICIES, POD_SECURITY)
+PROTECTIONS = (AGENT_POLICY, DRIVER_POLICY, PIN_POLICY, NETWORK_POLICIES, POD_SECURITY)
 
 #: The label that sets the Pod Security level of a namespace.
 POD_SECURITY_LABEL = "pod-security.kubernetes.io/enforce"
@@ -27,6 +28,7 @@ _POLICIES = ("ValidatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy")
 OBJECTS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     AGENT_POLICY: (_POLICIES, ("tessera-agent",)),
     DRIVER_POLICY: (_POLICIES, ("tessera-driver",)),
+    PIN_POLICY: (_POLICIES, ("tessera-pins",)),
     NETWORK_POLICIES: (
         ("NetworkPolicy",),
         ("tessera-agent", "tessera-controller", "tessera-webhook", "tessera-dashboard", "tessera-mps"),

@@ -214,7 +214,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
                 self._state.gangs.note_groups(served=served)
 
     def _put_pod(self, pod: PodInfo) -> None:
-        if pod.devices and (pod.gated or pod.pinned):
+        if pod.devices and pod.gated:
             self._use_devices()
         known = pod.uid in self._cluster.pods
         self._cluster.put_pod(self._remade.observe(pod, self._state.now, known=known))
@@ -230,7 +230,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
             self._use_devices()
 
     def _use_devices(self) -> None:
-        """Looks at whole cards and shares from now on: a pod waits for some or is pinned, or a namespace is managed."""
+        """Looks at whole cards and shares from now on: a pod waits for some, or a namespace is managed."""
         if not self._state.devices.used:
             self._state.devices.used = True
             self._cluster.changed_nodes |= self._cluster.nodes.keys()

@@ -204,8 +204,11 @@ class AllocationLifecycle:
         return self._cluster.required_node(pod) or NodeName(pod.hostname)
 
     def _is_placed_here(self, pod: PodInfo) -> bool:
-        """True if Tessera places the pod, or has placed it before its namespace lost the label."""
-        return pod.pinned or self._cluster.is_managed(pod.namespace)
+        """True if Tessera has pinned the pod, and its namespace is managed.
+
+        In other namespaces the mark counts for nothing: whoever may change pods there could write it.
+        """
+        return pod.pinned and self._cluster.is_managed(pod.namespace)
 
     def _is_short(self, allocation: Allocation, pod: PodInfo) -> bool:
         """True if a pod past the gate holds fewer whole cards or shares than it requests."""

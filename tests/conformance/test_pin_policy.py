@@ -1,0 +1,152 @@
+"""``deploy/policies/pins.yaml``: a tenant cannot mark a pod as pinned by Tessera, by any way to write a pod.
+
+The policy is that file with names of this test's own, so that a cluster where Tessera runs is left alone. The tenant
+may write all objects of the core group in its namespace.
+"""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from tests.support.conformance_api import APPLY, JSON_PATCH, MERGE, STRATEGIC, TIMEOUT, Answer, Api
+
+POLICY = Path(__file__).parents[2] / "deploy" / "policies" / "pins.yaml"
+GROUP = "/apis/admissionregistration.k8s.io/v1"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+MARK = "tessera.dev/pinned"
+
+
+class Scene(msgspec.Struct):
+    """A namespace with the policy, and clients of the two accounts."""
+
+    pods: str
+    tenant: Api
+    controller: Api
+
+    async def pod(self, name: str) -> str:
+        """The UID of a pod that the tenant creates."""
+        made = (await self.tenant("POST", self.pods, body_of(name))).ok()
+        return str(made["metadata"]["uid"])
+
+    async def mark(self, name: str) -> str:
+        """The mark that a pod has now; empty if it has none."""
+        found = (await self.tenant("GET", f"{self.pods}/{name}")).ok()
+        return str(found["metadata"].get("annotations", {}).get(MARK, ""))
+
+
+def body_of(name: str, annotations: dict[str, str] | None = None) -> dict[str, Any]:
+    gates = [{"name": "example.com/wait"}]
+    spec = {"containers": [{"name": "a", "image": "e.com/a:1"}], "schedulingGates": gates}
+    return {"metadata": {"name": name, "annotations": annotations or {}}, "spec": spec}
+
+
+def patch(mark: str | None) -> dict[str, Any]:
+    return {"metadata": {"annotations": {MARK: mark}}}
+
+
+@pytest.fixture
+async def policy(api: Api, namespace: str, unique: str, cleanup: Callable[[str], None]) -> None:
+    """The policy, for the test's namespace."""
+    for each in yaml.safe_load_all(POLICY.read_text().replace("tessera-system", namespace)):
+        path = f"{GROUP}/validatingadmissionpolic" + ("ies" if "matchConstraints" in each["spec"] else "ybindings")
+        each["metadata"]["name"] = unique
+        if "policyName" in each["spec"]:
+            selector = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+            each["spec"] |= {"policyName": unique, "matchResources": {"namespaceSelector": selector}}
+        cleanup(f"{path}/{unique}")
+        (await api("POST", path, each)).ok()
+
+
+@pytest.fixture
+async def scene(api: Api, namespace: str, core: str, as_token: Callable[[str], Api], policy: None) -> Scene:
+    rules = [{"apiGroups": [""], "resources": ["*"], "verbs": ["*"]}]
+    own = f"{RBAC}/namespaces/{namespace}"
+    (await api("POST", f"{own}/roles", {"metadata": {"name": "all-of-core"}, "rules": rules})).ok()
+    clients: list[Api] = []
+    for account in ("tenant", "tessera-controller"):
+        (await api("POST", f"{core}/serviceaccounts", {"metadata": {"name": account}})).ok()
+        binding = {
+            "metadata": {"name": account},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "all-of-core"},
+            "subjects": [{"kind": "ServiceAccount", "namespace": namespace, "name": account}],
+        }
+        (await api("POST", f"{own}/rolebindings", binding)).ok()
+        answer = await api("POST", f"{core}/serviceaccounts/{account}/token", {"spec": {"expirationSeconds": 600}})
+        clients.append(as_token(answer.ok()["status"]["token"]))
+    found = Scene(pods=f"{core}/pods", tenant=clients[0], controller=clients[1])
+    (await api("POST", found.pods, body_of("probe"))).ok()
+    async with asyncio.timeout(TIMEOUT):  # rights and the policy need a moment until they count
+        probe = f"{found.pods}/probe?dryRun=All"
+        while "denied request" not in str((await found.tenant("PATCH", probe, patch("x"), content=MERGE)).body):
+            pass
+        while (await found.controller("GET", found.pods)).status != 200:
+            pass
+    return found
+
+
+def denied(answer: Answer) -> None:
+    """The policy's refusal."""
+    assert f"annotation {MARK}" in answer.refused(403, "Forbidden")
+
+
+async def test_a_pod_cannot_be_created_with_a_mark_that_counts(scene: Scene) -> None:
+    """A copy may bear the mark of the pod that it was made from; the server chooses the UID of each."""
+    first = await scene.pod("first")
+    copy = body_of("copy", {MARK: first})
+    copy["metadata"]["uid"] = first
+    made = (await scene.tenant("POST", scene.pods, copy)).ok()
+    assert made["metadata"]["uid"] != made["metadata"]["annotations"][MARK]
+    denied(await scene.tenant("PATCH", f"{scene.pods}/copy", patch(made["metadata"]["uid"]), content=MERGE))
+
+
+@pytest.mark.parametrize("below", ["", "/status"])
+async def test_no_update_of_a_tenant_writes_the_mark(scene: Scene, below: str) -> None:
+    uid, path = await scene.pod("p"), f"{scene.pods}/p{below}"
+    for content in (MERGE, STRATEGIC):
+        denied(await scene.tenant("PATCH", path, patch(uid), content=content))
+    added = [{"op": "add", "path": "/metadata/annotations", "value": {MARK: uid}}]
+    denied(await scene.tenant("PATCH", path, added, content=JSON_PATCH))
+    applied = {"apiVersion": "v1", "kind": "Pod", **patch(uid)}
+    denied(await scene.tenant("PATCH", f"{path}?fieldManager=me&force=true", applied, content=APPLY))
+    newest = (await scene.tenant("GET", f"{scene.pods}/p")).ok()
+    newest["metadata"].setdefault("annotations", {})[MARK] = uid
+    denied(await scene.tenant("PUT", path, newest))
+    assert await scene.mark("p") == ""
+
+
+@pytest.mark.parametrize("below", ["ephemeralcontainers", "resize"])
+async def test_subresources_of_a_pods_containers_write_no_mark(scene: Scene, below: str) -> None:
+    """A server drops changes of metadata there, or does not serve them, or the policy refuses."""
+    uid = await scene.pod("p")
+    await scene.tenant("PATCH", f"{scene.pods}/p/{below}", patch(uid), content=STRATEGIC)
+    newest = (await scene.tenant("GET", f"{scene.pods}/p")).ok()
+    newest["metadata"].setdefault("annotations", {})[MARK] = uid
+    await scene.tenant("PUT", f"{scene.pods}/p/{below}", newest)
+    assert await scene.mark("p") == ""
+
+
+async def test_no_binding_of_a_tenant_brings_the_mark(scene: Scene) -> None:
+    """A server copies the annotations of a Binding to its pod."""
+    uid = await scene.pod("p")
+    (await scene.tenant("PATCH", f"{scene.pods}/p", {"spec": {"schedulingGates": []}}, content=MERGE)).ok()
+    target = {"apiVersion": "v1", "kind": "Node", "name": "no-such-node"}
+    body = {"apiVersion": "v1", "kind": "Binding", "target": target}
+    body["metadata"] = {"name": "p", "annotations": {MARK: uid}}
+    denied(await scene.tenant("POST", f"{scene.pods}/p/binding", body))
+    await scene.tenant("POST", scene.pods.replace("/pods", "/bindings"), body)
+    assert await scene.mark("p") == ""
+
+
+async def test_the_controller_marks_a_pod_and_others_may_change_the_rest(scene: Scene) -> None:
+    uid, path = await scene.pod("p"), f"{scene.pods}/p"
+    (await scene.controller("PATCH", path, patch(uid), content=MERGE)).ok()
+    (await scene.tenant("PATCH", path, {"metadata": {"labels": {"a": "b"}}}, content=MERGE)).ok()
+    (await scene.tenant("PATCH", f"{path}/status", {"metadata": {"labels": {"a": "c"}}}, content=MERGE)).ok()
+    assert await scene.mark("p") == uid
+    denied(await scene.tenant("PATCH", path, patch("another"), content=MERGE))
+    (await scene.tenant("PATCH", path, patch(None), content=MERGE)).ok()
+    denied(await scene.tenant("PATCH", path, patch(uid), content=MERGE))
