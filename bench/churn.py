@@ -32,9 +32,10 @@ from typing import Any
 import msgspec
 
 from tessera.mig.models import model_by_short_name
+from tessera.placement.cards import OwnedPlacement
 from tessera.placement.demand import Demand
 from tessera.placement.fleet import CardPlacement, Fleet
-from tessera.placement.moves import MOST_MOVES, MoveRules, is_worth, make_room
+from tessera.placement.moves import MOST_MOVES, MoveRules, make_room, weigh
 from tessera.placement.plan import plan
 from tessera.placement.policies import POLICIES, PRODUCTION, FragmentationGradient, LeastCost
 
@@ -55,6 +56,8 @@ SIGMA = 1.5
 CEILING = "free repacking"
 #: Ending of a rule's name with which slices move.
 MOVES = "+moves"
+#: The most moves for each 100 accepted slices.
+MOST_MOVES_PERCENT = 4.0
 #: Moves that each accepted slice adds to the budget, and the most that are saved.
 MOVES_AN_ACCEPTED, MOVES_SAVED = 0.039, 50.0
 #: Lost work and cold start of a moved slot, in mean lives.
@@ -135,7 +138,7 @@ class Engine:
         costs = self._policy.costs if isinstance(self._policy, LeastCost) else FragmentationGradient().costs
         room = make_room(self._fleet, profile, costs, MoveRules(), int(min(self._left, MOST_MOVES)))
         scarce = PRICE_A_MOVE * (1 - self._left / MOVES_SAVED)
-        if room is None or not is_worth(room, gain_a_slot=1.0, price_a_slot=PRICE, price_a_move=scarce):
+        if room is None or not weigh(room, gain_a_slot=1.0, price=price, price_a_move=scarce).is_positive:
             return None
         for move in room.moves:
             self.release(move.allocation.owner)
@@ -144,6 +147,11 @@ class Engine:
         self.moves += len(room.moves)
         self._left -= len(room.moves)
         return room.placement
+
+
+def price(moved: OwnedPlacement) -> float:
+    """Lost work and cold start of a moved slice."""
+    return PRICE * moved.placement.size
 
 
 class FreeRepacking:
@@ -252,17 +260,24 @@ def _cell_text(row: dict[str, Any]) -> str:
 
 
 def print_findings(rows: list[dict[str, Any]]) -> None:
-    """Compares production with its bars and with first-fit."""
-    at = {(row["cards"], row["lives"], row["load"], row["mix"], row["rule"]): row["alloc_percent"] for row in rows}
+    """Compares production with its bars and with first-fit, and the moves of every rule with the most allowed."""
+    moved = [(*_cell_of(row), label(row["rule"])) for row in rows if row["most_moves_percent"] > MOST_MOVES_PERCENT]
+    at = {(*_cell_of(row), row["rule"]): row["alloc_percent"] for row in rows}
     behind = [
         key[:4] for key, value in at.items() if key[4] == PRODUCTION and value < at.get((*key[:4], "first-fit"), 0)
     ]
     print(f"\ncells in which tessera is below first-fit: {', '.join(map(str, behind)) or 'none'}")
+    above = ", ".join(map(str, moved)) or "none"
+    print(f"cells with more than {MOST_MOVES_PERCENT:g} moves per 100 accepted for some seed: {above}")
     for (rule, bars), mix in product(BARS.items(), MIXES):
         found = at.get((256, "exponential", 1.0, mix, rule))
         if found is not None:
             short = "" if found >= bars[mix] else f", short by {bars[mix] - found:.2f}"
             print(f"bar for {label(rule)}, {mix}, 256 cards, load 1.0: {bars[mix]}, reached {found:.2f}{short}")
+
+
+def _cell_of(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["cards"], row["lives"], row["load"], row["mix"]
 
 
 def label(rule: str) -> str:
@@ -285,6 +300,7 @@ def _summarize(key: tuple[Any, ...], runs: list[Run]) -> dict[str, Any]:
         "refusals": refusals,
         "packable_percent": round(100 * sum(run.packable for run in runs) / refusals, 1) if refusals else 0.0,
         "moves_percent": round(statistics.fmean(run.moves_percent for run in runs), 2),
+        "most_moves_percent": round(max(run.moves_percent for run in runs), 2),
         "cpu_seconds": round(sum(run.seconds for run in runs), 1),
     }
 

@@ -13,7 +13,7 @@ from tessera.placement.card_table import CardTable, StateCosts
 from tessera.placement.cards import CardPlacement
 from tessera.placement.demand import Demand
 from tessera.placement.fleet import Fleet
-from tessera.placement.moves import MoveRules, Room, is_worth, make_room
+from tessera.placement.moves import MoveRules, Room, make_room, weigh
 from tessera.placement.plan import plan
 
 A100 = model_by_short_name("A100-40GB").geometry
@@ -124,8 +124,9 @@ def test_a_slice_moves_only_to_a_card_that_has_its_profile() -> None:
 def test_a_move_that_gains_no_more_than_it_costs_is_not_worth_it(price: float, worth: bool) -> None:
     room = make_room(fleet_of({0: "1g.5gb"}, {0: "3g.20gb"}), "7g.40gb", costs, MoveRules())
     assert room is not None
-    assert is_worth(room, gain_a_slot=1.0, price_a_slot=price) == worth
-    assert is_worth(room, gain_a_slot=1.0, price_a_slot=0.0, price_a_move=price) == worth
+    assert weigh(room, gain_a_slot=1.0, price=lambda _: price).is_positive == worth
+    assert weigh(room, gain_a_slot=1.0, price=lambda _: 0.0, price_a_move=price).is_positive == worth
+    assert not weigh(room, gain_a_slot=-1.0, price=lambda _: 0.0).is_positive
 
 
 @given(st.randoms(use_true_random=False), st.sampled_from(["2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"]))

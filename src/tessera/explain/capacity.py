@@ -252,7 +252,7 @@ def _room_by_moves(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Full
         return
     view.move_searches -= 1
     found = slicer.rooms.find(pod, MOST_MOVES)
-    if found is not None and found.is_worth:
+    if found is not None and found.worth.is_positive:
         names = [move.allocation.owner for move in found.room.moves]
         verb = "moves" if len(names) == 1 else "move"
         yield f"it fits on node {found.room.placement.node} if {list_names(names)} {verb}: tessera defrag --plan"

@@ -24,7 +24,7 @@ from tessera.kube.resources import NODES, PODS
 from tessera.limits.planning import MOVES_PLANNED
 from tessera.placement.cards import CardPlacement, OwnedPlacement
 from tessera.placement.demand import Fragmented, Full
-from tessera.placement.moves import MOST_MOVES
+from tessera.placement.moves import MOST_MOVES, Worth
 
 
 class SlicePlace(msgspec.Struct, frozen=True):
@@ -79,7 +79,7 @@ class PlannedRoom(msgspec.Struct, frozen=True):
     @property
     def is_worth(self) -> bool:
         """True if the controller would make these moves, or if none are needed."""
-        return not self.moves or self.price < self.gain
+        return not self.moves or Worth(self.gain, self.price).is_positive
 
 
 class MovesPlan(msgspec.Struct, frozen=True):
@@ -187,9 +187,9 @@ class _Planner:
         if found is None:
             return None
         moves = tuple(self._move(move.allocation, move.to) for move in found.room.moves)
-        if not found.is_worth:
+        if not found.worth.is_positive:
             at = found.room.placement
-            return PlannedRoom(pod.key, at.size, self._place(at), moves, found.gain, found.price)
+            return PlannedRoom(pod.key, at.size, self._place(at), moves, found.worth.gain, found.worth.price)
         for move in found.room.moves:
             at = move.allocation.placement
             self._fleet.release(at.node, at.gpu, at.start)
@@ -198,7 +198,7 @@ class _Planner:
             self._fleet.occupy(move.to, f"{move.allocation.owner} after its move")
             state.usage.assign(uid, NodeName(move.to.node), state.cluster.pods[uid].amounts)
         room = self._take(pod, [found.room.placement])
-        return msgspec.structs.replace(room, moves=moves, gain=found.gain, price=found.price)
+        return msgspec.structs.replace(room, moves=moves, gain=found.worth.gain, price=found.worth.price)
 
     def _take(self, pod: PodInfo, placements: Sequence[CardPlacement]) -> PlannedRoom:
         self._fleet.occupy_all(placements, pod.key)

@@ -2,7 +2,7 @@
 
 A slice cannot be moved while it runs: its pod ends and starts anew elsewhere. So a move has a price, the work that is
 lost and the time until the pod works again, and is worth it only if the slice that gets room gains more. This module
-finds the best moves and knows no prices; :func:`is_worth` compares.
+finds the best moves; :func:`weigh` compares what they gain with what they cost.
 
 - The place for the slice is on one card. All allocations in its way move, each to the card where it costs least.
 - Fewest moves first, then the least price, then the least sum of the moved slots, each weighted with
@@ -124,17 +124,31 @@ def make_room(
     return None if best is None else best[1]
 
 
-def is_worth(room: Room, *, gain_a_slot: float, price_a_slot: float, price_a_move: float = 0.0) -> bool:
-    """True if the slice gains more by its place than the moves cost.
+class Worth(msgspec.Struct, frozen=True):
+    """What a slice gains by its place, and what the moves for it cost, in slots times the caller's unit of time."""
+
+    gain: float
+    price: float
+
+    @property
+    def is_positive(self) -> bool:
+        """True if the gain is more than the price."""
+        return self.price < self.gain
+
+
+def weigh(
+    room: Room, *, gain_a_slot: float, price: Callable[[OwnedPlacement], float], price_a_move: float = 0.0
+) -> Worth:
+    """Weighs what moves gain against what they cost.
 
     Args:
         room: the moves.
-        gain_a_slot: the time that the slice is expected to use its place, in any unit.
-        price_a_slot: lost work and cold start of a moved allocation, in the same unit.
-        price_a_move: the same for a move of any size, in slots times that unit: what else the move could make room for.
+        gain_a_slot: the time that the slice gains, or less than none if it gains nothing, in any unit.
+        price: lost work and cold start of a moved allocation, in slots times that unit.
+        price_a_move: the same for a move of any size: what else the move could make room for.
     """
-    price = room.moved_slots * price_a_slot + len(room.moves) * price_a_move
-    return price < room.placement.size * gain_a_slot
+    paid = sum(price(move.allocation) for move in room.moves) + len(room.moves) * price_a_move
+    return Worth(gain=room.placement.size * max(0.0, gain_a_slot), price=paid)
 
 
 class _Search(NamedTuple):

@@ -151,12 +151,12 @@ def test_a_controller_that_dies_between_two_moves(cluster: SlicerCluster) -> Non
 def test_a_long_grace_period_makes_a_move_worth_less(cluster: SlicerCluster) -> None:
     large = fragmented(cluster, grace=30.0)
     find = cluster.slicer.rooms.find
-    short = find(cluster.pods[large.uid], 3).gain
+    short = find(cluster.pods[large.uid], 3).worth.gain
     cluster.put(replace(cluster.pods["uid-small"], grace=300.0))
-    assert find(cluster.pods[large.uid], 3).gain == short - 8 * 270
+    assert find(cluster.pods[large.uid], 3).worth.gain == short - 8 * 270
     cluster.put(replace(cluster.pods["uid-small"], grace=1e18))
     later(cluster)
-    assert (find(cluster.pods[large.uid], 3).gain, evicted(cluster)) == (0, [])
+    assert (find(cluster.pods[large.uid], 3).worth.gain, evicted(cluster)) == (0, [])
 
 
 def test_two_owners_that_make_room_for_each_other_move_once_an_hour(cluster: SlicerCluster) -> None:

@@ -156,7 +156,7 @@ def test_a_move_that_costs_more_than_it_gains_is_not_made(cluster: SlicerCluster
     later(cluster)
     found = cluster.slicer.rooms.find(cluster.pods[large.uid], 3)
     # the pod has run for 661 s and ends in 39 s; its removal takes 30 s with or without a move
-    assert (found.price, found.gain, evicted(cluster)) == (4 * (661 + 60), 8 * 39, [])
+    assert (found.worth.price, found.worth.gain, evicted(cluster)) == (4 * (661 + 60), 8 * 39, [])
 
 
 @pytest.mark.parametrize(("deadline", "moved"), [(None, ["small"]), (130.0, [])])
@@ -190,7 +190,7 @@ def test_of_equal_moves_the_one_that_loses_the_least_work_is_made(cluster: Slice
 
 def test_the_start_of_an_owners_last_pod_is_a_part_of_the_price(cluster: SlicerCluster) -> None:
     large = fragmented(cluster)
-    before = cluster.slicer.rooms.find(cluster.pods[large.uid], 3).price
+    before = cluster.slicer.rooms.find(cluster.pods[large.uid], 3).worth.price
     unstarted = replace(cluster.pods["uid-small"], uid=PodUid("uid-last"), name="last", profiles=(), unstarted=True)
     cluster.put(unstarted)
     cluster.settle()
@@ -198,7 +198,7 @@ def test_the_start_of_an_owners_last_pod_is_a_part_of_the_price(cluster: SlicerC
     cluster.put(replace(unstarted, unstarted=False))
     cluster.settle()
     cluster.pass_time(-45)
-    assert cluster.slicer.rooms.find(cluster.pods[large.uid], 3).price == before - 60 + 45
+    assert cluster.slicer.rooms.find(cluster.pods[large.uid], 3).worth.price == before - 60 + 45
 
 
 def test_an_eviction_waits_until_its_move_is_recorded(cluster: SlicerCluster) -> None:

@@ -29,7 +29,7 @@ from tessera.controller.slicing.state.reservation import HORIZON
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.limits.planning import MOVE_STEPS
 from tessera.placement.cards import OwnedPlacement
-from tessera.placement.moves import MoveRules, Room, make_room
+from tessera.placement.moves import MoveRules, Room, Worth, make_room, weigh
 from tessera.placement.policies import MixAware
 from tessera.placement.reserved_slots import Hold, hold_slots
 from tessera.placement.step_budget import StepBudget
@@ -46,20 +46,13 @@ class FoundRoom:
         uid: the waiting pod.
         room: the moves, and the place that they free.
         moved: the pods that move, in the order of the moves.
-        gain: slot seconds that the waiting pod gains.
-        price: slot seconds that the moves cost.
+        worth: slot seconds that the waiting pod gains, and that the moves cost.
     """
 
     uid: PodUid
     room: Room
     moved: tuple[PodUid, ...]
-    gain: float
-    price: float
-
-    @property
-    def is_worth(self) -> bool:
-        """True if the waiting pod gains more than the moves cost."""
-        return self.price < self.gain
+    worth: Worth
 
 
 class MoveFinder:
@@ -114,25 +107,23 @@ class MoveFinder:
         if not self._fit_together([(pod, room.placement.node), *pods]):
             return None
         moved = tuple(each.uid for each, _ in pods)
-        price = sum(search.price(move.allocation) for move in room.moves)
-        gain = self._gain(pod, room.placement.size, max(each.grace for each, _ in pods))
-        return FoundRoom(pod.uid, room, moved, gain, price)
+        spared = self._spared(pod, max(each.grace for each, _ in pods))
+        return FoundRoom(pod.uid, room, moved, weigh(room, gain_a_slot=spared, price=search.price))
 
     def price(self, pod: PodInfo, slots: int) -> float:
         """Returns the slot seconds that are lost if a pod with so many memory slots moves."""
         ran = max(0.0, self._state.now - pod.started) if pod.started else 0.0
         return slots * (min(ran, MOST_LOST) + self.starts.seconds(pod.owner))
 
-    def _gain(self, pod: PodInfo, slots: int, grace: float) -> float:
-        """Slot seconds of the wait that a waiting pod is spared, at most those for which it will use its place.
+    def _spared(self, pod: PodInfo, grace: float) -> float:
+        """Seconds of the wait that a waiting pod is spared, at most those for which it will use its place.
 
         Args:
             pod: the waiting pod.
-            slots: the memory slots of its place.
             grace: the longest time that a pod that moves may take to end.
         """
         spared = min(self._reserver.expected_wait(pod), HORIZON) - max(RELEASE_SECONDS, grace)
-        return slots * max(0.0, min(spared, pod.deadline if pod.deadline is not None else HORIZON))
+        return min(spared, pod.deadline if pod.deadline is not None else HORIZON)
 
     def _fit_together(self, pods: Sequence[tuple[PodInfo, str]]) -> bool:
         """True if each node has the amounts (CPU, memory, ...) for all of these pods that come to it."""

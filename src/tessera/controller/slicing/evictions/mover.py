@@ -185,7 +185,7 @@ class Mover:
         evicts = self._settings.mode is MoveMode.EVICT
         most = min(MOST_MOVES, self._budget()) if evicts else MOST_MOVES
         found = self._finder.find(pod, most) if most > 0 else None
-        if found is None or not found.is_worth:
+        if found is None or not found.worth.is_positive:
             self.rooms.pop(pod.uid, None)
         elif not evicts:
             self._recommend(pod, found)
