@@ -3,6 +3,7 @@
 import gc
 import os
 import random
+import signal
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -22,6 +23,9 @@ settings.load_profile("searching" if SEARCHING else "repeatable")
 
 # An HTTP client reads the system's certificates at its import, in each of some hundred processes; no test needs them.
 os.environ.setdefault("SSL_CERT_FILE", os.devnull)
+
+# A shell's background jobs ignore SIGINT, and so would all programs that tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: Tests that mostly wait for processes of their own, and tests that compute; long files first. They start by turns, so
 #: that a core computes while another worker waits, and no worker has a long file at the end.
