@@ -85,7 +85,16 @@ class PodWorkers:
         elif self._tasks is not None:
             worker = self._workers[uid] = PodWorker(pod, self._services, self._before.get(uid))
             worker.update(pod)
-            self._tasks.create_task(self._work(uid, worker))
+            self._start(self._tasks, uid, worker)
+
+    def _start(self, tasks: asyncio.TaskGroup, uid: str, worker: PodWorker) -> None:
+        """Runs a worker, unless the machine is going down already: the next boot finds the pod in its first list."""
+        work = self._work(uid, worker)
+        try:
+            tasks.create_task(work)
+        except RuntimeError:  # a task group that is shutting down takes no more
+            work.close()
+            del self._workers[uid]
 
     async def _work(self, uid: str, worker: PodWorker) -> None:
         """Runs a pod's worker; after an error of the lab starts it again, with new containers."""
