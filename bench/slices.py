@@ -282,7 +282,7 @@ async def measure(given: argparse.Namespace, seed: int) -> dict[str, Any]:
         cluster = SimulatedCluster(
             parse_nodes(f"{given.nodes}*{given.cards}xA100-40GB"),
             clock=clock,
-            options=ClusterOptions(cdi=folder, seed=seed),
+            options=ClusterOptions(cdi=folder, seed=seed, fair_queues=True),
             entrypoint=build_entrypoint(commands),
         )
         began = clock.monotonic()

@@ -135,7 +135,9 @@ class SimulatedCluster:
         self.clock = clock
         self.hardware_clock = CountedClock(clock)
         self.options = options or ClusterOptions()
-        self.server = ApiServer(clock, seed=self.options.seed, leaps=self.options.leaps)
+        self.server = ApiServer(
+            clock, seed=self.options.seed, leaps=self.options.leaps, fair_queues=self.options.fair_queues
+        )
         self.reviewers: dict[tuple[str, str], Callable[[bytes], bytes]] = {}
         self.server.parts.webhooks = self._webhooks()
         self.front_proxy: FrontProxy | None = None

@@ -168,6 +168,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
         lease_seconds: period on which kubelets renew their Leases (10 on a real node); a node without renewal becomes
             Unknown; None for no Leases.
         leaps: time skips waits, and the server's version says so to clients that measure from outside.
+        fair_queues: API requests wait in queues by level and user, as in kube-apiserver; for clusters in real time.
         pages: without sockets, the API server's proxy shows the agents' pages. Agents then take samples, which costs
             time.
     """
@@ -193,6 +194,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     nfd_seconds: float | None = None
     lease_seconds: float | None = None
     leaps: bool = False
+    fair_queues: bool = False
     pages: bool = False
 
 

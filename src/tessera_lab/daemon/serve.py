@@ -219,6 +219,7 @@ class LabProcess:
             network=self._network,
             seed=int.from_bytes(os.urandom(4)),
             leaps=lab.virtual_time,
+            fair_queues=not lab.virtual_time,
             lease_seconds=LEASE_SECONDS,
             **machines,
         )

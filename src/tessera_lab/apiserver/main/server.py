@@ -31,6 +31,7 @@ from tessera_lab.apiserver.handlers.dispatch import OpenWatch, RequestDispatcher
 from tessera_lab.apiserver.handlers.write_handler import WriteHandler
 from tessera_lab.apiserver.interfaces import Attributes, CommandResult, Obj, UserInfo
 from tessera_lab.apiserver.main.wiring import build_builtin_types, create_initial_objects
+from tessera_lab.apiserver.request.fair_queuing import FairQueues
 from tessera_lab.apiserver.request.routing import QueryParameters, Route, route
 from tessera_lab.apiserver.request.server_state import ResourceRequest, ServerParts, ServerState
 from tessera_lab.apiserver.resource_types import ResourceRegistry
@@ -75,6 +76,8 @@ class ApiServer:
         history: changes kept per resource for watches and past lists.
         tokens: static bearer tokens and their users.
         leaps: its time is virtual and skips waits; its version says so.
+        fair_queues: requests wait for their turn by level and user. On virtual time, where a turn takes no time, they
+            would only change the order of simultaneous requests.
 
     Attributes:
         aggregator: sends requests for the groups of APIServices on.
@@ -91,8 +94,10 @@ class ApiServer:
         history: int = HISTORY,
         tokens: Mapping[str, UserInfo] | None = None,
         leaps: bool = False,
+        fair_queues: bool = False,
     ) -> None:
         self.panics = 0
+        self._queues = FairQueues() if fair_queues else None
         self.core = ServerState(clock, Store(history), ResourceRegistry(build_builtin_types()), random.Random(seed))
         self.identities = TokenAuthenticator(self.core, dict(tokens or {}))
         self.core.parts.discovery = DiscoveryDocuments(self.core.registry, leaps=leaps)
@@ -127,6 +132,8 @@ class ApiServer:
 
     async def handle(self, request: Request, user: UserInfo) -> Response | WatchResponse | CommandResult:
         """Answers one request; never raises: an invalid request or an error of the server gets an error answer."""
+        if self._queues is not None:
+            await self._queues.wait_turn(user)
         query = QueryParameters(request)
         warnings: list[str] = []
         found: Route | None = None
