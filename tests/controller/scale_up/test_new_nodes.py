@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.cost import count_calls
 
 from tessera.api.names import PodUid
 from tessera.api.nodes.node_groups import NodeGroup, parse_node_groups
@@ -161,9 +162,41 @@ def test_whole_cards_and_shares_come_with_groups_that_have_them(
     assert counts(dict(found)) == expected
 
 
-def test_pods_with_little_cpu_leave_the_cpu_of_new_nodes_to_pods_with_much() -> None:
-    """Two nodes have CPU for a large pod and two small ones each; with all small ones on one, three are needed."""
-    known = groups(f"{WHOLE}, allocatable: {{cpu: 40}}")
-    small = pods(*[(GPU,)] * 4, amounts={"cpu": 4000, GPU: 1})
-    large = [replace(each, name=f"l{each.name}") for each in pods(*[(GPU,)] * 2, amounts={"cpu": 28000, GPU: 1})]
-    assert counts(dict(plan_new_nodes([*small, *large], known, {}))) == {"whole": 2}
+@pytest.mark.parametrize(("group", "profile"), [(WHOLE, GPU), (SINGLE, ONE)])
+def test_pods_with_little_cpu_leave_the_cpu_of_new_nodes_to_pods_with_much(group: str, profile: str) -> None:
+    """Two nodes have CPU for a large pod and three small ones each; with four small ones on one, three are needed."""
+    known = groups(f"{group}, allocatable: {{cpu: 40}}")
+    small = pods(*[(profile,)] * 6, amounts={"cpu": 4000})
+    large = [replace(each, name=f"l{each.name}") for each in pods(*[(profile,)] * 2, amounts={"cpu": 28000})]
+    (found,) = plan_new_nodes([*small, *large], known, {}).values()
+    assert (found.count, len(found.pods)) == (2, 8)
+
+
+MANY = "{name: many, selector: {pool: m}, cards: {model: T4, count: 8, kind: shares, replicas: 32}, max: 100"
+
+
+@pytest.mark.parametrize(
+    ("group", "request_", "cpu", "expected"),
+    [
+        (f"{MANY}, allocatable: {{cpu: 40}}", (SHARE,), 9000, (100, 400)),
+        (MANY, (SHARE,) * 16, 0, (63, 1000)),
+        (f"{SINGLE}, max: 100, allocatable: {{cpu: 40}}", (ONE,), 9000, (100, 400)),
+    ],
+    ids=["shares with CPU", "many shares", "slices with CPU"],
+)
+def test_a_thousand_pods_are_planned_at_a_bounded_cost(
+    group: str, request_: tuple[str, ...], cpu: int, expected: tuple[int, int]
+) -> None:
+    """Calls are counted: a try with each number of nodes, or a card made for each share, takes a hundred times more."""
+    waiting, known = pods(*[request_] * 1000, amounts={"cpu": cpu}), groups(group)
+    calls, found = count_calls(lambda: plan_new_nodes(waiting, known, {}))
+    (needed,) = found.values()
+    assert (needed.count, len(needed.pods)) == expected
+    assert calls < 700_000
+
+
+def test_pods_that_one_decision_has_no_steps_for_ask_for_no_node_too_many() -> None:
+    """Sixteen cards each, and 64 a node: a thousand pods need 250 nodes, of which the group allows 100."""
+    known = groups("{name: big, selector: {pool: b}, cards: {model: A100-40GB, count: 64}, max: 100")
+    assert counts(dict(plan_new_nodes(pods(*[(SEVEN,) * 16] * 100), known, {}))) == {"big": 25}
+    assert counts(dict(plan_new_nodes(pods(*[(SEVEN,) * 16] * 1000), known, {}))) == {"big": 100}
