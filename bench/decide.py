@@ -1,6 +1,6 @@
 """Measures one step of the controller's decision when tenants make it as expensive as they can.
 
-    python bench/decide.py                         1,000 nodes, two or three minutes
+    python bench/decide.py                         1,000 nodes, some minutes
     python bench/decide.py --nodes 5000 --json decide.json
 
 Every case makes pods wait that are as costly to judge as the API server lets them be, on nodes that are half full, and
@@ -12,8 +12,11 @@ came last got its slice.
 *honest* is a large cluster where nobody means harm: 5,000 nodes with 50,000 pods of 200 workloads that have a rule
 about other pods each, and 500 more of these pods that come together.
 
-*cards* and *odd-cards* have nodes with eight whole cards instead, some of which pods hold, and each with another amount
-of free CPU: pods of a few kinds, and 3,000 pods that each request another amount of CPU.
+*cards*, *odd-cards*, *card-kinds* and *first-cards* have nodes with eight whole cards instead, some of which pods hold.
+Nodes of the first 1,000 differ in free CPU or memory by whole steps of the ratings, and so do the pods of *odd-cards*
+and *card-kinds*: pods of a few kinds, 3,000 pods of as many kinds, and 2,000 pods of as many kinds that no node takes
+for want of another resource. *first-cards* has 5,000 different nodes, and its namespace is managed after all else.
+*rooms* and *kinds* are what nodes and waiting pods were counted as, *MB* what the process grew by.
 
 Pods arrive as the API server's objects, so *read* is what reading one of them costs. Nothing is simulated but the
 answers to writes.
@@ -22,7 +25,9 @@ answers to writes.
 import argparse
 import gc
 import json
+import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -46,6 +51,7 @@ from tessera.controller.objects.node_devices import NodeDevices
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import read_pod
 from tessera.controller.slicing.slicer import Slicer
+from tessera.controller.slicing.state.device_demand import asked_devices
 from tessera.controller.slicing.state.events import (
     InstasliceObserved,
     NamespaceObserved,
@@ -56,6 +62,7 @@ from tessera.controller.slicing.state.events import (
 from tessera.controller.slicing.state.instructions import PatchRequests, PatchResults
 from tessera.kube.resources import Pod, Taint
 from tessera.mig.models import model_by_short_name
+from tessera.placement.ratings.card_request import CPU_STEP, MEMORY_STEP
 
 MODEL = "A100-40GB"
 #: Releases after the first plan: each makes everybody who waits a candidate again.
@@ -70,35 +77,39 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures here")
     given = parser.parse_args()
     print(
-        f"{'case':<22}{'pods':>6}{'placed':>8}{'read ms':>9}{'worst ms':>10}{'steps':>7}{'all ms':>9}{'innocent':>10}"
+        f"{'case':<16}{'pods':>6}{'placed':>8}{'read ms':>9}{'worst ms':>10}{'steps':>7}{'all ms':>9}{'innocent':>10}"
+        f"{'MB':>7}{'rooms':>7}{'kinds':>7}"
     )
     rows = []
     for name in given.cases:
-        row = {"case": name, **_measure(CASES[name], SIZES.get(name, given.nodes), cards=name in CARD_CASES)}
+        row = {"case": name, **_measure(name, SIZES.get(name, given.nodes))}
         rows.append(row)
         print(
             f"{name:<16}{row['pods']:>6}{row['placed']:>8}{row['read_ms']:>9.1f}{row['worst_ms']:>10.0f}{row['steps']:>7}"
-            f"{row['all_ms']:>9.0f}{row['innocent_step'] or '-':>10}",
+            f"{row['all_ms']:>9.0f}{row['innocent_step'] or '-':>10}{row['grown_mb']:>7.0f}"
+            f"{row['rooms'] or '':>7}{row['kinds'] or '':>7}",
             flush=True,
         )
     if given.json:
         given.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
 
 
-def _measure(case: Callable[[], Iterator[Pod]], nodes: int, *, cards: bool = False) -> dict[str, Any]:
+def _measure(name: str, nodes: int) -> dict[str, Any]:
+    case, cards = CASES[name], name in CARD_CASES
+    managed = NamespaceObserved("tenant", {PLACEMENT_LABEL: "managed"})
     slicer = Slicer()
-    if cards:
-        slicer.handle(NamespaceObserved("tenant", {PLACEMENT_LABEL: "managed"}))
+    if cards and name not in LATE_CASES:
+        slicer.handle(managed)
     for index in range(nodes):
         slicer.handle(NodeObserved(_card_node(index) if cards else _node(index)))
         if not cards:
             slicer.handle(InstasliceObserved(_object(f"n{index}")))
-    _decide(slicer)
+    _settle(slicer)
     pods = list(case())
     reading = []
     for pod in [each for each in pods if each.spec.node_name]:
         slicer.handle(PodObserved(read_pod(pod)))
-    _decide(slicer)
+    _settle(slicer)
     gc.collect()
     reduce_garbage_collection()  # as the controller's process does
     for pod in [each for each in pods if not each.spec.node_name]:
@@ -106,11 +117,14 @@ def _measure(case: Callable[[], Iterator[Pod]], nodes: int, *, cards: bool = Fal
         facts = read_pod(pod)
         reading.append(time.process_time() - began)
         slicer.handle(PodObserved(facts))
+    if name in LATE_CASES:
+        slicer.handle(managed)
     late = "2026-01-02T00:00:00Z"
     plain = _with_cards("zz-innocent", "1") if cards else pod_of("zz-innocent", created=late, slices={"1g.5gb": 1})
     innocent = read_pod(plain)
     slicer.handle(PodObserved(innocent))
-    took, placed = [], None
+    rooms, kinds = _count_kinds(slicer) if cards else (0, 0)
+    took, placed, before = [], None, _memory_mb()
     for _ in range(RELEASES + 1):
         while True:
             took.append(_decide(slicer))
@@ -124,12 +138,46 @@ def _measure(case: Callable[[], Iterator[Pod]], nodes: int, *, cards: bool = Fal
         "nodes": nodes,
         "placed": sum(slicer.state.allocations.current_of(PodUid(uid)) is not None for uid in waits),
         "pods": len(pods),
-        "read_ms": 1000 * max(reading),
+        "read_ms": 1000 * max(reading, default=0.0),
         "worst_ms": 1000 * max(took),
         "steps": len(took),
         "all_ms": 1000 * sum(took),
         "innocent_step": placed,
+        "grown_mb": _memory_mb() - before,
+        "rooms": rooms,
+        "kinds": kinds,
     }
+
+
+def _count_kinds(slicer: Slicer) -> tuple[int, int]:
+    """Returns how many different nodes and waiting pods the ratings see: amounts count in whole steps."""
+    cluster, free, kinds = slicer.state.cluster, set(), set()
+    held: dict[NodeName, Counter[str]] = {}
+    for pod in cluster.pods.values():
+        if pod.node:
+            held.setdefault(pod.node, Counter()).update(pod.amounts)
+        else:
+            kinds.add(asked_devices(pod))
+    for name, node in cluster.nodes.items():
+        cpu, memory, cards = (
+            (node.allocatable_amount(each) or 0) - held.get(name, Counter())[each]
+            for each in ("cpu", "memory", WHOLE_CARDS)
+        )
+        free.add((node.devices, cpu // CPU_STEP, (memory >> 20) // MEMORY_STEP, cards))
+    return len(free), len(kinds)
+
+
+def _memory_mb() -> float:
+    """Returns the memory of this process."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def _settle(slicer: Slicer) -> None:
+    """Lets the slicer take in everything, before the clock runs."""
+    _decide(slicer)
+    while slicer.has_work:
+        _decide(slicer)
 
 
 def _decide(slicer: Slicer) -> float:
@@ -311,18 +359,21 @@ def _plain() -> Iterator[Pod]:
         yield pod_of(f"p{number:04}", slices={"1g.5gb" if number % 3 else "2g.10gb": 1}, requests={"cpu": "1"})
 
 
-def _with_cards(name: str, cpu: str, cards: int = 1, node: str = "") -> Pod:
+def _with_cards(
+    name: str, cpu: str, cards: int = 1, *, node: str = "", gib: int = 0, others: dict[str, str] | None = None
+) -> Pod:
     """A pod with whole cards: behind our gate, or on a node."""
-    resources = {"limits": {WHOLE_CARDS: str(cards), "cpu": cpu}}
-    pod = pod_of(name, slices={}, containers=[{"name": "c", "resources": resources}])
+    limits = {WHOLE_CARDS: str(cards), "cpu": cpu, "memory": f"{gib}Gi", **(others or {})}
+    pod = pod_of(name, slices={}, containers=[{"name": "c", "resources": {"limits": limits}}])
     spec = msgspec.structs.replace(pod.spec, node_name=node, scheduling_gates=[]) if node else pod.spec
     return msgspec.structs.replace(pod, spec=spec)
 
 
-def _card_holders() -> Iterator[Pod]:
-    """Pods on 1,000 nodes that leave each another amount of CPU."""
-    for number in range(1_000):
-        yield _with_cards(f"there-{number}", f"{4_000 + 11 * number}m", 1 + number % 5, f"n{number}")
+def _card_holders(nodes: int = 1_000) -> Iterator[Pod]:
+    """Pods that leave each node another amount of CPU or memory, in steps of the ratings: a core, 4 GiB."""
+    for number in range(nodes):
+        cpu, gib = f"{4 + number % 40}", 4 * (number // 40)
+        yield _with_cards(f"there-{number}", cpu, 1 + number % 5, node=f"n{number}", gib=gib)
 
 
 def _cards() -> Iterator[Pod]:
@@ -334,7 +385,18 @@ def _cards() -> Iterator[Pod]:
 def _odd_cards() -> Iterator[Pod]:
     yield from _card_holders()
     for number in range(3_000):
-        yield _with_cards(f"p{number:04}", f"{1_000 + 10 * number}m")
+        yield _with_cards(f"p{number:04}", f"{1 + number % 30}", gib=4 * (number // 30))
+
+
+def _card_kinds() -> Iterator[Pod]:
+    yield from _card_holders()
+    for number in range(2_000):
+        others = {"example.com/absent": "1"}
+        yield _with_cards(f"p{number:04}", f"{1 + number % 30}", gib=4 * (number // 30), others=others)
+
+
+def _first_cards() -> Iterator[Pod]:
+    yield from _card_holders(MANY_NODES)
 
 
 # Rules about other pods, each at the limits of tessera.limits
@@ -506,14 +568,14 @@ def _ports_of(numbers: list[int]) -> list[dict[str, Any]]:
 
 # A large cluster where nobody means harm
 
-HONEST_NODES, WORKLOADS, REPLICAS = 5_000, 200, 250
+MANY_NODES, WORKLOADS, REPLICAS = 5_000, 200, 250
 
 
 def _honest() -> Iterator[Pod]:
     """200 Deployments and StatefulSets of 250 replicas, each with one rule; 500 more replicas come together."""
     for number in range(WORKLOADS * REPLICAS):
         workload, replica = number % WORKLOADS, number // WORKLOADS
-        spec = {"nodeName": f"n{(workload * 25 + replica * 20) % HONEST_NODES}", "containers": [{"name": "c"}]}
+        spec = {"nodeName": f"n{(workload * 25 + replica * 20) % MANY_NODES}", "containers": [{"name": "c"}]}
         yield _replica(workload, replica, msgspec.convert({"metadata": {}, "spec": spec}, Pod))
     for number in range(500):
         workload, replica = number % WORKLOADS, REPLICAS + number // WORKLOADS
@@ -566,13 +628,17 @@ CASES: dict[str, Callable[[], Iterator[Pod]]] = {
     "honest": _honest,
     "cards": _cards,
     "odd-cards": _odd_cards,
+    "card-kinds": _card_kinds,
+    "first-cards": _first_cards,
 }
 
 #: Cases with whole cards instead of slices.
-CARD_CASES = {"cards", "odd-cards"}
+CARD_CASES = {"cards", "odd-cards", "card-kinds", "first-cards"}
+#: Of these, cases whose namespace is managed only after everything else is known.
+LATE_CASES = {"first-cards"}
 
 #: Nodes of the cases that have a cluster of their own.
-SIZES = {"honest": HONEST_NODES}
+SIZES = {"honest": MANY_NODES, "first-cards": MANY_NODES}
 
 if __name__ == "__main__":
     main()
