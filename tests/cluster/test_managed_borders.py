@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from tests.cluster.test_neighbours import of, replicas, run, slice_condition
 from tests.cluster.test_withdrawn_at_bind import Moment
@@ -10,10 +11,12 @@ from tests.support.mortal_process import Fate, mortal
 from tests.support.virtual_lab import manifest
 
 from tessera.api.names import GATE
+from tessera.api.nodes.gpu_labels import labels_say_gpu
 from tessera.doctor.facts import POLICY_BINDINGS
 from tessera.explain.query import explain, parse_query
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import NAMESPACES, PODS
+from tessera_lab.cluster.options import parse_nodes
 
 ONE, TWO, ALL = ({"nvidia.com/gpu": count} for count in (1, 2, 4))
 #: More writes of the controller than the story has; the test proves that it is.
@@ -187,6 +190,23 @@ def test_more_cards_than_any_node_has_are_refused_with_the_most_that_one_has(man
         await lab.until(lambda: lab.gates("next") == [GATE], "it waits for the four")
 
     managed(scenario, "4xA100-40GB,2xH100-80GB")
+
+
+def test_a_pod_that_a_node_which_has_just_joined_will_hold_is_not_refused(managed: Managed) -> None:
+    """It has no label of a GPU yet: feature discovery and the agent come to it later."""
+
+    async def scenario(lab: Any) -> None:
+        (eight,) = parse_nodes("8xA100-40GB")
+        lab.cluster.add_node(msgspec.structs.replace(eight, name="joins"))
+        await lab.until(lambda: "joins" in lab.nodes.cache, "it has registered")
+        assert not labels_say_gpu(lab.nodes.cache.get("joins").metadata.labels)
+        await lab.create("eight", {"nvidia.com/gpu": 8})
+        await lab.running("eight")
+        assert lab.pod("eight").spec.node_name == "joins"
+        with pytest.raises(ApiError, match="the largest has 8 x"):
+            await lab.create("nine", {"nvidia.com/gpu": 9})
+
+    managed(scenario, nfd_seconds=30)
 
 
 def test_a_pinned_pod_has_a_mark_that_no_author_can_write_beforehand(managed: Managed) -> None:

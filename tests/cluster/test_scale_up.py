@@ -201,7 +201,7 @@ def test_what_no_new_node_could_hold_asks_for_none(with_new_nodes: Play) -> None
         await lab.create("huge", {SEVEN: 3})
         await lab.create("foreign", {"nvidia.com/mig-7g.80gb": 1})
         async with autoscaled(lab) as scaler:
-            await lab.clock.sleep(600)
+            await lab.clock.sleep(900)  # the present node is known to have no cards
             assert (made(scaler), await placeholders(lab)) == (0, [])
             with pytest.raises(ApiError, match=r"2 cards A100-40GB holds 2 x nvidia.com/mig-7g.40gb\."):
                 await lab.create("late", {SEVEN: 3})
@@ -256,6 +256,7 @@ def test_whole_cards_of_managed_namespaces_come_from_zero_nodes_and_no_node_too_
     async def scenario(lab: Nodes) -> None:
         labels = {"tessera.dev/placement": "managed"}
         await lab.client.merge_patch(NAMESPACES, "default", {"metadata": {"labels": labels}})
+        await lab.clock.sleep(900)  # the present node is known to have no cards
         async with autoscaled(lab, WHOLE) as scaler:
             with pytest.raises(ApiError, match="the largest has 2 x nvidia"):
                 await lab.create("three", {"nvidia.com/gpu": 3})

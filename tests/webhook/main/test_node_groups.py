@@ -1,4 +1,4 @@
-"""A replica that does not know the groups of new nodes refuses no pod that one of them might hold."""
+"""A replica that does not know the groups of new nodes, or a new node, refuses no pod that one might hold."""
 
 import asyncio
 import contextlib
@@ -12,9 +12,10 @@ from tests.webhook.admission.test_impossible_requests import SMALL, ask
 from tests.webhook.conftest import NAMESPACE, Lab, in_lab
 from tests.webhook.main.test_process import review
 
-from tessera.kube.resources import CONFIGMAPS
+from tessera.kube.resources import CONFIGMAPS, NODES
 from tessera.kube.transport.interface import Request, Response, Transport
 from tessera.webhook.main.run import WebhookReplica
+from tessera.webhook.nodes.gpu_nodes import GpuNode
 
 NAME = "tessera-node-groups"
 GROUP = "groups: [{name: large, selector: {pool: a}, cards: {model: A100-40GB, count: 8}}]"
@@ -22,6 +23,8 @@ GROUP = "groups: [{name: large, selector: {pool: a}, cards: {model: A100-40GB, c
 LARGE = ask({"1g.5gb": 56})
 #: More than a node of the group has.
 TOO_LARGE = ask({"1g.5gb": 57})
+#: More than the node with whole cards has.
+GPUS = {"nvidia.com/gpu": "8"}
 
 
 class ListedBy(ForwardingTransport):
@@ -125,5 +128,29 @@ def test_a_replica_that_starts_with_a_mistake_in_the_file_is_ready_and_allows_fo
         async with replica(lab) as webhook:
             assert webhook.unready_reason() == ""
             assert admits(webhook, TOO_LARGE)
+
+    in_lab(story)
+
+
+def test_a_node_that_has_just_joined_counts_as_unread_for_a_while() -> None:
+    """Nobody has labelled it; for slices and for whole cards of managed namespaces."""
+
+    async def story(lab: Lab) -> None:
+        async with replica(lab) as webhook:
+            cards = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "resources": {"limits": GPUS}}]}}
+            webhook.capabilities.put(GpuNode(name="four", devices=(("nvidia.com/gpu", 4),)))
+
+            def admitted() -> tuple[bool, bool]:
+                answer = msgspec.json.decode(webhook.review_managed(review(cards)))
+                return admits(webhook, LARGE), answer["response"]["allowed"]
+
+            assert admitted() == (False, False)
+            await lab.client.create(NODES, {"metadata": {"name": "new"}})
+            await lab.clock.sleep(1)
+            assert admitted() == (True, True)
+            await lab.clock.sleep(880)
+            assert admitted() == (True, True)
+            await lab.clock.sleep(30)
+            assert admitted() == (False, False)
 
     in_lab(story)

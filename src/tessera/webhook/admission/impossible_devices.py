@@ -3,7 +3,8 @@
 The devices of a pod are all on one node. Rules, as in :mod:`.impossible_requests`:
 
 - The nodes that the pod's author selects decide; if none of them has the resources, all nodes do.
-- While some node has not told its devices, nothing is certain, nor if nodes with other cards may come.
+- While some node has not told its devices, nothing is certain. Nor while a new node may turn out to have GPUs
+  (:mod:`tessera.webhook.nodes.new_nodes`), or if nodes with other cards may come.
 - Nodes of the groups that an autoscaler can make (ConfigMap ``tessera-node-groups``) count like present ones.
 - Nothing is refused that no node has at all: the devices may come with a sharing profile, or with the first node.
 """
@@ -51,7 +52,7 @@ def find_impossible_devices(wanted: Mapping[str, int], capabilities: Capabilitie
         capabilities: the GPU resources of the cluster.
         nodes: the nodes that the pod's author selects.
     """
-    if capabilities.any_new_nodes or capabilities.unread_devices:
+    if capabilities.more_may_come or capabilities.unread_devices:
         return ""
     able = {counts: at for counts, at in capabilities.devices.items() if _has_all(counts, wanted)}
     groups = [counts for counts in capabilities.group_devices if _has_all(counts, wanted)]

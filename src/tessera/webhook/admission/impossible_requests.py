@@ -5,7 +5,8 @@ packing test answers with certainty; ``50 x mig-1g.5gb``, or a 7g and a 1g besid
 wait for ever. Rules:
 
 - The nodes that the pod's author selects decide; if none of them has the profiles, all nodes do.
-- While the cards of a node that is to be cut on demand are not known yet, nothing is certain.
+- While the cards of a node that is to be cut on demand are not known yet, nothing is certain. Nor while a new node may
+  turn out to have GPUs (:mod:`tessera.webhook.nodes.new_nodes`).
 - Nodes of the groups that an autoscaler can make (ConfigMap ``tessera-node-groups``) count like present ones.
 - Without any such node nothing is certain either: the cluster may grow from zero. Nor is it if the webhook's option
   says that nodes with other cards may come.
@@ -35,7 +36,7 @@ def find_impossible(held: Sequence[str], capabilities: Capabilities, nodes: Node
         nodes: the nodes that the pod's author selects.
     """
     known = {*capabilities.shapes, *capabilities.group_shapes}
-    if capabilities.any_new_nodes or capabilities.unread or not known:
+    if capabilities.more_may_come or capabilities.unread or not known:
         return ""
     every = nodes == capabilities.every
     for profile in held:

@@ -22,6 +22,7 @@ from tessera.webhook.base.metrics import WebhookMetrics
 from tessera.webhook.base.options import WebhookOptions
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNodeWatcher
+from tessera.webhook.nodes.new_nodes import NewNodes
 from tessera.webhook.serving.certificate_manager import CertificateManager
 from tessera.webhook.serving.certificates import Certificate
 from tessera.webhook.serving.given_certificate import GivenCertificate
@@ -66,7 +67,8 @@ class WebhookReplica:
         self._clock = clock
         self._objects = Informer(client, INSTASLICES, namespace=INSTASLICE_NAMESPACE, clock=clock, rng=rng)
         self._nodes = Informer(client, NODES, clock=clock, rng=rng)
-        self.capabilities = Capabilities(any_new_nodes=options.any_new_nodes)
+        self._new_nodes = NewNodes(clock.now)
+        self.capabilities = Capabilities(any_new_nodes=options.any_new_nodes, new_nodes=self._new_nodes)
         self.capabilities.set_groups(None)
         self._gpus = GpuNodeWatcher(self.capabilities)
         self._groups = Informer(
@@ -122,6 +124,7 @@ class WebhookReplica:
         """Runs until cancelled."""
         self._objects.add_handler(self._gpus.instaslice_changed)
         self._nodes.add_handler(self._gpus.node_changed)
+        self._nodes.add_handler(self._new_nodes.node_changed)
         self._groups.add_handler(self._groups_changed)
         options = self._options
         async with asyncio.TaskGroup() as group:

@@ -20,6 +20,7 @@ from tessera.placement.empty_nodes import EmptyNodes, Shape
 from tessera.webhook.base.budget import SpendTime, spend_nothing
 from tessera.webhook.nodes.device_counts import DeviceCounts
 from tessera.webhook.nodes.gpu_nodes import GpuNode
+from tessera.webhook.nodes.new_nodes import NewNodes
 from tessera.webhook.nodes.restriction import NODE_NAME, read_restriction
 
 _Property = TypeVar("_Property")
@@ -46,6 +47,10 @@ class NodeSets(dict[_Property, Nodes]):
 class Capabilities:
     """The nodes with GPUs, by their resources and profiles.
 
+    Args:
+        any_new_nodes: nodes with other cards than those present may come.
+        new_nodes: the nodes that may turn out to have GPUs; None if there are none.
+
     Attributes:
         labels: the nodes' labels.
         fields: the nodes' names, which node affinity can select by.
@@ -65,8 +70,9 @@ class Capabilities:
         group_devices: nodes of the same groups, by their whole cards and shares.
     """
 
-    def __init__(self, *, any_new_nodes: bool = False) -> None:
+    def __init__(self, *, any_new_nodes: bool = False, new_nodes: NewNodes | None = None) -> None:
         self.any_new_nodes = self._allows_any = any_new_nodes
+        self._new_nodes = new_nodes
         self.labels, self.fields = LabelIndex(), LabelIndex()
         self.offers = OfferTable()
         self.on_demand, self.fixed, self.undescribed = NodeSets[str](), NodeSets[str](), NodeSets[str]()
@@ -156,6 +162,11 @@ class Capabilities:
             (self.multiple_shares, {each.resource for each in node.offers if not each.one_per_request}),
             (self.foreign, node.foreign),
         )
+
+    @property
+    def more_may_come(self) -> bool:
+        """True while other cards may come than those that are known, so that no request is certainly too large."""
+        return self.any_new_nodes or (self._new_nodes is not None and self._new_nodes.any_undecided())
 
     @property
     def possible(self) -> frozenset[str]:

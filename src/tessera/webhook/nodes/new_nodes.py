@@ -1,0 +1,72 @@
+"""Nodes that have just registered and may turn out to have GPUs.
+
+A new node has no GPU labels at first: Node Feature Discovery writes them some time after kubelet has started, and the
+agent, which says what cards there are, needs one of them. Until then such a node looks like one without GPUs. Admission
+refuses for good, so it must not take that for an answer. A new node is *undecided*
+
+- while feature discovery has not labelled it; if no discovery runs, for :data:`DISCOVERY_SECONDS` from its
+  registration;
+- for the same time, if its labels say that there is a device of NVIDIA, and nobody has told what it offers.
+
+Older nodes with GPU labels that offer nothing are the business of :mod:`tessera.webhook.nodes.device_counts`.
+"""
+
+from collections.abc import Callable
+
+from tessera.api.nodes.gpu_labels import labels_say_gpu
+from tessera.api.nodes.offers import OFFERS_ANNOTATION
+from tessera.clock import parse_time_or_zero
+from tessera.kube.resources import Node
+from tessera.kube.watch.cache import EventKind, WatchEvent
+
+#: Seconds after a node's registration in which its GPUs may be found: the default startup deadline of new nodes, and
+#: Cluster Autoscaler's ``--max-node-provision-time``.
+DISCOVERY_SECONDS = 900.0
+#: Prefix of the labels of Node Feature Discovery, and the begin of those of PCI devices.
+_FEATURE = "feature.node.kubernetes.io/"
+_PCI = _FEATURE + "pci-"
+#: NVIDIA's number among PCI vendors. Discovery can be set to name class and device beside it, in any order.
+_VENDOR = "10de"
+
+
+def undecided_until(node: Node) -> float:
+    """Returns the time until which a node may turn out to have GPUs, seconds since 1970; 0 for a node that was read."""
+    labels = node.metadata.labels
+    told = OFFERS_ANNOTATION in node.metadata.annotations
+    offers = any(name.startswith("nvidia.com/") and amount != "0" for name, amount in node.status.capacity.items())
+    discovered = any(name.startswith(_FEATURE) for name in labels)
+    nvidia = labels_say_gpu(labels) or any(name.startswith(_PCI) and _VENDOR in name for name in labels)
+    if told or offers or (discovered and not nvidia):
+        return 0.0
+    return parse_time_or_zero(node.metadata.creation_timestamp or "") + DISCOVERY_SECONDS
+
+
+class NewNodes:
+    """The nodes that are undecided.
+
+    Args:
+        now: returns the time, seconds since 1970.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        #: By name, :func:`undecided_until`; a node whose time is over goes with the next question.
+        self._until: dict[str, float] = {}
+
+    def node_changed(self, event: WatchEvent[Node]) -> None:
+        """Takes in a change of a node."""
+        until = 0.0 if event.kind is EventKind.DELETED else undecided_until(event.object)
+        if until > self._now():
+            self._until[event.object.metadata.name] = until
+        else:
+            self._until.pop(event.object.metadata.name, None)
+
+    def any_undecided(self) -> bool:
+        """True while a node may turn out to have GPUs."""
+        now = self._now()
+        while self._until:
+            name, until = next(iter(self._until.items()))
+            if until > now:
+                return True
+            del self._until[name]
+        return False
