@@ -10,7 +10,7 @@ from tessera.agent.inventory.sliceable_gpus import placements
 from tessera.api.instaslice import Instaslice, InstasliceSpec, InstasliceStatus, NodeResources
 from tessera.api.names import GATE, HOSTNAME_LABEL, MIG_CONFIG_LABEL, NodeName, PodUid, resource_of
 from tessera.clock import rfc3339
-from tessera.controller.forecasting.forecaster import Forecaster
+from tessera.controller.forecasting.forecaster import Forecaster, Round
 from tessera.controller.forecasting.queue_task import PERIOD
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
@@ -139,9 +139,9 @@ class ReplayedCluster:
 
     def forecast(self) -> None:
         """The forecaster makes a new page."""
-        for _ in self.forecaster.run(self.slicer.state, self.now, {}):
+        begun = self._tell_ends()
+        for _ in self.forecaster.forecast(begun, {}):
             pass
-        self._tell_ends()
 
     def advance(self, until: float) -> bool:
         """Time passes: the slicer acts when time alone makes a step due, and is told when leases are expected to end.
@@ -165,15 +165,18 @@ class ReplayedCluster:
 
     def _expect_ends(self) -> None:
         if self.slicer.state.waiting and self.now - self._told >= PERIOD:
-            self._told = self.now
-            for _ in self.forecaster.expect_ends(self.slicer.state, self.now):
-                pass
-        self._tell_ends()
+            self._tell_ends()
+        self.settle()
 
-    def _tell_ends(self) -> None:
+    def _tell_ends(self) -> Round:
+        self._told = self.now
+        begun = self.forecaster.begin(self.slicer.state, self.now)
+        for _ in self.forecaster.expect_ends(begun):
+            pass
         if ends := self.forecaster.ends.pop():
             self.slicer.handle(EndsExpected(ends))
         self.settle()
+        return begun
 
     def waits(self, uid: PodUid) -> bool:
         """True if a pod has no slices yet."""

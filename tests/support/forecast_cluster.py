@@ -8,7 +8,7 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName, resource_of
 from tessera.clock import rfc3339
-from tessera.controller.forecasting.forecaster import Forecaster
+from tessera.controller.forecasting.forecaster import Forecaster, Round
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.forecast.calibration import Calibration
 from tessera.forecast.history_text import History
@@ -69,9 +69,17 @@ class ForecastCluster(SlicerCluster):
 
     def forecast(self, held_back: Mapping[NodeName, int] | None = None) -> QueuePage:
         """The queue now."""
-        for _ in self.forecaster.run(self.slicer.state, self.now, held_back or {}):
+        begun = self.expect_ends()
+        for _ in self.forecaster.forecast(begun, held_back or {}):
             pass
         return self.forecaster.page
+
+    def expect_ends(self) -> Round:
+        """A round that has read when leases are expected to end."""
+        begun = self.forecaster.begin(self.slicer.state, self.now)
+        for _ in self.forecaster.expect_ends(begun):
+            pass
+        return begun
 
     def row(self, pod: PodInfo) -> QueuedPod:
         """The row of a pod in the queue now."""

@@ -1,7 +1,8 @@
 """Makes the queue: position, reason and expected start of every waiting pod, from the slicer's state.
 
-A forecast reads the state, simulates and joins the results, piece by piece: :meth:`Forecaster.run` yields often, so
-that decisions go on in between. What a pod waits for may change meanwhile; the next forecast shows it.
+A round begins with the order of the waiting pods, reads when leases are expected to end, simulates, and joins the
+results. It works piece by piece and yields often, so that decisions go on in between. What a pod waits for may change
+meanwhile; the next round shows it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +37,27 @@ _ROWS_A_PIECE = 100
 
 
 @dataclass(frozen=True, slots=True)
+class Round:
+    """What one round begins with.
+
+    Attributes:
+        state: the slicer's state; only read.
+        now: seconds since 1970.
+        waiting: the waiting pods in their order.
+        places: by UID, the place of each.
+        simulated: the places whose start is simulated.
+        reader: reads the leases.
+    """
+
+    state: SlicerState
+    now: float
+    waiting: Sequence[PodInfo]
+    places: Mapping[PodUid, Place]
+    simulated: Sequence[Place]
+    reader: SituationReader
+
+
+@dataclass(frozen=True, slots=True)
 class _Known:
     """What one forecast rests on."""
 
@@ -66,52 +88,47 @@ class Forecaster:
         """The corrections."""
         return self._history.calibration
 
-    def run(self, state: SlicerState, now: float, held_back: Mapping[NodeName, int]) -> Iterator[None]:
-        """Makes :attr:`page`; yields after each piece of work.
-
-        Args:
-            state: the slicer's state; only read.
-            now: seconds since 1970.
-            held_back: by node, the number of its cards that are not allocated for a fault.
-        """
-        self.recent.begin(now)
-        self._count_outcomes(state, now)
+    def begin(self, state: SlicerState, now: float) -> Round:
+        """Begins a round; ``now`` in seconds since 1970."""
         waiting = waiting_in_order(state)
         found = places(state, waiting)
         simulated = [found[pod.uid] for pod in waiting[:FORECAST_PODS] if found[pod.uid].nodes]
-        reader = self._reader(state, now, simulated)
-        yield from self._read(reader, now)
-        simulation = Simulation(reader.situation)
+        estimator = LifeEstimator(self._history.lives, self.tracker.running(), now)
+        reader = SituationReader(state, self.tracker, estimator, now, simulated)
+        return Round(state, now, waiting, found, simulated, reader)
+
+    def expect_ends(self, begun: Round) -> Iterator[None]:
+        """Makes :attr:`ends`; yields after each piece of work."""
+        yield from begun.reader.run()
+        self.ends.update(begun.reader.ends, begun.now)
+
+    def forecast(self, begun: Round, held_back: Mapping[NodeName, int]) -> Iterator[None]:
+        """Makes :attr:`page` once the ends are made; yields after each piece of work.
+
+        Args:
+            begun: the round.
+            held_back: by node, the number of its cards that are not allocated for a fault.
+        """
+        state, now = begun.state, begun.now
+        self.recent.begin(now)
+        self._count_outcomes(state, now)
+        simulation = Simulation(begun.reader.situation)
         yield from simulation.run()
-        numbers = {place.pod.uid: number for number, place in enumerate(simulated)}
+        numbers = {place.pod.uid: number for number, place in enumerate(begun.simulated)}
         known = _Known(now, simulation, numbers, ReasonFinder(state, held_back))
         rows: list[QueuedPod] = []
         same: dict[tuple[str, ...], int] = {}
-        for number, pod in enumerate(waiting, 1):
+        for number, pod in enumerate(begun.waiting, 1):
             profiles = tuple(sorted(pod.profiles))
             same[profiles] = same.get(profiles, 0) + 1
             if len(rows) < QUEUE_PODS and pod.uid in state.waiting:
-                rows.append(self._row(found[pod.uid], known, same[profiles]))
+                rows.append(self._row(begun.places[pod.uid], known, same[profiles]))
             if number % _ROWS_A_PIECE == 0:
                 yield
         gated = _held_by_others(state)
         rows += [_row(pod, gate_reason(pod)) for pod in gated[: QUEUE_PODS - len(rows)]]
-        omitted = len(waiting) + len(gated) - len(rows)
+        omitted = len(begun.waiting) + len(gated) - len(rows)
         self.page = QueuePage(leads=True, taken=now, pods=tuple(rows), omitted=max(0, omitted))
-
-    def expect_ends(self, state: SlicerState, now: float) -> Iterator[None]:
-        """Makes :attr:`ends`, as :meth:`run` does, and no page; yields after each piece of work."""
-        waiting = waiting_in_order(state)[:FORECAST_PODS]
-        found = places(state, waiting)
-        yield from self._read(self._reader(state, now, [each for each in found.values() if each.nodes]), now)
-
-    def _reader(self, state: SlicerState, now: float, simulated: Sequence[Place]) -> SituationReader:
-        estimator = LifeEstimator(self._history.lives, self.tracker.running(), now)
-        return SituationReader(state, self.tracker, estimator, now, simulated)
-
-    def _read(self, reader: SituationReader, now: float) -> Iterator[None]:
-        yield from reader.run()
-        self.ends.update(reader.ends, now)
 
     def _count_outcomes(self, state: SlicerState, now: float) -> None:
         started = {each.uid: self._started(each.uid, now) for each in state.allocations if not each.given_up}

@@ -117,10 +117,13 @@ class QueueTask:
 
     async def _round(self) -> None:
         now = self._clock.now()
-        for _ in self._forecaster.run(self._slicer.state, now, self._held_back()):
+        begun = self._forecaster.begin(self._slicer.state, now)
+        for _ in self._forecaster.expect_ends(begun):
             await asyncio.sleep(0)
         if ends := self._forecaster.ends.pop():
             self._slicer.handle(EndsExpected(ends))
+        for _ in self._forecaster.forecast(begun, self._held_back()):
+            await asyncio.sleep(0)
         due = [*self._announcer.choose(self.page.pods, now), *self._ended_waits()]
         gate = asyncio.Semaphore(_WRITES_AT_ONCE)
         await asyncio.gather(*(self._announce(each, gate) for each in due))
