@@ -1,15 +1,16 @@
 """Whole cards and shares that no node has, even if it were empty, are refused; what one might have is admitted."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from tessera.api.nodes.node_groups import NodeGroup, parse_node_groups
 from tessera.api.nodes.offers import NodeOffer, OfferKind
 from tessera.kube.resources import Node
 from tessera.kube.resources.meta import ObjectMeta
 from tessera.kube.resources.nodes import NodeStatus
-from tessera.mig.models import model_by_short_name
 from tessera.webhook.admission.device_admission import decide_device_admission
 from tessera.webhook.admission.impossible_devices import requested_devices
 from tessera.webhook.base.budget import PodRefused, Rule
@@ -50,6 +51,14 @@ def container(**limits: int) -> dict[str, Any]:
 
 def pod(*containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
     return {"metadata": {"name": "p"}, "spec": {"containers": list(containers), **spec}}
+
+
+def groups(*cards: str) -> Sequence[NodeGroup]:
+    """Groups ``g0``, ``g1`` and so on, each with such cards and the label ``pool``."""
+    listed = [
+        f"{{name: g{n}, selector: {{pool: g{n}}}, cards: {{model: A100-40GB, {text}}}}}" for n, text in enumerate(cards)
+    ]
+    return parse_node_groups(f"groups: [{', '.join(listed)}]")
 
 
 def is_gated(item: dict[str, Any], known: Capabilities) -> bool:
@@ -126,14 +135,47 @@ def test_a_node_that_is_gone_counts_no_more() -> None:
 
 def test_groups_that_an_autoscaler_can_make_count_like_nodes() -> None:
     known = Capabilities.of([FOUR])
-    known.set_groups([[model_by_short_name("A100-40GB").geometry] * 16], [((WHOLE, 8),), ((SHARED, 32),)])
+    known.set_groups(groups("count: 16", "count: 8, kind: whole", "count: 8, kind: shares, replicas: 4"))
     assert is_gated(pod(container(whole=8)), known)
     assert is_gated(pod(container(shared=32)), known)
-    for more, largest in ((container(whole=9), "8 x nvidia.com/gpu"), (container(shared=33), "32 x nvidia.com/gpu.sh")):
-        with pytest.raises(PodRefused, match=re.escape(f"the largest has {largest}")):
+    for more, largest in (
+        (container(whole=9), "new node of group g1, has 8 x nvidia.com/gpu"),
+        (container(shared=33), "new node of group g2, has 32 x nvidia.com/gpu.sh"),
+    ):
+        with pytest.raises(
+            PodRefused,
+            match=re.escape(f"no node of the cluster has as many even if it is empty: the largest, a {largest}"),
+        ):
             decide_device_admission(pod(more), known)
     known.set_groups(None)
     assert is_gated(pod(container(whole=9)), known)  # the groups cannot be read
+
+
+@pytest.mark.parametrize(
+    ("selector", "most", "largest"),
+    [
+        ({}, 16, "the largest, a new node of group g1, has 16"),
+        ({"pool": "four"}, 4, "the largest has 4"),
+        ({"pool": "g0"}, 8, "the largest, a new node of group g0, has 8"),
+        ({"zone": "a"}, 16, "the largest, a new node of group g1, has 16"),  # a label that no group declares
+        ({"gen": "one"}, 8, "the largest, a new node of group g0, has 8"),
+        ({"pool": "of the future"}, 16, "the largest, a new node of group g1, has 16"),
+    ],
+)
+def test_a_group_counts_unless_its_declared_labels_contradict_the_pods_selector(
+    selector: dict[str, str], most: int, largest: str
+) -> None:
+    known = Capabilities.of([FOUR])
+    known.set_groups(groups("count: 8, kind: whole}, labels: {gen: one", "count: 16, kind: whole}, labels: {gen: two"))
+    terms = [
+        {"matchExpressions": [{"key": key, "operator": "In", "values": ["x", value]}]}
+        for key, value in selector.items()
+    ]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    for spec in ({"nodeSelector": selector}, {"affinity": {"nodeAffinity": required}} if selector else {}):
+        assert is_gated(pod(container(whole=most), **spec), known)
+        with pytest.raises(PodRefused, match=re.escape(largest + " x nvidia.com/gpu.")):
+            decide_device_admission(pod(container(whole=most + 1), **spec), known)
 
 
 def test_any_new_node_may_have_any_number() -> None:

@@ -1,10 +1,12 @@
 """What no node could hold, even if it were empty, is refused; what one might hold is admitted."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
+from tessera.api.nodes.node_groups import NodeGroup, parse_node_groups
 from tessera.mig.geometry import Geometry
 from tessera.mig.models import model_by_short_name
 from tessera.webhook.admission.decision import decide_admission
@@ -45,6 +47,12 @@ def ask(slices: dict[str, int]) -> dict[str, Any]:
 
 
 ONE, ENGINES, SEVEN, A30 = "1g.5gb", "1g.5gb.me", "7g.40gb", "1g.6gb"
+
+
+def groups(*listed: str) -> Sequence[NodeGroup]:
+    """Groups ``g0``, ``g1`` and so on, each with such cards and the label ``pool``."""
+    texts = [f"{{name: g{n}, selector: {{pool: g{n}}}, cards: {{model: {text}}}}}" for n, text in enumerate(listed)]
+    return parse_node_groups(f"groups: [{', '.join(texts)}]")
 
 
 def gated(pod: dict[str, Any], *nodes: GpuNode) -> bool:
@@ -127,14 +135,43 @@ def test_nodes_of_known_groups_count_like_present_ones() -> None:
     for asked in (large, foreign):
         with pytest.raises(PodRefused):
             decide_admission(asked, capabilities)
-    capabilities.set_groups([cards("A100-40GB", 4), cards("A100-80GB", 2)])
+    capabilities.set_groups(groups("A100-40GB, count: 4", "A100-80GB, count: 2"))
     for asked in (large, foreign):
         assert decide_admission(asked, capabilities)
-    with pytest.raises(PodRefused, match=r"2 cards NVIDIA A100-80GB holds 2 x nvidia.com/mig-7g.80gb"):
+    with pytest.raises(
+        PodRefused, match=r"no node of the cluster .* a new node of group g1, with 2 cards A100-80GB, holds 2 x"
+    ):
         decide_admission(ask({"7g.80gb": 3}), capabilities)
     capabilities.set_groups([])
     with pytest.raises(PodRefused):
         decide_admission(large, capabilities)
+
+
+def test_groups_decide_whose_declared_labels_do_not_contradict_the_authors_selection() -> None:
+    capabilities = Capabilities.of([SMALL])
+    capabilities.set_groups(groups("A100-40GB, count: 4", "A100-40GB, count: 8"))
+
+    def asking(count: int, **selector: str) -> dict[str, Any]:
+        return pod(container({ONE: count}), nodeSelector=selector)
+
+    for admitted in (asking(56), asking(56, zone="a"), asking(28, pool="g0"), asking(7, pool="small")):
+        assert decide_admission(admitted, capabilities)
+    for refused, text in (
+        (
+            asking(57),
+            "no node of the cluster could hold them even if it were empty: a new node of group g1, with 8 cards",
+        ),
+        (
+            asking(29, pool="g0"),
+            "no node that the pod selects could hold them even if it were empty: a new node of group g0",
+        ),
+        (
+            asking(8, pool="small"),
+            "no node that the pod selects could hold them even if it were empty: a node with 1 card",
+        ),
+    ):
+        with pytest.raises(PodRefused, match=text):
+            decide_admission(refused, capabilities)
 
 
 def test_the_nodes_that_the_author_selects_decide() -> None:

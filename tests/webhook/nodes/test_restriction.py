@@ -6,6 +6,7 @@ import pytest
 
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNode
+from tessera.webhook.nodes.restriction import read_restriction
 
 LABELS = {"zone": "a", "cards": "8"}
 
@@ -17,6 +18,28 @@ def affinity(*terms: Any) -> dict[str, Any]:
 
 def label(key: str, sign: str, *values: str) -> dict[str, Any]:
     return {"matchExpressions": [{"key": key, "operator": sign, "values": list(values)}]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "possible"),
+    [
+        ({}, True),
+        ({"nodeSelector": {"zone": "a", "rack": "1"}}, True),
+        ({"nodeSelector": {"zone": "b"}}, False),
+        (affinity(label("zone", "NotIn", "a")), False),
+        (affinity(label("zone", "DoesNotExist")), False),
+        (affinity(label("rack", "DoesNotExist")), True),
+        (affinity(label("rack", "Gt", "7")), True),
+        (affinity(label("cards", "Gt", "8")), False),
+        (affinity(label("zone", "In", "b"), label("cards", "Exists")), True),
+        (affinity(label("zone", "Resembles", "a")), False),
+        (affinity({}), False),
+        (affinity(), False),
+        (affinity({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}]}), True),
+    ],
+)
+def test_whether_a_new_node_of_which_some_labels_are_known_may_be_left(spec: dict[str, Any], possible: bool) -> None:
+    assert read_restriction(spec).may_admit(LABELS) is possible
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,8 @@ def decide_device_admission(
             "managed: Tessera places pods with whole cards there, and their author cannot bind them; use "
             "spec.nodeSelector or node affinity",
         )
-    if why := find_impossible_devices(requested_devices(spec), capabilities, capabilities.selected_by(spec, spend)):
+    wanted, nodes = requested_devices(spec), capabilities.selected_by(spec, spend)
+    if why := find_impossible_devices(wanted, capabilities, nodes, capabilities.groups_for(spec, spend)):
         raise PodRefused(Rule.IMPOSSIBLE, why)
     return gate_operations(spec)
 

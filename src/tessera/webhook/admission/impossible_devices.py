@@ -2,20 +2,23 @@
 
 The devices of a pod are all on one node. Rules, as in :mod:`.impossible_requests`:
 
-- The nodes that the pod's author selects decide; if none of them has the resources, all nodes do.
+- The nodes that the pod's author selects decide, and the groups that an autoscaler can make (ConfigMap
+  ``tessera-node-groups``) whose declared labels do not contradict the selection. If none of them has the resources, all
+  nodes and groups decide.
 - While some node has not told its devices, nothing is certain. Nor while a new node may turn out to have GPUs
   (:mod:`tessera.webhook.nodes.new_nodes`), or if nodes with other cards may come.
-- Nodes of the groups that an autoscaler can make (ConfigMap ``tessera-node-groups``) count like present ones.
 - Nothing is refused that no node has at all: the devices may come with a sharing profile, or with the first node.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from tessera.api.names import GPU_RESOURCES
 from tessera.kube.quantity import count_or_zero
 from tessera.offers.selection import Nodes
-from tessera.webhook.nodes.capabilities import Capabilities
+from tessera.webhook.nodes.capabilities import Capabilities, GroupNode
 from tessera.webhook.nodes.device_counts import DeviceCounts
 
 Json = Mapping[str, Any]
@@ -44,31 +47,54 @@ def _amount(container: Json, resource: str) -> int:
     return 0 if amount is None else count_or_zero(str(amount))
 
 
-def find_impossible_devices(wanted: Mapping[str, int], capabilities: Capabilities, nodes: Nodes) -> str:
+def find_impossible_devices(
+    wanted: Mapping[str, int], capabilities: Capabilities, nodes: Nodes, groups: Sequence[GroupNode]
+) -> str:
     """Returns the reason that no node could hold a pod's whole cards and shares; empty if one may.
 
     Args:
         wanted: the devices that the pod holds, by resource.
         capabilities: the GPU resources of the cluster.
         nodes: the nodes that the pod's author selects.
+        groups: the groups of new nodes that the author may select.
     """
     if capabilities.more_may_come or capabilities.unread_devices:
         return ""
     able = {counts: at for counts, at in capabilities.devices.items() if _has_all(counts, wanted)}
-    groups = [counts for counts in capabilities.group_devices if _has_all(counts, wanted)]
-    selected = [counts for counts, at in able.items() if at & nodes]
-    every = not selected or nodes == capabilities.every
-    candidates = [*(selected or able), *groups]
-    if not candidates or any(_holds(counts, wanted) for counts in candidates):
+    selected = _Candidates(
+        [counts for counts, at in able.items() if at & nodes],
+        {each.devices: each.group for each in groups if _has_all(each.devices, wanted)},
+    )
+    every = _Candidates(
+        list(able), {each.devices: each.group for each in capabilities.groups if _has_all(each.devices, wanted)}
+    )
+    chosen = selected if selected.all else every
+    if not chosen.all or any(_holds(counts, wanted) for counts in chosen.all):
         return ""
     asked = " and ".join(f"{count} x {resource}" for resource, count in sorted(wanted.items()))
-    largest = dict(max(candidates, key=lambda counts: [dict(counts)[resource] for resource in sorted(wanted)]))
-    has = " and ".join(f"{largest[resource]} x {resource}" for resource in sorted(wanted))
-    where = "no node of the cluster" if every else "no node that the pod selects"
+    most = max(chosen.all, key=lambda counts: [dict(counts)[resource] for resource in sorted(wanted)])
+    has = " and ".join(f"{dict(most)[resource]} x {resource}" for resource in sorted(wanted))
+    where = "no node of the cluster" if chosen == every else "no node that the pod selects"
     return (
         f"spec.containers ask for {asked}; all cards of a pod are on one node, and {where} has as many even if it is "
-        f"empty: the largest has {has}. Ask for no more than that, or divide the work among pods"
+        f"empty: {chosen.name(most)} has {has}. Ask for no more than that, or divide the work among pods"
     )
+
+
+class _Candidates(msgspec.Struct):
+    """The devices of nodes that may hold a pod: of present ones, and of new ones by their group."""
+
+    present: Sequence[DeviceCounts]
+    new: Mapping[DeviceCounts, str]
+
+    @property
+    def all(self) -> Sequence[DeviceCounts]:
+        return [*self.present, *self.new]
+
+    def name(self, counts: DeviceCounts) -> str:
+        if counts in self.present:
+            return "the largest"
+        return f"the largest, a new node of group {self.new[counts]},"
 
 
 def _has_all(counts: DeviceCounts, wanted: Mapping[str, int]) -> bool:

@@ -63,7 +63,7 @@ def patch_for_slices(
     except SliceRequestError as error:
         raise PodRefused(Rule.SLICE_REQUEST, f"{error}") from None
     static = not asking or _is_for_fixed_layouts(spec, asking, capabilities, nodes)
-    if not static and (why := find_impossible(held, capabilities, nodes)):
+    if not static and (why := find_impossible(held, capabilities, nodes, capabilities.groups_for(spec, spend))):
         static = _nodes_with_all(capabilities.fixed, held, nodes) != 0
         if not static:
             raise PodRefused(Rule.IMPOSSIBLE, why)

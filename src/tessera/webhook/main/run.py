@@ -162,10 +162,7 @@ class WebhookReplica:
             _log.warning("%s; until then pods for any new nodes are admitted", error)
             self.capabilities.set_groups(None)
             return
-        self.capabilities.set_groups(
-            [[group.geometry] * group.cards.count for group in groups if group.devices is None],
-            [(group.devices,) for group in groups if group.devices is not None],
-        )
+        self.capabilities.set_groups(groups)
 
     def _serve(self, certificate: Certificate) -> None:
         load_certificate(self._context, certificate)

@@ -10,9 +10,12 @@ same with ten nodes and with ten thousand.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
+import msgspec
+
 from tessera.api.names import GPU_RESOURCES
+from tessera.api.nodes.node_groups import NodeGroup
 from tessera.kube.resources.label_index import LabelIndex
-from tessera.mig.geometry import Geometry, closest_profile
+from tessera.mig.geometry import closest_profile
 from tessera.mig.models import MODELS
 from tessera.mig.names import resource_spelling
 from tessera.offers.selection import Nodes, OfferTable
@@ -44,6 +47,24 @@ class NodeSets(dict[_Property, Nodes]):
                 self.pop(name, None)
 
 
+class GroupNode(msgspec.Struct, frozen=True):
+    """The nodes of a group that an autoscaler can make.
+
+    Attributes:
+        group: the group's name.
+        labels: the labels that its file declares; a node has more.
+        shape: the cards that are cut on demand; none in a group with whole cards or shares.
+        devices: the whole cards or shares.
+        profiles: the profiles of the cards that are cut on demand, in the resource's spelling.
+    """
+
+    group: str
+    labels: Mapping[str, str]
+    shape: Shape = ()
+    devices: DeviceCounts = ()
+    profiles: frozenset[str] = frozenset()
+
+
 class Capabilities:
     """The nodes with GPUs, by their resources and profiles.
 
@@ -66,8 +87,7 @@ class Capabilities:
         devices: the nodes with whole cards and shares, by these.
         unread_devices: nodes that may have more of them than they say now.
         any_new_nodes: nodes with other cards than those present may come; also while the groups are unknown.
-        group_shapes: nodes of the groups that an autoscaler can make, by their cards that are cut on demand.
-        group_devices: nodes of the same groups, by their whole cards and shares.
+        groups: nodes of the groups that an autoscaler can make.
     """
 
     def __init__(self, *, any_new_nodes: bool = False, new_nodes: NewNodes | None = None) -> None:
@@ -79,9 +99,7 @@ class Capabilities:
         self.single_share, self.multiple_shares, self.foreign = NodeSets[str](), NodeSets[str](), NodeSets[str]()
         self.shapes, self.unread = NodeSets[Shape](), Nodes(0)
         self.devices, self.unread_devices = NodeSets[DeviceCounts](), Nodes(0)
-        self.group_shapes: frozenset[Shape] = frozenset()
-        self.group_devices: frozenset[DeviceCounts] = frozenset()
-        self._group_profiles: frozenset[str] = frozenset()
+        self.groups: tuple[GroupNode, ...] = ()
         self._empty_nodes = EmptyNodes()
         #: By number, the shapes of nodes.
         self._shape_of: dict[int, Shape] = {}
@@ -121,18 +139,18 @@ class Capabilities:
         if node.unread_devices:
             self.unread_devices |= 1 << number
 
-    def set_groups(self, groups: Iterable[Sequence[Geometry]] | None, devices: Iterable[DeviceCounts] = ()) -> None:
-        """Replaces the groups of nodes that may come.
-
-        Args:
-            groups: by group, the cards of one node that are cut on demand. None: they are unknown.
-            devices: by group, the whole cards and shares of one node.
-        """
-        nodes = [list(cards) for cards in groups or ()]
+    def set_groups(self, groups: Iterable[NodeGroup] | None) -> None:
+        """Replaces the groups of nodes that may come; None: they are unknown."""
         self.any_new_nodes = self._allows_any or groups is None
-        self.group_devices = frozenset(devices)
-        self.group_shapes = frozenset(map(self._empty_nodes.shape, nodes))
-        self._group_profiles = frozenset(row.spelling for cards in nodes for card in cards for row in card.profiles)
+        self.groups = tuple(map(self._group_node, groups or ()))
+
+    def _group_node(self, group: NodeGroup) -> GroupNode:
+        if group.devices is not None:
+            return GroupNode(group.name, group.all_labels(), devices=(group.devices,))
+        card = group.geometry
+        profiles = frozenset(row.spelling for row in card.profiles)
+        shape = self._empty_nodes.shape([card] * group.cards.count)
+        return GroupNode(group.name, group.all_labels(), shape=shape, profiles=profiles)
 
     def drop(self, name: str) -> None:
         """Removes a node; an unknown node is no error."""
@@ -176,7 +194,7 @@ class Capabilities:
         """
         known = frozenset(self.on_demand)
         every = self.any_new_nodes or not known
-        return known | self._group_profiles | (MODEL_PROFILES if every else frozenset())
+        return known.union(*(each.profiles for each in self.groups), MODEL_PROFILES if every else ())
 
     @property
     def all_profiles(self) -> frozenset[str]:
@@ -196,6 +214,11 @@ class Capabilities:
     def selected_by(self, spec: Mapping[str, Any], spend: SpendTime = spend_nothing) -> Nodes:
         """Returns the nodes that a pod's node selector and required node affinity admit; ``spend`` counts the work."""
         return read_restriction(spec).selected_nodes(self.every, self.labels, self.fields, spend)
+
+    def groups_for(self, spec: Mapping[str, Any], spend: SpendTime = spend_nothing) -> Sequence[GroupNode]:
+        """Returns the groups whose declared labels do not contradict a pod's node selector and required affinity."""
+        restriction = read_restriction(spec)
+        return [each for each in self.groups if restriction.may_admit(each.labels, spend)]
 
     def nodes(self, nodes: Nodes) -> Iterator[GpuNode]:
         """Yields the nodes of a set, in no particular order."""

@@ -40,6 +40,12 @@ class AffinityTerm(msgspec.Struct, frozen=True):
             nodes &= fields.nodes_matching(test.key, test.operator, test.values)
         return nodes
 
+    def may_admit(self, labels: Mapping[str, str]) -> bool:
+        """True if a node with these labels, and others that are not known, may pass."""
+        if self.labels is None or self.fields is None or not (self.labels or self.fields):
+            return False
+        return all(test.key not in labels or test.matches(labels) for test in self.labels)
+
     def on_demand_layouts(self, selected: str | None) -> frozenset[str]:
         """Returns the layouts with on-demand cards that the term's tests on ``nvidia.com/mig.config`` admit.
 
@@ -97,6 +103,21 @@ class NodeRestriction(msgspec.Struct, frozen=True):
             spend()
             found |= term.select_nodes(nodes, labels, fields)
         return found
+
+    def may_admit(self, labels: Mapping[str, str], spend: SpendTime = spend_nothing) -> bool:
+        """True if the restriction may admit a new node with these labels, and others that are not known.
+
+        Calls ``spend`` before each alternative.
+        """
+        if any(labels.get(key, value) != value for key, value in self.selector.items()):
+            return False
+        if self.terms is None:
+            return True
+        for term in self.terms:
+            spend()
+            if term.may_admit(labels):
+                return True
+        return False
 
     @property
     def may_be_on_demand(self) -> bool:
