@@ -105,8 +105,8 @@ SCALE_UP_PODS = Limit(
     "as many as one step plans; the others follow when these have their nodes",
 )
 PASSED_HOSTS = Limit(
-    500,
+    5_000,
     "nodes",
-    "present nodes that a placeholder of a group names, so that it is not bound to them",
-    "the scheduler compares each with every node; beyond it the placeholder asks for whole cards instead",
+    "present nodes that a placeholder of a group names, so that it is not bound to them; a larger group gets no more",
+    "the nodes that Kubernetes supports in a cluster; a placeholder then has some 300 kB, of 1.5 MB that it may have",
 )

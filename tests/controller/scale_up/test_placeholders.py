@@ -6,6 +6,7 @@ import pytest
 from tessera.api.nodes.node_groups import NodeGroup, parse_node_groups
 from tessera.controller.scale_up.placeholders import (
     asks_for_cards,
+    can_exclude,
     has_cards,
     is_placeholder,
     placeholder_labels,
@@ -56,19 +57,28 @@ def test_for_a_group_with_nodes_it_asks_for_a_node_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("selector", "nodes", "ready", "cards"),
+    ("selector", "ready", "cards"),
     [
-        ("pool: a", 0, False, True),
-        ("pool: a", 1, False, True),
-        ("pool: a", 1, True, False),
-        ("pool: a", int(PASSED_HOSTS), True, False),
-        ("pool: a", PASSED_HOSTS + 1, True, True),
-        ("karpenter.sh/nodepool: a", 1, True, True),
-        ("karpenter.k8s.aws/instance-family: p4d", 1, True, True),
+        ("pool: a", False, True),
+        ("pool: a", True, False),
+        ("karpenter.sh/nodepool: a", True, True),
+        ("karpenter.k8s.aws/instance-family: p4d", True, True),
     ],
 )
-def test_the_form_that_the_groups_autoscaler_understands(selector: str, nodes: int, ready: bool, cards: bool) -> None:
-    assert asks_for_cards(group(selector), nodes, has_ready=ready) == cards
+def test_the_form_that_the_groups_autoscaler_understands(selector: str, ready: bool, cards: bool) -> None:
+    assert asks_for_cards(group(selector), has_ready=ready) == cards
+
+
+def test_a_group_with_more_nodes_than_a_placeholder_can_name_gets_none() -> None:
+    most = int(PASSED_HOSTS)
+    assert can_exclude(group(), most)
+    assert not can_exclude(group(), most + 1)
+    assert can_exclude(group("karpenter.sh/nodepool: a"), most + 1)
+
+
+def test_a_placeholder_with_the_longest_names_of_all_nodes_is_no_third_of_the_largest_object() -> None:
+    spec = pod_spec(group(kind="whole"), "pause:1", (f"{n:063}" for n in range(int(PASSED_HOSTS))), has_ready=True)
+    assert len(msgspec.json.encode(spec)) < 1_500_000 / 3
 
 
 def test_it_never_starts_and_has_no_rights() -> None:
@@ -92,7 +102,7 @@ def test_other_pods_are_no_placeholders() -> None:
     ("selector", "rule"),
     [
         ("pool: a", ("kubernetes.io/hostname", "NotIn", ("h1", "h2"))),
-        ("karpenter.sh/nodepool: a", ("nvidia.com/gfd.timestamp", "DoesNotExist", ())),
+        ("karpenter.sh/nodepool: a", ("nvidia.com/gpu.machine", "DoesNotExist", ())),
     ],
 )
 def test_for_a_group_with_whole_cards_it_asks_for_those_of_a_new_node(

@@ -1,8 +1,8 @@
 """Placeholder pods: what an autoscaler sees in place of pods behind a gate. Pure.
 
-A placeholder stands for one new node of a group, and no node of today takes it, so the scheduler reports it as
-unschedulable and autoscalers count it. It never runs: it mounts a ConfigMap that does not exist, and the controller
-deletes it as soon as it is bound.
+A placeholder stands for one new node of a group. No node that was there when it was made takes it, so the scheduler
+reports it as unschedulable and autoscalers count it. It never runs: it mounts a ConfigMap that does not exist, and the
+controller deletes it as soon as it is bound.
 
 There are three forms, since autoscalers differ in what they take a new node for:
 
@@ -16,7 +16,11 @@ There are three forms, since autoscalers differ in what they take a new node for
   a node that offers them. The placeholder asks for all cards of a node, and excludes the present nodes: by their
   hostnames, and for Karpenter by a label that the node's agent writes (:data:`_READ_LABEL`).
 
-A pod without free resources to wait for cannot preempt: no node of today would fit even if it were empty.
+Present nodes are excluded one by one, since Cluster Autoscaler gives a copy all labels of its Ready node but the
+hostname. One that is left out would take the placeholder whenever its cards are free; the controller would delete it
+and ask again, and so on. So a group gets no placeholder if it has more nodes than one can name (:func:`can_exclude`).
+
+A placeholder preempts nothing: an excluded node would not fit even if it were empty.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,8 +35,10 @@ from tessera.limits.provisioning import PASSED_HOSTS
 PLACEHOLDER = "tessera-placeholder"
 #: Label of a placeholder: its group.
 GROUP_LABEL = "tessera.dev/node-group"
-#: Label that feature discovery writes on a node, and no cloud: a node with it has been read.
-_READ_LABEL = "nvidia.com/gfd.timestamp"
+#: Label that feature discovery, ours and NVIDIA's, writes on every node with cards, and no cloud: a node with it has
+#: been read. (``nvidia.com/gfd.timestamp`` can be switched off.) Karpenter makes nodes for pods that exclude a label
+#: which its NodePool does not set.
+_READ_LABEL = "nvidia.com/gpu.machine"
 _GPU = WHOLE_CARDS
 _KARPENTER = "karpenter."
 _APP = "app.kubernetes.io/name"
@@ -48,15 +54,19 @@ def is_placeholder(labels: Mapping[str, str]) -> bool:
     return labels.get(_APP) == PLACEHOLDER and GROUP_LABEL in labels
 
 
-def asks_for_cards(group: NodeGroup, nodes: int, *, has_ready: bool) -> bool:
+def asks_for_cards(group: NodeGroup, *, has_ready: bool) -> bool:
     """True if a placeholder must ask for whole cards; else it asks for a node of its own.
 
     Args:
         group: its group.
-        nodes: number of the group's nodes.
-        has_ready: one of them is Ready.
+        has_ready: one of its nodes is Ready.
     """
-    return not has_ready or _is_karpenters(group) or nodes > PASSED_HOSTS or group.cards.kind is GroupKind.WHOLE
+    return not has_ready or _is_karpenters(group) or group.cards.kind is GroupKind.WHOLE
+
+
+def can_exclude(group: NodeGroup, nodes: int) -> bool:
+    """True if a placeholder of a group can exclude so many present nodes."""
+    return nodes <= PASSED_HOSTS or _is_karpenters(group)
 
 
 def _is_karpenters(group: NodeGroup) -> bool:
@@ -74,11 +84,11 @@ def pod_spec(group: NodeGroup, image: str, hosts: Iterable[str], *, has_ready: b
     Args:
         group: its group.
         image: is never pulled, but policies of a cluster may check it.
-        hosts: hostnames of all nodes of the group.
+        hosts: hostnames of all nodes of the group, as many as :func:`can_exclude` allows.
         has_ready: one of these nodes is Ready.
     """
     excluded = sorted(hosts)
-    own_node = not asks_for_cards(group, len(excluded), has_ready=has_ready)
+    own_node = not asks_for_cards(group, has_ready=has_ready)
     limits = {"cpu": "10m", "memory": "16Mi"} | ({} if own_node else {_GPU: str(group.cards.count)})
     spec: dict[str, Any] = {
         "restartPolicy": "Always",
@@ -110,7 +120,7 @@ def pod_spec(group: NodeGroup, image: str, hosts: Iterable[str], *, has_ready: b
             "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [repelled]},
         }
     elif group.cards.kind is GroupKind.WHOLE and excluded:
-        other = {"key": HOSTNAME_LABEL, "operator": "NotIn", "values": excluded[:PASSED_HOSTS]}
+        other = {"key": HOSTNAME_LABEL, "operator": "NotIn", "values": excluded}
         if _is_karpenters(group):
             other = {"key": _READ_LABEL, "operator": "DoesNotExist"}
         spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": _one_term(other)}}

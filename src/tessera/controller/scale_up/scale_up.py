@@ -22,7 +22,7 @@ from tessera.controller.base.options import ScaleUpMethod, ScaleUpOptions
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.scale_up.new_nodes import NewNodes, plan_new_nodes
 from tessera.controller.scale_up.node_requests import NodeAsker, NodeRequest, PlaceholderPods, ProvisioningRequests
-from tessera.controller.scale_up.placeholders import asks_for_cards, pod_spec
+from tessera.controller.scale_up.placeholders import asks_for_cards, can_exclude, pod_spec
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.kube.backoff import Backoff
@@ -31,6 +31,7 @@ from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import CONFIGMAPS, PODS, ConfigMap, Node, Pod
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import Informer
+from tessera.limits.provisioning import PASSED_HOSTS
 from tessera.text import count_noun
 
 _log = logging.getLogger(__name__)
@@ -202,13 +203,22 @@ class ScaleUp:
         if self._options.method is ScaleUpMethod.OFF:
             return
         try:
-            self._groups = parse_node_groups(file.data.get(NODE_GROUPS_KEY, ""))
+            groups = parse_node_groups(file.data.get(NODE_GROUPS_KEY, ""))
         except ValueError as error:
             _log.warning("%s; no node is asked for until then", error)
             self._groups = ()
             self.nodes_may_come = True
         else:
-            self.nodes_may_come = bool(self._groups)
+            self._groups = tuple(each for each in groups if self._can_grow(each))
+            self.nodes_may_come = bool(groups)
+
+    def _can_grow(self, group: NodeGroup) -> bool:
+        """True if a new node of a group can be asked for."""
+        nodes = sum(1 for _ in self._nodes_of(group))
+        if can_exclude(group, nodes):
+            return True
+        _log.warning("group %s has %d nodes, no more are asked for: at most %d", group.name, nodes, PASSED_HOSTS)
+        return False
 
     async def _plan(self) -> Mapping[str, NewNodes]:
         """Returns the nodes to ask for; plans anew only if the pods, the groups or their nodes have changed."""
@@ -276,8 +286,7 @@ class ScaleUp:
                 yield request
 
     def _asks_for_cards(self, group: NodeGroup) -> bool:
-        nodes = list(self._nodes_of(group))
-        return asks_for_cards(group, len(nodes), has_ready=any(map(_is_ready, nodes)))
+        return asks_for_cards(group, has_ready=any(map(_is_ready, self._nodes_of(group))))
 
     # Writes
 
