@@ -7,8 +7,10 @@ import pytest
 
 from tessera.api.nodes.health import CardHealth, Evidence, Finding, Holder
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, EndedLease, LeaseUsage, NodeUsage
-from tessera.dashboard.aliases import Aliases
+from tessera.api.queues import Queue
+from tessera.dashboard.aliases import Aliases, Objects
 from tessera.dashboard.visibility import FULL, Redactor, Visibility
+from tessera.explain.order_objects import OrderObjects
 from tessera.forecast.queue_page import Blocker, ExpectedStart, QueuedPod, QueuePage
 from tessera.usage.agent_pages import FleetUsage, NodeFailure
 
@@ -175,3 +177,14 @@ def test_a_tenant_sees_its_own_pods_in_the_queue_and_aliases_for_those_before_th
 
 def test_who_sees_everything_sees_the_queue_as_it_is() -> None:
     assert Aliases(FULL, REDACTOR).hide_queue(QUEUE) is QUEUE
+
+
+def test_a_queue_names_no_namespace_that_the_reader_may_not_see() -> None:
+    def queue(name: str, *namespaces: str) -> Queue:
+        return Queue(name=name, namespaces=frozenset(namespaces))
+
+    order = OrderObjects(queues=[queue("gold", "team-a", "team-b"), queue("open", "*"), queue("none")])
+    objects = Objects(now=0.0, pods=(), nodes=(), instaslices=(), order=order)
+    shown = Aliases(Visibility(namespaces=frozenset({"team-a"})), REDACTOR).hide(objects).order.queues
+    assert list(shown) == [queue("gold", "team-a"), queue("open", "*"), queue("none")]
+    assert list(Aliases(FULL, REDACTOR).hide(objects).order.queues) == list(order.queues)

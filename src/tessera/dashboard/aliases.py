@@ -18,6 +18,7 @@ from tessera.api.nodes.agent_pod import is_agent
 from tessera.api.nodes.health import CardHealth
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.api.nodes.usage import CardUsage, LeaseUsage, NodeUsage
+from tessera.api.queues import ANY_NAMESPACE
 from tessera.dashboard.visibility import HIDDEN, Redactor, Visibility
 from tessera.explain.order_objects import OrderObjects
 from tessera.forecast.queue_page import Blocker, QueuePage
@@ -60,13 +61,19 @@ class Aliases:
         )
 
     def _order(self, order: OrderObjects) -> OrderObjects:
-        """What decides on the pods of the namespaces that the reader may see; Queues have no names of others."""
+        """What decides on the pods of the namespaces that the reader may see, without other names of namespaces."""
         groups = order.pod_groups
         return OrderObjects(
             namespaces=[each for each in order.namespaces if self._visible(each.metadata.name)],
-            queues=order.queues,
+            queues=[
+                _replace(each, namespaces=frozenset(filter(self._lists, each.namespaces))) for each in order.queues
+            ],
             pod_groups=groups and {key: size for key, size in groups.items() if self._visible(key.partition("/")[0])},
         )
+
+    def _lists(self, entry: str) -> bool:
+        """True for an entry of a Queue's namespaces that names none, or one that the reader may see."""
+        return entry == ANY_NAMESPACE or self._visible(entry)
 
     def _node(self, name: str) -> str:
         return name if self._visibility.nodes or not name else self._redactor.node(name)
