@@ -3,12 +3,15 @@
 from math import inf
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tessera.forecast.simulation import Simulation, StartForecast
+from tessera.forecast.simulation import RoomSearch, Simulation, StartForecast
 from tessera.forecast.situation import Holder, LifeEstimate, Situation, Waiter
 from tessera.forecast.survival import ObservedLife, SurvivalCurve
 from tessera.mig.models import model_by_short_name
 from tessera.placement.card_table import CardTable
+from tessera.placement.node_fit import divide_over_cards
 
 TABLE = CardTable(model_by_short_name("A100-40GB").geometry, 0)
 #: The two halves of a card, and all of it.
@@ -143,3 +146,33 @@ def test_work_is_done_in_pieces_and_ends_at_its_bound() -> None:
     assert 50 < pieces < 150
     first, last = simulation.forecast(0), simulation.forecast(1999)
     assert first.p50 < last.p50 < inf
+
+
+PROFILES = st.sampled_from(["1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb"])
+
+
+@given(st.lists(st.lists(PROFILES, max_size=3), min_size=1, max_size=4), st.lists(PROFILES, min_size=1, max_size=5))
+def test_room_is_found_if_and_only_if_placement_finds_it(held: list[list[str]], wanted: list[str]) -> None:
+    found = [TABLE.arrangement(0, tuple(sorted(each))) or () for each in held]
+    occupancies = [sum(TABLE.mask_of(one) for one in each) for each in found]
+    cards = range(len(held))
+    rooms = RoomSearch(Situation([cards], [TABLE] * len(held), occupancies, [], []))
+    division = divide_over_cards([(TABLE, each, ()) for each in occupancies], wanted)
+    assert (rooms.find(0, tuple(sorted(wanted)), occupancies, {}, cards) is None) == (division is None)
+
+
+def test_a_pod_starts_in_room_that_was_free_before_the_first_end_of_its_node() -> None:
+    holders = [Holder(0, ((0, LEFT),), _within(600))]
+    situation = Situation([[0, 1]], [TABLE] * 2, [LEFT, 0], holders, [Waiter(("7g.40gb",), ANY)] * 2)
+    assert [each.p50 for each in _forecast(situation)] == [600, 600]
+
+
+def test_slots_that_were_kept_on_another_card_serve_the_next_pod_at_once() -> None:
+    waiters = [Waiter(("7g.40gb",), ANY, UNKNOWN, reserved=((1, WHOLE),)), Waiter(("3g.20gb",), ANY)]
+    holders = [
+        Holder(0, ((0, WHOLE),), _within(600)),
+        Holder(0, ((1, LEFT),), UNKNOWN),
+        Holder(0, ((2, 1),), _within(100)),  # makes no room
+    ]
+    situation = Situation([[0, 1, 2]], [TABLE] * 3, [WHOLE, LEFT, WHOLE], holders, waiters)
+    assert [each.p50 for each in _forecast(situation)] == [600, 600]

@@ -14,7 +14,7 @@ Rules:
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import NamedTuple
@@ -116,11 +116,13 @@ class _Scenario:
         #: Of each kind, the place in its row of pods of the first that waits.
         self._heads = [0] * len(kinds)
         self._kinds = kinds
-        #: Slots that are kept, by card: (number of the pod, bits).
-        self._reserved: dict[int, list[tuple[int, int]]] = {}
+        #: Slots that are kept, by node: (number of the pod, card, bits).
+        self._reserved: dict[int, list[tuple[int, int, int]]] = {}
         for waiter, each in enumerate(at.waiters):
             for card, bits in each.reserved:
-                self._reserved.setdefault(card, []).append((waiter, bits))
+                self._reserved.setdefault(rooms.node_of[card], []).append((waiter, card, bits))
+        #: Nodes on which no waiting pod fits, but for what ends there: only cards with an end are looked at again.
+        self._filled: set[int] = set()
         #: Ends to come: time, a number that makes the order total, by a deadline, node, what becomes free.
         self._ends: list[tuple[float, int, bool, int, Claims]] = []
 
@@ -140,7 +142,7 @@ class _Scenario:
             for card, bits in claims:
                 self._occupancies[card] &= ~bits
             steps = 1
-            for waiter, where, taken in self._fill_all(node):
+            for waiter, where, taken in self._fill_all(node, [card for card, _ in claims]):
                 self.starts[waiter] = time
                 self.by_deadline[waiter] = by_deadline
                 self._left -= 1
@@ -157,18 +159,20 @@ class _Scenario:
         seconds, by_deadline = life.draw(self._rng.random())
         return (now + seconds, number, by_deadline, node, claims) if seconds < HORIZON else None
 
-    def _fill_all(self, node: int) -> Iterator[tuple[int, int, Claims]]:
+    def _fill_all(self, node: int, freed: Sequence[int]) -> Iterator[tuple[int, int, Claims]]:
         """Places waiting pods on a node, and where slots are kept no more: a pod may start elsewhere."""
-        nodes = [node]
+        cards = freed if node in self._filled else self._at.nodes[node]
+        nodes = [(node, cards)]
         while nodes:
-            where = nodes.pop()
-            for waiter, taken in self._fill(where):
+            where, cards = nodes.pop()
+            self._filled.add(where)
+            for waiter, taken in self._fill(where, cards):
                 yield waiter, where, taken
                 kept = {self._rooms.node_of[card] for card, _ in self._at.waiters[waiter].reserved}
-                nodes.extend(sorted(kept - {where}))
+                nodes.extend((each, self._at.nodes[each]) for each in sorted(kept - {where}))
 
-    def _fill(self, node: int) -> Iterator[tuple[int, Claims]]:
-        """Places waiting pods on a node that has more room, the first in the order first."""
+    def _fill(self, node: int, cards: Sequence[int]) -> Iterator[tuple[int, Claims]]:
+        """Places waiting pods on a node that has more room on these cards, the first in the order first."""
         bit = 1 << node
         heads = [
             (kind.waiters[head], index)
@@ -179,26 +183,30 @@ class _Scenario:
         while heads:
             waiter, index = heappop(heads)
             kind = self._kinds[index]
-            taken = self._rooms.find(node, kind.profiles, self._occupancies, self._kept_before(node, waiter))
+            kept = self._kept_before(node, waiter)
+            taken = self._rooms.find(node, kind.profiles, self._occupancies, kept, cards)
             if taken is None:
                 continue
             for card, bits in taken:
                 self._occupancies[card] |= bits
-            for card, _ in self._at.waiters[waiter].reserved:
-                self._reserved[card] = [each for each in self._reserved[card] if each[0] != waiter]
+            if self._at.waiters[waiter].reserved:
+                self._drop_reservation(waiter)
+                cards = self._at.nodes[node]
             self._heads[index] += 1
             if self._heads[index] < len(kind.waiters):
                 heappush(heads, (kind.waiters[self._heads[index]], index))
             yield waiter, taken
 
-    def _kept_before(self, node: int, waiter: int) -> dict[int, int]:
+    def _drop_reservation(self, waiter: int) -> None:
+        for node in {self._rooms.node_of[card] for card, _ in self._at.waiters[waiter].reserved}:
+            self._reserved[node] = [each for each in self._reserved[node] if each[0] != waiter]
+
+    def _kept_before(self, node: int, waiter: int) -> Mapping[int, int]:
         """The bits of cards that are kept for pods before this one."""
         kept: dict[int, int] = {}
-        if self._reserved:
-            for card in self._at.nodes[node]:
-                for owner, bits in self._reserved.get(card, ()):
-                    if owner < waiter:
-                        kept[card] = kept.get(card, 0) | bits
+        for owner, card, bits in self._reserved.get(node, ()):
+            if owner < waiter:
+                kept[card] = kept.get(card, 0) | bits
         return kept
 
 
@@ -232,10 +240,19 @@ class RoomSearch:
         self.node_of = {card: node for node, cards in enumerate(at.nodes) for card in cards}
         #: By table, occupancy and profile, the cost and the bits that the slice takes; None without room.
         self._slices: dict[tuple[int, int, str], tuple[float, int] | None] = {}
+        #: By table, occupancy and profile, the slices that fit there beside each other.
+        self._counts: dict[tuple[int, int, str], int] = {}
         #: By states of cards and profiles, the bits by place among these cards.
         self._sets: dict[tuple[tuple[tuple[int, int], ...], tuple[str, ...]], tuple[tuple[int, int], ...] | None] = {}
 
-    def find(self, node: int, profiles: tuple[str, ...], occupancies: list[int], kept: dict[int, int]) -> Claims | None:
+    def find(
+        self,
+        node: int,
+        profiles: tuple[str, ...],
+        occupancies: Sequence[int],
+        kept: Mapping[int, int],
+        cards: Sequence[int],
+    ) -> Claims | None:
         """Returns what the slices take on a node; None without room.
 
         Args:
@@ -243,10 +260,10 @@ class RoomSearch:
             profiles: the slices.
             occupancies: of all cards.
             kept: further bits of cards that may not be used.
+            cards: where a single slice is looked for; several may take any card of the node.
         """
-        cards = self._at.nodes[node]
         if len(profiles) > 1:
-            return self._find_several(cards, profiles, [occupancies[each] | kept.get(each, 0) for each in cards])
+            return self._find_several(self._at.nodes[node], profiles, occupancies, kept)
         best: tuple[float, int, int, int] | None = None
         for card in cards:
             occupancy = occupancies[card] | kept.get(card, 0)
@@ -266,13 +283,35 @@ class RoomSearch:
             self._slices[key] = (cost, taken) if cost is not None and taken else None
         return self._slices[key]
 
-    def _find_several(self, cards: Sequence[int], profiles: tuple[str, ...], occupancies: list[int]) -> Claims | None:
-        tables = [self._at.tables[each] for each in cards]
-        key = (tuple((table.number, state) for table, state in zip(tables, occupancies, strict=True)), profiles)
+    def _find_several(
+        self, cards: Sequence[int], profiles: tuple[str, ...], occupancies: Sequence[int], kept: Mapping[int, int]
+    ) -> Claims | None:
+        states = [(self._at.tables[each], occupancies[each] | kept.get(each, 0)) for each in cards]
+        if any(self._count(states, each) < profiles.count(each) for each in set(profiles)):
+            return None
+        key = (tuple((table.number, state) for table, state in states), profiles)
         if key not in self._sets:
-            self._sets[key] = _divide(tables, occupancies, profiles)
+            self._sets[key] = _divide([table for table, _ in states], [state for _, state in states], profiles)
         found = self._sets[key]
         return None if found is None else tuple((cards[index], bits) for index, bits in found)
+
+    def _count(self, states: Sequence[tuple[CardTable, int]], profile: str) -> int:
+        """The slices of one profile that fit on these cards, if there are no others."""
+        total = 0
+        for table, occupancy in states:
+            key = (table.number, occupancy, profile)
+            found = self._counts.get(key)
+            if found is None:
+                found = self._counts[key] = self._count_on(table, occupancy, profile)
+            total += found
+        return total
+
+    def _count_on(self, table: CardTable, occupancy: int, profile: str) -> int:
+        name = table.name_of(profile)
+        count = 0
+        while name is not None and table.arrangement(occupancy, (name,) * (count + 1)) is not None:
+            count += 1
+        return count
 
 
 def _divide(

@@ -41,32 +41,39 @@ class SurvivalCurve:
     """The curve of one kind of lease.
 
     Args:
-        lives: what was observed; ages in seconds.
+        lives: what was observed, each an :class:`ObservedLife` or a plain tuple like it; ages in seconds.
 
     Attributes:
         ends: number of leases that ended.
     """
 
-    def __init__(self, lives: Iterable[ObservedLife]) -> None:
-        known = list(lives)
-        entries = sorted(each.entry for each in known)
-        exits = sorted(max(each.exit, _LEAST_AGE) for each in known)
-        ages = sorted(max(each.exit, _LEAST_AGE) for each in known if each.ended)
+    def __init__(self, lives: Iterable[tuple[float, float, bool]]) -> None:
+        entries: list[float] = []
+        ages: list[float] = []
+        running: list[float] = []
+        for entry, age, ended in lives:
+            entries.append(entry)
+            (ages if ended else running).append(max(_LEAST_AGE, age))
+        for each in (entries, ages, running):
+            each.sort()
         self.ends = len(ages)
         self._ended = ages
         #: The latest age at which any of them was seen.
-        self._last = exits[-1] if exits else _LEAST_AGE
+        self._last = max((*ages[-1:], *running[-1:]), default=_LEAST_AGE)
         #: Ages at which leases ended, each once, and minus the logarithm of the survival after each.
         self._ages: list[float] = []
         self._hazards: list[float] = []
-        hazard, index = 0.0, 0
-        while index < len(ages):
-            age = ages[index]
-            after = bisect_right(ages, age)
-            ended = after - index
-            at_risk = max(ended, bisect_left(entries, age) - bisect_left(exits, age))
-            left = at_risk - ended
-            hazard -= math.log(left / at_risk if left else 0.5 / (at_risk + 0.5))
+        hazard, index, number = 0.0, 0, len(ages)
+        while index < number:
+            age, after = ages[index], index + 1
+            while after < number and ages[after] == age:
+                after += 1
+            count = after - index
+            at_risk = bisect_left(entries, age) - index - bisect_left(running, age)
+            if at_risk > count:
+                hazard -= math.log((at_risk - count) / at_risk)
+            else:
+                hazard -= math.log(0.5 / (count + 0.5))
             self._ages.append(age)
             self._hazards.append(hazard)
             index = after
