@@ -266,6 +266,12 @@ RANKED_REQUESTS = Limit(
     "different requests for whole cards and shares (cards, CPU, memory, models) for which the nodes are kept ranked",
     "more than teams use at a time; the longest unused is forgotten, and ranked again when needed",
 )
+RANKED_ROOMS = Limit(
+    200_000,
+    "nodes",
+    "nodes in all these rankings together, nodes with equal room counting once; for each resource",
+    "6 MB; 40 requests on 5,000 different nodes, and as many requests as above on some hundred; ranked again otherwise",
+)
 TYPICAL_REQUESTS = Limit(
     128,
     "requests",

@@ -3,7 +3,7 @@
 import pytest
 
 from tessera.placement.ratings.card_demand import TypicalRequests
-from tessera.placement.ratings.card_request import CardRequest, FreeCards, NodeRoom
+from tessera.placement.ratings.card_request import CardRequest, FreeCards
 from tessera.placement.ratings.room_loss import RoomLoss
 
 SMALL = CardRequest(4000, 0, 1, 300, ("A100", "H100"), pinned=False)
@@ -25,11 +25,11 @@ LOSS = RoomLoss(TypicalRequests(((SMALL, 0.5), (WHOLE, 0.25), (PINNED, 0.25))))
     ],
 )
 def test_each_request_loses_what_it_could_not_use(kind: str, cards: FreeCards, cpu: int, lost: float) -> None:
-    assert LOSS(NodeRoom(kind, cards, cpu, 0, unused=False)) == pytest.approx(lost)
+    assert LOSS.of(kind, cards)(cpu, 0) == pytest.approx(lost)
 
 
 @pytest.mark.parametrize(("cpu", "memory", "lost"), [(26000, 26000, 0), (13000, 26000, 1000), (26000, 6500, 1500)])
 def test_cards_without_cpu_or_memory_beside_them_are_lost_as_well(cpu: int, memory: int, lost: float) -> None:
     """A card needs 1.3 times the average of 10 CPU and 10,000 MiB; the scarcer of the two decides."""
     loss = RoomLoss(TypicalRequests((), cpu_a_part=10, memory_a_part=10))
-    assert loss(NodeRoom("A100", ((1000, 2),), cpu, memory, unused=False)) == pytest.approx(lost)
+    assert loss.of("A100", ((1000, 2),))(cpu, memory) == pytest.approx(lost)

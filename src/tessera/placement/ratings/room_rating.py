@@ -1,0 +1,121 @@
+"""Rates rooms for one request; :mod:`tessera.placement.ratings.node_ratings` has the rule.
+
+Links, uses of cards and losses are those of a shape, so they are looked up once for all its rooms. Rooms where neither
+CPU nor memory lacks, before or after, have equal points. What is left to compute for another room costs some
+microseconds.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from tessera.placement.link_ratings import LinkRatings
+from tessera.placement.ratings.card_request import (
+    CARD,
+    CPU_STEP,
+    MEMORY_STEP,
+    CardRequest,
+    free_cards,
+    free_parts,
+    list_uses,
+)
+from tessera.placement.ratings.room_index import AlikeNodes, Shape
+from tessera.placement.ratings.room_loss import CardsLoss, RoomLoss
+
+#: Points that an empty node of so many cards is worse for a pod of one card.
+OPENING, SEVERAL_CARDS = 10, 4
+
+
+class Rating(NamedTuple):
+    """A rating; the least is the best.
+
+    Attributes:
+        links: negated points of the links between the cards that the pod gets, if it wants several.
+        points: negated points.
+        broken: points of the link that the pod breaks, if it wants one card.
+        free: free thousandths of all cards.
+    """
+
+    links: int
+    points: float
+    broken: int
+    free: int
+
+
+class RoomRating:
+    """Rates rooms for one request and one mix of requests.
+
+    Args:
+        request: the rounded request.
+        loss: rates rooms for the mix.
+        links: rates the links of nodes.
+    """
+
+    def __init__(self, request: CardRequest, loss: RoomLoss, links: LinkRatings) -> None:
+        self._request = request
+        self._loss = loss
+        self._links = links
+
+    def rate(self, shape: Shape, rooms: Sequence[AlikeNodes]) -> Iterator[tuple[Rating, list[AlikeNodes]]]:
+        """Yields the ratings of rooms of a shape, each with its rooms in order; none of those that are too small."""
+        request = self._request
+        afters = [self._loss.of(shape.kind, after) for _, after in list_uses(shape.cards, request)]
+        if not afters:
+            return
+        before = self._loss.of(shape.kind, shape.cards)
+        cpu, memory = request.cpu, request.memory
+        most_cpu = cpu + max(before.cpu, *(each.cpu for each in afters))
+        most_memory = memory + max(before.memory, *(each.memory for each in afters))
+        best = _points(before.least - min(each.least for each in afters))
+        found: dict[int, list[AlikeNodes]] = {}
+        for room in rooms:
+            if room.cpu >= most_cpu and room.memory >= most_memory:
+                points = best
+            elif cpu - room.cpu < 2 * CPU_STEP and memory - room.memory < 2 * MEMORY_STEP:  # both were rounded
+                points = _points(self._gain(room, before, afters))
+            else:
+                continue
+            if points in found:
+                found[points].append(room)
+            else:
+                found[points] = [room]
+        opening = OPENING if self._opens(shape) else 0
+        links, broken = self._rate_links(shape) if found else (0, 0)
+        for points, rated in found.items():
+            yield Rating(links, opening - points, broken, free_parts(shape.cards)), rated
+
+    def taken(self, room: AlikeNodes) -> int:
+        """Returns what is free of the card that the pod takes, of several the first."""
+        uses = list_uses(room.shape.cards, self._request)
+        if len(uses) == 1:
+            return uses[0][0]
+        before = self._loss.of(room.shape.kind, room.shape.cards)
+        afters = ((taken, self._loss.of(room.shape.kind, after)) for taken, after in uses)
+        return -max((_points(self._gain(room, before, [after])), -taken) for taken, after in afters)[1]
+
+    def _gain(self, room: AlikeNodes, before: CardsLoss, afters: Sequence[CardsLoss]) -> float:
+        """Returns the loss that the node loses by the best of several uses; mostly negative."""
+        cpu, memory = room.cpu - self._request.cpu, room.memory - self._request.memory
+        if cpu < 0 or memory < 0:  # by less than both were rounded
+            cpu, memory = max(0, cpu), max(0, memory)
+        lost = afters[0](cpu, memory)
+        for after in afters[1:]:
+            lost = min(lost, after(cpu, memory))
+        return before(room.cpu, room.memory) - lost
+
+    def _opens(self, shape: Shape) -> bool:
+        """True if a pod of one card would begin an empty node of several."""
+        return self._request.cards <= 1 and shape.unused and free_cards(shape.cards) >= SEVERAL_CARDS
+
+    def _rate_links(self, shape: Shape) -> tuple[int, int]:
+        """Returns the negated points of the links that the pod gets, and those of the link that it breaks."""
+        cards, count = self._request.cards, free_cards(shape.cards)
+        if shape.joined is None or not cards:
+            return 0, 0
+        if cards > 1:
+            return -self._links.points(shape.joined, count, cards), 0
+        return 0, self._links.loss(shape.joined, count)
+
+
+def _points(gain: float) -> int:
+    return int(100 / (1 + math.exp(-gain / CARD)))
