@@ -14,8 +14,8 @@ import msgspec
 from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.gpu_operator.settings_reader import NamedConfig, OperatorSettings
 from tessera.api.sharing.profile import MigStrategy
-from tessera.cli.install.apply import OPTIONAL, optional_resource
-from tessera.cli.install.manifests import CONFIG_MAP, CONFIG_ROLE, InstallChoices, Manifest
+from tessera.cli.install.apply import FILES, OPTIONAL, optional_resource
+from tessera.cli.install.manifests import CONFIG_ROLE, InstallChoices, Manifest
 from tessera.cli.install.operator_process import operated_objects
 from tessera.cli.install.rendering import DASHBOARD, option
 from tessera.cli.install.webhook_certificate import CERT_MANAGER
@@ -66,7 +66,13 @@ def every_object() -> list[Manifest]:
         layouts=NamedConfig(name=LAYOUTS[0], data=data),
     )
     choices = InstallChoices(
-        settings=settings, evict=True, replace_failed=1, authorities="PEM", openshift=True, dashboard=True
+        settings=settings,
+        evict=True,
+        replace_failed=1,
+        authorities="PEM",
+        node_groups="groups",
+        openshift=True,
+        dashboard=True,
     )
     objects = operated_objects(choices)
     # The rules of the webhook's Roles differ with cert-manager, so both are needed.
@@ -103,7 +109,7 @@ def _own_rules(objects: Sequence[Manifest]) -> Iterator[Rule]:
         removable.setdefault((resource.group, resource.plural), []).append(each["metadata"]["name"])
     for (group, plural), found in removable.items():
         yield _rule(group, plural, ("list", "delete"), found)
-    yield _rule(CONFIGMAPS.group, CONFIGMAPS.plural, ("delete",), [CONFIG_MAP])
+    yield _rule(CONFIGMAPS.group, CONFIGMAPS.plural, ("delete",), FILES)
     kinds = [CLUSTER_POLICIES.plural, NVIDIA_DRIVERS.plural]
     yield {"apiGroups": [CLUSTER_POLICIES.group], "resources": kinds, "verbs": [*_APPLY, "list", "delete"]}
 

@@ -10,6 +10,7 @@ import yaml
 
 from tessera.api.documents import load_document
 from tessera.api.gpu_operator.settings_reader import read_settings
+from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, NODE_GROUPS_MAP
 from tessera.cli.base.controller_options import build_arguments
 from tessera.cli.install.apply import AppliedObject, apply_all
 from tessera.cli.install.manifests import InstallChoices, Manifest, manifests
@@ -170,6 +171,40 @@ def test_authorities_of_registries_come_change_and_go_with_their_option(place: A
         assert await trusted(place) == two
         assert await install(place) == done
         assert await trusted(place) == []
+
+    asyncio.run(scenario())
+
+
+async def groups(place: Any) -> list[str]:
+    maps = (await place.client().list(CONFIGMAPS.as_dicts(), namespace="tessera-system")).items
+    return [each["data"][NODE_GROUPS_KEY] for each in maps if each["metadata"]["name"] == NODE_GROUPS_MAP]
+
+
+def test_node_groups_come_change_and_go_with_their_option_and_no_process_restarts(place: Any) -> None:
+    async def scenario() -> None:
+        name = f"configmap/{NODE_GROUPS_MAP} in tessera-system"
+        await install(place)
+        for text, result in (("one", "created"), ("two", "configured")):
+            done = await install(place, node_groups=text)
+            assert [each for each in done if each.result != "unchanged"] == [AppliedObject(name, result)]
+            assert await groups(place) == [text]
+        assert AppliedObject(name, "deleted") in await install(place, dry=True)
+        assert await groups(place) == ["two"]
+        assert [each for each in await install(place) if each.result != "unchanged"] == [AppliedObject(name, "deleted")]
+        assert await groups(place) == []
+
+    asyncio.run(scenario())
+
+
+def test_node_groups_that_somebody_wrote_by_hand_stay_until_the_option_takes_them_over(place: Any) -> None:
+    async def scenario() -> None:
+        await install(place)
+        theirs = {"metadata": {"name": NODE_GROUPS_MAP}, "data": {NODE_GROUPS_KEY: "theirs"}}
+        await place.client("kubectl-create").create(CONFIGMAPS.as_dicts(), theirs, "tessera-system")
+        assert results(await install(place)) == {"unchanged": len(objects())}
+        assert await groups(place) == ["theirs"]
+        assert results(await install(place, node_groups="ours"))["configured"] == 1
+        assert await groups(place) == ["ours"]
 
     asyncio.run(scenario())
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, NODE_GROUPS_MAP
 from tessera.cli.main import main
 
 ARTICLE = """\
@@ -173,3 +174,51 @@ def test_the_articles_policy_is_applied_as_it_stands(capsys: pytest.CaptureFixtu
     assert main(["install", "--values", str(file), "-o", "yaml"]) == 0
     (found,) = of_kind(capsys.readouterr().out, "ClusterPolicy")
     assert found["spec"] == yaml.safe_load(file.read_text())["spec"]
+
+
+GROUPS = "groups:  # ours\n  - {name: a, selector: {pool: a}, cards: {model: A100-40GB, count: 8}}\n"
+
+
+def test_a_file_of_node_groups_becomes_the_config_map_that_controller_and_webhook_follow(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "groups.yaml"
+    file.write_text(GROUPS)
+    assert main(["install", "--node-groups", str(file), "-o", "yaml"]) == 0
+    objects = list(yaml.safe_load_all(capsys.readouterr().out))
+    (made,) = (each for each in objects if each["metadata"]["name"] == NODE_GROUPS_MAP)
+    assert (made["kind"], made["metadata"]["namespace"]) == ("ConfigMap", "tessera-system")
+    assert made["data"] == {NODE_GROUPS_KEY: GROUPS}
+    assert main(["install", "-o", "yaml"]) == 0
+    without = list(yaml.safe_load_all(capsys.readouterr().out))
+    assert [each for each in objects if each != made] == without
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("groups: [{name: a, selector: {pool: a}, cards: {model: A1000}}]", 'group "a": '),
+        ("groups: [{name: a, selector: {}, cards: {model: T4}}]", "selector"),
+        ("groups: [{name: a, selector: {pool: a}, cards: {model: T4, kind: whole}, size: 4}]", "size"),
+        ("- {name: a}", "; correct the file"),
+        ("a: [", "line 1"),
+        ("", 'names no group; write "groups:" and a list'),
+        ("groups: []", 'names no group; write "groups:" and a list'),
+    ],
+)
+def test_a_wrong_file_of_node_groups_is_refused_by_its_name_and_nothing_is_printed(
+    text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "groups.yaml"
+    file.write_text(text)
+    assert main(["install", "--node-groups", str(file), "-o", "yaml"]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    (line,) = told.err.splitlines()
+    assert line.startswith(f"error: {file}: ")
+    assert words in line
+
+
+def test_two_files_cannot_both_be_standard_input(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["install", "--values", "-", "--node-groups", "-", "-o", "yaml"]) == 1
+    assert "--values and --node-groups cannot both be standard input" in capsys.readouterr().err

@@ -218,13 +218,17 @@ def test_the_rights_of_the_bundle_are_enough(data: dict[str, str], place: Place)
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        ({"option": ""}, 'key "option" is unknown; the keys are options, values.yaml, ca.crt'),
+        ({"option": ""}, 'key "option" is unknown; the keys are options, values.yaml, ca.crt, groups.yaml'),
         ({"options": "--devices"}, "options: No such option '--devices'"),
         ({"options": "--values x.yaml"}, "options: --values has no effect here; write the file's content into the key"),
         ({"options": "--dry-run"}, "options: --dry-run has no effect here; the operator always writes"),
         (
             {"options": "--registry-ca a.crt"},
             "--registry-ca has no effect here; write the certificates into the key ca.crt",
+        ),
+        (
+            {"options": "--node-groups groups.yaml"},
+            "--node-groups has no effect here; write the file's content into the key groups.yaml",
         ),
         ({"options": "--image x"}, "--image has no effect here; the operator installs its own image"),
         ({"options": "-o yaml"}, "-o has no effect here"),
@@ -240,6 +244,13 @@ def test_the_rights_of_the_bundle_are_enough(data: dict[str, str], place: Place)
 def test_mistakes_are_named(data: Mapping[str, str], text: str) -> None:
     with pytest.raises(CommandError, match=re.escape(text)):
         read_choices(data, "")
+
+
+def test_node_groups_are_a_key_of_their_own() -> None:
+    text = "groups: [{name: a, selector: {pool: a}, cards: {model: T4, kind: whole}}]"
+    assert read_choices({"groups.yaml": text}, "").node_groups == text
+    with pytest.raises(CommandError, match=re.escape('the key "groups.yaml": group "a": ')):
+        read_choices({"groups.yaml": text.replace("T4", "T5")}, "")
 
 
 def test_certificates_that_are_none_are_refused() -> None:

@@ -5,7 +5,7 @@ from pathlib import PurePath
 from typing import Any
 
 from tessera.cli.controller import parse_options
-from tessera.cli.install.manifests import InstallChoices, Manifest, config_map, manifests
+from tessera.cli.install.manifests import CONFIG_MAP, KEY, InstallChoices, Manifest, file_map, manifests
 from tessera.manifests import install_manifests
 
 BASE = install_manifests()
@@ -37,9 +37,9 @@ def test_the_controller_is_told_a_file_that_is_mounted_from_the_config_map() -> 
 
 def test_the_config_map_is_marked_as_tesseras_and_comes_before_who_mounts_it() -> None:
     objects = made("PEM")
-    assert config_map("PEM")["metadata"]["labels"] == {"app.kubernetes.io/part-of": "tessera"}
+    assert file_map(CONFIG_MAP, KEY, "PEM")["metadata"]["labels"] == {"app.kubernetes.io/part-of": "tessera"}
     kinds = [each["kind"] for each in objects]
-    assert kinds.index("Namespace") < objects.index(config_map("PEM")) < kinds.index("Deployment")
+    assert kinds.index("Namespace") < objects.index(file_map(CONFIG_MAP, KEY, "PEM")) < kinds.index("Deployment")
 
 
 def test_other_certificates_start_another_pod_and_the_same_ones_do_not() -> None:

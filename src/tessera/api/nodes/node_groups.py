@@ -136,13 +136,18 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     groups: Annotated[tuple[NodeGroup, ...], msgspec.Meta(max_length=int(NODE_GROUPS))] = ()
 
 
-def parse_node_groups(text: str) -> tuple[NodeGroup, ...]:
+def parse_node_groups(
+    text: str, where: str = f"ConfigMap {NODE_GROUPS_MAP}: {NODE_GROUPS_KEY}"
+) -> tuple[NodeGroup, ...]:
     """Reads the file.
+
+    Args:
+        text: its content.
+        where: its name in messages.
 
     Raises:
         ValueError: the text names group, field and rule.
     """
-    where = f"ConfigMap {NODE_GROUPS_MAP}: {NODE_GROUPS_KEY}"
     try:
         found = msgspec.convert(load_document(text) or {}, _File)
     except FileRefused as error:

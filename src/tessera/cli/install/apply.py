@@ -12,9 +12,10 @@ Rules:
 - Definitions and objects of NVIDIA's kinds that others made are not changed
   (:func:`tessera.cli.install.ownership.is_left_alone`).
 - Objects that only an earlier installation needed are deleted: the right to read ConfigMaps in another namespace, the
-  right to evict, protections that are left out, the policy about pods that use GPUs without a request, and the
-  authorities of registries unless builds still trust them. The ClusterPolicy and NVIDIADriver are different: a
-  forgotten option must remove no driver, so they are deleted only if the user says so or if others replace them.
+  right to evict, protections that are left out, the policy about pods that use GPUs without a request, the file of node
+  groups, and the authorities of registries unless builds still trust them. The ClusterPolicy and NVIDIADriver are
+  different: a forgotten option must remove no driver, so they are deleted only if the user says so or if others replace
+  them.
 - A dry run sends the same requests as a dry run of the API server and writes nothing. It changes no owner, so it does
   not report an object whose only change is that a field set by kubectl would be removed.
 """
@@ -28,6 +29,7 @@ import msgspec
 from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.names import DEVICE_ACCESS_POLICY
+from tessera.api.nodes.node_groups import NODE_GROUPS_MAP
 from tessera.api.nodes.removal import REMOVAL_ANNOTATION
 from tessera.cli.install.manifests import (
     AGENT,
@@ -79,6 +81,8 @@ OPTIONAL: tuple[tuple[str, bool, str], ...] = (
     *((kind, kind in _IN_SYSTEM, name) for kinds, names in OBJECTS.values() for kind in kinds for name in names),
     *((kind, True, name) for kind in ("Certificate", "Issuer") for name in CERTIFICATES),
 )
+#: ConfigMaps in tessera-system with a file that an option names.
+FILES = (CONFIG_MAP, NODE_GROUPS_MAP)
 
 
 class AppliedObject(msgspec.Struct, frozen=True):
@@ -257,11 +261,13 @@ async def _unlisted_objects(
             metadata = item["metadata"]
             if (kind, metadata.get("namespace"), name) not in wanted:
                 yield resource, metadata
-    if ("ConfigMap", SYSTEM_NAMESPACE, CONFIG_MAP) in wanted or any(map(builds_mount_it, objects)):
-        return
-    authorities = await get_object(client, CONFIGMAPS.as_dicts(), CONFIG_MAP, SYSTEM_NAMESPACE)
-    if authorities and is_ours(authorities, FIELD_MANAGER):
-        yield CONFIGMAPS.as_dicts(), authorities["metadata"]
+    for name in FILES:
+        mounted = name == CONFIG_MAP and any(map(builds_mount_it, objects))
+        if mounted or ("ConfigMap", SYSTEM_NAMESPACE, name) in wanted:
+            continue
+        found = await get_object(client, CONFIGMAPS.as_dicts(), name, SYSTEM_NAMESPACE)
+        if found and is_ours(found, FIELD_MANAGER):
+            yield CONFIGMAPS.as_dicts(), found["metadata"]
 
 
 async def _named(

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
+from tessera.api.nodes.node_groups import parse_node_groups
 from tessera.api.problems import Notice
 from tessera.cli.base.connection import CommandError
 from tessera.cli.base.controller_options import build_arguments, pop_build_settings, pop_site, site_arguments
@@ -18,12 +19,15 @@ from tessera.cli.install.webhook_certificate import CERT_MANAGER
 from tessera.dashboard.names import PageNames
 from tessera.driver.registry.credentials import read_authorities
 
-#: A file of NVIDIA's settings: its text, and its name in messages.
+#: A file of settings: its text, and its name in messages.
 SettingsFile = tuple[str, str]
 
 
 def choices_from(
-    options: Mapping[str, Any], file: SettingsFile | None, authorities: str = ""
+    options: Mapping[str, Any],
+    file: SettingsFile | None,
+    authorities: str = "",
+    node_groups: SettingsFile | None = None,
 ) -> tuple[InstallChoices, Sequence[Notice]]:
     """Returns the choices, and notices on settings of the file that have no effect.
 
@@ -31,6 +35,7 @@ def choices_from(
         options: values of the options by their names, without those that name a file or a cluster.
         file: settings of NVIDIA's operator; None for none.
         authorities: certificate authorities of registries, PEM, in place of those of ``--registry-ca``.
+        node_groups: groups of new nodes that an autoscaler can make; None for none.
 
     Raises:
         CommandError: two options contradict each other, or the file has mistakes; all of these are listed.
@@ -51,10 +56,26 @@ def choices_from(
         drivers=objects,
         ask_for_drivers=drivers,
         page=page,
+        node_groups="" if node_groups is None else _checked_groups(*node_groups),
         **controller,
         **others,
     )
     return choices, notices
+
+
+def _checked_groups(text: str, name: str) -> str:
+    """Returns the text of a file of node groups unchanged.
+
+    Raises:
+        CommandError: it has a mistake, or names no group.
+    """
+    try:
+        groups = parse_node_groups(text, name)
+    except ValueError as error:
+        raise CommandError(f"error: {error}; nothing was changed") from None
+    if not groups:
+        raise CommandError(f'error: {name}: names no group; write "groups:" and a list, or leave --node-groups out')
+    return text
 
 
 def _controller_choices(values: dict[str, Any], authorities: str) -> dict[str, Any]:

@@ -168,6 +168,13 @@ def _issuer(_context: click.Context, _parameter: click.Parameter, text: str | No
     text="Ask visitors of the page without a token to log in, or show them the page without names.",
 )
 @site_options
+@click.option(
+    "--node-groups",
+    type=_FILE,
+    metavar="FILE",
+    help="Node groups whose nodes an autoscaler can make: groups.yaml of docs/autoscaling.md, as ConfigMap"
+    " tessera-node-groups; - is standard input.  [default: none]",
+)
 @build_options
 @click.option(
     "--adopt",
@@ -182,6 +189,7 @@ def _issuer(_context: click.Context, _parameter: click.Parameter, text: str | No
 def command(
     *,
     values: Path | None,
+    node_groups: Path | None,
     adopt: bool,
     dry_run: bool,
     output: str | None,
@@ -213,6 +221,9 @@ def command(
     Certificates: the file of --registry-ca becomes a ConfigMap that the controller mounts. Builds trust it too, unless
     --build-ca-config-map names another ConfigMap. To change the certificates, run tessera install again.
 
+    New nodes: the file of --node-groups becomes the ConfigMap tessera-node-groups, which controller and webhook follow.
+    A file with a mistake changes nothing. A run without the option removes the ConfigMap, unless somebody else made it.
+
     Live page: --dashboard installs it as a process of the cluster. kubectl -n tessera-system port-forward
     service/tessera-dashboard 8088 brings it to this machine; an ingress needs its name by --dashboard-origin. A run
     without --dashboard removes it.
@@ -232,6 +243,7 @@ def command(
       tessera install --values values.yaml --namespace kube-system --mig-evict
       kubectl get clusterpolicy cluster-policy -o yaml | tessera install --values -
       tessera install --values values.yaml -n kube-system -o yaml | kubectl diff -f -
+      tessera install --node-groups groups.yaml --scale-up placeholder
       tessera install --adopt --dry-run
       tessera install --values examples/drivers/cluster-policy.yaml
       tessera install --values values.yaml --registry-ca authority.crt --startup-deadline 20m
@@ -241,10 +253,12 @@ def command(
 
     if adopt and output is not None:
         raise CommandError("error: --adopt changes a cluster, and -o contacts none; leave one of them out")
-    file = None if values is None else (read_text(values), display_name(values))
+    if values is not None and values == node_groups == Path("-"):
+        raise CommandError("error: --values and --node-groups cannot both be standard input; name a file for one")
+    file, groups = (None if each is None else (read_text(each), display_name(each)) for each in (values, node_groups))
     if adopt and file is None and (policy := asyncio.run(_read_policy(kubeconfig, context))):
         file = (policy, "the ClusterPolicy of the cluster")
-    choices, notices = choices_from(options, file)
+    choices, notices = choices_from(options, file, node_groups=groups)
     for notice in notices:
         say(f"note: {notice}", err=True)
     if output is not None:

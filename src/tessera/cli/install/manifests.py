@@ -15,6 +15,7 @@ Rules:
 - the controller gets the site's options about registries, new nodes and builds, and the certificate authorities of
   its registries: a ConfigMap, mounted into its pod. The controller reads that file when it starts, so an annotation of
   the pod holds the certificates' hash (as Helm charts do): other certificates start another pod;
+- the groups of new nodes that an autoscaler can make are a ConfigMap, which controller and webhook follow;
 - the ClusterPolicy and NVIDIADriver come last, when the processes that follow them exist. If the user asked for
   drivers, an annotation of the ClusterPolicy makes Tessera responsible, even if another operator wrote its status.
 
@@ -38,6 +39,7 @@ from tessera.api.gpu_operator.settings_reader import (
     OperatorSettings,
 )
 from tessera.api.names import DEVICE_ACCESS_POLICY
+from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, NODE_GROUPS_MAP
 from tessera.cli.install.protections import without_protections
 from tessera.cli.install.webhook_certificate import CERT_MANAGER, OWN, with_cert_manager
 
@@ -50,11 +52,10 @@ _FOLDER = "/etc/tessera/registry-ca"
 _CHECKSUM = "checksum/registry-ca"
 
 
-def config_map(authorities: str) -> dict[str, Any]:
-    """The ConfigMap of certificates in PEM."""
-    labels = {"app.kubernetes.io/part-of": "tessera"}
-    metadata = {"name": CONFIG_MAP, "namespace": SYSTEM_NAMESPACE, "labels": labels}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {KEY: authorities}}
+def file_map(name: str, key: str, text: str) -> dict[str, Any]:
+    """A ConfigMap in Tessera's namespace with one key."""
+    metadata = {"name": name, "namespace": SYSTEM_NAMESPACE, "labels": {"app.kubernetes.io/part-of": "tessera"}}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {key: text}}
 
 
 def builds_mount_it(manifest: Mapping[str, Any]) -> bool:
@@ -119,6 +120,7 @@ class InstallChoices(msgspec.Struct, frozen=True, kw_only=True):
         replace_failed: the most nodes of a group that the controller replaces in an hour; 0 for none.
         site: the controller's options about registries, new nodes and builds of driver images.
         authorities: certificate authorities of registries, PEM; empty for the system's only.
+        node_groups: the file of groups of new nodes that an autoscaler can make; empty for none.
         device_access: ``deny``, ``warn`` or ``off``, for pods that use GPUs without a request.
         device_namespaces: namespaces that are exempt, besides those of ``deploy/``.
         pull_secrets: image pull secrets that the controller may read, besides those that ``drivers`` name.
@@ -142,6 +144,7 @@ class InstallChoices(msgspec.Struct, frozen=True, kw_only=True):
     replace_failed: int = 0
     site: Sequence[str] = ()
     authorities: str = ""
+    node_groups: str = ""
     device_access: str = "deny"
     device_namespaces: Sequence[str] = ()
     pull_secrets: Sequence[str] = ()
@@ -207,7 +210,8 @@ def manifests(
             *(eviction if choices.may_evict else ()),
             *(replacing if choices.replace_failed else ()),
             *(constraints if choices.openshift else ()),
-            *([config_map(choices.authorities)] if choices.authorities else ()),
+            *([file_map(CONFIG_MAP, KEY, choices.authorities)] if choices.authorities else ()),
+            *([file_map(NODE_GROUPS_MAP, NODE_GROUPS_KEY, choices.node_groups)] if choices.node_groups else ()),
         ]
     )
     if choices.dashboard:

@@ -4,7 +4,8 @@ The keys, all optional:
 
 - ``options``: options of ``tessera install``, one a line, as ``--device-access warn``; ``#`` begins a comment;
 - ``values.yaml``: a values file or ClusterPolicy of NVIDIA's operator, as for ``--values``;
-- ``ca.crt``: certificate authorities of registries, as for ``--registry-ca``.
+- ``ca.crt``: certificate authorities of registries, as for ``--registry-ca``;
+- ``groups.yaml``: groups of new nodes that an autoscaler can make, as for ``--node-groups``.
 
 Options that name a file, a cluster or an output are refused, since the operator has none.
 """
@@ -14,6 +15,7 @@ from collections.abc import Mapping
 
 import click
 
+from tessera.api.nodes.node_groups import NODE_GROUPS_KEY
 from tessera.cli.base.connection import CommandError
 from tessera.cli.install.choices import choices_from
 from tessera.cli.install.command import command
@@ -21,13 +23,14 @@ from tessera.cli.install.manifests import InstallChoices
 from tessera.driver.registry.credentials import parse_authorities
 from tessera.limits.settings import INSTALL_OPTIONS
 
-OPTIONS, VALUES, AUTHORITIES = "options", "values.yaml", "ca.crt"
-KEYS = (OPTIONS, VALUES, AUTHORITIES)
+OPTIONS, VALUES, AUTHORITIES, GROUPS = "options", "values.yaml", "ca.crt", NODE_GROUPS_KEY
+KEYS = (OPTIONS, VALUES, AUTHORITIES, GROUPS)
 
 #: Options that are refused, with what to do instead.
 _REFUSED: Mapping[str, str] = {
     "--values": "write the file's content into the key values.yaml",
     "--registry-ca": "write the certificates into the key ca.crt",
+    "--node-groups": "write the file's content into the key groups.yaml",
     "--image": "the operator installs its own image",
     "--dry-run": "the operator always writes",
     "--adopt": "run tessera install --adopt once, before the operator",
@@ -39,7 +42,7 @@ _REFUSED: Mapping[str, str] = {
 }
 
 #: Parameters that are no choice about the objects.
-_NOT_CHOICES = frozenset({"values", "adopt", "dry_run", "output", "kubeconfig", "context"})
+_NOT_CHOICES = frozenset({"values", "node_groups", "adopt", "dry_run", "output", "kubeconfig", "context"})
 
 
 def read_choices(data: Mapping[str, str], image: str) -> InstallChoices:
@@ -57,8 +60,9 @@ def read_choices(data: Mapping[str, str], image: str) -> InstallChoices:
     if unknown:
         raise CommandError(f'key "{unknown[0]}" is unknown; the keys are {", ".join(KEYS)}')
     options = _parse(data.get(OPTIONS, ""))
-    file = (data[VALUES], f'the key "{VALUES}"') if VALUES in data else None
-    choices, _ = choices_from({**options, "image": image}, file, _authorities(data.get(AUTHORITIES, "")))
+    values, groups = ((data[key], f'the key "{key}"') if key in data else None for key in (VALUES, GROUPS))
+    authorities = _authorities(data.get(AUTHORITIES, ""))
+    choices, _ = choices_from({**options, "image": image}, values, authorities, groups)
     return choices
 
 
