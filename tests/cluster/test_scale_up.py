@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 from tests.cluster.new_nodes import REQUESTS_CRD, Nodes, machine
 
 from tessera.api.names import MIG_CONFIG_LABEL
+from tessera.api.sharing.profile_selection import PROFILE_LABEL
 from tessera.clock import rfc3339
 from tessera.explain.query import explain, parse_query
 from tessera.kube.client.errors import ApiError
@@ -20,6 +21,7 @@ from tessera_lab.cloud.cloud import Cloud
 from tessera_lab.cloud.node_groups import NodeGroup, RandomDelay
 
 Play = Callable[..., None]
+GPU, SHARE = "nvidia.com/gpu", "nvidia.com/gpu.shared"
 ONE, THREE, SEVEN = (f"nvidia.com/mig-{profile}" for profile in ("1g.5gb", "3g.20gb", "7g.40gb"))
 
 GROUPS = """
@@ -34,13 +36,19 @@ groups:
 WHOLE = GROUPS.replace("count: 2}", "count: 2, kind: whole}")
 
 
-def group(maximum: int = 10, layout: str = "dynamic") -> NodeGroup:
+#: The same group, whose cards are shared by four.
+SHARES = GROUPS.replace("count: 2}", "count: 2, kind: shares, replicas: 4}")
+#: The labels by which the nodes of a group offer what the file says.
+LABELS = {GROUPS: {MIG_CONFIG_LABEL: "dynamic"}, WHOLE: {}, SHARES: {PROFILE_LABEL: "slice-4"}}
+
+
+def group(labels: Mapping[str, str], maximum: int = 10) -> NodeGroup:
     spec = machine("")
     return NodeGroup(
         name="pairs",
         template=type(spec)(name="", cards=("A100-40GB",) * 2),
         maximum=maximum,
-        labels={"pool": "pairs"} | ({MIG_CONFIG_LABEL: layout} if layout else {}),
+        labels={"pool": "pairs", **labels},
         vm=RandomDelay(mean=90),
         join=RandomDelay(mean=60),
     )
@@ -52,7 +60,7 @@ async def autoscaled(lab: Nodes, groups: str = GROUPS) -> AsyncIterator[ClusterA
     await lab.client.create(
         CONFIGMAPS, {"metadata": {"name": "tessera-node-groups"}, "data": {"groups.yaml": groups}}, "tessera-system"
     )
-    cloud = Cloud(lab.cluster, [group(layout="" if groups == WHOLE else "dynamic")])
+    cloud = Cloud(lab.cluster, [group(LABELS.get(groups, LABELS[GROUPS]))])
     scaler = ClusterAutoscaler(
         lab.cluster.client("cluster-autoscaler"),
         lab.cluster.hardware_clock,
@@ -231,6 +239,40 @@ def test_where_provisioning_requests_are_taken_they_replace_placeholders(with_ne
             assert not templates.items
             await lab.clock.sleep(1200)
             assert (made(scaler), len(lab.cluster.nodes), await placeholders(lab)) == (0, 4, [])
+            taking.cancel()
+
+    with_new_nodes(scenario, drivers=False)
+
+
+@pytest.mark.parametrize(
+    ("groups", "first", "later"),
+    [
+        pytest.param(WHOLE, ({GPU: 2}, {GPU: 2}, {GPU: 1}, {GPU: 1}), ({GPU: 1},), id="whole"),
+        pytest.param(SHARES, ({SHARE: 1},) * 17, ({SHARE: 1},) * 8, id="shares"),
+    ],
+)
+def test_provisioning_requests_bring_nodes_with_whole_cards_and_shares_from_zero_and_none_too_many(
+    with_new_nodes: Play, groups: str, first: Sequence[dict[str, int]], later: Sequence[dict[str, int]]
+) -> None:
+    """Two cards are a node, or eight shares. Three nodes are full, or have room for seven; then one more is needed."""
+
+    async def scenario(lab: Nodes) -> None:
+        labels = {"tessera.dev/placement": "managed"}
+        await lab.client.merge_patch(NAMESPACES, "default", {"metadata": {"labels": labels}})
+        await lab.client.create(CRDS.as_dicts(), REQUESTS_CRD)
+        async with autoscaled(lab, groups) as scaler:
+            taking = asyncio.create_task(take_requests(lab, scaler))
+            for nodes, limits in ((3, first), (4, later)):
+                names = [f"p{nodes}-{number}" for number in range(len(limits))]
+                for name, each in zip(names, limits, strict=True):
+                    await lab.create(name, each)
+                await lab.running(*names)
+                await lab.clock.sleep(1200)
+                assert len(lab.cluster.nodes) == 1 + nodes
+                assert (made(scaler), await requests(lab), await placeholders(lab)) == (0, [], [])
+                assert not (await lab.client.list(POD_TEMPLATES, "tessera-system")).items
+            (event,) = lab.events_of("p3-0", "NewNodeRequested")
+            assert "3 new nodes of group pairs; the pod waits for cards" in event.message
             taking.cancel()
 
     with_new_nodes(scenario, drivers=False)
