@@ -260,6 +260,18 @@ COLD_STARTS = Limit(
     "owners of pods whose last start time the controller remembers to price moves",
     "as many as a large cluster has; of more, the one that started longest ago is forgotten",
 )
+ABSORBED_CHANGES = Limit(
+    250,
+    "changes",
+    "changed nodes and pods that one step of the controller takes in if they are many, and the pods of the last node",
+    "some 25 ms; a start and the first use of whole cards change everything, and other work goes on between steps",
+)
+WRITTEN_NODES = Limit(
+    1_000,
+    "nodes",
+    "changed nodes that one step of the controller compares with their records, to write what differs",
+    "some 10 ms; all nodes change at a start and at the first use of whole cards",
+)
 RANKED_REQUESTS = Limit(
     256,
     "requests",

@@ -56,7 +56,8 @@ def test_every_rule_of_200_workloads_holds_and_few_steps_plan_them(cluster: Slic
         for replica in range(replicas):
             rules = apart(workload) if workload % 2 else spread(workload)
             cluster.put(pod(workload, replica, f"n{(workload + replica * 5) % 120}", **rules))
-    cluster.slicer.decide()
+    while cluster.slicer.has_work:
+        cluster.slicer.decide()
     new = [
         (
             workload,

@@ -3,8 +3,8 @@
 Rules:
 
 - All input comes by :meth:`Slicer.handle`: observations of the cluster, and outcomes of writes.
-- The caller calls :meth:`Slicer.decide` when events have arrived. It absorbs all of them
-  (:mod:`tessera.controller.slicing.planning.allocation_lifecycle`), and plans all waiting pods in one batch
+- The caller calls :meth:`Slicer.decide` when events have arrived. It absorbs all of them, or some of many
+  (:mod:`tessera.controller.slicing.turns.absorption`), and then plans all waiting pods in one batch
   (:mod:`tessera.controller.slicing.turns.turn_planner`). Nothing is written before that.
 - :meth:`Slicer.pop_writes` returns the writes that are due now
   (:mod:`tessera.controller.slicing.turns.pending_writes`).
@@ -64,6 +64,7 @@ from tessera.controller.slicing.state.events import (
 )
 from tessera.controller.slicing.state.instructions import Instruction
 from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.controller.slicing.turns.absorption import Absorption
 from tessera.controller.slicing.turns.pending_writes import PendingWrites
 from tessera.controller.slicing.turns.turn_planner import TurnPlanner
 from tessera.controller.slicing.turns.verdicts import Verdicts
@@ -121,6 +122,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         self._preemptor = Preemptor(self._state, self._reserver) if preempts else None
         self.rooms = MoveFinder(self._state, self.planner, self._reserver)
         self.mover = Mover(self._state, self._reserver, self.rooms, moves)
+        self._absorption = Absorption(self._state, self._lifecycle, self.mover)
         self._verdicts = Verdicts(self._state, self._lifecycle, self.planner, self._reserver)
         self._turns = TurnPlanner(
             self._state,
@@ -141,7 +143,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         """
         match event:
             case WritesDue():
-                return self._pending.pop()
+                return self._pending.pop() if self._absorption.is_done else ()
             case DecisionDue():
                 self._decide()
             case _:
@@ -310,7 +312,9 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
     def has_work(self) -> bool:
         """True if a decision is due."""
         if (
-            self._state.reservations_due
+            not self._absorption.is_done
+            or self._pending.is_behind
+            or self._state.reservations_due
             or self._cluster.changed_nodes
             or self._cluster.changed_pods
             or self._state.gangs.changed
@@ -320,7 +324,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         return self._cluster.capacity_changes.concerns_any_of(self._state.waiting)
 
     def decide(self) -> None:
-        """Absorbs the observations, then plans waiting pods, as many as one step may cost.
+        """Absorbs the observations, then plans waiting pods, as much of both as one step may cost.
 
         While :attr:`has_work` is True, there is more to do; the process does other work in between.
         """
@@ -328,16 +332,10 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
 
     def _decide(self) -> None:
         self._find_orphans()
-        nodes, self._cluster.changed_nodes = self._cluster.changed_nodes, set()
-        if nodes:
-            self._state.serving_nodes.clear()
-        for node in sorted(nodes):
-            self._lifecycle.absorb_node(node)
-        self._lifecycle.recount_devices()
-        pods, self._cluster.changed_pods = self._cluster.changed_pods, set()
-        for uid in sorted(pods):
-            self._lifecycle.absorb_pod(uid)
-            self.mover.observe(uid)
+        self._absorption.step()
+        if not self._absorption.is_done:
+            return
+        nodes = self._absorption.pop_nodes()
         self._replan_dependent_pods()
         self._turns.review_gangs()
         self._retry_limited_pods()
@@ -347,8 +345,6 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         changes = self._cluster.capacity_changes
         for uid in self._state.reservations:
             changes.separate(uid)
-        if self._state.devices.used:
-            self._state.ratings.refresh()
         candidates = dict.fromkeys(changes.candidates(self._state.waiting, MostOfKind(self._state)))
         for uid in self._state.reservations:  # a pod with a reservation goes first, in every round
             if uid in self._state.waiting and changes.is_due(uid):

@@ -60,7 +60,7 @@ class NodeRatings:
 
     #: A record of the state does not have it, and a state that was read makes it anew.
     TRANSIENT: ClassVar[tuple[str, ...]] = ("_index", "_rankings")
-    #: The entries of ``_alike``; None before a request was ranked.
+    #: The entries of ``_alike``; None in a state that was read, until a request is ranked.
     _index: RoomIndex | None = None
     #: What was computed for the present mix of requests; None before.
     _rankings: Rankings | None = None
@@ -73,6 +73,7 @@ class NodeRatings:
         self._alike: dict[NodeRoom, dict[str, None]] = {}
         #: By kind, free thousandths of all its cards; no value is 0.
         self._free: dict[Kind, int] = {}
+        self._index = RoomIndex(self._alike)
 
     def put(self, node: str, room: NodeRoom | None) -> None:
         """Sets what is free on a node; None forgets the node."""

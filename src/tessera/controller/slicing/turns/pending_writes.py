@@ -35,6 +35,7 @@ from tessera.controller.slicing.state.messages import fixed_layout_text, object_
 from tessera.controller.slicing.state.move_record import MOVES_ANNOTATION, format_moves
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.turns.queue_reports import QueueReports
+from tessera.limits.planning import WRITTEN_NODES
 
 
 @dataclass(slots=True)
@@ -86,6 +87,7 @@ class PendingWrites:
 
     Attributes:
         queue_reports: the writes of Queue objects.
+        is_behind: True if the last :meth:`pop` left some of many nodes to the next one.
 
     Args:
         state: the state that the writes follow from.
@@ -100,6 +102,7 @@ class PendingWrites:
         self._gangs = gangs
         #: By key, the gangs that pods with slices behind the gate belong to; looked at once for each :meth:`pop`.
         self._looks: dict[str, GangState] = {}
+        self.is_behind = False
         self.queue_reports = QueueReports(state)
 
     def pop(self) -> Sequence[Instruction]:
@@ -116,7 +119,9 @@ class PendingWrites:
         ]
         self._state.events, self._cluster.orphaned_objects, self._state.evictions = [], [], {}
         self._looks.clear()
-        due, self._state.dirty_nodes = self._state.dirty_nodes, set()
+        changed = sorted(self._state.dirty_nodes)
+        due, self._state.dirty_nodes = set(changed[:WRITTEN_NODES]), set(changed[WRITTEN_NODES:])
+        self.is_behind = bool(self._state.dirty_nodes)
         due |= {node for each in tuple(due) for node in self._nodes_of_gangs(each)}
         for node in sorted(due):
             found += self._writes(node)

@@ -1,0 +1,96 @@
+"""Many changes are taken in by parts, which never show a node emptier than it is."""
+
+import pytest
+from tests.support.slicer_cluster import SlicerCluster
+
+from tessera.api.names import GATE, NodeName
+from tessera.controller.slicing.state.events import WritesDue
+from tessera.controller.slicing.state.instructions import PatchRequests
+from tessera.controller.slicing.turns import pending_writes
+from tessera.limits.planning import ABSORBED_CHANGES, BATCH_PODS
+
+CARDS = 4
+
+
+def large() -> SlicerCluster:
+    """More nodes than one step takes in, each with four cards of which a pod has three; two pods wait, of one card."""
+    cluster = SlicerCluster()
+    for number in range(2 * ABSORBED_CHANGES):
+        cluster.device_node(f"n{number:04}", count=CARDS)
+        cluster.whole(f"held-{number:04}", CARDS - 1, gated=False, node=NodeName(f"n{number:04}"))
+    for name in ("first", "second"):
+        cluster.whole(name)
+    return cluster
+
+
+def test_a_step_takes_in_a_bounded_part_and_all_parts_together_everything() -> None:
+    cluster = large()
+    slicer, parts = cluster.slicer, []
+    while True:
+        slicer.decide()
+        parts.append(slicer.state.inventory.fleet.node_count)
+        if not slicer.has_work:
+            break
+    grown = [after - before for before, after in zip([0, *parts], parts, strict=False)]
+    assert sum(grown) == 2 * ABSORBED_CHANGES
+    assert 0 < grown[0] <= ABSORBED_CHANGES // 2 + 1, "a node and its pod are two changes"
+    assert max(grown) == grown[0]
+
+
+def test_no_node_looks_emptier_than_it_is_and_nothing_is_decided_before_all_is_known() -> None:
+    cluster = large()
+    slicer = cluster.slicer
+    slicer.decide()
+    partly = 0
+    while slicer.has_work and not slicer.decisions:
+        fleet = slicer.state.inventory.fleet
+        partly += fleet.node_count < 2 * ABSORBED_CHANGES
+        assert all(fleet.node(name).count_empty("nvidia.com/gpu") == 1 for name in fleet.nodes)
+        assert not slicer.handle(WritesDue())
+        slicer.decide()
+    assert partly >= 2
+    assert slicer.decisions == 2
+    assert [type(each).__name__ for each in slicer.handle(WritesDue())] == ["Ungate", "Ungate"]
+
+
+def test_what_changes_meanwhile_is_taken_in_before_anything_is_decided() -> None:
+    cluster = large()
+    slicer = cluster.slicer
+    slicer.decide()
+    for number in range(2 * ABSORBED_CHANGES):
+        held = next(pod for pod in cluster.pods.values() if pod.name == f"held-{number:04}")
+        cluster.remove(held)
+        if number:
+            cluster.whole(f"next-{number:04}", CARDS, gated=False, node=NodeName(f"n{number:04}"))
+    cluster.settle()
+    placed = {pod.name: pod.hostname for pod in cluster.pods.values() if GATE not in pod.gates and not pod.node}
+    assert placed == {"first": "n0000", "second": "n0000"}
+
+
+def test_as_many_pods_as_one_step_plans_are_taken_in_and_planned_in_one() -> None:
+    cluster = SlicerCluster()
+    for number in range(BATCH_PODS // 8):
+        cluster.device_node(f"n{number}", count=8)
+    for number in range(BATCH_PODS - 8):
+        cluster.whole(f"p{number}")
+    cluster.slicer.decide()
+    assert cluster.slicer.decisions
+
+
+def test_writes_of_many_nodes_are_collected_in_steps_and_none_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending_writes, "WRITTEN_NODES", 3)
+    cluster = SlicerCluster()
+    for number in range(10):
+        cluster.node(f"n{number}")
+        cluster.pod(f"p{number}", "7g.40gb")
+    found, steps = [], 0
+    while True:
+        cluster.slicer.decide()
+        found += cluster.slicer.pop_writes()
+        steps += 1
+        if not cluster.slicer.has_work:
+            break
+    written = [each.node for each in found if isinstance(each, PatchRequests)]
+    assert sorted(written) == sorted(set(written))
+    assert len(written) == cluster.slicer.decisions > 3
+    assert steps >= 4
