@@ -29,9 +29,9 @@ from tessera_lab.apiserver.handlers.access import not_allowed_error
 from tessera_lab.apiserver.handlers.aggregation import Aggregator
 from tessera_lab.apiserver.handlers.dispatch import OpenWatch, RequestDispatcher
 from tessera_lab.apiserver.handlers.write_handler import WriteHandler
-from tessera_lab.apiserver.interfaces import Attributes, CommandResult, Obj, UserInfo
+from tessera_lab.apiserver.interfaces import Attributes, CommandResult, GroupResource, Obj, UserInfo
 from tessera_lab.apiserver.main.wiring import build_builtin_types, create_initial_objects
-from tessera_lab.apiserver.request.fair_queuing import FairQueues
+from tessera_lab.apiserver.request.fair_queuing import FairQueues, width_of
 from tessera_lab.apiserver.request.routing import QueryParameters, Route, route
 from tessera_lab.apiserver.request.server_state import ResourceRequest, ServerParts, ServerState
 from tessera_lab.apiserver.resource_types import ResourceRegistry
@@ -132,14 +132,14 @@ class ApiServer:
 
     async def handle(self, request: Request, user: UserInfo) -> Response | WatchResponse | CommandResult:
         """Answers one request; never raises: an invalid request or an error of the server gets an error answer."""
-        if self._queues is not None:
-            await self._queues.wait_turn(user)
         query = QueryParameters(request)
         warnings: list[str] = []
         found: Route | None = None
         answer: Response | WatchResponse | CommandResult
         try:
             found = route(request, query)
+            if self._queues is not None:
+                await self._queues.wait_turn(user, found, width=self._width_of(found))
             answer = await self._answer(request, query, found, user, warnings)
         except StatusError as error:
             answer = error_response(error)
@@ -149,6 +149,12 @@ class ApiServer:
             answer = error_response(StatusError(500, "InternalError", _PANIC))
         self._note(request, query, found, user, 101 if isinstance(answer, CommandResult) else answer.status)
         return _add_warnings(answer, warnings) if warnings and isinstance(answer, Response) else answer
+
+    def _width_of(self, found: Route | None) -> int:
+        """The width of a request in the fair queues: a list counts the objects of its resource."""
+        if found is None or found.verb != "list":
+            return 1
+        return width_of(self.core.store.count(GroupResource(found.group, found.resource), found.namespace))
 
     async def _answer(
         self, request: Request, query: QueryParameters, found: Route | None, user: UserInfo, warnings: list[str]

@@ -9,69 +9,126 @@ Rules:
 
 1. A request waits in the queue of its user. It is released once; what it waits for afterwards, a webhook for instance,
    delays no other request. So requests that wait for each other cannot block each other.
-2. At most :data:`RELEASED_AT_ONCE` requests are released in one turn of the event loop.
-3. The next request is from the level that has had the least for its share (start-time fair queuing). A level that was
-   empty begins at the present: it gets nothing for the time in which it asked for nothing.
-4. In a level the users take turns. Requests of one user keep their order.
+2. A request has a width: 1, or more for a list (:func:`width_of`). Requests of about :data:`RELEASED_AT_ONCE` together
+   are released in one turn of the event loop.
+3. The next request is from the level that has had the least width for its share, and in it from the user who has had
+   the least (start-time fair queuing). Who was idle begins at the present: nothing is saved up.
+4. Requests of one user keep their order. One whose client has given up costs nothing.
 
-Levels and the rules for users are those that kube-apiserver makes by itself, with two simplifications: nobody is
-exempt, since one thread has no capacity to spare, and the shares are the lab's own.
+Levels, widths and the rules for users are those that kube-apiserver makes by itself. Different are: the shares
+(:data:`SHARES`); nobody is exempt, since one thread has no capacity to spare; flows of a level are told apart by user
+only; and queues have no limit, so no request is refused with 429.
 """
 
 import asyncio
+import heapq
+import itertools
 from collections import deque
 from collections.abc import Mapping
 
 from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.request.routing import Route
 
-#: Requests that are released in one turn of the event loop. With one, every watcher would be woken for every change by
+#: Width that is released in one turn of the event loop. With one, every watcher would be woken for every change by
 #: itself, which doubles the CPU time of a burst; with all of them, each would wait for all others (bench/slices.py).
 RELEASED_AT_ONCE = 4
 
-#: Levels with their shares. Nodes and control plane report and carry out what was decided before, mostly with events;
-#: people and controllers in pods wait for their answers.
-SHARES: Mapping[str, int] = {"system": 10, "workload-high": 10, "workload-low": 200, "global-default": 50}
+#: Levels with their shares. The shares are the lab's own: kube-apiserver serves hundreds of requests at once, so that
+#: its shares (10, 40, 30, 40, 100, 20) rarely decide, while here they always do. Nodes report what they have carried
+#: out, mostly with events, while people and controllers in pods wait for their answers; what tells that a node is alive
+#: comes in time.
+SHARES: Mapping[str, int] = {
+    "leader-election": 10,
+    "node-high": 40,
+    "system": 10,
+    "workload-high": 10,
+    "workload-low": 200,
+    "global-default": 50,
+}
+
+#: Objects that a list reads for each unit of its width, and the largest width (k8s.io/apiserver/pkg/util/flowcontrol/
+#: request/config.go: objectsPerSeat, maximumSeatsLimit).
+OBJECTS_PER_WIDTH, LARGEST_WIDTH = 100, 10
 
 _CONTROL_PLANE = frozenset({"system:kube-controller-manager", "system:kube-scheduler"})
+_ELECTION_VERBS = frozenset({"get", "create", "update"})
 
-_Queue = deque[asyncio.Future[None]]
 
-
-def level_of(user: UserInfo) -> str:
-    """Returns the priority level of a user's requests."""
+def level_of(user: UserInfo, route: Route | None = None) -> str:
+    """Returns the priority level of a user's request; ``route`` is None for one that names no resource."""
+    resource = (route.group, route.resource) if route else None
+    is_lease = resource == ("coordination.k8s.io", "leases")
+    in_control_plane = user.name in _CONTROL_PLANE or "system:serviceaccounts:kube-system" in user.groups
+    if is_lease and in_control_plane and route and route.verb in _ELECTION_VERBS:
+        return "leader-election"
     if "system:nodes" in user.groups:
-        return "system"
-    if "system:serviceaccounts" in user.groups:
-        return "workload-low"
-    return "workload-high" if user.name in _CONTROL_PLANE else "global-default"
+        return "node-high" if is_lease or resource == ("", "nodes") else "system"
+    if in_control_plane:
+        return "workload-high"
+    return "workload-low" if "system:serviceaccounts" in user.groups else "global-default"
+
+
+def width_of(objects: int) -> int:
+    """Returns the width of a request that reads so many objects."""
+    return min(max(1, -(-objects // OBJECTS_PER_WIDTH)), LARGEST_WIDTH)
+
+
+class _Waiting:
+    """A request: ``turn`` is done when it is released, or when its client has given up."""
+
+    __slots__ = ("turn", "width")
+
+    def __init__(self, turn: asyncio.Future[None], width: int) -> None:
+        self.turn = turn
+        self.width = width
 
 
 class _Level:
     """The waiting requests of a level.
 
     Attributes:
-        queues: by user, never empty ones; the user whose turn is next comes first.
-        served: the requests released, divided by the share; the measure by which levels take turns.
+        queues: by user, never empty ones.
+        served: the width released, divided by the share; the measure by which levels take turns.
     """
 
     def __init__(self, share: int) -> None:
-        self.queues: dict[str, _Queue] = {}
+        self.queues: dict[str, deque[_Waiting]] = {}
         self.served = 0.0
-        self._cost = 1.0 / share
+        self._share = share
+        #: Users who wait, by the width that they have had; the number keeps the order of those with equal ones.
+        self._users: list[tuple[int, int, str]] = []
+        self._number = itertools.count()
+        #: The measure of the user who was served last, before that.
+        self._present = 0
 
-    def put(self, user: str, request: asyncio.Future[None], present: float) -> None:
+    def put(self, user: str, request: _Waiting, present: float) -> None:
         if not self.queues:
             self.served = max(self.served, present)
-        self.queues.setdefault(user, deque()).append(request)
+        queue = self.queues.get(user)
+        if queue is None:
+            queue = self.queues[user] = deque()
+            heapq.heappush(self._users, (self._present, next(self._number), user))
+        queue.append(request)
 
-    def pop(self) -> asyncio.Future[None]:
-        user = next(iter(self.queues))
-        queue = self.queues.pop(user)
-        request = queue.popleft()
-        if queue:
-            self.queues[user] = queue
-        self.served += self._cost
-        return request
+    def pop(self) -> _Waiting | None:
+        """Takes the next request; None if every client of this level has given up."""
+        while self._users:
+            had, _, user = heapq.heappop(self._users)
+            queue = self.queues[user]
+            while queue and queue[0].turn.done():
+                queue.popleft()
+            if not queue:
+                del self.queues[user]
+                continue
+            request = queue.popleft()
+            self._present = had
+            if queue:
+                heapq.heappush(self._users, (had + request.width, next(self._number), user))
+            else:
+                del self.queues[user]
+            self.served += request.width / self._share
+            return request
+        return None
 
 
 class FairQueues:
@@ -84,15 +141,15 @@ class FairQueues:
         #: True while :meth:`_release` is due in the event loop.
         self._releasing = False
 
-    async def wait_turn(self, user: UserInfo) -> None:
+    async def wait_turn(self, user: UserInfo, route: Route | None = None, *, width: int = 1) -> None:
         """Returns when a request of this user is to be served; never before the next turn of the event loop."""
         loop = asyncio.get_running_loop()
-        request: asyncio.Future[None] = loop.create_future()
-        self._levels[level_of(user)].put(user.name, request, self._present)
+        request = _Waiting(loop.create_future(), width)
+        self._levels[level_of(user, route)].put(user.name, request, self._present)
         if not self._releasing:
             self._releasing = True
             loop.call_soon(self._release, loop)
-        await request
+        await request.turn
 
     def _release(self, loop: asyncio.AbstractEventLoop) -> None:
         released = 0
@@ -102,9 +159,10 @@ class FairQueues:
                 self._releasing = False
                 return
             level = min(busy, key=lambda each: each.served)
-            self._present = level.served
+            present = level.served
             request = level.pop()
-            if not request.done():  # its client has given up
-                request.set_result(None)
-                released += 1
+            if request is not None:
+                self._present = present
+                request.turn.set_result(None)
+                released += request.width
         loop.call_soon(self._release, loop)

@@ -178,6 +178,13 @@ class Store:
             return [group[name] for _, group in sorted(groups.items()) for name in sorted(group)]
         return _past(history, namespace, at)
 
+    def count(self, resource: GroupResource, namespace: str = "") -> int:
+        """How many objects a list reads; without a namespace, those of all."""
+        history = self._histories.get(resource)
+        if history is None:
+            return 0
+        return len(history.objects.get(namespace, ())) if namespace else sum(map(len, history.objects.values()))
+
     def since(self, resource: GroupResource, rv: int) -> Sequence[Change]:
         """Changes later than ``rv``, oldest first.
 
