@@ -35,7 +35,7 @@ _NODES = 4
 def fixed_requests(pod: Pod) -> dict[str, int]:
     """NVIDIA's resources that a pod holds, init containers included; none if an amount is no number."""
     try:
-        held = pod_amounts(pod.spec)
+        held = pod_amounts(pod)
     except ValueError:
         return {}
     return {name: amount for name, amount in held.items() if name.startswith(_DOMAIN)}

@@ -6,10 +6,13 @@ from tessera.api.names import MIG_CONFIG_LABEL, NodeName
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.controller.objects.node_info import NodeInfo, read_node
 from tessera.controller.objects.pod_info import read_pod
-from tessera.controller.objects.resource_amounts import pod_amounts
+from tessera.controller.objects.resource_amounts import allocated_amounts, pod_amounts
 from tessera.kube.resources import (
+    ComputeQuantities,
+    ComputeRequests,
     Condition,
     Container,
+    ContainerStatus,
     Node,
     NodeStatus,
     ObjectMeta,
@@ -57,7 +60,81 @@ def container(restart: str = "", limits: dict[str, str] | None = None, **request
     ],
 )
 def test_what_a_pod_holds_on_its_node(spec: PodSpec, amounts: dict[str, int]) -> None:
-    assert pod_amounts(spec) == amounts
+    assert pod_amounts(Pod(spec=spec)) == amounts
+    assert allocated_amounts(Pod(spec=spec)) == amounts
+
+
+def state_of(name: str = "c", allocated: str = "", actual: str = "") -> ContainerStatus:
+    """What kubelet reports of a container's CPU."""
+    return ContainerStatus(
+        name=name,
+        allocated_resources=ComputeQuantities(cpu=allocated) if allocated else None,
+        resources=ComputeRequests(requests=ComputeQuantities(cpu=actual)) if actual else None,
+    )
+
+
+def pending(reason: str) -> tuple[Condition, ...]:
+    return (Condition(type="PodResizePending", status="True", reason=reason),) if reason else ()
+
+
+@pytest.mark.parametrize(
+    ("asked", "reported", "reason", "counted", "present"),
+    [
+        ("2", ("2", "2"), "", 2000, 2000),
+        ("100000", ("1", ""), "Infeasible", 1000, 1000),
+        ("100000", ("1", "3"), "Infeasible", 3000, 3000),  # an earlier resize to less is not in force yet
+        ("100000", ("", "1"), "Infeasible", 1000, 1000),
+        ("8", ("1", "1"), "Deferred", 8000, 1000),
+        ("8", ("8", "1"), "", 8000, 8000),
+        ("1", ("8", "8"), "Deferred", 8000, 8000),
+        ("1", ("1", "8"), "", 8000, 8000),
+        ("8", ("", ""), "Infeasible", 8000, 8000),  # kubelet reports no amounts
+    ],
+)
+def test_a_resize_counts_as_in_the_scheduler(
+    asked: str, reported: tuple[str, str], reason: str, counted: int, present: int
+) -> None:
+    """k8s.io/component-helpers/resource: PodRequests with UseStatusResources. Reported: allocated, in force."""
+    spec = PodSpec(containers=(container(cpu=asked, memory="1Gi", limits={"nvidia.com/gpu": "1"}),))
+    status = PodStatus(conditions=pending(reason), container_statuses=(state_of("c", *reported),))
+    pod = Pod(spec=spec, status=status)
+    memory = 2**30 if not any(reported) or reason != "Infeasible" else 0
+    others = {"memory": memory, "nvidia.com/gpu": 1, "pods": 1}
+    assert pod_amounts(pod) == {name: value for name, value in {"cpu": counted, **others}.items() if value}
+    assert allocated_amounts(pod)["cpu"] == present
+
+
+@pytest.mark.parametrize(
+    ("allocated", "reason", "cpu"),
+    [("1100m", "Infeasible", 1100), ("1100m", "Deferred", 100_100), ("", "Infeasible", 100_100)],
+)
+def test_a_resize_of_a_pods_own_resources_counts_as_in_the_scheduler(allocated: str, reason: str, cpu: int) -> None:
+    """What kubelet reports includes the overhead."""
+    own = ResourceRequirements(requests={"cpu": "100"})
+    spec = PodSpec(containers=(container(),), resources=own, overhead={"cpu": "100m"})
+    amounts = ComputeQuantities(cpu=allocated) if allocated else None
+    assert pod_amounts(Pod(spec=spec, status=PodStatus(conditions=pending(reason), allocated_resources=amounts))) == {
+        "cpu": cpu,
+        "pods": 1,
+    }
+
+
+def test_a_sidecar_that_is_resized_counts_beside_the_containers() -> None:
+    sidecar = Container(name="s", restart_policy="Always", resources=ResourceRequirements(requests={"cpu": "100000"}))
+    status = PodStatus(
+        conditions=pending("Infeasible"),
+        init_container_statuses=(state_of("s", "1"),),
+        container_statuses=(state_of("c", "2"),),
+    )
+    pod = Pod(spec=PodSpec(init_containers=(sidecar,), containers=(container(cpu="2"),)), status=status)
+    assert pod_amounts(pod) == {"cpu": 3000, "pods": 1}
+
+
+def test_only_a_pod_with_cards_keeps_what_it_has_apart_from_what_it_asks_for() -> None:
+    status = PodStatus(conditions=pending("Deferred"), container_statuses=(state_of("c", "1"),))
+    cards = [container(cpu="8"), container(cpu="8", limits={"nvidia.com/gpu": "1"})]
+    found = [read_pod(Pod(spec=PodSpec(node_name="n", containers=(each,)), status=status)) for each in cards]
+    assert [each.allocated for each in found] == [None, {"cpu": 1000, "nvidia.com/gpu": 1, "pods": 1}]
 
 
 def test_a_pod_that_asks_for_slices() -> None:

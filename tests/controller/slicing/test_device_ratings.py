@@ -11,12 +11,26 @@ from tests.support.slicer_cluster import SlicerCluster
 from tessera.api.names import GATE, NodeName, PodUid
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.node_devices import NodeDevices
-from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.node_info import NodeInfo
+from tessera.controller.objects.pod_info import PodInfo, read_pod
 from tessera.controller.slicing.state.device_demand import AskedDevices, DeviceDemand
+from tessera.kube.resources import (
+    ComputeQuantities,
+    Condition,
+    Container,
+    ContainerStatus,
+    ObjectMeta,
+    Pod,
+    PodSpec,
+    PodStatus,
+    ResourceRequirements,
+    Uid,
+)
 from tessera.limits.planning import COUNTED_WAITING_DEVICES
 from tessera.placement.step_budget import StepBudget
 
 GPU, SHARE = "nvidia.com/gpu", "nvidia.com/gpu.shared"
+NODE = NodeInfo(NodeName("n"), "n", allocatable={"cpu": 1_000_000, "memory": 2**40})
 
 
 def pin(cluster: SlicerCluster, pod: PodInfo) -> str:
@@ -103,7 +117,7 @@ def test_amounts_of_a_pod_that_nobody_can_place_change_no_place(amounts: dict[st
     assert beside == without
 
 
-def place_unequal_pods(hostile: dict[str, int]) -> dict[str, str]:
+def place_unequal_pods(hostile: dict[str, int], holder: PodInfo | None = None) -> dict[str, str]:
     cluster = SlicerCluster()
     for number in range(4):
         amounts = {"cpu": 20_000, "memory": 64 << 30} if number % 2 else {"cpu": 96_000, "memory": 512 << 30}
@@ -113,6 +127,8 @@ def place_unequal_pods(hostile: dict[str, int]) -> dict[str, str]:
         cluster.whole(f"held-{node}", gated=False, node=NodeName(f"n{node}"), amounts=held)
     if hostile:
         cluster.whole("hostile", namespace="hostile", created="", amounts={**asking(1_000), **hostile})
+    if holder is not None:
+        cluster.put(holder)
     cluster.settle()
     found = {}
     for number in range(14):
@@ -163,6 +179,66 @@ def test_a_batch_that_was_only_tried_leaves_no_trace_in_the_ratings(cluster: Sli
     assert order(cluster, replace(card, amounts=asking(10_000))) == ["n1"]
 
 
+def resized_pod(asked: str, allocated: str, reason: str) -> Pod:
+    """A pod that holds a card on n1, and whose CPU cannot be resized now."""
+    limits = {GPU: "1"}
+    requests = ResourceRequirements(limits=limits, requests={"cpu": asked, **limits})
+    has = ContainerStatus(name="c", allocated_resources=ComputeQuantities(cpu=allocated))
+    return Pod(
+        metadata=ObjectMeta(name="resized", namespace="hostile", uid=Uid("resized")),
+        spec=PodSpec(node_name="n1", containers=(Container(name="c", resources=requests),)),
+        status=PodStatus(
+            phase="Running",
+            conditions=(Condition(type="PodResizePending", status="True", reason=reason),),
+            container_statuses=(has,),
+        ),
+    )
+
+
+def test_a_resize_that_no_node_can_do_closes_no_node(cluster: SlicerCluster) -> None:
+    cluster.device_node("n1")
+    cluster.put(read_pod(resized_pod("100000", "1", "Infeasible")))
+    fits, too_large = cluster.whole("fits", amounts=asking(63_000)), cluster.whole("large", amounts=asking(1_000))
+    cluster.settle()
+    assert (pin(cluster, fits), pin(cluster, too_large)) == ("n1", "")
+
+
+def test_a_resize_that_waits_keeps_its_room_as_in_the_scheduler(cluster: SlicerCluster) -> None:
+    cluster.device_node("n1")
+    cluster.put(read_pod(resized_pod("60", "1", "Deferred")))
+    fits, too_large = cluster.whole("fits", amounts=asking(4_000)), cluster.whole("large", amounts=asking(1_000))
+    cluster.settle()
+    assert (pin(cluster, fits), pin(cluster, too_large)) == ("n1", "")
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        read_pod(resized_pod("100000", "1", "Infeasible")),
+        PodInfo(PodUid("resized"), "hostile", "resized", node=NodeName("n1"), devices=(GPU,), amounts=asking(1_000)),
+    ],
+)
+def test_a_resize_changes_no_place_of_others(hostile: PodInfo) -> None:
+    """The pod counts as if nobody had asked to resize it."""
+    assert place_unequal_pods({}, hostile) == place_unequal_pods({}, replace(hostile, amounts=asking(1_000)))
+
+
+@pytest.mark.parametrize(
+    ("pod", "counted"),
+    [
+        (resized_pod("60", "1", "Deferred"), 1_000),
+        (resized_pod("100000", "1", "Infeasible"), 1_000),
+        (resized_pod("2", "2", ""), 2_000),
+        (resized_pod("100000", "100000", ""), 64_000),
+    ],
+)
+def test_of_a_pod_with_cards_counts_what_its_node_has_allocated(pod: Pod, counted: int) -> None:
+    counts = Counts()
+    node = replace(NODE, allocatable={"cpu": 64_000})
+    DeviceDemand(counts).observe(PodUid("resized"), read_pod(pod), node)
+    assert [(each.cpu, hold) for each, hold in counts.found] == [(counted, True)]
+
+
 class Counts:
     """Requests that count now."""
 
@@ -186,12 +262,12 @@ def test_waiting_pods_of_a_namespace_count_up_to_a_limit_the_oldest_first() -> N
     counts = Counts()
     demand = DeviceDemand(counts)
     for number in reversed(range(1000)):
-        demand.observe(PodUid(f"a-{number}"), pod_of(number, "a", 1), holds=False)
+        demand.observe(PodUid(f"a-{number}"), pod_of(number, "a", 1), None)
     assert sorted(each.cpu for each, _ in counts.found) == [1000 * number for number in range(COUNTED_WAITING_DEVICES)]
-    demand.observe(PodUid("a-999"), pod_of(999, "a", 1), holds=True)
+    demand.observe(PodUid("a-999"), pod_of(999, "a", 1), NODE)
     assert sum(counts.found.values()) == COUNTED_WAITING_DEVICES + 1
     assert [each.cpu for each, hold in counts.found if hold] == [999_000]
-    demand.observe(PodUid("a-0"), None, holds=False)
+    demand.observe(PodUid("a-0"), None, None)
     assert sum(counts.found.values()) == COUNTED_WAITING_DEVICES + 1
 
 
@@ -212,9 +288,24 @@ def test_what_counts_follows_from_the_pods_whatever_came_before(
         living.pop(pod.uid, None)
         if state != "g":
             living[pod.uid] = (pod, state == "h")
-        demand.observe(pod.uid, pod if state != "g" else None, holds=state == "h")
+        demand.observe(pod.uid, pod if state != "g" else None, NODE if state == "h" else None)
     fresh = Counts()
     again = DeviceDemand(fresh)
     for uid, (pod, holds) in living.items():
-        again.observe(uid, pod, holds=holds)
+        again.observe(uid, pod, NODE if holds else None)
     assert counts.found == fresh.found
+
+
+def test_a_pod_counts_on_a_node_with_cards_and_up_to_what_the_node_has(cluster: SlicerCluster) -> None:
+    """Authors of these pods named the nodes, so nobody has compared their amounts with those of a node."""
+    counts = Counts()
+    cluster.slicer.state.device_demand = DeviceDemand(counts)
+    cluster.namespace("default", **{"tessera.dev/placement": "managed"})
+    cluster.device_node("late", count=0)
+    cluster.whole("gone", gated=False, node=NodeName("nowhere"), amounts=asking(10**9))
+    cluster.whole("early", gated=False, node=NodeName("late"), amounts=asking(10**9))
+    cluster.settle()
+    assert not counts.found
+    cluster.device_node("late", count=1)
+    cluster.settle()
+    assert [(each.cpu, hold) for each, hold in counts.found] == [(64_000, True)]

@@ -35,7 +35,7 @@ from tessera.controller.objects.pod_relations import (
     read_labels,
     read_relations,
 )
-from tessera.controller.objects.resource_amounts import Amounts, pod_amounts
+from tessera.controller.objects.resource_amounts import Amounts, allocated_amounts, pod_amounts
 from tessera.kube.resources import Pod
 from tessera.kube.resources.meta import version_number
 from tessera.limits.pods import POD_SLICES
@@ -65,6 +65,8 @@ class PodInfo:
         profiles: the slices that it needs, profiles in the resource's spelling; behind our gate the devices too.
         devices: whole cards and shares that it requests, one resource name each; empty for a pod with slices.
         amounts: the amounts that it holds on its node besides slices.
+        allocated: for a pod with devices, the amounts that it has on its node while a resize asks for others; None if
+            they are ``amounts``.
         constraints: its constraints on nodes.
         priority: a higher priority goes first.
         created: creation time, RFC 3339; earlier goes first among equals.
@@ -102,6 +104,7 @@ class PodInfo:
     profiles: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     amounts: Amounts = field(default_factory=dict)
+    allocated: Amounts | None = None
     constraints: NodeConstraints = ANYWHERE
     priority: int = 0
     created: str = ""
@@ -184,6 +187,7 @@ def read_pod(pod: Pod) -> PodInfo:
         profiles=profiles,
         devices=devices[:POD_SLICES],
         amounts=held,
+        allocated=_allocated(pod, held) if devices and spec.node_name else None,
         constraints=constraints,
         priority=spec.priority,
         created=meta.creation_timestamp or "",
@@ -220,10 +224,15 @@ def _read_requests(pod: Pod) -> tuple[tuple[str, ...], Amounts, NodeConstraints,
         fault = find_excess(pod.spec) if profiles else ""
         if fault and not pod.spec.node_name:
             return profiles, {}, ANYWHERE, fault
-        held = pod_amounts(pod.spec)
+        held = pod_amounts(pod)
     except (SliceRequestError, ValueError) as error:
         return profiles, held, ANYWHERE, str(error)
     return profiles, held, constraints_of(pod) if profiles and not fault else ANYWHERE, fault
+
+
+def _allocated(pod: Pod, held: Amounts) -> Amounts | None:
+    found = allocated_amounts(pod)
+    return found if found != held else None
 
 
 def _read_devices(held: Amounts) -> tuple[str, ...]:

@@ -4,17 +4,23 @@ CPU counts in thousandths, everything else in its own unit, rounded up. A pod's 
 (``k8s.io/component-helpers/resource``): app containers run beside the sidecars, an ordinary init container runs beside
 the sidecars started before it, and the larger of the two counts, plus overhead.
 
+CPU and memory can be resized in place. Kubelet reports what it has allocated and what is in force. The largest of these
+and of what the pod asks for counts, unless the node can never do the resize: then what the pod asks for does not.
+
 MIG resources and the memory quota are counted like all others. Placement decides where slices fit, but the scheduler
 admits a pod only to a node with enough devices and enough of the quota that no other pod requests.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX, QUOTA_RESOURCE, NodeName, PodUid
 from tessera.kube.quantity import integer_value, milli_value
-from tessera.kube.resources import Container, PodSpec
+from tessera.kube.resources import Container, ContainerStatus, Pod, PodSpec, PodStatus, ResourceRequirements
 
 Amounts = dict[str, int]
+
+#: What kubelet can resize in place (KEP-1287).
+RESIZABLE = frozenset({"cpu", "memory"})
 
 
 def parse_amounts(quantities: Mapping[str, str]) -> Amounts:
@@ -36,15 +42,71 @@ def freed_with_cards(resource: str) -> bool:
     return resource in GPU_RESOURCES or offered_by_agent(resource)
 
 
-def pod_amounts(spec: PodSpec) -> Amounts:
-    """Returns the amounts that the pod holds on its node for its whole life, ``pods`` (1) included."""
+def pod_amounts(pod: Pod) -> Amounts:
+    """Returns the amounts that the scheduler counts for a pod, ``pods`` (1) included.
+
+    They are the same for its whole life, unless it is resized.
+    """
+    return _total(pod, resized=not _is_infeasible(pod.status))
+
+
+def allocated_amounts(pod: Pod) -> Amounts:
+    """Returns the amounts that a pod has on its node: those of the scheduler without a resize that waits or failed."""
+    return _total(pod, resized=False)
+
+
+def _is_infeasible(status: PodStatus) -> bool:
+    return any((each.type, each.reason) == ("PodResizePending", "Infeasible") for each in status.conditions)
+
+
+def _total(pod: Pod, *, resized: bool) -> Amounts:
+    """Returns the sum of what the pod has and, if it is to be resized, asks for."""
+    spec, states = pod.spec, {each.name: each for each in pod.status.containers}
+
+    def requests(container: Container) -> Amounts:
+        asked = _requests(container.resources)
+        state = states.get(container.name)
+        return asked if state is None else _held(asked, state, resized=resized)
+
+    total = _sum(spec, requests)
+    if spec.resources is not None:
+        total.update(_held(_requests(spec.resources), pod.status, resized=resized, less=spec.overhead))
+    _add(total, parse_amounts(spec.overhead))
+    total["pods"] = 1
+    return {name: value for name, value in total.items() if value}
+
+
+def _held(
+    asked: Amounts, state: ContainerStatus | PodStatus, *, resized: bool, less: Mapping[str, str] | None = None
+) -> Amounts:
+    """Returns the requests of a container or a pod, with CPU and memory as kubelet reports them.
+
+    Args:
+        asked: what its spec requests.
+        state: its state.
+        resized: what is requested counts too.
+        less: quantities that the reported ones include.
+    """
+    reported = [state.allocated_resources, state.resources.requests if state.resources is not None else None]
+    present = [each for each in reported if each is not None]
+    if not present:
+        return asked
+    found = dict(asked)
+    for name in RESIZABLE & asked.keys():
+        texts = [text for each in present if (text := getattr(each, name))]
+        without = _amount(name, less[name]) if less and name in less else 0
+        found[name] = max(0, *(_amount(name, text) - without for text in texts), asked[name] if resized else 0)
+    return found
+
+
+def _sum(spec: PodSpec, requests: Callable[[Container], Amounts]) -> Amounts:
     running: Amounts = {}
     for container in spec.containers:
-        _add(running, _requests(container))
+        _add(running, requests(container))
     starting: Amounts = {}
     sidecars: Amounts = {}
     for container in spec.init_containers:
-        own = _requests(container)
+        own = requests(container)
         if container.restart_policy == "Always":
             _add(sidecars, own)
             own = {}
@@ -53,11 +115,7 @@ def pod_amounts(spec: PodSpec) -> Amounts:
         _raise_to(starting, peak)
     _add(running, sidecars)
     _raise_to(running, starting)
-    if spec.resources is not None:
-        running.update(parse_amounts({**spec.resources.limits, **spec.resources.requests}))
-    _add(running, parse_amounts(spec.overhead))
-    running["pods"] = 1
-    return {name: value for name, value in running.items() if value}
+    return running
 
 
 def add_amounts(total: Amounts, more: Mapping[str, int], sign: int = 1) -> None:
@@ -79,8 +137,7 @@ def _amount(resource: str, written: str) -> int:
     return milli_value(str(written)) if resource == "cpu" else integer_value(str(written))
 
 
-def _requests(container: Container) -> Amounts:
-    resources = container.resources
+def _requests(resources: ResourceRequirements) -> Amounts:
     if not resources.limits and not resources.requests:
         return {}
     return parse_amounts({**resources.limits, **resources.requests})

@@ -58,6 +58,8 @@ from tessera.kube.resources.nodes import (
 )
 from tessera.kube.resources.pods import (
     Affinity,
+    ComputeQuantities,
+    ComputeRequests,
     Condition,
     Container,
     ContainerState,
@@ -141,6 +143,8 @@ __all__ = [
     "TOKEN_REVIEWS",
     "VALIDATING_WEBHOOKS",
     "Affinity",
+    "ComputeQuantities",
+    "ComputeRequests",
     "Condition",
     "ConfigMap",
     "Container",

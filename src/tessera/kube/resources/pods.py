@@ -230,13 +230,33 @@ class ContainerState(Wire, frozen=True, kw_only=True):
     terminated: ContainerStateTerminated | None = None
 
 
+class ComputeQuantities(Wire, frozen=True, kw_only=True):
+    """What kubelet can resize in place; an empty text is no quantity. Others are omitted: they cost memory."""
+
+    cpu: str = ""
+    memory: str = ""
+
+
+class ComputeRequests(Wire, frozen=True, kw_only=True):
+    """The requests that are in force."""
+
+    requests: ComputeQuantities = ComputeQuantities()
+
+
 class ContainerStatus(Wire, frozen=True, kw_only=True):
-    """The state of one container, as kubelet reports it."""
+    """The state of one container, as kubelet reports it.
+
+    Attributes:
+        allocated_resources: the requests that the node has admitted; None if kubelet does not report them.
+        resources: the requests in force, which follow the allocated ones.
+    """
 
     name: str = ""
     ready: bool = False
     restart_count: int = 0
     state: ContainerState | None = None
+    allocated_resources: ComputeQuantities | None = None
+    resources: ComputeRequests | None = None
 
 
 class Condition(Wire, frozen=True, kw_only=True):
@@ -250,7 +270,10 @@ class Condition(Wire, frozen=True, kw_only=True):
 
 
 class PodStatus(Wire, frozen=True, kw_only=True):
-    """The last reported state of a pod. ``phase`` ends in ``Succeeded`` or ``Failed``."""
+    """The last reported state of a pod. ``phase`` ends in ``Succeeded`` or ``Failed``.
+
+    ``allocated_resources`` and ``resources`` are those of :class:`ContainerStatus`, for the pod's own resources.
+    """
 
     phase: str = ""
     reason: str = ""
@@ -260,6 +283,8 @@ class PodStatus(Wire, frozen=True, kw_only=True):
     conditions: tuple[Condition, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
+    allocated_resources: ComputeQuantities | None = None
+    resources: ComputeRequests | None = None
 
     @property
     def is_ready(self) -> bool:

@@ -381,8 +381,10 @@ class AllocationLifecycle:
         """Counts a pod for the ratings of nodes, and rates again the nodes where it holds amounts, or did."""
         if not self._state.devices.used:
             return
-        living = pod if pod is not None and not pod.finished else None
-        self._state.device_demand.observe(uid, living, holds=homes[0] is not None)
+        home = homes[0]
+        place = self._cluster.nodes.get(home) if home is not None and home in self._state.devices else None
+        counts = pod is not None and not pod.finished and (home is None or place is not None)
+        self._state.device_demand.observe(uid, pod if counts else None, place)
         for node in homes:
             if node is not None and node in self._state.devices:
                 self._state.ratings.note(node)

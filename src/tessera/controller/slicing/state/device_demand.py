@@ -4,9 +4,12 @@ Rules:
 
 - A pod counts as long as it holds devices, whoever placed it. So the mix follows the cluster as pods end, and a new
   controller that sees the same pods comes to the same mix.
+- CPU and memory of such a pod are those that its node has allocated, not those of a resize that waits, and at most what
+  the node had when the pod was last counted. A pod that names its node itself may ask for any amount until kubelet
+  refuses it.
 - Of the waiting pods of a namespace the oldest count, up to a limit of devices: enough that a card is kept for a pod
   that waits for it, and too little for a tenant who makes many gated pods. They count for the shares of the requests
-  and the prices of models, not for the CPU and memory beside a card: those are amounts, which nobody has granted yet.
+  and the prices of models, not for the CPU and memory beside a card: no node has allocated these amounts yet.
 """
 
 from bisect import bisect_left
@@ -15,6 +18,7 @@ from typing import Protocol
 
 from tessera.api.names import HOSTNAME_LABEL, PodUid
 from tessera.controller.objects.node_constraints import NodeConstraints
+from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.limits.planning import COUNTED_WAITING_DEVICES
 from tessera.placement.ratings.card_request import CPU_STEP, MEMORY_STEP
@@ -41,12 +45,18 @@ class AskedDevices:
     constraints: NodeConstraints
 
 
-def asked_devices(pod: PodInfo) -> AskedDevices | None:
-    """Returns what a pod requests, in whole steps of CPU and memory; None without devices, or with two resources."""
+def asked_devices(pod: PodInfo, node: NodeInfo | None = None) -> AskedDevices | None:
+    """Returns what a pod requests, in whole steps of CPU and memory; None without devices, or with two resources.
+
+    Args:
+        pod: the pod.
+        node: the node where it holds devices: then, what it has there counts; None for what it asks for.
+    """
     if len(set(pod.devices)) != 1:
         return None
+    cpu, memory = (_amount(name, pod, node) for name in ("cpu", "memory"))
+    memory //= _MIB
     selector = tuple(each for each in pod.constraints.selector if each[0] != HOSTNAME_LABEL)
-    cpu, memory = pod.amounts.get("cpu", 0), pod.amounts.get("memory", 0) // _MIB
     return AskedDevices(
         pod.devices[0],
         len(pod.devices),
@@ -54,6 +64,13 @@ def asked_devices(pod: PodInfo) -> AskedDevices | None:
         -(-memory // MEMORY_STEP) * MEMORY_STEP,
         replace(pod.constraints, selector=selector, tolerations=()),
     )
+
+
+def _amount(resource: str, pod: PodInfo, node: NodeInfo | None) -> int:
+    if node is None:
+        return pod.amounts.get(resource, 0)
+    held = pod.amounts if pod.allocated is None else pod.allocated
+    return min(held.get(resource, 0), node.allocatable.get(resource, 0))
 
 
 class RequestCounts(Protocol):
@@ -85,11 +102,17 @@ class DeviceDemand:
         #: By namespace, the first of these, which count; no dict is empty.
         self._counted: dict[str, dict[PodUid, AskedDevices]] = {}
 
-    def observe(self, uid: PodUid, pod: PodInfo | None, *, holds: bool) -> None:
-        """Counts a pod as it is now; None once it has gone or ended."""
-        asked = asked_devices(pod) if pod is not None else None
-        self._hold(uid, asked if holds else None)
-        waits = None if pod is None or asked is None or holds else (pod.namespace, (pod.created, uid, asked))
+    def observe(self, uid: PodUid, pod: PodInfo | None, node: NodeInfo | None) -> None:
+        """Counts a pod as it is now.
+
+        Args:
+            uid: its UID.
+            pod: the pod; None once it has gone or ended.
+            node: the node where it holds devices; None if it waits.
+        """
+        asked = asked_devices(pod, node) if pod is not None else None
+        self._hold(uid, asked if node is not None else None)
+        waits = None if pod is None or asked is None or node is not None else (pod.namespace, (pod.created, uid, asked))
         self._wait(uid, waits)
 
     def _hold(self, uid: PodUid, asked: AskedDevices | None) -> None:
