@@ -15,7 +15,7 @@ from tessera.api.nodes.gpu_labels import labels_say_gpu
 from tessera.doctor.facts import POLICY_BINDINGS
 from tessera.explain.query import explain, parse_query
 from tessera.kube.client.errors import ApiError
-from tessera.kube.resources import NAMESPACES, PODS
+from tessera.kube.resources import JOBS, NAMESPACES, PODS
 from tessera_lab.cluster.options import parse_nodes
 
 ONE, TWO, ALL = ({"nvidia.com/gpu": count} for count in (1, 2, 4))
@@ -190,6 +190,20 @@ def test_more_cards_than_any_node_has_are_refused_with_the_most_that_one_has(man
         await lab.until(lambda: lab.gates("next") == [GATE], "it waits for the four")
 
     managed(scenario, "4xA100-40GB,2xH100-80GB")
+
+
+def test_a_job_of_more_cards_than_any_node_has_is_refused_itself(managed: Managed) -> None:
+    async def scenario(lab: Any) -> None:
+        def job(name: str, count: int) -> dict[str, Any]:
+            template = {"spec": manifest(name, {"nvidia.com/gpu": count}, restartPolicy="Never")["spec"]}
+            return {"metadata": {"name": name}, "spec": {"template": template}}
+
+        with pytest.raises(ApiError, match=r"spec\.template: spec\.containers ask for 5 x .* the largest has 4 x"):
+            await lab.client.create(JOBS.as_dicts(), job("five", 5), "default")
+        await lab.client.create(JOBS.as_dicts(), job("four", 4), "default")
+        await lab.until(lambda: any(lab.ready(pod.metadata.name) for pod in lab.pods.cache.values()), "its pod runs")
+
+    managed(scenario)
 
 
 def test_a_pod_that_a_node_which_has_just_joined_will_hold_is_not_refused(managed: Managed) -> None:

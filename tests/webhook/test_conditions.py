@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.kueue.templates import JOB, KINDS
-from tessera.webhook.base.options import MANAGED_PATH, REVIEW_PATH, TEMPLATE_PATH
+from tessera.webhook.base.options import MANAGED_PATH, MANAGED_TEMPLATE_PATH, REVIEW_PATH, TEMPLATE_PATH
 from tessera_lab.apiserver.cel.evaluator import compile_expression
 
 CONFIGURATION = yaml.safe_load((Path(__file__).parents[2] / "deploy" / "admission.yaml").read_text())
@@ -34,6 +34,7 @@ def hooks_at(path: str) -> list[dict[str, Any]]:
 CONDITIONS = conditions_of(REVIEW_PATH)
 OF_TEMPLATES = conditions_of(TEMPLATE_PATH)
 OF_MANAGED = conditions_of(MANAGED_PATH)
+OF_MANAGED_TEMPLATES = conditions_of(MANAGED_TEMPLATE_PATH)
 
 
 QUOTA = "instaslice.redhat.com/accelerator-memory-quota"
@@ -145,6 +146,8 @@ def test_what_must_not_slip_through_fails_closed() -> None:
         "managed.tessera.dev": "Fail",
         "jobs.tessera.dev": "Fail",
         "templates.tessera.dev": "Ignore",
+        "managed-jobs.tessera.dev": "Ignore",
+        "managed-templates.tessera.dev": "Ignore",
     }
 
 
@@ -199,9 +202,23 @@ def test_only_what_kueue_holds_and_gangs_without_a_number_are_sent(
     assert is_sent(entry, item) is sent
 
 
-def test_every_kind_with_templates_is_sent_when_it_is_created_and_only_then() -> None:
-    rules = [(hook["name"], rule) for hook in hooks_at(TEMPLATE_PATH) for rule in hook["rules"]]
+@given(PODS)
+def test_a_job_of_a_managed_namespace_is_sent_if_a_pod_of_its_template_is(found: dict[str, Any]) -> None:
+    def sent(item: dict[str, Any], conditions: list[Any]) -> bool:
+        scope = {"object": item, "oldObject": None, "request": {"operation": "CREATE"}}
+        return all(condition.is_true(scope) for condition in conditions)
+
+    job = {"metadata": {"name": "j"}, "spec": {"template": found}}
+    assert sent(job, OF_MANAGED_TEMPLATES["managed-jobs"]) == sent(found, OF_MANAGED["managed"])
+    assert {str(hook["namespaceSelector"]) for hook in hooks_at(MANAGED_TEMPLATE_PATH)} == {
+        str(hook["namespaceSelector"]) for hook in hooks_at(MANAGED_PATH)
+    }
+
+
+@pytest.mark.parametrize(("path", "first"), [(TEMPLATE_PATH, "jobs"), (MANAGED_TEMPLATE_PATH, "managed-jobs")])
+def test_every_kind_with_templates_is_sent_when_it_is_created_and_only_then(path: str, first: str) -> None:
+    rules = [(hook["name"], rule) for hook in hooks_at(path) for rule in hook["rules"]]
     sent = {(group, plural) for _, rule in rules for group in rule["apiGroups"] for plural in rule["resources"]}
     assert sent == {(kind.group, kind.plural) for kind in KINDS}
     assert {operation for _, rule in rules for operation in rule["operations"]} == {"CREATE"}
-    assert [rule["resources"] for name, rule in rules if name == "jobs.tessera.dev"] == [[JOB.plural]]
+    assert [rule["resources"] for name, rule in rules if name == f"{first}.tessera.dev"] == [[JOB.plural]]

@@ -34,7 +34,7 @@ from tessera.manifests import install_manifests
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import DriverNotLoaded, NvmlError
 from tessera.replay.service import NO_RECORDS, fetch_records
-from tessera.webhook.base.options import MANAGED_PATH, WebhookOptions
+from tessera.webhook.base.options import MANAGED_PATH, MANAGED_TEMPLATE_PATH, WebhookOptions
 from tessera.webhook.main.run import WebhookReplica
 from tessera_lab.apiserver.interfaces import CommandResult
 from tessera_lab.installation.image_resolver import SimulatedResolver
@@ -248,7 +248,8 @@ async def _webhook(
     webhook = WebhookReplica(options, client, context.clock, rng=rng)
     if not _listens(context):
         cluster.reviewers[(options.namespace, options.service)] = webhook.review
-        cluster.reviewers[(options.namespace, options.service + MANAGED_PATH)] = webhook.review_managed
+        for path in (MANAGED_PATH, MANAGED_TEMPLATE_PATH):
+            cluster.reviewers[(options.namespace, options.service + path)] = webhook.review_managed
     await webhook.run()
 
 

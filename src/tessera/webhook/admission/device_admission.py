@@ -39,8 +39,7 @@ def decide_device_admission(
         PodRefused: the author has bound the pod, or no node could hold its devices.
     """
     spec = pod.get("spec") or {}
-    resources = set(_limits(spec))
-    if any(name.startswith(MIG_RESOURCE_PREFIX) for name in resources) or resources.isdisjoint(GPU_RESOURCES):
+    if not asks_for_devices(spec):
         return ()
     if spec.get("nodeName"):
         raise PodRefused(
@@ -49,10 +48,27 @@ def decide_device_admission(
             "managed: Tessera places pods with whole cards there, and their author cannot bind them; use "
             "spec.nodeSelector or node affinity",
         )
+    refuse_impossible_devices(spec, capabilities, spend)
+    return gate_operations(spec)
+
+
+def asks_for_devices(spec: Json) -> bool:
+    """True if a pod requests whole cards or shares, and no slice."""
+    resources = set(_limits(spec))
+    return not any(name.startswith(MIG_RESOURCE_PREFIX) for name in resources) and not resources.isdisjoint(
+        GPU_RESOURCES
+    )
+
+
+def refuse_impossible_devices(spec: Json, capabilities: Capabilities, spend: SpendTime) -> None:
+    """Refuses a pod whose whole cards and shares no node could hold together, even an empty one.
+
+    Raises:
+        PodRefused: see :func:`~tessera.webhook.admission.impossible_devices.find_impossible_devices`.
+    """
     wanted, nodes = requested_devices(spec), capabilities.selected_by(spec, spend)
     if why := find_impossible_devices(wanted, capabilities, nodes, capabilities.groups_for(spec, spend)):
         raise PodRefused(Rule.IMPOSSIBLE, why)
-    return gate_operations(spec)
 
 
 def _limits(spec: Json) -> Iterator[str]:

@@ -19,8 +19,9 @@ from tessera.text import one_line
 from tessera.webhook.admission.decision import decide_admission
 from tessera.webhook.admission.device_admission import decide_device_admission
 from tessera.webhook.admission.json_patch import Operation
+from tessera.webhook.admission.managed_templates import check_managed_templates
 from tessera.webhook.admission.pod_schema import PodSchema, Spec, size_of
-from tessera.webhook.admission.template_admission import decide_templates
+from tessera.webhook.admission.template_admission import DecideTemplates, decide_templates
 from tessera.webhook.base.budget import PodRefused, ReviewBudget, Rule, refuse_oversized
 from tessera.webhook.nodes.capabilities import Capabilities
 
@@ -77,7 +78,7 @@ class Reviewer:
 
         Args:
             body: the review.
-            managed: True for a pod of a namespace whose pods with whole cards Tessera places.
+            managed: True for a pod, or templates of pods, of a namespace whose pods with whole cards Tessera places.
 
         Raises:
             ReviewError: the body is no AdmissionReview v1 of such an object; the text names the error.
@@ -124,7 +125,10 @@ class Reviewer:
                 "templates of pods that Kueue knows"
             )
         item = _decode(self._objects, request.object, "request.object is no object")
-        return None if item is None else lambda: self._decide_templates(kind, item, budget)
+        if item is None:
+            return None
+        decide = check_managed_templates if managed else decide_templates
+        return lambda: self._decide_templates(decide, kind, item, budget)
 
     def _decide_pod(self, shape: PodSchema, pod: dict[str, Any], budget: ReviewBudget) -> Sequence[Operation]:
         refuse_oversized(size_of(shape.spec or Spec()))
@@ -134,9 +138,11 @@ class Reviewer:
         refuse_oversized(size_of(shape.spec or Spec()))
         return decide_device_admission(pod, self._capabilities, budget.spend)
 
-    def _decide_templates(self, kind: TemplateKind, item: dict[str, Any], budget: ReviewBudget) -> Sequence[Operation]:
+    def _decide_templates(
+        self, decide: DecideTemplates, kind: TemplateKind, item: dict[str, Any], budget: ReviewBudget
+    ) -> Sequence[Operation]:
         try:
-            return decide_templates(kind, item, self._capabilities, budget.spend)
+            return decide(kind, item, self._capabilities, budget.spend)
         except msgspec.ValidationError as error:
             raise ReviewError(f"request.object has a template that is no pod's: {one_line(error)}") from None
 

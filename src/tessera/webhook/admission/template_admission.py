@@ -15,14 +15,14 @@ object that Kueue does not hold gets at most the size of a gang (:mod:`tessera.w
 are decided on when they are created, by the cards of that time.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from tessera.api.names import MIG_RESOURCE_PREFIX, QUOTA_RESOURCE
 from tessera.api.pods.requirements import PREFIX
-from tessera.kueue.templates import TemplateKind, find_templates, is_queued
+from tessera.kueue.templates import Path, TemplateKind, find_templates, is_queued
 from tessera.limits.pods import POD_TEMPLATES
 from tessera.webhook.admission.decision import refuse_share_counts
 from tessera.webhook.admission.gang_sizes import write_gang_size
@@ -34,6 +34,9 @@ from tessera.webhook.base.budget import PodRefused, Rule, SpendTime, refuse_over
 from tessera.webhook.nodes.capabilities import Capabilities
 
 Json = Mapping[str, Any]
+#: A decision about an object with templates, as :func:`decide_templates`.
+DecideTemplates = Callable[[TemplateKind, Json, Capabilities, SpendTime], Sequence[Operation]]
+_DecideTemplate = Callable[[Json, Capabilities, SpendTime], Sequence[Operation]]
 
 
 def decide_templates(
@@ -54,18 +57,35 @@ def decide_templates(
     operations: list[Operation] = [*write_gang_size(kind, item)]
     if not is_queued(kind, item):
         return operations
-    asking = ((path, template) for path, template in find_templates(kind, item) if asks(template))
-    for number, (path, template) in enumerate(asking):
-        if number >= POD_TEMPLATES:
-            raise PodRefused(Rule.SIZE, f"has more templates with slices than are reviewed, {POD_TEMPLATES}: use fewer")
+    asking = [(path, template) for path, template in find_templates(kind, item) if asks(template)]
+    if len(asking) > POD_TEMPLATES:
+        raise PodRefused(Rule.SIZE, f"has more templates with slices than are reviewed, {POD_TEMPLATES}: use fewer")
+    return [*operations, *decide_each(asking, _decide, capabilities, spend)]
+
+
+def decide_each(
+    templates: Iterable[tuple[Path, Json]], decide: _DecideTemplate, capabilities: Capabilities, spend: SpendTime
+) -> Iterator[Operation]:
+    """Yields the operations on the object that has these templates.
+
+    Args:
+        templates: the templates, each with its path in the object.
+        decide: the decision about one of them.
+        capabilities: the GPU resources of the cluster.
+        spend: called before each piece of work.
+
+    Raises:
+        PodRefused: no pod of a template could be created; the text begins with the template's path.
+        msgspec.ValidationError: a template is not that of a pod.
+    """
+    for path, template in templates:
         try:
-            made = _decide(template, capabilities, spend)
+            made = decide(template, capabilities, spend)
         except PodRefused as refused:
             raise PodRefused(refused.rule, f"{'.'.join(path)}: {refused}") from None
         except msgspec.ValidationError as error:
             raise msgspec.ValidationError(f"{'.'.join(path)}: {error}") from None
-        operations += (_below(path, each) for each in made)
-    return operations
+        yield from (_below(path, each) for each in made)
 
 
 def asks(template: Json) -> bool:
@@ -75,14 +95,17 @@ def asks(template: Json) -> bool:
     """
     if any(str(key).startswith(PREFIX) for key in _keys(_get(_get(template, "metadata"), "annotations"))):
         return True
+    resources = requested_resources(template)
+    return any(name.startswith(MIG_RESOURCE_PREFIX) or name == QUOTA_RESOURCE for name in resources)
+
+
+def requested_resources(template: Json) -> Iterator[str]:
+    """Yields the resources in limits and requests of a template; parts of a wrong type have none."""
     spec = _get(template, "spec")
-    return any(
-        resource.startswith(MIG_RESOURCE_PREFIX) or resource == QUOTA_RESOURCE
-        for group in ("initContainers", "containers")
-        for container in _entries(_get(spec, group))
-        for amounts in ("limits", "requests")
-        for resource in _keys(_get(_get(container, "resources"), amounts))
-    )
+    for group in ("initContainers", "containers"):
+        for container in _entries(_get(spec, group)):
+            for amounts in ("limits", "requests"):
+                yield from _keys(_get(_get(container, "resources"), amounts))
 
 
 def _get(at: Any, name: str) -> Any:

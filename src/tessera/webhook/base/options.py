@@ -10,6 +10,8 @@ REVIEW_PATH = "/mutate-v1-pod"
 TEMPLATE_PATH = "/mutate-templates"
 #: Path for pods with whole cards or shares of namespaces whose pods Tessera places.
 MANAGED_PATH = "/mutate-managed-pod"
+#: Path for objects with templates of such pods, of the same namespaces.
+MANAGED_TEMPLATE_PATH = "/mutate-managed-templates"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -95,7 +95,7 @@ class WebhookReplica:
         return self._review(body, managed=False)
 
     def review_managed(self, body: bytes) -> bytes:
-        """The same for a pod of a namespace whose pods with whole cards Tessera places."""
+        """The same for a pod, or templates of pods, of a namespace whose pods with whole cards Tessera places."""
         return self._review(body, managed=True)
 
     def _review(self, body: bytes, *, managed: bool) -> bytes:

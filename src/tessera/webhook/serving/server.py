@@ -20,7 +20,13 @@ from tessera.clock import Clock
 from tessera.limits.processes import STANDSTILL
 from tessera.status_pages import TEXT, Page, ProcessStatus, status_page, unavailable
 from tessera.webhook.admission.review import ReviewError
-from tessera.webhook.base.options import MANAGED_PATH, REVIEW_PATH, TEMPLATE_PATH, WebhookOptions
+from tessera.webhook.base.options import (
+    MANAGED_PATH,
+    MANAGED_TEMPLATE_PATH,
+    REVIEW_PATH,
+    TEMPLATE_PATH,
+    WebhookOptions,
+)
 from tessera.webhook.serving.certificates import Certificate
 
 if TYPE_CHECKING:
@@ -63,14 +69,21 @@ async def serve_reviews(
         options: address, port, and the function to call once the port is open.
         context: a context with a certificate.
         review: returns the answer to a body.
-        review_managed: the same for the path of pods that Tessera places; by default ``review``.
+        review_managed: the same for the paths of pods that Tessera places, and of their templates; by default
+            ``review``.
 
     Raises:
         OSError: the port is taken.
     """
     from tessera.webhook.serving.bounded_port import BoundedPort
 
-    reviews = {REVIEW_PATH: review, TEMPLATE_PATH: review, MANAGED_PATH: review_managed or review}
+    managed = review_managed or review
+    reviews = {
+        REVIEW_PATH: review,
+        TEMPLATE_PATH: review,
+        MANAGED_PATH: managed,
+        MANAGED_TEMPLATE_PATH: managed,
+    }
 
     def answer(method: str, path: str, body: bytes) -> Page:
         decide = reviews.get(path)

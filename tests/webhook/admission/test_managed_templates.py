@@ -1,0 +1,104 @@
+"""In managed namespaces, templates with more whole cards than any node has are refused, as their pods are."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from tests.webhook.admission.test_impossible_devices import EIGHT, FOUR, container, groups
+
+from tessera.kueue.templates import JOB, KINDS, TemplateKind, find_kind
+from tessera.limits.pods import POD_TEMPLATES
+from tessera.webhook.admission.managed_templates import check_managed_templates
+from tessera.webhook.admission.review import Reviewer
+from tessera.webhook.base.budget import PodRefused, Rule
+from tessera.webhook.nodes.capabilities import Capabilities
+
+KNOWN = Capabilities.of([FOUR, EIGHT])
+
+
+def template(*containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    return {"spec": {"containers": list(containers), **spec}}
+
+
+def job(found: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "j"}, "spec": {"template": found}}
+
+
+def of_kind(kind: TemplateKind, found: dict[str, Any]) -> dict[str, Any]:
+    """An object of a kind with this template wherever the kind has one."""
+    item: dict[str, Any] = {}
+    for path in kind.templates:
+        at = item
+        for place, name in enumerate(path[:-1]):
+            at = at.setdefault("entry" if name == "*" else name, {}) if path[place + 1 :] else at
+        at[path[-1]] = found
+    return item
+
+
+def test_a_job_that_no_node_could_hold_is_refused_with_the_text_of_its_pods() -> None:
+    with pytest.raises(PodRefused) as refused:
+        check_managed_templates(JOB, job(template(container(whole=5), container(whole=4))), KNOWN)
+    assert refused.value.rule is Rule.IMPOSSIBLE
+    assert str(refused.value) == (
+        "spec.template: spec.containers ask for 9 x nvidia.com/gpu; all cards of a pod are on one node, and no node of "
+        "the cluster has as many even if it is empty: the largest has 8 x nvidia.com/gpu. Ask for no more than that, "
+        "or divide the work among pods"
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
+def test_every_kind_with_templates_is_checked_whether_kueue_holds_it_or_not(kind: TemplateKind) -> None:
+    assert check_managed_templates(kind, of_kind(kind, template(container(whole=8))), KNOWN) == []
+    with pytest.raises(PodRefused, match=r"^spec\..*: spec\.containers ask for 9 x nvidia"):
+        check_managed_templates(kind, of_kind(kind, template(container(whole=9))), KNOWN)
+
+
+def test_the_nodes_and_groups_that_the_template_selects_decide() -> None:
+    known = Capabilities.of([FOUR, EIGHT])
+    known.set_groups(groups("count: 16, kind: whole"))
+    assert check_managed_templates(JOB, job(template(container(whole=16))), known) == []
+    with pytest.raises(PodRefused, match=r"that the pod selects .* the largest has 4 x"):
+        check_managed_templates(JOB, job(template(container(whole=16), nodeSelector={"pool": "four"})), known)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        template(container()),
+        template({"name": "c", "resources": {"limits": {"nvidia.com/mig-1g.5gb": "50", "nvidia.com/gpu": "9"}}}),
+        template({"name": "c", "resources": {"limits": ["nvidia.com/gpu"]}}),
+        {"spec": None},
+        {"spec": {"containers": "x"}},
+        5,
+    ],
+)
+def test_templates_without_whole_cards_and_those_of_a_wrong_form_are_left_to_others(found: Any) -> None:
+    assert check_managed_templates(JOB, job(found), KNOWN) == []
+
+
+def test_no_more_templates_are_read_than_the_limit_allows() -> None:
+    kind = find_kind("jobset.x-k8s.io", "JobSet")
+    assert kind is not None
+    small, large = (template(container(whole=count)) for count in (1, 9))
+    for number, read in ((int(POD_TEMPLATES) - 1, True), (int(POD_TEMPLATES), False)):
+        jobs = [{"template": {"spec": {"template": each}}} for each in [small] * number + [large]]
+        try:
+            check_managed_templates(kind, {"spec": {"replicatedJobs": jobs}}, KNOWN)
+        except PodRefused:
+            assert read
+        else:
+            assert not read
+
+
+def review(item: dict[str, Any], *, managed: bool) -> Any:
+    request = {"uid": "u", "kind": {"kind": "Job", "group": "batch"}, "operation": "CREATE", "object": item}
+    body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    return msgspec.json.decode(Reviewer(KNOWN).review(msgspec.json.encode(body), managed=managed))["response"]
+
+
+def test_a_review_of_a_managed_namespace_checks_and_changes_nothing() -> None:
+    large, small = job(template(container(whole=9))), job(template(container(whole=8)))
+    assert review(large, managed=False)["allowed"]
+    answer = review(large, managed=True)
+    assert (answer["allowed"], answer["status"]["code"]) == (False, 403)
+    assert review(small, managed=True) == {"uid": "u", "allowed": True}
