@@ -8,7 +8,7 @@ from tessera.text import count_noun
 _BASES = {
     DEADLINE: "by the deadlines of the pods before it",
     HISTORY: "from how long such pods ran before",
-    RATE: "from the starts of the last hour",
+    RATE: "from the starts of pods that had waited, in the last hour",
 }
 
 

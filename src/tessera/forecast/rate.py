@@ -20,8 +20,8 @@ class RecentStarts:
     """The starts of the last hour, by profiles."""
 
     def __init__(self) -> None:
-        #: Time and profiles, the oldest first.
-        self._starts: deque[tuple[float, tuple[str, ...]]] = deque(maxlen=RATE_STARTS)
+        #: Time, profiles, and whether the pod had waited for room; the oldest first.
+        self._starts: deque[tuple[float, tuple[str, ...], bool]] = deque(maxlen=RATE_STARTS)
         self._began: float | None = None
 
     def begin(self, now: float) -> None:
@@ -29,15 +29,18 @@ class RecentStarts:
         if self._began is None:
             self._began = now
 
-    def add(self, profiles: tuple[str, ...], now: float) -> None:
-        """Counts a start."""
-        self._starts.append((now, profiles))
+    def add(self, profiles: tuple[str, ...], now: float, *, waited: bool) -> None:
+        """Counts a start; ``waited`` is true for a pod that had waited for room.
+
+        A pod that found room at once says nothing of how often room is freed: a rate from the starts on empty cards
+        would promise the same for full ones.
+        """
+        self._starts.append((now, profiles, waited))
 
     def count(self, profiles: tuple[str, ...], now: float) -> int:
         """Returns the starts of pods with these slices in the last hour."""
-        while self._starts and self._starts[0][0] < now - WINDOW:
-            self._starts.popleft()
-        return sum(1 for _, each in self._starts if each == profiles)
+        self._forget(now)
+        return sum(1 for _, each, _ in self._starts if each == profiles)
 
     def wait(self, profiles: tuple[str, ...], place: int, now: float) -> tuple[float, float] | None:
         """Returns the seconds within which half, and nine of ten, of the pods in this place start.
@@ -48,11 +51,16 @@ class RecentStarts:
             now: seconds since 1970.
 
         Returns:
-            None with too few starts.
+            None with too few starts of pods that had waited.
         """
-        count = self.count(profiles, now)
+        self._forget(now)
+        count = sum(1 for _, each, waited in self._starts if waited and each == profiles)
         if count < LEAST_STARTS:
             return None
         seen = WINDOW if self._began is None else min(WINDOW, max(60.0, now - self._began))
         p50, p90 = (place * (1 - 1 / (9 * place) + z / (3 * place**0.5)) ** 3 * seen / count for z in _NORMAL)
         return p50, p90
+
+    def _forget(self, now: float) -> None:
+        while self._starts and self._starts[0][0] < now - WINDOW:
+            self._starts.popleft()

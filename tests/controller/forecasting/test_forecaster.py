@@ -51,6 +51,7 @@ def test_the_rate_of_the_last_hour_serves_where_no_history_does(cluster: Forecas
     cluster.forecast()  # counting begins
     first = cluster.submit("first", WHOLE)
     waiting = [_waits(cluster, f"p{number}", WHOLE) for number in range(7)]
+    cluster.forecast()
     for pod in [first, *waiting[:4]]:
         cluster.now += 600
         cluster.end(pod)
@@ -59,6 +60,18 @@ def test_the_rate_of_the_last_hour_serves_where_no_history_does(cluster: Forecas
     assert row.start.p50 is not None
     assert row.start.p90 is not None
     assert 600 < row.start.p50 - cluster.now < row.start.p90 - cluster.now < 6 * 3600
+
+
+def test_starts_on_empty_cards_promise_nothing_to_those_who_wait(cluster: ForecastCluster) -> None:
+    """Five services start on five cards and never end: the sixth must not read that it starts like they did."""
+    for number in range(2, 6):
+        cluster.node(f"n{number}")
+    cluster.forecast()
+    for number in range(5):
+        cluster.now += 10
+        cluster.submit(f"service-{number}", WHOLE)
+    row = cluster.row(_waits(cluster, "next", WHOLE))
+    assert (row.start.basis, row.start.p50, row.start.starts) == ("unknown", None, 5)
 
 
 def test_positions_count_those_that_compete_for_the_same_room(cluster: ForecastCluster) -> None:

@@ -148,6 +148,7 @@ class Forecaster:
         starts = self.recent.count(profiles, now)
         if reason.code in _LASTING:
             return ExpectedStart(starts=starts)
+        self.tracker.note_wait(pod.uid)
         number = known.numbers.get(pod.uid)
         found = known.simulation.forecast(number) if number is not None else None
         if found is not None and isfinite(found.p50):

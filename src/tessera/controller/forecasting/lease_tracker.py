@@ -58,6 +58,8 @@ class LeaseTracker:
         self._starts = starts
         self._recent = recent
         self._outcomes = outcomes
+        #: Pods that were seen waiting for room and have not started.
+        self._waited: set[PodUid] = set()
 
     def observe(self, pod: Pod, profiles: Sequence[str], now: float) -> None:
         """Takes in a pod with slices as it is now."""
@@ -68,7 +70,8 @@ class LeaseTracker:
         before, found = self.pods.get(uid), _track(pod, profiles)
         self.pods[uid] = found
         if before is not None and not before.started and found.started:
-            self._recent.add(found.profiles, now)
+            self._recent.add(found.profiles, now, waited=uid in self._waited)
+            self._waited.discard(uid)
             self._outcomes.note_start(uid, found.started)
         if before is not None and not before.running and found.running:
             seconds = _start_seconds(pod)
@@ -78,8 +81,14 @@ class LeaseTracker:
     def drop(self, uid: PodUid, now: float) -> None:
         """Takes in that a pod has finished or is gone; an unknown one is no error."""
         found = self.pods.pop(uid, None)
+        self._waited.discard(uid)
         if found is not None and found.started:
             self._lives.handle(LeaseEnded(found.kind, max(0.0, now - found.started), now))
+
+    def note_wait(self, uid: PodUid) -> None:
+        """Takes in that a pod waits for room; an unknown one is no error."""
+        if uid in self.pods:
+            self._waited.add(uid)
 
     def running(self) -> Iterator[RunningLease]:
         """Yields the leases that run."""
