@@ -33,11 +33,12 @@ def test_a_request_gets_the_points_of_the_best_free_cards(joined: Joined, size: 
 
 
 def test_cards_of_pods_on_their_way_are_not_counted() -> None:
-    # The agent lists four free cards; a pod with two is pinned, and gets one pair. A pod with one breaks the other.
+    # The agent lists four free cards; a pod with two is pinned, and gets one pair. A pod with one leaves a whole pair.
     ratings = LinkRatings()
     assert ratings.points(pairs(0, 1, 2, 3), 2, 2) == 430
     assert ratings.points(pairs(0, 2, 3), 2, 2) == 430
-    assert ratings.points(pairs(0, 1, 2), 2, 2) == 10
+    assert ratings.points(pairs(0, 1, 2), 2, 2) == 430
+    assert ratings.points(pairs(0, 1), 1, 2) == 0
 
 
 def test_cards_that_are_not_listed_as_free_yet_count_as_unjoined() -> None:
@@ -52,6 +53,7 @@ def test_cards_that_are_not_listed_as_free_yet_count_as_unjoined() -> None:
         (pairs(1, 2), 0),
         (pairs(3), 0),
         (pairs(2, 3), 400),
+        (pairs(0, 1, 2), 0),
         ((4, (50, 10, 10, 10, 10, 50), (0, 1)), 0),
         ((8, (1800,), None), 0),
     ],

@@ -81,14 +81,11 @@ def test_a_dgx1_volta_answers_as_published(available: str, must: str, size: int,
 @pytest.mark.parametrize(
     ("topology", "size", "expected"),
     [
-        (rtx8000(), 1, ["0", "1", "2", "3"]),
         (rtx8000(), 2, ["03", "12"]),
         (rtx8000(), 4, ["0123"]),
-        (dgx1_pascal(), 1, list("01234567")),
         (dgx1_pascal(), 2, ["02", "13", "46", "57"]),
         (dgx1_pascal(), 4, ["0123", "4567"]),
         (dgx1_pascal(), 8, ["01234567"]),
-        (dgx1_volta(), 1, list("01234567")),
         (dgx1_volta(), 2, ["03", "12", "47", "56"]),
         (dgx1_volta(), 4, ["0123", "4567"]),
         (dgx1_volta(), 8, ["01234567"]),
@@ -96,6 +93,48 @@ def test_a_dgx1_volta_answers_as_published(available: str, must: str, size: int,
 )
 def test_a_machine_fills_as_published(topology: Topology, size: int, expected: list[str]) -> None:
     assert drain(topology, size) == expected
+
+
+def fours() -> Topology:
+    """Two boards of four cards with NVLinks, two cards to a PCIe switch."""
+    joined = {pair: 4 for first in (0, 4) for pair in combinations(range(first, first + 4), 2)}
+    return machine(8, joined, ((0, 1), (2, 3), (4, 5), (6, 7)))
+
+
+@pytest.mark.parametrize(
+    ("topology", "available", "expected"),
+    [
+        (rtx8000(), "0123", "0"),  # all alike: the first
+        (rtx8000(), "123", "3"),  # its partner is in use
+        (fours(), "0124567", "2"),  # of the board that is broken already, the card without its neighbour
+        (fours(), "012345", "4"),  # of the smaller group
+        (fours(), "01237", "7"),
+        (dgx1_volta(), "01234567", "0"),
+        (Topology.without_links(list("abc")), "cb", "b"),
+    ],
+)
+def test_a_single_card_is_the_one_that_the_others_lose_least_by(
+    topology: Topology, available: str, expected: str
+) -> None:
+    assert topology.preferred_cards(set(available), (), 1) == (expected,)
+
+
+@pytest.mark.parametrize(
+    ("topology", "expected"), [(rtx8000(), "0312"), (fours(), "01234567"), (dgx1_volta(), "03214567")]
+)
+def test_single_cards_fill_a_group_before_they_break_the_next(topology: Topology, expected: str) -> None:
+    assert "".join(drain(topology, 1)) == expected
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=28, max_size=28), st.sets(st.integers(0, 7), min_size=2))
+def test_no_other_single_card_leaves_more_points(links: list[int], available: set[int]) -> None:
+    cards = [str(number) for number in range(8)]
+    pairs = dict(zip(combinations(cards, 2), (CardLink(nvlinks=each) for each in links), strict=True))
+    topology = Topology(cards, pairs)
+    free = {str(number) for number in available}
+    (chosen,) = topology.preferred_cards(free, (), 1)
+    assert topology.total(free - {chosen}) == max(topology.total(free - {each}) for each in free)
 
 
 def test_a_set_is_not_the_best_one_if_that_spoils_the_rest() -> None:

@@ -1,9 +1,9 @@
 """Rates a node for whole cards by how its free cards are joined.
 
 - For several cards: the points of the set that the node's agent will prefer (see :mod:`.topology`). More is better.
-- For one card: the points of the fastest NVLink between that card and another free one, which a later pod with two
-  cards then cannot have. Less is better. A node where all pairs are alike loses nothing; the way through PCIe does not
-  count here, since it is not worth a fuller node.
+- For one card: the points of the fastest NVLink between the card that the agent will prefer and another free one, which
+  a later pod with two cards then cannot have. Less is better. A node where all pairs are alike loses nothing; the way
+  through PCIe does not count here, since it is not worth a fuller node.
 
 The cards of pods that are on their way to the node are still free for its agent. They count as one request, by which
 the agent chooses. If fewer cards are listed as free than are free by count, the rest counts as unjoined.

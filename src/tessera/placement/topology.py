@@ -1,12 +1,15 @@
 """Chooses whole cards of a node that are close together: scores of pairs, and the best set for a request.
 
 The score of a pair of cards shows how fast they communicate: points for the way through PCIe plus 100 for every NVLink
-between them (the points of NVIDIA's go-gpuallocator, so that its published results hold here). Two cards on an NVSwitch
-have as many links with each other as the card with fewer links has.
+between them (the points of NVIDIA's go-gpuallocator, so that its published results for several cards hold here). Two
+cards on an NVSwitch have as many links with each other as the card with fewer links has.
 
 The best set is not the set with the highest score: taking that one may leave poor sets for later requests. The search
 divides all available cards into sets of the requested size and a rest. The division with the highest total counts, and
 of its sets the best one that holds every required card. Ties go to the first in card order.
+
+A single card is the one with the fewest points to the other available cards, so joined groups stay whole for requests
+to come. (go-gpuallocator takes the first one, whatever that breaks.)
 
 The search is exact for up to :data:`EXACT_CARDS` cards. The value of a division is the sum of the best points that each
 card could have, less the loss of its sets against that. So the search tries sets by loss and ends a branch when its
@@ -134,6 +137,8 @@ class Topology:
             return ()
         if size in (len(pool), len(wanted)):
             return tuple(card for card in pool if size == len(pool) or card in wanted)
+        if size == 1:
+            return (min(pool, key=lambda card: sum(self.score(card, other) for other in pool)),)
         weights = [[self.score(one, other) for other in pool] for one in pool]
         needed = [number for number, card in enumerate(pool) if card in wanted]
         if len(pool) <= exact_cards:
