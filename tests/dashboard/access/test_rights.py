@@ -132,3 +132,34 @@ async def test_many_new_visitors_do_not_let_the_answers_of_others_run_out() -> N
     assert (await rights.visibility(ANN)).nodes
     cluster.clock.seconds += 2
     assert (await rights.visibility(ANN)).nodes
+
+
+async def test_workloads_in_many_namespaces_hide_no_names_of_pods() -> None:
+    cluster = Guarded()
+    await cluster.begin()
+    people = [Person(f"tenant-{number}") for number in range(60)]
+    for each in people:
+        await cluster.let(each.name, "pods", ["team-a"])
+    held = tuple(f"held-{number}" for number in range(100))
+    await cluster.let("tenant-59", "workloads", ["held-99"])
+    rights = Named("team-a", "team-b", workloads=held).rights(cluster)
+    found = []
+    for _ in range(RIGHTS_LIFE + 30):
+        found = [await rights.visibility(each) for each in people]
+        cluster.clock.seconds += 1
+    assert all(each.namespaces == frozenset({"team-a"}) for each in found)
+    # 60 x 101 answers at 100 a second: each right has been asked for, and those that are there do not run out.
+    assert found[59].workloads == frozenset({"held-99"})
+
+
+async def test_of_more_rights_than_the_pace_allows_each_gets_its_turn() -> None:
+    cluster = Guarded()
+    await cluster.begin()
+    names = [f"team-{number}" for number in range(4 * PAGE_REVIEWS)]
+    await cluster.let("ann", "pods", [names[0], names[-1]])
+    rights = Named(*names).rights(cluster)
+    found = Visibility()
+    for _ in range(10):
+        found = await rights.visibility(ANN)
+        cluster.clock.seconds += RIGHTS_LIFE - 1
+    assert found.namespaces == frozenset({names[0], names[-1]})

@@ -228,6 +228,12 @@ async def test_an_answer_that_does_not_fit_the_type_says_that_the_server_did_act
         await client.merge_patch(PODS, "a", {}, "ns")
 
 
+async def test_an_answer_that_is_no_list_is_a_broken_answer(server: ScriptedServer, client: Client) -> None:
+    server.answers(5)
+    with pytest.raises(BrokenAnswer, match=r"Pod: the server's answer does not fit Pod: "):
+        await client.list(PODS)
+
+
 async def test_a_namespaced_object_needs_its_namespace(client: Client) -> None:
     with pytest.raises(ValueError, match="pods 'a': a namespace is needed"):
         await client.get(PODS, "a")

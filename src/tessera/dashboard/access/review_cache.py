@@ -7,6 +7,7 @@
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, NamedTuple, TypeVar
 
@@ -66,6 +67,11 @@ class ReviewCache(Generic[K, V]):
             return None
         self._answers[key] = self._answers.pop(key)
         return found.value
+
+    def asked(self, key: K) -> float:
+        """The time of the question that was answered last, also if that counts no more; minus infinity if none was."""
+        found = self._answers.get(key)
+        return -math.inf if found is None else found.asked
 
     async def get(self, key: K, ask: Callable[[], Awaitable[V]], pace: Pace) -> V:
         """The answer for a key.

@@ -44,6 +44,7 @@ from tessera.kube.resources.meta import Resource, manifest
 from tessera.kube.transport.interface import FencedTransport, Request, Response, Stream, Transport
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 #: Objects per page of a list; client-go's default.
 PAGE_SIZE = 500
@@ -137,6 +138,7 @@ class Client:
 
         Raises:
             Expired: the token is too old; begin again.
+            BrokenAnswer: the answer is no list.
         """
         query = selector_query(label_selector, field_selector)
         if limit:
@@ -144,7 +146,7 @@ class Client:
         if token:
             query.append(("continue", token))
         answer = await self.request("GET", resource.path(namespace), query=query)
-        return self.codec(resource).decode_page(answer.body)
+        return self._fit(resource, answer, self.codec(resource).decode_page)
 
     def watch(
         self,
@@ -350,8 +352,11 @@ class Client:
                 return ListResult(items, poison, page.version)
 
     def _decode(self, resource: Resource[T], answer: Response) -> T:
+        return self._fit(resource, answer, self.codec(resource).decode_object)
+
+    def _fit(self, resource: Resource[Any], answer: Response, decode: Callable[[bytes], V]) -> V:
         try:
-            return self.codec(resource).decode_object(answer.body)
+            return decode(answer.body)
         except msgspec.DecodeError as error:
             message = f"{resource.kind}: the server's answer does not fit {resource.type.__name__}: {error}"
             raise BrokenAnswer(Status(code=answer.status, message=message)) from error

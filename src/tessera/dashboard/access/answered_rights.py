@@ -1,0 +1,56 @@
+"""Asks for rights of one kind and remembers the answers, with paces and a memory of their own.
+
+1. Three paces: of rights that a person has, so that neither new visitors nor the many rights that people lack let them
+   run out; of rights that were never asked for; of rights that were refused, whose answers may well be late, since a
+   right that is not known counts as missing.
+2. Of the rights of one person, those that were never asked for come first, then those whose answer is the oldest: what
+   the pace does not allow now is next, however many there are.
+"""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Sequence
+
+from tessera.clock import Clock
+from tessera.dashboard.access.pace import Pace
+from tessera.dashboard.access.review_cache import BusyError, ReviewCache, SilentError
+from tessera.dashboard.access.reviewer import Person, Reviewer, Right
+from tessera.limits.access import RIGHTS_LIFE
+
+
+class AnsweredRights:
+    """Answers about rights.
+
+    Args:
+        reviewer: asks the API server.
+        clock: the time.
+        rate: questions a second at each of the three paces.
+        size: the number of answers that are remembered.
+    """
+
+    def __init__(self, reviewer: Reviewer, clock: Clock, *, rate: int, size: int) -> None:
+        self._reviewer = reviewer
+        self._held, self._new, self._refused = Pace(rate), Pace(rate), Pace(rate)
+        self._answers: ReviewCache[tuple[Person, Right], bool] = ReviewCache(clock, RIGHTS_LIFE, size)
+
+    async def may(self, person: Person, rights: Sequence[Right]) -> list[bool]:
+        """Whether the person has each right; those without a fresh answer are asked for at the same time.
+
+        Args:
+            person: whose rights.
+            rights: the likeliest first.
+        """
+        missing = [right for right in rights if self._answers.fresh((person, right)) is None]
+        missing.sort(key=lambda right: self._answers.asked((person, right)))
+        if missing:
+            await asyncio.gather(*(self._ask(person, right) for right in missing))
+        return [bool(self._answers.peek((person, right))) for right in rights]
+
+    async def _ask(self, person: Person, right: Right) -> None:
+        key = (person, right)
+        pace = self._held if self._answers.peek(key) else self._refused
+        if self._answers.asked(key) == -math.inf:
+            pace = self._new
+        with contextlib.suppress(BusyError, SilentError):
+            await self._answers.get(key, lambda: self._reviewer.review_access(person, right), pace)
