@@ -1,6 +1,7 @@
 """The fewest equal nodes for requests of several amounts, compared with all ways to pack them."""
 
 import asyncio
+import random
 from collections import Counter
 from collections.abc import Sequence
 
@@ -8,13 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tessera.controller.scale_up.node_packing import Vector, add, copies, least_count, pack
+from tessera.controller.scale_up.node_packing import add, least_count, pack
+from tessera.controller.scale_up.pace import Pace
+from tessera.controller.scale_up.patterns import Vector, copies, relax
 from tessera.placement.step_budget import StepBudget
 
 STEPS = 40_000
 
 
-def packed(capacity: Vector, requests: Sequence[Vector], most: int = 99, steps: int = STEPS) -> list[Vector] | None:
+def packed(
+    capacity: Vector, requests: Sequence[Vector] | Counter[Vector], most: int = 99, steps: int = STEPS
+) -> list[Vector] | None:
     return asyncio.run(pack(capacity, Counter(requests), most, StepBudget(steps)))
 
 
@@ -82,6 +87,42 @@ def test_examples_in_which_an_order_is_wrong(capacity: Vector, requests: list[Ve
     found = packed(capacity, requests, 100)
     assert found is not None
     assert len(found) == expected
+
+
+@pytest.mark.parametrize("number", [100, 120, 200])
+def test_alike_pods_are_packed_by_whole_contents_of_nodes(number: int) -> None:
+    """A node takes 33 + 25 + 25 + 13 of its 96 CPUs, or 33 + 33 + 13 + 13; by size alone it takes 33 + 33 + 25."""
+    found = packed((8, 96), Counter({(1, 33): number, (1, 25): number, (2, 13): number}), 1000)
+    assert found is not None
+    assert len(found) == number // 2 + number // 4
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_hundreds_of_alike_pods_get_the_fewest_nodes_within_the_steps(seed: int) -> None:
+    """Two to four kinds of 200 pods: the search ends before its steps do, so the number is proven."""
+    rng = random.Random(seed)
+    kinds = {(rng.choice([1, 1, 2, 4]), rng.randrange(1, 49), rng.randrange(1, 400)): 200 for _ in range(2 + seed % 3)}
+    work = StepBudget(STEPS)
+    found = asyncio.run(pack((8, 96, 768), Counter(kinds), 1000, work))
+    assert found is not None
+    assert not work.is_spent
+
+
+@given(problems())
+@settings(deadline=None)
+def test_a_bound_by_prices_is_no_larger_than_the_fewest_nodes(problem: tuple[Vector, list[Vector]]) -> None:
+    capacity, requests = problem
+    numbers = Counter(requests)
+    relaxed = asyncio.run(relax(capacity, numbers, 99, Pace(StepBudget(STEPS)))) if numbers else None
+    if relaxed is not None:
+        assert relaxed.bound(tuple(numbers.values())) <= best(capacity, requests)
+        for place, request in enumerate(numbers):
+            covered = sum(pattern[place] * times for pattern, times in relaxed.uses)
+            assert covered >= numbers[request] - 1e-6
+        for pattern, _ in relaxed.uses:
+            lines = [[need * times for need in each] for each, times in zip(numbers, pattern, strict=True)]
+            used = map(sum, zip(*lines, strict=True))
+            assert all(need <= have for need, have in zip(used, capacity, strict=True))
 
 
 def test_a_request_is_added_where_there_is_room() -> None:

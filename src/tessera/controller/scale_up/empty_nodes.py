@@ -17,7 +17,8 @@ import msgspec
 from tessera.api.nodes.node_groups import NodeGroup
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import Amounts, add_amounts
-from tessera.controller.scale_up.node_packing import Vector, add, copies, least_count, pack
+from tessera.controller.scale_up.node_packing import add, least_count, pack
+from tessera.controller.scale_up.patterns import Vector, copies
 from tessera.limits.planning import DECISION_STEPS
 from tessera.placement.demand import Demand, NodeRefusal
 from tessera.placement.fleet import Fleet

@@ -4,33 +4,31 @@ Cards, CPU and memory of a new node are amounts that its pods share, so this is 
 answer. So:
 
 1. Requests are put on the first node with room, large before small, by several meanings of "large".
-2. No packing needs fewer nodes than one amount alone does (:func:`least_count`). A packing of that size is the best.
-3. Else a search tries each smaller number: it fills node after node with the largest request that is left and as much
-   beside it as fits, and goes back where the rest does not fit. It knows the best packing unless its steps run out, as
-   they do for many different requests.
+2. No packing needs fewer nodes than one amount alone does (:func:`least_count`), or than nodes that may be divided
+   (:mod:`tessera.controller.scale_up.patterns`). A packing of that size is the best.
+3. The patterns of divided nodes are used as often as whole numbers allow. So many alike requests are packed at once.
+4. What they leave is packed by 1, and by :mod:`tessera.controller.scale_up.packing_tree`, which tries each number of
+   nodes. The last try is that tree for all requests. It knows the best packing unless its steps run out.
 """
 
-import asyncio
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from tessera.controller.scale_up.pace import Pace
+from tessera.controller.scale_up.packing_tree import PackingTree
+from tessera.controller.scale_up.patterns import Relaxation, Vector, copies, minus, relax
 from tessera.placement.step_budget import StepBudget
 
-#: The amounts of a request or of a node, in one order.
-Vector = tuple[int, ...]
-
-#: Different requests up to which the search runs; each is one level of a recursion.
+#: Different requests up to which patterns and the tree are used.
 _SEARCHED_KINDS = 64
-#: Checks of a node after which other work of the process comes first; some milliseconds.
-_PAUSE = 5_000
+#: Shares of the steps that are left, for the relaxation of divided nodes, and for the tree of what patterns leave.
+_PATTERN_SHARE, _REST_SHARE = 0.5, 0.3
+#: Nodes that one step asks: a check that finds no room costs little.
+_CHECKS_A_STEP = 4
+
+_Requests = Mapping[Vector, int]
 
 
-def copies(room: Vector, request: Vector) -> int:
-    """Returns how often a request that needs something fits into the room."""
-    return min(have // need for have, need in zip(room, request, strict=True) if need)
-
-
-def least_count(capacity: Vector, requests: Mapping[Vector, int]) -> int:
+def least_count(capacity: Vector, requests: _Requests) -> int:
     """Returns a number of nodes below which the requests do not fit, however they are packed.
 
     Of each amount they need the sum; and two of them that take more than half of it are never on one node.
@@ -43,7 +41,16 @@ def least_count(capacity: Vector, requests: Mapping[Vector, int]) -> int:
     return least
 
 
-async def pack(capacity: Vector, requests: Mapping[Vector, int], most: int, work: StepBudget) -> list[Vector] | None:
+def add(free: list[Vector], request: Vector) -> bool:
+    """Puts a request on the first node with room; returns False if none has it."""
+    for place, room in enumerate(free):
+        if copies(room, request):
+            free[place] = minus(room, request, 1)
+            return True
+    return False
+
+
+async def pack(capacity: Vector, requests: _Requests, most: int, work: StepBudget) -> list[Vector] | None:
     """Returns what is free on each node of the smallest packing that was found; None if none has so few nodes.
 
     Args:
@@ -52,40 +59,106 @@ async def pack(capacity: Vector, requests: Mapping[Vector, int], most: int, work
         most: the most nodes.
         work: steps for all but the first try.
     """
-    least = least_count(capacity, requests)
-    if least > most:
-        return None
-    best: list[Vector] | None = None
-    for ordered in _orders(capacity, requests):
-        if best is not None and work.is_spent:
-            return best
-        found = await _first_fit(capacity, [(each, requests[each]) for each in ordered], most, work)
-        if found is not None and (best is None or len(found) < len(best)):
-            best = found
-        if best is not None and len(best) == least:
-            return best
-        if best is None and work.is_spent:
-            return None
-    if len(requests) <= _SEARCHED_KINDS:
-        for count in range(least, most + 1 if best is None else len(best)):
-            found = _Search(capacity, requests, work).find(count)
+    pace = Pace(work)
+    await pace.pause()
+    return await _Packing(capacity, requests, most, pace).run()
+
+
+class _Packing:
+    """One run of :func:`pack`.
+
+    Attributes:
+        best: what is free on each node of the smallest packing so far; None if there is none of at most ``most``.
+        least: a number of nodes below which the requests do not fit.
+    """
+
+    def __init__(self, capacity: Vector, requests: _Requests, most: int, pace: Pace) -> None:
+        self._capacity, self._requests, self._most, self._pace = capacity, requests, most, pace
+        self.best: list[Vector] | None = None
+        self.least = least_count(capacity, requests)
+
+    @property
+    def _is_done(self) -> bool:
+        return self._pace.is_spent or self.least > self._fewer
+
+    @property
+    def _fewer(self) -> int:
+        """The most nodes of a packing that is of use."""
+        return self._most if self.best is None else len(self.best) - 1
+
+    async def run(self) -> list[Vector] | None:
+        """Returns the best packing."""
+        if self.least <= self._most:
+            await self._try_orders([], self._requests)
+        if self._is_done or len(self._requests) > _SEARCHED_KINDS:
+            return self.best
+        relaxed = await relax(self._capacity, self._requests, self._fewer + 1, self._pace.part(_PATTERN_SHARE))
+        self.least = max(self.least, relaxed.bound(tuple(self._requests.values())))
+        await self._try_patterns(relaxed)
+        await self._try_tree([], self._requests, relaxed, self._pace)
+        return self.best
+
+    async def _try_orders(self, filled: list[Vector], requests: _Requests) -> None:
+        """Puts requests on the first node with room, beside filled nodes."""
+        for place, ordered in enumerate(_orders(self._capacity, requests)):
+            if (place and self._pace.is_spent) or self.least > self._fewer:
+                return
+            numbers = [(each, requests[each]) for each in ordered]
+            found = await _first_fit(self._capacity, numbers, filled, self._fewer, self._pace)
             if found is not None:
-                return found
-            if work.is_spent:
-                break
-    return best
+                self.best = found
+
+    async def _try_patterns(self, relaxed: Relaxation) -> None:
+        """Uses patterns as often as whole numbers allow, and packs the rest; at least one pattern each time."""
+        rest, filled = dict(self._requests), list[Vector]()
+        while rest and relaxed.uses and not self._is_done:
+            uses = [(pattern, int(times + 1e-6)) for pattern, times in relaxed.uses]
+            if not any(times for _, times in uses):
+                uses = [(max(relaxed.uses, key=lambda use: use[1])[0], 1)]
+            for pattern, times in uses:
+                rest, nodes = _use(self._capacity, rest, pattern, times)
+                filled += nodes
+            rest = {request: number for request, number in rest.items() if number}
+            await self._try_orders(filled, rest)
+            if rest and not self._is_done:
+                relaxed = await relax(self._capacity, rest, self._fewer + 1, self._pace.part(_PATTERN_SHARE))
+                await self._try_tree(filled, rest, relaxed, self._pace.part(_REST_SHARE))
+
+    async def _try_tree(self, filled: list[Vector], requests: _Requests, relaxed: Relaxation, pace: Pace) -> None:
+        """Tries each smaller number of nodes, beside filled ones."""
+        kinds = {each: requests[each] for each in next(iter(_orders(self._capacity, requests)))}
+        prices = dict(zip(requests, relaxed.prices, strict=False))
+        tree = PackingTree(self._capacity, kinds, [prices.get(each, 0) for each in kinds], relaxed.whole, pace)
+        count = self.least
+        while count <= self._fewer and not pace.is_spent:
+            found = await tree.find(count - len(filled))
+            if found is not None:
+                self.best = [*filled, *found]
+            elif not filled and not pace.is_spent:
+                self.least = count + 1
+            count += 1
 
 
-def add(free: list[Vector], request: Vector) -> bool:
-    """Puts a request on the first node with room; returns False if none has it."""
-    for place, room in enumerate(free):
-        if copies(room, request):
-            free[place] = _minus(room, request, 1)
-            return True
-    return False
+def _use(
+    capacity: Vector, requests: _Requests, pattern: Sequence[int], times: int
+) -> tuple[dict[Vector, int], list[Vector]]:
+    """Fills so many nodes by a pattern, as far as there are requests; returns the rest, and what is free there."""
+    rest, nodes = dict(requests), list[Vector]()
+    while times:
+        content = {each: min(number, rest[each]) for each, number in zip(requests, pattern, strict=True)}
+        repeated = min([times, *(rest[each] // number for each, number in content.items() if number)])
+        room = capacity
+        for request, number in content.items():
+            room = minus(room, request, number)
+            rest[request] -= number * repeated
+        if room == capacity:
+            break
+        nodes += [room] * repeated
+        times -= repeated
+    return rest, nodes
 
 
-def _orders(capacity: Vector, requests: Mapping[Vector, int]) -> Iterator[Sequence[Vector]]:
+def _orders(capacity: Vector, requests: _Requests) -> Iterator[Sequence[Vector]]:
     """Yields orders of the requests, large before small: by the largest part of a node, by the sum, by each amount."""
     parts = {each: [have / max(1, whole) for have, whole in zip(each, capacity, strict=True)] for each in requests}
     yield sorted(requests, key=lambda each: (-max(parts[each]), -sum(parts[each]), each))
@@ -95,21 +168,16 @@ def _orders(capacity: Vector, requests: Mapping[Vector, int]) -> Iterator[Sequen
 
 
 async def _first_fit(
-    capacity: Vector, ordered: Sequence[tuple[Vector, int]], most: int, work: StepBudget
+    capacity: Vector, ordered: Sequence[tuple[Vector, int]], filled: Sequence[Vector], most: int, pace: Pace
 ) -> list[Vector] | None:
-    free: list[Vector] = []
-    checks = 0
+    free = list(filled)
     for request, number in ordered:
-        checks += len(free) + 1
-        if checks > _PAUSE:
-            work.spend(checks)
-            checks = 0
-            await asyncio.sleep(0)
+        await pace.step(1 + len(free) // _CHECKS_A_STEP)
         left = number
         for place, room in enumerate(free):
             taken = min(left, copies(room, request))
             if taken:
-                free[place] = _minus(room, request, taken)
+                free[place] = minus(room, request, taken)
                 left -= taken
                 if not left:
                     break
@@ -117,85 +185,6 @@ async def _first_fit(
             if len(free) >= most:
                 return None
             taken = min(left, copies(capacity, request))
-            free.append(_minus(capacity, request, taken))
+            free.append(minus(capacity, request, taken))
             left -= taken
-    work.spend(checks)
-    return free
-
-
-def _minus(room: Vector, request: Vector, times: int) -> Vector:
-    return tuple(have - need * times for have, need in zip(room, request, strict=True))
-
-
-class _Search:
-    """The search for a packing of a given size.
-
-    Args:
-        capacity: the amounts of an empty node.
-        requests: the requests with their numbers.
-        work: the steps; one for each request that is tried on a node.
-    """
-
-    def __init__(self, capacity: Vector, requests: Mapping[Vector, int], work: StepBudget) -> None:
-        self._capacity = capacity
-        self._kinds = next(iter(_orders(capacity, requests)))
-        self._numbers = tuple(requests[each] for each in self._kinds)
-        self._work = work
-
-    def find(self, count: int) -> list[Vector] | None:
-        """Returns what is free on each node of a packing; None if there is none, or the steps ran out."""
-        #: What was left to pack, with the most nodes onto which it did not go.
-        hopeless: dict[tuple[int, ...], int] = {}
-        #: For each filled node, and the one to fill next: what was left before, and the contents not yet tried.
-        path: list[tuple[tuple[int, ...], Iterator[tuple[Vector, tuple[int, ...]]]]] = []
-        free: list[Vector] = []
-        left = self._numbers
-        while any(left):
-            nodes = count - len(free)
-            if nodes > hopeless.get(left, 0) and self._least(left) <= nodes:
-                path.append((left, self._fill(left)))
-            elif free:
-                free.pop()
-            content = None
-            while path and (content := next(path[-1][1], None)) is None:
-                failed, _ = path.pop()
-                hopeless[failed] = max(count - len(path), hopeless.get(failed, 0))
-                if free:
-                    free.pop()
-            if content is None or self._work.is_spent:
-                return None
-            room, left = content
-            free.append(room)
-        return free
-
-    def _least(self, left: tuple[int, ...]) -> int:
-        self._work.spend()
-        return least_count(self._capacity, Counter(dict(zip(self._kinds, left, strict=True))))
-
-    def _fill(self, left: tuple[int, ...]) -> Iterator[tuple[Vector, tuple[int, ...]]]:
-        """Yields contents of one node, to which nothing can be added: what is free there, and what is left to pack.
-
-        The largest request that is left is on some node, so it is on this one.
-        """
-        first = next(place for place, number in enumerate(left) if number)
-        request = self._kinds[first]
-        for number in range(min(left[first], copies(self._capacity, request)), 0, -1):
-            room = _minus(self._capacity, request, number)
-            taken = (*left[:first], left[first] - number)
-            yield from self._fill_rest(room, left, taken)
-
-    def _fill_rest(
-        self, room: Vector, left: tuple[int, ...], taken: tuple[int, ...]
-    ) -> Iterator[tuple[Vector, tuple[int, ...]]]:
-        """``taken`` is what is left of the requests that were decided on."""
-        place = len(taken)
-        if self._work.is_spent:
-            return
-        self._work.spend()
-        if place == len(left):
-            if not any(number and copies(room, self._kinds[each]) for each, number in enumerate(taken)):
-                yield room, taken
-            return
-        request = self._kinds[place]
-        for number in range(min(left[place], copies(room, request)), -1, -1):
-            yield from self._fill_rest(_minus(room, request, number), left, (*taken, left[place] - number))
+    return free if len(free) <= most else None
