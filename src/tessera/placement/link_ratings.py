@@ -19,8 +19,8 @@ from tessera.placement.topology import NVLINK_POINTS, Topology
 
 #: The most free cards for which the search is exact: the usual largest machine.
 EXACT = 8
-#: Ratings that are kept.
-_KEPT = 4096
+#: Ratings that are kept: all sets of free cards of several models with eight, by all sizes of requests.
+_KEPT = 16_384
 
 #: Cards, points of the pairs, free cards; see :class:`tessera.api.nodes.card_links.CardLinks`.
 Joined = tuple[int, tuple[int, ...], tuple[int, ...] | None]

@@ -5,6 +5,7 @@ import tracemalloc
 import pytest
 
 from tessera.limits.planning import RANKED_ROOMS
+from tessera.placement.link_ratings import LinkRatings
 from tessera.placement.ratings.card_demand import TypicalRequests
 from tessera.placement.ratings.card_request import CardRequest, NodeRoom
 from tessera.placement.ratings.rankings import Rankings
@@ -40,7 +41,7 @@ class Kept:
     def __init__(self, count: int, most: int) -> None:
         self.alike = rooms(count)
         self.index = RoomIndex(self.alike)
-        self.rankings = Rankings(TypicalRequests(), self.index, most)
+        self.rankings = Rankings(TypicalRequests(), self.index, LinkRatings(), most)
 
     def rate(self, number: int, *, refused: bool = False) -> bool:
         """Ranks the rooms for a request; True if they were rated anew for it."""

@@ -22,6 +22,7 @@ from heapq import merge
 from itertools import chain
 from typing import ClassVar, NamedTuple
 
+from tessera.placement.link_ratings import LinkRatings
 from tessera.placement.ratings.card_demand import CardDemand
 from tessera.placement.ratings.card_request import CardRequest, Kind, NodeRoom, free_parts
 from tessera.placement.ratings.rankings import Ranking, Rankings, RatedRooms
@@ -59,9 +60,11 @@ class NodeRatings:
     """
 
     #: A record of the state does not have it, and a state that was read makes it anew.
-    TRANSIENT: ClassVar[tuple[str, ...]] = ("_index", "_rankings")
+    TRANSIENT: ClassVar[tuple[str, ...]] = ("_index", "_links", "_rankings")
     #: The entries of ``_alike``; None in a state that was read, until a request is ranked.
     _index: RoomIndex | None = None
+    #: Ratings of links, which are the same for every mix; None before a request was ranked.
+    _links: LinkRatings | None = None
     #: What was computed for the present mix of requests; None before.
     _rankings: Rankings | None = None
 
@@ -133,8 +136,10 @@ class NodeRatings:
         self.demand.fold()
         if self._index is None:
             self._index = RoomIndex(self._alike)
+        if self._links is None:
+            self._links = LinkRatings()
         if self._rankings is None or self._rankings.typical is not self.demand.typical:
-            self._rankings = Rankings(self.demand.typical, self._index)
+            self._rankings = Rankings(self.demand.typical, self._index, self._links)
         return self._index, self._rankings
 
     def _alike_of(self, nodes: Iterable[str]) -> Mapping[NodeRoom, list[str]]:

@@ -28,6 +28,7 @@ class Rankings:
     Args:
         typical: the mix.
         index: the rooms that nodes have; it changes.
+        links: rates the links of nodes.
         most: entries that all kept rankings may have together.
 
     Attributes:
@@ -35,11 +36,13 @@ class Rankings:
         entries: the entries of all kept rankings.
     """
 
-    def __init__(self, typical: TypicalRequests, index: RoomIndex, most: int = int(RANKED_ROOMS)) -> None:
+    def __init__(
+        self, typical: TypicalRequests, index: RoomIndex, links: LinkRatings, most: int = int(RANKED_ROOMS)
+    ) -> None:
         self.typical = typical
         self.entries = 0
         self._loss = RoomLoss(typical)
-        self._links = LinkRatings()
+        self._links = links
         self._index = index
         self._most = most
         #: By rounded request, the last used at the end.

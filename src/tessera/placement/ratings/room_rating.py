@@ -15,6 +15,8 @@ from tessera.placement.ratings.card_request import (
     CPU_STEP,
     MEMORY_STEP,
     CardRequest,
+    FreeCards,
+    Kind,
     free_cards,
     free_parts,
     list_uses,
@@ -24,6 +26,8 @@ from tessera.placement.ratings.room_loss import CardsLoss, RoomLoss
 
 #: Points that an empty node of so many cards is worse for a pod of one card.
 OPENING, SEVERAL_CARDS = 10, 4
+#: Kinds with free cards for which the change by a request is remembered: those of some machines of eight cards.
+_CHANGES = 64
 
 
 class Rating(NamedTuple):
@@ -42,6 +46,28 @@ class Rating(NamedTuple):
     free: int
 
 
+class _Change(NamedTuple):
+    """What a pod does to certain free cards.
+
+    Attributes:
+        before: the loss of rooms with these cards.
+        afters: the losses afterwards, by use of the cards; there is one at least.
+        cpu: thousandths of a CPU from which on a room has the points below, if the memory suffices too.
+        memory: MiB, the same.
+        points: the points of rooms where neither CPU nor memory lacks, before or after.
+        free: free thousandths of all cards.
+        opens: True if it is a pod of one card that would begin a node of several, were that empty.
+    """
+
+    before: CardsLoss
+    afters: Sequence[CardsLoss]
+    cpu: float
+    memory: float
+    points: int
+    free: int
+    opens: bool
+
+
 class RoomRating:
     """Rates rooms for one request and one mix of requests.
 
@@ -55,34 +81,56 @@ class RoomRating:
         self._request = request
         self._loss = loss
         self._links = links
+        #: By kind and free cards, what the pod does to them.
+        self._changes: dict[tuple[Kind, FreeCards], _Change | None] = {}
 
     def rate(self, shape: Shape, rooms: Sequence[AlikeNodes]) -> Iterator[tuple[Rating, list[AlikeNodes]]]:
         """Yields the ratings of rooms of a shape, each with its rooms in order; none of those that are too small."""
-        request = self._request
-        afters = [self._loss.of(shape.kind, after) for _, after in list_uses(shape.cards, request)]
-        if not afters:
+        change = self._change(shape)
+        if change is None:
             return
-        before = self._loss.of(shape.kind, shape.cards)
-        cpu, memory = request.cpu, request.memory
-        most_cpu = cpu + max(before.cpu, *(each.cpu for each in afters))
-        most_memory = memory + max(before.memory, *(each.memory for each in afters))
-        best = _points(before.least - min(each.least for each in afters))
+        cpu, memory = self._request.cpu, self._request.memory
         found: dict[int, list[AlikeNodes]] = {}
         for room in rooms:
-            if room.cpu >= most_cpu and room.memory >= most_memory:
-                points = best
+            if room.cpu >= change.cpu and room.memory >= change.memory:
+                points = change.points
             elif cpu - room.cpu < 2 * CPU_STEP and memory - room.memory < 2 * MEMORY_STEP:  # both were rounded
-                points = _points(self._gain(room, before, afters))
+                points = _points(self._gain(room, change.before, change.afters))
             else:
                 continue
             if points in found:
                 found[points].append(room)
             else:
                 found[points] = [room]
-        opening = OPENING if self._opens(shape) else 0
+        opening = OPENING if shape.unused and change.opens else 0
         links, broken = self._rate_links(shape) if found else (0, 0)
         for points, rated in found.items():
-            yield Rating(links, opening - points, broken, free_parts(shape.cards)), rated
+            yield Rating(links, opening - points, broken, change.free), rated
+
+    def _change(self, shape: Shape) -> "_Change | None":
+        """Returns what the pod does to the cards of a shape; None if they do not suffice."""
+        key = (shape.kind, shape.cards)
+        if key not in self._changes:
+            if len(self._changes) >= _CHANGES:
+                self._changes.clear()
+            self._changes[key] = self._find_change(shape)
+        return self._changes[key]
+
+    def _find_change(self, shape: Shape) -> "_Change | None":
+        request = self._request
+        afters = [self._loss.of(shape.kind, after) for _, after in list_uses(shape.cards, request)]
+        if not afters:
+            return None
+        before = self._loss.of(shape.kind, shape.cards)
+        return _Change(
+            before,
+            afters,
+            request.cpu + max(before.cpu, *(each.cpu for each in afters)),
+            request.memory + max(before.memory, *(each.memory for each in afters)),
+            _points(before.least - min(each.least for each in afters)),
+            free_parts(shape.cards),
+            request.cards <= 1 and free_cards(shape.cards) >= SEVERAL_CARDS,
+        )
 
     def taken(self, room: AlikeNodes) -> int:
         """Returns what is free of the card that the pod takes, of several the first."""
@@ -102,10 +150,6 @@ class RoomRating:
         for after in afters[1:]:
             lost = min(lost, after(cpu, memory))
         return before(room.cpu, room.memory) - lost
-
-    def _opens(self, shape: Shape) -> bool:
-        """True if a pod of one card would begin an empty node of several."""
-        return self._request.cards <= 1 and shape.unused and free_cards(shape.cards) >= SEVERAL_CARDS
 
     def _rate_links(self, shape: Shape) -> tuple[int, int]:
         """Returns the negated points of the links that the pod gets, and those of the link that it breaks."""
