@@ -39,7 +39,10 @@ MADE_OF = {
         "kube/leader_election.py",
     ),
     "tessera-webhook": ("webhook",),
-    "tessera-dashboard": ("dashboard", "usage/agent_pages.py", "explain/order_objects.py", "kueue/queue_reading.py"),
+    "tessera-dashboard": (
+        "dashboard",
+        *("usage/agent_pages.py", "explain/order_objects.py", "kueue/waiting_workloads.py"),
+    ),
 }
 #: Where the rights of a process stand, if not in deploy/.
 GRANTED_BY = {"tessera-dashboard": "deploy/options/dashboard"}
@@ -53,6 +56,7 @@ REPLACES_BY_OPTION = "provisioning/startup/replacer.py"
 VERBS = {
     "get": ("get",),
     "list": ("list",),
+    "page": ("list",),
     "create": ("create",),
     "merge_patch": ("patch",),
     "apply": ("patch",),
@@ -72,6 +76,8 @@ def calls(process: str) -> Iterator[ast.Call]:
 def asked(process: str) -> Iterator[Right]:
     for call in calls(process):
         method = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        if method == "list" and isinstance(call.func, ast.Name):
+            continue  # Python's own
         parts = [part for argument in call.args for part in ast.walk(argument)]
         named = [each.id for each in parts if isinstance(each, ast.Name) and each.id.isupper()]
         kinds = [kind for name in named if isinstance(kind := constant(name), Resource)]

@@ -11,13 +11,11 @@ from tessera.dashboard.access.reviewer import Person, Reviewer
 from tessera.dashboard.access.rights import Rights
 from tessera.dashboard.documents import Document, KueueDocument, WorkloadDocument
 from tessera.dashboard.feed import FeedGroup
-from tessera.dashboard.kueue_source import KueueSource, make_documents
+from tessera.dashboard.kueue_source import KueueReader, KueueSource
 from tessera.dashboard.visibility import FULL, Visibility
-from tessera.explain.kueue_rows import KueueRow, KueueRows
 from tessera.kube.client.client import Client
 from tessera.kube.resources.meta import Resource
 from tessera.kueue.names import VERSIONS, Version
-from tessera.limits.forecast import KUEUE_WORKLOADS
 from tessera_lab.apiserver.interfaces import UserInfo
 
 _RBAC = "rbac.authorization.k8s.io"
@@ -26,7 +24,7 @@ _RBAC = "rbac.authorization.k8s.io"
 def source(cluster: KueueCluster, client: Client | None = None) -> KueueSource:
     """The page's reading of Kueue."""
     client = client or cluster.reader
-    return KueueSource(client, watched=lambda: True, changed=lambda: None, clock=cluster.clock)
+    return KueueSource(client, watched=lambda: True, changed=lambda: None, clock=cluster.clock, reader=KueueReader())
 
 
 async def documents(cluster: KueueCluster, count: int) -> dict[str, Document]:
@@ -110,7 +108,9 @@ def test_an_empty_queue_is_told_from_a_cluster_without_kueue(with_kueue: Callabl
 
 def test_without_kueue_nothing_is_shown(in_lab: Callable[..., None]) -> None:
     async def story(lab: Any) -> None:
-        page = KueueSource(lab.client, watched=lambda: True, changed=lambda: None, clock=lab.clock)
+        page = KueueSource(
+            lab.client, watched=lambda: True, changed=lambda: None, clock=lab.clock, reader=KueueReader()
+        )
         await page.read()
         assert page.documents == {}
 
@@ -122,16 +122,9 @@ def test_a_page_that_may_not_list_workloads_says_so(with_kueue: Callable[..., No
         await cluster.open_queue(20)
         page = source(cluster, cluster.as_user(UserInfo(name="eve", groups=("system:authenticated",))))
         await page.read()
-        (note,) = (each.note for each in page.documents.values() if isinstance(each, KueueDocument))
-        assert "workloads.kueue.x-k8s.io is forbidden" in note
+        (found,) = page.documents.values()
+        assert isinstance(found, KueueDocument)
+        assert found.notes == ("you may not list workloads.kueue.x-k8s.io of all namespaces",)
+        assert "workloads.kueue.x-k8s.io is forbidden" in found.detail
 
     with_kueue(story)
-
-
-def test_a_namespace_with_many_workloads_takes_no_more_than_its_part() -> None:
-    def rows(namespace: str, count: int) -> list[KueueRow]:
-        return [KueueRow(namespace=namespace, workload=f"w{number}") for number in range(count)]
-
-    found = make_documents(KueueRows(rows=(*rows("a", KUEUE_WORKLOADS + 3), *rows("b", 1))))
-    assert len(found) == KUEUE_WORKLOADS + 2
-    assert found["kueue"] == KueueDocument(note="3 further Workloads of namespace a are not shown")

@@ -110,8 +110,18 @@ export interface Waiting {
 
 /** Kueue is there. */
 export interface Kueue {
-  /** What of its queues is not shown, and why. */
-  note?: string;
+  /** What is not known of its queues, and why. */
+  notes?: string[];
+  /** What the server said about it. */
+  detail?: string;
+  /** When it was read last, if the last reading failed. */
+  read?: number;
+}
+
+/** The number of Workloads of a namespace that have no document. */
+export interface Unshown {
+  namespace: string;
+  workloads: number;
 }
 
 /** A Workload that waits in Kueue. */
@@ -126,6 +136,8 @@ export interface Workload {
   /** Its place in that queue. */
   position?: number;
   of?: number;
+  /** The queue may have more. */
+  ofMore?: boolean;
   /** Its place among all queues that share the quota. */
   amongAll?: number;
   case?: string;

@@ -1,8 +1,8 @@
 // The Workloads that wait in Kueue: Jobs that have no pods yet, and pods that Kueue holds.
 
-import type { Workload } from "./documents";
+import type { Kueue, Unshown, Workload } from "./documents";
 import { Panel } from "./panel";
-import { age, integer } from "./words";
+import { age, count, integer } from "./words";
 
 /** By queue, in its order; Workloads without a place last, the oldest first. */
 export function inQueue(left: Workload, right: Workload): number {
@@ -13,15 +13,16 @@ export function inQueue(left: Workload, right: Workload): number {
 }
 
 interface Props {
+  kueue: Kueue;
   workloads: Workload[];
-  /** What is not shown, and why. */
-  note: string | undefined;
+  unshown: Unshown[];
   filtered: boolean;
 }
 
-export function KueueWorkloads({ workloads, note, filtered }: Props) {
+export function KueueWorkloads({ kueue, workloads, unshown, filtered }: Props) {
   const draw = (most: number) =>
     workloads.slice(0, most).map((each) => <Held key={`${each.namespace}/${each.workload}`} workload={each} />);
+  const notes = [...gaps(kueue, workloads.length > 0), ...further(unshown)];
   return (
     <Panel
       filtered={filtered}
@@ -29,15 +30,41 @@ export function KueueWorkloads({ workloads, note, filtered }: Props) {
       id="kueue"
       size={workloads.length}
       draw={draw}
-      empty="Kueue holds none of the Workloads that you may list."
+      empty={
+        notes.length > 0
+          ? "No Workload that you may list is shown here."
+          : "Kueue holds no Workload that you may list, as far as this page knows."
+      }
       first={4}
-      note={note || "in the order of its queues"}
+      note="in the order of its queues"
+      remarks={notes}
     />
   );
 }
 
+/** What is not known, and why. */
+function gaps({ notes = [], detail, read = 0 }: Kueue, shows: boolean): string[] {
+  const last = notes.length - 1;
+  const sentences = notes.map((note, at) => {
+    const text = note.charAt(0).toUpperCase() + note.slice(1);
+    return detail && at === last ? `${text}: ${detail}` : `${text}.`;
+  });
+  return read > 0 && shows ? [...sentences, `This is what waited ${age(Date.now() / 1000 - read)} ago.`] : sentences;
+}
+
+/** How many more wait than are shown. */
+function further(unshown: Unshown[]): string[] {
+  const [first] = unshown;
+  if (!first) return [];
+  const sum = unshown.reduce((total, each) => total + each.workloads, 0);
+  const only = unshown.length === 1;
+  const where = only ? `namespace ${first.namespace}` : `${integer(unshown.length)} namespaces`;
+  const command = `tessera queue -n ${only ? first.namespace : "NAMESPACE"}`;
+  return [`${count(sum, "more Workload")} in ${where} ${sum === 1 ? "waits" : "wait"}; see: ${command}`];
+}
+
 function Held({ workload }: { workload: Workload }) {
-  const { namespace, owner, queue, since = 0, position = 0, of = 0, amongAll = 0, verdict } = workload;
+  const { namespace, owner, queue, since = 0, position = 0, of = 0, ofMore, amongAll = 0, verdict } = workload;
   return (
     <li class="item">
       <div class="line">
@@ -50,7 +77,8 @@ function Held({ workload }: { workload: Workload }) {
         <div class="place">
           {position > 0 && (
             <b>
-              number {integer(position)} of {integer(of)}
+              number {integer(position)} of {ofMore && "at least "}
+              {integer(of)}
             </b>
           )}{" "}
           <span>in the queue {queue}</span>

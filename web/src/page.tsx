@@ -197,7 +197,12 @@ function Overview({ summary, view, change, open, onSignIn }: OverviewProps) {
         />
         <WaitingPods filtered={!words.empty} pods={waiting.sort(inOrder)} />
         {store.kueue && (
-          <KueueWorkloads filtered={!words.empty} workloads={workloads.sort(inQueue)} note={store.kueue.note} />
+          <KueueWorkloads
+            kueue={store.kueue}
+            filtered={!words.empty}
+            workloads={workloads.sort(inQueue)}
+            unshown={[...store.unshown.values()]}
+          />
         )}
         <Wasted filtered={!words.empty} held={found.wasted} onOpen={open} />
       </div>

@@ -23,9 +23,22 @@ interface PanelProps {
   /** The number of items that are always shown. */
   first: number;
   note?: string;
+  /** Sentences about the list as a whole. */
+  remarks?: string[];
 }
 
-export function Panel({ title, id, size, draw, empty, filtered, first, note, entries = size }: PanelProps) {
+export function Panel({
+  title,
+  id,
+  size,
+  draw,
+  empty,
+  filtered,
+  first,
+  note,
+  remarks = [],
+  entries = size,
+}: PanelProps) {
   const [all, setAll] = useState(false);
   return (
     <section id={id} class="panel" aria-label={title}>
@@ -33,6 +46,11 @@ export function Panel({ title, id, size, draw, empty, filtered, first, note, ent
         {title} <span class="number">{integer(size)}</span> {note && <small>{note}</small>}
       </h2>
       {size === 0 && <p class="quiet">{filtered ? "Nothing here has the words of the filter." : empty}</p>}
+      {remarks.map((each) => (
+        <p key={each} class="quiet">
+          {each}
+        </p>
+      ))}
       <ul class="plain">{draw(all ? MOST : first)}</ul>
       {entries > first && (
         <button type="button" aria-expanded={all} onClick={() => setAll(!all)}>

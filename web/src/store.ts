@@ -10,6 +10,7 @@ import type {
   Kueue,
   NodeState,
   Summary,
+  Unshown,
   Waiting,
   Workload,
 } from "./documents";
@@ -29,6 +30,7 @@ export class Store {
   /** By the key in the feed. */
   readonly waiting = new Map<string, Waiting>();
   readonly workloads = new Map<string, Workload>();
+  readonly unshown = new Map<string, Unshown>();
   readonly failures = new Map<string, Failure>();
   readonly nodes = new Map<string, NodeState>();
   /** The id of a card or a curve by its key in the feed; a hidden name makes them differ. */
@@ -47,8 +49,8 @@ export class Store {
     this.summary = undefined;
     this.history = undefined;
     this.kueue = undefined;
-    const maps = [this.cards, this.curves, this.waiting, this.workloads, this.failures, this.nodes, this.#ids];
-    for (const each of maps) each.clear();
+    const queued = [this.waiting, this.workloads, this.unshown];
+    for (const each of [this.cards, this.curves, ...queued, this.failures, this.nodes, this.#ids]) each.clear();
     this.#tellAll();
   }
 
@@ -84,6 +86,7 @@ export class Store {
       this.curves.set(this.#name(key, document as CardHistory), document as CardHistory);
     } else if (kind === "waiting") this.waiting.set(key, document as Waiting);
     else if (kind === "workload") this.workloads.set(key, document as Workload);
+    else if (kind === "unshown") this.unshown.set(key, document as Unshown);
     else if (key === "kueue") this.kueue = document as Kueue;
     else if (kind === "failure") this.failures.set(key, document as Failure);
     else if (kind === "node") this.nodes.set(key, document as NodeState);
@@ -107,6 +110,7 @@ export class Store {
     if (key === "kueue") this.kueue = undefined;
     this.waiting.delete(key);
     this.workloads.delete(key);
+    this.unshown.delete(key);
     this.failures.delete(key);
     this.nodes.delete(key);
   }

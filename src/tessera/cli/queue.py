@@ -215,7 +215,7 @@ def kueue_lines(found: Sequence["KueueRow"], now: float, namespace: str | None, 
 
 
 def _kueue_cells(row: "KueueRow", now: float) -> Sequence[str]:
-    position = f"{row.position}/{row.of}" if row.position else "-"
+    position = f"{row.position}/{row.of}{'+' if row.of_more else ''}" if row.position else "-"
     name, among = row.owner or row.workload, str(row.among_all or "-")
     return (row.namespace, name, row.queue or "-", age(max(0.0, now - row.since)), position, among, row.verdict)
 

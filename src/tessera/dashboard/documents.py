@@ -199,9 +199,24 @@ class WaitingDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
 
 
 class KueueDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Kueue is there; ``note`` says what of its queues is not shown, and why."""
+    """Kueue is there.
 
-    note: ClusterText = ""
+    Attributes:
+        notes: what is not known of its queues, and why: sentences of Tessera that name no object of the cluster.
+        detail: what the server said about it.
+        read: if the last reading failed, the Unix time of the last one that did not; 0 if there is none.
+    """
+
+    notes: tuple[Public, ...] = ()
+    detail: ClusterText = ""
+    read: float = 0.0
+
+
+class UnshownDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of Workloads of a namespace that wait in Kueue, beside those that have a document."""
+
+    namespace: WorkloadText
+    workloads: int
 
 
 class WorkloadDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -215,6 +230,7 @@ class WorkloadDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
         since: Unix time of its creation.
         position: its place in the LocalQueue, from 1; 0 while it is not known.
         of: the number of pending Workloads of that queue.
+        of_more: True if the queue may have more than ``of``.
         among_all: its place among all queues that share the quota, from 1; 0 while it is not known.
         case: the kind of waiting, as ``tessera why`` has it.
         verdict: why it waits.
@@ -227,6 +243,7 @@ class WorkloadDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     since: float = 0.0
     position: int = 0
     of: int = 0
+    of_more: bool = False
     among_all: int = 0
     case: Public = ""
     verdict: WorkloadText = ""
@@ -387,6 +404,7 @@ Document = (
     | WaitingDocument
     | WorkloadDocument
     | KueueDocument
+    | UnshownDocument
     | FailureDocument
     | SummaryDocument
     | NodeDocument

@@ -154,6 +154,12 @@ class FeedGroup:
         """Number of readers of all feeds."""
         return sum(each.readers for each in self._feeds.values())
 
+    @property
+    def workload_namespaces(self) -> frozenset[str]:
+        """The namespaces whose Workloads of Kueue present readers may list, but for those who may list all."""
+        present = (rights.workloads for rights, each in self._feeds.items() if each.readers)
+        return frozenset[str]().union(*(each for each in present if each is not None))
+
     def publish(self, documents: Mapping[str, Document]) -> None:
         """Makes these the documents of all feeds; wakes the readers that see a difference."""
         known = self._documents

@@ -77,7 +77,12 @@ class PageReplica:
         rights = Rights(reviewer, clock, lambda: self._feeds.about)
         gate = TokenGate(reviewer, rights, clock, nameless=options.nameless)
         self._source = ClusterSource(
-            client, self._feeds, watched=lambda: self._server.readers > 0, clock=clock, rng=rng
+            client,
+            self._feeds,
+            watched=lambda: self._server.readers > 0,
+            clock=clock,
+            rng=rng,
+            account="the page's account",
         )
         explainer = PrivateExplainer(self._source, self._feeds.redactor)
         answers = ViewAnswers(self._source, explainer, rights, self._feeds.redactor, clock)

@@ -3,43 +3,76 @@
 A Job that Kueue holds has no pods, and a pod that it holds is not in the controller's queue yet. The Workloads of all
 namespaces are read at once, each :data:`PERIOD` seconds while somebody looks, and never for more than a twentieth of
 the time. Who may see which of them is decided for each reader (:mod:`tessera.dashboard.visibility`).
+
+1. What is shown is bounded for each namespace and for all together, and so is the number of namespaces. Those in which
+   present readers may list Workloads come first.
+2. A document tells of each namespace how many further Workloads wait there. It also names the namespace, so that rights
+   are asked for it, and its readers are among the present ones from then on.
+3. There may be more namespaces than can be named at a time. Those take turns.
 """
 
-from collections.abc import Callable, Iterator
-from itertools import groupby
+import asyncio
+from bisect import bisect
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
 
 from tessera.clock import Clock
-from tessera.dashboard.documents import Document, KueueDocument, WorkloadDocument
-from tessera.explain.kueue_rows import KueueRow, KueueRows, rows_of
+from tessera.dashboard.documents import Document, KueueDocument, UnshownDocument, WorkloadDocument
+from tessera.explain.kueue_rows import KueueRow, rows_of
 from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError
-from tessera.kueue.queue_reading import read_waiting_workloads
-from tessera.limits.forecast import KUEUE_NAMESPACES, KUEUE_WORKLOADS
+from tessera.kube.client.errors import ApiError, Forbidden
+from tessera.kueue.objects import LOCAL_QUEUES, WORKLOADS
+from tessera.kueue.positions import PAGE
+from tessera.kueue.waiting_workloads import WaitingWorkloads, read_waiting_workloads
+from tessera.limits.access import KUEUE_NAMED
+from tessera.limits.forecast import KUEUE_READ, KUEUE_SHOWN, KUEUE_WORKLOADS
 
 #: Least seconds between two readings, and the part of the time that they may take.
 PERIOD, SHARE = 15.0, 0.05
+
+
+class KueueReader(NamedTuple):
+    """With whose rights Kueue is read, and for whom.
+
+    Attributes:
+        account: whose rights the client has, as sentences on the page name it.
+        own: the namespaces whose Workloads present readers may list who may not list all.
+    """
+
+    account: str = "you"
+    own: Callable[[], Collection[str]] = frozenset
 
 
 class KueueSource:
     """Reads Kueue's Workloads.
 
     Args:
-        client: the user's client.
+        client: the API server.
         watched: true while somebody looks.
         changed: called when :attr:`documents` differ.
         clock: the time.
+        reader: with whose rights, and for whom.
 
     Attributes:
         documents: by key; none while it is not known that Kueue is installed.
     """
 
     def __init__(
-        self, client: Client, *, watched: Callable[[], bool], changed: Callable[[], None], clock: Clock
+        self,
+        client: Client,
+        *,
+        watched: Callable[[], bool],
+        changed: Callable[[], None],
+        clock: Clock,
+        reader: KueueReader,
     ) -> None:
         self._client = client
         self._watched = watched
         self._changed = changed
         self._clock = clock
+        self._reader = reader
+        #: The last namespace that was named because it was its turn, and the time of the last reading that succeeded.
+        self._turn, self._read_at = "", 0.0
         self.documents: dict[str, Document] = {}
 
     async def run(self) -> None:
@@ -54,34 +87,77 @@ class KueueSource:
 
     async def read(self) -> None:
         """Reads once. What cannot be read now is shown as it was read last, with the reason."""
+        own, account = self._reader.own(), self._reader.account
         try:
-            found = await read_waiting_workloads(self._client, KUEUE_NAMESPACES)
-            documents = make_documents(rows_of(found, self._clock.now())) if found.installed else {}
+            found = await read_waiting_workloads(self._client, PAGE, first=own, account=account)
+            documents = await self._make_documents(found, own) if found.installed else {}
+            self._read_at = self._clock.now()
         except (ApiError, OSError) as error:
-            note = f"Kueue's queues cannot be read: {' '.join(str(error).split())}"
-            documents = {**self.documents, "kueue": KueueDocument(note=note)}
+            note = "Kueue's queues cannot be read now"
+            if isinstance(error, Forbidden):
+                note = f"{account} may not list {WORKLOADS.label} of all namespaces"
+            detail = " ".join(str(error).split())
+            documents = {**self.documents, "kueue": KueueDocument(notes=(note,), detail=detail, read=self._read_at)}
         if documents != self.documents:
             self.documents = documents
             self._changed()
 
+    async def _make_documents(self, found: WaitingWorkloads, own: Collection[str]) -> dict[str, Document]:
+        documents: dict[str, Document] = {}
+        now = self._clock.now()
+        parts = share_out({name: len(each.workloads) for name, each in found.namespaces.items()})
+        for namespace, reading in found.namespaces.items():
+            rows = rows_of(reading, now, parts[namespace])
+            documents |= {f"workload/{namespace}/{row.workload}": _document(row) for row in rows}
+            documents |= _unshown(namespace, len(reading.workloads) - len(rows))
+            await asyncio.sleep(0)  # other readers of the page wait for one namespace at most
+        named = self._choose_named(found.others, own, KUEUE_NAMED - len(found.namespaces))
+        for namespace in named:
+            documents |= _unshown(namespace, found.others[namespace])
+        documents["kueue"] = KueueDocument(notes=self._notes(found, len(named)), detail=found.error)
+        return documents
 
-def make_documents(found: KueueRows) -> dict[str, Document]:
-    """Returns the documents of these rows, at most :data:`KUEUE_WORKLOADS` of a namespace."""
-    documents: dict[str, Document] = {}
-    notes = list(found.notes)
-    for namespace, rows in groupby(found.rows, key=lambda row: row.namespace):
-        shown, left_out = _first(rows)
-        documents |= {f"workload/{namespace}/{row.workload}": _document(row) for row in shown}
-        if left_out:
-            notes.append(f"{left_out} further Workloads of namespace {namespace} are not shown")
-    documents["kueue"] = KueueDocument(note="; ".join(notes))
-    return documents
+    def _choose_named(self, others: Mapping[str, int], own: Collection[str], most: int) -> list[str]:
+        """The namespaces of these that are named now: the readers' own, then the others in turns."""
+        first = sorted(others.keys() & set(own))[:most]
+        rest = sorted(others.keys() - set(first))
+        begin = bisect(rest, self._turn)
+        turns = [*rest[begin:], *rest[:begin]][: most - len(first)]
+        self._turn = turns[-1] if turns else self._turn
+        return [*first, *turns]
+
+    def _notes(self, found: WaitingWorkloads, named: int) -> tuple[str, ...]:
+        notes = []
+        if found.cut:
+            notes.append(f"Kueue has more than {KUEUE_READ:,} Workloads, and this page reads no more")
+        if named < len(found.others):
+            notes.append("Workloads wait in more namespaces than this page can name at a time: they take turns")
+        silent = found.silent
+        if found.forbidden:
+            silent = f"{self._reader.account} may not list {LOCAL_QUEUES.label} of all namespaces"
+        if silent:
+            notes.append(f"places in queues are not known: {silent}")
+        return tuple(notes)
 
 
-def _first(rows: Iterator[KueueRow]) -> tuple[list[KueueRow], int]:
-    """The rows that are shown, and the number of others."""
-    every = list(rows)
-    return every[:KUEUE_WORKLOADS], max(0, len(every) - KUEUE_WORKLOADS)
+def share_out(sizes: Mapping[str, int]) -> dict[str, int]:
+    """Returns how many Workloads of each namespace are shown.
+
+    A namespace with few Workloads leaves its part to the others, and all others have the same.
+
+    Args:
+        sizes: the number of Workloads by namespace.
+    """
+    parts: dict[str, int] = {}
+    left = int(KUEUE_SHOWN)
+    for number, (name, size) in enumerate(sorted(sizes.items(), key=lambda each: each[1])):
+        parts[name] = min(size, KUEUE_WORKLOADS, left // (len(sizes) - number))
+        left -= parts[name]
+    return parts
+
+
+def _unshown(namespace: str, number: int) -> dict[str, Document]:
+    return {f"unshown/{namespace}": UnshownDocument(namespace=namespace, workloads=number)} if number else {}
 
 
 def _document(row: KueueRow) -> WorkloadDocument:
@@ -93,6 +169,7 @@ def _document(row: KueueRow) -> WorkloadDocument:
         since=row.since,
         position=row.position,
         of=row.of,
+        of_more=row.of_more,
         among_all=row.among_all,
         case=row.case,
         verdict=row.verdict,

@@ -21,7 +21,7 @@ from tessera.dashboard.card_documents import make_documents
 from tessera.dashboard.documents import Document
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.history import STEP, History
-from tessera.dashboard.kueue_source import KueueSource
+from tessera.dashboard.kueue_source import KueueReader, KueueSource
 from tessera.dashboard.node_documents import node_documents
 from tessera.dashboard.order_source import OrderSource
 from tessera.dashboard.waiting_reasons import explain_waiting
@@ -54,10 +54,18 @@ class ClusterSource:
         watched: true while somebody looks.
         clock: the time.
         rng: for the pauses of watches.
+        account: whose rights the client has, as sentences on the page name it.
     """
 
     def __init__(
-        self, client: Client, feeds: FeedGroup, *, watched: Callable[[], bool], clock: Clock, rng: random.Random
+        self,
+        client: Client,
+        feeds: FeedGroup,
+        *,
+        watched: Callable[[], bool],
+        clock: Clock,
+        rng: random.Random,
+        account: str = "you",
     ) -> None:
         self._client = client
         self._feeds = feeds
@@ -76,7 +84,8 @@ class ClusterSource:
         self._instaslices = Informer(client, INSTASLICES, namespace=INSTASLICE_NAMESPACE, clock=clock, rng=rng)
         self._nodes = Informer(client, NODES, clock=clock, rng=rng)
         self._order = OrderSource(client, clock=clock, rng=rng)
-        self._kueue = KueueSource(client, watched=watched, changed=self._changed.set, clock=clock)
+        reader = KueueReader(account, lambda: feeds.workload_namespaces)
+        self._kueue = KueueSource(client, watched=watched, changed=self._changed.set, clock=clock, reader=reader)
         self._history = History()
         #: True if an agent reported simulated cards; forgotten once all agents answer and none has any.
         self._simulated = False

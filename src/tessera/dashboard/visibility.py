@@ -221,8 +221,8 @@ def _plan(kind: type[msgspec.Struct]) -> tuple[tuple[str, _Hide], ...]:
 
 
 @lru_cache(maxsize=256)
-def _audiences(kind: type[msgspec.Struct]) -> tuple[Audience, ...]:
-    return tuple(_own_audiences(get_type_hints(kind, include_extras=True)))
+def _audiences(kind: type[msgspec.Struct]) -> frozenset[Audience]:
+    return frozenset(_own_audiences(get_type_hints(kind, include_extras=True)))
 
 
 def _own_audiences(hints: Mapping[str, Any]) -> Iterator[Audience]:

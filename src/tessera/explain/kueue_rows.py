@@ -4,6 +4,8 @@ A Job that Kueue holds has no pods yet, so the controller's queue does not know 
 admitted are rows; the pods of the others are in the controller's queue.
 """
 
+import heapq
+import math
 from collections.abc import Iterator, Mapping
 
 import msgspec
@@ -12,9 +14,12 @@ from tessera.clock import parse_time_or_zero
 from tessera.explain.queue import explain_workload_in_queue
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden
-from tessera.kueue.objects import Workload
-from tessera.kueue.queue_reading import QueueReading, WaitingWorkloads, read_queues, read_waiting_workloads
-from tessera.limits.forecast import KUEUE_NAMESPACES
+from tessera.kueue.objects import LOCAL_QUEUES, Workload
+from tessera.kueue.positions import QueueSize
+from tessera.kueue.queue_reading import QueueReading, read_queues
+from tessera.kueue.waiting_workloads import WaitingWorkloads, read_waiting_workloads
+from tessera.limits.forecast import KUEUE_PLACES, KUEUE_READ
+from tessera.text import count_noun
 
 
 class KueueRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -28,6 +33,7 @@ class KueueRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         since: when it was created, seconds since 1970.
         position: its place in the LocalQueue, from 1; 0 if it is not known.
         of: the number of pending Workloads of that queue.
+        of_more: True if the queue may have more than ``of``.
         among_all: its place among all queues that share the quota, from 1; 0 if it is not known.
         case: the kind of waiting, as ``tessera why`` has it.
         verdict: why it waits.
@@ -40,6 +46,7 @@ class KueueRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     since: float = 0.0
     position: int = 0
     of: int = 0
+    of_more: bool = False
     among_all: int = 0
     case: str = ""
     verdict: str = ""
@@ -65,47 +72,57 @@ async def read_kueue_rows(client: Client, namespace: str | None, now: float) -> 
         namespace: whose Workloads; None for all.
         now: seconds since 1970.
     """
+    readings: Mapping[str, QueueReading]
     try:
         if namespace is None:
-            found = await read_waiting_workloads(client, KUEUE_NAMESPACES)
+            found = await read_waiting_workloads(client, KUEUE_PLACES)
+            readings, notes = found.namespaces, tuple(_notes_everywhere(found))
         else:
-            found = WaitingWorkloads(namespaces={namespace: await read_queues(client, namespace)})
+            reading = await read_queues(client, namespace)
+            waiting = [each for each in reading.workloads if each.waits]
+            readings = {namespace: msgspec.structs.replace(reading, workloads=waiting)}
+            notes = tuple(_notes_in(namespace, reading))
     except Forbidden:
         return KueueRows(notes=("you may not list Kueue's workloads of all namespaces: name one with -n",))
     except (ApiError, OSError) as error:
         return KueueRows(notes=(f"Kueue's queues are not shown: {' '.join(str(error).split())}",))
-    return rows_of(found, now)
+    return KueueRows(rows=tuple(row for each in readings.values() for row in rows_of(each, now)), notes=notes)
 
 
-def rows_of(found: WaitingWorkloads, now: float) -> KueueRows:
-    """Returns the rows of all namespaces, and what they do not have."""
-    rows = [row for reading in found.namespaces.values() for row in kueue_rows(reading, now)]
-    notes = list(_notes(found.namespaces))
-    if found.left_out:
-        notes.insert(0, f"Kueue's queues of {found.left_out} further namespaces are not shown")
-    return KueueRows(rows=tuple(rows), notes=tuple(dict.fromkeys(notes)))
+def rows_of(reading: QueueReading, now: float, most: int | None = None) -> list[KueueRow]:
+    """Returns the rows of one namespace, those of a queue in its order, Workloads without a position last.
 
+    Args:
+        reading: of the namespace; all of its Workloads wait.
+        now: seconds since 1970.
+        most: the number of rows; None for all. Those with the first places are taken, of all queues alike.
+    """
 
-def kueue_rows(reading: QueueReading, now: float) -> Iterator[KueueRow]:
-    """Yields the rows of one namespace, those of a queue in its order, Workloads without a position last."""
-    waiting = [each for each in reading.workloads if each.waits]
-    rows = [_row(reading, each, now) for each in waiting]
-    yield from sorted(rows, key=lambda row: (row.queue, row.position or len(rows) + 1, row.since, row.workload))
+    def place(item: Workload) -> tuple[float, str, str]:
+        at = reading.positions.get(item.metadata.name)
+        first = math.inf if at is None else at.position_in_local_queue
+        return first, item.metadata.creation_timestamp or "", item.metadata.name
+
+    shown = reading.workloads
+    if most is not None and most < len(shown):
+        placed = [each for each in shown if each.metadata.name in reading.positions]
+        shown = heapq.nsmallest(most, placed if len(placed) >= most else shown, key=place)
+    return [_row(reading, each, now) for each in sorted(shown, key=lambda each: (each.spec.queue_name, *place(each)))]
 
 
 def _row(reading: QueueReading, item: Workload, now: float) -> KueueRow:
     found = explain_workload_in_queue(reading, item, now)
     at = reading.positions.get(item.metadata.name)
-    queue = item.spec.queue_name
-    rivals = {each.metadata.name for each in reading.workloads if each.spec.queue_name == queue}
+    size = reading.sizes.get(item.spec.queue_name, QueueSize(0)) if at is not None else QueueSize(0)
     return KueueRow(
         namespace=item.metadata.namespace,
         workload=item.metadata.name,
         owner=_owner(item),
-        queue=queue,
+        queue=item.spec.queue_name,
         since=parse_time_or_zero(item.metadata.creation_timestamp),
         position=0 if at is None else at.position_in_local_queue + 1,
-        of=0 if at is None else len(rivals & reading.positions.keys()),
+        of=size.count,
+        of_more=size.more,
         among_all=0 if at is None else at.position_in_cluster_queue + 1,
         case=found.case,
         verdict=found.verdict,
@@ -121,9 +138,20 @@ def _owner(item: Workload) -> str:
     return first if len(owners) == 1 else f"{first} and {len(owners) - 1} more"
 
 
-def _notes(readings: Mapping[str, QueueReading]) -> Iterator[str]:
-    for name, reading in readings.items():
-        if reading.forbidden:
-            yield f"you may not list {', '.join(reading.forbidden)} in namespace {name}: Kueue's queue is incomplete"
-        if reading.silent:
-            yield f"positions in Kueue are not known: {reading.silent}"
+def _notes_in(namespace: str, reading: QueueReading) -> Iterator[str]:
+    if reading.forbidden:
+        yield f"you may not list {', '.join(reading.forbidden)} in namespace {namespace}: Kueue's queue is incomplete"
+    if reading.silent:
+        yield f"positions in Kueue are not known: {reading.silent}"
+
+
+def _notes_everywhere(found: WaitingWorkloads) -> Iterator[str]:
+    if found.cut:
+        yield f"Kueue has more than {KUEUE_READ:,} Workloads, and no more are read: name a namespace with -n"
+    if found.others:
+        further, held = count_noun(len(found.others), "further namespace"), sum(found.others.values())
+        yield f"Kueue's queues of {further}, with {count_noun(held, 'Workload')}, are not shown: name one with -n"
+    if found.forbidden:
+        yield f"you may not list {LOCAL_QUEUES.label} of all namespaces: positions in Kueue are not known"
+    if found.silent:
+        yield f"positions in Kueue are not known: {found.silent}{f': {found.error}' if found.error else ''}"

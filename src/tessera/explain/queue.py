@@ -51,7 +51,7 @@ def explain_held_pod(
 
 
 def _unreadable(reading: QueueReading, namespace: str, queue: str) -> Explanation:
-    what = f"you may not list {', '.join(reading.forbidden)} in namespace {namespace}"
+    what = ", ".join(reading.forbidden)
     return Explanation(
         case="kueue-unreadable",
         verdict="is held by Kueue, and you may not read why",
@@ -122,9 +122,10 @@ def _position(reading: QueueReading, item: Workload) -> Iterator[str]:
         return
     at = reading.positions.get(item.metadata.name)
     if at is not None:
-        local = sum(each.metadata.namespace == item.metadata.namespace for each in reading.positions.values())
+        size = reading.sizes.get(item.spec.queue_name)
+        of = f" of {'at least ' if size.more else ''}{size.count:,}" if size is not None else ""
         yield (
-            f"it is number {at.position_in_local_queue + 1} of {local} in that queue, and number "
+            f"it is number {at.position_in_local_queue + 1}{of} in that queue, and number "
             f"{at.position_in_cluster_queue + 1} among all queues that share its quota"
         )
     elif reading.silent:

@@ -11,6 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from tessera.kube.client.client import Client
+from tessera.kube.client.errors import BrokenAnswer, Status
 from tessera.kube.resources import Condition, ObjectMeta, PartialObject, PodTemplateSpec, Resource, Wire
 from tessera.kueue.names import GROUP
 
@@ -164,9 +165,14 @@ async def served_version(client: Client, group: str = GROUP) -> str:
 
     Raises:
         NotFound: the group is not served: Kueue is not installed.
+        BrokenAnswer: the answer is no description of a group.
     """
     answer = await client.request("GET", f"/apis/{group}")
-    return msgspec.json.decode(answer.body, type=_Group).preferred_version.version
+    try:
+        return msgspec.json.decode(answer.body, type=_Group).preferred_version.version
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        message = f"the answer about the API group {group} cannot be read: {error}"
+        raise BrokenAnswer(Status(code=answer.status, message=message)) from error
 
 
 def served_resource(resource: Resource[T], version: str) -> Resource[T]:

@@ -39,6 +39,12 @@ PAGE_RIGHTS = Limit(
     "answers about rights to nodes and pods that the page remembers; the one that was unused longest is forgotten",
     "256 readers with 64 namespaces each",
 )
+KUEUE_NAMED = Limit(
+    128,
+    "namespaces",
+    "namespaces with Workloads that wait in Kueue whose rights are asked for at a time; further ones take turns",
+    "each is a review for each reader who may not list all Workloads",
+)
 KUEUE_REVIEWS = Limit(
     100,
     "reviews a second",

@@ -98,17 +98,41 @@ QUEUE_PAGE = Limit(
     "that page, as a command reads it",
     "5,000 pods have 3 MiB",
 )
+KUEUE_READ = Limit(
+    20_000,
+    "workloads",
+    "Workloads of all namespaces that `tessera queue -A` and the live page read; that there are more is shown",
+    "40 pages of a list; each that waits is kept, without its pods",
+)
 KUEUE_NAMESPACES = Limit(
     50,
     "namespaces",
-    "namespaces whose queues of Kueue `tessera queue -A` and the live page read; the number of others is shown",
-    "each takes a request for its version and one for each of its queues",
+    "namespaces whose queues of Kueue `tessera queue -A` and the live page show; the number of others is shown",
+    "each takes a request for each of its queues; the page takes those of its readers first",
 )
 KUEUE_WORKLOADS = Limit(
     200,
     "workloads",
     "Workloads of one namespace that wait in Kueue, on the live page; the number of others is shown",
     "a reader gets a document of some 300 bytes for each",
+)
+KUEUE_SHOWN = Limit(
+    1_000,
+    "workloads",
+    "Workloads of all namespaces that wait in Kueue, on the live page; large namespaces have equal parts",
+    "most change their place with each admission, and go to all readers then",
+)
+KUEUE_PLACES = Limit(
+    10_000,
+    "places",
+    "places in one queue of Kueue that `tessera why` and `tessera queue` read; the live page reads the first 1,000",
+    "ten answers of Kueue's visibility API",
+)
+KUEUE_ANSWERS = Limit(
+    200,
+    "answers",
+    "answers of Kueue's visibility API in one reading; places that they do not have are not shown",
+    "50 namespaces with four queues each",
 )
 QUEUE_WRITES = Limit(
     200,

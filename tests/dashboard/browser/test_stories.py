@@ -4,11 +4,14 @@ Each story leaves a page that keeps nobody out.
 """
 
 import re
+from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, expect
 from tests.dashboard.browser.conftest import LivePage, Visitor, Visits
-from tests.dashboard.browser.scene import scene
+from tests.dashboard.browser.scene import NOW, scene
+
+from tessera.dashboard.documents import Document, KueueDocument, UnshownDocument, WorkloadDocument
 
 
 @pytest.fixture(autouse=True)
@@ -153,3 +156,61 @@ def test_a_node_on_its_way_and_drivers(visit: Visits) -> None:
     expect(section.get_by_text("pulling its driver's image")).to_be_visible()
     expect(section.get_by_title("ready 20 s")).to_be_visible()
     expect(section.get_by_text("1 570: precompiled, ready")).to_be_visible()
+
+
+def held(count: int, unshown: int, **kueue: Any) -> dict[str, Document]:
+    """What waits in Kueue: Jobs in a long queue, and so many namespaces with more."""
+    quota = "waits in Kueue for quota; it needs 20Gi more of GPU memory than the queue has free in flavor gpu-memory"
+    found: dict[str, Document] = {
+        f"workload/team/job-train-{number}": WorkloadDocument(
+            namespace="team",
+            workload=f"job-train-{number}",
+            owner=f"Job/train-{number}",
+            queue="slices",
+            since=NOW - 600 + 60 * number,
+            position=number + 1,
+            of=1_000,
+            of_more=True,
+            among_all=2 * number + 1,
+            case="kueue-quota",
+            verdict=quota,
+        )
+        for number in range(count)
+    }
+    for number in range(unshown):
+        name = f"team-{number}"
+        found[f"unshown/{name}"] = UnshownDocument(namespace=name, workloads=9_800)
+    return {**scene(), **found, "kueue": KueueDocument(**kueue)}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_what_waits_in_kueue_and_what_is_not_shown_of_it(theme: str, visit: Visits, live: LivePage) -> None:
+    note = "places in queues are not known: the page's account may not list localqueues.kueue.x-k8s.io"
+    live.publish(held(6, 50, notes=("Kueue has more than 20,000 Workloads, and this page reads no more", note)))
+    visitor = visit(theme=theme)
+    queue = visitor.region("Waiting in Kueue")
+    expect(queue.get_by_role("listitem").first).to_contain_text("number 1 of at least 1,000 in the queue slices")
+    expect(queue.get_by_text("Kueue has more than 20,000 Workloads, and this page reads no more.")).to_be_visible()
+    expect(queue.get_by_text("Places in queues are not known: the page's account may not list")).to_be_visible()
+    expect(
+        queue.get_by_text("490,000 more Workloads in 50 namespaces wait; see: tessera queue -n NAMESPACE")
+    ).to_be_visible()
+    visitor.check_widths("live-page-kueue", queue, thorough={"light": [1280], "dark": [390]}[theme])
+
+
+def test_an_empty_list_of_kueue_does_not_say_that_nothing_waits_unless_that_is_known(
+    visit: Visits, live: LivePage
+) -> None:
+    live.publish(held(0, 0))
+    queue = visit().region("Waiting in Kueue")
+    expect(queue.get_by_text("Kueue holds no Workload that you may list, as far as this page knows.")).to_be_visible()
+    live.publish(held(0, 1))
+    expect(
+        queue.get_by_text("9,800 more Workloads in namespace team-0 wait; see: tessera queue -n team-0")
+    ).to_be_visible()
+    expect(queue.get_by_text("No Workload that you may list is shown here.")).to_be_visible()
+    live.publish(held(1, 0, notes=("Kueue's queues cannot be read now",), detail="a proxy says no", read=NOW - 180))
+    expect(queue.get_by_text("Kueue's queues cannot be read now: a proxy says no")).to_be_visible()
+    expect(queue.get_by_text("This is what waited 3 m ago.")).to_be_visible()
+    live.publish(held(0, 0, notes=("Kueue's queues cannot be read now",)))
+    expect(queue.get_by_text("No Workload that you may list is shown here.")).to_be_visible()

@@ -45,7 +45,9 @@ class VisibilityTransport:
         if not self._allowed:
             return _answer(403, {"kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403})
         assert found[1] == self._version
-        return _answer(200, {"kind": "PendingWorkloadsSummary", "items": await self._pending(found[2], found[3])})
+        items, query = await self._pending(found[2], found[3]), dict(request.query)
+        offset, limit = int(query.get("offset", "0")), int(query.get("limit", "1000"))
+        return _answer(200, {"kind": "PendingWorkloadsSummary", "items": items[offset : offset + limit]})
 
     async def _pending(self, namespace: str, queue: str) -> list[dict[str, Any]]:
         listed = (await self._admin.list(kind("workloads", "Workload", self._version, namespaced=True))).items

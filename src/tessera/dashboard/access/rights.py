@@ -15,7 +15,7 @@ from tessera.dashboard.access.answered_rights import AnsweredRights
 from tessera.dashboard.access.reviewer import Person, Reviewer, Right
 from tessera.dashboard.visibility import About, Visibility
 from tessera.kueue.names import GROUP
-from tessera.limits.access import KUEUE_REVIEWS, KUEUE_RIGHTS, PAGE_NAMESPACES, PAGE_REVIEWS, PAGE_RIGHTS
+from tessera.limits.access import KUEUE_NAMED, KUEUE_REVIEWS, KUEUE_RIGHTS, PAGE_NAMESPACES, PAGE_REVIEWS, PAGE_RIGHTS
 
 #: Seconds for which a namespace counts after its last document.
 _REMEMBERED = 600.0
@@ -36,7 +36,7 @@ class Rights:
         self._about = about
         self._of_objects = AnsweredRights(reviewer, clock, rate=PAGE_REVIEWS, size=PAGE_RIGHTS)
         self._of_workloads = AnsweredRights(reviewer, clock, rate=KUEUE_REVIEWS, size=KUEUE_RIGHTS)
-        self._pods, self._workloads = _RecentNamespaces(clock), _RecentNamespaces(clock)
+        self._pods, self._workloads = _RecentNamespaces(clock, PAGE_NAMESPACES), _RecentNamespaces(clock, KUEUE_NAMED)
 
     async def visibility(self, person: Person) -> Visibility:
         """What the person may see now."""
@@ -69,15 +69,16 @@ async def _allowed(
 
 
 class _RecentNamespaces:
-    """The namespaces that documents of one kind have named of late."""
+    """The namespaces that documents of one kind have named of late, at most so many."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, most: int) -> None:
         self._clock = clock
+        self._most = most
         #: The time of the last document about each namespace, the longest ago first.
         self._named: dict[str, float] = {}
 
     def current(self, named: frozenset[str]) -> list[str]:
-        """The namespaces that count, at most :data:`PAGE_NAMESPACES`; those with the newest documents first.
+        """The namespaces that count, those with the newest documents first.
 
         Args:
             named: those that documents name now.
@@ -88,6 +89,6 @@ class _RecentNamespaces:
             self._named[name] = now
         for name in [name for name, last in self._named.items() if now - last > _REMEMBERED]:
             del self._named[name]
-        for name in list(self._named)[:-PAGE_NAMESPACES]:
+        for name in list(self._named)[: -self._most]:
             del self._named[name]
         return list(reversed(self._named))

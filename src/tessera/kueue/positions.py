@@ -1,0 +1,140 @@
+"""Reads the places of Workloads in Kueue's queues from its visibility API, of the version that the server prefers.
+
+1. The API gives 1,000 places of a queue at once. Further ones are asked for up to a bound; beyond it, the number of
+   Workloads in the queue is known only to be larger.
+2. An API that does not answer is not asked about the next queue, and neither is one that has answered often enough.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError, Forbidden, NotFound
+from tessera.kube.resources import ObjectMeta, Wire
+from tessera.kueue.names import VISIBILITY_GROUP
+from tessera.kueue.objects import served_version
+from tessera.limits.forecast import KUEUE_ANSWERS
+
+#: Places in one answer: Kueue's own default.
+PAGE = 1_000
+
+
+class PendingWorkload(Wire, frozen=True, kw_only=True):
+    """A Workload in a queue; positions begin with 0."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    position_in_cluster_queue: int = 0
+    position_in_local_queue: int = 0
+
+
+class _Summary(Wire, frozen=True, kw_only=True):
+    items: tuple[PendingWorkload, ...] = ()
+
+
+class QueueSize(msgspec.Struct, frozen=True):
+    """The number of pending Workloads of a queue.
+
+    Attributes:
+        count: as many at least.
+        more: True if there may be more than that.
+    """
+
+    count: int
+    more: bool = False
+
+
+class Positions(NamedTuple):
+    """Places in the queues of one namespace.
+
+    Attributes:
+        places: pending Workloads by name.
+        sizes: by queue; those that were read.
+        silent: why there are not all; empty if there are.
+    """
+
+    places: dict[str, PendingWorkload]
+    sizes: dict[str, QueueSize]
+    silent: str
+
+
+class PositionReader:
+    """Reads places, for one reading of the queues.
+
+    Args:
+        client: the user's client.
+        most: places that are read of a queue.
+        account: whose rights the client has: ``you``.
+
+    Attributes:
+        silent: why places are not known, in words of Tessera alone; empty if they are.
+        error: what the server said; empty if it answered.
+    """
+
+    def __init__(self, client: Client, most: int, account: str = "you") -> None:
+        self._client = client
+        self._most = most
+        self._account = account
+        self._version = ""
+        #: Answers that may still be asked for; none after a failure that is none of the namespace.
+        self._left = int(KUEUE_ANSWERS)
+        self.silent = self.error = ""
+
+    async def read(self, namespace: str, queues: Sequence[str]) -> Positions:
+        """Reads the places in these queues of a namespace."""
+        found = Positions({}, {}, "")
+        for queue in queues:
+            try:
+                await self._read_queue(found, namespace, queue)
+            except NotFound:
+                continue  # the queue has just gone, or Kueue does not know it yet
+            except Forbidden:
+                self.silent = f"{self._account} may not get localqueues/pendingworkloads.{VISIBILITY_GROUP}"
+                return found._replace(silent=self.silent)
+            except _SilentError:
+                return found._replace(silent=f"{self.silent}: {self.error}" if self.error else self.silent)
+        return found
+
+    async def _read_queue(self, found: Positions, namespace: str, queue: str) -> None:
+        path = f"namespaces/{namespace}/localqueues/{queue}/pendingworkloads"
+        count, items = 0, await self._ask(path, 0)
+        while items:
+            count += len(items)
+            found.places.update((each.metadata.name, each) for each in items)
+            found.sizes[queue] = QueueSize(count, len(items) >= PAGE)
+            if len(items) < PAGE or count >= self._most:
+                return
+            items = await self._ask(path, count)
+        if count:
+            found.sizes[queue] = QueueSize(count)
+
+    async def _ask(self, path: str, offset: int) -> tuple[PendingWorkload, ...]:
+        if not self._left:
+            self.silent = self.silent or f"Kueue is asked about {int(KUEUE_ANSWERS)} queues at a time"
+            raise _SilentError
+        self._left -= 1
+        try:
+            version = await self._served_version()
+            query = [("limit", str(PAGE)), ("offset", str(offset))]
+            answer = await self._client.request("GET", f"/apis/{VISIBILITY_GROUP}/{version}/{path}", query=query)
+            return msgspec.json.decode(answer.body, type=_Summary).items
+        except (Forbidden, NotFound):
+            raise
+        except (ApiError, OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            self._left = 0
+            self.silent, self.error = "Kueue's visibility API does not answer", " ".join(str(error).split())
+            raise _SilentError from error
+
+    async def _served_version(self) -> str:
+        if not self._version:
+            try:
+                self._version = await served_version(self._client, VISIBILITY_GROUP)
+            except NotFound as error:
+                self._left, self.silent = 0, "Kueue's visibility API is not served"
+                raise _SilentError from error
+        return self._version
+
+
+class _SilentError(Exception):
+    """The API has no answer; :attr:`PositionReader.silent` says why."""

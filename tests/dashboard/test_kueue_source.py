@@ -1,0 +1,187 @@
+"""The live page's reading of Kueue: each reader gets a part, and is told what is missing from it."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+from tests.support.api_user import ManualClock
+from tests.support.kueue.answers import HTML, KueueAnswers
+
+from tessera.dashboard.documents import KueueDocument
+from tessera.dashboard.feed import FeedGroup
+from tessera.dashboard.kueue_source import KueueReader, KueueSource, share_out
+from tessera.dashboard.visibility import FULL, Visibility
+from tessera.kube.transport.interface import Response
+from tessera.limits.access import KUEUE_NAMED
+from tessera.limits.forecast import KUEUE_NAMESPACES, KUEUE_READ, KUEUE_SHOWN, KUEUE_WORKLOADS
+
+CROWD = {f"aaa-{number:02}": 2 for number in range(KUEUE_NAMESPACES)}
+ACCOUNT = "the page's account"
+
+
+class Page:
+    """The page in front of a Kueue."""
+
+    def __init__(self, namespaces: dict[str, int]) -> None:
+        self.kueue, self.clock, self.feeds = KueueAnswers(namespaces), ManualClock(), FeedGroup()
+        self.source = KueueSource(
+            self.kueue.client(self.clock),
+            watched=lambda: True,
+            changed=self.publish,
+            clock=self.clock,
+            reader=KueueReader(ACCOUNT, lambda: self.feeds.workload_namespaces),
+        )
+
+    def publish(self) -> None:
+        self.feeds.publish(self.source.documents)
+
+    def seen(self, visibility: Visibility) -> Mapping[str, Any]:
+        """What a reader gets who opens the page."""
+        with self.feeds.join(visibility) as feed:
+            update = feed.read(None)
+            assert update is not None
+            found: dict[str, Any] = msgspec.json.decode(update.texts[0])["set"]
+            return found
+
+
+def tenant(*namespaces: str) -> Visibility:
+    return Visibility(workloads=frozenset(namespaces))
+
+
+async def test_a_namespace_beyond_the_number_that_is_shown_comes_first_once_its_reader_is_there() -> None:
+    page = Page({**CROWD, "zeta": 3})
+    await page.source.read()
+    assert page.feeds.about.workloads == {*CROWD, "zeta"}  # so rights are asked for it
+    zeta = tenant("zeta")
+    assert page.seen(zeta) == {"kueue": {}, "unshown/zeta": {"namespace": "zeta", "workloads": 3}}
+    with page.feeds.join(zeta):
+        await page.source.read()
+    assert set(page.seen(zeta)) == {"kueue", "workload/zeta/w00000", "workload/zeta/w00001", "workload/zeta/w00002"}
+
+
+async def test_a_tenant_with_many_workloads_is_told_how_many_are_not_shown() -> None:
+    page = Page({"a": KUEUE_WORKLOADS + 100, "b": 1})
+    await page.source.read()
+    seen = page.seen(tenant("a"))
+    assert seen["unshown/a"] == {"namespace": "a", "workloads": 100}
+    assert sum(key.startswith("workload/a/") for key in seen) == KUEUE_WORKLOADS
+    assert seen["workload/a/w00199"]["position"] == 200
+    assert set(page.seen(tenant("b"))) == {"kueue", "workload/b/w00000"}
+    assert set(page.seen(tenant())) == {"kueue"}
+
+
+async def test_after_a_failure_a_tenant_keeps_what_was_read_and_is_told_since_when() -> None:
+    page = Page({"a": 1})
+    await page.source.read()
+    read = page.clock.now()
+    page.clock.seconds += 60
+    page.kueue.answers["workloads"] = HTML
+    await page.source.read()
+    seen = page.seen(tenant("a"))
+    assert "workload/a/w00000" in seen
+    assert seen["kueue"] == {"notes": ["Kueue's queues cannot be read now"], "read": read}
+    assert "does not fit Workload" in page.seen(FULL)["kueue"]["detail"]
+    del page.kueue.answers["workloads"]
+    await page.source.read()
+    assert page.seen(tenant("a"))["kueue"] == {}
+
+
+BROKEN = {
+    "a proxy answers for the list": ("/workloads", HTML),
+    "a proxy answers for the group": ("/apis/kueue.x-k8s.io", HTML),
+    "a proxy answers for the queues": ("v1beta1/localqueues", HTML),
+    "no list": ("/workloads", Response(status=200, headers={}, body=b"5")),
+    "an object that breaks its type": (
+        "/workloads",
+        Response(status=200, headers={}, body=b'{"items":[{"metadata":{"name":"w"},"spec":{"podSets":null}}]}'),
+    ),
+    "no text": ("/apis/kueue.x-k8s.io", Response(status=200, headers={}, body=b'{"preferredVersion":"\xff"}')),
+    "an error": ("/workloads", Response(status=500, headers={}, body=b"oops")),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+async def test_a_bad_answer_does_not_stop_the_page(case: str) -> None:
+    page = Page({"a": 1})
+    part, answer = BROKEN[case]
+    page.kueue.answers[part] = answer
+    running = asyncio.create_task(page.source.run())
+    while len(page.kueue.asked) < 20:
+        await asyncio.sleep(0)
+        assert not running.done()
+    page.kueue.answers.clear()
+    while "workload/a/w00000" not in page.source.documents:
+        await asyncio.sleep(0)
+        assert not running.done()
+    running.cancel()
+
+
+async def test_a_missing_right_of_the_account_is_said_once_and_of_the_account() -> None:
+    page = Page(CROWD)
+    page.kueue.answers["localqueues"] = None
+    await page.source.read()
+    note = (
+        "places in queues are not known: the page's account may not list localqueues.kueue.x-k8s.io of all namespaces"
+    )
+    assert page.source.documents["kueue"] == KueueDocument(notes=(note,))
+    page.kueue.answers = {"/workloads": None}
+    await page.source.read()
+    assert page.seen(tenant())["kueue"]["notes"] == [
+        "the page's account may not list workloads.kueue.x-k8s.io of all namespaces"
+    ]
+
+
+async def test_all_are_told_that_more_workloads_exist_than_are_read() -> None:
+    page = Page({"a": KUEUE_READ, "b": 1})
+    await page.source.read()
+    note = "Kueue has more than 20,000 Workloads, and this page reads no more"
+    assert page.seen(tenant("b"))["kueue"] == {"notes": [note]}
+
+
+async def test_namespaces_that_cannot_be_named_at_a_time_take_turns() -> None:
+    page = Page({f"n{number:03}": 1 for number in range(KUEUE_NAMED + 40)})
+    named: set[str] = set()
+    for _ in range(2):
+        await page.source.read()
+        assert len(page.feeds.about.workloads) == KUEUE_NAMED
+        named |= page.feeds.about.workloads
+    assert named == set(page.kueue.namespaces)
+    (note,) = page.seen(tenant())["kueue"]["notes"]
+    assert note.endswith("they take turns")
+
+
+async def test_others_have_the_event_loop_between_two_namespaces() -> None:
+    page = Page(CROWD)
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(other())
+    await page.source.read()
+    task.cancel()
+    assert turns >= KUEUE_NAMESPACES
+
+
+@pytest.mark.parametrize(
+    ("sizes", "parts"),
+    [
+        ({}, {}),
+        ({"a": 3, "b": KUEUE_WORKLOADS + 1}, {"a": 3, "b": KUEUE_WORKLOADS}),
+        (dict.fromkeys("abcdefghijklmnopqrst", 1_000), dict.fromkeys("abcdefghijklmnopqrst", KUEUE_SHOWN // 20)),
+        (
+            {"small": 10, **dict.fromkeys("abcdefghijklmnopqrs", 1_000)},
+            {"small": 10, **dict.fromkeys("abcdefghijklmnopqrs", (KUEUE_SHOWN - 10) // 19)},
+        ),
+    ],
+)
+def test_large_namespaces_have_equal_parts(sizes: dict[str, int], parts: dict[str, int]) -> None:
+    found = share_out(sizes)
+    assert sum(found.values()) <= KUEUE_SHOWN
+    assert all(parts[name] <= found[name] <= parts[name] + 1 for name in parts)
+    assert found.keys() == parts.keys()

@@ -1,0 +1,119 @@
+"""What waits in Kueue is read within bounds, and what is not read is said once."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.support.api_user import ManualClock
+from tests.support.kueue.answers import HTML, KueueAnswers
+
+from tessera.explain.kueue_rows import read_kueue_rows, rows_of
+from tessera.explain.queue import explain_workload_in_queue
+from tessera.kueue.positions import PAGE, PositionReader, QueueSize
+from tessera.kueue.queue_reading import QueueReading, read_queues
+from tessera.kueue.waiting_workloads import WaitingWorkloads, read_waiting_workloads
+from tessera.limits.forecast import KUEUE_ANSWERS, KUEUE_NAMESPACES, KUEUE_PLACES, KUEUE_READ, KUEUE_WORKLOADS
+
+
+async def read(kueue: KueueAnswers, **more: Any) -> WaitingWorkloads:
+    return await read_waiting_workloads(kueue.client(ManualClock()), PAGE, **more)
+
+
+@pytest.mark.parametrize(
+    ("count", "size"),
+    [(999, QueueSize(999)), (PAGE, QueueSize(PAGE)), (2_500, QueueSize(2_500)), (10_001, QueueSize(10_000, more=True))],
+)
+async def test_a_command_reads_the_places_of_a_queue_up_to_a_bound(count: int, size: QueueSize) -> None:
+    reading = await read_queues(KueueAnswers({"a": count}).client(ManualClock()), "a")
+    assert reading.sizes == {"q": size}
+    assert len(reading.positions) == min(count, KUEUE_PLACES)
+
+
+async def test_the_page_reads_a_thousand_places_and_knows_that_there_are_more() -> None:
+    found = await read(KueueAnswers({"a": 2_500, "b": 3}))
+    assert found.namespaces["a"].sizes == {"q": QueueSize(PAGE, more=True)}
+    assert found.namespaces["b"].sizes == {"q": QueueSize(3)}
+
+
+async def test_a_place_in_a_long_queue_has_at_least_so_many_beside_it() -> None:
+    reading = (await read(KueueAnswers({"a": 2_500}))).namespaces["a"]
+    found = explain_workload_in_queue(reading, reading.workloads[4], 0.0)
+    assert "it is number 5 of at least 1,000 in that queue, and number 5 among all" in " ".join(found.facts)
+    (row,) = rows_of(reading, 0.0, 1)
+    assert (row.position, row.of, row.of_more) == (1, 1_000, True)
+
+
+class NotLookedThrough(dict[str, Any]):
+    """A mapping that may be asked for a key, and not be looked through."""
+
+    def __iter__(self) -> Iterator[str]:
+        raise AssertionError("it was looked through")
+
+    keys = values = items = __iter__  # type: ignore[assignment]
+
+
+async def test_a_row_costs_the_same_however_many_workloads_wait() -> None:
+    reading = (await read(KueueAnswers({"a": 900}))).namespaces["a"]
+    places: dict[str, Any] = NotLookedThrough({name: reading.positions[name] for name in reading.positions})
+    rows = rows_of(
+        QueueReading(workloads=reading.workloads, queues=reading.queues, positions=places, sizes=reading.sizes),
+        0.0,
+        KUEUE_WORKLOADS,
+    )
+    assert [row.position for row in rows] == list(range(1, KUEUE_WORKLOADS + 1))
+    assert {row.of for row in rows} == {900}
+
+
+async def test_more_workloads_than_are_read_are_said_to_be_there() -> None:
+    kueue = KueueAnswers({"a": KUEUE_READ - 10, "b": 400, "c": 1_000})
+    found = await read(kueue)
+    assert found.cut
+    assert sum(len(each.workloads) for each in found.namespaces.values()) == KUEUE_READ
+    assert "c" not in found.namespaces
+    assert not (await read(KueueAnswers({"a": 700}))).cut
+
+
+async def test_the_namespaces_of_readers_come_before_others() -> None:
+    kueue = KueueAnswers({**{f"aaa-{number:02}": 2 for number in range(KUEUE_NAMESPACES)}, "zeta": 3})
+    found = await read(kueue)
+    assert found.others == {"zeta": 3}
+    found = await read(kueue, first={"zeta"})
+    assert len(found.namespaces["zeta"].workloads) == 3
+    assert found.others == {f"aaa-{KUEUE_NAMESPACES - 1:02}": 2}
+
+
+async def test_the_number_of_answers_about_places_is_bounded() -> None:
+    kueue = KueueAnswers({"a": 1})
+    found = await PositionReader(kueue.client(ManualClock()), PAGE).read("a", ["q"] * (KUEUE_ANSWERS + 1))
+    assert sum("pendingworkloads" in path for path in kueue.asked) == KUEUE_ANSWERS
+    assert found.silent == "Kueue is asked about 200 queues at a time"
+
+
+async def test_a_silent_visibility_api_is_asked_once() -> None:
+    kueue = KueueAnswers({"a": 1, "b": 1, "c": 1})
+    kueue.answers["pendingworkloads"] = HTML
+    found = await read(kueue)
+    assert found.silent == "Kueue's visibility API does not answer"
+    assert found.error.startswith("JSON is malformed")
+    assert sum("pendingworkloads" in path for path in kueue.asked) == 1
+    assert len(found.namespaces) == 3
+
+
+async def test_what_the_user_may_not_list_is_said_once_for_all_namespaces() -> None:
+    kueue = KueueAnswers({f"n{number}": 1 for number in range(60)})
+    kueue.answers["localqueues"] = None
+    found = await read_kueue_rows(kueue.client(ManualClock()), None, 0.0)
+    assert len(found.rows) == KUEUE_NAMESPACES
+    assert found.notes == (
+        "Kueue's queues of 10 further namespaces, with 10 Workloads, are not shown: name one with -n",
+        "you may not list localqueues.kueue.x-k8s.io of all namespaces: positions in Kueue are not known",
+    )
+
+
+async def test_places_that_the_user_may_not_get_are_said_once() -> None:
+    kueue = KueueAnswers({"a": 1, "b": 1})
+    kueue.answers["pendingworkloads"] = None
+    found = await read_kueue_rows(kueue.client(ManualClock()), None, 0.0)
+    assert found.notes == (
+        "positions in Kueue are not known: you may not get localqueues/pendingworkloads.visibility.kueue.x-k8s.io",
+    )
