@@ -5,10 +5,14 @@
 
 One decision is a ``plan`` of one slice, its record in the fleet, and the end of a random other slice. A refusal with
 its reason is a decision too. *random*: three quarters of the slots were taken at random, so that nearly every card has
-a little room; *full*: the planner filled 93 % of the slots, and slices end only above that. Times are CPU time of the
-thread, since others may use the machine; *wall/s* counts the time that passed, with the benchmark's own steps. With
-``--reservations`` the free slots of so many cards are kept for others while the decisions are made. The controller sets
-its holds once for each batch; the line *holds* shows what that costs.
+a little room; *full*: the planner filled 93 % of the slots, and slices end only above that. With ``--reservations`` the
+free slots of so many cards are kept for others while the decisions are made. The controller sets its holds once for
+each batch; the line *holds* shows what that costs.
+
+Times are CPU time of the thread, since others may use the machine. To read that clock is a system call, which may cost
+a third of a decision. So *decisions/s* is of many decisions at once, with the benchmark's own steps; *wall/s* is the
+same by the time that passed. *p50* and *p99* are of as many further decisions, one by one, each with one reading of the
+clock.
 
 ``bench/churn.py`` compares how well placement rules pack.
 """
@@ -19,6 +23,7 @@ import json
 import os
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,55 +94,82 @@ def hold_some(fleet: Fleet, count: int, rng: random.Random) -> list[Hold]:
     return holds
 
 
-def decisions(cards: int, count: int, *, full: bool, reservations: int) -> dict[str, Any]:
-    """Times decisions, each with the end of a random slice."""
-    fleet, rng, policy = build_fleet(cards), random.Random(cards), POLICIES[PRODUCTION]()
-    level = FULL * SLOTS * cards if full else 0
-    held = fill_by_plan(fleet, rng, level) if full else fill_at_random(fleet, rng)
-    used = sum(one.size for one in held)
-    holds = hold_some(fleet, reservations, rng)
-    kept = tuple(dict.fromkeys(hold.node for hold in holds))
-    fleet.hold(holds)
-    gc.collect()
-    reduce_garbage_collection()  # as the controller's process does
-    took: list[float] = []
-    refused = 0
-    clock = time.thread_time
-    began_wall = time.perf_counter()
-    for number in range(WARM_UP + count):
-        if number == WARM_UP:
-            took.clear()
-            refused, began_wall = 0, time.perf_counter()
+class Churn:
+    """A fleet on which slices come and go.
+
+    Args:
+        cards: their number.
+        full: the state that slices leave behind; see the module.
+        reservations: cards whose free slots are kept for others.
+
+    Attributes:
+        refused: the decisions that found no room.
+    """
+
+    def __init__(self, cards: int, *, full: bool, reservations: int) -> None:
+        self._fleet, self._rng, self._policy = build_fleet(cards), random.Random(cards), POLICIES[PRODUCTION]()
+        self._level = FULL * SLOTS * cards if full else 0
+        fill = fill_by_plan(self._fleet, self._rng, self._level) if full else fill_at_random(self._fleet, self._rng)
+        self._held = fill
+        self._used = sum(one.size for one in fill)
+        holds = hold_some(self._fleet, reservations, self._rng)
+        self._kept = tuple(dict.fromkeys(hold.node for hold in holds))
+        self._fleet.hold(holds)
+        self.refused = 0
+
+    def decide(self) -> None:
+        """Places a slice, and ends a random other one."""
+        rng, held, fleet = self._rng, self._held, self._fleet
         profile = rng.choice(PROFILES)
         last = rng.randrange(len(held))
         held[last], held[-1] = held[-1], held[last]
         ended = held[-1]
-        began = clock()
-        decided = plan(fleet, (Demand("slice", (profile,)),), policy=policy, kept=kept)
+        decided = plan(fleet, (Demand("slice", (profile,)),), policy=self._policy, kept=self._kept)
         placed = decided.assignments.get("slice")
         if placed is not None:
             fleet.occupy(placed[0], "slice")
-        if used >= level:
+        if self._used >= self._level:
             fleet.release(ended.node, ended.gpu, ended.start)
             held.pop()
-            used -= ended.size
-        took.append(clock() - began)
+            self._used -= ended.size
         if placed is None:
-            refused += 1
+            self.refused += 1
         else:
             held.append(placed[0])
-            used += placed[0].size
-    wall = time.perf_counter() - began_wall
-    took.sort()
+            self._used += placed[0].size
+
+
+def decisions(cards: int, count: int, *, full: bool, reservations: int) -> dict[str, Any]:
+    """Times decisions, first together, then one by one."""
+    churn = Churn(cards, full=full, reservations=reservations)
+    decide = churn.decide
+    gc.collect()
+    reduce_garbage_collection()  # as the controller's process does
+    for _ in range(WARM_UP):
+        decide()
+    churn.refused = 0
+    began_wall, began = time.perf_counter(), time.thread_time()
+    for _ in range(count):
+        decide()
+    cpu, wall = time.thread_time() - began, time.perf_counter() - began_wall
+    refused = churn.refused
+    took = sorted(_time(decide) for _ in range(count))
     return {
         "cards": cards,
         "state": "full" if full else "random",
-        "decisions_per_second": round(count / sum(took)),
+        "decisions_per_second": round(count / cpu),
         "wall_per_second": round(count / wall),
         "p50_us": round(1e6 * took[count // 2], 1),
         "p99_us": round(1e6 * took[int(count * 0.99)], 1),
         "refused_percent": round(100 * refused / count, 1),
     }
+
+
+def _time(step: Callable[[], None]) -> float:
+    """Returns the seconds of CPU time that a step takes, with one reading of the clock."""
+    began = time.thread_time()
+    step()
+    return time.thread_time() - began
 
 
 def toggle(cards: int, reservations: int) -> float:

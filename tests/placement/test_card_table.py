@@ -78,7 +78,7 @@ def test_no_arrangement_leaves_the_card_less_fragmented(
 def test_the_ranking_covers_what_was_seen_best_first(table: CardTable) -> None:
     for held in LAYOUTS:
         table.add_state(occupancy_of(A100, held))
-    ranking = table.rank_candidates("3g.20gb")
+    ranking = table.rank_states("3g.20gb").candidates
     assert ranking == sorted(ranking)
     rooms = {state for _, _, _, state, _ in ranking}
     assert rooms == {
@@ -93,7 +93,7 @@ def test_of_cards_that_lose_alike_the_fullest_comes_first(table: CardTable, prof
     for held in LAYOUTS:
         table.add_state(occupancy_of(A100, held))
     alike: dict[float, list[int]] = {}
-    for cost, _, _, state, _ in table.rank_candidates(profile):
+    for cost, _, _, state, _ in table.rank_states(profile).candidates:
         alike.setdefault(cost, []).append((~state & A100.full).bit_count())
     assert any(len(set(free)) > 1 for free in alike.values()), "some of them lose alike and are not equally full"
     assert all(free == sorted(free) for free in alike.values())
@@ -129,5 +129,24 @@ def test_a_state_that_comes_later_takes_its_place_in_the_rankings() -> None:
         growing.add_state(state)
         if number % 7 == 0:
             growing.costs.rank_states("2g.10gb")
-    assert growing.costs.rank_states("2g.10gb") == whole.costs.rank_states("2g.10gb")
-    assert growing.rank_candidates("2g.10gb") == whole.rank_candidates("2g.10gb")
+    assert growing.costs.rank_states("2g.10gb").states == whole.costs.rank_states("2g.10gb").states
+    assert growing.rank_states("2g.10gb").candidates == whole.rank_states("2g.10gb").candidates
+
+
+@given(st.sampled_from(LAYOUTS), st.sampled_from([name for name in A100.names if not name.endswith("+me")]))
+def test_the_least_blockers_are_the_fewest_and_smallest_instances_on_a_place(
+    held: tuple[Placement, ...], profile: str
+) -> None:
+    table = CardTable(A100, 0)
+    instances = sum(table.mask_of(each) for each in held)
+    places = []
+    for start in A100.profile(profile).starts:
+        sizes = [each.size for each in held if table.mask_of(each) & A100.profile(profile).mask(start)]
+        places.append((len(sizes), sum(sizes)))
+    found = table.least_blockers[profile, instances]
+    assert found is not None
+    assert found[:2] == min(places)
+
+
+def test_of_a_profile_with_media_engines_the_bits_do_not_tell_the_blockers(table: CardTable) -> None:
+    assert table.least_blockers["1g.5gb+me", 0] is None

@@ -237,7 +237,7 @@ class FleetHistory(RuleBasedStateMachine):
                 free = [card.node.free for card in group.cards()]
                 assert free == sorted(free)
                 assert first.node.free == free[0]
-                assert len(group) == len(free)
+                assert group.count == len(free)
 
     def _filed(self, profile: str) -> list[FleetCard]:
         found = self.fleet.candidates(profile)

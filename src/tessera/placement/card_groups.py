@@ -1,59 +1,86 @@
 """The groups of alike cards of one geometry."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
-from tessera.placement.card_table import CardTable, Pending
+from tessera.limits.planning import CARD_STATES
+from tessera.placement.card_table import CardTable, Pending, Ranking
 from tessera.placement.cards import AlikeCards
+
+#: Entries of :attr:`CardGroups.filled` after which it begins anew.
+_FILLED = 512
 
 
 class CardGroups:
-    """All cards of one geometry by their states; no group is empty.
+    """All cards of one geometry by their states.
 
     Args:
         table: costs and arrangements of the geometry.
 
     Attributes:
-        settled: groups of cards without pending slices, by occupancy.
-        started: the other groups, by occupancy and pending slices.
+        count: the number of cards.
+        settled: groups of cards without pending slices, by occupancy. A group that has become empty stays, since a card
+            will come again.
+        started: the other groups, by occupancy and pending slices; none is empty.
+        filled: occupancies whose group got its first card, in this order, for :class:`Ranking`. After a while another
+            list begins.
     """
 
-    __slots__ = ("settled", "started", "table")
+    __slots__ = ("count", "filled", "settled", "started", "table")
 
     def __init__(self, table: CardTable) -> None:
         self.table = table
+        self.count = 0
         self.settled: dict[int, AlikeCards] = {}
         self.started: dict[tuple[int, Pending], AlikeCards] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self.settled or self.started)
+        self.filled: list[int] = []
 
     def group(self, occupancy: int, pending: Pending) -> AlikeCards:
-        """Returns the group of a state; a new one counts from now on."""
+        """Returns the group of a state, perhaps an empty one, which must be filled next."""
         if pending:
             group = self.started.get((occupancy, pending))
             if group is None:
                 self.table.add_state(occupancy)
-                group = self.started[occupancy, pending] = AlikeCards(ranked=True)
+                group = self.started[occupancy, pending] = AlikeCards(self.table, occupancy, pending)
             return group
         group = self.settled.get(occupancy)
         if group is None:
+            if len(self.settled) >= CARD_STATES:
+                self.settled = {state: each for state, each in self.settled.items() if each.count}
             self.table.add_state(occupancy)
-            group = self.settled[occupancy] = AlikeCards(ranked=self.table.usable_slots(occupancy) > 0)
+            group = self.settled[occupancy] = AlikeCards(self.table, occupancy, ())
+        if not group.count:
+            if len(self.filled) >= _FILLED:
+                self.filled = []
+            self.filled.append(occupancy)
         return group
 
-    def drop(self, occupancy: int, pending: Pending) -> None:
-        """Removes the group of a state, which has become empty."""
-        if pending:
-            del self.started[occupancy, pending]
-        else:
-            del self.settled[occupancy]
+    def drop(self, group: AlikeCards) -> None:
+        """Removes a group that has become empty, unless a card will come again."""
+        if group.pending:
+            del self.started[group.occupancy, group.pending]
 
     def find(self, occupancy: int, pending: Pending) -> AlikeCards | None:
         """Returns the group of a state; None if no card has it."""
-        return self.started.get((occupancy, pending)) if pending else self.settled.get(occupancy)
+        group = self.started.get((occupancy, pending)) if pending else self.settled.get(occupancy)
+        return group if group is not None and group.count else None
 
-    def first(self, ranked: Sequence[int]) -> AlikeCards | None:
-        """Returns the first group without pending slices whose occupancy is in a ranking."""
-        settled = self.settled
-        occupancy = next(filter(settled.__contains__, ranked), None)
-        return None if occupancy is None else settled[occupancy]
+    def present(self) -> Iterator[AlikeCards]:
+        """The groups that have cards."""
+        yield from (group for group in self.settled.values() if group.count)
+        yield from self.started.values()
+
+    def first(self, ranking: Ranking) -> AlikeCards | None:
+        """Returns the first group without pending slices in a ranking of these cards; None if no card has room."""
+        log = self.filled
+        if ranking.taken != len(log) or ranking.log is not log:
+            ranking.read(log)
+        maybe = ranking.filled
+        while maybe:
+            lowest = maybe & -maybe
+            group = self.settled.get(ranking.states[lowest.bit_length() - 1])
+            if group is not None and group.count:
+                ranking.filled = maybe
+                return group
+            maybe ^= lowest
+        ranking.filled = 0
+        return None

@@ -9,6 +9,7 @@ Policies may rate the states of a card in another way, see :meth:`CardTable.rate
 """
 
 from collections.abc import Callable
+from itertools import islice
 
 from tessera.limits.planning import CARD_LOSSES
 from tessera.mig.geometry import Geometry, Placement, Profile
@@ -16,13 +17,14 @@ from tessera.mig.layout_planning import list_packings
 from tessera.mig.occupancy import free_slots, free_starts, placement_mask, usable_slots
 from tessera.placement.devices import is_device_profile
 from tessera.placement.request_mix import RequestMix
-from tessera.placement.state_costs import Candidate, Pending, StateCosts, add_profile, limit_size
+from tessera.placement.state_costs import Candidate, Memo, Pending, Ranking, StateCosts, add_profile, limit_size
 
 __all__ = [
     "Candidate",
     "CardTable",
     "GeometryLoss",
     "Pending",
+    "Ranking",
     "StateCosts",
     "add_profile",
     "reachable_slots",
@@ -38,6 +40,18 @@ class CardTable:
     Args:
         geometry: the table of profiles.
         number: the geometry's place in its fleet; orders cards of different geometries.
+
+    Attributes:
+        names: a profile's name in any spelling -> the geometry's own, None if the cards do not have it.
+        bits: profile, start and size of an existing instance -> the bits that it takes, see
+            ``tessera.mig.occupancy.placement_mask``; ValueError if the instance leaves the card.
+        least_blockers: a profile of the cards and the instances on one -> the fewest instances on a place for one
+            more, and of these the least slots: their number, their slots, and the bits of the place. None for profiles
+            that need more than slots: the bits do not tell which instance holds a media engine.
+        mix: the mix of requests for these cards.
+        is_device: True if the cards are whole cards or shares.
+        chosen: what a policy chose for a mix, by policy: the mix's shares and the costs.
+        costs: costs by fragmentation.
     """
 
     def __init__(self, geometry: Geometry, number: int) -> None:
@@ -50,28 +64,27 @@ class CardTable:
         self._usable: dict[int, int] = {}
         self._free: dict[int, int] = {}
         self._packings: dict[tuple[int, Pending], dict[int, tuple[Placement, ...]]] = {}
-        self._bits: dict[tuple[str, int, int], int] = {}
-        self._names: dict[str, str | None] = {}
+        self.bits = Memo(self._bits_of)
+        self.names = Memo(self._name_of)
+        self.least_blockers = Memo(self._least_blockers)
         self._sizes = {row.name: row.size for row in geometry.profiles}
         #: Occupancies that :meth:`add_state` was called with.
         self._states: dict[int, None] = {}
         self._rated: dict[GeometryLoss, StateCosts] = {}
-        #: Costs by fragmentation.
+        #: See :meth:`ends`; by profile, with the number of states that are covered.
+        self._ends: dict[str, tuple[int, list[tuple[int, int, tuple[int, ...]]]]] = {}
         self.costs = StateCosts(self, self._states)
-        #: The mix of requests for these cards.
         self.mix = RequestMix()
-        #: True if the cards are whole cards or shares.
         self.is_device = is_device_profile(geometry.profiles[0].name)
-        #: What a policy chose for a mix, by policy: the mix's shares and the costs.
         self.chosen: dict[object, tuple[object, StateCosts]] = {}
 
     def name_of(self, profile: str) -> str | None:
         """Returns the geometry's own name for a profile in any spelling; ``None`` if the cards do not have it."""
-        if profile not in self._names:
-            limit_size(self._names)
-            row = self.geometry.find(profile)
-            self._names[profile] = row.name if row else None
-        return self._names[profile]
+        return self.names[profile]
+
+    def _name_of(self, profile: str) -> str | None:
+        row = self.geometry.find(profile)
+        return row.name if row else None
 
     def mask_of(self, placement: Placement) -> int:
         """The bits that an existing instance takes, see ``tessera.mig.occupancy.placement_mask``.
@@ -79,17 +92,24 @@ class CardTable:
         Raises:
             ValueError: the placement leaves the card.
         """
-        return self.bits_of(placement.profile, placement.start, placement.size)
+        return self.bits[placement.profile, placement.start, placement.size]
 
-    def bits_of(self, profile: str, start: int, size: int) -> int:
-        """The same for an instance given by its parts."""
-        key = (profile, start, size)
-        found = self._bits.get(key)
-        if found is None:
-            limit_size(self._bits)
-            found = placement_mask(self.geometry, Placement(profile, start, size)) | self._start_mark(start)
-            self._bits[key] = found
-        return found
+    def _bits_of(self, key: tuple[str, int, int]) -> int:
+        placement = Placement(*key)
+        return placement_mask(self.geometry, placement) | self._start_mark(placement.start)
+
+    def _least_blockers(self, key: tuple[str, int]) -> tuple[int, int, int] | None:
+        profile, instances = key
+        geometry = self.geometry
+        claims = [geometry.claim(geometry.profile(profile), start) for start in geometry.profile(profile).starts]
+        if any(claim & ~geometry.full for claim in claims):
+            return None
+        spans = _spans(instances & geometry.full, self.starts(instances))
+        found = []
+        for claim in claims:
+            blockers = [span.bit_count() for span in spans if span & claim]
+            found.append((len(blockers), sum(blockers), claim))
+        return min(found, key=lambda one: one[:2])
 
     def _start_mark(self, start: int) -> int:
         return 1 << (self._first_mark + start)
@@ -131,6 +151,21 @@ class CardTable:
         """Adds an occupancy of a card, so that rankings cover it."""
         self._states[occupancy] = None
 
+    def ends(self, profile: str) -> list[tuple[int, int, tuple[int, ...]]]:
+        """Every state added so far with room for a profile, fullest first.
+
+        Each as its free slots, its occupancy, and the occupancies that one more instance can lead to.
+        """
+        covered, found = self._ends.get(profile, (0, []))
+        if covered != len(self._states):
+            for occupancy in islice(self._states, covered, None):
+                after = self.packings(occupancy, (profile,))
+                if after:
+                    found.append((self.free_slots(occupancy), occupancy, tuple(after)))
+            found.sort()
+            self._ends[profile] = (len(self._states), found)
+        return found
+
     def rated_by(self, loss: GeometryLoss) -> StateCosts:
         """Returns the costs by another rating of occupancies. Equal ratings share what was computed."""
         found = self._rated.get(loss)
@@ -167,13 +202,25 @@ class CardTable:
         """See :meth:`StateCosts.cost`."""
         return self.costs.cost(occupancy, pending, profile)
 
-    def rank_candidates(self, profile: str) -> list[Candidate]:
-        """See :meth:`StateCosts.rank_candidates`."""
-        return self.costs.rank_candidates(profile)
+    def rank_states(self, profile: str) -> Ranking:
+        """See :meth:`StateCosts.rank_states`."""
+        return self.costs.rank_states(profile)
 
     def candidate(self, occupancy: int, pending: Pending, profile: str) -> Candidate | None:
         """See :meth:`StateCosts.candidate`."""
         return self.costs.candidate(occupancy, pending, profile)
+
+
+def _spans(slots: int, starts: int) -> list[int]:
+    """Returns the slots of each instance, as bits: from its start to the next start or free slot."""
+    found: list[int] = []
+    for slot in range(slots.bit_length()):
+        bit = 1 << slot
+        if starts & bit:
+            found.append(bit)
+        elif slots & bit and found:
+            found[-1] |= bit
+    return found
 
 
 def reachable_slots(geometry: Geometry, profile: Profile, occupancy: int) -> int:

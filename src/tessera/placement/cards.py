@@ -4,16 +4,17 @@ Placements are values. :class:`FleetCard`, :class:`FleetNode` and :class:`AlikeC
 ``fleet.py`` changes them, other modules only read them.
 """
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
 from tessera.mig.geometry import Geometry, Placement
-from tessera.placement.card_table import CardTable, Pending
+from tessera.placement.card_table import CardTable, Pending, add_profile
 
 
-class CardPlacement(msgspec.Struct, frozen=True, order=True):
+class CardPlacement(msgspec.Struct, frozen=True, order=True, gc=False):
     """One GPU instance in the fleet.
 
     Attributes:
@@ -36,7 +37,7 @@ class CardPlacement(msgspec.Struct, frozen=True, order=True):
         return Placement(self.profile, self.start, self.size)
 
 
-class OwnedPlacement(msgspec.Struct, frozen=True):
+class OwnedPlacement(msgspec.Struct, frozen=True, gc=False):
     """A placement and its owner.
 
     Attributes:
@@ -67,61 +68,64 @@ class Hold(msgspec.Struct, frozen=True):
 class FleetCard:
     """One card in the fleet's index. Only the fleet changes it.
 
+    What cards in the same state share is kept once, in their group: a large fleet is read from memory, not from caches.
+
     Attributes:
         node: the node.
         gpu: UUID.
         number: its place in the order in which cards were added.
-        table: costs and arrangements of its geometry.
         instances: bits of the instances on the card, see ``tessera.mig.geometry``.
-        occupancy: the same with the bits that holds keep, which planning may not use.
-        pending: profiles that the batch being planned gave the card; empty outside of ``plan``.
-        room: free slots, those of pending instances already taken off.
         allocations: by start.
         alike: the group of alike cards to which it belongs.
         filed: at most the node's free slots; see :class:`AlikeCards`.
+        entry: the card's entry in a queue of its group; None if nothing fits on the card.
         reserved: bits that ``Fleet.hold`` keeps for demands (key, bits), part of ``occupancy``.
     """
 
-    __slots__ = (
-        "alike",
-        "allocations",
-        "filed",
-        "gpu",
-        "instances",
-        "node",
-        "number",
-        "occupancy",
-        "pending",
-        "reserved",
-        "room",
-        "table",
-    )
+    __slots__ = ("alike", "allocations", "entry", "filed", "gpu", "instances", "node", "number", "reserved")
 
-    def __init__(self, node: "FleetNode", gpu: str, number: int, table: CardTable, alike: "AlikeCards") -> None:
+    def __init__(self, node: "FleetNode", gpu: str, number: int, alike: "AlikeCards") -> None:
         self.node = node
         self.gpu = gpu
         self.number = number
-        self.table = table
         self.instances = 0
-        self.occupancy = 0
-        self.pending: Pending = ()
-        self.room = table.geometry.slots
         self.allocations: dict[int, OwnedPlacement] = {}
         self.alike = alike
+        self.entry: Entry | None = None
         self.filed = UNRANKED
         self.reserved: tuple[tuple[str, int], ...] = ()
 
     @property
+    def table(self) -> CardTable:
+        """Costs and arrangements of its geometry."""
+        return self.alike.table
+
+    @property
     def geometry(self) -> Geometry:
         """Returns the possible placements of the card."""
-        return self.table.geometry
+        return self.alike.table.geometry
+
+    @property
+    def occupancy(self) -> int:
+        """Bits of the instances, and of what holds keep, which planning may not use."""
+        return self.alike.occupancy
+
+    @property
+    def pending(self) -> Pending:
+        """Profiles that the batch being planned gave the card; empty outside of ``plan``."""
+        return self.alike.pending
+
+    @property
+    def room(self) -> int:
+        """Free slots, those of pending instances already taken off."""
+        return self.alike.room
 
     @property
     def claims(self) -> dict[int, int]:
         """By start, the bits that each allocation takes."""
-        bits_of = self.table.bits_of
+        bits = self.table.bits
         return {
-            start: bits_of(one.placement.profile, start, one.placement.size) for start, one in self.allocations.items()
+            start: bits[one.placement.profile, start, one.placement.size] for start, one in self.allocations.items()
         }
 
     @property
@@ -133,6 +137,10 @@ class FleetCard:
         return kept
 
 
+#: A card in a queue of :class:`AlikeCards`; each time that a card is filed, it gets a new one.
+Entry = tuple[FleetCard]
+
+
 class FleetNode:
     """A node in the fleet's index.
 
@@ -142,11 +150,13 @@ class FleetNode:
         cards: by UUID.
         tables: the tables of its cards, with the number of cards.
         free: free memory slots, those of pending instances and holds already taken off.
+        most_filed: no card of the node is filed by more free slots.
         sorted_by: the free slots by which the fleet last sorted it.
-        answers: what was computed from the node's state, by any key; emptied when the state changes.
+        is_sorted: False if its free slots have changed since.
+        answers: what was computed from the node's state, by any key; None when the state has changed.
     """
 
-    __slots__ = ("answers", "cards", "free", "name", "number", "sorted_by", "tables")
+    __slots__ = ("answers", "cards", "free", "is_sorted", "most_filed", "name", "number", "sorted_by", "tables")
 
     def __init__(self, name: str, number: int) -> None:
         self.name = name
@@ -154,8 +164,10 @@ class FleetNode:
         self.cards: dict[str, FleetCard] = {}
         self.tables: dict[CardTable, int] = {}
         self.free = 0
+        self.most_filed = UNRANKED
         self.sorted_by = 0
-        self.answers: dict[object, Any] = {}
+        self.is_sorted = True
+        self.answers: dict[object, Any] | None = None
 
     def count_empty(self, profile: str) -> int:
         """Returns the number of cards that have a profile, and have nothing on them, pending or kept."""
@@ -172,89 +184,113 @@ class AlikeCards:
     lower bound of its node's free slots, :attr:`FleetCard.filed`. Only a node that becomes fuller than that bound files
     its cards anew; one that becomes emptier does not, and the group corrects such a card when it comes first.
 
+    Cards of one bound form a queue. When a card leaves, its entry stays there, stale, until it comes first or there are
+    too many of them.
+
     Attributes:
-        ranked: True if some profile may still fit. Nobody asks for an order of other cards: all are under
+        table: costs and arrangements of the geometry.
+        occupancy: bits of the instances on each card, and of what holds keep.
+        pending: profiles that the batch being planned gave each card.
+        room: free slots of each card, those of pending instances already taken off.
+        usable: free slots of each card that some profile could still use, pending instances left aside.
+        ranked: True if some profile may still fit. Nobody asks for other cards: they are counted only, and filed under
             :data:`UNRANKED`.
-        by_free: bound -> the cards filed by it. No inner dict is empty.
+        count: the number of cards.
+        entries: those of all queues, with stale ones; bounded by the number of cards.
     """
 
-    __slots__ = ("_least", "_looks", "by_free", "ranked")
+    __slots__ = ("_frees", "_queues", "count", "entries", "occupancy", "pending", "ranked", "room", "table", "usable")
 
-    def __init__(self, *, ranked: bool) -> None:
-        self.ranked = ranked
-        self._looks = 0
-        #: No card is filed by less.
-        self._least = UNRANKED
-        self.by_free: dict[int, dict[FleetCard, None]] = {}
+    def __init__(self, table: CardTable, occupancy: int, pending: Pending) -> None:
+        self.table = table
+        self.occupancy = occupancy
+        self.pending = pending
+        self.room = table.room(occupancy, pending) if pending else table.free_slots(occupancy)
+        self.usable = table.usable_slots(occupancy)
+        self.ranked = bool(pending) or self.usable > 0
+        self.count = 0
+        #: Bound -> the entries of the cards filed by it, and stale ones: those that are no longer their card's.
+        self._queues: dict[int, deque[Entry]] = {}
+        #: The bounds of the queues, as bits.
+        self._frees = 0
+        self.entries = 0
 
-    def __len__(self) -> int:
-        return sum(map(len, self.by_free.values()))
+    def place(
+        self, profile: str, arrange: Callable[[CardTable, int, Pending], tuple[Placement, ...] | None]
+    ) -> Placement:
+        """Returns where one more slice goes on such a card, which has room for it.
+
+        Args:
+            profile: the slice's profile, in any spelling.
+            arrange: chooses the starts of all pending slices of a card.
+        """
+        name = self.table.names[profile]
+        assert name is not None
+        arranged = arrange(self.table, self.occupancy, add_profile(self.pending, name)) or ()
+        return next(one for one in arranged if one.profile == name)
 
     def first(self) -> FleetCard:
-        """Returns a card of the fullest node."""
-        by_free = self.by_free
+        """Returns a card of the fullest node. The group is ranked and not empty."""
         while True:
-            free = self._least
-            cards = by_free.get(free)
-            if cards is None:
-                self._least = min(by_free)
-                continue
-            looks = self._looks = self._looks + 1
-            if looks * looks > _LOOKS_SQUARED + 4 * len(cards):
-                self._looks = 0
-                cards = by_free[free] = dict.fromkeys(cards)
-            card = next(iter(cards))
-            if card.node.free == free or not self.ranked:
+            free = (self._frees & -self._frees).bit_length() - 1
+            queue = self._queues[free]
+            entry = queue[0]
+            (card,) = entry
+            if card.entry is not entry:
+                self._drop_first(queue, free)
+            elif card.node.free == free:
                 return card
-            self.file(card, card.node.free)
+            else:
+                self._drop_first(queue, free)
+                free = card.node.free
+                card.node.most_filed = max(card.node.most_filed, free)
+                self.file(card, free)
+
+    def _drop_first(self, queue: deque[Entry], free: int) -> None:
+        """Removes the first entry of a queue."""
+        queue.popleft()
+        self.entries -= 1
+        if not queue:
+            del self._queues[free]
+            self._frees ^= 1 << free
 
     def cards(self) -> Iterator[FleetCard]:
-        """All cards, those of the fullest node first. The group may not change meanwhile."""
-        last = UNRANKED - 1
-        while later := [free for free in self.by_free if free > last]:
-            last = min(later)
-            for card in list(self.by_free[last]):
-                if self.ranked and card.node.free != last:
-                    self.file(card, card.node.free)
-                else:
-                    yield card
+        """All cards of a ranked group, those of the fullest node first. The group may not change meanwhile."""
+        found = {card.node.free: None for card in self.members()}
+        for free in sorted(found):
+            yield from (card for card in self.members() if card.node.free == free)
 
-    def add(self, card: FleetCard) -> None:
-        """Adds a card that is in no group."""
-        card.alike = self
-        free = card.filed = card.node.free if self.ranked else UNRANKED
-        cards = self.by_free.get(free)
-        if cards is None:
-            self.by_free[free] = {card: None}
-            self._least = min(self._least, free)
-        else:
-            cards[card] = None
-
-    def remove(self, card: FleetCard) -> None:
-        """Removes a card."""
-        cards = self.by_free[card.filed]
-        del cards[card]
-        if not cards:
-            del self.by_free[card.filed]
+    def members(self) -> list[FleetCard]:
+        """All cards of a ranked group, in no order."""
+        self.tidy()
+        return [card for queue in self._queues.values() for (card,) in queue]
 
     def file(self, card: FleetCard, free: int) -> None:
-        """Files a card of this group by another bound."""
-        by_free = self.by_free
-        former = by_free[card.filed]
-        del former[card]
-        if not former:
-            del by_free[card.filed]
+        """Files a card of this group, which is ranked, by a bound."""
         card.filed = free
-        cards = by_free.get(free)
-        if cards is None:
-            by_free[free] = {card: None}
-            self._least = min(self._least, free)
+        entry = card.entry = (card,)
+        queue = self._queues.get(free)
+        if queue is None:
+            self._queues[free] = deque((entry,))
+            self._frees |= 1 << free
         else:
-            cards[card] = None
+            queue.append(entry)
+        entries = self.entries = self.entries + 1
+        if entries > _ENTRIES * self.count + _STALE:
+            self.tidy()
+
+    def tidy(self) -> None:
+        """Removes stale entries."""
+        queues, self._queues, self._frees, self.entries = self._queues, {}, 0, 0
+        for free, entries in queues.items():
+            left = deque([entry for entry in entries if entry[0].entry is entry])
+            if left:
+                self._queues[free] = left
+                self._frees |= 1 << free
+                self.entries += len(left)
 
 
-#: A dict keeps the places of deleted entries, and a look at its first entry passes them. So a group copies the dict
-#: after looks whose square is about the number of cards: then neither the looks nor the copies cost much.
-_LOOKS_SQUARED = 64
-#: The key of :attr:`AlikeCards.by_free` for cards that nothing fits on.
+#: Entries of a group for each of its cards, and stale ones however few cards it has, before it is tidied.
+_ENTRIES, _STALE = 4, 64
+#: :attr:`FleetCard.filed` of cards that nothing fits on.
 UNRANKED = -1

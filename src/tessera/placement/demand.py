@@ -16,7 +16,7 @@ from tessera.placement.devices import is_device_profile
 from tessera.placement.step_budget import StepBudget
 
 
-class Demand(msgspec.Struct, frozen=True):
+class Demand(msgspec.Struct, frozen=True, gc=False):
     """Slices that a pod, usually one, waits for.
 
     Attributes:

@@ -66,10 +66,12 @@ class RefusalExplainer:
         admitting: list[FleetNode] = []
         if demand.nodes is not None:  # other nodes refuse the demand; they are asked only if these do too
             admitting = self._admitting_nodes(demand, demand.nodes)
+        allows = self._allows
         for node in self._nodes_for(demand.profiles) if not admitting else ():
-            refusal = refusals.get(node.name) or self._allows(demand, node.name)
+            name = node.name
+            refusal = refusals.get(name) or allows(demand, name)
             if refusal is not None:
-                refusals[node.name] = refusal
+                refusals[name] = refusal
                 continue
             admitting.append(node)
             if len(admitting) == _NODES_SEARCHED:
@@ -117,6 +119,10 @@ class RefusalExplainer:
 
     def _nodes_for(self, profiles: Sequence[str], of: Sequence[str] | None = None) -> Iterator[FleetNode]:
         """Nodes whose cards have all the profiles, emptiest first."""
+        tables = self._fleet.tables
+        if len(tables) == 1 and all(tables[0].names[profile] for profile in profiles):
+            yield from self._fleet.emptiest_nodes(of)
+            return
         able: dict[tuple[CardTable, ...], bool] = {}
         for node in self._fleet.emptiest_nodes(of):
             tables = tuple(node.tables)
@@ -141,66 +147,69 @@ class RefusalExplainer:
         best: _Blockers | None = None
         for node in nodes:
             answers = self._answers(node)
-            usable: tuple[int, int, int] | None = answers.get(profiles)
-            if usable is None:
-                usable = answers[profiles] = self._usable_slots(profiles, node)
-            total, largest, least = usable
+            facts: tuple[int, int, int, _Blockers | None] | None = answers.get(profiles)
+            if facts is None:
+                facts = answers[profiles] = self._facts(profiles, node)
+            total, largest, least, found = facts
             free += total
-            together = largest if single else total
-            most = max(most, together)
+            most = max(most, largest if single else total)
             if not need or least < need:
                 need = least
-            if single and (best is None or best[0] > 1):
-                found = self._frees_card(profiles[0], node, answers)
-                if found is not None and (best is None or found[:2] < best[:2]):
-                    best = found
+            if found is not None and (best is None or found[:2] < best[:2]):
+                best = found
         frees = self._frees_node(profiles, nodes) if not single else best[2] if best else ()
         return Fragmented(profiles, most, frees, free) if free >= need else Full(profiles, frees)
 
-    def _usable_slots(self, profiles: tuple[str, ...], node: FleetNode) -> tuple[int, int, int]:
-        """Returns the usable slots of all cards of a node, the most of one card, and the fewest that are needed."""
-        cards = list(node.cards.values())
-        able = [table for table in dict.fromkeys(card.table for card in cards) if any(map(table.name_of, profiles))]
-        usable = [card.table.usable_slots(self._occupancy(card)) for card in cards if card.table in able]
-        return (sum(usable), max(usable, default=0), _slots_needed(profiles, able))
+    def _facts(self, profiles: tuple[str, ...], node: FleetNode) -> tuple[int, int, int, _Blockers | None]:
+        """Returns the usable slots of all cards of a node, the most of one card, and the fewest that are needed.
+
+        For one slice, also the allocations that occupy a place for it.
+        """
+        able = [table for table in node.tables if any(map(table.name_of, profiles))]
+        usable = [
+            card.table.usable_slots(self._occupancy(card)) if card in self._settled else card.alike.usable
+            for card in node.cards.values()
+            if len(able) == len(node.tables) or card.table in able
+        ]
+        found = self._frees_card(node, profiles[0]) if len(profiles) == 1 else None
+        return (sum(usable), max(usable, default=0), _slots_needed(profiles, able), found)
 
     def _answers(self, node: FleetNode) -> dict[object, Any]:
         """Remembered answers about a node; they outlive the batch if it gave the node nothing."""
-        return self._given.get(node, node.answers)
+        if node in self._given:
+            return self._given[node]
+        if node.answers is None:
+            node.answers = {}
+        return node.answers
 
     # Allocations whose end would make room
 
-    def _frees_card(self, profile: str, node: FleetNode, answers: dict[object, Any]) -> _Blockers | None:
+    def _frees_card(self, node: FleetNode, profile: str) -> _Blockers | None:
         """Returns the fewest allocations of a node, and of these the smallest, that occupy a place for one slice."""
-        if profile not in answers:
-            answers[profile] = self._frees_card_of(node, profile)
-        found: _Blockers | None = answers[profile]
-        return found
-
-    def _frees_card_of(self, node: FleetNode, profile: str) -> _Blockers | None:
-        best: _Blockers | None = None
-        claims: dict[CardTable, tuple[int, list[int]] | None] = {}
+        best: tuple[int, int] | None = None
+        place: tuple[FleetCard, int] | None = None
         for card in node.cards.values():
-            if card.table not in claims:
-                claims[card.table] = _claims(card.table, profile)
-            needed = claims[card.table]
-            if needed is None:
+            name = card.table.names[profile]
+            if name is None:
                 continue
-            size, masks = needed
-            held = self._claims(card)
-            for claim in masks:
-                count = 0
-                for bits in held:
-                    if bits & claim:
-                        count += 1
-                if best is None or count <= best[0]:
-                    blockers = [one for one, bits in zip(self._placements(card), held, strict=True) if bits & claim]
-                    slots = sum(one.placement.size for one in blockers)
-                    if best is None or (count, slots) < best[:2]:
-                        best = (count, slots, tuple(blockers))
-            if best is not None and best[0] == 1 and best[1] <= size:
-                break
-        return best
+            known = card.table.least_blockers[name, card.instances] if card not in self._settled else None
+            for count, slots, claim in (known,) if known is not None else self._blockers(card, name):
+                if best is None or (count, slots) < best:
+                    best, place = (count, slots), (card, claim)
+        if best is None or place is None:
+            return None
+        card, claim = place
+        held = zip(self._placements(card), self._claims(card), strict=True)
+        return (*best, tuple(one for one, bits in held if bits & claim))
+
+    def _blockers(self, card: FleetCard, profile: str) -> Iterator[tuple[int, int, int]]:
+        """Yields for each place of a card the number of allocations there, their slots, and the bits of the place."""
+        row = card.geometry.profile(profile)
+        held = list(zip(self._placements(card), self._claims(card), strict=True))
+        for start in row.starts:
+            claim = card.geometry.claim(row, start)
+            sizes = [one.placement.size for one, bits in held if bits & claim]
+            yield len(sizes), sum(sizes), claim
 
     def _frees_node(self, profiles: tuple[str, ...], nodes: Sequence[FleetNode]) -> tuple[OwnedPlacement, ...]:
         """The fewest owners on one node whose end makes room for several slices; empty beyond the bounds."""
@@ -269,15 +278,6 @@ def _by_owner(card: FleetCard, held: Sequence[OwnedPlacement]) -> dict[str, int]
 
 def _end_owners(table: CardTable, held: Mapping[str, int], ended: Sequence[str]) -> tuple[CardTable, int, Pending]:
     return table, _union(bits for owner, bits in held.items() if owner not in ended), ()
-
-
-def _claims(table: CardTable, profile: str) -> tuple[int, list[int]] | None:
-    """The size of a profile and the bits that it takes at each of its starts; ``None`` if the cards do not have it."""
-    name = table.name_of(profile)
-    if name is None:
-        return None
-    row = table.geometry.profile(name)
-    return row.size, [table.geometry.claim(row, start) for start in row.starts]
 
 
 def _slots_needed(profiles: Sequence[str], tables: Sequence[CardTable]) -> int:

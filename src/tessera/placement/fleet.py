@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import merge
 
 from tessera.limits.planning import CARD_MODELS
-from tessera.mig.geometry import Geometry
+from tessera.mig.geometry import Geometry, Placement
 from tessera.placement.card_groups import CardGroups
 from tessera.placement.card_table import Candidate, CardTable, Pending, StateCosts
 from tessera.placement.cards import UNRANKED, AlikeCards, CardPlacement, FleetCard, FleetNode, Hold, OwnedPlacement
+from tessera.placement.node_order import NodeOrder
 
 __all__ = ["CardPlacement", "Fleet", "FleetCard", "FleetNode", "OwnedPlacement", "PlaceOccupied", "UnknownCard"]
 
@@ -46,12 +47,9 @@ class Fleet:
         self._added = 0
         #: Cards that the fleet has now.
         self._count = 0
-        #: All cards by table; no value is empty.
+        #: All cards by table; none without cards.
         self._groups: dict[CardTable, CardGroups] = {}
-        #: All nodes by :attr:`FleetNode.sorted_by`; no inner dict is empty.
-        self._nodes_by_free: dict[int, dict[FleetNode, None]] = {}
-        #: The nodes whose free slots have changed since, in the order of their last changes.
-        self._unsorted: dict[FleetNode, None] = {}
+        self._order = NodeOrder()
         #: The slots that are kept for demands.
         self._holds: tuple[Hold, ...] = ()
         #: Nodes whose whole cards or shares have changed, for :meth:`take_changed_nodes`.
@@ -124,18 +122,23 @@ class Fleet:
         home = self._nodes.get(node)
         if home is None:
             home = self._nodes[node] = FleetNode(node, self._added)
-            self._nodes_by_free.setdefault(0, {})[home] = None
+            self._order.add(home)
         if gpu in home.cards:
             raise ValueError(f"node {node} has card {gpu} already; remove it before adding it again")
         self.hold(())
         table = self._table(geometry)
         self._change_free(home, geometry.slots)
-        group = self._groups_of(table).group(0, ())
-        card = home.cards[gpu] = FleetCard(home, gpu, self._added, table, group)
+        groups = self._groups.setdefault(table, CardGroups(table))
+        group = groups.group(0, ())
+        card = home.cards[gpu] = FleetCard(home, gpu, self._added, group)
         self._added += 1
         self._count += 1
-        group.add(card)
-        home.answers.clear()
+        groups.count += 1
+        group.count += 1
+        if group.ranked:
+            home.most_filed = home.free
+            group.file(card, home.free)
+        home.answers = None
         home.tables[table] = home.tables.get(table, 0) + 1
 
     def remove_card(self, node: str, gpu: str) -> tuple[OwnedPlacement, ...]:
@@ -146,19 +149,23 @@ class Fleet:
         """
         card = self.card(node, gpu)
         self.hold(())
-        card.alike.remove(card)
-        if not card.alike.by_free:
-            self._drop_group(card)
+        groups = self._groups[card.table]
+        card.alike.count -= 1
+        if not card.alike.count:
+            groups.drop(card.alike)
+        card.filed, card.entry = UNRANKED, None
+        groups.count -= 1
+        if not groups.count:
+            del self._groups[card.table]
         del card.node.cards[gpu]
         self._count -= 1
-        card.node.answers.clear()
+        card.node.answers = None
         card.node.tables[card.table] -= 1
         if not card.node.tables[card.table]:
             del card.node.tables[card.table]
         self._change_free(card.node, -card.room)
         if not card.node.cards:
-            self._unsorted.pop(card.node, None)
-            self._unsort(card.node)
+            self._order.remove(card.node)
             del self._nodes[node]
         return tuple(card.allocations.values())
 
@@ -179,13 +186,13 @@ class Fleet:
             card = self._nodes[placement.node].cards[placement.gpu]
         except KeyError:
             card = self.card(placement.node, placement.gpu)  # names what is missing
-        bits = card.table.bits_of(placement.profile, placement.start, placement.size)
+        table = card.alike.table
+        bits = table.bits[placement.profile, placement.start, placement.size]
         if bits & card.instances:
             raise PlaceOccupied(self._collision(card, placement, bits))
         card.allocations[placement.start] = OwnedPlacement(placement, owner)
-        card.table.mix.count(placement.profile)
-        card.instances |= bits
-        self.set_state(card, card.occupancy | bits, card.pending)
+        table.mix.count(placement.profile)
+        self._set_instances(card, card.instances | bits)
 
     def occupy_all(self, placements: Iterable[CardPlacement], owner: str) -> None:
         """Records one owner's placements, all of them or, when one is refused, none.
@@ -216,8 +223,9 @@ class Fleet:
         allocation = card.allocations.pop(start, None)
         if allocation is None:
             raise UnknownCard(f"nothing on card {gpu} of node {node} begins at slot {start}")
-        card.instances &= ~card.table.bits_of(allocation.placement.profile, start, allocation.placement.size)
-        self.set_state(card, card.kept_bits | card.instances if card.reserved else card.instances, card.pending)
+        placement = allocation.placement
+        bits = card.alike.table.bits[placement.profile, start, placement.size]
+        self._set_instances(card, card.instances & ~bits)
         return allocation
 
     # Holds
@@ -245,7 +253,7 @@ class Fleet:
             card = home.cards.get(gpu) if home is not None else None
             if card is not None and card.reserved != (reserved := tuple(found)):
                 card.reserved = reserved
-                self.set_state(card, card.kept_bits | card.instances, card.pending)
+                self._set_instances(card, card.instances)
 
     # For plan.py: the histogram
 
@@ -259,10 +267,8 @@ class Fleet:
         found: dict[Geometry, Counter[int]] = {}
         for table, groups in self._groups.items():
             counts = found.setdefault(table.geometry, Counter())
-            for occupancy, alike in groups.settled.items():
-                counts[occupancy] += len(alike)
-            for (occupancy, _pending), alike in groups.started.items():
-                counts[occupancy] += len(alike)
+            for alike in groups.present():
+                counts[alike.occupancy] += alike.count
         for node, gpu in dict.fromkeys((hold.node, hold.gpu) for hold in self._holds):
             card = self._nodes[node].cards.get(gpu) if node in self._nodes else None
             if card is None:
@@ -292,7 +298,7 @@ class Fleet:
             name = table.name_of(profile)
             if name is not None:
                 rated = costs(table) if costs else table.costs
-                ranked = rated.rank_candidates(name)
+                ranked = rated.rank_states(name).candidates
                 started = sorted(
                     one for key in self._groups[table].started if (one := rated.candidate(*key, name)) is not None
                 )
@@ -304,19 +310,31 @@ class Fleet:
         for _, group in merged:
             yield group
 
-    def best_candidate(self, profile: str, costs: Callable[[CardTable], StateCosts]) -> AlikeCards | None:
-        """The first of :meth:`candidates`; where only one geometry has the profile, without their merge."""
+    def best_place(self, profile: str, costs: Callable[[CardTable], StateCosts]) -> tuple[AlikeCards, Placement] | None:
+        """The first of :meth:`candidates`, and where the slice goes there; None without room.
+
+        Where only one geometry has the profile, without merging rankings.
+        """
         only: tuple[CardTable, CardGroups, str] | None = None
         for table, groups in self._groups.items():
-            name = table.name_of(profile)
+            name = table.names[profile]
             if name is not None:
                 if only is not None or groups.started:
-                    return next(self.candidates(profile, costs=costs), None)
+                    return self._best_of_several(profile, costs)
                 only = (table, groups, name)
         if only is None:
             return None
         table, groups, name = only
-        return groups.first(costs(table).rank_states(name))
+        ranking = costs(table).rank_states(name)
+        group = groups.first(ranking)
+        return None if group is None else (group, ranking.placed[group.occupancy])
+
+    def _best_of_several(
+        self, profile: str, costs: Callable[[CardTable], StateCosts]
+    ) -> tuple[AlikeCards, Placement] | None:
+        for group in self.candidates(profile, costs=costs):
+            return group, group.place(profile, lambda table, *state: costs(table).arrangement(*state))
+        return None
 
     def _present(self, table: CardTable, ranked: Iterable[Candidate]) -> Iterator[tuple[Candidate, AlikeCards]]:
         groups = self._groups[table]
@@ -324,12 +342,9 @@ class Fleet:
 
     def emptiest_nodes(self, of: Iterable[str] | None = None) -> Iterator[FleetNode]:
         """All nodes, or those named, the ones with the most free slots first."""
-        if of is not None:
-            yield from sorted((self._nodes[name] for name in of), key=lambda node: (-node.free, node.name))
-            return
-        self._sort_nodes()
-        for free in sorted(self._nodes_by_free, reverse=True):
-            yield from self._nodes_by_free[free]
+        if of is None:
+            return self._order.emptiest()
+        return iter(sorted((self._nodes[name] for name in of), key=lambda node: (-node.free, node.name)))
 
     def listed_nodes(self) -> Iterator[FleetNode]:
         """All nodes, in the order in which they were added."""
@@ -337,33 +352,43 @@ class Fleet:
 
     def fullest_nodes(self) -> Iterator[FleetNode]:
         """Nodes with a free slot at least, fullest first."""
-        self._sort_nodes()
-        for free in sorted(self._nodes_by_free):
-            if free:
-                yield from self._nodes_by_free[free]
+        return self._order.fullest()
 
     def most_free_slots(self) -> int:
         """The most free memory slots that one node has."""
-        self._sort_nodes()
-        return max(self._nodes_by_free, default=0)
+        return self._order.most_free_slots()
 
     def set_state(self, card: FleetCard, occupancy: int, pending: Pending) -> None:
         """Sets a card's occupancy and pending multiset, and moves the card to its new group."""
-        table, node, former = card.table, card.node, card.alike
-        former.remove(card)
-        card.filed = UNRANKED
-        if node.answers:
-            node.answers.clear()
+        former, node = card.alike, card.node
+        table = former.table
+        groups = self._groups[table]
+        former.count -= 1
+        if not former.count:
+            groups.drop(former)
+        card.filed, card.entry = UNRANKED, None
+        node.answers = None
         if table.is_device:
             self._changed[node.name] = None
-        room = table.room(occupancy, pending) if pending else table.free_slots(occupancy)
-        if room != card.room:
-            self._change_free(node, room - card.room)
-            card.room = room
-        self._groups_of(table).group(occupancy, pending).add(card)
-        if not former.by_free:
-            self._groups[table].drop(card.occupancy, card.pending)
-        card.occupancy, card.pending = occupancy, pending
+        group = None if pending else groups.settled.get(occupancy)
+        if group is None or not group.count:
+            group = groups.group(occupancy, pending)
+        card.alike = group
+        group.count += 1
+        if group.room != former.room:
+            self._change_free(node, group.room - former.room)
+        if group.ranked:
+            node.most_filed = max(node.most_filed, node.free)
+            group.file(card, node.free)
+
+    def _set_instances(self, card: FleetCard, instances: int) -> None:
+        """Sets the bits of a card's instances; what holds keep stays kept."""
+        if card.reserved:
+            card.instances = instances
+            self.set_state(card, card.kept_bits | instances, card.alike.pending)
+        else:
+            self.set_state(card, instances, card.alike.pending)
+            card.instances = card.alike.occupancy  # the one number that all cards of the state share
 
     def take_changed_nodes(self) -> Iterable[str]:
         """Returns the nodes where states of whole cards or shares were set since the last call."""
@@ -381,47 +406,16 @@ class Fleet:
             table = self._tables[geometry] = CardTable(geometry, self._numbers)
         return table
 
-    def _groups_of(self, table: CardTable) -> CardGroups:
-        groups = self._groups.get(table)
-        if groups is None:
-            groups = self._groups[table] = CardGroups(table)
-        return groups
-
-    def _drop_group(self, card: FleetCard) -> None:
-        groups = self._groups[card.table]
-        groups.drop(card.occupancy, card.pending)
-        if not groups:
-            del self._groups[card.table]
-
     def _change_free(self, node: FleetNode, change: int) -> None:
         """Changes a node's free slots, and files its cards anew in their groups if they must not wait."""
         after = node.free = node.free + change
-        if change < 0:
+        if after < node.most_filed:
+            node.most_filed = after
             for card in node.cards.values():
                 if card.filed > after:
                     card.alike.file(card, after)
-        unsorted = self._unsorted
-        if node in unsorted:
-            del unsorted[node]
-        unsorted[node] = None
-
-    def _sort_nodes(self) -> None:
-        """Sorts the nodes that have changed; those that changed last are the last among equals."""
-        for node in self._unsorted:
-            self._unsort(node)
-            node.sorted_by = node.free
-            nodes = self._nodes_by_free.get(node.free)
-            if nodes is None:
-                self._nodes_by_free[node.free] = {node: None}
-            else:
-                nodes[node] = None
-        self._unsorted.clear()
-
-    def _unsort(self, node: FleetNode) -> None:
-        nodes = self._nodes_by_free[node.sorted_by]
-        del nodes[node]
-        if not nodes:
-            del self._nodes_by_free[node.sorted_by]
+        if node.is_sorted:
+            self._order.change(node)
 
     @staticmethod
     def _collision(card: FleetCard, placement: CardPlacement, bits: int) -> str:

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tessera.mig.geometry import closest_profile
+from tessera.mig.geometry import Placement, closest_profile
 from tessera.placement.card_table import CardTable, Pending, add_profile
 from tessera.placement.demand import (
     Demand,
@@ -54,7 +54,7 @@ _REASONS_SHARE = 0.5
 _OVERDRAFT = 0.25
 
 
-class Plan(msgspec.Struct, frozen=True):
+class Plan(msgspec.Struct, frozen=True, gc=False):
     """Result of planning a batch.
 
     Attributes:
@@ -98,16 +98,24 @@ def plan(
     Raises:
         ValueError: two demands with one key, or a demand without slices.
     """
-    if len(demands) != 1 or not demands[0].profiles:
-        _check(demands)
     rule = policy or MixAware()
     lone = len(demands) == 1 and len(demands[0].profiles) == 1
-    refusals: dict[str, NodeRefusal] = {}
+    if not lone:
+        _check(demands)
     rated = rank_nodes is not None and len(demands) == 1 and is_rated(demands[0])
-    if lone:
-        card = None if rated else _first_card(fleet, demands[0], rule, node_allows, refusals)
-        if card is not None:
-            return _place_slice(demands[0], card, rule, reservations, work)
+    refusals: dict[str, NodeRefusal] = {}
+    full = False
+    if lone and not rated and demands[0].nodes is None:
+        first = rule.first_place(fleet, demands[0].profiles[0])
+        refusal = node_allows(demands[0], first[0].node.name) if first is not None and node_allows else None
+        if first is not None and refusal is None:
+            return _place_slice(demands[0], *first, reservations, work)
+        if first is not None and refusal is not None:
+            refusals[first[0].node.name] = refusal
+        if first is None and not demands[0].again:
+            reason = _refuse_slice(fleet, demands[0], allows_when_empty or node_allows or _allow_every_node, kept, work)
+            return Plan({}, {demands[0].key: reason})
+        full = first is None
     allows = node_allows or _allow_every_node
     steps = work or StepBudget(sys.maxsize)
     search = CardSearch(fleet, allows, rule, rank_nodes)
@@ -115,10 +123,11 @@ def plan(
         devices = search.find_ranked(demands[0], steps)
         if devices is not None:
             return _place_devices(demands[0], devices, reservations, steps)
-    elif lone:
+    elif lone and not full:
         found = search.find_other(demands[0], refusals, steps)
         if found is not None:
-            return _place_slice(demands[0], found[0], rule, reservations, work)
+            placed = found[0].alike.place(demands[0].profiles[0], rule.arrange)
+            return _place_slice(demands[0], found[0], placed, reservations, work)
     ordered = sorted(demands, key=lambda one: (-one.priority, one.arrival))
     batch = _Batch(fleet, search, rule, reservations=reservations, work=steps)
     try:
@@ -130,39 +139,26 @@ def plan(
         batch.clear()
 
 
-def _first_card(
-    fleet: Fleet, demand: Demand, policy: Policy, node_allows: NodeAllows | None, refusals: dict[str, NodeRefusal]
-) -> FleetCard | None:
-    """Returns the first card in the policy's order, which usually is the place, if its node takes the demand.
-
-    Otherwise returns None, and the refusal of the node in ``refusals``.
-    """
-    if demand.nodes is not None:
-        return None
-    card = policy.first_card(fleet, demand.profiles[0])
-    if card is None or node_allows is None:
-        return card
-    refusal = node_allows(demand, card.node.name)
-    if refusal is None:
-        return card
-    refusals[card.node.name] = refusal
-    return None
-
-
 def _place_slice(
-    demand: Demand, card: FleetCard, policy: Policy, reservations: Reservations | None, work: StepBudget | None
+    demand: Demand, card: FleetCard, placed: Placement, reservations: Reservations | None, work: StepBudget | None
 ) -> Plan:
     """Places a slice that waits alone: with the result of a batch of one, without a pending multiset on its card."""
     if work is not None:
         work.spend(_STEPS_A_DEMAND + 1)
-    table = card.table
-    name = table.name_of(demand.profiles[0])
-    assert name is not None
-    (placed,) = policy.arrange(table, card.occupancy, (name,)) or ()
+    node = card.node.name
     if reservations is not None:
-        reservations.reserve(demand, card.node.name)
-    place = CardPlacement(card.node.name, card.gpu, name, placed.start, placed.size)
+        reservations.reserve(demand, node)
+    place = CardPlacement(node, card.gpu, placed.profile, placed.start, placed.size)
     return Plan({demand.key: (place,)}, {})
+
+
+def _refuse_slice(
+    fleet: Fleet, demand: Demand, allows: NodeAllows, kept: Sequence[str], work: StepBudget | None
+) -> Reason:
+    """The reason for a slice that waits alone, and for which no card has room: as of a batch of one."""
+    if work is not None:
+        work.spend(2 * fleet.node_count)
+    return _unknown_profile(fleet, demand.profiles) or RefusalExplainer(fleet, allows, {}, kept).reason(demand, {})
 
 
 def _place_devices(
@@ -175,6 +171,13 @@ def _place_devices(
         reservations.reserve(demand, node)
     rows = [(card, card.table.geometry.profiles[0]) for card in cards]
     return Plan({demand.key: tuple(CardPlacement(node, card.gpu, row.name, 0, row.size) for card, row in rows)}, {})
+
+
+def _unknown_profile(fleet: Fleet, profiles: Sequence[str]) -> UnknownProfile | None:
+    for profile in profiles:
+        if not any(table.names[profile] for table in fleet.tables):
+            return UnknownProfile(profile, fleet.profiles, closest_profile(profile, fleet.profiles))
+    return None
 
 
 def _allow_every_node(_demand: Demand, _node: str) -> None:
@@ -272,10 +275,9 @@ class _Batch:
         return reasons, possible
 
     def _impossible_reason(self, profiles: tuple[str, ...], *, again: bool) -> Reason | None:
-        for profile in profiles:
-            if not any(table.name_of(profile) for table in self._fleet.tables):
-                known = self._fleet.profiles
-                return UnknownProfile(profile, known, closest_profile(profile, known))
+        unknown = _unknown_profile(self._fleet, profiles)
+        if unknown is not None:
+            return unknown
         if len(profiles) == 1 or again:
             return None
         if self._empties is None:

@@ -27,8 +27,8 @@ class Policy(Protocol):
         """The policies with which a whole batch is packed, one after the other until all of it fits."""
         ...
 
-    def first_card(self, fleet: Fleet, profile: str) -> FleetCard | None:
-        """The first of :meth:`rank_cards` for all nodes, which usually is the one."""
+    def first_place(self, fleet: Fleet, profile: str) -> tuple[FleetCard, Placement] | None:
+        """The first of :meth:`rank_cards` for all nodes, which usually is the one, and where the slice goes there."""
         ...
 
     def rank_cards(
@@ -94,12 +94,13 @@ class LeastCost:
         """
         return (self, type(self)(spread=True))
 
-    def first_card(self, fleet: Fleet, profile: str) -> FleetCard | None:
+    def first_place(self, fleet: Fleet, profile: str) -> tuple[FleetCard, Placement] | None:
         """The card that loses least by one slice, then the fullest one, then one of the fullest node."""
         if self._spread:
-            return next(self.rank_cards(fleet, profile, None, StepBudget(1)), None)
-        group = fleet.best_candidate(profile, self.costs)
-        return None if group is None else group.first()
+            card = next(self.rank_cards(fleet, profile, None, StepBudget(1)), None)
+            return None if card is None else (card, card.alike.place(profile, self.arrange))
+        found = fleet.best_place(profile, self.costs)
+        return None if found is None else (found[0].first(), found[1])
 
     def rank_cards(
         self, fleet: Fleet, profile: str, nodes: frozenset[str] | None, work: StepBudget

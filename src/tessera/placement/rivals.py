@@ -31,9 +31,10 @@ class _SortedCards:
         """This policy alone."""
         return (self,)
 
-    def first_card(self, fleet: Fleet, profile: str) -> FleetCard | None:
-        """The best card with room."""
-        return min(_cards_with_room(fleet, profile), key=self.card_key, default=None)
+    def first_place(self, fleet: Fleet, profile: str) -> tuple[FleetCard, Placement] | None:
+        """The best card with room, and the start there."""
+        card = min(_cards_with_room(fleet, profile), key=self.card_key, default=None)
+        return None if card is None else (card, card.alike.place(profile, self.arrange))
 
     def rank_cards(
         self, fleet: Fleet, profile: str, nodes: frozenset[str] | None, work: StepBudget
@@ -72,7 +73,7 @@ class _SortedCards:
 
 
 def _cards_with_room(fleet: Fleet, profile: str) -> list[FleetCard]:
-    return [card for group in fleet.candidates(profile) for alike in group.by_free.values() for card in alike]
+    return [card for group in fleet.candidates(profile) for card in group.members()]
 
 
 class FirstFit(_SortedCards):

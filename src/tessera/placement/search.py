@@ -81,11 +81,11 @@ class CardSearch:
             return self._find_node(demand, work)
         rule = policy or self._policy
         if demand.nodes is None:
-            card = rule.first_card(self._fleet, demand.profiles[0])
-            if card is None:
+            first = rule.first_place(self._fleet, demand.profiles[0])
+            if first is None:
                 return None
-            if self._admits(demand, card.node.name, work):
-                return (card,)
+            if self._admits(demand, first[0].node.name, work):
+                return (first[0],)
         for card in rule.rank_cards(self._fleet, demand.profiles[0], demand.nodes, work):
             if self._admits(demand, card.node.name, work):
                 return (card,)

@@ -11,10 +11,10 @@ All results are remembered. They are values of pure functions of (occupancy, pen
 hundred values on any known card, whatever the size of the fleet.
 """
 
-from bisect import bisect_left
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from tessera.limits.planning import CARD_STATES
 from tessera.mig.geometry import Geometry, Placement
@@ -25,6 +25,9 @@ Pending = tuple[str, ...]
 
 #: Cards that could take a profile, best first when sorted: cost, free slots, table's number, occupancy, pending.
 Candidate = tuple[float, int, int, int, Pending]
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 #: Rates an occupancy of a card of a table; less is better.
 Rating = Callable[[Any, int], float]
@@ -40,9 +43,66 @@ class RatedCards(Protocol):
         """The usual loss of an occupancy."""
         ...
 
+    def ends(self, profile: str) -> Sequence[tuple[int, int, tuple[int, ...]]]:
+        """Every state seen so far with room for a profile: free slots, occupancy, and occupancies with one more."""
+        ...
+
     def packings(self, occupancy: int, pending: Pending) -> Mapping[int, tuple[Placement, ...]]:
         """Every occupancy to which pending instances can lead, each with an arrangement."""
         ...
+
+
+class Memo(dict[K, V]):
+    """Results of a function of one argument, computed when first asked for.
+
+    Args:
+        compute: the function.
+    """
+
+    def __init__(self, compute: Callable[[K], V]) -> None:
+        super().__init__()
+        self._compute = compute
+
+    def __missing__(self, key: K) -> V:
+        limit_size(self)
+        found = self[key] = self._compute(key)
+        return found
+
+
+class Ranking:
+    """The states of cards that have room for a profile, best first, and those of them that cards may have.
+
+    Attributes:
+        candidates: the states, best first.
+        states: their occupancies.
+        places: occupancy -> its place in this order.
+        placed: occupancy -> the instance of the profile that leaves the least loss.
+        filled: bits of the places that may have cards, as far as ``log`` was read.
+        log: occupancies of which a first card has come, in this order; see :class:`CardGroups`.
+        taken: entries of the log that were read.
+    """
+
+    __slots__ = ("candidates", "filled", "log", "placed", "places", "states", "taken")
+
+    def __init__(self, candidates: list[Candidate], place: Callable[[int], Placement]) -> None:
+        self.candidates = candidates
+        self.states = [occupancy for _, _, _, occupancy, _ in candidates]
+        self.places = {occupancy: place for place, occupancy in enumerate(self.states)}
+        self.placed = Memo(place)
+        self.filled = 0
+        self.log: Sequence[int] | None = None
+        self.taken = 0
+
+    def read(self, log: Sequence[int]) -> None:
+        """Takes in the occupancies of which a first card has come. After another list, all may have cards."""
+        if log is not self.log:
+            self.log, self.filled = log, (1 << len(self.states)) - 1
+        else:
+            for occupancy in log[self.taken :]:
+                place = self.places.get(occupancy)
+                if place is not None:
+                    self.filled |= 1 << place
+        self.taken = len(log)
 
 
 class StateCosts:
@@ -57,18 +117,17 @@ class StateCosts:
     def __init__(self, table: RatedCards, states: Collection[int], rating: Rating | None = None) -> None:
         self._table = table
         self._states = states
-        self._rating = rating
+        self._losses = Memo[int, float](table.fragmentation if rating is None else partial(rating, table))
         self._sizes = {row.name: row.size for row in table.geometry.profiles}
         self._best: dict[tuple[int, Pending], tuple[float, tuple[Placement, ...]] | None] = {}
         self._costs: dict[str, dict[tuple[int, Pending], float | None]] = {}
         #: Remembered rankings by profile, and the number of states that they cover.
-        self._rankings: dict[str, list[Candidate]] = {}
-        self._ranked_states: dict[str, list[int]] = {}
+        self._rankings: dict[str, Ranking] = {}
         self._covered = 0
 
     def loss(self, occupancy: int) -> float:
         """The loss of an occupancy."""
-        return self._table.fragmentation(occupancy) if self._rating is None else self._rating(self._table, occupancy)
+        return self._losses[occupancy]
 
     def room(self, occupancy: int, pending: Pending) -> int:
         """Free slots after the pending instances took theirs."""
@@ -102,36 +161,38 @@ class StateCosts:
         cost = self.cost(occupancy, pending, profile)
         return None if cost is None else (cost, self.room(occupancy, pending), self._table.number, occupancy, pending)
 
-    def rank_candidates(self, profile: str) -> list[Candidate]:
+    def rank_states(self, profile: str) -> Ranking:
         """Every occupancy seen so far that has room for a profile, best first, without pending instances."""
-        self._rank_new_states()
+        if self._covered != len(self._states):
+            self._rank_new_states()
         found = self._rankings.get(profile)
         if found is None:
-            candidates = (self.candidate(occupancy, (), profile) for occupancy in self._states)
-            found = self._rankings[profile] = sorted(one for one in candidates if one is not None)
+            found = self._rankings[profile] = self._rank_all(profile)
         return found
 
-    def rank_states(self, profile: str) -> list[int]:
-        """The occupancies of the same ranking."""
-        if self._covered == len(self._states) and (found := self._ranked_states.get(profile)) is not None:
-            return found
-        states = [occupancy for _, _, _, occupancy, _ in self.rank_candidates(profile)]
-        self._ranked_states[profile] = states
-        return states
+    def _rank_all(self, profile: str) -> Ranking:
+        """Ranks all states, which is done whenever the mix of requests changes."""
+        number, of = self._table.number, self._losses.__getitem__
+        rows = self._table.ends(profile)
+        costs = [round(min(map(of, ends)) - of(occupancy), 9) for _, occupancy, ends in rows]
+        order = sorted(range(len(rows)), key=costs.__getitem__)
+        return self._ranking(profile, [(costs[each], rows[each][0], number, rows[each][1], ()) for each in order])
+
+    def _ranking(self, profile: str, candidates: list[Candidate]) -> Ranking:
+        return Ranking(candidates, partial(self._place, (profile,)))
+
+    def _place(self, pending: Pending, occupancy: int) -> Placement:
+        (placed,) = self.arrangement(occupancy, pending) or ()
+        return placed
 
     def _rank_new_states(self) -> None:
         """Puts states that are new since the last look into the remembered rankings."""
         new = list(islice(self._states, self._covered, None))
         self._covered += len(new)
         for profile, ranking in self._rankings.items():
-            states = self._ranked_states.get(profile)
-            for occupancy in new:
-                one = self.candidate(occupancy, (), profile)
-                if one is not None:
-                    place = bisect_left(ranking, one)
-                    ranking.insert(place, one)
-                    if states is not None:
-                        states.insert(place, occupancy)
+            able = [one for occupancy in new if (one := self.candidate(occupancy, (), profile)) is not None]
+            if able:
+                self._rankings[profile] = self._ranking(profile, sorted((*ranking.candidates, *able)))
 
     def _cost(self, occupancy: int, pending: Pending, profile: str) -> float | None:
         # Rounded, so that costs which are equal but for floating-point noise tie.

@@ -7,6 +7,7 @@ lives.
 """
 
 from collections.abc import Mapping
+from functools import cache
 
 #: Memory slots of a seven-slice card.
 SLOTS = 8
@@ -42,6 +43,7 @@ FEATURES = (
 )
 
 
+@cache
 def features(slots: int, starts: int) -> tuple[float, ...]:
     """The features of a state, see :data:`FEATURES`.
 

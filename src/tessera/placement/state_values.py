@@ -16,7 +16,6 @@ import msgspec
 
 from tessera.mig.geometry import Geometry
 from tessera.placement.card_table import CardTable
-from tessera.placement.state_costs import limit_size
 from tessera.placement.state_features import FEATURES, SLOTS, STARTS, features, shape
 
 #: Profiles of a seven-slice card in the order of :func:`mix_features`, with their memory slots.
@@ -99,20 +98,14 @@ class StateLoss:
 
     def __init__(self, weights: Row) -> None:
         self._weights = weights
-        self._losses: dict[tuple[int, int], float] = {}
 
     def __call__(self, table: CardTable, occupancy: int) -> float:
         """Returns the loss of an occupancy."""
-        key = (occupancy & table.geometry.full, table.starts(occupancy))
-        found = self._losses.get(key)
-        if found is None:
-            limit_size(self._losses)
-            found = self._losses[key] = -_product(self._weights, features(*key))
-        return found
+        return -_product(self._weights, features(occupancy & table.geometry.full, table.starts(occupancy)))
 
 
 def _product(weights: Sequence[float], values: Sequence[float]) -> float:
-    return sum(weight * value for weight, value in zip(weights, values, strict=True))
+    return sum(map(float.__mul__, weights, values))
 
 
 def slot_shares(table: CardTable) -> dict[str, float]:
