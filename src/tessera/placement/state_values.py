@@ -81,10 +81,14 @@ class StateValues:
         """
         return cls(msgspec.json.decode(text, type=WeightFunction))
 
+    def weights(self, facts: Row) -> Row:
+        """Returns the weights of a state's features for the features of a mix."""
+        return self._function.of(facts)
+
     def for_mix(self, table: CardTable) -> "StateLoss | None":
         """Returns the losses for cards of a table and their mix; ``None`` for other cards, and for an unknown mix."""
         shares = slot_shares(table)
-        return StateLoss(self._function.of(mix_features(shares))) if shares else None
+        return StateLoss(self.weights(mix_features(shares))) if shares else None
 
 
 @cache
