@@ -129,7 +129,8 @@ class KueueSource:
     def _notes(self, found: WaitingWorkloads, named: int) -> tuple[str, ...]:
         notes = []
         if found.cut:
-            notes.append(f"Kueue has more than {KUEUE_READ:,} Workloads, and this page reads no more")
+            more = f"Kueue has more than {KUEUE_READ:,} Workloads, and this page reads no more"
+            notes.append(f"{more}; for those of one namespace, see: tessera queue -n NAMESPACE")
         if named < len(found.others):
             notes.append("Workloads wait in more namespaces than this page can name at a time: they take turns")
         silent = found.silent
