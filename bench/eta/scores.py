@@ -7,10 +7,7 @@ from pathlib import Path
 from bench.eta.replay import Forecast, replay
 from bench.eta.traces import SYNTHETIC, openb
 
-
-def pinball(outcome: float, forecast: float, share: float) -> float:
-    """The loss of one end of a range."""
-    return (share if outcome >= forecast else share - 1) * (outcome - forecast)
+from tessera.forecast.blend import pinball
 
 
 def _loss(rows: Sequence[Forecast], ends: Callable[[Forecast], tuple[float, float]]) -> float:

@@ -7,11 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tessera.forecast.blend import Blend
 from tessera.forecast.calibration import Calibration, Factors
 from tessera.forecast.history_text import History, decode_history, encode_history
 from tessera.forecast.lives import LeaseEnded, LifeEstimator, LifeHistory, life_kind
 from tessera.forecast.start_times import StartTimes
-from tessera.limits.forecast import LIFE_CLASSES, LIFE_RECORD, LIFE_SAMPLES, START_IMAGES, START_SAMPLES
+from tessera.forecast.waits import WaitHistory
+from tessera.limits.forecast import (
+    CALIBRATED_SIZES,
+    LIFE_CLASSES,
+    LIFE_NAME,
+    LIFE_RECORD,
+    LIFE_SAMPLES,
+    START_IMAGES,
+    START_SAMPLES,
+    WAIT_SAMPLES,
+    WAIT_SIZES,
+)
 
 KINDS = st.sampled_from([life_kind(f"team-{n}", kind, ["1g.5gb"]) for n in range(3) for kind in ("Job", "")])
 EVENTS = st.lists(st.tuples(KINDS, st.floats(0, 1e7), st.floats(1e9, 2e9)), max_size=40)
@@ -21,7 +33,9 @@ def _history(events: list[tuple[Any, float, float]]) -> History:
     lives = LifeHistory(1e9)
     for kind, seconds, ended in events:
         lives.handle(LeaseEnded(kind, seconds, ended))
-    return History(lives, StartTimes([("image", [10, 20])]), Calibration({"": Factors(0.5, -0.25, 30)}))
+    calibration = Calibration({"": Factors(0.5, -0.25, 30)})
+    waits = WaitHistory([("1g.5gb", [60, 3600])])
+    return History(lives, StartTimes([("image", [10, 20])]), calibration, waits, Blend(0.25, 0.75))
 
 
 @given(EVENTS)
@@ -29,6 +43,7 @@ def test_what_is_read_back_is_what_was_written(events: list[tuple[Any, float, fl
     history = _history(events)
     again = decode_history(encode_history(history))
     assert encode_history(again) == encode_history(history)
+    assert (again.waits.by_size, again.blend) == (history.waits.by_size, history.blend)
     kind = life_kind("team-0", "Job", ["1g.5gb"])
     before, after = (LifeEstimator(each.lives, (), 2e9).curve(kind) for each in (history, again))
     assert (before and before.residual(60, 0.9)) == (after and after.residual(60, 0.9))
@@ -41,7 +56,11 @@ def test_a_full_history_is_within_its_bound() -> None:
             kind = life_kind(f"a-namespace-with-a-long-name-{number:04}", "ReplicaSet", ["1g.10gb"])
             lives.handle(LeaseEnded(kind, 1e6 + each, 1.7e9 + 60 * each))
     images = StartTimes((f"registry/image-{n}", [3600] * START_SAMPLES) for n in range(START_IMAGES))
-    assert len(encode_history(History(lives, images, Calibration()))) < LIFE_RECORD
+    sizes = [f"{number:04}".ljust(LIFE_NAME, "x") for number in range(WAIT_SIZES)]
+    calibration = Calibration({size: Factors(-1.23456789012345678, 1.23456789012345678, 10**6) for size in sizes})
+    assert len(calibration.by_size) == CALIBRATED_SIZES
+    waits = WaitHistory((size, [10**6] * WAIT_SAMPLES) for size in sizes)
+    assert len(encode_history(History(lives, images, calibration, waits))) < LIFE_RECORD
 
 
 @pytest.mark.parametrize(
@@ -58,6 +77,11 @@ def test_a_full_history_is_within_its_bound() -> None:
         {"starts": [["image", [-1]]]},
         {"calibration": {"s" * 500: [0, 0, 0]}},
         {"calibration": {str(each): [0, 0, 0] for each in range(1000)}},
+        {"waits": [["1g.5gb", [1] * (WAIT_SAMPLES + 1)]]},
+        {"waits": [["1g.5gb", [-1]]]},
+        {"waits": [["p" * 1000, [1]]]},
+        {"waits": [["1g.5gb", [1]]] * (WAIT_SIZES + 1)},
+        {"blend": [1.5, 0.5]},
         {"began": -1},
         {"began": "x"},
     ],
@@ -86,3 +110,10 @@ def test_corrections_of_the_version_before_are_read_without_what_is_kept_no_more
     )
     assert list(found.calibration.by_size) == [""]
     assert encode_history(found) == encode_history(_history([]))
+
+
+def test_a_text_of_the_version_before_begins_without_waits() -> None:
+    good = json.loads(encode_history(_history([])))
+    del good["waits"], good["blend"]
+    found = decode_history(json.dumps(good))
+    assert (dict(found.waits.by_size), found.blend) == ({}, Blend())

@@ -49,6 +49,14 @@ def test_leases_that_run_make_the_estimate_longer() -> None:
     assert curve.residual(0, 0.5) > 1000
 
 
+def test_an_estimator_serves_for_a_minute_while_no_lease_ends() -> None:
+    history = _history(*[("team", "3g.20gb", 100.0)] * 10)
+    estimator = LifeEstimator(history, (), 20_000.0)
+    assert [estimator.serves(now) for now in (19_999.0, 20_000.0, 20_059.0, 20_060.0)] == [False, True, True, False]
+    history.handle(LeaseEnded(TRAIN, 100.0, 20_001.0))
+    assert not estimator.serves(20_001.0)
+
+
 def test_only_the_last_leases_of_a_kind_count() -> None:
     history = _history(*[("team", "3g.20gb", 5000.0)] * LIFE_SAMPLES, *[("team", "3g.20gb", 100.0)] * LIFE_SAMPLES)
     assert _median(history, "team", "3g.20gb") == 100

@@ -96,7 +96,13 @@ class ForecastCluster(SlicerCluster):
         owners = [{"kind": facts["owner"], "uid": "o", "name": "o", "apiVersion": "v1", "controller": True}]
         limits = dict.fromkeys(map(resource_of, pod.profiles), "1")
         body = {
-            "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid, "ownerReferences": owners},
+            "metadata": {
+                "name": pod.name,
+                "namespace": pod.namespace,
+                "uid": pod.uid,
+                "creationTimestamp": pod.created,
+                "ownerReferences": owners,
+            },
             "spec": {
                 "containers": [{"name": "main", "image": "image", "resources": {"limits": limits}}],
                 "activeDeadlineSeconds": facts["deadline"],

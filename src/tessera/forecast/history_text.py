@@ -9,9 +9,11 @@ from itertools import accumulate, pairwise
 
 import msgspec
 
+from tessera.forecast.blend import Blend
 from tessera.forecast.calibration import Calibration, Factors
 from tessera.forecast.lives import EndedLife, LifeClass, LifeHistory, LifeKind
 from tessera.forecast.start_times import StartTimes
+from tessera.forecast.waits import WaitHistory
 from tessera.limits.forecast import (
     CALIBRATED_SIZES,
     LIFE_CLASSES,
@@ -20,6 +22,8 @@ from tessera.limits.forecast import (
     LIFE_SAMPLES,
     START_IMAGES,
     START_SAMPLES,
+    WAIT_SAMPLES,
+    WAIT_SIZES,
 )
 
 #: The ConfigMap, and its key.
@@ -50,6 +54,8 @@ class _Encoded(msgspec.Struct, frozen=True, kw_only=True):
     classes: tuple[_EncodedClass, ...]
     starts: tuple[tuple[str, tuple[int, ...]], ...] = ()
     calibration: dict[str, Factors] = {}
+    waits: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    blend: Blend = msgspec.field(default_factory=Blend)
 
 
 class History(msgspec.Struct, frozen=True):
@@ -58,6 +64,8 @@ class History(msgspec.Struct, frozen=True):
     lives: LifeHistory
     starts: StartTimes
     calibration: Calibration
+    waits: WaitHistory = msgspec.field(default_factory=WaitHistory)
+    blend: Blend = msgspec.field(default_factory=Blend)
 
 
 def encode_history(history: History) -> str:
@@ -81,6 +89,8 @@ def encode_history(history: History) -> str:
         classes=tuple(classes),
         starts=tuple((image[:_IMAGE], tuple(each)) for image, each in history.starts.by_image.items()),
         calibration=dict(history.calibration.by_size),
+        waits=tuple((size, tuple(each)) for size, each in history.waits.by_size.items()),
+        blend=history.blend,
     )
     return msgspec.json.encode(found).decode()
 
@@ -100,7 +110,7 @@ def decode_history(text: str) -> History:
     lives = LifeHistory(found.began)
     lives.restore(((_kind(each), _class(each)) for each in found.classes), found.complete_since)
     sizes = {size: each for size, each in found.calibration.items() if not size.startswith(_WAITS)}
-    return History(lives, StartTimes(found.starts), Calibration(sizes))
+    return History(lives, StartTimes(found.starts), Calibration(sizes), WaitHistory(found.waits), found.blend)
 
 
 def _check(found: _Encoded) -> None:
@@ -108,6 +118,7 @@ def _check(found: _Encoded) -> None:
         (len(found.classes), LIFE_CLASSES),
         (len(found.starts), START_IMAGES),
         (len(found.calibration), CALIBRATED_SIZES),
+        (len(found.waits), WAIT_SIZES),
     )
     for count, most in counts:
         if count > most:
@@ -125,6 +136,11 @@ def _check(found: _Encoded) -> None:
     for image, seconds in found.starts:
         if len(image) > _IMAGE or len(seconds) > START_SAMPLES or not all(0 <= one <= _LONGEST for one in seconds):
             raise ValueError(f"starts of an image are out of bounds; {START_SAMPLES} of each image are kept")
+    for size, seconds in found.waits:
+        if len(size) > LIFE_NAME or len(seconds) > WAIT_SAMPLES or not all(0 <= one <= _LONGEST for one in seconds):
+            raise ValueError(f"waits of a size are out of bounds; {WAIT_SAMPLES} of each size are kept")
+    if not (0 <= found.blend.middle <= 1 and 0 <= found.blend.late <= 1):
+        raise ValueError("a weight of past waits is not between 0 and 1")
     if not (0 <= found.began <= _LATEST and 0 <= found.complete_since <= _LATEST):
         raise ValueError("the time of the beginning is out of bounds")
 

@@ -25,6 +25,8 @@ from tessera.limits.forecast import LIFE_CLASSES, LIFE_NAME, LIFE_SAMPLES
 #: Ends that a class needs to be believed, and ends at later ages than that of the lease in question.
 LEAST_ENDS = 10
 _LEAST_LATER_ENDS = 3
+#: Seconds for which curves serve while no lease ends: what still runs is then older by no more than this.
+_FRESH = 60.0
 #: Kinds of owners that are told apart; a tenant may write any other into its pods.
 OWNER_KINDS = frozenset({"", "Job", "ReplicaSet", "StatefulSet", "DaemonSet", "RayCluster", "PyTorchJob", "JobSet"})
 _OTHER_KIND = "(other)"
@@ -154,7 +156,7 @@ class LifeHistory:
 
 
 class LifeEstimator:
-    """How long running leases still last, at one time.
+    """How long running leases still last, at one time and shortly after.
 
     Args:
         history: leases that ended.
@@ -165,12 +167,17 @@ class LifeEstimator:
     def __init__(self, history: LifeHistory, running: Iterable[RunningLease], now: float) -> None:
         self._history = history
         self._now = now
+        self._changes = history.changes
         #: By class, the starts of the leases that run.
         self._started: dict[LifeKind, list[float]] = {}
         for lease in running:
             for kind in lease.kind.classes:
                 self._started.setdefault(kind, []).append(lease.started)
         self._curves: dict[LifeKind, SurvivalCurve | None] = {}
+
+    def serves(self, now: float) -> bool:
+        """True while no further lease has ended and little time has passed."""
+        return self._changes == self._history.changes and 0.0 <= now - self._now < _FRESH
 
     def curve(self, kind: LifeKind, age: float = 0.0) -> SurvivalCurve | None:
         """Returns the curve of the narrowest class that knows enough of leases of this age; None if none does."""

@@ -42,6 +42,7 @@ class ExpectedStart(_Wire, frozen=True):
         p50: half of such pods start before; None if nothing is known.
         p90: nine of ten do; None if that is too far away to say.
         basis: deadline, history, rate or unknown.
+        waits: True if past waits of such pods are a part of it.
         starts: pods with the same slices that started in the last hour.
     """
 
@@ -49,6 +50,7 @@ class ExpectedStart(_Wire, frozen=True):
     p90: float | None = None
     basis: str = UNKNOWN
     starts: int = 0
+    waits: bool = False
 
 
 class QueuedPod(_Wire, frozen=True):

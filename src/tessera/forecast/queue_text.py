@@ -10,6 +10,8 @@ _BASES = {
     HISTORY: "from how long such pods ran before",
     RATE: "from the starts of pods that had waited, in the last hour",
 }
+#: The same where past waits are a part of it.
+_WAITS = "from how long such pods ran and waited before"
 
 
 def queued_text(row: QueuedPod) -> str:
@@ -29,7 +31,7 @@ def start_text(start: ExpectedStart) -> str:
     """When a pod starts, in absolute times, which stay true while time passes."""
     if start.p50 is None:
         return f"its start is unknown: {count_noun(start.starts, 'pod')} with such slices started in the last hour"
-    basis = _BASES.get(start.basis, "")
+    basis = _WAITS if start.waits else _BASES.get(start.basis, "")
     if start.p90 is None:
         return f"starts after {_minute(start.p50)}, {basis}"
     first, last = _minute(start.p50), _minute(start.p90)

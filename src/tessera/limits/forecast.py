@@ -44,6 +44,18 @@ CALIBRATED_SIZES = Limit(
     "corrections of forecasts by size of the pods, two for each; the one that started longest ago goes",
     "others take the correction of all",
 )
+WAIT_SAMPLES = Limit(
+    100,
+    "waits",
+    "waits of pods of one size, from which their start is forecast beside the simulation; the oldest goes",
+    "a quantile of 0.9 needs some dozens, also of those that waited longer",
+)
+WAIT_SIZES = Limit(
+    128,
+    "sizes",
+    "sizes of pods whose waits are kept; the one that started longest ago goes",
+    "with 100 waits each, at most 80 KiB of the record",
+)
 FORECAST_SCENARIOS = Limit(
     40,
     "scenarios",

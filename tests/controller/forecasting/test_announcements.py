@@ -53,6 +53,10 @@ def test_a_pod_is_told_its_position_its_start_and_the_reason() -> None:
             "Starts after 2023-11-14 22:14 UTC, from how long such pods ran",
         ),
         (
+            ExpectedStart(p50=NOW + 60, basis="history", waits=True),
+            "Starts after 2023-11-14 22:14 UTC, from how long such pods ran and waited before",
+        ),
+        (
             ExpectedStart(p50=NOW + 60, p90=NOW + 60, basis="deadline"),
             "Starts about 2023-11-14 22:14 UTC, by the deadlines of the pods before it",
         ),

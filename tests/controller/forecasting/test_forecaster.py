@@ -41,6 +41,53 @@ def test_a_pod_starts_when_those_like_the_one_in_its_way_have_ended(cluster: For
     assert row.start.p50 == pytest.approx(began + 300, abs=5)
 
 
+def _jam(cluster: ForecastCluster, pods: int, *, deadline: int | None = None) -> PodInfo:
+    """Lets pods come at once and run one after the other, 300 s each; one more waits behind the last of them."""
+    cluster.live(*[300.0] * 20)
+    waiting = [_waits(cluster, f"j{number}", WHOLE, deadline=deadline) for number in range(pods)]
+    last = _waits(cluster, "last", WHOLE, deadline=deadline)
+    cluster.forecast()
+    for pod in waiting[:-1]:
+        cluster.now += 300
+        cluster.end(pod)
+    return last
+
+
+def test_waits_of_such_pods_are_a_part_of_the_forecast_once_enough_waited_longer(cluster: ForecastCluster) -> None:
+    _jam(cluster, 12)
+    start = cluster.row(_waits(cluster, "new", WHOLE)).start
+    assert (start.basis, start.waits) == ("history", True)
+    assert start.p50 is not None
+    assert start.p50 - cluster.now > 610  # the simulation knows two pods of 300 s before it; waits were up to 3,300 s
+
+
+def test_past_waits_say_nothing_of_a_pod_that_has_waited_longer(cluster: ForecastCluster) -> None:
+    start = cluster.row(_jam(cluster, 12)).start
+    assert (start.basis, start.waits) == ("history", False)
+
+
+def test_pods_that_found_room_at_once_have_no_wait(cluster: ForecastCluster) -> None:
+    cluster.live(*[300.0] * 20)
+    assert not cluster.history.waits.by_size
+
+
+def test_a_start_by_deadlines_is_not_blended(cluster: ForecastCluster) -> None:
+    _jam(cluster, 12, deadline=200)
+    start = cluster.row(_waits(cluster, "new", WHOLE)).start
+    assert (start.basis, start.waits) == ("deadline", False)
+
+
+def test_the_blend_learns_from_each_start_of_a_blended_forecast(cluster: ForecastCluster) -> None:
+    last = _jam(cluster, 12)
+    pod = _waits(cluster, "new", WHOLE)
+    assert cluster.row(pod).start.waits
+    assert cluster.history.blend.late == 0.5
+    for each in ("j11", last.name):
+        cluster.now += 300
+        cluster.end(next(one for one in cluster.pods.values() if one.name == each))
+    assert cluster.history.blend.late != 0.5
+
+
 def test_nothing_is_known_while_too_few_have_ended(cluster: ForecastCluster) -> None:
     cluster.submit("holder", WHOLE)
     row = cluster.row(_waits(cluster, "next", WHOLE))

@@ -14,17 +14,20 @@ from tessera.clock import parse_time_or_zero
 from tessera.controller.forecasting.changed_ends import ChangedEnds
 from tessera.controller.forecasting.competition import Place, places, waiting_in_order
 from tessera.controller.forecasting.lease_tracker import LeaseTracker
-from tessera.controller.forecasting.outcomes import Outcomes
+from tessera.controller.forecasting.outcomes import FirstForecast, Outcomes
 from tessera.controller.forecasting.situation_reader import SituationReader
 from tessera.controller.forecasting.wait_reasons import ReasonFinder, WaitReason, gate_reason
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.forecast.blend import Range
 from tessera.forecast.calibration import Calibration
 from tessera.forecast.history_text import History
 from tessera.forecast.lives import LifeEstimator
 from tessera.forecast.queue_page import DEADLINE, HISTORY, RATE, UNKNOWN, ExpectedStart, QueuedPod, QueuePage
 from tessera.forecast.rate import RecentStarts
-from tessera.forecast.simulation import Simulation, StartForecast
+from tessera.forecast.simulation import HORIZON, Simulation, StartForecast
+from tessera.forecast.survival import SurvivalCurve
+from tessera.forecast.waits import LEAST_LONGER_WAITS
 from tessera.limits.forecast import FORECAST_PODS, LIFE_NAME, QUEUE_PODS
 
 #: Reasons that no end of another pod's lease removes.
@@ -66,6 +69,8 @@ class _Known:
     #: By pod, its number in the simulation.
     numbers: Mapping[PodUid, int]
     reasons: ReasonFinder
+    #: By size, the curve of past waits.
+    waits: Mapping[str, SurvivalCurve]
 
 
 class Forecaster:
@@ -77,11 +82,12 @@ class Forecaster:
 
     def __init__(self, history: History) -> None:
         self.recent = RecentStarts()
-        self.outcomes = Outcomes(history.calibration)
-        self.tracker = LeaseTracker(history.lives, history.starts, self.recent, self.outcomes)
+        self.outcomes = Outcomes(history.calibration, history.blend)
+        self.tracker = LeaseTracker(history.lives, history.starts, self.recent, self.outcomes, history.waits)
         self.page = QueuePage()
         self.ends = ChangedEnds()
         self._history = history
+        self._estimator: LifeEstimator | None = None
 
     @property
     def calibration(self) -> Calibration:
@@ -93,8 +99,9 @@ class Forecaster:
         waiting = waiting_in_order(state)
         found = places(state, waiting)
         simulated = [found[pod.uid] for pod in waiting[:FORECAST_PODS] if found[pod.uid].nodes]
-        estimator = LifeEstimator(self._history.lives, self.tracker.running(), now)
-        reader = SituationReader(state, self.tracker, estimator, now, simulated)
+        if self._estimator is None or not self._estimator.serves(now):
+            self._estimator = LifeEstimator(self._history.lives, self.tracker.running(), now)
+        reader = SituationReader(state, self.tracker, self._estimator, now, simulated)
         return Round(state, now, waiting, found, simulated, reader)
 
     def expect_ends(self, begun: Round) -> Iterator[None]:
@@ -115,7 +122,7 @@ class Forecaster:
         simulation = Simulation(begun.reader.situation)
         yield from simulation.run()
         numbers = {place.pod.uid: number for number, place in enumerate(begun.simulated)}
-        known = _Known(now, simulation, numbers, ReasonFinder(state, held_back))
+        known = _Known(now, simulation, numbers, ReasonFinder(state, held_back), self._wait_curves(begun))
         rows: list[QueuedPod] = []
         same: dict[tuple[str, ...], int] = {}
         for number, pod in enumerate(begun.waiting, 1):
@@ -152,18 +159,20 @@ class Forecaster:
         number = known.numbers.get(pod.uid)
         found = known.simulation.forecast(number) if number is not None else None
         if found is not None and isfinite(found.p50):
-            return self._simulated_start(pod, found, now, starts)
+            return self._simulated_start(pod, found, known, starts)
         rate = self.recent.wait(profiles, among_same, now)
         if rate is None:
             return ExpectedStart(basis=UNKNOWN, starts=starts)
         return ExpectedStart(p50=now + rate[0], p90=now + rate[1], basis=RATE, starts=starts)
 
-    def _simulated_start(self, pod: PodInfo, found: StartForecast, now: float, starts: int) -> ExpectedStart:
-        late = isfinite(found.p90)
-        size = "+".join(sorted(pod.profiles))[:LIFE_NAME]
-        p50, p90 = self.calibration.correct(size, found.p50, found.p90 if late else found.p50)
+    def _simulated_start(self, pod: PodInfo, found: StartForecast, known: _Known, starts: int) -> ExpectedStart:
+        late, now, size = isfinite(found.p90), known.now, _size(pod)
+        simulated = self.calibration.correct(size, found.p50, found.p90 if late else found.p50)
+        past = self._past_waits(pod, known) if late and not found.by_deadline else None
+        p50, p90 = simulated if past is None else self._history.blend.mix(simulated, past)
         if late:
-            self.outcomes.note_forecast(pod.uid, size, now, (found.p50, found.p90), p90)
+            blended = None if past is None else (simulated, past)
+            self.outcomes.note_forecast(pod.uid, FirstForecast(size, now, (found.p50, found.p90), now + p90, blended))
         tracked = self.tracker.pods.get(pod.uid)
         image = tracked.image if tracked is not None else ""
         pull = [self._history.starts.seconds(image, share) for share in (0.5, 0.9)]
@@ -172,7 +181,30 @@ class Forecaster:
             p90=now + p90 + pull[1] if late else None,
             basis=DEADLINE if found.by_deadline else HISTORY,
             starts=starts,
+            waits=past is not None,
         )
+
+    def _past_waits(self, pod: PodInfo, known: _Known) -> Range | None:
+        """The range by what pods of this size waited that waited longer than this one has; None of too few."""
+        curve, age = known.waits[_size(pod)], _waited(pod, known.now)
+        if curve.ends_after(age) < LEAST_LONGER_WAITS:
+            return None
+        return min(curve.residual(age, 0.5), HORIZON), min(curve.residual(age, 0.9), HORIZON)
+
+    def _wait_curves(self, begun: Round) -> Mapping[str, SurvivalCurve]:
+        waited: dict[str, list[float]] = {}
+        for pod in begun.waiting:
+            waited.setdefault(_size(pod), []).append(_waited(pod, begun.now))
+        return {size: self._history.waits.curve(size, each) for size, each in waited.items()}
+
+
+def _size(pod: PodInfo) -> str:
+    """The size of a pod, by which forecasts are corrected and waits are kept."""
+    return "+".join(sorted(pod.profiles))[:LIFE_NAME]
+
+
+def _waited(pod: PodInfo, now: float) -> float:
+    return max(0.0, now - parse_time_or_zero(pod.created))
 
 
 def _held_by_others(state: SlicerState) -> Sequence[PodInfo]:

@@ -15,6 +15,7 @@ from tessera.controller.objects.pod_info import FINISHED
 from tessera.forecast.lives import LeaseEnded, LifeHistory, LifeKind, RunningLease, life_kind
 from tessera.forecast.rate import RecentStarts
 from tessera.forecast.start_times import StartTimes
+from tessera.forecast.waits import WaitHistory
 from tessera.kube.resources import Pod
 
 
@@ -47,12 +48,20 @@ class LeaseTracker:
         starts: takes the duration of each start.
         recent: counts the starts of the last hour.
         outcomes: takes each start, with its time.
+        waits: takes how long each pod that waited for room did so, since its creation.
 
     Attributes:
         pods: pods with slices that have not finished, waiting ones too.
     """
 
-    def __init__(self, lives: LifeHistory, starts: StartTimes, recent: RecentStarts, outcomes: Outcomes) -> None:
+    def __init__(
+        self,
+        lives: LifeHistory,
+        starts: StartTimes,
+        recent: RecentStarts,
+        outcomes: Outcomes,
+        waits: WaitHistory,
+    ) -> None:
         self.pods: dict[PodUid, TrackedPod] = {}
         self._lives = lives
         self._starts = starts
@@ -60,6 +69,7 @@ class LeaseTracker:
         self._outcomes = outcomes
         #: Pods that were seen waiting for room and have not started.
         self._waited: set[PodUid] = set()
+        self._waits = waits
 
     def observe(self, pod: Pod, profiles: Sequence[str], now: float) -> None:
         """Takes in a pod with slices as it is now."""
@@ -70,13 +80,19 @@ class LeaseTracker:
         before, found = self.pods.get(uid), _track(pod, profiles)
         self.pods[uid] = found
         if before is not None and not before.started and found.started:
-            self._recent.add(found.profiles, now, waited=uid in self._waited)
-            self._waited.discard(uid)
-            self._outcomes.note_start(uid, found.started)
+            self._note_start(uid, found, parse_time_or_zero(pod.metadata.creation_timestamp), now)
         if before is not None and not before.running and found.running:
             seconds = _start_seconds(pod)
             if seconds is not None:
                 self._starts.add(found.image, seconds)
+
+    def _note_start(self, uid: PodUid, found: TrackedPod, created: float, now: float) -> None:
+        waited = uid in self._waited
+        self._waited.discard(uid)
+        self._recent.add(found.profiles, now, waited=waited)
+        self._outcomes.note_start(uid, found.started)
+        if waited and created:
+            self._waits.add(found.kind.profiles, found.started - created)
 
     def drop(self, uid: PodUid, now: float) -> None:
         """Takes in that a pod has finished or is gone; an unknown one is no error."""

@@ -9,6 +9,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from tessera.api.names import PodUid
+from tessera.forecast.blend import Blend, Range
 from tessera.forecast.calibration import EVERY_SIZE, Calibration, End
 from tessera.limits.forecast import FORECASTS_KEPT
 
@@ -22,14 +23,16 @@ class FirstForecast:
         made: when it was made, seconds since 1970.
         seconds: the range of the simulation in seconds from then, not corrected.
         until: the end of the range that was published, seconds since 1970.
+        blended: the ranges of the simulation and of past waits in seconds, if the range was made of both.
         open: the factors that it has not changed yet, by key and end.
         is_counted: it is known whether the pod started in time.
     """
 
     size: str
     made: float
-    seconds: tuple[float, float]
+    seconds: Range
     until: float
+    blended: tuple[Range, Range] | None = None
     open: set[tuple[str, End]] = field(default_factory=set)
     is_counted: bool = False
 
@@ -39,31 +42,25 @@ class Outcomes:
 
     Args:
         calibration: takes the outcomes.
+        blend: takes those of blended ranges.
 
     Attributes:
         late: pods that started after the end of their first range, or still wait; never decreases.
         counted: pods whose outcome is known; never decreases.
     """
 
-    def __init__(self, calibration: Calibration) -> None:
+    def __init__(self, calibration: Calibration, blend: Blend) -> None:
         self.late = 0
         self.counted = 0
         self._calibration = calibration
+        self._blend = blend
         self._open: dict[PodUid, FirstForecast] = {}
 
-    def note_forecast(self, uid: PodUid, size: str, now: float, seconds: tuple[float, float], until: float) -> None:
-        """Keeps the forecast of a pod, if it is its first.
-
-        Args:
-            uid: the pod.
-            size: its size.
-            now: seconds since 1970.
-            seconds: the range of the simulation, in seconds from now.
-            until: the end of the range that is published, in seconds from now.
-        """
+    def note_forecast(self, uid: PodUid, first: FirstForecast) -> None:
+        """Keeps the forecast of a pod, if it is its first."""
         if uid not in self._open and len(self._open) < FORECASTS_KEPT:
-            ends = {(key, end) for key in (size, EVERY_SIZE) for end in End}
-            self._open[uid] = FirstForecast(size, now, seconds, now + until, ends)
+            first.open = {(key, end) for key in (first.size, EVERY_SIZE) for end in End}
+            self._open[uid] = first
 
     def note_start(self, uid: PodUid, started: float) -> None:
         """Takes in the start of a pod; one without a forecast is no error."""
@@ -92,6 +89,8 @@ class Outcomes:
             first.is_counted = True
             self.counted += 1
             self.late += now > first.until
+        if first.blended is not None and not waits:
+            self._blend.note(now - first.made, *first.blended)
         for key, end in sorted(first.open):
             late = self._calibration.is_late(key, end, now - first.made, first.seconds[end])
             if not waits or (late and end is End.LATE):

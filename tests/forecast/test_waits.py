@@ -1,0 +1,39 @@
+"""Past waits of a size say how long a pod waits that has waited so long already."""
+
+from tessera.forecast.waits import WaitHistory
+from tessera.limits.forecast import WAIT_SAMPLES, WAIT_SIZES
+
+SIZE = "3g.20gb"
+
+
+def _waits(*seconds: float) -> WaitHistory:
+    found = WaitHistory()
+    for each in seconds:
+        found.add(SIZE, each)
+    return found
+
+
+def test_the_rest_of_a_wait_is_that_of_pods_that_waited_longer() -> None:
+    curve = _waits(*[60.0] * 20, *[600.0] * 20).curve(SIZE, ())
+    assert curve.residual(0.0, 0.4) == 60
+    assert curve.residual(100.0, 0.4) == 500
+    assert [curve.ends_after(age) for age in (0.0, 100.0, 600.0)] == [40, 20, 0]
+
+
+def test_pods_that_still_wait_make_the_forecast_longer() -> None:
+    found = _waits(*range(100, 200, 10))
+    assert found.curve(SIZE, [1000.0] * 11).residual(0.0, 0.5) > 1000 > found.curve(SIZE, ()).residual(0.0, 0.5)
+
+
+def test_sizes_are_kept_apart() -> None:
+    assert _waits(60.0).curve("7g.40gb", ()).ends == 0
+
+
+def test_waits_are_kept_in_bounded_memory() -> None:
+    found = WaitHistory()
+    for number in range(WAIT_SIZES + 5):
+        for _ in range(WAIT_SAMPLES + 5):
+            found.add(f"size-{number}", 60.0)
+    assert len(found.by_size) == WAIT_SIZES
+    assert "size-0" not in found.by_size
+    assert max(map(len, found.by_size.values())) == WAIT_SAMPLES
