@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+from tests.support.virtual_lab import manifest
+
 from tessera.api.names import SLICE_PROMISED_CONDITION
 from tessera.clock import parse_rfc3339
 from tessera.explain.query import explain, parse_query
 from tessera.forecast.history_text import HISTORY_KEY, HISTORY_NAME, decode_history
-from tessera.kube.resources import CONFIGMAPS
+from tessera.kube.resources import CONFIGMAPS, JOBS
 
 WHOLE = {"nvidia.com/mig-7g.40gb": 1}
 
@@ -39,6 +41,28 @@ def test_a_pod_starts_when_it_was_told(in_lab: Callable[..., None]) -> None:
         assert abs(lab.clock.now() - expected) < 60
         await lab.until(lambda: _condition(lab, "next").status == "True", "it is told that its wait is over")
         assert len(lab.events_of("next", "SliceForecast")) == 1
+
+    in_lab(scenario, nodes="1xA100-40GB")
+
+
+def test_a_pod_behind_a_jobs_pod_is_told_the_jobs_deadline_which_is_read_once(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        template = {"spec": manifest("holder", WHOLE, command="sleep 9000", restartPolicy="Never")["spec"]}
+        job = {"metadata": {"name": "holder"}, "spec": {"activeDeadlineSeconds": 900, "template": template}}
+        await lab.client.create(JOBS.as_dicts(), job, "default")
+        began = lab.clock.now()
+        await lab.until(lambda: any(lab.ready(pod.metadata.name) for pod in lab.pods.cache.values()), "its pod runs")
+        await lab.create("next", WHOLE)
+        deadlines = "by the deadlines of the pods before it"
+        await lab.until(lambda: (told := _condition(lab, "next")) and deadlines in told.message, "it is told")
+        expected = parse_rfc3339(
+            _condition(lab, "next").message.partition("tarts about ")[2][:16].replace(" ", "T") + ":00Z"
+        )
+        assert abs(expected - began - 900) < 90
+        await lab.until(lambda: lab.ready("next"), "it starts", 1200.0)
+        assert abs(lab.clock.now() - expected) < 90
+        reads = [each for each in lab.cluster.server.audit if (each.verb, each.resource) == ("get", "jobs.batch")]
+        assert len([each for each in reads if "tessera-controller" in each.user]) == 1
 
     in_lab(scenario, nodes="1xA100-40GB")
 

@@ -11,6 +11,7 @@ from tests.cluster.driverlab import COSTS, K1, K2, NEWER, REPOSITORY, Drivers, b
 from tests.cluster.new_nodes import REQUESTS_CRD
 from tests.support.kueue.cluster import KueueCluster
 from tests.support.kueue.stand_in import StandIn
+from tests.support.virtual_lab import manifest
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.instaslice import INSTASLICES
@@ -24,6 +25,7 @@ from tessera.kube.resources import (
     CONFIGMAPS,
     CRDS,
     DAEMONSETS,
+    JOBS,
     NODECLAIMS,
     NODES,
     OPENSHIFT_MACHINES,
@@ -82,6 +84,15 @@ async def new_nodes_are_asked_for(lab: Any) -> None:
     await lab.until(lambda: lab.events_of("large", NEW_NODE_REASON), "a node is asked for")
     await lab.clock.sleep(10)
     await lab.delete("large")
+
+
+async def a_job_runs(lab: Any) -> None:
+    """Until its deadline, which is read for forecasts."""
+    template = {"spec": manifest("job", {"nvidia.com/mig-1g.5gb": 1}, restartPolicy="Never")["spec"]}
+    job = {"metadata": {"name": "job"}, "spec": {"activeDeadlineSeconds": 120, "template": template}}
+    await lab.client.create(JOBS.as_dicts(), job, "default")
+    await lab.clock.sleep(180)
+    await lab.client.delete(JOBS, "job", "default", propagation="Background")
 
 
 def used(lab: Any, account: str) -> set[Right]:
@@ -233,6 +244,7 @@ def test_every_right_is_used_and_every_use_is_granted(
         machine.heal()
         await lab.running("third")
         await lab.delete("third")
+        await a_job_runs(lab)
         await refused_by_its_scheduler(lab, "fourth")
         await lab.delete("fourth")
         await lab.empty()

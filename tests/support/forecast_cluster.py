@@ -93,7 +93,8 @@ class ForecastCluster(SlicerCluster):
         started = rfc3339(facts["started"]) if facts["started"] else None
         running = [{"name": "main", "state": {"running": {"startedAt": started}}}] if started else []
         scheduled = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": started}] if started else []
-        owners = [{"kind": facts["owner"], "uid": "o", "name": "o", "apiVersion": "v1", "controller": True}]
+        version = "batch/v1" if facts["owner"] == "Job" else "v1"
+        owners = [{"kind": facts["owner"], "uid": "o", "name": "o", "apiVersion": version, "controller": True}]
         limits = dict.fromkeys(map(resource_of, pod.profiles), "1")
         body = {
             "metadata": {

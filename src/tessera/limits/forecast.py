@@ -146,6 +146,12 @@ KUEUE_ANSWERS = Limit(
     "answers of Kueue's visibility API in one reading; places that they do not have are not shown",
     "50 namespaces with four queues each",
 )
+JOBS_READ = Limit(
+    100,
+    "Jobs",
+    "Jobs whose deadlines are read before one forecast; the others follow with the next",
+    "each is a request; a Job is read once for its pods that have started",
+)
 QUEUE_WRITES = Limit(
     200,
     "writes",

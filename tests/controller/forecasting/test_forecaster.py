@@ -32,6 +32,27 @@ def test_a_pod_starts_when_the_deadline_of_the_one_in_its_way_is_over(cluster: F
     assert [(each.pod, each.node, each.profile) for each in row.blockers] == [("default/holder", "n1", WHOLE)]
 
 
+@pytest.mark.parametrize(
+    ("of_pod", "of_job", "starts", "basis"),
+    [
+        (None, 600, 610, "deadline"),
+        (300, 600, 310, "deadline"),
+        (900, 600, 610, "deadline"),
+        (None, None, None, "unknown"),
+    ],
+)
+def test_the_earlier_deadline_counts_of_a_pod_and_its_job(
+    cluster: ForecastCluster, of_pod: int | None, of_job: int | None, starts: int | None, basis: str
+) -> None:
+    cluster.submit("holder", WHOLE, deadline=of_pod)
+    jobs = cluster.forecaster.jobs
+    (job,) = jobs.due(cluster.forecaster.tracker.started_of_jobs())
+    jobs.put(job, BEGIN, None if of_job is None else BEGIN + of_job)
+    assert list(jobs.due(cluster.forecaster.tracker.started_of_jobs())) == []
+    row = cluster.row(_waits(cluster, "next", WHOLE))
+    assert (row.start.basis, row.start.p50) == (basis, None if starts is None else BEGIN + starts)
+
+
 def test_a_pod_starts_when_those_like_the_one_in_its_way_have_ended(cluster: ForecastCluster) -> None:
     cluster.live(*[300.0] * 20)
     began = cluster.now

@@ -13,6 +13,7 @@ from tessera.api.names import NodeName, PodUid
 from tessera.clock import parse_time_or_zero
 from tessera.controller.forecasting.changed_ends import ChangedEnds
 from tessera.controller.forecasting.competition import Place, places, waiting_in_order
+from tessera.controller.forecasting.job_deadlines import JobDeadlines
 from tessera.controller.forecasting.lease_tracker import LeaseTracker
 from tessera.controller.forecasting.outcomes import FirstForecast, Outcomes
 from tessera.controller.forecasting.situation_reader import SituationReader
@@ -84,6 +85,7 @@ class Forecaster:
         self.recent = RecentStarts()
         self.outcomes = Outcomes(history.calibration, history.blend)
         self.tracker = LeaseTracker(history.lives, history.starts, self.recent, self.outcomes, history.waits)
+        self.jobs = JobDeadlines()
         self.page = QueuePage()
         self.ends = ChangedEnds()
         self._history = history
@@ -101,7 +103,7 @@ class Forecaster:
         simulated = [found[pod.uid] for pod in waiting[:FORECAST_PODS] if found[pod.uid].nodes]
         if self._estimator is None or not self._estimator.serves(now):
             self._estimator = LifeEstimator(self._history.lives, self.tracker.running(), now)
-        reader = SituationReader(state, self.tracker, self._estimator, now, simulated)
+        reader = SituationReader(state, self.tracker, self.jobs, self._estimator, now=now, waiting=simulated)
         return Round(state, now, waiting, found, simulated, reader)
 
     def expect_ends(self, begun: Round) -> Iterator[None]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from tessera.api.names import PodUid
 from tessera.clock import parse_time_or_zero
+from tessera.controller.forecasting.job_deadlines import JobKey, owning_job
 from tessera.controller.forecasting.outcomes import Outcomes
 from tessera.controller.objects.pod_info import FINISHED
 from tessera.forecast.lives import LeaseEnded, LifeHistory, LifeKind, RunningLease, life_kind
@@ -30,6 +31,7 @@ class TrackedPod:
         started: when kubelet took it, seconds since 1970; 0 before.
         deadline: seconds after that when kubelet ends it; None if it may run for ever.
         running: its containers have started.
+        job: the Job that owns it; None for another owner.
     """
 
     kind: LifeKind
@@ -38,6 +40,7 @@ class TrackedPod:
     started: float
     deadline: float | None
     running: bool
+    job: JobKey | None = None
 
 
 class LeaseTracker:
@@ -106,6 +109,12 @@ class LeaseTracker:
         if uid in self.pods:
             self._waited.add(uid)
 
+    def started_of_jobs(self) -> Iterator[tuple[JobKey, float]]:
+        """Yields the Job of each pod that runs and has one, with the pod's start in seconds since 1970."""
+        for each in self.pods.values():
+            if each.started and each.job is not None:
+                yield each.job, each.started
+
     def running(self) -> Iterator[RunningLease]:
         """Yields the leases that run."""
         for each in self.pods.values():
@@ -114,15 +123,16 @@ class LeaseTracker:
 
 
 def _track(pod: Pod, profiles: Sequence[str]) -> TrackedPod:
-    owner = next((each.kind for each in pod.metadata.owner_references if each.controller), "")
+    owner = next((each for each in pod.metadata.owner_references if each.controller), None)
     seconds = pod.spec.active_deadline_seconds
     return TrackedPod(
-        kind=life_kind(pod.metadata.namespace, owner, profiles),
+        kind=life_kind(pod.metadata.namespace, "" if owner is None else owner.kind, profiles),
         profiles=tuple(sorted(profiles)),
         image=pod.spec.containers[0].image if pod.spec.containers else "",
         started=parse_time_or_zero(pod.status.start_time),
         deadline=None if seconds is None else float(max(0, seconds)),
         running=_running_since(pod) > 0,
+        job=owning_job(pod.metadata.namespace, owner),
     )
 
 

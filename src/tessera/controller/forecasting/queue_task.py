@@ -14,6 +14,7 @@ from tessera.api.nodes.card_faults import CARDS_ANNOTATION, SPARED_ANNOTATION, d
 from tessera.clock import rfc3339
 from tessera.controller.forecasting.announcements import PROMISED, Announcement, Announcer
 from tessera.controller.forecasting.forecaster import Forecaster
+from tessera.controller.forecasting.job_reader import JobReader
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.events import EndsExpected
 from tessera.forecast.calibration import Calibration
@@ -73,6 +74,7 @@ class QueueTask:
         self._events = events
         self._namespace = namespace
         self._announcer = Announcer()
+        self._jobs = JobReader(runtime.client, runtime.clock)
         self._history = self._new_history()
         self._forecaster = Forecaster(self._history)
         self._written = 0
@@ -116,6 +118,8 @@ class QueueTask:
             await self._clock.sleep(max(PERIOD, (now - began) / _SHARE))
 
     async def _round(self) -> None:
+        jobs = self._forecaster.jobs
+        await self._jobs.read(jobs.due(self._forecaster.tracker.started_of_jobs()), jobs)
         now = self._clock.now()
         begun = self._forecaster.begin(self._slicer.state, now)
         for _ in self._forecaster.expect_ends(begun):

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.forecasting.competition import Place
-from tessera.controller.forecasting.lease_tracker import LeaseTracker
+from tessera.controller.forecasting.job_deadlines import JobDeadlines
+from tessera.controller.forecasting.lease_tracker import LeaseTracker, TrackedPod
 from tessera.controller.slicing.state.allocation import Allocation, will_never_run
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.forecast.lives import LifeEstimator
@@ -23,6 +24,7 @@ class SituationReader:
     Args:
         state: the slicer's state; only read.
         tracker: the leases.
+        jobs: deadlines that Jobs give their pods.
         estimator: how long they last.
         now: seconds since 1970.
         waiting: the pods whose start is simulated, in order.
@@ -32,12 +34,15 @@ class SituationReader:
         self,
         state: SlicerState,
         tracker: LeaseTracker,
+        jobs: JobDeadlines,
         estimator: LifeEstimator,
+        *,
         now: float,
         waiting: Sequence[Place],
     ) -> None:
         self._state = state
         self._tracker = tracker
+        self._jobs = jobs
         self._estimator = estimator
         self._now = now
         self._waiting = waiting
@@ -100,11 +105,18 @@ class SituationReader:
         if found is None:
             return LifeEstimate()
         age = max(0.0, self._now - found.started) if found.started else 0.0
-        left = None if found.deadline is None else max(0.0, found.deadline - age) + RELEASE_SECONDS
+        left = self._seconds_left(found, age)
         curve = self._estimator.curve(found.kind, age)
         if curve is not None and found.started:
             self.ends[lease.uid] = self._now + curve.residual(age, 0.5)
         return LifeEstimate(curve, age, left)
+
+    def _seconds_left(self, found: TrackedPod, age: float) -> float | None:
+        """Seconds until a deadline ends a pod, its own or its Job's, and its slices are free; None without one."""
+        end = self._jobs.end_of(found.job, self._now)
+        left = [] if end is None else [end - self._now]
+        left += [] if found.deadline is None else [found.deadline - age]
+        return max(0.0, min(left)) + RELEASE_SECONDS if left else None
 
     def _reserved(self, uid: PodUid) -> Claims:
         """The slots that are reserved for a pod."""

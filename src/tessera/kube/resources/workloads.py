@@ -85,18 +85,20 @@ class DaemonSet(Wire, frozen=True, kw_only=True):
 
 
 class JobSpec(Wire, frozen=True, kw_only=True):
-    """The number of pods that must succeed."""
+    """The number of pods that must succeed, and the seconds from the Job's start in which they must."""
 
     parallelism: int | None = None
     completions: int | None = None
+    active_deadline_seconds: int | None = None
     backoff_limit: int | None = None
     suspend: bool = False
     template: PodTemplateSpec = PodTemplateSpec()
 
 
 class JobStatus(Wire, frozen=True, kw_only=True):
-    """The number of pods that succeeded."""
+    """The number of pods that succeeded, and the Job's start, which a suspended Job does not have."""
 
+    start_time: str | None = None
     active: int = 0
     succeeded: int = 0
     failed: int = 0

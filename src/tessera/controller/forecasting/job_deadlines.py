@@ -1,0 +1,63 @@
+"""Deadlines that Jobs give their pods: which Jobs to read, and when they end the pods that hold cards. Pure.
+
+A Job's ``activeDeadlineSeconds`` counts from the Job's start, and its pods do not show it. Rules:
+
+- A Job is read when a pod of it has started, once; again for a pod that started after that. A Job that was suspended
+  and goes on has a new start, and new pods.
+- Jobs of pods that only wait are not read.
+- A Job whose deadline is over, while a pod of it still runs, has got a later one; its deadline counts no more.
+- A change of the deadline without a new pod is not seen.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tessera.kube.resources import OwnerReference
+
+#: Seconds after a Job's deadline in which its pods may still be there: their grace period, and the Job controller.
+_OVERDUE = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobKey:
+    """A Job that owns a pod."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+def owning_job(namespace: str, owner: OwnerReference | None) -> JobKey | None:
+    """Returns the Job that a pod's controller is; None for another kind."""
+    if owner is None or owner.kind != "Job" or not owner.api_version.startswith("batch/"):
+        return None
+    return JobKey(namespace, owner.name, str(owner.uid))
+
+
+class JobDeadlines:
+    """The deadlines of the Jobs that were read."""
+
+    def __init__(self) -> None:
+        #: By Job: when it was read, and when it ends its pods; None if never.
+        self._read: dict[JobKey, tuple[float, float | None]] = {}
+
+    def due(self, started: Iterable[tuple[JobKey, float]]) -> Sequence[JobKey]:
+        """Returns the Jobs to read, and forgets all others that no pod names.
+
+        Args:
+            started: the Jobs of pods that run, each with the start of the pod in seconds since 1970.
+        """
+        last: dict[JobKey, float] = {}
+        for job, time in started:
+            last[job] = max(time, last.get(job, 0.0))
+        self._read = {job: found for job, found in self._read.items() if job in last}
+        return [job for job, time in last.items() if job not in self._read or self._read[job][0] < time]
+
+    def put(self, job: JobKey, now: float, end: float | None) -> None:
+        """Takes in that a Job was read: when it ends its pods, None for one that does not; seconds since 1970."""
+        self._read[job] = (now, end)
+
+    def end_of(self, job: JobKey | None, now: float) -> float | None:
+        """Returns when a Job ends its pods, seconds since 1970; None if that is not known, or never."""
+        _, end = self._read.get(job, (0.0, None)) if job is not None else (0.0, None)
+        return None if end is None or end + _OVERDUE < now else end

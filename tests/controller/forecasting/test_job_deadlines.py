@@ -1,0 +1,95 @@
+"""Each Job is read once for its pods that have started, and its deadline counts until it is over."""
+
+from typing import Any
+
+import pytest
+from tests.webhook.conftest import Lab, in_lab
+
+from tessera.clock import rfc3339
+from tessera.controller.forecasting.job_deadlines import JobDeadlines, JobKey, owning_job
+from tessera.controller.forecasting.job_reader import JobReader, deadline_of
+from tessera.kube.resources import JOBS, Job, OwnerReference
+from tessera.kube.resources.meta import Uid
+from tessera.kube.resources.workloads import JobSpec, JobStatus
+from tessera.limits.forecast import JOBS_READ
+
+NOW = 1_800_000_000.0
+ONE, TWO = JobKey("a", "one", "u1"), JobKey("a", "two", "u2")
+
+
+def test_a_job_is_read_once_and_again_for_a_pod_that_started_later() -> None:
+    jobs = JobDeadlines()
+    assert list(jobs.due([(ONE, NOW), (ONE, NOW - 5), (TWO, NOW)])) == [ONE, TWO]
+    jobs.put(ONE, NOW + 1, NOW + 600)
+    assert list(jobs.due([(ONE, NOW), (TWO, NOW)])) == [TWO]
+    assert list(jobs.due([(ONE, NOW), (ONE, NOW + 2)])) == [ONE]
+
+
+def test_a_job_without_pods_is_forgotten() -> None:
+    jobs = JobDeadlines()
+    jobs.put(ONE, NOW, NOW + 600)
+    assert jobs.end_of(ONE, NOW) == NOW + 600
+    jobs.due([(TWO, NOW)])
+    assert jobs.end_of(ONE, NOW) is None
+
+
+def test_a_deadline_that_is_over_while_a_pod_runs_counts_no_more() -> None:
+    jobs = JobDeadlines()
+    jobs.put(ONE, NOW, NOW + 600)
+    assert jobs.end_of(ONE, NOW + 660) == NOW + 600
+    assert jobs.end_of(ONE, NOW + 800) is None
+    assert jobs.end_of(TWO, NOW) is None
+    assert jobs.end_of(None, NOW) is None
+
+
+@pytest.mark.parametrize(
+    ("owner", "job"),
+    [
+        (OwnerReference(api_version="batch/v1", kind="Job", name="one", uid=Uid("u1"), controller=True), ONE),
+        (OwnerReference(api_version="example.com/v1", kind="Job", name="one", uid=Uid("u1")), None),
+        (OwnerReference(api_version="apps/v1", kind="ReplicaSet", name="one", uid=Uid("u1")), None),
+        (None, None),
+    ],
+)
+def test_whose_deadline_is_read(owner: OwnerReference | None, job: JobKey | None) -> None:
+    assert owning_job("a", owner) == job
+
+
+def job(name: str, **spec: Any) -> dict[str, Any]:
+    template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}
+    return {"metadata": {"name": name}, "spec": {"template": template, **spec}}
+
+
+def test_a_job_that_is_gone_or_is_another_one_of_that_name_has_no_deadline() -> None:
+    async def story(lab: Lab) -> None:
+        started = {"status": {"startTime": "2027-01-15T08:00:00Z"}}
+        keys = []
+        for name in ("one", "two"):
+            made = await lab.client.create(JOBS.as_dicts(), job(name, activeDeadlineSeconds=600), "default")
+            await lab.client.merge_patch(JOBS.as_dicts(), name, started, "default", subresource="status")
+            keys.append(JobKey("default", name, made["metadata"]["uid"]))
+        other, gone = JobKey("default", "two", "of-before"), JobKey("default", "three", "u")
+        deadlines = JobDeadlines()
+        await JobReader(lab.client, lab.clock).read([keys[0], other, gone], deadlines)
+        assert [deadlines.end_of(each, NOW) for each in (keys[0], other, gone)] == [NOW + 600, None, None]
+        assert list(deadlines.due([(each, NOW - 1e9) for each in (keys[0], other, gone)])) == []
+
+    in_lab(story)
+
+
+def test_no_more_jobs_are_read_at_a_time_than_the_limit_allows() -> None:
+    async def story(lab: Lab) -> None:
+        keys = [JobKey("default", f"j{number}", "u") for number in range(int(JOBS_READ) + 3)]
+        deadlines = JobDeadlines()
+        await JobReader(lab.client, lab.clock).read(keys, deadlines)
+        assert list(deadlines.due([(each, 0.0) for each in keys])) == keys[int(JOBS_READ) :]
+
+    in_lab(story)
+
+
+def test_a_job_that_has_not_started_ends_no_pod() -> None:
+    spec = JobSpec(active_deadline_seconds=600)
+    assert deadline_of(Job(spec=spec)) is None
+    started = JobStatus(start_time=rfc3339(NOW))
+    assert deadline_of(Job(spec=spec, status=started)) == NOW + 600
+    assert deadline_of(Job(status=started)) is None
