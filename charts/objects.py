@@ -73,12 +73,14 @@ _KEEP = {"helm.sh/resource-policy": "keep"}
 
 def objects_of(file: str) -> list[Manifest]:
     """The objects of a file of ``deploy/``."""
-    return [each for each in yaml.safe_load_all((deploy_folder() / file).read_text(encoding="utf-8")) if each]
+    return [
+        each for each in yaml.load_all((deploy_folder() / file).read_text(encoding="utf-8"), yaml.CSafeLoader) if each
+    ]
 
 
 def base_files() -> list[str]:
     """The files of ``deploy/`` that become templates, in their order."""
-    kustomization = yaml.safe_load((deploy_folder() / "kustomization.yaml").read_text(encoding="utf-8"))
+    kustomization = yaml.load((deploy_folder() / "kustomization.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader)
     options: Sequence[Path] = sorted((deploy_folder() / "options").glob("*.yaml"))
     monitoring = (f"monitoring/prometheus/{name}.yaml" for name in ("pod-monitors", "prometheus-rule"))
     named = (f"options/{each.name}" for each in options)

@@ -83,7 +83,7 @@ def read_bundle(folder: Path) -> Bundle:
 
 
 def _objects(file: Path) -> Sequence[Obj]:
-    return [each for each in yaml.safe_load_all(file.read_text(encoding="utf-8")) if each]
+    return [each for each in yaml.load_all(file.read_text(encoding="utf-8"), yaml.CSafeLoader) if each]
 
 
 def _labels(file: Path) -> Mapping[str, str]:

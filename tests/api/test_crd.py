@@ -12,7 +12,7 @@ from tessera.api.instaslice import INSTASLICES, Instaslice
 
 MANIFEST = Path(__file__).parents[2] / "deploy" / "crds" / "instaslices.yaml"
 
-CRD: dict[str, Any] = yaml.safe_load(MANIFEST.read_text())
+CRD: dict[str, Any] = yaml.load(MANIFEST.read_text(), yaml.CSafeLoader)
 (VERSION,) = CRD["spec"]["versions"]
 SCHEMA: dict[str, Any] = VERSION["schema"]["openAPIV3Schema"]
 

@@ -118,6 +118,6 @@ def test_the_dockerfile_copies_every_folder_of_the_bundle() -> None:
     folders = {each.split()[1].split("/")[0] for each in text.splitlines() if each.startswith("COPY ")}
     assert folders == {each.name for each in FOLDER.iterdir() if each.is_dir()}
     assert (
-        yaml.safe_load((FOLDER / "metadata" / "annotations.yaml").read_text())["annotations"]
+        yaml.load((FOLDER / "metadata" / "annotations.yaml").read_text(), yaml.CSafeLoader)["annotations"]
         == read_bundle(FOLDER).labels
     )

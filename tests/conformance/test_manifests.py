@@ -41,8 +41,8 @@ PATHS = {
 
 def manifests() -> list[Obj]:
     """Every object of the installation, in its order."""
-    files = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())["resources"]
-    return [each for file in files for each in yaml.safe_load_all((DEPLOY / file).read_text())]
+    files = yaml.load((DEPLOY / "kustomization.yaml").read_text(), yaml.CSafeLoader)["resources"]
+    return [each for file in files for each in yaml.load_all((DEPLOY / file).read_text(), yaml.CSafeLoader)]
 
 
 def shipped(kind: str, name: str = "") -> Obj:

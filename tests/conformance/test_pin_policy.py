@@ -51,7 +51,7 @@ def patch(mark: str | None) -> dict[str, Any]:
 @pytest.fixture
 async def policy(api: Api, namespace: str, unique: str, cleanup: Callable[[str], None]) -> None:
     """The policy, for the test's namespace."""
-    for each in yaml.safe_load_all(POLICY.read_text().replace("tessera-system", namespace)):
+    for each in yaml.load_all(POLICY.read_text().replace("tessera-system", namespace), yaml.CSafeLoader):
         path = f"{GROUP}/validatingadmissionpolic" + ("ies" if "matchConstraints" in each["spec"] else "ybindings")
         each["metadata"]["name"] = unique
         if "policyName" in each["spec"]:

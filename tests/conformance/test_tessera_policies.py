@@ -51,7 +51,7 @@ async def two_nodes(
 ) -> AsyncIterator[TwoNodes]:
     for file in ("agent", "driver"):
         text = (DEPLOY / "policies" / f"{file}.yaml").read_text().replace("tessera-system", namespace)
-        for each in yaml.safe_load_all(text):
+        for each in yaml.load_all(text, yaml.CSafeLoader):
             path = POLICIES if each["kind"] == "ValidatingAdmissionPolicy" else BINDINGS
             each["metadata"]["name"] = name = f"{unique}-{file}"
             if path == BINDINGS:
@@ -60,7 +60,7 @@ async def two_nodes(
             (await api("POST", path, each)).ok()
     if (await api("GET", f"{CRDS}/{INSTASLICES}")).status == 404:
         cleanup(f"{CRDS}/{INSTASLICES}")
-        (await api("POST", CRDS, yaml.safe_load((DEPLOY / "crds" / "instaslices.yaml").read_text()))).ok()
+        (await api("POST", CRDS, yaml.load((DEPLOY / "crds" / "instaslices.yaml").read_text(), yaml.CSafeLoader))).ok()
         await api.until(
             f"/apis/inference.redhat.com/v1alpha1/namespaces/{namespace}/instaslices",
             lambda answer: answer.status == 200,
@@ -241,7 +241,7 @@ async def test_every_expression_fits_the_kinds_that_it_is_for(
 ) -> None:
     """Runs only on a server whose controller checks types of expressions; the lab has no such controller."""
     for file in ("agent", "driver", "pods"):
-        policy = next(yaml.safe_load_all((DEPLOY / "policies" / f"{file}.yaml").read_text()))
+        policy = next(yaml.load_all((DEPLOY / "policies" / f"{file}.yaml").read_text(), yaml.CSafeLoader))
         policy["metadata"]["name"] = name = f"{unique}-{file}"
         path = f"{POLICIES}/{name}"
         cleanup(path)
@@ -330,7 +330,7 @@ async def test_a_driver_pod_changes_nothing_else_of_its_node(two_nodes: TwoNodes
 @pytest.fixture
 async def judged(api: Api, core: str, namespace: str, unique: str, cleanup: Callable[[str], None]) -> Any:
     """Judges pods of the test's namespace by ``pods.yaml``; returns the server's answer to one."""
-    for each in yaml.safe_load_all((DEPLOY / "policies" / "pods.yaml").read_text()):
+    for each in yaml.load_all((DEPLOY / "policies" / "pods.yaml").read_text(), yaml.CSafeLoader):
         path = POLICIES if each["kind"] == "ValidatingAdmissionPolicy" else BINDINGS
         each["metadata"]["name"] = unique
         if path == BINDINGS:

@@ -154,7 +154,7 @@ def test_without_network_policies_the_page_has_none_either() -> None:
 
 def test_the_folder_has_the_image_of_the_installation() -> None:
     tags = [
-        yaml.safe_load((ROOT / folder / "kustomization.yaml").read_text())["images"]
+        yaml.load((ROOT / folder / "kustomization.yaml").read_text(), yaml.CSafeLoader)["images"]
         for folder in ("deploy", "deploy/options/dashboard")
     ]
     assert tags[0] == tags[1]

@@ -29,7 +29,7 @@ def stored(store: Store, resource: GroupResource, obj: Obj) -> None:
 
 
 def policies() -> list[Obj]:
-    return list(yaml.safe_load_all((ROOT / "deploy" / "policies" / "pods.yaml").read_text()))
+    return list(yaml.load_all((ROOT / "deploy" / "policies" / "pods.yaml").read_text(), yaml.CSafeLoader))
 
 
 @pytest.fixture(scope="module")
@@ -360,7 +360,7 @@ def test_the_rules_refuse_nothing_that_the_condition_spares_them(server: ApiServ
 def test_who_cannot_be_judged_is_refused() -> None:
     """A real server stops counting at a budget; then the failure policy decides."""
     for file in (ROOT / "deploy" / "policies").iterdir():
-        for each in yaml.safe_load_all(file.read_text()):
+        for each in yaml.load_all(file.read_text(), yaml.CSafeLoader):
             if each["kind"] == "ValidatingAdmissionPolicy":
                 assert each["spec"]["failurePolicy"] == "Fail"
 

@@ -26,14 +26,14 @@ devicePlugin:
 
 
 def installed(*, evict: bool) -> Installation:
-    eviction = list(yaml.safe_load_all((ROOT / "deploy" / "options" / "evict.yaml").read_text()))
+    eviction = list(yaml.load_all((ROOT / "deploy" / "options" / "evict.yaml").read_text(), yaml.CSafeLoader))
     settings = read_settings(load_document(VALUES))
     choices = InstallChoices(settings=settings, namespace="kube-system", evict=evict, authorities="PEM")
     return Installation("installed", manifests(install_manifests(), eviction, choices))
 
 
 def replacing() -> Installation:
-    rights = list(yaml.safe_load_all((ROOT / "deploy" / "options" / "replace.yaml").read_text()))
+    rights = list(yaml.load_all((ROOT / "deploy" / "options" / "replace.yaml").read_text(), yaml.CSafeLoader))
     return Installation("replacing", manifests(install_manifests(), [], InstallChoices(replace_failed=2), rights))
 
 

@@ -175,7 +175,7 @@ def test_groups_are_those_of_the_resources(process: str) -> None:
 
 
 def test_the_rights_to_replace_nodes_are_those_that_replacing_them_takes() -> None:
-    role, binding = yaml.safe_load_all((ROOT / "deploy" / "options" / "replace.yaml").read_text())
+    role, binding = yaml.load_all((ROOT / "deploy" / "options" / "replace.yaml").read_text(), yaml.CSafeLoader)
     rights = {(verb, each) for rule in role["rules"] for each in rule["resources"] for verb in rule["verbs"]}
     assert rights == set(asked(REPLACES_BY_OPTION))
     assert binding["roleRef"]["name"] == role["metadata"]["name"]

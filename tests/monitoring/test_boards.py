@@ -209,7 +209,7 @@ def test_boards_have_different_names() -> None:
 def test_kubectl_renders_a_config_map_of_each_board() -> None:
     command = ["kubectl", "kustomize", str(FOLDER / "grafana")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    maps = list(yaml.safe_load_all(done.stdout))
+    maps = list(yaml.load_all(done.stdout, yaml.CSafeLoader))
     assert {each["kind"] for each in maps} == {"ConfigMap"}
     assert {each["metadata"]["namespace"] for each in maps} == {NAMESPACE}
     assert {each["metadata"]["labels"]["grafana_dashboard"] for each in maps} == {"1"}

@@ -139,5 +139,7 @@ class OlmStandIn:
 def read_manifests(bundle: Path) -> Sequence[Obj]:
     """The objects of a bundle; definitions first, as OLM makes them."""
     files = sorted((bundle / "manifests").glob("*.yaml"))
-    found = [each for file in files for each in yaml.safe_load_all(file.read_text(encoding="utf-8")) if each]
+    found = [
+        each for file in files for each in yaml.load_all(file.read_text(encoding="utf-8"), yaml.CSafeLoader) if each
+    ]
     return sorted(found, key=lambda each: each["kind"] != "CustomResourceDefinition")

@@ -23,8 +23,8 @@ from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.simulation.virtual_time import run_virtual
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-CRD = yaml.safe_load((DEPLOY / "crds" / "instaslices.yaml").read_text())
-CONFIGURATION = yaml.safe_load((DEPLOY / "admission.yaml").read_text())
+CRD = yaml.load((DEPLOY / "crds" / "instaslices.yaml").read_text(), yaml.CSafeLoader)
+CONFIGURATION = yaml.load((DEPLOY / "admission.yaml").read_text(), yaml.CSafeLoader)
 ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
 NAMESPACE, NAME, SECRET = "tessera-system", "tessera-webhook", "tessera-webhook-cert"
 

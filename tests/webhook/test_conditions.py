@@ -12,7 +12,7 @@ from tessera.kueue.templates import JOB, KINDS
 from tessera.webhook.base.options import MANAGED_PATH, MANAGED_TEMPLATE_PATH, REVIEW_PATH, TEMPLATE_PATH
 from tessera_lab.apiserver.cel.evaluator import compile_expression
 
-CONFIGURATION = yaml.safe_load((Path(__file__).parents[2] / "deploy" / "admission.yaml").read_text())
+CONFIGURATION = yaml.load((Path(__file__).parents[2] / "deploy" / "admission.yaml").read_text(), yaml.CSafeLoader)
 
 
 def conditions_of(path: str) -> dict[str, list[Any]]:

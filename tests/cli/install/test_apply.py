@@ -33,7 +33,7 @@ NETWORK_POLICY = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
 
 def objects(values: str | None = None, **choices: Any) -> list[Manifest]:
     settings = None if values is None else read_settings(load_document(values))
-    eviction = list(yaml.safe_load_all((deploy_folder() / "options" / "evict.yaml").read_text()))
+    eviction = list(yaml.load_all((deploy_folder() / "options" / "evict.yaml").read_text(), yaml.CSafeLoader))
     return manifests(install_manifests(), eviction, InstallChoices(settings=settings, **choices))
 
 

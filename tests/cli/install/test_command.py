@@ -28,7 +28,7 @@ status: {namespace: gpu-operator}
 def arguments(text: str) -> list[str]:
     (daemon_set,) = (
         each
-        for each in yaml.safe_load_all(text)
+        for each in yaml.load_all(text, yaml.CSafeLoader)
         if each["kind"] == "DaemonSet" and each["metadata"]["name"] == "tessera-agent"
     )
     found: list[str] = daemon_set["spec"]["template"]["spec"]["containers"][0]["args"]
@@ -61,7 +61,7 @@ def test_without_values_nothing_is_noted(capsys: pytest.CaptureFixture[str]) -> 
 def test_a_cluster_policy_from_kubectl_knows_its_namespace(
     listed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    document: Any = yaml.safe_load(POLICY)
+    document: Any = yaml.load(POLICY, yaml.CSafeLoader)
     text = yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": [document]} if listed else document)
     monkeypatch.setattr("sys.stdin", io.StringIO(text))
     assert main(["install", "--values", "-", "-o", "yaml"]) == 0
@@ -86,7 +86,7 @@ def test_mistakes_are_told_with_their_paths_and_nothing_is_printed(
 
 def test_several_policies_are_not_guessed_among(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "policies.yaml"
-    file.write_text(yaml.safe_dump({"kind": "List", "items": [yaml.safe_load(POLICY)] * 2}))
+    file.write_text(yaml.safe_dump({"kind": "List", "items": [yaml.load(POLICY, yaml.CSafeLoader)] * 2}))
     assert main(["install", "--values", str(file), "-o", "yaml"]) == 1
     assert "must be a values file or a ClusterPolicy" in capsys.readouterr().err
 
@@ -132,14 +132,14 @@ def test_the_help_says_that_nothing_is_kept_of_the_run_before(capsys: pytest.Cap
 
 
 def of_kind(text: str, kind: str) -> list[Any]:
-    return [each for each in yaml.safe_load_all(text) if each["kind"] == kind]
+    return [each for each in yaml.load_all(text, yaml.CSafeLoader) if each["kind"] == kind]
 
 
 def test_values_that_name_a_driver_become_a_cluster_policy_the_last_of_all(
     values: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["install", "--values", str(values), "-n", "kube-system", "-o", "yaml"]) == 0
-    printed = list(yaml.safe_load_all(capsys.readouterr().out))
+    printed = list(yaml.load_all(capsys.readouterr().out, yaml.CSafeLoader))
     assert (printed[-1]["kind"], printed[-1]["metadata"]["name"]) == ("ClusterPolicy", "cluster-policy")
     assert printed[-1]["spec"]["driver"]["version"] == "510.47.03"
 
@@ -173,7 +173,7 @@ def test_the_articles_policy_is_applied_as_it_stands(capsys: pytest.CaptureFixtu
     file = Path(__file__).parents[3] / "examples" / "drivers" / "cluster-policy.yaml"
     assert main(["install", "--values", str(file), "-o", "yaml"]) == 0
     (found,) = of_kind(capsys.readouterr().out, "ClusterPolicy")
-    assert found["spec"] == yaml.safe_load(file.read_text())["spec"]
+    assert found["spec"] == yaml.load(file.read_text(), yaml.CSafeLoader)["spec"]
 
 
 GROUPS = "groups:  # ours\n  - {name: a, selector: {pool: a}, cards: {model: A100-40GB, count: 8}}\n"
@@ -185,12 +185,12 @@ def test_a_file_of_node_groups_becomes_the_config_map_that_controller_and_webhoo
     file = tmp_path / "groups.yaml"
     file.write_text(GROUPS)
     assert main(["install", "--node-groups", str(file), "-o", "yaml"]) == 0
-    objects = list(yaml.safe_load_all(capsys.readouterr().out))
+    objects = list(yaml.load_all(capsys.readouterr().out, yaml.CSafeLoader))
     (made,) = (each for each in objects if each["metadata"]["name"] == NODE_GROUPS_MAP)
     assert (made["kind"], made["metadata"]["namespace"]) == ("ConfigMap", "tessera-system")
     assert made["data"] == {NODE_GROUPS_KEY: GROUPS}
     assert main(["install", "-o", "yaml"]) == 0
-    without = list(yaml.safe_load_all(capsys.readouterr().out))
+    without = list(yaml.load_all(capsys.readouterr().out, yaml.CSafeLoader))
     assert [each for each in objects if each != made] == without
 
 

@@ -17,7 +17,7 @@ from tessera.manifests import deploy_folder, install_manifests
 
 ARTICLE = "{mig: {strategy: mixed}, migManager: {config: {name: layouts}}, devicePlugin: {config: {name: profiles}}}"
 BASE = install_manifests()
-EVICTION = list(yaml.safe_load_all((deploy_folder() / "options" / "evict.yaml").read_text()))
+EVICTION = list(yaml.load_all((deploy_folder() / "options" / "evict.yaml").read_text(), yaml.CSafeLoader))
 
 
 def made(values: str | None = None, **choices: Any) -> Sequence[Manifest]:

@@ -276,11 +276,10 @@ async def _read_policy(kubeconfig: Path | None, context: str | None) -> str:
 
 
 def _show(choices: "InstallChoices") -> None:
-    import yaml
-
     from tessera.cli.install.rendering import render
+    from tessera.manifests import format_manifests
 
-    say_document(yaml.safe_dump_all(render(choices), sort_keys=False, width=120, explicit_start=True))
+    say_document(format_manifests(render(choices)))
 
 
 async def _install(

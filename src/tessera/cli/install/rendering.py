@@ -1,9 +1,7 @@
 """The objects of an installation, from the files of ``deploy/`` and the user's choices."""
 
-import yaml
-
 from tessera.cli.install.manifests import InstallChoices, Manifest, manifests
-from tessera.manifests import deploy_folder, install_manifests, tag_images
+from tessera.manifests import deploy_folder, install_manifests, read_manifests, tag_images
 
 #: The file with OpenShift's security context constraints, below ``deploy/options``.
 OPENSHIFT = "openshift/constraints.yaml"
@@ -28,5 +26,4 @@ def render(choices: InstallChoices) -> list[Manifest]:
 
 def option(file: str) -> list[Manifest]:
     """The objects of a file below ``deploy/options``."""
-    text = (deploy_folder() / "options" / file).read_text(encoding="utf-8")
-    return list(yaml.safe_load_all(text))
+    return read_manifests(deploy_folder() / "options" / file)

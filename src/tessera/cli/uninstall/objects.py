@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
-import yaml
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.driver.node_status import DRIVER_APP
@@ -39,7 +38,7 @@ from tessera.kube.resources import (
     SERVICES,
 )
 from tessera.kube.resources.meta import Resource, resource_for
-from tessera.manifests import deploy_folder, install_manifests
+from tessera.manifests import deploy_folder, install_manifests, read_manifests
 
 Dicts = Resource[dict[str, Any]]
 
@@ -84,7 +83,7 @@ def named_objects() -> Iterator[InstalledObject]:
     for path in sorted((folder / "options").rglob("*.yaml")):
         if path.name == "kustomization.yaml":
             continue
-        manifests += [each for each in yaml.safe_load_all(path.read_text(encoding="utf-8")) if each]
+        manifests += read_manifests(path)
     for each in reversed(manifests):
         if each["kind"] not in {"Namespace", "CustomResourceDefinition"}:
             metadata = each["metadata"]
