@@ -2,11 +2,15 @@
 
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
+from bundle.check.reading import CSV_KIND, read_bundle
+from bundle.files import FOLDER as BUNDLE
 from charts.files import FOLDER
 from click.testing import CliRunner
 from tests.support.helm_program import HELM
@@ -37,9 +41,17 @@ class Helm:
 
     def template(self, values: Mapping[str, Any], namespace: str, *more: str) -> list[Manifest]:
         """The objects of a release."""
-        done = self.run("template", "tessera", str(FOLDER), "--namespace", namespace, *more, values=values)
-        assert done.returncode == 0, done.stderr
-        return [each for each in yaml.load_all(done.stdout, yaml.CSafeLoader) if each]
+        objects: list[Manifest] = msgspec.json.decode(_rendered(yaml.safe_dump(dict(values)), namespace, *more))
+        return objects
+
+
+@cache
+def _rendered(values: str, namespace: str, *more: str) -> bytes:
+    """The objects of a release as JSON: several tests look at the same release."""
+    command = [HELM, "template", "tessera", str(FOLDER), "--namespace", namespace, *more, "--values", "-"]
+    done = subprocess.run(command, input=values, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return msgspec.json.encode([each for each in yaml.load_all(done.stdout, yaml.CSafeLoader) if each])
 
 
 @pytest.fixture
@@ -57,6 +69,17 @@ def install(folder: Path, *arguments: str, values: Mapping[str, Any] | None = No
     done = CliRunner().invoke(tessera, ["install", "-o", "yaml", *named, *arguments])
     assert done.exit_code == 0, done.output
     return list(yaml.load_all(done.stdout, yaml.CSafeLoader))
+
+
+def bundled() -> list[Manifest]:
+    """The objects that OLM makes from the bundle."""
+    objects: list[Manifest] = msgspec.json.decode(_bundled())
+    return objects
+
+
+@cache
+def _bundled() -> bytes:
+    return msgspec.json.encode([dict(each) for each in read_bundle(BUNDLE).objects if each["kind"] != CSV_KIND])
 
 
 def is_hook(manifest: Manifest, event: str = "") -> bool:

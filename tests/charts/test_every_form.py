@@ -13,9 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
-from bundle.check.reading import CSV_KIND, read_bundle
-from bundle.files import FOLDER
-from tests.charts.conftest import Helm, Key, Manifest, by_name, install, is_hook, leaves
+from tests.charts.conftest import Helm, Key, Manifest, bundled, by_name, install, is_hook, leaves
 
 from tessera.cli.install.operator_process import operated_objects
 from tessera.cli.install.operator_settings import read_choices
@@ -194,12 +192,11 @@ def every_form(case: Case, helm: Helm, folder: Path) -> dict[str, dict[Key, Mani
     if case.arguments is None:
         return forms
     operated = operated_objects(read_choices({"options": shlex.join(case.arguments)}, case.image))
-    bundled = [each for each in read_bundle(FOLDER).objects if each["kind"] != CSV_KIND]
     named = ["--image", case.image] if case.image else []
     return {
         **forms,
         "install": by_name(install(folder, *case.arguments, *named)),
-        "bundle": by_name([*map(dict, bundled), *operated]),
+        "bundle": by_name([*bundled(), *operated]),
     }
 
 

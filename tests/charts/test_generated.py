@@ -1,5 +1,6 @@
 """The files of the chart are those that ``python -m charts`` writes, and its schema refuses mistakes."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -7,12 +8,17 @@ from charts.files import FOLDER, generate
 from tests.charts.conftest import Helm
 
 
-def test_the_files_are_up_to_date() -> None:
-    for name, text in generate().items():
+@pytest.fixture(scope="module")
+def generated() -> Mapping[str, str]:
+    return generate()
+
+
+def test_the_files_are_up_to_date(generated: Mapping[str, str]) -> None:
+    for name, text in generated.items():
         assert (FOLDER / name).read_text(encoding="utf-8") == text, f"{name}: run python -m charts"
 
 
-def test_no_template_is_left_over() -> None:
+def test_no_template_is_left_over(generated: Mapping[str, str]) -> None:
     by_hand = {
         "_checks.tpl",
         "_helpers.tpl",
@@ -26,7 +32,7 @@ def test_no_template_is_left_over() -> None:
         "NOTES.txt",
     }
     templates = {each.name for each in (FOLDER / "templates").iterdir()}
-    assert templates == by_hand | {name.removeprefix("templates/") for name in generate() if "templates/" in name}
+    assert templates == by_hand | {name.removeprefix("templates/") for name in generated if "templates/" in name}
 
 
 def test_helm_finds_nothing_to_say(helm: Helm) -> None:

@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from bundle.check.reading import CSV_KIND, read_bundle
-from bundle.files import FOLDER
-from tests.charts.conftest import Helm, by_name, install, is_hook, leaves
+from tests.charts.conftest import Helm, bundled, by_name, install, is_hook, leaves
 
 from tessera.cli.install.drivers import parse_choice
 from tessera.cli.install.manifests import drivers_in_charge
@@ -20,7 +18,7 @@ from tessera.cli.install.operator_settings import read_choices
 from tessera.cli.install.settings import read_driver_objects
 
 ROOT = Path(__file__).parents[2]
-SEED = yaml.safe_load((ROOT / "examples" / "sharing" / "values.yaml").read_text(encoding="utf-8"))
+SEED = yaml.load((ROOT / "examples" / "sharing" / "values.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader)
 PROFILES = {"slice-4": "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"}
 LAYOUTS = {"config.yaml": "version: v1\nmig-configs: {all-disabled: [{devices: all, mig-enabled: false}]}\n"}
 PEM = "-----BEGIN CERTIFICATE-----\n"
@@ -201,8 +199,7 @@ def test_the_bundle_and_its_operator_make_them_too(case: str, tmp_path: Path) ->
     settings = {"options": shlex.join([*placed, *arguments])}
     if nvidia is not None:
         settings["values.yaml"] = yaml.safe_dump(dict(nvidia))
-    bundled = [dict(each) for each in read_bundle(FOLDER).objects if each["kind"] != CSV_KIND]
-    made = by_name([*bundled, *operated_objects(read_choices(settings, ""))])
+    made = by_name([*bundled(), *operated_objects(read_choices(settings, ""))])
     wanted = by_name(install(tmp_path, *placed, *arguments, values=nvidia))
     assert made.keys() == wanted.keys()
     for key, manifest in wanted.items():
