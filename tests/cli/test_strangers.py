@@ -132,15 +132,6 @@ def test_a_closed_pipe_is_no_error(command: list[str], server: tuple[Objects, st
     assert done.returncode == 0
 
 
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Programs started meanwhile heed SIGINT, also where a shell began these tests in the background, ignoring it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_quietly(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(30)
