@@ -40,7 +40,7 @@ function alike(pods: Waiting[]): [Waiting, ...Waiting[]][] {
 const BASES: Record<string, string> = {
   deadline: "by the deadlines of the pods before it",
   history: "from how long such pods ran before",
-  rate: "from the starts of the last hour",
+  rate: "from the starts of pods that had waited, in the last hour",
 };
 
 /** In the order of the queue, pods without a place last, the oldest first. */
