@@ -15,7 +15,7 @@ import click
 
 from tessera.controller.scale_up.node_packing import pack
 from tessera.controller.scale_up.patterns import Vector
-from tessera.limits.planning import DECISION_STEPS
+from tessera.limits.provisioning import PACKING_STEPS
 from tessera.placement.step_budget import StepBudget
 
 CAPACITY = (8, 96, 768)
@@ -51,7 +51,7 @@ async def measure(sets: Sequence[Counter[Vector]], steps: int) -> tuple[int, int
 
 @click.command()
 @click.option("--sets", default=40, help="Random sets of pods in each row.")
-@click.option("--steps", default=int(DECISION_STEPS), help="Steps of a search.")
+@click.option("--steps", default=int(PACKING_STEPS), help="Steps of a search.")
 def main(sets: int, steps: int) -> None:
     """Prints a row for each size of a set."""
     print(f"{'kinds':>5} {'alike':>5} {'proven':>8} {'nodes':>7} {'CPU ms':>7} {'block ms':>8}")

@@ -18,7 +18,7 @@ DECISION_STEPS = Limit(
     40_000,
     "steps",
     "checks in one step of the controller's planning, a check being one node asked about one pod",
-    "about 100 ms; what is left is planned in the next step, after the lease is renewed and events are read",
+    "up to 0.3 s of CPU; what is left is planned in the next step, after the lease is renewed and events are read",
 )
 CHECKED_PODS = Limit(
     1_000,

@@ -104,6 +104,18 @@ SCALE_UP_PODS = Limit(
     "waiting pods for which Tessera asks for new nodes at a time, the first in order",
     "as many as one step plans; the others follow when these have their nodes",
 )
+PACKING_STEPS = Limit(
+    40_000,
+    "steps",
+    "steps of the search for the fewest new nodes with whole cards or shares, for all groups together",
+    "about 0.5 s of CPU, in parts of some ms; then the number may be too large, never too small",
+)
+PACKING_STEPS_OF_GROUP = Limit(
+    1_000,
+    "steps",
+    "the same of one group, where the share of each is less",
+    "enough for a few kinds of pods",
+)
 PASSED_HOSTS = Limit(
     5_000,
     "nodes",

@@ -15,6 +15,7 @@ from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.scale_up import new_nodes
 from tessera.controller.scale_up.new_nodes import NewNodes
+from tessera.controller.scale_up.pace import PART
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm, Toleration
 from tessera.limits.provisioning import SCALE_UP_PODS
 from tessera.mig.layout_planning import is_feasible
@@ -119,6 +120,24 @@ def test_no_more_pods_than_the_limit_are_planned() -> None:
     found = plan_new_nodes(pods(*[(ONE,)] * (SCALE_UP_PODS + 700)), groups(f"{SINGLE}, max: 100"), {})
     assert found["single"].count == 100
     assert len(found["single"].pods) == 700
+
+
+def test_other_work_of_the_process_comes_between_pods_that_are_compared_with_many_groups() -> None:
+    """Fifty groups and a hundred kinds of pods: a few pods are compared with all groups in one part."""
+    cards = "cards: {model: T4, kind: whole}"
+    texts = (f"{{name: g{number}, selector: {{pool: p{number}}}, {cards}" for number in range(50))
+    known = groups(*texts)
+    waiting = [replace(each, amounts={"cpu": number}) for number, each in enumerate(pods(*[(ONE,)] * 100))]
+
+    async def count_turns() -> int:
+        planned = asyncio.ensure_future(new_nodes.plan_new_nodes(waiting, known, {}))
+        turns = 0
+        while not planned.done():
+            await asyncio.sleep(0)
+            turns += 1
+        return turns
+
+    assert asyncio.run(count_turns()) >= len(waiting) * len(known) // PART
 
 
 def test_without_groups_nothing_is_asked_for() -> None:

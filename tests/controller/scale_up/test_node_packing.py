@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tessera.controller.scale_up.node_packing import add, least_count, pack
-from tessera.controller.scale_up.pace import Pace
+from tessera.controller.scale_up.pace import PART, Pace
 from tessera.controller.scale_up.patterns import Vector, copies, relax
 from tessera.placement.step_budget import StepBudget
 
@@ -123,6 +123,35 @@ def test_a_bound_by_prices_is_no_larger_than_the_fewest_nodes(problem: tuple[Vec
             lines = [[need * times for need in each] for each, times in zip(numbers, pattern, strict=True)]
             used = map(sum, zip(*lines, strict=True))
             assert all(need <= have for need, have in zip(used, capacity, strict=True))
+
+
+class Turns:
+    """Counts the steps between two turns of the event loop."""
+
+    def __init__(self, steps: int) -> None:
+        self.work = StepBudget(steps)
+        self.longest = self.count = 0
+
+    async def watch(self, search: asyncio.Task[list[Vector] | None]) -> list[Vector] | None:
+        while not search.done():
+            before = self.work.remaining
+            await asyncio.sleep(0)
+            self.longest, self.count = max(self.longest, before - self.work.remaining), self.count + 1
+        return await search
+
+
+@pytest.mark.parametrize(("kinds", "alike"), [(10, 100), (30, 33), (64, 15), (400, 2)])
+def test_other_work_of_the_process_waits_for_a_few_steps_only(kinds: int, alike: int) -> None:
+    async def run() -> Turns:
+        rng, turns = random.Random(kinds), Turns(STEPS)
+        drawn = [(rng.choice([1, 1, 2, 4]), rng.randrange(1, 4800), rng.randrange(1, 39000)) for _ in range(kinds)]
+        requests: Counter[Vector] = Counter(dict.fromkeys(drawn, alike))
+        await turns.watch(asyncio.ensure_future(pack((8, 9600, 76800), requests, 1000, turns.work)))
+        return turns
+
+    turns = asyncio.run(run())
+    assert turns.count > 10
+    assert turns.longest <= 2 * PART
 
 
 def test_a_request_is_added_where_there_is_room() -> None:

@@ -4,10 +4,12 @@ Nodes with slices are planned as real ones are: :func:`tessera.placement.plan.pl
 card. Whole cards, and shares, of a node are alike. So they are one more amount of the node, and
 :mod:`tessera.controller.scale_up.node_packing` finds the number.
 
-Both work in steps, and let the process do its other work between two parts of some milliseconds each.
+Both work in steps. The search for whole cards and shares lets the process do its other work between two parts of some
+milliseconds each. One plan of nodes with slices is one part, as a step of the controller is.
 """
 
 import asyncio
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -17,7 +19,8 @@ import msgspec
 from tessera.api.nodes.node_groups import NodeGroup
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import Amounts, add_amounts
-from tessera.controller.scale_up.node_packing import add, least_count, pack
+from tessera.controller.scale_up.node_packing import CHECKS_A_STEP, add, least_count, pack
+from tessera.controller.scale_up.pace import Pace
 from tessera.controller.scale_up.patterns import Vector, copies
 from tessera.limits.planning import DECISION_STEPS
 from tessera.placement.demand import Demand, NodeRefusal
@@ -69,9 +72,9 @@ class EmptyNodes(Protocol):
         ...
 
 
-def empty_nodes(group: NodeGroup) -> EmptyNodes:
-    """Returns the empty nodes of a group."""
-    return SliceNodes(group) if group.devices is None else DeviceNodes(*group.devices, group.amounts())
+def empty_nodes(group: NodeGroup, steps: int) -> EmptyNodes:
+    """Returns the empty nodes of a group; a search for whole cards and shares may take so many steps."""
+    return SliceNodes(group) if group.devices is None else DeviceNodes(*group.devices, group.amounts(), steps)
 
 
 class DeviceNodes:
@@ -81,12 +84,16 @@ class DeviceNodes:
         resource: the resource.
         count: the cards or shares of a node.
         amounts: the other amounts of a node that its group states.
+        steps: the steps of one search.
     """
 
-    def __init__(self, resource: str, count: int, amounts: Mapping[str, int]) -> None:
+    def __init__(self, resource: str, count: int, amounts: Mapping[str, int], steps: int) -> None:
         self._resource = resource
         self._names = sorted(amounts)
         self._capacity: Vector = (count, *(amounts[name] for name in self._names))
+        self._steps = steps
+        #: The last result, by the requests and the most nodes.
+        self._last: tuple[object, list[Vector] | None] = (None, None)
 
     async def takes(self, pod: PodInfo) -> bool:
         """Implements :class:`EmptyNodes`."""
@@ -110,16 +117,21 @@ class DeviceNodes:
         return await self._add([*packed, *[self._capacity] * (count - len(packed))], more)
 
     async def _pack(self, pods: Sequence[PodInfo], most: int) -> list[Vector] | None:
-        return await pack(self._capacity, Counter(map(self._vector, pods)), most, StepBudget(int(DECISION_STEPS)))
+        requests = Counter(map(self._vector, pods))
+        key = (frozenset(requests.items()), most)
+        if self._last[0] != key:
+            self._last = (key, await pack(self._capacity, requests, most, StepBudget(self._steps)))
+        return self._last[1]
 
     async def _add(self, free: list[Vector], pods: Sequence[PodInfo]) -> frozenset[str]:
         found: set[str] = set()
         full: set[Vector] = set()
+        pace = Pace(StepBudget(sys.maxsize))
         for pod in pods:
             vector = self._vector(pod)
             if vector in full:
                 continue
-            await asyncio.sleep(0)
+            await pace.step(1 + len(free) // CHECKS_A_STEP)
             if add(free, vector):
                 found.add(pod.key)
             else:

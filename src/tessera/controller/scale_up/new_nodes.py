@@ -13,6 +13,7 @@ A pod behind a scheduling gate is invisible to autoscalers, so Tessera asks in i
    would take; at most the group's.
 """
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
@@ -20,13 +21,19 @@ import msgspec
 
 from tessera.api.names import NodeName
 from tessera.api.nodes.node_groups import NodeGroup
-from tessera.controller.objects.node_constraints import admits_node, is_tolerated
+from tessera.controller.objects.node_constraints import NodeConstraints, admits_node, is_tolerated
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.scale_up.empty_nodes import empty_nodes
-from tessera.limits.provisioning import SCALE_UP_PODS
+from tessera.controller.scale_up.pace import Pace
+from tessera.limits.provisioning import PACKING_STEPS, PACKING_STEPS_OF_GROUP, SCALE_UP_PODS
+from tessera.placement.step_budget import StepBudget
 
 #: Effects of taints that keep pods off a node.
 _REPELLING = frozenset({"NoSchedule", "NoExecute"})
+
+
+#: What decides whether a node takes a pod: slices or devices, constraints, amounts.
+_Kind = tuple[tuple[str, ...], NodeConstraints, tuple[tuple[str, int], ...]]
 
 
 class NewNodes(msgspec.Struct, frozen=True):
@@ -51,10 +58,15 @@ async def plan_new_nodes(
         groups: the known groups.
         starting: by group, nodes that have registered and not listed their cards.
     """
-    nodes = [_Group(group, starting.get(group.name, 0)) for group in groups]
+    steps = max(PACKING_STEPS_OF_GROUP, PACKING_STEPS // max(1, len(groups)))
+    nodes = [_Group(group, starting.get(group.name, 0), steps) for group in groups]
     flexible: list[tuple[PodInfo, Sequence[_Group]]] = []
+    kinds: dict[_Kind, int] = {}
+    pace = Pace(StepBudget(sys.maxsize))
     for pod in islice(waiting, SCALE_UP_PODS):
-        admitting = [each for each in nodes if await each.admits(pod)]
+        await pace.step(1 + len(nodes))
+        number = kinds.setdefault((pod.profiles, pod.constraints, tuple(sorted(pod.amounts.items()))), len(kinds))
+        admitting = [each for each in nodes if await each.admits(number, pod)]
         if len(admitting) == 1:
             admitting[0].pods.append(pod)
         elif admitting:
@@ -62,6 +74,7 @@ async def plan_new_nodes(
     for each in nodes:
         fitting = await each.fill([pod for pod, admitting in flexible if each in admitting])
         flexible = [(pod, admitting) for pod, admitting in flexible if pod.key not in fitting]
+        await pace.step(1 + len(flexible))
     for pod, choices in flexible:
         choices[0].pods.append(pod)
     found = {each.name: await each.count_needed() for each in nodes}
@@ -76,19 +89,19 @@ class _Group:
         pods: the pods that count for it, in their order.
     """
 
-    def __init__(self, group: NodeGroup, starting: int) -> None:
+    def __init__(self, group: NodeGroup, starting: int, steps: int) -> None:
         self.name = group.name
         self.pods: list[PodInfo] = []
         self._most = group.most
         self._starting = starting
-        self._nodes = empty_nodes(group)
+        self._nodes = empty_nodes(group, steps)
         self._labels = group.all_labels()
         self._taints = [taint for taint in group.kept_taints() if taint.effect in _REPELLING]
-        self._taken: dict[tuple[object, ...], bool] = {}
+        #: By kind of pod, whether an empty node takes it.
+        self._taken: dict[int, bool] = {}
 
-    async def admits(self, pod: PodInfo) -> bool:
-        """True if an empty node of the group takes the pod."""
-        kind = (pod.profiles, pod.constraints, tuple(sorted(pod.amounts.items())))
+    async def admits(self, kind: int, pod: PodInfo) -> bool:
+        """True if an empty node of the group takes the pod, and so each of its kind."""
         if kind not in self._taken:
             self._taken[kind] = (
                 admits_node(pod.constraints, NodeName(""), self._labels)

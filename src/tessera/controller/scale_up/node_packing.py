@@ -23,7 +23,7 @@ _SEARCHED_KINDS = 64
 #: Shares of the steps that are left, for the relaxation of divided nodes, and for the tree of what patterns leave.
 _PATTERN_SHARE, _REST_SHARE = 0.5, 0.3
 #: Nodes that one step asks: a check that finds no room costs little.
-_CHECKS_A_STEP = 4
+CHECKS_A_STEP = 4
 
 _Requests = Mapping[Vector, int]
 
@@ -172,7 +172,7 @@ async def _first_fit(
 ) -> list[Vector] | None:
     free = list(filled)
     for request, number in ordered:
-        await pace.step(1 + len(free) // _CHECKS_A_STEP)
+        await pace.step(1 + len(free) // CHECKS_A_STEP)
         left = number
         for place, room in enumerate(free):
             taken = min(left, copies(room, request))

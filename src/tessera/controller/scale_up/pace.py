@@ -4,8 +4,8 @@ import asyncio
 
 from tessera.placement.step_budget import StepBudget
 
-#: Steps of one part.
-PART = 500
+#: Steps of one part: 2 to 4 ms, since a step costs 8 to 18 µs (`bench/new_nodes.py`).
+PART = 200
 
 
 class _Part:
