@@ -13,7 +13,8 @@ from tessera.mig.models import model_by_short_name
 from tessera.placement.demand import Demand, Fragmented, Full, NeverFits, NodeRefusal, NoNode, UnknownProfile
 from tessera.placement.devices import device_geometry
 from tessera.placement.fleet import CardPlacement, Fleet
-from tessera.placement.plan import Plan, plan
+from tessera.placement.plan import Plan, plan, plan_in_parts
+from tessera.placement.step_budget import StepBudget
 
 A100 = model_by_short_name("A100-40GB").geometry
 BASE = A100.restrict([name for name in A100.names if name != "1g.5gb+me"])
@@ -372,6 +373,33 @@ def test_a_thousand_demands_over_eight_hundred_cards_ask_for_each_node_a_bounded
     decided = plan(fleet_of(100, 8), one_each(rng.choices(A100.names, k=1000)), allows)
     assert not decided.refusals
     assert asked == 1000
+
+
+class Everywhere:
+    """Every node takes every demand."""
+
+    def reserve(self, demand: Demand, node: str) -> None: ...
+
+    def unreserve(self, demand: Demand, node: str) -> None: ...
+
+
+@pytest.mark.parametrize("steps", [30, 300, 100_000])
+def test_a_batch_in_parts_ends_like_one_at_once_and_stops_between_its_demands(steps: int) -> None:
+    rng = random.Random(steps)
+    demands = one_each([rng.choice(["1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb"]) for _ in range(40)])
+    parts = plan_in_parts(
+        fleet_of(2, 4), demands, lambda _demand, _node: None, reservations=Everywhere(), work=StepBudget(steps)
+    )
+    stops = 0
+    while True:
+        try:
+            next(parts)
+        except StopIteration as end:
+            found = end.value
+            break
+        stops += 1
+    assert found == plan(fleet_of(2, 4), demands, work=StepBudget(steps))
+    assert stops >= len(found.assignments)
 
 
 def test_several_whole_cards_that_wait_alone_are_those_of_a_batch() -> None:

@@ -17,7 +17,8 @@ one slice does not depend on the number of cards: the planner looks at groups of
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from typing import TypeVar, cast
 
 import msgspec
 
@@ -40,7 +41,7 @@ from tessera.placement.policies import MixAware, Policy
 from tessera.placement.search import CardSearch, is_rated
 from tessera.placement.step_budget import StepBudget
 
-__all__ = ["Demand", "NodeAllows", "Plan", "plan"]
+__all__ = ["Demand", "NodeAllows", "Parts", "Plan", "plan", "plan_in_parts"]
 
 #: Attempts per batch to make room by packing again; each costs as much as the batch.
 _REPACKS = 8
@@ -52,6 +53,11 @@ _PACKING_SHARE = 0.4
 _REASONS_SHARE = 0.5
 #: Share of all the work by which reasons may exceed it; a further demand is postponed.
 _OVERDRAFT = 0.25
+
+
+Result = TypeVar("Result")
+#: A computation in parts: it yields between two of them, and returns a result.
+Parts = Generator[None, None, Result]
 
 
 class Plan(msgspec.Struct, frozen=True, gc=False):
@@ -128,10 +134,34 @@ def plan(
         if found is not None:
             placed = found[0].alike.place(demands[0].profiles[0], rule.arrange)
             return _place_slice(demands[0], found[0], placed, reservations, work)
-    ordered = sorted(demands, key=lambda one: (-one.priority, one.arrival))
     batch = _Batch(fleet, search, rule, reservations=reservations, work=steps)
+    parts = _run(batch, demands, allows_when_empty or allows, kept, searched=lone)
+    while True:
+        try:
+            next(parts)
+        except StopIteration as end:
+            return cast("Plan", end.value)
+
+
+def plan_in_parts(
+    fleet: Fleet, demands: Sequence[Demand], node_allows: NodeAllows, *, reservations: Reservations, work: StepBudget
+) -> Parts[Plan]:
+    """Plans a batch as :func:`plan` does, and yields between two demands, so that a process can do other work.
+
+    Until the end nobody else may use the fleet.
+    """
+    _check(demands)
+    rule = MixAware()
+    batch = _Batch(fleet, CardSearch(fleet, node_allows, rule, None), rule, reservations=reservations, work=work)
+    return (yield from _run(batch, demands, node_allows, (), searched=False))
+
+
+def _run(
+    batch: "_Batch", demands: Sequence[Demand], allows_when_empty: NodeAllows, kept: Sequence[str], *, searched: bool
+) -> Parts[Plan]:
+    ordered = sorted(demands, key=lambda one: (-one.priority, one.arrival))
     try:
-        return batch.run(ordered, allows_when_empty or allows, kept, searched=lone)
+        return (yield from batch.run(ordered, allows_when_empty, kept, searched=searched))
     except BaseException:
         batch.undo()
         raise
@@ -223,14 +253,15 @@ class _Batch:
 
     def run(
         self, ordered: Sequence[Demand], allows_when_empty: NodeAllows, kept: Sequence[str], *, searched: bool
-    ) -> Plan:
+    ) -> Parts[Plan]:
         """Plans these demands; ``searched`` says that the search has found no place for the only one of them."""
         reasons, possible = self._refuse_impossible(ordered)
-        short = self._admit(possible, searched=searched)
+        short = yield from self._admit(possible, searched=searched)
         assignments, settled = self._choose_starts()
         explainer = RefusalExplainer(self._fleet, allows_when_empty, settled, kept)
         floor = -int(_OVERDRAFT * self._steps)
         for index, demand in enumerate([each for each in short if not each.again]):
+            yield
             if index and self._work.remaining < floor:
                 self._postponed.append(demand)
             else:
@@ -284,15 +315,16 @@ class _Batch:
             self._empties = empty_nodes(self._fleet)
         return None if fits_when_empty(self._empties, profiles, self._work) else NeverFits(profiles)
 
-    def _admit(self, ordered: Sequence[Demand], *, searched: bool) -> list[Demand]:
+    def _admit(self, ordered: Sequence[Demand], *, searched: bool) -> Parts[list[Demand]]:
         """Gives as many demands as the order allows a place; returns those that found none."""
-        if len(ordered) > 1 and self._pack_within(_PACKING_SHARE, ordered):
+        if len(ordered) > 1 and (yield from self._pack_within(_PACKING_SHARE, ordered)):
             return []
         short: list[Demand] = []
         admitted: list[Demand] = []
         hopeless: set[tuple[str, ...]] = set()
         repacks = _REPACKS if len(ordered) > 1 else 0
         for index, demand in enumerate(ordered):
+            yield
             if index and self._work.is_spent:
                 self._postponed = [*ordered[index:], *self._postponed]
                 break
@@ -307,7 +339,7 @@ class _Batch:
                 and self._fleet.most_free_slots() >= self._search.slots_needed(demand)
             ):
                 repacks -= 1
-                if self._repack([*admitted, demand]):
+                if (yield from self._repack([*admitted, demand])):
                     admitted.append(demand)
                     continue
                 hopeless.add(shape)
@@ -315,11 +347,11 @@ class _Batch:
             short.append(demand)
         return short
 
-    def _pack_within(self, share: float, demands: Sequence[Demand]) -> bool:
+    def _pack_within(self, share: float, demands: Sequence[Demand]) -> Parts[bool]:
         """Packs all demands with that share of the work; packs none when it does not suffice."""
         whole, self._work = self._work, self._work.part(share)
         try:
-            return self._pack_all(demands)
+            return (yield from self._pack_all(demands))
         finally:
             self._work = whole
 
@@ -330,22 +362,26 @@ class _Batch:
             if demand.nodes is not None:
                 self._search.find(msgspec.structs.replace(demand, nodes=None), self._work)
 
-    def _pack_all(self, demands: Sequence[Demand]) -> bool:
+    def _pack_all(self, demands: Sequence[Demand]) -> Parts[bool]:
         """Places all demands, large to small, by one of the policy's variants; places none when one finds no room."""
         large_to_small = sorted(demands, key=self._largest_first)
-        return any(self._pack(large_to_small, variant) for variant in self._policy.packing_variants())
+        for variant in self._policy.packing_variants():
+            if (yield from self._pack(large_to_small, variant)):
+                return True
+        return False
 
-    def _pack(self, demands: Sequence[Demand], policy: Policy) -> bool:
+    def _pack(self, demands: Sequence[Demand], policy: Policy) -> Parts[bool]:
         for demand in demands:
+            yield
             if self._work.is_spent or not self._place(demand, policy):
                 self.undo()
                 return False
         return True
 
-    def _repack(self, demands: Sequence[Demand]) -> bool:
+    def _repack(self, demands: Sequence[Demand]) -> Parts[bool]:
         before = dict(self._assigned)
         self.undo()
-        if self._pack_within(_PACKING_SHARE, demands):
+        if (yield from self._pack_within(_PACKING_SHARE, demands)):
             return True
         for demand, cards in before.values():
             self._assign(demand, cards)

@@ -129,15 +129,23 @@ def test_other_work_of_the_process_comes_between_pods_that_are_compared_with_man
     known = groups(*texts)
     waiting = [replace(each, amounts={"cpu": number}) for number, each in enumerate(pods(*[(ONE,)] * 100))]
 
-    async def count_turns() -> int:
-        planned = asyncio.ensure_future(new_nodes.plan_new_nodes(waiting, known, {}))
-        turns = 0
-        while not planned.done():
-            await asyncio.sleep(0)
-            turns += 1
-        return turns
+    assert asyncio.run(count_turns(waiting, known)) >= len(waiting) * len(known) // PART
 
-    assert asyncio.run(count_turns()) >= len(waiting) * len(known) // PART
+
+def test_other_work_of_the_process_comes_between_slices_that_are_planned() -> None:
+    """Each of 300 pods costs 20 steps and more, whatever is found."""
+    waiting = pods(*[(ONE,), (THREE,), (SEVEN,)] * 100)
+    assert asyncio.run(count_turns(waiting, groups(f"{SINGLE}, max: 100"))) >= len(waiting) * 20 // PART
+
+
+async def count_turns(waiting: Sequence[PodInfo], known: Sequence[NodeGroup]) -> int:
+    """The turns of the event loop while new nodes are planned."""
+    planned = asyncio.ensure_future(new_nodes.plan_new_nodes(waiting, known, {}))
+    turns = 0
+    while not planned.done():
+        await asyncio.sleep(0)
+        turns += 1
+    return turns
 
 
 def test_without_groups_nothing_is_asked_for() -> None:
