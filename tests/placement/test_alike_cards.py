@@ -2,11 +2,13 @@
 
 import random
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 import pytest
 
 from tessera.mig.models import model_by_short_name
-from tessera.placement.cards import CardPlacement, Hold
+from tessera.placement.card_table import CardTable
+from tessera.placement.cards import AlikeCards, CardPlacement, FleetCard, FleetNode, Hold
 from tessera.placement.fleet import Fleet
 from tessera.placement.policies import FragmentationGradient
 
@@ -42,6 +44,57 @@ def test_a_group_gives_a_card_of_its_fullest_node_and_bounds_its_stale_entries(n
             assert group.entries <= 4 * group.count + 65
             assert group.first().node.free == min(card.node.free for card in group.members())
             assert len(group.members()) == group.count
+
+
+class CountedNode(FleetNode):
+    """A node that counts how often its free slots are read."""
+
+    reads = 0
+
+    @property
+    def free(self) -> int:
+        CountedNode.reads += 1
+        return self.number
+
+    @free.setter
+    def free(self, slots: int) -> None:
+        pass
+
+
+def test_cards_come_in_the_order_of_their_nodes_free_slots_each_once() -> None:
+    for fleet in history(5, 8, 3_000, lambda rng: rng.randrange(81)):
+        for group in fleet.candidates("1g.5gb"):
+            found = list(group.cards())
+            assert len(found) == len(set(found)) == group.count
+            free = [card.node.free for card in found]
+            assert free == sorted(free)
+            assert group.entries <= 5 * group.count + 65
+
+
+def test_the_first_cards_of_a_large_group_cost_little() -> None:
+    """Pods that the fullest nodes refuse look at a few cards, not at all cards of the cluster."""
+    group = AlikeCards(CardTable(A100, 0), 0, ())
+    for number in range(10_000):
+        card = FleetCard(CountedNode("full", 4), f"GPU-{number}", number, group)
+        group.count += 1
+        group.file(card, 4)
+    CountedNode.reads = 0
+    for _ in range(100):
+        assert len(list(islice(group.cards(), 10))) == 10
+    assert CountedNode.reads <= 100 * 10
+
+
+def test_stale_entries_are_passed_about_once() -> None:
+    """Cards whose nodes became emptier are filed anew when they are passed, and their old entries removed."""
+    group = AlikeCards(CardTable(A100, 0), 0, ())
+    for number in range(10_000):
+        card = FleetCard(CountedNode("emptier", 7 if number % 100 else 4), f"GPU-{number}", number, group)
+        group.count += 1
+        group.file(card, 4)
+    CountedNode.reads = 0
+    for _ in range(100):
+        assert [card.node.number for card in islice(group.cards(), 100)] == [4] * 100
+    assert CountedNode.reads <= 4 * 10_000 + 100 * 100
 
 
 def test_the_best_place_is_that_of_the_first_candidate() -> None:

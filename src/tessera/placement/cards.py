@@ -196,10 +196,22 @@ class AlikeCards:
         ranked: True if some profile may still fit. Nobody asks for other cards: they are counted only, and filed under
             :data:`UNRANKED`.
         count: the number of cards.
-        entries: those of all queues, with stale ones; bounded by the number of cards.
+        entries: those of all queues, with stale ones; at most about five times the number of cards.
     """
 
-    __slots__ = ("_frees", "_queues", "count", "entries", "occupancy", "pending", "ranked", "room", "table", "usable")
+    __slots__ = (
+        "_frees",
+        "_passed",
+        "_queues",
+        "count",
+        "entries",
+        "occupancy",
+        "pending",
+        "ranked",
+        "room",
+        "table",
+        "usable",
+    )
 
     def __init__(self, table: CardTable, occupancy: int, pending: Pending) -> None:
         self.table = table
@@ -214,6 +226,9 @@ class AlikeCards:
         #: The bounds of the queues, as bits.
         self._frees = 0
         self.entries = 0
+        #: Stale entries and wrong bounds that :meth:`cards` has passed since they were removed last. To remove them
+        #: costs as much as to pass each entry once.
+        self._passed = 0
 
     def place(
         self, profile: str, arrange: Callable[[CardTable, int, Pending], tuple[Placement, ...] | None]
@@ -242,9 +257,9 @@ class AlikeCards:
                 return card
             else:
                 self._drop_first(queue, free)
-                free = card.node.free
-                card.node.most_filed = max(card.node.most_filed, free)
-                self.file(card, free)
+                self._correct(card)
+                if self.entries > _ENTRIES * self.count + _STALE:
+                    self.tidy()
 
     def _drop_first(self, queue: deque[Entry], free: int) -> None:
         """Removes the first entry of a queue."""
@@ -255,10 +270,24 @@ class AlikeCards:
             self._frees ^= 1 << free
 
     def cards(self) -> Iterator[FleetCard]:
-        """All cards of a ranked group, those of the fullest node first. The group may not change meanwhile."""
-        found = {card.node.free: None for card in self.members()}
-        for free in sorted(found):
-            yield from (card for card in self.members() if card.node.free == free)
+        """All cards of a ranked group, those of the fullest node first. The group may not change meanwhile.
+
+        The first cards of a large group cost little: each queue is read as far as it is asked for.
+        """
+        if self._passed > self.entries:
+            self.tidy()
+        free = -1
+        while later := self._frees >> (free + 1):
+            free += (later & -later).bit_length()
+            for entry in self._queues[free]:
+                (card,) = entry
+                if card.entry is not entry:
+                    self._passed += 1
+                elif card.node.free == free:
+                    yield card
+                else:
+                    self._passed += 1
+                    self._correct(card)
 
     def members(self) -> list[FleetCard]:
         """All cards of a ranked group, in no order."""
@@ -267,6 +296,17 @@ class AlikeCards:
 
     def file(self, card: FleetCard, free: int) -> None:
         """Files a card of this group, which is ranked, by a bound."""
+        self._append(card, free)
+        if self.entries > _ENTRIES * self.count + _STALE:
+            self.tidy()
+
+    def _correct(self, card: FleetCard) -> None:
+        """Files a card anew whose node has become emptier; its former entry is stale."""
+        free = card.node.free
+        card.node.most_filed = max(card.node.most_filed, free)
+        self._append(card, free)
+
+    def _append(self, card: FleetCard, free: int) -> None:
         card.filed = free
         entry = card.entry = (card,)
         queue = self._queues.get(free)
@@ -275,13 +315,11 @@ class AlikeCards:
             self._frees |= 1 << free
         else:
             queue.append(entry)
-        entries = self.entries = self.entries + 1
-        if entries > _ENTRIES * self.count + _STALE:
-            self.tidy()
+        self.entries += 1
 
     def tidy(self) -> None:
         """Removes stale entries."""
-        queues, self._queues, self._frees, self.entries = self._queues, {}, 0, 0
+        queues, self._queues, self._frees, self.entries, self._passed = self._queues, {}, 0, 0, 0
         for free, entries in queues.items():
             left = deque([entry for entry in entries if entry[0].entry is entry])
             if left:
