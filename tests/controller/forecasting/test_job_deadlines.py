@@ -1,14 +1,19 @@
 """Each Job is read once for its pods that have started, and its deadline counts until it is over."""
 
+import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from tests.support.api_user import ManualClock
 from tests.webhook.conftest import Lab, in_lab
 
 from tessera.clock import rfc3339
 from tessera.controller.forecasting.job_deadlines import JobDeadlines, JobKey, owning_job
 from tessera.controller.forecasting.job_reader import JobReader, deadline_of
-from tessera.kube.resources import JOBS, Job, OwnerReference
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError, Status
+from tessera.kube.resources import JOBS, Job, ObjectMeta, OwnerReference
 from tessera.kube.resources.meta import Uid
 from tessera.kube.resources.workloads import JobSpec, JobStatus
 from tessera.limits.forecast import JOBS_READ
@@ -47,6 +52,9 @@ def test_a_deadline_that_is_over_while_a_pod_runs_counts_no_more() -> None:
     [
         (OwnerReference(api_version="batch/v1", kind="Job", name="one", uid=Uid("u1"), controller=True), ONE),
         (OwnerReference(api_version="example.com/v1", kind="Job", name="one", uid=Uid("u1")), None),
+        (OwnerReference(api_version="batch/v1", kind="Job", name="100%", uid=Uid("u1")), None),
+        (OwnerReference(api_version="batch/v1", kind="Job", name="../one", uid=Uid("u1")), None),
+        (OwnerReference(api_version="batch/v1", kind="Job", name="", uid=Uid("u1")), None),
         (OwnerReference(api_version="apps/v1", kind="ReplicaSet", name="one", uid=Uid("u1")), None),
         (None, None),
     ],
@@ -85,6 +93,59 @@ def test_no_more_jobs_are_read_at_a_time_than_the_limit_allows() -> None:
         assert list(deadlines.due([(each, 0.0) for each in keys])) == keys[int(JOBS_READ) :]
 
     in_lab(story)
+
+
+class RefusingClient(Client):
+    """Answers some names with an error, and knows all other Jobs."""
+
+    def __init__(self, errors: Mapping[str, Exception]) -> None:
+        self._errors = errors
+        self.asked: list[str] = []
+
+    async def get(self, resource: Any, name: str, namespace: str | None = None, **_: Any) -> Any:
+        self.asked.append(name)
+        if name in self._errors:
+            raise self._errors[name]
+        meta = ObjectMeta(name=name, uid=Uid("u"))
+        return Job(
+            metadata=meta, spec=JobSpec(active_deadline_seconds=60), status=JobStatus(start_time=rfc3339(NOW - 30))
+        )
+
+
+def read_rounds(errors: Mapping[str, Exception], rounds: int) -> tuple[JobDeadlines, list[list[str]]]:
+    """Reads 20 Jobs in so many rounds; returns also the names that each round asked for."""
+    client, deadlines, clock = RefusingClient(errors), JobDeadlines(), ManualClock()
+    asked: list[list[str]] = []
+    clock.seconds = NOW
+    keys = [(JobKey("a", f"j{number}", "u"), 0.0) for number in range(20)]
+
+    async def story() -> None:
+        reader = JobReader(client, clock)
+        for _ in range(rounds):
+            client.asked = []
+            await reader.read(deadlines.due(keys), deadlines)
+            asked.append(client.asked)
+
+    asyncio.run(story())
+    return deadlines, asked
+
+
+@pytest.mark.parametrize("code", [200, 400, 404, 410, 422])
+def test_a_job_whose_question_is_refused_has_no_deadline_and_stops_no_other(code: int) -> None:
+    deadlines, asked = read_rounds({"j0": ApiError(Status(code=code, message="no"))}, 2)
+    assert [len(names) for names in asked] == [20, 0]
+    assert deadlines.end_of(JobKey("a", "j0", "u"), NOW) is None
+    assert deadlines.end_of(JobKey("a", "j19", "u"), NOW) == NOW + 30
+
+
+@pytest.mark.parametrize(
+    "error", [*(ApiError(Status(code=code)) for code in (401, 403, 408, 429, 500, 503)), ConnectionError("broken")]
+)
+def test_after_an_error_that_may_concern_all_the_next_round_begins_behind_that_job(error: Exception) -> None:
+    deadlines, asked = read_rounds({"j0": error}, 3)
+    assert [len(names) for names in asked] == [8, 13, 1]
+    assert (asked[0][0], asked[1][0], asked[1][-1]) == ("j0", "j8", "j0")
+    assert [number for number in range(20) if deadlines.end_of(JobKey("a", f"j{number}", "u"), NOW)] == [*range(1, 20)]
 
 
 def test_a_job_that_has_not_started_ends_no_pod() -> None:

@@ -4,11 +4,12 @@ A Job's ``activeDeadlineSeconds`` counts from the Job's start, and its pods do n
 
 - A Job is read when a pod of it has started, once; again for a pod that started after that. A Job that was suspended
   and goes on has a new start, and new pods.
-- Jobs of pods that only wait are not read.
+- Jobs of pods that only wait are not read, nor is one whose name no Job can have: who creates a pod writes its owner.
 - A Job whose deadline is over, while a pod of it still runs, has got a later one; its deadline counts no more.
 - A change of the deadline without a new pod is not seen.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ from tessera.kube.resources import OwnerReference
 
 #: Seconds after a Job's deadline in which its pods may still be there: their grace period, and the Job controller.
 _OVERDUE = 120.0
+#: The names that the API server takes for a Job (RFC 1123 subdomain).
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +31,10 @@ class JobKey:
 
 
 def owning_job(namespace: str, owner: OwnerReference | None) -> JobKey | None:
-    """Returns the Job that a pod's controller is; None for another kind."""
+    """Returns the Job that a pod's controller is; None for another kind, or a name that no Job can have."""
     if owner is None or owner.kind != "Job" or not owner.api_version.startswith("batch/"):
+        return None
+    if not _NAME.fullmatch(owner.name):
         return None
     return JobKey(namespace, owner.name, str(owner.uid))
 
