@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.webhook.nodes import test_new_nodes as nodes
 
 from tessera.webhook.admission import slice_admission
 from tessera.webhook.admission.json_patch import Operation
@@ -14,6 +15,7 @@ from tessera.webhook.admission.review import Reviewer, ReviewError
 from tessera.webhook.base.budget import PodRefused, Rule
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNode
+from tessera.webhook.nodes.new_nodes import NewNodes
 
 PROFILES = ("1g.5gb", "1g.5gb.me", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")
 
@@ -367,3 +369,34 @@ def test_a_share_of_a_slice_waits_for_a_node_that_has_it_like_any_other_resource
         assert patch(pod(asking({resource: "1"})), capabilities) == ()
     with pytest.raises(PodRefused, match=r"1g\.6gb\.shraed"):
         patch(pod(asking({"nvidia.com/mig-1g.6gb.shraed": "1"})), capabilities)
+
+
+def with_new_node(*present: GpuNode) -> Capabilities:
+    """The capabilities of these nodes beside one that has just registered."""
+    new = NewNodes(lambda: nodes.NOW)
+    nodes.changed(new, nodes.node())
+    capabilities = Capabilities(new_nodes=new)
+    for node in present:
+        capabilities.put(node)
+    capabilities.set_groups(())
+    return capabilities
+
+
+UNREAD = GpuNode(name="unread", labels={"nvidia.com/mig.config": "dynamic"}, unread=True)
+ON_DEMAND = GpuNode(name="a100", labels={"nvidia.com/mig.config": "dynamic"}, on_demand=frozenset(PROFILES))
+
+
+@pytest.mark.parametrize(
+    "capabilities", [with_new_node(ON_DEMAND), Capabilities.of([ON_DEMAND, UNREAD])], ids=["new", "unread"]
+)
+def test_a_profile_that_present_cards_lack_waits_while_a_node_has_not_told_its_cards(
+    capabilities: Capabilities,
+) -> None:
+    other = pod(asking({"nvidia.com/mig-7g.80gb": "1"}))
+    assert applied(other, capabilities)["spec"]["schedulingGates"] == [GATE]
+    with pytest.raises(PodRefused, match=r"7g\.80gb is a profile of no card in this cluster\."):
+        patch(other, A100)
+    with pytest.raises(PodRefused, match=r"9g\.90gb is a profile of no NVIDIA card\..* Known profiles are"):
+        patch(pod(asking({"nvidia.com/mig-9g.90gb": "1"})), capabilities)
+    with pytest.raises(PodRefused, match=r"big is not a MIG profile"):
+        patch(pod(asking({"nvidia.com/mig-big": "1"})), capabilities)

@@ -157,10 +157,8 @@ def _refuse_unknown(profile: str, container: str, capabilities: Capabilities) ->
     except ValueError:
         fault = "is not a MIG profile (the form is <compute slices>g.<memory>gb, as in 3g.20gb)."
     else:
-        fault = (
-            "is a profile of no card in this cluster." if capabilities.on_demand else "is a profile of no NVIDIA card."
-        )
-    owner = "The cards of this cluster have" if capabilities.on_demand else "Known profiles are"
+        fault = f"is a profile of no {'NVIDIA card' if capabilities.any_model_may_come else 'card in this cluster'}."
+    owner = "Known profiles are" if capabilities.any_model_may_come else "The cards of this cluster have"
     text = f"{where} {fault}{meant} {owner} {_join_profiles(capabilities.all_profiles)}."
     raise PodRefused(Rule.UNKNOWN_PROFILE, text)
 

@@ -190,11 +190,15 @@ class Capabilities:
     def possible(self) -> frozenset[str]:
         """Profiles that a gated pod may get: of cards and known groups, or of all models.
 
-        All models count while no card is listed, and if nodes with any cards may come.
+        All models count while :attr:`any_model_may_come`.
         """
-        known = frozenset(self.on_demand)
-        every = self.any_new_nodes or not known
-        return known.union(*(each.profiles for each in self.groups), MODEL_PROFILES if every else ())
+        every = MODEL_PROFILES if self.any_model_may_come else ()
+        return frozenset(self.on_demand).union(*(each.profiles for each in self.groups), every)
+
+    @property
+    def any_model_may_come(self) -> bool:
+        """True while slices of any card may be offered: none is listed, some are not yet, or other cards may come."""
+        return not self.on_demand or self.unread != 0 or self.more_may_come
 
     @property
     def all_profiles(self) -> frozenset[str]:
