@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import msgspec
@@ -166,6 +167,29 @@ async def test_namespaces_that_cannot_be_named_at_a_time_take_turns() -> None:
     assert named == set(page.kueue.namespaces)
     (note,) = page.seen(tenant())["kueue"]["notes"]
     assert note.endswith("they take turns")
+
+
+@pytest.mark.parametrize("many", [100, 180])
+async def test_a_reader_of_many_namespaces_leaves_turns_to_a_reader_of_one_who_comes_later(many: int) -> None:
+    names = [f"n{number:03}" for number in range(200)]
+    page, cluster = Page(dict.fromkeys(names, 1)), Guarded()
+    await cluster.begin()
+    await cluster.let("ann", "workloads", names[:many])
+    await cluster.let("bob", "workloads", names[-1:])
+    rights = Rights(Reviewer(cluster.page), cluster.clock, lambda: page.feeds.about)
+    await page.source.read()
+    seen: list[bool] = []
+    for number in range(40):
+        people = [Person("ann"), Person("bob")] if number >= 10 else [Person("ann")]
+        with ExitStack() as present:
+            for person in people:
+                present.enter_context(page.feeds.join(await rights.visibility(person)))
+            await page.source.read()
+        if number >= 10:
+            seen.append(any(names[-1] in key for key in page.seen(await rights.visibility(Person("bob")))))
+        cluster.clock.seconds += 15
+    turns = -(-len(names) // (KUEUE_NAMED // 4))
+    assert all(any(seen[at : at + turns]) for at in range(len(seen) - turns))
 
 
 async def test_others_have_the_event_loop_between_two_namespaces() -> None:

@@ -8,7 +8,8 @@ the time. Who may see which of them is decided for each reader (:mod:`tessera.da
    present readers may list Workloads come first.
 2. A document tells of each namespace how many further Workloads wait there. It also names the namespace, so that rights
    are asked for it, and its readers are among the present ones from then on.
-3. There may be more namespaces than can be named at a time. Those take turns.
+3. There may be more namespaces than can be named at a time. Those take turns, for which a part of the names is kept:
+   otherwise readers of many namespaces could take all names, and others would never learn what they may see.
 """
 
 import asyncio
@@ -27,6 +28,8 @@ from tessera.kueue.waiting_workloads import WaitingWorkloads, read_waiting_workl
 from tessera.limits.access import KUEUE_NAMED
 from tessera.limits.forecast import KUEUE_READ, KUEUE_SHOWN, KUEUE_WORKLOADS
 
+#: One name in so many is kept for namespaces that take turns.
+TURNS = 4
 #: Least seconds between two readings, and the part of the time that they may take.
 PERIOD, SHARE = 15.0, 0.05
 
@@ -118,8 +121,9 @@ class KueueSource:
         return documents
 
     def _choose_named(self, others: Mapping[str, int], own: Collection[str], most: int) -> list[str]:
-        """The namespaces of these that are named now: the readers' own, then the others in turns."""
-        first = sorted(others.keys() & set(own))[:most]
+        """The namespaces of these that are named now: the readers' own while there is room, then others in turns."""
+        mine = sorted(others.keys() & set(own))
+        first = mine[:most] if len(others) <= most else mine[: max(0, most - KUEUE_NAMED // TURNS)]
         rest = sorted(others.keys() - set(first))
         begin = bisect(rest, self._turn)
         turns = [*rest[begin:], *rest[:begin]][: most - len(first)]

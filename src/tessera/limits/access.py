@@ -42,7 +42,8 @@ PAGE_RIGHTS = Limit(
 KUEUE_NAMED = Limit(
     128,
     "namespaces",
-    "namespaces with Workloads that wait in Kueue whose rights are asked for at a time; further ones take turns",
+    "namespaces with Workloads that wait in Kueue whose rights are asked for at a time; further ones take turns, "
+    "for which a quarter is kept",
     "each is a review for each reader who may not list all Workloads",
 )
 KUEUE_REVIEWS = Limit(
