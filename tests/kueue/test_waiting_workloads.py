@@ -9,6 +9,7 @@ from tests.support.kueue.answers import HTML, KueueAnswers
 
 from tessera.explain.kueue_rows import read_kueue_rows, rows_of
 from tessera.explain.queue import explain_workload_in_queue
+from tessera.kube.transport.interface import Response
 from tessera.kueue.positions import PAGE, PositionReader, QueueSize
 from tessera.kueue.queue_reading import QueueReading, read_queues
 from tessera.kueue.waiting_workloads import WaitingWorkloads, read_waiting_workloads
@@ -86,7 +87,49 @@ async def test_the_number_of_answers_about_places_is_bounded() -> None:
     kueue = KueueAnswers({"a": 1})
     found = await PositionReader(kueue.client(ManualClock()), PAGE).read("a", ["q"] * (KUEUE_ANSWERS + 1))
     assert sum("pendingworkloads" in path for path in kueue.asked) == KUEUE_ANSWERS
-    assert found.silent == "Kueue is asked about 200 queues at a time"
+    assert found.silent == "Kueue gave 200 answers, and no more are asked for"
+
+
+async def test_long_queues_leave_no_answers_to_others_and_the_note_says_so() -> None:
+    kueue = KueueAnswers({f"n{number:02}": 1 for number in range(24)})
+    kueue.places = KUEUE_PLACES
+    found = await read_kueue_rows(kueue.client(ManualClock()), None, 0.0)
+    assert found.notes == (
+        "positions in some of Kueue's queues are not known: Kueue gave 200 answers, and no more are asked for",
+    )
+    assert len({row.namespace for row in found.rows if row.position}) == KUEUE_ANSWERS * PAGE // KUEUE_PLACES
+
+
+async def test_the_namespaces_of_readers_are_asked_about_before_others() -> None:
+    kueue = KueueAnswers({f"n{number:02}": 1 for number in range(24)})
+    kueue.places = KUEUE_PLACES
+    client = kueue.client(ManualClock())
+    found = await read_waiting_workloads(client, KUEUE_PLACES, first={"n23"})
+    assert found.namespaces["n23"].positions
+    assert not found.namespaces["n22"].positions
+
+
+@pytest.mark.parametrize(
+    ("code", "known", "silent"),
+    [
+        (400, {"a", "c"}, "Kueue's visibility API refuses places of a queue"),
+        (422, {"a", "c"}, "Kueue's visibility API refuses places of a queue"),
+        (401, {"a"}, "Kueue's visibility API does not answer"),
+        (429, {"a"}, "Kueue's visibility API does not answer"),
+        (500, {"a"}, "Kueue's visibility API does not answer"),
+        (503, {"a"}, "Kueue's visibility API does not answer"),
+    ],
+)
+async def test_a_refusal_of_one_queue_does_not_hide_the_places_of_others(
+    code: int, known: set[str], silent: str
+) -> None:
+    kueue = KueueAnswers({"a": 1, "b": 1, "c": 1})
+    kueue.answers["namespaces/b/localqueues/q/pendingworkloads"] = Response(status=code, headers={}, body=b"odd")
+    found = await read(kueue)
+    assert {name for name, each in found.namespaces.items() if each.positions} == known
+    assert (found.silent, found.some_places) == (silent, True)
+    assert found.namespaces["b"].silent.startswith(silent)
+    assert "odd" in found.error
 
 
 async def test_a_silent_visibility_api_is_asked_once() -> None:

@@ -141,7 +141,7 @@ class KueueSource:
         if found.forbidden:
             silent = f"{self._reader.account} may not list {LOCAL_QUEUES.label} of all namespaces"
         if silent:
-            notes.append(f"places in queues are not known: {silent}")
+            notes.append(f"places in {'some ' if found.some_places else ''}queues are not known: {silent}")
         return tuple(notes)
 
 

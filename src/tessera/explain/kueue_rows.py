@@ -142,7 +142,8 @@ def _notes_in(namespace: str, reading: QueueReading) -> Iterator[str]:
     if reading.forbidden:
         yield f"you may not list {', '.join(reading.forbidden)} in namespace {namespace}: Kueue's queue is incomplete"
     if reading.silent:
-        yield f"positions in Kueue are not known: {reading.silent}"
+        where = "some of Kueue's queues" if reading.sizes else "Kueue"
+        yield f"positions in {where} are not known: {reading.silent}"
 
 
 def _notes_everywhere(found: WaitingWorkloads) -> Iterator[str]:
@@ -154,4 +155,5 @@ def _notes_everywhere(found: WaitingWorkloads) -> Iterator[str]:
     if found.forbidden:
         yield f"you may not list {LOCAL_QUEUES.label} of all namespaces: positions in Kueue are not known"
     if found.silent:
-        yield f"positions in Kueue are not known: {found.silent}{f': {found.error}' if found.error else ''}"
+        where = "some of Kueue's queues" if found.some_places else "Kueue"
+        yield f"positions in {where} are not known: {found.silent}{f': {found.error}' if found.error else ''}"

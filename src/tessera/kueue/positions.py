@@ -3,6 +3,7 @@
 1. The API gives 1,000 places of a queue at once. Further ones are asked for up to a bound; beyond it, the number of
    Workloads in the queue is known only to be larger.
 2. An API that does not answer is not asked about the next queue, and neither is one that has answered often enough.
+   One that refuses the places of a queue is: the refusal may be about that queue alone.
 """
 
 from collections.abc import Sequence
@@ -19,6 +20,10 @@ from tessera.limits.forecast import KUEUE_ANSWERS
 
 #: Places in one answer: Kueue's own default.
 PAGE = 1_000
+
+
+#: Refusals that the next queue would get too: 401 Unauthorized, 429 Too Many Requests.
+_OF_ALL_QUEUES = {401, 429}
 
 
 class PendingWorkload(Wire, frozen=True, kw_only=True):
@@ -94,6 +99,10 @@ class PositionReader:
                 return found._replace(silent=self.silent)
             except _SilentError:
                 return found._replace(silent=f"{self.silent}: {self.error}" if self.error else self.silent)
+            except _RefusedError as error:
+                refused = "Kueue's visibility API refuses places of a queue"
+                self.silent, self.error = self.silent or refused, self.error or str(error)
+                found = found._replace(silent=f"{refused}: {error}")
         return found
 
     async def _read_queue(self, found: Positions, namespace: str, queue: str) -> None:
@@ -111,7 +120,7 @@ class PositionReader:
 
     async def _ask(self, path: str, offset: int) -> tuple[PendingWorkload, ...]:
         if not self._left:
-            self.silent = self.silent or f"Kueue is asked about {int(KUEUE_ANSWERS)} queues at a time"
+            self.silent = self.silent or f"Kueue gave {int(KUEUE_ANSWERS)} answers, and no more are asked for"
             raise _SilentError
         self._left -= 1
         try:
@@ -122,8 +131,11 @@ class PositionReader:
         except (Forbidden, NotFound):
             raise
         except (ApiError, OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            text = " ".join(str(error).split())
+            if isinstance(error, ApiError) and 400 <= error.code < 500 and error.code not in _OF_ALL_QUEUES:
+                raise _RefusedError(text) from error
             self._left = 0
-            self.silent, self.error = "Kueue's visibility API does not answer", " ".join(str(error).split())
+            self.silent, self.error = "Kueue's visibility API does not answer", text
             raise _SilentError from error
 
     async def _served_version(self) -> str:
@@ -134,6 +146,10 @@ class PositionReader:
                 self._left, self.silent = 0, "Kueue's visibility API is not served"
                 raise _SilentError from error
         return self._version
+
+
+class _RefusedError(Exception):
+    """The API refuses the places of one queue; the text is what it said."""
 
 
 class _SilentError(Exception):

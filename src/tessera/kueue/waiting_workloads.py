@@ -36,6 +36,11 @@ class WaitingWorkloads(msgspec.Struct, frozen=True, kw_only=True):
     silent: str = ""
     error: str = ""
 
+    @property
+    def some_places(self) -> bool:
+        """True if places in some of the queues are known."""
+        return any(each.sizes for each in self.namespaces.values())
+
 
 async def read_waiting_workloads(
     client: Client, places: int, *, first: Collection[str] = (), account: str = "you"
@@ -61,7 +66,7 @@ async def read_waiting_workloads(
     chosen = sorted(found, key=lambda name: (name not in first, name))[:KUEUE_NAMESPACES]
     positions = PositionReader(client, places, account)
     readings = {}
-    for namespace in sorted(chosen):
+    for namespace in chosen:  # the number of answers about places is bounded
         known = frozenset((queues or {}).get(namespace, ()))
         asked = sorted({each.spec.queue_name for each in found[namespace]} & known)
         read = await positions.read(namespace, asked)

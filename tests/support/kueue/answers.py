@@ -22,12 +22,14 @@ class KueueAnswers:
 
     Attributes:
         answers: the answer by a part of the path, instead of the usual one; None refuses.
+        places: the number of pending Workloads in each queue; None for those of its namespace.
         asked: the paths of all requests.
     """
 
     def __init__(self, namespaces: dict[str, int]) -> None:
         self.namespaces = namespaces
         self.answers: dict[str, Response | None] = {}
+        self.places: int | None = None
         self.asked: list[str] = []
 
     def client(self, clock: Clock) -> Client:
@@ -66,7 +68,7 @@ class KueueAnswers:
 
     def _places(self, namespace: str, query: dict[str, str]) -> list[dict[str, Any]]:
         offset, limit = int(query.get("offset", "0")), int(query.get("limit", "1000"))
-        count = self.namespaces[namespace]
+        count = self.namespaces[namespace] if self.places is None else self.places
         return [
             {
                 "metadata": {"name": f"w{number:05}", "namespace": namespace},
