@@ -97,6 +97,18 @@ def test_stale_entries_are_passed_about_once() -> None:
     assert CountedNode.reads <= 4 * 10_000 + 100 * 100
 
 
+def test_a_group_without_cards_keeps_no_entries() -> None:
+    fleet = Fleet()
+    for number in range(100):
+        fleet.add_card(f"node-{number}", f"GPU-{number}", A100)
+    (empty,) = fleet.candidates("1g.5gb")
+    for number in range(100):
+        fleet.occupy(CardPlacement(f"node-{number}", f"GPU-{number}", "1g.5gb", 0, 1), f"slice-{number}")
+    assert (empty.count, empty.entries) == (0, 0)
+    fleet.release("node-7", "GPU-7", 0)
+    assert next(fleet.candidates("1g.5gb", spread=True)).first().gpu == "GPU-7"
+
+
 def test_the_best_place_is_that_of_the_first_candidate() -> None:
     policy = FragmentationGradient()
     for fleet in history(3, 2, 3_000, lambda rng: rng.randrange(12)):

@@ -58,6 +58,8 @@ class CardGroups:
         """Removes a group that has become empty, unless a card will come again."""
         if group.pending:
             del self.started[group.occupancy, group.pending]
+        else:
+            group.clear()
 
     def find(self, occupancy: int, pending: Pending) -> AlikeCards | None:
         """Returns the group of a state; None if no card has it."""

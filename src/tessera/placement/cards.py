@@ -196,7 +196,8 @@ class AlikeCards:
         ranked: True if some profile may still fit. Nobody asks for other cards: they are counted only, and filed under
             :data:`UNRANKED`.
         count: the number of cards.
-        entries: those of all queues, with stale ones; at most about five times the number of cards.
+        entries: those of all queues, with stale ones; none without cards, else about five times the number of cards
+            that the group has had at the same time, at most.
     """
 
     __slots__ = (
@@ -270,8 +271,9 @@ class AlikeCards:
             self._frees ^= 1 << free
 
     def cards(self) -> Iterator[FleetCard]:
-        """All cards of a ranked group, those of the fullest node first. The group may not change meanwhile.
+        """All cards of a ranked group, those of the fullest node first.
 
+        Nothing else may read or change the group until the last card that is wanted has come.
         The first cards of a large group cost little: each queue is read as far as it is asked for.
         """
         if self._passed > self.entries:
@@ -316,6 +318,11 @@ class AlikeCards:
         else:
             queue.append(entry)
         self.entries += 1
+
+    def clear(self) -> None:
+        """Removes the entries of a group that has no cards, all of them stale."""
+        self._queues.clear()
+        self._frees = self.entries = self._passed = 0
 
     def tidy(self) -> None:
         """Removes stale entries."""
