@@ -203,8 +203,59 @@ def test_node_groups_that_somebody_wrote_by_hand_stay_until_the_option_takes_the
         await place.client("kubectl-create").create(CONFIGMAPS.as_dicts(), theirs, "tessera-system")
         assert results(await install(place)) == {"unchanged": len(objects())}
         assert await groups(place) == ["theirs"]
-        assert results(await install(place, node_groups="ours"))["configured"] == 1
+        assert results(await install(place, node_groups="ours"))["replaced"] == 1
         assert await groups(place) == ["ours"]
+
+    asyncio.run(scenario())
+
+
+async def file_of_groups(place: Any) -> Any:
+    return await place.client().get(CONFIGMAPS.as_dicts(), NODE_GROUPS_MAP, "tessera-system")
+
+
+@pytest.mark.parametrize("manager", ["kubectl-create", "kubectl-client-side-apply"])
+def test_keys_of_others_stay_when_node_groups_take_a_config_map_over_and_leave_it(place: Any, manager: str) -> None:
+    async def scenario() -> None:
+        name = f"configmap/{NODE_GROUPS_MAP} in tessera-system"
+        await install(place)
+        theirs = {"metadata": {"name": NODE_GROUPS_MAP}, "data": {NODE_GROUPS_KEY: "theirs", "notes": "keep"}}
+        await place.client(manager).create(CONFIGMAPS.as_dicts(), theirs, "tessera-system")
+        for dry in (True, False):
+            done = await install(place, node_groups="ours", dry=dry)
+            assert [each for each in done if each.result != "unchanged"] == [AppliedObject(name, "replaced")]
+        assert (await file_of_groups(place))["data"] == {NODE_GROUPS_KEY: "ours", "notes": "keep"}
+        for dry in (True, False):
+            assert NODE_GROUPS_KEY in (await file_of_groups(place))["data"]
+            done = await install(place, dry=dry)
+            assert [each for each in done if each.result != "unchanged"] == [AppliedObject(name, "withdrawn")]
+        left = await file_of_groups(place)
+        assert (left["data"], left["metadata"].get("labels") or {}) == ({"notes": "keep"}, {})
+        assert results(await install(place)) == {"unchanged": len(objects())}
+
+    asyncio.run(scenario())
+
+
+def test_a_config_map_taken_over_whole_is_deleted_with_the_option(place: Any) -> None:
+    async def scenario() -> None:
+        await install(place)
+        theirs = {"metadata": {"name": NODE_GROUPS_MAP}, "data": {NODE_GROUPS_KEY: "theirs"}}
+        await place.client("kubectl-create").create(CONFIGMAPS.as_dicts(), theirs, "tessera-system")
+        await install(place, node_groups="ours")
+        assert results(await install(place))["deleted"] == 1
+        assert await groups(place) == []
+
+    asyncio.run(scenario())
+
+
+def test_tesseras_label_does_not_make_a_config_map_of_another_manager_ours(place: Any) -> None:
+    async def scenario() -> None:
+        await install(place)
+        labels = {"app.kubernetes.io/part-of": "tessera"}
+        for name, key in ((NODE_GROUPS_MAP, NODE_GROUPS_KEY), ("tessera-registry-ca", "ca.crt")):
+            theirs = {"metadata": {"name": name, "labels": labels}, "data": {key: "theirs"}}
+            await place.client("argocd-controller").create(CONFIGMAPS.as_dicts(), theirs, "tessera-system")
+        assert results(await install(place)) == {"unchanged": len(objects())}
+        assert (await groups(place), await trusted(place)) == (["theirs"], ["theirs"])
 
     asyncio.run(scenario())
 

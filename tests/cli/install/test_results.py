@@ -23,6 +23,8 @@ def done(**counts: int) -> list[AppliedObject]:
         ({"unchanged": 39, "created": 1}, "1 object created, 39 unchanged"),
         ({"unchanged": 9, "created": 2, "deleted": 2}, "2 objects created, 2 deleted, 9 unchanged"),
         ({"deleted": 1, "configured": 4}, "4 objects configured, 1 deleted"),
+        ({"replaced": 1, "unchanged": 39}, "1 object made by hand and replaced, 39 unchanged"),
+        ({"withdrawn": 1, "unchanged": 39}, "1 object of others without Tessera's fields, 39 unchanged"),
         ({"left": 3, "unchanged": 36}, "3 objects skipped (other owner), 36 unchanged"),
     ],
     ids=str,
@@ -37,6 +39,8 @@ def test_every_object_is_counted_once_as_what_became_of_it(counts: dict[str, int
     [
         ("created", f"{AGENT} created"),
         ("left", f"{AGENT} skipped, it has another owner"),
+        ("replaced", f"{AGENT} configured: a ConfigMap made by hand was replaced"),
+        ("withdrawn", f"{AGENT} configured: Tessera's fields were removed, it stays since others wrote to it"),
         ("unchanged", ""),
     ],
 )

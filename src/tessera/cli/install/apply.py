@@ -12,8 +12,9 @@ Rules:
 - Definitions and objects of NVIDIA's kinds that others made are not changed
   (:func:`tessera.cli.install.ownership.is_left_alone`).
 - Objects that only an earlier installation needed are deleted: the right to read ConfigMaps in another namespace, the
-  right to evict, protections that are left out, the policy about pods that use GPUs without a request, the file of node
-  groups, and the authorities of registries unless builds still trust them. The ClusterPolicy and NVIDIADriver are
+  right to evict, protections that are left out, and the policy about pods that use GPUs without a request. The fields
+  of ConfigMaps with the file of an option are withdrawn (:mod:`tessera.cli.install.option_files`): the node groups, and
+  the authorities of registries unless builds still trust them. The ClusterPolicy and NVIDIADriver are
   different: a forgotten option must remove no driver, so they are deleted only if the user says so or if others replace
   them.
 - A dry run sends the same requests as a dry run of the API server and writes nothing. It changes no owner, so it does
@@ -29,7 +30,6 @@ import msgspec
 from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.names import DEVICE_ACCESS_POLICY
-from tessera.api.nodes.node_groups import NODE_GROUPS_MAP
 from tessera.api.nodes.removal import REMOVAL_ANNOTATION
 from tessera.cli.install.manifests import (
     AGENT,
@@ -40,7 +40,8 @@ from tessera.cli.install.manifests import (
     Manifest,
     builds_mount_it,
 )
-from tessera.cli.install.ownership import LAST_APPLIED, is_left_alone, is_ours, take_over_fields
+from tessera.cli.install.option_files import APPLY, FILES, is_file, withdraw_file
+from tessera.cli.install.ownership import LAST_APPLIED, has_applied, is_left_alone, is_ours, take_over_fields
 from tessera.cli.install.protections import OBJECTS
 from tessera.cli.install.rendering import DASHBOARD, option
 from tessera.cli.install.webhook_certificate import OBJECTS as CERTIFICATES
@@ -57,7 +58,6 @@ FIELD_MANAGER = "tessera-install"
 _SERVING_TIMEOUT = 60.0
 _PAUSE = 0.2
 
-_APPLY = "application/apply-patch+yaml"
 _RBAC = "rbac.authorization.k8s.io"
 _EVICT = "tessera-agent-evict"
 _REPLACE = "tessera-controller-replace"
@@ -81,8 +81,6 @@ OPTIONAL: tuple[tuple[str, bool, str], ...] = (
     *((kind, kind in _IN_SYSTEM, name) for kinds, names in OBJECTS.values() for kind in kinds for name in names),
     *((kind, True, name) for kind in ("Certificate", "Issuer") for name in CERTIFICATES),
 )
-#: ConfigMaps in tessera-system with a file that an option names.
-FILES = (CONFIG_MAP, NODE_GROUPS_MAP)
 
 
 class AppliedObject(msgspec.Struct, frozen=True):
@@ -90,7 +88,8 @@ class AppliedObject(msgspec.Struct, frozen=True):
 
     Attributes:
         name: the name as kubectl prints it, with the namespace: ``daemonset.apps/tessera-agent in tessera-system``.
-        result: ``created``, ``configured``, ``unchanged`` or ``deleted``; ``left`` if it has another owner.
+        result: ``created``, ``configured``, ``unchanged`` or ``deleted``; ``replaced`` if an option's file replaced one
+            that somebody else wrote; ``withdrawn`` if only our fields were removed; ``left`` if it has another owner.
     """
 
     name: str
@@ -120,6 +119,8 @@ async def apply_all(
             await _wait_until_established(client, clock, each["metadata"]["name"])
     async for resource, metadata in _unlisted_objects(client, objects):
         yield await _delete(client, resource, metadata, dry=dry)
+    async for done in _withdraw_files(client, objects, dry=dry):
+        yield done
     async for resource, metadata in _unlisted_dashboard(client, objects):
         yield await _delete(client, resource, metadata, dry=dry)
     async for done in _delete_drivers(client, objects, dry=dry, drivers=drivers):
@@ -186,7 +187,7 @@ async def _apply(client: Client, manifest: Manifest, *, dry: bool, over: bool) -
     after: Mapping[str, Any] | None = None
     if is_left_alone(manifest, before, FIELD_MANAGER, over=over):
         return AppliedObject(_object_name(resource, metadata), "left")
-    if before is not None and not dry:
+    if before is not None and not dry and not is_file(manifest):
         await _take_over(client, resource, before)
     try:
         answer = await client.request(
@@ -194,14 +195,21 @@ async def _apply(client: Client, manifest: Manifest, *, dry: bool, over: bool) -
             resource.path(metadata.get("namespace"), metadata["name"]),
             query=[("fieldManager", FIELD_MANAGER), ("force", "true"), *([("dryRun", "All")] if dry else [])],
             body=manifest,
-            content_type=_APPLY,
+            content_type=APPLY,
         )
         after = msgspec.json.decode(answer.body)
     except NotFound:
         if not dry:  # a dry run does not create the namespaces of later objects
             raise
-    result = "created" if before is None else "unchanged" if _content(before) == _content(after) else "configured"
-    return AppliedObject(_object_name(resource, metadata), result)
+    return AppliedObject(_object_name(resource, metadata), _result(manifest, before, after))
+
+
+def _result(manifest: Manifest, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> str:
+    if before is None:
+        return "created"
+    if _content(before) == _content(after):
+        return "unchanged"
+    return "replaced" if is_file(manifest) and not has_applied(before, FIELD_MANAGER) else "configured"
 
 
 async def _take_over(client: Client, resource: Resource[dict[str, Any]], item: dict[str, Any]) -> None:
@@ -261,13 +269,18 @@ async def _unlisted_objects(
             metadata = item["metadata"]
             if (kind, metadata.get("namespace"), name) not in wanted:
                 yield resource, metadata
-    for name in FILES:
-        mounted = name == CONFIG_MAP and any(map(builds_mount_it, objects))
-        if mounted or ("ConfigMap", SYSTEM_NAMESPACE, name) in wanted:
-            continue
-        found = await get_object(client, CONFIGMAPS.as_dicts(), name, SYSTEM_NAMESPACE)
-        if found and is_ours(found, FIELD_MANAGER):
-            yield CONFIGMAPS.as_dicts(), found["metadata"]
+
+
+async def _withdraw_files(client: Client, objects: Sequence[Manifest], *, dry: bool) -> AsyncIterator[AppliedObject]:
+    """Withdraws the files of options that are left out."""
+    wanted = {each["metadata"]["name"] for each in objects if is_file(each)}
+    wanted |= {CONFIG_MAP} if any(map(builds_mount_it, objects)) else set()
+    resource = CONFIGMAPS.as_dicts()
+    for name in (each for each in FILES if each not in wanted):
+        found = await get_object(client, resource, name, SYSTEM_NAMESPACE)
+        if found and has_applied(found, FIELD_MANAGER):
+            result = await withdraw_file(client, found, FIELD_MANAGER, dry=dry)
+            yield AppliedObject(_object_name(resource, found["metadata"]), result)
 
 
 async def _named(
@@ -333,10 +346,18 @@ def _object_name(resource: Resource[Any], metadata: Mapping[str, Any]) -> str:
 
 DRY_RUN = " (dry run)"
 #: The results in the order in which they are counted.
-_RESULTS = ("created", "configured", "deleted", "left", "unchanged")
+_RESULTS = ("created", "configured", "replaced", "withdrawn", "deleted", "left", "unchanged")
 #: Longer texts of a result, for one object and for several.
-_OF_ONE = {"left": "skipped, it has another owner"}
-_OF_MANY = {"left": "skipped (other owner)"}
+_OF_ONE = {
+    "left": "skipped, it has another owner",
+    "replaced": "configured: a ConfigMap made by hand was replaced",
+    "withdrawn": "configured: Tessera's fields were removed, it stays since others wrote to it",
+}
+_OF_MANY = {
+    "left": "skipped (other owner)",
+    "replaced": "made by hand and replaced",
+    "withdrawn": "of others without Tessera's fields",
+}
 #: Workloads whose rollout the next steps may name: the first that is new or different.
 _WORKLOADS = (("daemonset", AGENT), ("deployment", CONTROLLER), ("deployment", "tessera-webhook"))
 _DRIVERS = ("clusterpolicy.nvidia.com/", "nvidiadriver.nvidia.com/")

@@ -222,7 +222,8 @@ def command(
     --build-ca-config-map names another ConfigMap. To change the certificates, run tessera install again.
 
     New nodes: the file of --node-groups becomes the ConfigMap tessera-node-groups, which controller and webhook follow.
-    A file with a mistake changes nothing. A run without the option removes the ConfigMap, unless somebody else made it.
+    A file with a mistake changes nothing. A run without the option removes what it wrote, and the
+    ConfigMap if nothing of others is left in it.
 
     Live page: --dashboard installs it as a process of the cluster. kubectl -n tessera-system port-forward
     service/tessera-dashboard 8088 brings it to this machine; an ingress needs its name by --dashboard-origin. A run

@@ -46,7 +46,8 @@ def _union(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _GROUP = "nvidia.com"
-_PART_OF = "app.kubernetes.io/part-of"
+#: The label that says that an object is a part of Tessera.
+PART_OF = ("app.kubernetes.io/part-of", "tessera")
 _DEFINITION = "CustomResourceDefinition"
 
 
@@ -69,7 +70,11 @@ def is_left_alone(manifest: Mapping[str, Any], before: Mapping[str, Any] | None,
 def is_ours(obj: Mapping[str, Any], manager: str) -> bool:
     """Returns True if Tessera made an object: it has Tessera's label, or Tessera applied some of its fields."""
     metadata = obj.get("metadata") or {}
-    if (metadata.get("labels") or {}).get(_PART_OF) == "tessera":
-        return True
-    owners = metadata.get("managedFields") or ()
+    key, value = PART_OF
+    return (metadata.get("labels") or {}).get(key) == value or has_applied(obj, manager)
+
+
+def has_applied(obj: Mapping[str, Any], manager: str) -> bool:
+    """Returns True if the manager applied some of an object's fields."""
+    owners = (obj.get("metadata") or {}).get("managedFields") or ()
     return any(each.get("manager") == manager and each.get("operation") == "Apply" for each in owners)
