@@ -50,6 +50,12 @@ WAIT_SAMPLES = Limit(
     "waits of pods of one size, from which their start is forecast beside the simulation; the oldest goes",
     "a quantile of 0.9 needs some dozens, also of those that waited longer",
 )
+WAITING_SAMPLES = Limit(
+    20,
+    "pods",
+    "pods of one namespace and size that still wait and count among past waits, the first in their order",
+    "one namespace cannot make the expected starts of all others late",
+)
 WAIT_SIZES = Limit(
     128,
     "sizes",

@@ -7,7 +7,10 @@ from tests.support.forecast_cluster import BEGIN, ForecastCluster
 
 from tessera.api.names import GATE, NodeName, PodUid
 from tessera.api.pods.gangs import Gang
+from tessera.clock import rfc3339
+from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.limits.forecast import WAITING_SAMPLES
 
 WHOLE, HALF = "7g.40gb", "3g.20gb"
 
@@ -80,6 +83,33 @@ def test_waits_of_such_pods_are_a_part_of_the_forecast_once_enough_waited_longer
     assert (start.basis, start.waits) == ("history", True)
     assert start.p50 is not None
     assert start.p50 - cluster.now > 610  # the simulation knows two pods of 300 s before it; waits were up to 3,300 s
+
+
+def _start_of_new(cluster: ForecastCluster, others: int, **facts: Any) -> float:
+    """Seconds until the late end of a new pod's range, after a jam and with others that have waited for 12 days."""
+    _jam(cluster, 12)
+    for number in range(others):
+        cluster.submit(f"other{number}", WHOLE, created=rfc3339(cluster.now - 12 * 86400), **facts)
+    cluster.forecast()
+    start = cluster.row(_waits(cluster, "new", WHOLE)).start
+    assert start.waits
+    assert start.p90 is not None
+    return start.p90 - cluster.now
+
+
+def test_pods_that_no_node_admits_change_nobody_elses_expected_start(cluster: ForecastCluster) -> None:
+    other = ForecastCluster()
+    other.node("n1")
+    found = _start_of_new(other, 100, constraints=NodeConstraints((("zone", "nowhere"),)))
+    assert found == pytest.approx(_start_of_new(cluster, 0))
+
+
+def test_one_namespace_cannot_make_the_expected_starts_of_others_late(cluster: ForecastCluster) -> None:
+    """Another namespace's pods, behind all others, have waited for room for 12 days: 20 of them count."""
+    few, many = ForecastCluster(), cluster
+    few.node("n1")
+    late = [_start_of_new(each, n, namespace="b", priority=-1) for each, n in ((few, WAITING_SAMPLES), (many, 100))]
+    assert late[1] == pytest.approx(late[0])
 
 
 def test_past_waits_say_nothing_of_a_pod_that_has_waited_longer(cluster: ForecastCluster) -> None:

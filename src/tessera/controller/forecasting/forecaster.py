@@ -5,7 +5,8 @@ results. It works piece by piece and yields often, so that decisions go on in be
 meanwhile; the next round shows it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
@@ -29,7 +30,7 @@ from tessera.forecast.rate import RecentStarts
 from tessera.forecast.simulation import HORIZON, Simulation, StartForecast
 from tessera.forecast.survival import SurvivalCurve
 from tessera.forecast.waits import LEAST_LONGER_WAITS
-from tessera.limits.forecast import FORECAST_PODS, LIFE_NAME, QUEUE_PODS
+from tessera.limits.forecast import FORECAST_PODS, LIFE_NAME, QUEUE_PODS, WAITING_SAMPLES
 
 #: Reasons that no end of another pod's lease removes.
 _LASTING = frozenset(
@@ -124,7 +125,8 @@ class Forecaster:
         simulation = Simulation(begun.reader.situation)
         yield from simulation.run()
         numbers = {place.pod.uid: number for number, place in enumerate(begun.simulated)}
-        known = _Known(now, simulation, numbers, ReasonFinder(state, held_back), self._wait_curves(begun))
+        waits = yield from self._wait_curves(begun)
+        known = _Known(now, simulation, numbers, ReasonFinder(state, held_back), waits)
         rows: list[QueuedPod] = []
         same: dict[tuple[str, ...], int] = {}
         for number, pod in enumerate(begun.waiting, 1):
@@ -193,11 +195,26 @@ class Forecaster:
             return None
         return min(curve.residual(age, 0.5), HORIZON), min(curve.residual(age, 0.9), HORIZON)
 
-    def _wait_curves(self, begun: Round) -> Mapping[str, SurvivalCurve]:
+    def _wait_curves(self, begun: Round) -> Generator[None, None, Mapping[str, SurvivalCurve]]:
+        """Returns by size the curve of past waits; yields after each piece of work.
+
+        Of the pods that still wait, those count that an earlier round saw wait for room: others may never start.
+        """
         waited: dict[str, list[float]] = {}
-        for pod in begun.waiting:
-            waited.setdefault(_size(pod), []).append(_waited(pod, begun.now))
-        return {size: self._history.waits.curve(size, each) for size, each in waited.items()}
+        counts: Counter[tuple[str, str]] = Counter()
+        for number, pod in enumerate(begun.waiting, 1):
+            size = _size(pod)
+            of_size, key = waited.setdefault(size, []), (pod.namespace, size)
+            if self.tracker.waits_for_room(pod.uid) and counts[key] < WAITING_SAMPLES:
+                counts[key] += 1
+                of_size.append(_waited(pod, begun.now))
+            if number % _ROWS_A_PIECE == 0:
+                yield
+        found: dict[str, SurvivalCurve] = {}
+        for size, each in waited.items():
+            found[size] = self._history.waits.curve(size, each)
+            yield
+        return found
 
 
 def _size(pod: PodInfo) -> str:

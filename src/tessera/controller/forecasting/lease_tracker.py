@@ -109,6 +109,10 @@ class LeaseTracker:
         if uid in self.pods:
             self._waited.add(uid)
 
+    def waits_for_room(self, uid: PodUid) -> bool:
+        """True for a pod that was seen waiting for room and has not started."""
+        return uid in self._waited
+
     def started_of_jobs(self) -> Iterator[tuple[JobKey, float]]:
         """Yields the Job of each pod that runs and has one, with the pod's start in seconds since 1970."""
         for each in self.pods.values():
