@@ -154,7 +154,24 @@ async def test_all_are_told_that_more_workloads_exist_than_are_read() -> None:
     page = Page({"a": KUEUE_READ, "b": 1})
     await page.source.read()
     (note,) = page.seen(tenant("b"))["kueue"]["notes"]
-    assert note.startswith("Kueue has more than 20,000 Workloads, and this page reads no more")
+    assert note.startswith("Kueue has more Workloads than this page reads at once")
+
+
+async def test_a_tenant_behind_a_list_that_is_cut_sees_its_workloads_by_the_clusters_rights_alone() -> None:
+    page, cluster = Page({"aaa": KUEUE_READ, **CROWD, "zeta": 3}), Guarded()
+    await cluster.begin()
+    await cluster.let("ann", "workloads", ["zeta"])
+    rights = Rights(Reviewer(cluster.page), cluster.clock, lambda: page.feeds.about)
+    for _ in range(2):  # more namespaces are behind the end of the list than are listed by themselves at a time
+        await page.source.read()
+    visibility = await rights.visibility(Person("ann"))
+    for _ in range(3):
+        with page.feeds.join(visibility):
+            await page.source.read()
+            visibility = await rights.visibility(Person("ann"))
+        assert {key for key in page.seen(visibility) if "zeta" in key} == {
+            f"workload/zeta/w0000{at}" for at in range(3)
+        }
 
 
 async def test_namespaces_that_cannot_be_named_at_a_time_take_turns() -> None:

@@ -12,8 +12,16 @@ from tessera.explain.queue import explain_workload_in_queue
 from tessera.kube.transport.interface import Response
 from tessera.kueue.positions import PAGE, PositionReader, QueueSize
 from tessera.kueue.queue_reading import QueueReading, read_queues
+from tessera.kueue.turns import Turns
 from tessera.kueue.waiting_workloads import WaitingWorkloads, read_waiting_workloads
-from tessera.limits.forecast import KUEUE_ANSWERS, KUEUE_NAMESPACES, KUEUE_PLACES, KUEUE_READ, KUEUE_WORKLOADS
+from tessera.limits.forecast import (
+    KUEUE_ANSWERS,
+    KUEUE_LISTED,
+    KUEUE_NAMESPACES,
+    KUEUE_PLACES,
+    KUEUE_READ,
+    KUEUE_WORKLOADS,
+)
 
 
 async def read(kueue: KueueAnswers, **more: Any) -> WaitingWorkloads:
@@ -72,6 +80,35 @@ async def test_more_workloads_than_are_read_are_said_to_be_there() -> None:
     assert sum(len(each.workloads) for each in found.namespaces.values()) == KUEUE_READ
     assert "c" not in found.namespaces
     assert not (await read(KueueAnswers({"a": 700}))).cut
+
+
+async def test_admitted_workloads_do_not_count_as_waiting_ones() -> None:
+    kueue = KueueAnswers({"a": KUEUE_READ + 1_000, "b": 3})
+    kueue.admitted = {"a"}
+    found = await read(kueue)
+    assert (len(found.namespaces["b"].workloads), found.cut) == (3, False)
+
+
+async def test_a_list_of_admitted_workloads_ends_too_and_readers_still_get_theirs() -> None:
+    kueue = KueueAnswers({"a": KUEUE_LISTED, "b": 3, "c": 2})
+    kueue.admitted = {"a"}
+    found = await read(kueue, first={"c"}, turns=Turns())
+    assert {name: len(each.workloads) for name, each in found.namespaces.items()} == {"b": 3, "c": 2}
+    assert found.namespaces["c"].positions
+    assert found.cut
+
+
+async def test_what_is_listed_behind_the_end_is_bounded_and_takes_turns() -> None:
+    kueue = KueueAnswers({"a": KUEUE_READ, **{f"n{number:03}": 1 for number in range(60)}})
+    turns, seen, own = Turns(), set[str](), {f"n{number:03}" for number in range(45)}
+    for _ in range(2):
+        kueue.asked.clear()
+        found = await read(kueue, first=own, turns=turns)
+        alone = [path for path in kueue.asked if "/namespaces/" in path and path.endswith("/workloads")]
+        assert len(alone) == KUEUE_NAMESPACES
+        assert len(found.namespaces["a"].workloads) == KUEUE_READ  # also where it was listed alone, up to a bound
+        seen |= {*found.namespaces, *found.others}
+    assert seen == set(kueue.namespaces)
 
 
 async def test_the_namespaces_of_readers_come_before_others() -> None:

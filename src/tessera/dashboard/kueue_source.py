@@ -8,12 +8,10 @@ the time. Who may see which of them is decided for each reader (:mod:`tessera.da
    present readers may list Workloads come first.
 2. A document tells of each namespace how many further Workloads wait there. It also names the namespace, so that rights
    are asked for it, and its readers are among the present ones from then on.
-3. There may be more namespaces than can be named at a time. Those take turns, for which a part of the names is kept:
-   otherwise readers of many namespaces could take all names, and others would never learn what they may see.
+3. There may be more namespaces than can be named at a time, or than one list reads. Those take turns.
 """
 
 import asyncio
-from bisect import bisect
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
@@ -24,12 +22,11 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden
 from tessera.kueue.objects import LOCAL_QUEUES, WORKLOADS
 from tessera.kueue.positions import PAGE
+from tessera.kueue.turns import KEPT, Turns
 from tessera.kueue.waiting_workloads import WaitingWorkloads, read_waiting_workloads
 from tessera.limits.access import KUEUE_NAMED
-from tessera.limits.forecast import KUEUE_READ, KUEUE_SHOWN, KUEUE_WORKLOADS
+from tessera.limits.forecast import KUEUE_SHOWN, KUEUE_WORKLOADS
 
-#: One name in so many is kept for namespaces that take turns.
-TURNS = 4
 #: Least seconds between two readings, and the part of the time that they may take.
 PERIOD, SHARE = 15.0, 0.05
 
@@ -74,8 +71,8 @@ class KueueSource:
         self._changed = changed
         self._clock = clock
         self._reader = reader
-        #: The last namespace that was named because it was its turn, and the time of the last reading that succeeded.
-        self._turn, self._read_at = "", 0.0
+        #: Who is named, and who is listed alone; the time of the last reading that succeeded.
+        self._named, self._read, self._read_at = Turns(), Turns(), 0.0
         self.documents: dict[str, Document] = {}
 
     async def run(self) -> None:
@@ -92,7 +89,7 @@ class KueueSource:
         """Reads once. What cannot be read now is shown as it was read last, with the reason."""
         own, account = self._reader.own(), self._reader.account
         try:
-            found = await read_waiting_workloads(self._client, PAGE, first=own, account=account)
+            found = await read_waiting_workloads(self._client, PAGE, first=own, turns=self._read, account=account)
             documents = await self._make_documents(found, own) if found.installed else {}
             self._read_at = self._clock.now()
         except (ApiError, OSError) as error:
@@ -114,26 +111,17 @@ class KueueSource:
             documents |= {f"workload/{namespace}/{row.workload}": _document(row) for row in rows}
             documents |= _unshown(namespace, len(reading.workloads) - len(rows))
             await asyncio.sleep(0)  # other readers of the page wait for one namespace at most
-        named = self._choose_named(found.others, own, KUEUE_NAMED - len(found.namespaces))
+        room = KUEUE_NAMED - len(found.namespaces)
+        named = self._named.choose(found.others, own, room, KUEUE_NAMED // KEPT)
         for namespace in named:
             documents |= _unshown(namespace, found.others[namespace])
         documents["kueue"] = KueueDocument(notes=self._notes(found, len(named)), detail=found.error)
         return documents
 
-    def _choose_named(self, others: Mapping[str, int], own: Collection[str], most: int) -> list[str]:
-        """The namespaces of these that are named now: the readers' own while there is room, then others in turns."""
-        mine = sorted(others.keys() & set(own))
-        first = mine[:most] if len(others) <= most else mine[: max(0, most - KUEUE_NAMED // TURNS)]
-        rest = sorted(others.keys() - set(first))
-        begin = bisect(rest, self._turn)
-        turns = [*rest[begin:], *rest[:begin]][: most - len(first)]
-        self._turn = turns[-1] if turns else self._turn
-        return [*first, *turns]
-
     def _notes(self, found: WaitingWorkloads, named: int) -> tuple[str, ...]:
         notes = []
         if found.cut:
-            more = f"Kueue has more than {KUEUE_READ:,} Workloads, and this page reads no more"
+            more = "Kueue has more Workloads than this page reads at once"
             notes.append(f"{more}; for those of one namespace, see: tessera queue -n NAMESPACE")
         if named < len(found.others):
             notes.append("Workloads wait in more namespaces than this page can name at a time: they take turns")

@@ -18,7 +18,7 @@ from tessera.kueue.objects import LOCAL_QUEUES, Workload
 from tessera.kueue.positions import QueueSize
 from tessera.kueue.queue_reading import QueueReading, read_queues
 from tessera.kueue.waiting_workloads import WaitingWorkloads, read_waiting_workloads
-from tessera.limits.forecast import KUEUE_PLACES, KUEUE_READ
+from tessera.limits.forecast import KUEUE_PLACES
 from tessera.text import count_noun
 
 
@@ -148,7 +148,7 @@ def _notes_in(namespace: str, reading: QueueReading) -> Iterator[str]:
 
 def _notes_everywhere(found: WaitingWorkloads) -> Iterator[str]:
     if found.cut:
-        yield f"Kueue has more than {KUEUE_READ:,} Workloads, and no more are read: name a namespace with -n"
+        yield "Kueue has more Workloads than are read at once: name a namespace with -n"
     if found.others:
         further, held = count_noun(len(found.others), "further namespace"), sum(found.others.values())
         yield f"Kueue's queues of {further}, with {count_noun(held, 'Workload')}, are not shown: name one with -n"

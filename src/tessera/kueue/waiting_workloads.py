@@ -1,9 +1,12 @@
 """Reads what waits in Kueue in all namespaces: two lists, and the places in the queues of some of the namespaces.
 
 What is kept and asked for is bounded. Which namespaces come first is the caller's choice; the others are counted.
+A list has the order of namespaces, so one that is cut lacks those at the end of the alphabet. Some of these are listed
+by themselves: those that come first, and others with a LocalQueue in turns.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -12,7 +15,8 @@ from tessera.kube.client.errors import Forbidden, NotFound
 from tessera.kueue.objects import LOCAL_QUEUES, WORKLOADS, Workload, served_resource, served_version
 from tessera.kueue.positions import PositionReader
 from tessera.kueue.queue_reading import QueueReading
-from tessera.limits.forecast import KUEUE_NAMESPACES, KUEUE_READ
+from tessera.kueue.turns import KEPT, Turns
+from tessera.limits.forecast import KUEUE_LISTED, KUEUE_NAMESPACES, KUEUE_READ
 
 
 class WaitingWorkloads(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,7 +26,7 @@ class WaitingWorkloads(msgspec.Struct, frozen=True, kw_only=True):
         installed: False if the cluster has no Kueue.
         namespaces: by namespace, its waiting Workloads with their positions; without flavors and pod sets.
         others: the number of waiting Workloads by further namespace.
-        cut: True if the cluster has more than :data:`KUEUE_READ` Workloads, so that not all are read.
+        cut: True if the list was cut: after :data:`KUEUE_READ` that wait, or :data:`KUEUE_LISTED` in all.
         forbidden: True if LocalQueues may not be listed, so that no places are known.
         silent: why places are not known, in words of Tessera alone; empty if they are.
         error: what Kueue's visibility API said instead of an answer.
@@ -43,7 +47,12 @@ class WaitingWorkloads(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def read_waiting_workloads(
-    client: Client, places: int, *, first: Collection[str] = (), account: str = "you"
+    client: Client,
+    places: int,
+    *,
+    first: Collection[str] = (),
+    turns: Turns | None = None,
+    account: str = "you",
 ) -> WaitingWorkloads:
     """Reads what waits in all namespaces.
 
@@ -51,6 +60,7 @@ async def read_waiting_workloads(
         client: the user's client.
         places: places that are read of a queue.
         first: the namespaces that come before others, if there are too many.
+        turns: chooses the namespaces that are listed by themselves if the list is cut; None for none.
         account: whose rights the client has: ``you``.
 
     Raises:
@@ -59,10 +69,16 @@ async def read_waiting_workloads(
     """
     try:
         version = await served_version(client)
-        found, cut = await _list_waiting(client, version)
+        everything = await _list_waiting(client, version, None, most=KUEUE_READ, listed=KUEUE_LISTED)
     except NotFound:
         return WaitingWorkloads(installed=False)
-    queues = await _list_queues(client, version) if found else {}
+    found, cut = everything.waiting, everything.cut
+    queues = await _list_queues(client, version) if found or cut else {}
+    if cut and turns is not None:
+        unread = {*first, *(queues or {})} - everything.complete
+        names = turns.choose(unread, first, KUEUE_NAMESPACES, KUEUE_NAMESPACES // KEPT)
+        for name, each in (await _list_each(client, version, names[::-1])).items():
+            found[name] = max(found.get(name, []), each, key=len)
     chosen = sorted(found, key=lambda name: (name not in first, name))[:KUEUE_NAMESPACES]
     positions = PositionReader(client, places, account)
     readings = {}
@@ -87,19 +103,51 @@ async def read_waiting_workloads(
     )
 
 
-async def _list_waiting(client: Client, version: str) -> tuple[dict[str, list[Workload]], bool]:
-    """The waiting Workloads by namespace, and if there are Workloads beyond those that were read."""
+class _Part(NamedTuple):
+    """What was read of a list.
+
+    Attributes:
+        waiting: the waiting Workloads by namespace.
+        complete: the namespaces of which all Workloads were read, as far as some were.
+        listed: the number of Workloads, also of those that do not wait.
+        cut: True if there are more.
+    """
+
+    waiting: dict[str, list[Workload]]
+    complete: set[str]
+    listed: int
+    cut: bool
+
+
+async def _list_waiting(client: Client, version: str, namespace: str | None, *, most: int, listed: int) -> _Part:
+    """Lists Workloads in the order of their namespaces until so many wait, or so many are listed."""
     found: dict[str, list[Workload]] = {}
-    count, token = 0, ""
+    names: set[str] = set()
+    waiting, count, last, token = 0, 0, "", ""
     while True:
-        page = await client.page(served_resource(WORKLOADS, version), token=token)
+        page = await client.page(served_resource(WORKLOADS, version), namespace, token=token)
         for each in page.items:
+            last = each.metadata.namespace
+            names.add(last)
             if each.waits:
-                found.setdefault(each.metadata.namespace, []).append(_without_pods(each))
+                waiting += 1
+                found.setdefault(last, []).append(_without_pods(each))
         count += len(page.items) + len(page.undecodable)
         token = page.token
-        if not token or count >= KUEUE_READ:
-            return found, bool(token)
+        if not token or waiting >= most or count >= listed:
+            return _Part(found, names - {last} if token else names, count, bool(token))
+
+
+async def _list_each(client: Client, version: str, names: Sequence[str]) -> dict[str, list[Workload]]:
+    """The waiting Workloads of these namespaces, each listed alone; what one leaves of the bound is for the next."""
+    found: dict[str, list[Workload]] = {}
+    left = int(KUEUE_LISTED)
+    for number, name in enumerate(names):
+        part = left // (len(names) - number)
+        read = await _list_waiting(client, version, name, most=KUEUE_READ // KUEUE_NAMESPACES, listed=part)
+        found |= read.waiting
+        left -= min(left, read.listed)
+    return found
 
 
 def _without_pods(item: Workload) -> Workload:

@@ -119,8 +119,14 @@ QUEUE_PAGE = Limit(
 KUEUE_READ = Limit(
     20_000,
     "workloads",
-    "Workloads of all namespaces that `tessera queue -A` and the live page read; that there are more is shown",
-    "40 pages of a list; each that waits is kept, without its pods",
+    "waiting Workloads of all namespaces that `tessera queue -A` and the live page read; that there are more is shown",
+    "each is kept, without its pods",
+)
+KUEUE_LISTED = Limit(
+    50_000,
+    "workloads",
+    "Workloads in the list for these, also those that do not wait; the page lists namespaces of its readers beyond it",
+    "100 pages of a list, and as many for namespaces by themselves",
 )
 KUEUE_NAMESPACES = Limit(
     50,

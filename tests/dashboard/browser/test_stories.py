@@ -186,11 +186,11 @@ def held(count: int, unshown: int, **kueue: Any) -> dict[str, Document]:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_what_waits_in_kueue_and_what_is_not_shown_of_it(theme: str, visit: Visits, live: LivePage) -> None:
     note = "places in queues are not known: the page's account may not list localqueues.kueue.x-k8s.io"
-    live.publish(held(6, 50, notes=("Kueue has more than 20,000 Workloads, and this page reads no more", note)))
+    live.publish(held(6, 50, notes=("Kueue has more Workloads than this page reads at once", note)))
     visitor = visit(theme=theme)
     queue = visitor.region("Waiting in Kueue")
     expect(queue.get_by_role("listitem").first).to_contain_text("number 1 of at least 1,000 in the queue slices")
-    expect(queue.get_by_text("Kueue has more than 20,000 Workloads, and this page reads no more.")).to_be_visible()
+    expect(queue.get_by_text("Kueue has more Workloads than this page reads at once.")).to_be_visible()
     expect(queue.get_by_text("Places in queues are not known: the page's account may not list")).to_be_visible()
     expect(
         queue.get_by_text("490,000 more Workloads in 50 namespaces wait; see: tessera queue -n NAMESPACE")

@@ -22,6 +22,7 @@ class KueueAnswers:
 
     Attributes:
         answers: the answer by a part of the path, instead of the usual one; None refuses.
+        admitted: the namespaces whose Workloads do not wait.
         places: the number of pending Workloads in each queue; None for those of its namespace.
         asked: the paths of all requests.
     """
@@ -29,6 +30,7 @@ class KueueAnswers:
     def __init__(self, namespaces: dict[str, int]) -> None:
         self.namespaces = namespaces
         self.answers: dict[str, Response | None] = {}
+        self.admitted: set[str] = set()
         self.places: int | None = None
         self.asked: list[str] = []
 
@@ -59,8 +61,13 @@ class KueueAnswers:
         names = [scope[1]] if scope else sorted(self.namespaces)
         every = [(name, number) for name in names for number in range(self.namespaces[name])]
         begin, limit = int(query.get("continue", "0")), int(query.get("limit", str(len(every))))
+        admitted = {"conditions": [{"type": "Admitted", "status": "True"}]}
         items = [
-            {"metadata": {"name": f"w{number:05}", "namespace": name}, "spec": {"queueName": "q"}}
+            {
+                "metadata": {"name": f"w{number:05}", "namespace": name},
+                "spec": {"queueName": "q"},
+                "status": admitted if name in self.admitted else {},
+            }
             for name, number in every[begin : begin + limit]
         ]
         more = {"continue": str(begin + limit)} if begin + limit < len(every) else {}
