@@ -45,6 +45,47 @@ def test_nodes_offer_slices_whole_cards_or_shares(cards: str, devices: tuple[str
     assert group.devices == devices
 
 
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("selector: {a b/c d: x y}", 'selector: "a b/c d": a key is at most 63 letters'),
+        ("selector: {pool: x y}", 'selector: pool: "x y": a value is empty, or at most 63 letters'),
+        ("selector: {Upper.Case/pool: a}", 'selector: "Upper.Case/pool": a key is'),
+        ("selector: {/pool: a}", 'selector: "/pool": a key is'),
+        ("selector: {example.com/: a}", 'selector: "example.com/": a key is'),
+        ("selector: {a/b/c: a}", 'selector: "a/b/c": a key is'),
+        ("selector: {-pool: a}", 'selector: "-pool": a key is'),
+        (f"selector: {{{'a' * 64}: a}}", "a key is at most 63 letters"),
+        ("labels: {zone: b-}", 'labels: zone: "b-": a value is'),
+        ("labels: {pool: b}", 'labels: pool: "b": selector says "a"; a node has one value for each'),
+        ("taints: [{key: x}, {key: a b}]", 'taints[1].key: "a b": a key is'),
+        ("taints: [{key: a, value: x y}]", 'taints[0].value: "x y": a value is'),
+        ("allocatable: {cpu: '-4'}", 'allocatable: cpu: "-4": an amount is 0 or more'),
+        ("allocatable: {memory: -1}", 'allocatable: memory: "-1": an amount is 0 or more'),
+        ("allocatable: {x y: 1}", 'allocatable: "x y": a key is'),
+        ("allocatable: {cpu: much}", "allocatable: cpu: quantity 'much'"),
+    ],
+)
+def test_what_no_node_can_have_is_refused_by_group_field_value_and_rule(more: str, words: str) -> None:
+    selector = "" if more.startswith("selector") else "selector: {pool: a}, "
+    with pytest.raises(ValueError, match=r'^groups\.yaml: group "a": .*; correct the file$') as refused:
+        parse_node_groups(f"groups: [{{name: a, {selector}{more}, cards: {{model: A100-40GB}}}}]", "groups.yaml")
+    assert words in str(refused.value)
+
+
+def test_labels_and_amounts_at_the_edge_of_the_rules_are_read() -> None:
+    text = f"""
+groups:
+  - name: a
+    selector: {{pool: a, {"b." * 126}b/{"c" * 63}: '', A_b.c-1: {"d" * 63}}}
+    labels: {{pool: a}}
+    allocatable: {{cpu: 0, example.com/Fast_disk: 2}}
+    cards: {{model: A100-40GB}}
+"""
+    (group,) = parse_node_groups(text)
+    assert (len(group.selector), group.amounts()) == (3, {"cpu": 0, "example.com/Fast_disk": 2})
+
+
 @pytest.mark.parametrize("text", ["", "groups: []", "{}"])
 def test_no_groups(text: str) -> None:
     assert parse_node_groups(text) == ()

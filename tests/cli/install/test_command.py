@@ -200,9 +200,10 @@ def test_a_file_of_node_groups_becomes_the_config_map_that_controller_and_webhoo
         ("groups: [{name: a, selector: {pool: a}, cards: {model: A1000}}]", 'group "a": '),
         ("groups: [{name: a, selector: {}, cards: {model: T4}}]", "selector"),
         ("groups: [{name: a, selector: {pool: a}, cards: {model: T4, kind: whole}, size: 4}]", "size"),
+        ("groups: [{name: a, selector: {a b/c d: x}, cards: {model: A100-40GB}}]", 'group "a": selector: "a b/c d": '),
         ("- {name: a}", "; correct the file"),
         ("a: [", "line 1"),
-        ("", 'names no group; write "groups:" and a list'),
+        ("", 'names no group; write "groups:" and a list, or leave --node-groups out'),
         ("groups: []", 'names no group; write "groups:" and a list'),
     ],
 )

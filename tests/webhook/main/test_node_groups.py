@@ -113,6 +113,11 @@ def test_a_mistake_in_the_file_takes_no_admission_away(caplog: pytest.LogCapture
             await change_groups(lab, GROUP.replace("A100-40GB", "A1000"))
             assert (admits(webhook, LARGE), admits(webhook, TOO_LARGE)) == (True, True)
             assert "until then pods for any new nodes are admitted" in caplog.text
+            for mistake in ("selector: {a b: a}", "selector: {pool: a}, labels: {pool: b}"):
+                await change_groups(lab, GROUP)
+                assert not admits(webhook, TOO_LARGE)
+                await change_groups(lab, GROUP.replace("selector: {pool: a}", mistake))
+                assert admits(webhook, TOO_LARGE)
             await change_groups(lab, GROUP)
             assert (admits(webhook, LARGE), admits(webhook, TOO_LARGE)) == (True, False)
             await lab.client.delete(CONFIGMAPS, NAME, NAMESPACE)

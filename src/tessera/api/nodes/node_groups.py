@@ -11,8 +11,8 @@ a new node of a group has, and by which labels it is found::
         selector: {pool: l40s}
         cards: {model: L40S, count: 4, kind: whole}
 
-The file is read strictly: an unknown key or a model without a table of profiles refuses the whole file, so that no
-group is left out unseen.
+The file is read strictly: an unknown key, a model without a table of profiles, or a label that no node can have refuses
+the whole file, so that no group is left out unseen.
 """
 
 from collections.abc import Mapping
@@ -23,6 +23,7 @@ import msgspec
 
 from tessera.api.documents import load_document
 from tessera.api.names import SHARED_CARDS, WHOLE_CARDS
+from tessera.api.nodes.group_rules import check_agreement, check_amounts, check_key, check_labels, check_value
 from tessera.api.problems import FileRefused
 from tessera.kube.quantity import integer_value, milli_value
 from tessera.kube.resources import Taint
@@ -35,6 +36,8 @@ from tessera.text import one_line
 
 #: Name of the ConfigMap, in Tessera's namespace, and its key.
 NODE_GROUPS_MAP, NODE_GROUPS_KEY = "tessera-node-groups", "groups.yaml"
+#: Characters of the text about a mistake in a group: a field with a label's key, a value and a rule.
+_MISTAKE = 800
 #: Reason of the event on a pod for which a new node was asked for.
 NEW_NODE_REASON = "NewNodeRequested"
 
@@ -160,9 +163,9 @@ def parse_node_groups(
             raise ValueError(f'{where}: two groups are named "{group.name}"; names must differ')
         try:
             _check_cards(group)
-            group.amounts()
+            _check_metadata(group)
         except ValueError as error:
-            raise ValueError(f'{where}: group "{group.name}": {one_line(error)}') from None
+            raise ValueError(f'{where}: group "{group.name}": {one_line(error, _MISTAKE)}; correct the file') from None
     return found.groups
 
 
@@ -180,3 +183,18 @@ def _check_cards(group: NodeGroup) -> None:
             f"cards: kind {group.cards.kind.value} with replicas {group.cards.replicas}: replicas of 2 or more are"
             " stated for kind shares, and for no other"
         )
+
+
+def _check_metadata(group: NodeGroup) -> None:
+    """Checks that a Node can have the labels, taints and amounts.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    check_labels("selector", group.selector)
+    check_labels("labels", group.labels)
+    check_agreement(group.selector, group.labels)
+    for number, taint in enumerate(group.taints):
+        check_key(f"taints[{number}].key", taint.key)
+        check_value(f"taints[{number}].value", taint.value)
+    check_amounts("allocatable", group.allocatable)
