@@ -253,6 +253,14 @@ def test_node_groups_are_a_key_of_their_own() -> None:
         read_choices({"groups.yaml": text.replace("T4", "T5")}, "")
 
 
+@pytest.mark.parametrize("text", ["", "groups: []"])
+def test_a_key_that_names_no_group_is_to_be_removed(text: str) -> None:
+    with pytest.raises(
+        CommandError, match=r'the key "groups\.yaml": names no group; .*, or remove the key groups\.yaml$'
+    ):
+        read_choices({"groups.yaml": text}, "")
+
+
 def test_certificates_that_are_none_are_refused() -> None:
     with pytest.raises(AuthoritiesError, match=r'the key "ca\.crt" has no certificate'):
         read_choices({"ca.crt": "x"}, "")

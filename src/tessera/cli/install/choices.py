@@ -28,6 +28,7 @@ def choices_from(
     file: SettingsFile | None,
     authorities: str = "",
     node_groups: SettingsFile | None = None,
+    without_groups: str = "leave --node-groups out",
 ) -> tuple[InstallChoices, Sequence[Notice]]:
     """Returns the choices, and notices on settings of the file that have no effect.
 
@@ -36,6 +37,7 @@ def choices_from(
         file: settings of NVIDIA's operator; None for none.
         authorities: certificate authorities of registries, PEM, in place of those of ``--registry-ca``.
         node_groups: groups of new nodes that an autoscaler can make; None for none.
+        without_groups: what the user does to have no groups, for the message about a file that names none.
 
     Raises:
         CommandError: two options contradict each other, or the file has mistakes; all of these are listed.
@@ -56,14 +58,14 @@ def choices_from(
         drivers=objects,
         ask_for_drivers=drivers,
         page=page,
-        node_groups="" if node_groups is None else _checked_groups(*node_groups),
+        node_groups="" if node_groups is None else _checked_groups(*node_groups, without_groups),
         **controller,
         **others,
     )
     return choices, notices
 
 
-def _checked_groups(text: str, name: str) -> str:
+def _checked_groups(text: str, name: str, without: str) -> str:
     """Returns the text of a file of node groups unchanged.
 
     Raises:
@@ -74,7 +76,7 @@ def _checked_groups(text: str, name: str) -> str:
     except ValueError as error:
         raise CommandError(f"error: {error}; nothing was changed") from None
     if not groups:
-        raise CommandError(f'error: {name}: names no group; write "groups:" and a list, or leave --node-groups out')
+        raise CommandError(f'error: {name}: names no group; write "groups:" and a list, or {without}')
     return text
 
 

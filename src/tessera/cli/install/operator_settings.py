@@ -62,7 +62,8 @@ def read_choices(data: Mapping[str, str], image: str) -> InstallChoices:
     options = _parse(data.get(OPTIONS, ""))
     values, groups = ((data[key], f'the key "{key}"') if key in data else None for key in (VALUES, GROUPS))
     authorities = _authorities(data.get(AUTHORITIES, ""))
-    choices, _ = choices_from({**options, "image": image}, values, authorities, groups)
+    without = f"remove the key {GROUPS}"
+    choices, _ = choices_from({**options, "image": image}, values, authorities, groups, without)
     return choices
 
 
