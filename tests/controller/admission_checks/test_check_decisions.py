@@ -18,6 +18,7 @@ from tessera.controller.admission_checks.check_decisions import (
     CheckDecisions,
 )
 from tessera.controller.admission_checks.queued_workload import read_workload
+from tessera.controller.slicing.turns import absorption
 from tessera.kueue.objects import Workload
 from tessera.limits.planning import CHECKED_PODS, CHECKED_WORKLOADS
 
@@ -337,3 +338,37 @@ def test_no_node_with_whole_cards_yet_is_no_reason_to_reject(checks: Checks) -> 
     checks.see(workload("a", (1, CARDS)))
     assert checks.answer(0.0).state == "Pending"
     assert checks.answer(PATIENCE).state == "Retry"
+
+
+def test_nothing_is_answered_from_a_part_of_the_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(absorption, "ABSORBED_CHANGES", 2)
+    cluster = SlicerCluster()
+    for number in range(8):
+        cluster.node(f"n{number}")
+    cluster.node("n8", "H100-80GB")
+    checks = Checks(cluster)
+    checks.see(workload("a", (1, spec("1g.20gb"))))
+    assert checks.decisions.decide(0.0) == (), "before the first decision"
+    parts = 0
+    while not cluster.slicer.is_caught_up:
+        assert checks.decisions.decide(0.0) == ()
+        assert checks.decisions.undecided, "the next step of the slicer wakes the checks"
+        cluster.slicer.decide()
+        parts += 1
+    assert parts > 3
+    assert [each.state for each in checks.decisions.decide(0.0)] == ["Ready"]
+
+
+def test_a_workload_is_not_rejected_before_a_new_node_is_taken_in(checks: Checks) -> None:
+    checks.cluster.run()
+    checks.cluster.node("new", "H100-80GB")
+    checks.see(workload("a", (1, spec("1g.20gb"))))
+    assert checks.decisions.decide(0.0) == ()
+    assert [state for _, state, _ in checks.answers()] == ["Ready"]
+
+
+def test_a_workload_is_answered_while_other_pods_change_all_the_time(checks: Checks) -> None:
+    checks.cluster.run()
+    checks.cluster.pod("other", "1g.5gb")
+    checks.see(workload("a", (1, spec("1g.5gb"))))
+    assert [each.state for each in checks.decisions.decide(0.0)] == ["Ready"]

@@ -10,6 +10,7 @@ Rules:
   quota back, lets others go, and asks again after a delay that doubles with each attempt.
 - *Rejected* only if no node of the cluster could hold a pod even with empty cards and no node group is known that may
   bring another, or if the request is wrong. Kueue then deactivates the Workload.
+- Nothing is answered while the slicer has taken in only a part of the nodes and pods: *Rejected* is final.
 - Workloads are tested in the controller's order: priority, then age, as many in one round as one decision may cost. One
   that takes more than a round by itself is *Ready*: its pods are placed one by one, when there is room for each.
 """
@@ -87,11 +88,13 @@ class CheckDecisions:
         self._expected: dict[str, _Expected] = {}
         #: UIDs of Workloads that the last round did not test; the next one tests them and no others.
         self._left: set[str] = set()
+        #: True if the last round was put off until the slicer has caught up.
+        self._put_off = False
 
     @property
     def undecided(self) -> bool:
-        """True if a Workload waits for room, so that a change of the cluster may decide it."""
-        return bool(self._since)
+        """True if a Workload waits for room, or for the slicer, so that its next step may decide it."""
+        return self._put_off or bool(self._since)
 
     @property
     def left_some(self) -> bool:
@@ -138,6 +141,9 @@ class CheckDecisions:
 
     def decide(self, now: float) -> Sequence[Answer]:
         """Returns the answers that are due; ``now`` are seconds of any steady clock."""
+        self._put_off = not self._slicer.is_caught_up
+        if self._put_off:
+            return ()
         self._update_expected(now)
         answers = []
         work = StepBudget(DECISION_STEPS)

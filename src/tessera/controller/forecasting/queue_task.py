@@ -36,6 +36,8 @@ _log = logging.getLogger(__name__)
 
 #: Least seconds between two forecasts, and share of the time that they may take.
 PERIOD, _SHARE = 15.0, 0.05
+#: Seconds between two looks if the slicer has taken in all nodes and pods.
+_CATCH_UP = 0.5
 #: Seconds between two writes of the history.
 WRITE_PERIOD = 300.0
 #: Field manager of the condition; it owns no other.
@@ -120,6 +122,8 @@ class QueueTask:
     async def _round(self) -> None:
         jobs = self._forecaster.jobs
         await self._jobs.read(jobs.due(self._forecaster.tracker.started_of_jobs()), jobs)
+        while not self._slicer.is_caught_up:  # the page stays as it is: waiting pods may be missing in the state
+            await self._clock.sleep(_CATCH_UP)
         now = self._clock.now()
         begun = self._forecaster.begin(self._slicer.state, now)
         for _ in self._forecaster.expect_ends(begun):

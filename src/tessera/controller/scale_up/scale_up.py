@@ -78,7 +78,7 @@ class ScaleUp:
         show: Callable[[Mapping[str, int]], None],
     ) -> None:
         self._runtime = runtime
-        self._state, self._order = slicer.state, slicer.order
+        self._slicer, self._state, self._order = slicer, slicer.state, slicer.order
         self._nodes, self._pods = nodes, pods
         self._events = events
         self._namespace = namespace
@@ -143,7 +143,7 @@ class ScaleUp:
             return
 
     async def _update(self) -> bool:
-        """Brings the placeholders to the number that is needed; returns False if a write failed."""
+        """Brings the placeholders to the number that is needed; returns False if it has to be tried again."""
         if not self._runtime.may_act():
             return True
         self._read_groups()
@@ -159,12 +159,14 @@ class ScaleUp:
         if not (self._groups or present or outdated):
             self._show({})
             return True
+        if not self._slicer.is_caught_up:  # pods that need a node may be missing in the state
+            return False
+        self._decided |= all(reason is not None for reason in self._state.waiting.values())
         needed = await self._plan()
         self._show({group.name: needed.get(group.name, NewNodes(0)).count for group in self._groups})
         if not self._runtime.may_act():
             return True
         self._tell(needed)
-        self._decided |= all(reason is not None for reason in self._state.waiting.values())
         surplus = list(self._find_surplus(present, needed)) if self._decided else []
         # A request of an outdated form or kind is deleted now and made anew once it is gone, so that no autoscaler
         # counts it twice.

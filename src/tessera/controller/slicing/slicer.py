@@ -6,6 +6,8 @@ Rules:
 - The caller calls :meth:`Slicer.decide` when events have arrived. It absorbs all of them, or some of many
   (:mod:`tessera.controller.slicing.turns.absorption`), and then plans all waiting pods in one batch
   (:mod:`tessera.controller.slicing.turns.turn_planner`). Nothing is written before that.
+- Others read the state between two steps only while :attr:`Slicer.is_caught_up` is True: before, nodes and pods are
+  missing in it.
 - :meth:`Slicer.pop_writes` returns the writes that are due now
   (:mod:`tessera.controller.slicing.turns.pending_writes`).
 - :mod:`tessera.controller.slicing.state.slicer_state` documents the state.
@@ -322,6 +324,15 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         ):
             return True
         return self._cluster.capacity_changes.concerns_any_of(self._state.waiting)
+
+    @property
+    def is_caught_up(self) -> bool:
+        """True if the state has all nodes that are known, and the pods that were known with them.
+
+        It is False before the first decision, and while many changes are taken in by parts. Of pods that came since the
+        last decision, which the next one takes in, the state may lack some.
+        """
+        return self._absorption.has_begun and self._absorption.is_done and not self._cluster.changed_nodes
 
     def decide(self) -> None:
         """Absorbs the observations, then plans waiting pods, as much of both as one step may cost.

@@ -28,6 +28,7 @@ class Absorption:
 
     Attributes:
         is_done: True if the last step took in all changes.
+        has_begun: True once a step was taken.
     """
 
     def __init__(self, state: SlicerState, lifecycle: AllocationLifecycle, mover: Mover) -> None:
@@ -36,6 +37,7 @@ class Absorption:
         self._lifecycle = lifecycle
         self._mover = mover
         self.is_done = True
+        self.has_begun = False
         #: What is left of many changes, in order: a node, or "", and its changed pods.
         self._left: deque[tuple[NodeName, list[PodUid]]] = deque()
         #: Nodes that were taken in since the last :meth:`pop_nodes`.
@@ -43,6 +45,7 @@ class Absorption:
 
     def step(self) -> None:
         """Takes in all changes, or some of many."""
+        self.has_begun = True
         self.is_done = not self._left and self._are_few()
         if self.is_done:
             nodes, self._cluster.changed_nodes = self._cluster.changed_nodes, set()
