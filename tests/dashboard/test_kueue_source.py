@@ -150,6 +150,17 @@ async def test_a_missing_right_of_the_account_is_said_once_and_of_the_account() 
     ]
 
 
+async def test_a_refusal_of_one_queue_is_said_of_some_queues_and_the_others_have_places() -> None:
+    page = Page({"a": 1, "b": 1})
+    page.kueue.answers["namespaces/a/localqueues"] = Response(status=422, headers={}, body=b"odd")
+    await page.source.read()
+    seen = page.seen(tenant("a", "b"))
+    assert seen["kueue"] == {
+        "notes": ["places in some queues are not known: Kueue's visibility API refuses places of a queue"]
+    }
+    assert (seen["workload/a/w00000"].get("position"), seen["workload/b/w00000"]["position"]) == (None, 1)
+
+
 async def test_all_are_told_that_more_workloads_exist_than_are_read() -> None:
     page = Page({"a": KUEUE_READ, "b": 1})
     await page.source.read()
