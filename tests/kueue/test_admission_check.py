@@ -8,7 +8,7 @@ from tests.support.kueue.cluster import KueueCluster, pod_spec, template
 from tests.support.kueue.stand_in import condition, is_true
 
 from tessera.api.names import GATE
-from tessera.kube.resources import MUTATING_WEBHOOKS, PODS
+from tessera.kube.resources import MUTATING_WEBHOOKS, NODES, PODS
 from tessera.kueue.names import ADMISSION_GATE, VERSIONS, Version
 
 #: Kueue evicts after this, and a freed slot needs less.
@@ -118,13 +118,18 @@ def test_a_job_whose_pods_fit_in_sum_and_not_on_cards_is_not_started(with_kueue:
     with_kueue(story, nodes="1xA100-40GB,1xA100-40GB")
 
 
+def two_cards() -> dict[str, Any]:
+    """The template of a pod with two whole cards."""
+    both: Any = template("7g.40gb")
+    both["spec"]["containers"].append({**both["spec"]["containers"][0], "name": "more"})
+    return dict(both)
+
+
 def test_what_can_never_run_is_deactivated_with_the_reason(with_kueue: Callable[..., None]) -> None:
     async def story(cluster: KueueCluster) -> None:
         await cluster.open_queue(80, checked=True)
-        both: Any = template("7g.40gb")
-        both["spec"]["containers"].append({**both["spec"]["containers"][0], "name": "more"})
         await cluster.client.delete(MUTATING_WEBHOOKS, "tessera-webhook")  # it would refuse the Job
-        await cluster.job("never", both)
+        await cluster.job("never", two_cards())
 
         async def deactivated() -> bool:
             item = await cluster.workload("never")
@@ -132,6 +137,32 @@ def test_what_can_never_run_is_deactivated_with_the_reason(with_kueue: Callable[
 
         await cluster.until(deactivated, "Kueue deactivates it")
         assert "no node of this cluster could hold it, even empty" in await cluster.reason("never", "Evicted")
+
+    with_kueue(story, nodes="1xA100-40GB")
+
+
+def test_nothing_is_deactivated_while_a_new_node_has_not_told_its_cards(with_kueue: Callable[..., None]) -> None:
+    async def story(cluster: KueueCluster) -> None:
+        await cluster.open_queue(80, checked=True)
+        await cluster.client.create(NODES.as_dicts(), {"metadata": {"name": "new"}})
+        await cluster.job("large", two_cards())
+
+        async def is_active(name: str) -> bool:
+            item = await cluster.workload(name)
+            return item is not None and item["spec"]["active"] is True
+
+        async def sent_back() -> bool:
+            return "a new node may" in await cluster.reason("large", "Evicted")
+
+        await cluster.until(sent_back, "the check sends it back")
+        assert await is_active("large")
+        discovered = {"annotations": {"nfd.node.kubernetes.io/feature-labels": "cpu-model.family"}}
+        await cluster.client.merge_patch(NODES.as_dicts(), "new", {"metadata": discovered})
+
+        async def deactivated() -> bool:
+            return not await is_active("large")
+
+        await cluster.until(deactivated, "Kueue deactivates it", 2 * TIMEOUT)
 
     with_kueue(story, nodes="1xA100-40GB")
 

@@ -26,6 +26,8 @@ from tessera_lab.kubelet.context import Entrypoint, GrpcPlugins, InProcessPlugin
 from tessera_lab.kubelet.node.node import SimulatedNode
 
 _PREFIX = "feature.node.kubernetes.io/"
+#: The annotation in which discovery lists the labels that it wrote.
+_LABELS_ANNOTATION = "nfd.node.kubernetes.io/feature-labels"
 #: NVIDIA's cards by vendor, and by class (3D controller) and vendor.
 _CARD_LABELS = ("pci-10de.present", "pci-0302_10de.present")
 
@@ -40,8 +42,9 @@ async def label_node(client: Client, node: SimulatedNode, seconds: float) -> Non
     """
     await node.waits.sleep(seconds)
     labels = feature_labels(node.kernel, node.options.os_image, cards=node.machine is not None)
+    written = {_LABELS_ANNOTATION: ",".join(sorted(name.removeprefix(_PREFIX) for name in labels))}
     try:
-        await client.merge_patch(NODES, node.name, {"metadata": {"labels": labels}})
+        await client.merge_patch(NODES, node.name, {"metadata": {"labels": labels, "annotations": written}})
     except NotFound:
         return  # the node was deleted meanwhile
 

@@ -186,7 +186,10 @@ def test_features_are_discovered_after_ready_and_after_each_boot() -> None:
         await cluster.clock.sleep(44)
         assert not any(each.startswith(prefix) for each in (await node(api, "late"))["metadata"]["labels"])
         await cluster.clock.sleep(2)
-        labels = (await node(api, "late"))["metadata"]["labels"]
+        metadata = (await node(api, "late"))["metadata"]
+        labels = metadata["labels"]
+        written = metadata["annotations"]["nfd.node.kubernetes.io/feature-labels"].split(",")
+        assert {prefix + name for name in written} == {name for name in labels if name.startswith(prefix)}
         assert labels[prefix + "kernel-version.full"] == KERNEL
         assert labels[prefix + "system-os_release.ID"] == "rhcos"
         assert labels[prefix + "system-os_release.VERSION_ID"] == "4.13"

@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.webhook.nodes import test_new_nodes as nodes
+from tests.api.nodes import test_undecided_nodes as nodes
 
+from tessera.api.nodes.undecided_nodes import UndecidedNodes
 from tessera.webhook.admission import slice_admission
 from tessera.webhook.admission.json_patch import Operation
 from tessera.webhook.admission.json_patch import apply_operations as with_patch
@@ -15,7 +16,6 @@ from tessera.webhook.admission.review import Reviewer, ReviewError
 from tessera.webhook.base.budget import PodRefused, Rule
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNode
-from tessera.webhook.nodes.new_nodes import NewNodes
 
 PROFILES = ("1g.5gb", "1g.5gb.me", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")
 
@@ -373,7 +373,7 @@ def test_a_share_of_a_slice_waits_for_a_node_that_has_it_like_any_other_resource
 
 def with_new_node(*present: GpuNode) -> Capabilities:
     """The capabilities of these nodes beside one that has just registered."""
-    new = NewNodes(lambda: nodes.NOW)
+    new = UndecidedNodes(lambda: nodes.NOW)
     nodes.changed(new, nodes.node())
     capabilities = Capabilities(new_nodes=new)
     for node in present:

@@ -49,7 +49,7 @@ class AdmissionChecks:
         client: the API server.
         slicer: the controller's state; only read.
         count: called with the state of each answer that was written.
-        nodes_may_come: tells if an autoscaler's node groups are known.
+        nodes_may_come: tells if an autoscaler's node groups are known, or a new node may turn out to have GPUs.
         clock: the time.
         rng: for jitter.
     """

@@ -8,8 +8,9 @@ Rules:
 - Without room, the check stays *Pending*, with the reason, for :data:`PATIENCE` seconds, in which each change of the
   cluster is tried: Kueue reserves the quota of a preempted pod before that pod has ended. Then *Retry*: Kueue takes the
   quota back, lets others go, and asks again after a delay that doubles with each attempt.
-- *Rejected* only if no node of the cluster could hold a pod even with empty cards and no node group is known that may
-  bring another, or if the request is wrong. Kueue then deactivates the Workload.
+- *Rejected* only if no node of the cluster could hold a pod even with empty cards, no node group is known that may
+  bring another, and no new node may turn out to have GPUs; or if the request is wrong. Kueue then deactivates the
+  Workload.
 - Nothing is answered while the slicer has taken in only a part of the nodes and pods: *Rejected* is final.
 - Workloads are tested in the controller's order: priority, then age, as many in one round as one decision may cost. One
   that takes more than a round by itself is *Ready*: its pods are placed one by one, when there is room for each.
@@ -72,7 +73,7 @@ class CheckDecisions:
 
     Args:
         slicer: the controller's state; only read.
-        nodes_may_come: tells if an autoscaler's node groups are known.
+        nodes_may_come: tells if an autoscaler's node groups are known, or a new node may turn out to have GPUs.
     """
 
     def __init__(self, slicer: Slicer, *, nodes_may_come: Callable[[], bool] = lambda: False) -> None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE, PodUid
+from tessera.api.nodes.undecided_nodes import UndecidedNodes
 from tessera.controller.admission_checks.check_controller import AdmissionChecks
 from tessera.controller.base.metrics import ControllerMetrics
 from tessera.controller.base.options import ControllerOptions
@@ -169,11 +170,13 @@ class LeaderSession:
             recorders=runtime.recorders,
         )
         self._nodes.add_handler(self._breaker.node_changed)
+        self._undecided = UndecidedNodes(clock.now)
+        self._nodes.add_handler(self._undecided.node_changed)
         self._checks = AdmissionChecks(
             client,
             self._slicer,
             count=metrics.count_check,
-            nodes_may_come=lambda: self._scale_up.nodes_may_come,
+            nodes_may_come=lambda: self._scale_up.nodes_may_come or self._undecided.any_undecided(),
             clock=clock,
             rng=rng,
         )

@@ -6,7 +6,7 @@ The devices of a pod are all on one node. Rules, as in :mod:`.impossible_request
   ``tessera-node-groups``) whose declared labels do not contradict the selection. If none of them has the resources, all
   nodes and groups decide.
 - While some node has not told its devices, nothing is certain. Nor while a new node may turn out to have GPUs
-  (:mod:`tessera.webhook.nodes.new_nodes`), or if nodes with other cards may come.
+  (:mod:`tessera.api.nodes.undecided_nodes`), or if nodes with other cards may come.
 - Nothing is refused that no node has at all: the devices may come with a sharing profile, or with the first node.
 """
 

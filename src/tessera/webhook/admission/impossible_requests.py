@@ -8,7 +8,7 @@ wait for ever. Rules:
   ``tessera-node-groups``) whose declared labels do not contradict the selection. If none of them has the profiles, all
   nodes and groups decide.
 - While the cards of a node that is to be cut on demand are not known yet, nothing is certain. Nor while a new node may
-  turn out to have GPUs (:mod:`tessera.webhook.nodes.new_nodes`).
+  turn out to have GPUs (:mod:`tessera.api.nodes.undecided_nodes`).
 - Without any such node or group nothing is certain either: the cluster may grow from zero. Nor is it if the webhook's
   option says that nodes with other cards may come.
 

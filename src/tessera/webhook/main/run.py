@@ -12,6 +12,7 @@ from prometheus_client import generate_latest
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, NODE_GROUPS_MAP, parse_node_groups
+from tessera.api.nodes.undecided_nodes import UndecidedNodes
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.resources import CONFIGMAPS, NODES, ConfigMap
@@ -22,7 +23,6 @@ from tessera.webhook.base.metrics import WebhookMetrics
 from tessera.webhook.base.options import WebhookOptions
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNodeWatcher
-from tessera.webhook.nodes.new_nodes import NewNodes
 from tessera.webhook.serving.certificate_manager import CertificateManager
 from tessera.webhook.serving.certificates import Certificate
 from tessera.webhook.serving.given_certificate import GivenCertificate
@@ -67,7 +67,7 @@ class WebhookReplica:
         self._clock = clock
         self._objects = Informer(client, INSTASLICES, namespace=INSTASLICE_NAMESPACE, clock=clock, rng=rng)
         self._nodes = Informer(client, NODES, clock=clock, rng=rng)
-        self._new_nodes = NewNodes(clock.now)
+        self._new_nodes = UndecidedNodes(clock.now)
         self.capabilities = Capabilities(any_new_nodes=options.any_new_nodes, new_nodes=self._new_nodes)
         self.capabilities.set_groups(None)
         self._gpus = GpuNodeWatcher(self.capabilities)

@@ -14,6 +14,7 @@ import msgspec
 
 from tessera.api.names import GPU_RESOURCES
 from tessera.api.nodes.node_groups import NodeGroup
+from tessera.api.nodes.undecided_nodes import UndecidedNodes
 from tessera.kube.resources.label_index import LabelIndex
 from tessera.mig.geometry import closest_profile
 from tessera.mig.models import MODELS
@@ -23,7 +24,6 @@ from tessera.placement.empty_nodes import EmptyNodes, Shape
 from tessera.webhook.base.budget import SpendTime, spend_nothing
 from tessera.webhook.nodes.device_counts import DeviceCounts
 from tessera.webhook.nodes.gpu_nodes import GpuNode
-from tessera.webhook.nodes.new_nodes import NewNodes
 from tessera.webhook.nodes.restriction import NODE_NAME, read_restriction
 
 _Property = TypeVar("_Property")
@@ -90,7 +90,7 @@ class Capabilities:
         groups: nodes of the groups that an autoscaler can make.
     """
 
-    def __init__(self, *, any_new_nodes: bool = False, new_nodes: NewNodes | None = None) -> None:
+    def __init__(self, *, any_new_nodes: bool = False, new_nodes: UndecidedNodes | None = None) -> None:
         self.any_new_nodes = self._allows_any = any_new_nodes
         self._new_nodes = new_nodes
         self.labels, self.fields = LabelIndex(), LabelIndex()

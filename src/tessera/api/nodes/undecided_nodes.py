@@ -2,11 +2,12 @@
 
 A new node has no GPU labels at first: Node Feature Discovery writes them some time after kubelet has started, and the
 agent, which says what cards there are, needs one of them. Until then such a node looks like one without GPUs. Admission
-refuses for good, so it must not take that for an answer. A new node is *undecided*
+and Kueue's check refuse for good, so they must not take that for an answer. A new node is *undecided* for
+:data:`DISCOVERY_SECONDS` from its registration, or until
 
-- while feature discovery has not labelled it; if no discovery runs, for :data:`DISCOVERY_SECONDS` from its
-  registration;
-- for the same time, if its labels say that there is a device of NVIDIA, and nobody has told what it offers.
+- somebody has told what it offers; or
+- feature discovery has written its labels, and none says that there is a device of NVIDIA. Discovery names the labels
+  that it wrote in an annotation; a label of its form alone may come from the node pool's template.
 
 Older nodes with GPU labels that offer nothing are the business of :mod:`tessera.webhook.nodes.device_counts`.
 """
@@ -22,26 +23,27 @@ from tessera.kube.watch.cache import EventKind, WatchEvent
 #: Seconds after a node's registration in which its GPUs may be found: the default startup deadline of new nodes, and
 #: Cluster Autoscaler's ``--max-node-provision-time``.
 DISCOVERY_SECONDS = 900.0
-#: Prefix of the labels of Node Feature Discovery, and the begin of those of PCI devices.
-_FEATURE = "feature.node.kubernetes.io/"
-_PCI = _FEATURE + "pci-"
+#: The annotation with the names of the labels that Node Feature Discovery wrote; ``-instance`` puts a prefix before it.
+_DISCOVERED = "nfd.node.kubernetes.io/feature-labels"
+#: Begin of its labels of PCI devices.
+_PCI = "feature.node.kubernetes.io/pci-"
 #: NVIDIA's number among PCI vendors. Discovery can be set to name class and device beside it, in any order.
 _VENDOR = "10de"
 
 
 def undecided_until(node: Node) -> float:
     """Returns the time until which a node may turn out to have GPUs, seconds since 1970; 0 for a node that was read."""
-    labels = node.metadata.labels
-    told = OFFERS_ANNOTATION in node.metadata.annotations
+    labels, annotations = node.metadata.labels, node.metadata.annotations
+    told = OFFERS_ANNOTATION in annotations
     offers = any(name.startswith("nvidia.com/") and amount != "0" for name, amount in node.status.capacity.items())
-    discovered = any(name.startswith(_FEATURE) for name in labels)
+    discovered = any(name == _DISCOVERED or name.endswith("." + _DISCOVERED) for name in annotations)
     nvidia = labels_say_gpu(labels) or any(name.startswith(_PCI) and _VENDOR in name for name in labels)
     if told or offers or (discovered and not nvidia):
         return 0.0
     return parse_time_or_zero(node.metadata.creation_timestamp or "") + DISCOVERY_SECONDS
 
 
-class NewNodes:
+class UndecidedNodes:
     """The nodes that are undecided.
 
     Args:
