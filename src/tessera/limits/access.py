@@ -29,8 +29,8 @@ TOKEN_REVIEWS = Limit(
 PAGE_REVIEWS = Limit(
     100,
     "reviews a second",
-    "reviews of known tokens, and of rights to nodes and pods: those that a reader has, new ones, and refused ones, "
-    "each; what could not be asked stays hidden",
+    "reviews of known tokens and of rights to nodes and pods. Rights that a reader has, new ones, and refused ones "
+    "have this number each; what could not be asked stays hidden",
     "256 readers with 10 rights each, asked again each 30 s, need 86; an API server answers thousands",
 )
 PAGE_RIGHTS = Limit(
@@ -49,7 +49,8 @@ KUEUE_NAMED = Limit(
 KUEUE_REVIEWS = Limit(
     100,
     "reviews a second",
-    "reviews of rights to Kueue's Workloads: those that a reader has, new ones, and refused ones, each",
+    "reviews of rights to Kueue's Workloads. Rights that a reader has, new ones, and refused ones have this number "
+    "each",
     "150 readers with 50 namespaces learn in 76 s what they may see; apart from pods, whose names do not wait for it",
 )
 KUEUE_RIGHTS = Limit(
