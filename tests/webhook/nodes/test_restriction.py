@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tessera.webhook.nodes.capabilities import Capabilities
+from tessera.webhook.nodes.capabilities import Capabilities, GroupNode
 from tessera.webhook.nodes.gpu_nodes import GpuNode
 from tessera.webhook.nodes.restriction import read_restriction
 
@@ -40,6 +40,35 @@ def label(key: str, sign: str, *values: str) -> dict[str, Any]:
 )
 def test_whether_a_new_node_of_which_some_labels_are_known_may_be_left(spec: dict[str, Any], possible: bool) -> None:
     assert read_restriction(spec).may_admit(LABELS) is possible
+
+
+def field(sign: str, *values: str) -> dict[str, Any]:
+    return {"matchFields": [{"key": "metadata.name", "operator": sign, "values": list(values)}]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "possible"),
+    [
+        ({}, True),
+        ({"nodeSelector": {"kubernetes.io/hostname": "host-n"}}, False),
+        ({"nodeSelector": {"kubernetes.io/hostname": "later"}}, True),
+        ({"nodeName": "n"}, False),
+        ({"nodeName": "later"}, True),
+        (affinity(label("kubernetes.io/hostname", "In", "host-n")), False),
+        (affinity(label("kubernetes.io/hostname", "In", "host-n", "later")), True),
+        (affinity(label("kubernetes.io/hostname", "NotIn", "host-n")), True),
+        (affinity(label("kubernetes.io/hostname", "Exists")), True),
+        (affinity(label("zone", "In", "a")), True),
+        (affinity(field("In", "n")), False),
+        (affinity(field("In", "later")), True),
+        (affinity(field("NotIn", "n")), True),
+        (affinity(field("In", "n"), label("zone", "Exists")), True),
+    ],
+)
+def test_a_new_node_of_a_group_has_no_name_of_a_present_one(spec: dict[str, Any], possible: bool) -> None:
+    known = Capabilities.of([GpuNode(name="n", labels=LABELS | {"kubernetes.io/hostname": "host-n"})])
+    known.groups = (GroupNode("group", {"cards": "8"}),)
+    assert bool(known.groups_for(spec)) is possible
 
 
 @pytest.mark.parametrize(

@@ -220,9 +220,16 @@ class Capabilities:
         return read_restriction(spec).selected_nodes(self.every, self.labels, self.fields, spend)
 
     def groups_for(self, spec: Mapping[str, Any], spend: SpendTime = spend_nothing) -> Sequence[GroupNode]:
-        """Returns the groups whose declared labels do not contradict a pod's node selector and required affinity."""
+        """Returns the groups of which a new node may pass a pod's node selector and required affinity.
+
+        The declared labels must not contradict them, and they must not ask for a present node by name.
+        """
         restriction = read_restriction(spec)
-        return [each for each in self.groups if restriction.may_admit(each.labels, spend)]
+        return [each for each in self.groups if restriction.may_admit(each.labels, spend, self._is_taken)]
+
+    def _is_taken(self, key: str, value: str) -> bool:
+        index = self.fields if key == NODE_NAME else self.labels
+        return index.nodes_matching(key, "In", (value,)) != 0
 
     def nodes(self, nodes: Nodes) -> Iterator[GpuNode]:
         """Yields the nodes of a set, in no particular order."""

@@ -7,7 +7,7 @@ node do not count: a pod may wait for them. A pod that names its node bypasses t
 The types of the pod's JSON were checked before (:mod:`tessera.webhook.admission.pod_schema`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -22,6 +22,15 @@ Json = Mapping[str, Any]
 
 #: The one field of a node that affinity selects by.
 NODE_NAME = "metadata.name"
+#: The label with which kubelet repeats a node's name.
+_HOSTNAME = "kubernetes.io/hostname"
+#: Tells if a present node has this value of :data:`NODE_NAME` or of the label of its host.
+IsTaken = Callable[[str, str], bool]
+
+
+def none_taken(_key: str, _value: str) -> bool:
+    """For a cluster without nodes."""
+    return False
 
 
 class AffinityTerm(msgspec.Struct, frozen=True):
@@ -40,9 +49,11 @@ class AffinityTerm(msgspec.Struct, frozen=True):
             nodes &= fields.nodes_matching(test.key, test.operator, test.values)
         return nodes
 
-    def may_admit(self, labels: Mapping[str, str]) -> bool:
-        """True if a node with these labels, and others that are not known, may pass."""
+    def may_admit(self, labels: Mapping[str, str], is_taken: IsTaken = none_taken) -> bool:
+        """True if a new node with these labels, and others that are not known, may pass; it has no present name."""
         if self.labels is None or self.fields is None or not (self.labels or self.fields):
+            return False
+        if any(_names_present(test, is_taken) for test in (*self.labels, *self.fields)):
             return False
         return all(test.key not in labels or test.matches(labels) for test in self.labels)
 
@@ -104,18 +115,24 @@ class NodeRestriction(msgspec.Struct, frozen=True):
             found |= term.select_nodes(nodes, labels, fields)
         return found
 
-    def may_admit(self, labels: Mapping[str, str], spend: SpendTime = spend_nothing) -> bool:
+    def may_admit(
+        self, labels: Mapping[str, str], spend: SpendTime = spend_nothing, is_taken: IsTaken = none_taken
+    ) -> bool:
         """True if the restriction may admit a new node with these labels, and others that are not known.
 
-        Calls ``spend`` before each alternative.
+        A new node has no name of a present one. Calls ``spend`` before each alternative.
         """
+        if self.node and is_taken(NODE_NAME, self.node):
+            return False
+        if _HOSTNAME in self.selector and is_taken(_HOSTNAME, self.selector[_HOSTNAME]):
+            return False
         if any(labels.get(key, value) != value for key, value in self.selector.items()):
             return False
         if self.terms is None:
             return True
         for term in self.terms:
             spend()
-            if term.may_admit(labels):
+            if term.may_admit(labels, is_taken):
                 return True
         return False
 
@@ -128,6 +145,13 @@ class NodeRestriction(msgspec.Struct, frozen=True):
         selected = self.selector.get(MIG_CONFIG_LABEL)
         terms = self.terms or (AffinityTerm((), ()),)
         return any(term.on_demand_layouts(selected) for term in terms)
+
+
+def _names_present(test: Requirement, is_taken: IsTaken) -> bool:
+    """True if a test asks for names, all of which present nodes have."""
+    if test.key not in (NODE_NAME, _HOSTNAME) or test.operator != "In":
+        return False
+    return all(is_taken(test.key, value) for value in test.values)
 
 
 def read_restriction(spec: Json) -> NodeRestriction:
