@@ -54,6 +54,16 @@ def _ray(kind: str, cluster: Path, *more: Path) -> TemplateKind:
     )
 
 
+#: The values of ``managedBy`` with which the controllers of the kinds run an object in its own cluster.
+_OWN_CONTROLLERS = frozenset(
+    {
+        "kubernetes.io/job-controller",
+        "jobset.sigs.k8s.io/jobset-controller",
+        "ray.io/kuberay-operator",
+        "kubeflow.org/training-operator",
+        "kubeflow.org/mpi-operator",
+    }
+)
 JOB = TemplateKind(group="batch", plural="jobs", kind="Job", templates=(("spec", "template"),))
 KINDS: tuple[TemplateKind, ...] = (
     JOB,
@@ -115,6 +125,36 @@ def _follow(at: Any, pattern: Sequence[str], path: Path) -> Iterator[tuple[Path,
             yield from _follow(entry, rest, (*path, str(name)))
     elif isinstance(at, dict) and head in at:
         yield from _follow(at[head], rest, (*path, head))
+
+
+def has_pods(item: Json, path: Path) -> bool:
+    """True if an object makes pods of one of its templates as it is.
+
+    Not with a parallelism of 0, nor with 0 replicas, unless they may grow to a stated maximum.
+
+    Args:
+        item: the object as JSON.
+        path: the template's path, with the places in lists in digits.
+    """
+    at: Any = item
+    for part in path:
+        if isinstance(at, dict):
+            if _is_zero(at.get("parallelism")) or (_is_zero(at.get("replicas")) and not at.get("maxReplicas")):
+                return False
+            at = at[part]
+        else:
+            at = at[int(part)]
+    return True
+
+
+def _is_zero(value: Any) -> bool:
+    return value == 0 and type(value) is int
+
+
+def runs_elsewhere(item: Json) -> bool:
+    """True if an object names a controller that is not its kind's own, as Kueue does for another cluster."""
+    named = _value(item, ("spec", "managedBy")) or _value(item, ("spec", "runPolicy", "managedBy"))
+    return isinstance(named, str) and named not in _OWN_CONTROLLERS
 
 
 def is_queued(kind: TemplateKind, item: Json) -> bool:

@@ -14,6 +14,8 @@ from tessera.webhook.base.budget import PodRefused, Rule
 from tessera.webhook.nodes.capabilities import Capabilities
 
 KNOWN = Capabilities.of([FOUR, EIGHT])
+#: The value of ``managedBy`` with which Kueue runs an object in another cluster.
+ELSEWHERE = "kueue.x-k8s.io/multikueue"
 
 
 def template(*containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
@@ -88,6 +90,54 @@ def test_no_more_templates_are_read_than_the_limit_allows() -> None:
             assert read
         else:
             assert not read
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec"),
+    [
+        pytest.param("batch/Job", {"managedBy": ELSEWHERE}, id="a Job for another cluster"),
+        pytest.param("kubeflow.org/PyTorchJob", {"runPolicy": {"managedBy": ELSEWHERE}}, id="kubeflow"),
+        pytest.param("batch/Job", {"parallelism": 0}, id="a Job without pods"),
+        pytest.param("leaderworkerset.x-k8s.io/LeaderWorkerSet", {"replicas": 0}, id="no groups of leader and workers"),
+    ],
+)
+def test_an_object_that_makes_no_pods_here_is_left_alone(kind: str, spec: dict[str, Any]) -> None:
+    found = find_kind(*kind.split("/"))
+    assert found is not None
+    item = of_kind(found, template(container(whole=9)))
+    item["spec"] |= spec
+    assert list(check_managed_templates(found, item, KNOWN)) == []
+
+
+@pytest.mark.parametrize(
+    ("group", "refused"),
+    [
+        ({"replicas": 0, "maxReplicas": 0}, False),
+        ({"replicas": 0}, False),
+        ({"replicas": 0, "maxReplicas": 4}, True),
+        ({"replicas": 1, "maxReplicas": 4}, True),
+        ({}, True),
+    ],
+)
+def test_a_worker_group_that_makes_no_pods_is_left_alone(group: dict[str, int], refused: bool) -> None:
+    kind = find_kind("ray.io", "RayCluster")
+    assert kind is not None
+    small = {"replicas": 1, "template": template(container(whole=1))}
+    item = {"spec": {"workerGroupSpecs": [small, {**group, "template": template(container(whole=9))}]}}
+    try:
+        check_managed_templates(kind, item, KNOWN)
+    except PodRefused:
+        assert refused
+    else:
+        assert not refused
+
+
+@pytest.mark.parametrize("spec", [{"managedBy": "kubernetes.io/job-controller"}, {"managedBy": 5}, {"parallelism": 1}])
+def test_a_job_that_runs_here_is_checked(spec: dict[str, Any]) -> None:
+    item = job(template(container(whole=9)))
+    item["spec"] |= spec
+    with pytest.raises(PodRefused):
+        check_managed_templates(JOB, item, KNOWN)
 
 
 def review(item: dict[str, Any], *, managed: bool) -> Any:

@@ -6,7 +6,8 @@ the Job would find the reason in events only. So an object with such a template 
 
 - Every object of the kinds counts, whether Kueue holds it or not.
 - Nothing is changed: the gate belongs to pods, and whole cards are charged by their own resource.
-- Templates beyond the number that is reviewed are left to their pods.
+- Templates beyond the number that is reviewed are left to their pods; so are those of which the object makes no pod as
+  it is, and those of an object that another controller runs, usually in another cluster (``managedBy``).
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.names import GPU_RESOURCES
-from tessera.kueue.templates import TemplateKind, find_templates
+from tessera.kueue.templates import TemplateKind, find_templates, has_pods, runs_elsewhere
 from tessera.limits.pods import POD_TEMPLATES
 from tessera.webhook.admission.device_admission import asks_for_devices, refuse_impossible_devices
 from tessera.webhook.admission.json_patch import Operation
@@ -43,10 +44,12 @@ def check_managed_templates(
         PodRefused: no node could hold a pod of a template; the text begins with the template's path.
         msgspec.ValidationError: a template is not that of a pod.
     """
+    if runs_elsewhere(item):
+        return ()
     asking = (
         (path, template)
         for path, template in find_templates(kind, item)
-        if not set(GPU_RESOURCES).isdisjoint(requested_resources(template))
+        if not set(GPU_RESOURCES).isdisjoint(requested_resources(template)) and has_pods(item, path)
     )
     return list(decide_each(islice(asking, int(POD_TEMPLATES)), _check, capabilities, spend))
 
