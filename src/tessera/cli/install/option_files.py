@@ -71,7 +71,7 @@ async def withdraw_file(client: Client, found: dict[str, Any], manager: str, *, 
 
 async def _withdraw_fields(client: Client, found: Mapping[str, Any], manager: str, *, dry: bool) -> dict[str, Any]:
     """Applies the ConfigMap without a field: the server removes those that nobody else set."""
-    metadata = {key: found["metadata"][key] for key in ("name", "namespace", "resourceVersion")}
+    metadata = {key: found["metadata"][key] for key in ("name", "namespace", "uid", "resourceVersion")}
     answer = await client.request(
         "PATCH",
         CONFIGMAPS.path(metadata["namespace"], metadata["name"]),
