@@ -1,6 +1,7 @@
 """The history outlives a restart as a text of bounded size, and a text of others is checked."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from hypothesis import strategies as st
 from tessera.forecast.blend import Blend
 from tessera.forecast.calibration import Calibration, Factors
 from tessera.forecast.history_text import History, decode_history, encode_history
-from tessera.forecast.lives import LeaseEnded, LifeEstimator, LifeHistory, life_kind
+from tessera.forecast.lives import EndedLife, LeaseEnded, LifeEstimator, LifeHistory, life_kind
 from tessera.forecast.start_times import StartTimes
+from tessera.forecast.survival import HUNDRED_YEARS
 from tessera.forecast.waits import WaitHistory
 from tessera.limits.forecast import (
     CALIBRATED_SIZES,
@@ -68,17 +70,14 @@ def test_a_full_history_is_within_its_bound() -> None:
     [
         {"version": 2},
         {"classes": [["a", "Job", "1g.5gb", 0, [1, 2], [1]]]},
-        {"classes": [["a", "Job", "1g.5gb", 0, [-1], [1]]]},
         {"classes": [["a", "Job", "1g.5gb", -5, [1], [1]]]},
         {"classes": [["a", "Job", "1g.5gb", 0, [1] * (LIFE_SAMPLES + 1), [1] * (LIFE_SAMPLES + 1)]]},
         {"classes": [["a", "Job", "1g.5gb", 0, [], []]] * (LIFE_CLASSES + 1)},
         {"classes": [["a", "Job", "p" * 1000, 0, [1], [1]]]},
         {"starts": [["image", [1] * (START_SAMPLES + 1)]]},
-        {"starts": [["image", [-1]]]},
         {"calibration": {"s" * 500: [0, 0, 0]}},
         {"calibration": {str(each): [0, 0, 0] for each in range(1000)}},
         {"waits": [["1g.5gb", [1] * (WAIT_SAMPLES + 1)]]},
-        {"waits": [["1g.5gb", [-1]]]},
         {"waits": [["p" * 1000, [1]]]},
         {"waits": [["1g.5gb", [1]]] * (WAIT_SIZES + 1)},
         {"blend": [1.5, 0.5]},
@@ -90,6 +89,63 @@ def test_a_text_that_breaks_a_rule_is_refused(change: dict[str, Any]) -> None:
     good = json.loads(encode_history(_history([])))
     with pytest.raises(ValueError, match=r".+"):
         decode_history(json.dumps({**good, **change}))
+
+
+@pytest.mark.parametrize("bad", [-1, HUNDRED_YEARS + 1])
+def test_an_impossible_duration_is_left_out_alone(bad: int) -> None:
+    good = json.loads(encode_history(_history([])))
+    change = {
+        "classes": [["a", "Job", "1g.5gb", 5, [7, bad, 8], [1, 2, 3]]],
+        "starts": [["image", [bad, 3]]],
+        "waits": [["1g.5gb", [60, bad]]],
+    }
+    found = decode_history(json.dumps({**good, **change}))
+    assert [list(each.lives) for each in found.lives.classes.values()] == [[EndedLife(7, 6), EndedLife(8, 11)]]
+    assert list(found.starts.by_image["image"]) == [3]
+    assert list(found.waits.by_size["1g.5gb"]) == [60]
+
+
+@pytest.mark.parametrize("seconds", [-6e10, 2e11])
+def test_an_impossible_lease_or_wait_counts_nothing(seconds: float) -> None:
+    history = _history([])
+    before = encode_history(history)
+    history.lives.handle(LeaseEnded(life_kind("a", "Job", ["1g.5gb"]), seconds, 1.7e9))
+    history.waits.add("1g.5gb", seconds)
+    assert encode_history(history) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        (40, {"starts": START_IMAGES, "classes": 199}),
+        (1500, {"waits": 0, "classes": 199}),
+        (5000, {"waits": 0, "starts": 0}),
+    ],
+)
+def test_what_would_be_too_large_is_written_without_its_oldest_parts(name: int, kept: dict[str, int]) -> None:
+    lives = LifeHistory(0.0)
+    for number in range(66):  # three classes each, and that of all
+        for each in range(LIFE_SAMPLES):
+            kind = life_kind(f"{number:04}".ljust(name, "n"), "Job", [f"{number:04}"])
+            lives.handle(LeaseEnded(kind, 1e6 + each, 1.7e9 + 10**6 * number + 10**5 * each))
+    images = StartTimes((f"{number:04}", [3600] * START_SAMPLES) for number in range(START_IMAGES))
+    waits = WaitHistory((f"{number:04}".ljust(LIFE_NAME, "x"), [10**9] * WAIT_SAMPLES) for number in range(WAIT_SIZES))
+    text = encode_history(History(lives, images, Calibration(), waits))
+    assert LIFE_RECORD * 0.99 < len(text.encode()) <= LIFE_RECORD
+    again = decode_history(text)
+    found: dict[str, Mapping[Any, Any]] = {
+        "classes": again.lives.classes,
+        "starts": again.starts.by_image,
+        "waits": again.waits.by_size,
+    }
+    assert {part: len(found[part]) for part in kept} == kept
+    whole: dict[str, Mapping[Any, Any]] = {"classes": lives.classes, "starts": images.by_image, "waits": waits.by_size}
+    for part, before in whole.items():
+        left = len(found[part])
+        assert list(found[part]) == (list(before)[-left:] if left else [])
+    if len(again.lives.classes) < len(lives.classes):
+        dropped = list(lives.classes.values())[: -len(again.lives.classes)]
+        assert again.lives.complete_since == max(each.lives[-1].ended for each in dropped)
 
 
 def test_a_text_that_is_too_large_is_not_decoded() -> None:

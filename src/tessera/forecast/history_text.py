@@ -1,10 +1,13 @@
 """The history of leases and starts as text, for the ConfigMap ``lease-history``.
 
 Others can write a ConfigMap: counts, times and names are checked before use. A text that breaks a rule is refused as a
-whole; the history then begins anew.
+whole; the history then begins anew. An impossible duration is left out alone.
+
+What would be longer than the limit is written without its oldest parts: waits first, then images, then kinds.
 """
 
 from collections import deque
+from collections.abc import Iterable
 from itertools import accumulate, pairwise
 
 import msgspec
@@ -13,6 +16,7 @@ from tessera.forecast.blend import Blend
 from tessera.forecast.calibration import Calibration, Factors
 from tessera.forecast.lives import EndedLife, LifeClass, LifeHistory, LifeKind
 from tessera.forecast.start_times import StartTimes
+from tessera.forecast.survival import HUNDRED_YEARS
 from tessera.forecast.waits import WaitHistory
 from tessera.limits.forecast import (
     CALIBRATED_SIZES,
@@ -30,8 +34,8 @@ from tessera.limits.forecast import (
 HISTORY_NAME = "lease-history"
 HISTORY_KEY = "leases.json"
 _VERSION = 1
-#: Larger times and durations are errors, in seconds: the year 2300, and a hundred years.
-_LATEST, _LONGEST = 10_413_792_000, 3_153_600_000
+#: Later times are errors, in seconds since 1970: the year 2300.
+_LATEST = 10_413_792_000
 #: Begins the keys of waits, which earlier versions kept beside the corrections.
 _WAITS = "~"
 #: Longest name of an image that is kept; Kubernetes has no bound.
@@ -69,7 +73,7 @@ class History(msgspec.Struct, frozen=True):
 
 
 def encode_history(history: History) -> str:
-    """The history as JSON."""
+    """The history as JSON, of at most ``LIFE_RECORD`` bytes."""
     lives = history.lives
     classes = (
         _EncodedClass(
@@ -92,7 +96,26 @@ def encode_history(history: History) -> str:
         waits=tuple((size, tuple(each)) for size, each in history.waits.by_size.items()),
         blend=history.blend,
     )
-    return msgspec.json.encode(found).decode()
+    text = msgspec.json.encode(found)
+    for part in ("waits", "starts", "classes"):
+        if len(text) > LIFE_RECORD:
+            found = _without_oldest(found, part, len(text) - LIFE_RECORD)
+            text = msgspec.json.encode(found)
+    return text.decode()
+
+
+def _without_oldest(found: _Encoded, part: str, excess: int) -> _Encoded:
+    """Leaves out the first entries of a part, which have this many bytes together, or all."""
+    entries = getattr(found, part)
+    kept = list(entries)
+    while excess > 0 and kept:
+        excess -= len(msgspec.json.encode(kept.pop(0))) + 1
+    changed: dict[str, object] = {part: tuple(kept)}
+    if part == "classes":
+        # A kind that is made anew has not been observed before those that were left out ended.
+        ends = (each.since + sum(each.ended) for each in entries[: len(entries) - len(kept)])
+        changed["complete_since"] = max(found.complete_since, *ends)
+    return msgspec.structs.replace(found, **changed)
 
 
 def decode_history(text: str) -> History:
@@ -110,7 +133,13 @@ def decode_history(text: str) -> History:
     lives = LifeHistory(found.began)
     lives.restore(((_kind(each), _class(each)) for each in found.classes), found.complete_since)
     sizes = {size: each for size, each in found.calibration.items() if not size.startswith(_WAITS)}
-    return History(lives, StartTimes(found.starts), Calibration(sizes), WaitHistory(found.waits), found.blend)
+    starts = StartTimes((image, _possible(seconds)) for image, seconds in found.starts)
+    waits = WaitHistory((size, _possible(seconds)) for size, seconds in found.waits)
+    return History(lives, starts, Calibration(sizes), waits, found.blend)
+
+
+def _possible(seconds: Iterable[int]) -> Iterable[int]:
+    return (each for each in seconds if 0 <= each <= HUNDRED_YEARS)
 
 
 def _check(found: _Encoded) -> None:
@@ -129,15 +158,15 @@ def _check(found: _Encoded) -> None:
         if len(each.profiles) > LIFE_NAME:
             raise ValueError(f"profiles of {len(each.profiles)} characters; the rule is {LIFE_NAME}")
         times = (each.since, *accumulate(each.ended, initial=each.since))
-        if not all(0 <= one <= _LATEST for one in times) or not all(0 <= one <= _LONGEST for one in each.seconds):
-            raise ValueError("a time or a duration is out of bounds")
+        if not all(0 <= one <= _LATEST for one in times):
+            raise ValueError("a time is out of bounds")
     if any(len(size) > LIFE_NAME + len(_WAITS) for size in found.calibration):
         raise ValueError(f"a size of more than {int(LIFE_NAME)} characters")
     for image, seconds in found.starts:
-        if len(image) > _IMAGE or len(seconds) > START_SAMPLES or not all(0 <= one <= _LONGEST for one in seconds):
+        if len(image) > _IMAGE or len(seconds) > START_SAMPLES:
             raise ValueError(f"starts of an image are out of bounds; {START_SAMPLES} of each image are kept")
     for size, seconds in found.waits:
-        if len(size) > LIFE_NAME or len(seconds) > WAIT_SAMPLES or not all(0 <= one <= _LONGEST for one in seconds):
+        if len(size) > LIFE_NAME or len(seconds) > WAIT_SAMPLES:
             raise ValueError(f"waits of a size are out of bounds; {WAIT_SAMPLES} of each size are kept")
     if not (0 <= found.blend.middle <= 1 and 0 <= found.blend.late <= 1):
         raise ValueError("a weight of past waits is not between 0 and 1")
@@ -156,5 +185,6 @@ def _kind(each: _EncodedClass) -> LifeKind:
 
 def _class(each: _EncodedClass) -> LifeClass:
     times = list(accumulate(each.ended, initial=each.since))[1:]
-    lives = (EndedLife(seconds, ended) for seconds, ended in zip(each.seconds, times, strict=True))
+    pairs = zip(each.seconds, times, strict=True)
+    lives = (EndedLife(seconds, ended) for seconds, ended in pairs if 0 <= seconds <= HUNDRED_YEARS)
     return LifeClass(each.since, deque(lives, maxlen=LIFE_SAMPLES))

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tessera.forecast.survival import SurvivalCurve
+from tessera.forecast.survival import HUNDRED_YEARS, SurvivalCurve
 from tessera.limits.forecast import LIFE_CLASSES, LIFE_NAME, LIFE_SAMPLES
 
 #: Ends that a class needs to be believed, and ends at later ages than that of the lease in question.
@@ -131,9 +131,11 @@ class LifeHistory:
         self._complete_since = began
 
     def handle(self, event: LeaseEnded) -> None:
-        """Takes in a lease that ended."""
+        """Takes in a lease that ended; an impossible one counts nothing."""
+        if not 0 <= event.seconds <= HUNDRED_YEARS:
+            return
         self.changes += 1
-        life = EndedLife(max(0, round(event.seconds)), round(event.ended))
+        life = EndedLife(round(event.seconds), round(event.ended))
         for kind in event.kind.classes:
             known = self.classes.get(kind)
             if known is None:

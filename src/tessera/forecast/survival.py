@@ -17,6 +17,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+#: Longer durations are errors of a clock, in seconds.
+HUNDRED_YEARS = 3_153_600_000
 #: Least age in seconds; the tail 1/t needs one above zero.
 _LEAST_AGE = 1.0
 #: Keeps the exponential finite for shares next to 1.

@@ -8,7 +8,7 @@ has, and with those that still wait counted up to now. Without the latter a jam 
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 
-from tessera.forecast.survival import SurvivalCurve
+from tessera.forecast.survival import HUNDRED_YEARS, SurvivalCurve
 from tessera.limits.forecast import WAIT_SAMPLES, WAIT_SIZES
 
 #: Least longer waits that say something.
@@ -31,8 +31,10 @@ class WaitHistory:
         )
 
     def add(self, size: str, seconds: float) -> None:
-        """Takes in the start of a pod that had to wait."""
-        self.by_size.setdefault(size, deque(maxlen=WAIT_SAMPLES)).append(max(0, round(seconds)))
+        """Takes in the start of a pod that had to wait; an impossible wait counts nothing."""
+        if not 0 <= seconds <= HUNDRED_YEARS:
+            return
+        self.by_size.setdefault(size, deque(maxlen=WAIT_SAMPLES)).append(round(seconds))
         self.by_size.move_to_end(size)
         while len(self.by_size) > WAIT_SIZES:
             self.by_size.popitem(last=False)

@@ -12,12 +12,12 @@ LIFE_CLASSES = Limit(
     200,
     "kinds",
     "kinds of leases (namespace, kind of owner, profiles) in that history; the one that ended longest ago goes",
-    "with 200 leases each, the record has at most 500 KiB",
+    "the record is written without the oldest where it would grow too large",
 )
 LIFE_RECORD = Limit(
     700 * 1024,
     "bytes",
-    "that history in its ConfigMap; a larger one is not read, and begins anew",
+    "that history in its ConfigMap; its oldest parts are not written beyond that; a larger one is not read",
     "a ConfigMap has at most 1 MiB",
 )
 LIFE_NAME = Limit(
@@ -51,16 +51,16 @@ WAIT_SAMPLES = Limit(
     "a quantile of 0.9 needs some dozens, also of those that waited longer",
 )
 WAITING_SAMPLES = Limit(
-    20,
+    5,
     "pods",
     "pods of one namespace and size that still wait and count among past waits, the first in their order",
-    "one namespace cannot make the expected starts of all others late",
+    "fewer than a tenth of the waits of a size that is well known, so no namespace moves the late end alone",
 )
 WAIT_SIZES = Limit(
     128,
     "sizes",
     "sizes of pods whose waits are kept; the one that started longest ago goes",
-    "with 100 waits each, at most 80 KiB of the record",
+    "with 100 waits each, some 125 KiB of the record; it is written without the oldest where it would grow too large",
 )
 FORECAST_SCENARIOS = Limit(
     40,
