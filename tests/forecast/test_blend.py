@@ -26,7 +26,17 @@ def _losses(blend: Blend, rng: random.Random, starts: int, mean: float) -> tuple
 
 
 def test_a_blend_begins_in_the_middle() -> None:
-    assert Blend().mix((100.0, 200.0), (200.0, 400.0)) == (150.0, 300.0)
+    assert Blend().mix((99.0, 200.0), (399.0, 400.0)) == pytest.approx((199.0, 300.0))
+
+
+def test_a_forecast_that_is_always_far_too_late_moves_the_middle_little() -> None:
+    blend, rng = Blend(), random.Random(2)
+    simulated, waits = (300.0, 460.0), (15_000.0, 23_000.0)
+    for _ in range(1000):
+        blend.note(rng.uniform(100, 500), simulated, waits)
+    p50, p90 = blend.mix(simulated, waits)
+    assert p50 < 1.6 * 300
+    assert p90 < 6 * 460
 
 
 def test_the_weights_follow_the_better_forecast_and_return_when_it_is_the_other() -> None:

@@ -2,8 +2,11 @@
 
 Each end of a range has one weight for the past waits. After each start the pinball losses of both forecasts are
 compared, and the weight moves by exponentiated gradient with a fixed share (Herbster and Warmuth, *Tracking the best
-expert*, 1998): neither forecast ever loses all weight, so the blend follows when the other becomes the better one. A
-loss counts as its part of both losses. So a wait of days moves the weights no more than one of minutes.
+expert*, 1998): the worse forecast keeps about a tenth, so the blend follows when it becomes the better one. A loss
+counts as its part of both losses. So a wait of days moves the weights no more than one of minutes.
+
+The middle is mixed in logarithms: a tenth of a forecast that is 50 times too late makes it half as late again, not six
+times. The late end is mixed in seconds, as it has to hold: with logarithms more pods start after it.
 """
 
 import math
@@ -28,10 +31,8 @@ class Blend(msgspec.Struct, array_like=True):
 
     def mix(self, simulated: Range, waits: Range) -> Range:
         """Returns the blended range."""
-        p50, p90 = (
-            weight * other + (1 - weight) * one
-            for weight, one, other in zip(self._weights, simulated, waits, strict=True)
-        )
+        logarithm = (1 - self.middle) * math.log1p(simulated[0]) + self.middle * math.log1p(waits[0])
+        p50, p90 = math.expm1(logarithm), (1 - self.late) * simulated[1] + self.late * waits[1]
         return p50, max(p50, p90)
 
     def note(self, wait: float, simulated: Range, waits: Range) -> None:
