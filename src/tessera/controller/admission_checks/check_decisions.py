@@ -11,7 +11,7 @@ Rules:
 - *Rejected* only if no node of the cluster could hold a pod even with empty cards, no node group is known that may
   bring another, and no new node may turn out to have GPUs; or if the request is wrong. Kueue then deactivates the
   Workload.
-- Nothing is answered while the slicer has taken in only a part of the nodes and pods: *Rejected* is final.
+- Nothing is answered while the slicer has not taken in all nodes that are known: *Rejected* is final.
 - Workloads are tested in the controller's order: priority, then age, as many in one round as one decision may cost. One
   that takes more than a round by itself is *Ready*: its pods are placed one by one, when there is room for each.
 """
@@ -142,7 +142,7 @@ class CheckDecisions:
 
     def decide(self, now: float) -> Sequence[Answer]:
         """Returns the answers that are due; ``now`` are seconds of any steady clock."""
-        self._put_off = not self._slicer.is_caught_up
+        self._put_off = not self._slicer.is_caught_up or bool(self._slicer.state.cluster.changed_nodes)
         if self._put_off:
             return ()
         self._update_expected(now)

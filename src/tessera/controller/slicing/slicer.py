@@ -327,12 +327,11 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
 
     @property
     def is_caught_up(self) -> bool:
-        """True if the state has all nodes that are known, and the pods that were known with them.
+        """True if the state lacks no more nodes and pods than the next step takes in.
 
-        It is False before the first decision, and while many changes are taken in by parts. Of pods that came since the
-        last decision, which the next one takes in, the state may lack some.
+        It is False before the first decision, and while many changes are taken in by parts.
         """
-        return self._absorption.has_begun and self._absorption.is_done and not self._cluster.changed_nodes
+        return self._absorption.has_begun and self._absorption.is_done and self._absorption.are_few
 
     def decide(self) -> None:
         """Absorbs the observations, then plans waiting pods, as much of both as one step may cost.

@@ -43,10 +43,15 @@ class Absorption:
         #: Nodes that were taken in since the last :meth:`pop_nodes`.
         self._nodes: set[NodeName] = set()
 
+    @property
+    def are_few(self) -> bool:
+        """True if one step can take in all that has changed since the last one."""
+        return len(self._cluster.changed_nodes) <= ABSORBED_CHANGES and len(self._cluster.changed_pods) <= BATCH_PODS
+
     def step(self) -> None:
         """Takes in all changes, or some of many."""
         self.has_begun = True
-        self.is_done = not self._left and self._are_few()
+        self.is_done = not self._left and self.are_few
         if self.is_done:
             nodes, self._cluster.changed_nodes = self._cluster.changed_nodes, set()
             self._absorb_nodes(nodes)
@@ -72,9 +77,6 @@ class Absorption:
         """Returns the nodes that were taken in since the last call."""
         found, self._nodes = self._nodes, set()
         return found
-
-    def _are_few(self) -> bool:
-        return len(self._cluster.changed_nodes) <= ABSORBED_CHANGES and len(self._cluster.changed_pods) <= BATCH_PODS
 
     def _divide(self) -> deque[tuple[NodeName, list[PodUid]]]:
         """Takes the changes over: each node with its changed pods, then one by one the pods without a changed node."""
