@@ -259,8 +259,6 @@ class AlikeCards:
             else:
                 self._drop_first(queue, free)
                 self._correct(card)
-                if self.entries > _ENTRIES * self.count + _STALE:
-                    self.tidy()
 
     def _drop_first(self, queue: deque[Entry], free: int) -> None:
         """Removes the first entry of a queue."""
@@ -276,8 +274,8 @@ class AlikeCards:
         Nothing else may read or change the group until the last card that is wanted has come.
         The first cards of a large group cost little: each queue is read as far as it is asked for.
         """
-        if self._passed > self.entries:
-            self.tidy()
+        if self._passed > self.entries or self.entries > (_ENTRIES - 1) * self.count:
+            self.tidy()  # now, so that no card that is filed anew below makes it due
         free = -1
         while later := self._frees >> (free + 1):
             free += (later & -later).bit_length()
@@ -298,17 +296,6 @@ class AlikeCards:
 
     def file(self, card: FleetCard, free: int) -> None:
         """Files a card of this group, which is ranked, by a bound."""
-        self._append(card, free)
-        if self.entries > _ENTRIES * self.count + _STALE:
-            self.tidy()
-
-    def _correct(self, card: FleetCard) -> None:
-        """Files a card anew whose node has become emptier; its former entry is stale."""
-        free = card.node.free
-        card.node.most_filed = max(card.node.most_filed, free)
-        self._append(card, free)
-
-    def _append(self, card: FleetCard, free: int) -> None:
         card.filed = free
         entry = card.entry = (card,)
         queue = self._queues.get(free)
@@ -317,7 +304,15 @@ class AlikeCards:
             self._frees |= 1 << free
         else:
             queue.append(entry)
-        self.entries += 1
+        entries = self.entries = self.entries + 1
+        if entries > _ENTRIES * self.count + _STALE:
+            self.tidy()
+
+    def _correct(self, card: FleetCard) -> None:
+        """Files a card anew whose node has become emptier; its former entry is stale."""
+        free = card.node.free
+        card.node.most_filed = max(card.node.most_filed, free)
+        self.file(card, free)
 
     def clear(self) -> None:
         """Removes the entries of a group that has no cards, all of them stale."""
