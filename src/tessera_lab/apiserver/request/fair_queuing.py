@@ -15,9 +15,9 @@ Rules:
    the least (start-time fair queuing). Who was idle begins at the present: nothing is saved up.
 4. Requests of one user keep their order. One whose client has given up costs nothing.
 
-Levels, widths and the rules for users are those that kube-apiserver makes by itself. Different are: the shares
-(:data:`SHARES`); nobody is exempt, since one thread has no capacity to spare; flows of a level are told apart by user
-only; and queues have no limit, so no request is refused with 429.
+Levels, shares, widths and the rules for users are those that kube-apiserver makes by itself. Different are: nobody is
+exempt, since one thread has no capacity to spare; flows of a level are told apart by user only; and queues have no
+limit, so no request is refused with 429.
 """
 
 import asyncio
@@ -33,17 +33,14 @@ from tessera_lab.apiserver.request.routing import Route
 #: itself, which doubles the CPU time of a burst; with all of them, each would wait for all others (bench/slices.py).
 RELEASED_AT_ONCE = 4
 
-#: Levels with their shares. The shares are the lab's own: kube-apiserver serves hundreds of requests at once, so that
-#: its shares (10, 40, 30, 40, 100, 20) rarely decide, while here they always do. Nodes report what they have carried
-#: out, mostly with events, while people and controllers in pods wait for their answers; what tells that a node is alive
-#: comes in time.
+#: Levels with their shares (k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap/default.go).
 SHARES: Mapping[str, int] = {
     "leader-election": 10,
     "node-high": 40,
-    "system": 10,
-    "workload-high": 10,
-    "workload-low": 200,
-    "global-default": 50,
+    "system": 30,
+    "workload-high": 40,
+    "workload-low": 100,
+    "global-default": 20,
 }
 
 #: Objects that a list reads for each unit of its width, and the largest width (k8s.io/apiserver/pkg/util/flowcontrol/

@@ -131,7 +131,7 @@ async def test_levels_share_the_server_by_their_shares() -> None:
     served = await order([ADMIN] * 400 + [CONTROLLER] * 400)
     first = Counter(each.name for each in served[:250])
     ratio = SHARES[level_of(CONTROLLER)] / SHARES[level_of(ADMIN)]
-    assert first[CONTROLLER.name] == 250 * ratio / (ratio + 1)
+    assert first[CONTROLLER.name] == round(250 * ratio / (ratio + 1))
 
 
 async def test_users_of_a_level_take_turns() -> None:
@@ -150,7 +150,8 @@ async def test_a_level_that_was_idle_gets_no_more_than_its_share_afterwards() ->
         served.append(user.name)
 
     await asyncio.gather(*(ask(SCHEDULER) for _ in range(50)), *(ask(ADMIN) for _ in range(50)))
-    assert Counter(served[:12])[SCHEDULER.name] <= 3, "its share is one of six, and no credit for the time before"
+    share = SHARES[level_of(SCHEDULER)] / (SHARES[level_of(SCHEDULER)] + SHARES[level_of(ADMIN)])
+    assert Counter(served[:12])[SCHEDULER.name] <= 12 * share + 1, "no credit for the time before"
 
 
 async def test_a_request_whose_client_has_given_up_costs_nothing() -> None:
