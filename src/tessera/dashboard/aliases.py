@@ -61,7 +61,7 @@ class Aliases:
         )
 
     def _order(self, order: OrderObjects) -> OrderObjects:
-        """What decides on the pods of the namespaces that the reader may see, without other names of namespaces."""
+        """Returns the objects that order the pods of visible namespaces, without the names of other namespaces."""
         groups = order.pod_groups
         return OrderObjects(
             namespaces=[each for each in order.namespaces if self._visible(each.metadata.name)],

@@ -15,9 +15,10 @@ from tessera.api.instaslice import Instaslice, Slice
 from tessera.api.names import NodeName
 from tessera.api.nodes.agent_pod import AGENT_DAEMON_SET, is_agent
 from tessera.clock import parse_rfc3339
-from tessera.controller.slicing.slicer import Slicer, slicer_from_objects
+from tessera.controller.slicing.slicer import Slicer
 from tessera.explain.card_faults import CardFaultText, read_card_faults
 from tessera.explain.order_objects import OrderObjects
+from tessera.explain.slicer_from_objects import slicer_from_objects
 from tessera.kube.resources import CoreEvent, Lease, Node, Pod, ResourceQuota
 from tessera.kueue.queue_reading import QueueReading
 from tessera.limits.messages import EVENT_SHOWN

@@ -43,7 +43,7 @@ _ROWS_A_PIECE = 100
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round begins with.
+    """The input of one round of forecasts.
 
     Attributes:
         state: the slicer's state; only read.

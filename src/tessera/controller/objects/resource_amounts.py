@@ -19,7 +19,7 @@ from tessera.kube.resources import Container, ContainerStatus, Pod, PodSpec, Pod
 
 Amounts = dict[str, int]
 
-#: What kubelet can resize in place (KEP-1287).
+#: Resources that kubelet can resize in place (KEP-1287).
 RESIZABLE = frozenset({"cpu", "memory"})
 
 

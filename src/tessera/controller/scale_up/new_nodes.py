@@ -31,8 +31,7 @@ from tessera.placement.step_budget import StepBudget
 #: Effects of taints that keep pods off a node.
 _REPELLING = frozenset({"NoSchedule", "NoExecute"})
 
-
-#: What decides whether a node takes a pod: slices or devices, constraints, amounts.
+#: Pods with equal slices or devices, constraints and amounts go onto the same nodes.
 _Kind = tuple[tuple[str, ...], NodeConstraints, tuple[tuple[str, int], ...]]
 
 

@@ -35,9 +35,9 @@ class PackingTree:
 
     async def find(self, count: int) -> list[Vector] | None:
         """Returns what is free on each node of a packing; None if there is none, or the steps ran out."""
-        #: What was left to pack, with the most nodes onto which it did not go.
+        #: Requests that were proved not to fit: by their numbers, the largest number of nodes that was too small.
         hopeless: dict[Counts, int] = {}
-        #: For each filled node, and the one to fill next: what was left before, and the contents not yet tried.
+        #: For each filled node, and the one to fill next: the requests left before it, and the contents not yet tried.
         path: list[tuple[Counts, Iterator[_Content]]] = []
         free: list[Vector] = []
         left = self._numbers

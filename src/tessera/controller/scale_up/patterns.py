@@ -24,7 +24,7 @@ Counts = tuple[int, ...]
 
 #: The price of what fills a node.
 _WHOLE = 1 << 30
-#: What is taken for zero in the program.
+#: A smaller number counts as zero in the program.
 _TINY = 1e-9
 #: Entries of the program's matrix that one step changes.
 _ENTRIES_A_STEP = 50

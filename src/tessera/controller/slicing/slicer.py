@@ -13,15 +13,13 @@ Rules:
 - :mod:`tessera.controller.slicing.state.slicer_state` documents the state.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from tessera.api.instaslice import Instaslice
 from tessera.api.names import QUEUE_LABEL
 from tessera.api.queues import Queue
 from tessera.controller.base.move_settings import NO_MOVES, MoveMode, MoveSettings
 from tessera.controller.cluster.remade_pods import RemadePods
-from tessera.controller.objects.node_info import read_node
-from tessera.controller.objects.pod_info import PodInfo, read_pod
+from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.evictions.move_finder import MoveFinder
 from tessera.controller.slicing.evictions.mover import Mover
 from tessera.controller.slicing.evictions.preemptor import Preemptor
@@ -71,7 +69,6 @@ from tessera.controller.slicing.turns.pending_writes import PendingWrites
 from tessera.controller.slicing.turns.turn_planner import TurnPlanner
 from tessera.controller.slicing.turns.verdicts import Verdicts
 from tessera.controller.slicing.turns.write_outcomes import WriteOutcomes
-from tessera.kube.resources import Namespace, Node, Pod
 from tessera.limits.planning import BATCH_PODS, RETRIED_PODS
 from tessera.placement.reserved_slots import hold_slots
 from tessera.replay.recorder import Decider
@@ -395,45 +392,3 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
             self._cluster.dependencies_changed = False
             for uid in self._state.dependent:
                 self._cluster.capacity_changes.forget_refusal(uid)
-
-
-def slicer_from_objects(
-    pods: Iterable[Pod],
-    nodes: Iterable[Node],
-    instaslices: Iterable[Instaslice],
-    now: float = 0.0,
-    *,
-    pod_groups: Mapping[str, int] | None = None,
-    namespaces: Iterable[Namespace] = (),
-    queues: Iterable[Queue] = (),
-) -> Slicer:
-    """Returns the slicer that follows from stored objects, after all waiting pods were planned once.
-
-    Args:
-        pods: all pods.
-        nodes: all nodes.
-        instaslices: the nodes' objects.
-        now: when they were read, seconds since 1970.
-        pod_groups: sizes of gangs by key, as PodGroups state them; None in a cluster without the kind.
-        namespaces: all namespaces, whose labels decide on queues, on who places whole cards, and on rules about pods.
-        queues: the Queue objects, with the use that their status records.
-    """
-    slicer = Slicer(reads=True)
-    slicer.handle(TimePassed(now, now))
-    for key, size in (pod_groups or {}).items():
-        slicer.handle(PodGroupObserved(key, size))
-    slicer.handle(PodGroupsListed(served=pod_groups is not None))
-    for namespace in namespaces:
-        slicer.handle(NamespaceObserved(namespace.metadata.name, namespace.metadata.labels))
-    for queue in queues:
-        slicer.handle(QueueObserved(queue))
-    for node in nodes:
-        slicer.handle(NodeObserved(read_node(node)))
-    for pod in pods:
-        slicer.handle(PodObserved(read_pod(pod)))
-    for item in instaslices:
-        slicer.handle(InstasliceObserved(item))
-    slicer.decide()
-    while slicer.has_work:
-        slicer.decide()
-    return slicer

@@ -231,7 +231,10 @@ class ContainerState(Wire, frozen=True, kw_only=True):
 
 
 class ComputeQuantities(Wire, frozen=True, kw_only=True):
-    """What kubelet can resize in place; an empty text is no quantity. Others are omitted: they cost memory."""
+    """The two resources that kubelet can resize in place; an empty text is no quantity.
+
+    Other resources are not kept, since every container would take memory for them.
+    """
 
     cpu: str = ""
     memory: str = ""

@@ -38,7 +38,7 @@ class Absorption:
         self._mover = mover
         self.is_done = True
         self.has_begun = False
-        #: What is left of many changes, in order: a node, or "", and its changed pods.
+        #: Changes that later steps take in, in order: a node and its changed pods. The node is "" for pods without one.
         self._left: deque[tuple[NodeName, list[PodUid]]] = deque()
         #: Nodes that were taken in since the last :meth:`pop_nodes`.
         self._nodes: set[NodeName] = set()

@@ -1,0 +1,62 @@
+"""The controller's state, made anew from objects that were read once."""
+
+from collections.abc import Iterable, Mapping
+
+from tessera.api.instaslice import Instaslice
+from tessera.api.queues import Queue
+from tessera.controller.objects.node_info import read_node
+from tessera.controller.objects.pod_info import read_pod
+from tessera.controller.slicing.slicer import Slicer
+from tessera.controller.slicing.state.events import (
+    InstasliceObserved,
+    NamespaceObserved,
+    NodeObserved,
+    PodGroupObserved,
+    PodGroupsListed,
+    PodObserved,
+    QueueObserved,
+    TimePassed,
+)
+from tessera.kube.resources import Namespace, Node, Pod
+
+
+def slicer_from_objects(
+    pods: Iterable[Pod],
+    nodes: Iterable[Node],
+    instaslices: Iterable[Instaslice],
+    now: float = 0.0,
+    *,
+    pod_groups: Mapping[str, int] | None = None,
+    namespaces: Iterable[Namespace] = (),
+    queues: Iterable[Queue] = (),
+) -> Slicer:
+    """Returns the slicer that follows from stored objects, after all waiting pods were planned once.
+
+    Args:
+        pods: all pods.
+        nodes: all nodes.
+        instaslices: the nodes' objects.
+        now: when they were read, seconds since 1970.
+        pod_groups: sizes of gangs by key, as PodGroups state them; None in a cluster without the kind.
+        namespaces: all namespaces, whose labels decide on queues, on who places whole cards, and on rules about pods.
+        queues: the Queue objects, with the use that their status records.
+    """
+    slicer = Slicer(reads=True)
+    slicer.handle(TimePassed(now, now))
+    for key, size in (pod_groups or {}).items():
+        slicer.handle(PodGroupObserved(key, size))
+    slicer.handle(PodGroupsListed(served=pod_groups is not None))
+    for namespace in namespaces:
+        slicer.handle(NamespaceObserved(namespace.metadata.name, namespace.metadata.labels))
+    for queue in queues:
+        slicer.handle(QueueObserved(queue))
+    for node in nodes:
+        slicer.handle(NodeObserved(read_node(node)))
+    for pod in pods:
+        slicer.handle(PodObserved(read_pod(pod)))
+    for item in instaslices:
+        slicer.handle(InstasliceObserved(item))
+    slicer.decide()
+    while slicer.has_work:
+        slicer.decide()
+    return slicer
