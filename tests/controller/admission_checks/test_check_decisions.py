@@ -1,12 +1,13 @@
 """When the admission check of a Workload is answered, and how: plain values around a slicer."""
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 from tests.support.slicer_cluster import SlicerCluster
 
-from tessera.api.names import GATE
+from tessera.api.names import GATE, NodeName
 from tessera.api.pods.gangs import GANG_SIZE_ANNOTATION
 from tessera.controller.admission_checks import check_decisions
 from tessera.controller.admission_checks.check_decisions import (
@@ -18,6 +19,7 @@ from tessera.controller.admission_checks.check_decisions import (
     CheckDecisions,
 )
 from tessera.controller.admission_checks.queued_workload import read_workload
+from tessera.controller.slicing.state.events import NodeDeleted, NodeObserved
 from tessera.controller.slicing.turns import absorption
 from tessera.kueue.objects import Workload
 from tessera.limits.planning import CHECKED_PODS, CHECKED_WORKLOADS
@@ -372,3 +374,53 @@ def test_a_workload_is_answered_while_other_pods_change_all_the_time(checks: Che
     checks.cluster.pod("other", "1g.5gb")
     checks.see(workload("a", (1, spec("1g.5gb"))))
     assert [each.state for each in checks.decisions.decide(0.0)] == ["Ready"]
+
+
+def test_a_workload_is_not_rejected_before_the_object_of_a_node_lists_its_cards(checks: Checks) -> None:
+    """The node says what it offers; its Instaslice object comes a moment later."""
+    checks.cluster.run()
+    large = replace(checks.cluster.nodes[NodeName("n")], name=NodeName("large"), hostname="large", object_expected=True)
+    checks.cluster.slicer.handle(NodeObserved(large))
+    checks.see(workload("a", (1, spec("1g.20gb"))))
+    ((_, state, text),) = checks.answers()
+    assert state == "Pending"
+    assert text.endswith("a node that does not show all of its cards now may")
+    checks.cluster.node("large", "H100-80GB", object_expected=True)
+    assert [state for _, state, _ in checks.answers()] == ["Ready"]
+
+
+def test_a_workload_is_not_rejected_while_an_object_lists_no_card_yet(checks: Checks) -> None:
+    checks.cluster.run()
+    checks.cluster.node("large", "H100-80GB", count=0, object_expected=True)
+    checks.see(workload("a", (1, spec("1g.20gb"))))
+    assert [state for _, state, _ in checks.answers()] == ["Pending"]
+    checks.cluster.node("large", "A100-40GB", object_expected=True)
+    assert [state for _, state, _ in checks.answers()] == ["Rejected"]
+
+
+def test_a_workload_is_not_rejected_while_an_object_comes_before_its_node(checks: Checks) -> None:
+    checks.cluster.run()
+    checks.cluster.node("large", "H100-80GB")
+    node = checks.cluster.nodes[NodeName("large")]
+    checks.cluster.slicer.handle(NodeDeleted(node.name))
+    checks.see(workload("a", (1, spec("1g.20gb"))))
+    assert [state for _, state, _ in checks.answers()] == ["Pending"]
+    checks.cluster.slicer.handle(NodeObserved(node))
+    assert [state for _, state, _ in checks.answers()] == ["Ready"]
+
+
+@pytest.mark.parametrize(
+    ("facts", "state"),
+    [
+        ({}, "Rejected"),
+        ({"device_counts": (("nvidia.com/gpu", 1),)}, "Rejected"),
+        ({"device_counts": (("nvidia.com/gpu", 2),)}, "Pending"),  # kubelet has not published the second card
+        ({"unread_devices": True}, "Pending"),
+    ],
+)
+def test_whole_cards_that_a_node_does_not_show_yet_keep_a_workload(facts: dict[str, Any], state: str) -> None:
+    checks = Checks(SlicerCluster())
+    checks.cluster.namespace("team-a", **{"tessera.dev/placement": "managed"})
+    checks.cluster.device_node("cards", count=1, **facts)
+    checks.see(workload("a", (1, CARDS)))
+    assert [found for _, found, _ in checks.answers()] == [state]

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
+from tessera.api.nodes.offers import NodeOffer, OfferKind
 from tessera.controller.objects.node_devices import NodeDevices, read_devices
 from tessera.kube.resources import Node
 from tessera.limits.nodes import NODE_DEVICES
@@ -13,8 +13,8 @@ from tessera.limits.nodes import NODE_DEVICES
 GPU, SHARED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
 
 
-def node(labels: dict[str, str] | None = None, annotations: dict[str, str] | None = None) -> Node:
-    metadata: dict[str, Any] = {"name": "n1", "labels": labels or {}, "annotations": annotations or {}}
+def node(labels: dict[str, str] | None = None) -> Node:
+    metadata: dict[str, Any] = {"name": "n1", "labels": labels or {}}
     return msgspec.convert({"metadata": metadata}, Node)
 
 
@@ -52,12 +52,12 @@ def offer(resource: str, kind: OfferKind, memory: int, replicas: int = 1) -> Nod
     ],
 )
 def test_labels_say_what_a_device_is(labels: dict[str, str], found: NodeDevices) -> None:
-    assert read_devices(node(labels), {GPU: 4, "cpu": 64000}) == (found,)
+    assert read_devices(node(labels), {GPU: 4, "cpu": 64000}, ()) == (found,)
 
 
 def test_the_annotation_of_the_agent_goes_before_labels() -> None:
-    offers = encode_offers([offer(GPU, OfferKind.WHOLE, 40960), offer(SHARED, OfferKind.SHARE, 10240, 4)])
-    found = read_devices(node({"nvidia.com/gpu.product": "x"}, {OFFERS_ANNOTATION: offers}), {GPU: 2, SHARED: 8})
+    offers = [offer(GPU, OfferKind.WHOLE, 40960), offer(SHARED, OfferKind.SHARE, 10240, 4)]
+    found = read_devices(node({"nvidia.com/gpu.product": "x"}), {GPU: 2, SHARED: 8}, offers)
     assert found == (
         NodeDevices(GPU, "NVIDIA A100-SXM4-40GB", 2, 8, 40),
         NodeDevices(SHARED, "NVIDIA A100-SXM4-40GB", 8, 1, 10),
@@ -66,9 +66,9 @@ def test_the_annotation_of_the_agent_goes_before_labels() -> None:
 
 @pytest.mark.parametrize("allocatable", [{}, {"cpu": 1}, {GPU: 0}, {GPU: -3}])
 def test_a_node_without_devices_has_none(allocatable: dict[str, int]) -> None:
-    assert read_devices(node(), allocatable) == ()
+    assert read_devices(node(), allocatable, ()) == ()
 
 
 def test_a_node_that_claims_a_billion_cards_counts_up_to_the_limit() -> None:
-    (found,) = read_devices(node({}, {OFFERS_ANNOTATION: "no JSON"}), {GPU: 10**9})
+    (found,) = read_devices(node(), {GPU: 10**9}, ())
     assert found.count == NODE_DEVICES

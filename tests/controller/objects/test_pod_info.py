@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.api.names import MIG_CONFIG_LABEL, NodeName
+from tessera.api.names import MIG_CONFIG_LABEL, MIG_CONFIG_STATE_LABEL, NodeName
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.controller.objects.node_info import NodeInfo, read_node
 from tessera.controller.objects.pod_info import read_pod
@@ -230,6 +230,27 @@ def test_slices_that_are_no_longer_made_on_demand_are_no_fixed_ones(told: str | 
     meta = ObjectMeta(name="n", labels={MIG_CONFIG_LABEL: "all-disabled"}, annotations=annotations)
     status = NodeStatus(allocatable={"nvidia.com/mig-1g.5gb": "7", "nvidia.com/mig-2g.10gb": "0"})
     assert read_node(Node(metadata=meta, status=status)).fixed_profiles == fixed
+
+
+@pytest.mark.parametrize(
+    ("layout", "state", "told", "expected"),
+    [
+        ("", "", None, False),
+        ("", "", encode_offers([offer(OfferKind.DYNAMIC_SLICE)]), True),  # the cluster's default layout
+        ("dynamic", "", None, True),
+        ("dynamic-half", "", "[{", True),
+        ("dynamic", "pending", encode_offers([offer(OfferKind.SLICE)]), True),
+        ("dynamic", "success", encode_offers([offer(OfferKind.WHOLE, "nvidia.com/gpu")]), False),  # no card can be cut
+        ("all-1g.5gb", "", None, False),
+    ],
+)
+def test_whether_an_object_will_list_the_cards_of_a_node(
+    layout: str, state: str, told: str | None, expected: bool
+) -> None:
+    labels = {name: value for name, value in ((MIG_CONFIG_LABEL, layout), (MIG_CONFIG_STATE_LABEL, state)) if value}
+    annotations = {} if told is None else {OFFERS_ANNOTATION: told}
+    found = read_node(Node(metadata=ObjectMeta(name="n", labels=labels, annotations=annotations)))
+    assert found.object_expected is expected
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ and Kueue's check refuse for good, so they must not take that for an answer. A n
 - feature discovery has written its labels, and none says that there is a device of NVIDIA. Discovery names the labels
   that it wrote in an annotation; a label of its form alone may come from the node pool's template.
 
-Older nodes with GPU labels that offer nothing are the business of :mod:`tessera.webhook.nodes.device_counts`.
+Older nodes with GPU labels that offer nothing are the business of :mod:`tessera.api.nodes.device_counts`.
 """
 
 from collections.abc import Callable

@@ -9,8 +9,8 @@ Rules:
   cluster is tried: Kueue reserves the quota of a preempted pod before that pod has ended. Then *Retry*: Kueue takes the
   quota back, lets others go, and asks again after a delay that doubles with each attempt.
 - *Rejected* only if no node of the cluster could hold a pod even with empty cards, no node group is known that may
-  bring another, and no new node may turn out to have GPUs; or if the request is wrong. Kueue then deactivates the
-  Workload.
+  bring another, no new node may turn out to have GPUs, and no node whose objects are incomplete may turn out to hold
+  the pod; or if the request is wrong. Kueue then deactivates the Workload.
 - Nothing is answered while the slicer has not taken in all nodes that are known: *Rejected* is final.
 - Workloads are tested in the controller's order: priority, then age, as many in one round as one decision may cost. One
   that takes more than a round by itself is *Ready*: its pods are placed one by one, when there is room for each.
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from tessera.controller.admission_checks.packing import State, Verdict, check_packing
 from tessera.controller.admission_checks.queued_workload import QueuedWorkload, outstanding
+from tessera.controller.admission_checks.unread_nodes import may_hold_later
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.slicer import Slicer
 from tessera.limits.planning import CHECKED_PODS, CHECKED_WORKLOADS, DECISION_STEPS
@@ -89,6 +90,8 @@ class CheckDecisions:
         self._expected: dict[str, _Expected] = {}
         #: UIDs of Workloads that the last round did not test; the next one tests them and no others.
         self._left: set[str] = set()
+        #: Answers of :func:`may_hold_later` in this round, by the pod's devices; all slices have one answer.
+        self._later: dict[tuple[str, ...], bool] = {}
         #: True if the last round was put off until the slicer has caught up.
         self._put_off = False
 
@@ -146,6 +149,7 @@ class CheckDecisions:
         if self._put_off:
             return ()
         self._update_expected(now)
+        self._later.clear()
         answers = []
         work = StepBudget(DECISION_STEPS)
         due = sorted(
@@ -174,13 +178,21 @@ class CheckDecisions:
         """Tests a Workload; ``alone`` tells that it has a whole round's work, so None is never the answer."""
         expected = [pod for uid, each in self._expected.items() if uid != workload.uid for pod in each.left]
         verdict = check_packing(self._slicer.planner, workload, expected[:CHECKED_PODS], work)
-        if verdict is not None and verdict.never and self._nodes_may_come():
-            return Verdict("Retry", f"{verdict.text}; a new node may")
+        if verdict is not None and verdict.never is not None:
+            if self._nodes_may_come():
+                return Verdict("Retry", f"{verdict.text}; a new node may")
+            if self._may_hold_later(verdict.never):
+                return Verdict("Retry", f"{verdict.text}; a node that does not show all of its cards now may")
         if verdict is not None or not alone:
             return verdict
         if expected:
             return Verdict("Retry", "workloads that were admitted before it get their slices first")
         return Verdict("Ready", "has too many pods to test them together: each is placed when there is room for it")
+
+    def _may_hold_later(self, pod: PodInfo) -> bool:
+        if pod.devices not in self._later:
+            self._later[pod.devices] = may_hold_later(self._slicer.state, pod)
+        return self._later[pod.devices]
 
     def _answer(self, workload: QueuedWorkload, verdict: Verdict, now: float) -> Answer | None:
         if verdict.state == "Retry":

@@ -25,12 +25,12 @@ class Verdict:
     Attributes:
         state: the answer.
         text: the reason, for people.
-        never: true if no present node could hold a pod, even with empty cards.
+        never: a pod that no node could hold as the nodes are known now, even with empty cards.
     """
 
     state: State
     text: str
-    never: bool = False
+    never: PodInfo | None = None
 
 
 def check_packing(
@@ -62,7 +62,8 @@ def check_packing(
     reason = refused.reason
     known = not isinstance(reason, UnknownProfile) or (bool(reason.known) and not refused.pod.devices)
     if isinstance(reason, (NeverFits, UnknownProfile)) and known:
-        return Verdict("Rejected", f"no node of this cluster could hold it, even empty: {reason.text}", never=True)
+        text = f"no node of this cluster could hold it, even empty: {reason.text}"
+        return Verdict("Rejected", text, never=refused.pod)
     why = f": {reason.text}" if reason is not None else ""
     room = f"there is room for {placed} of {len(pods)} pods" if placed else "there is no room"
     return Verdict("Retry", f"{room} ({_count(pods)}){why}")

@@ -4,11 +4,11 @@ The node's agent says what one device of a resource is (annotation ``tessera.dev
 plugin its labels say it. The amount is kubelet's allocatable, by which the scheduler counts too.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tessera.api.names import GPU_RESOURCES
-from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
+from tessera.api.nodes.offers import NodeOffer, OfferKind
 from tessera.kube.resources import Node
 from tessera.limits.nodes import NODE_DEVICES
 from tessera.placement.devices import CARD_SLOTS, SHARE_SLOTS
@@ -44,18 +44,24 @@ class NodeDevices:
     memory_gb: int
 
 
-def read_devices(node: Node, allocatable: Mapping[str, int]) -> tuple[NodeDevices, ...]:
-    """Returns the devices of a node; at most as many of each resource as the limit allows."""
+def read_devices(node: Node, allocatable: Mapping[str, int], offers: Iterable[NodeOffer]) -> tuple[NodeDevices, ...]:
+    """Returns the devices of a node; at most as many of each resource as the limit allows.
+
+    Args:
+        node: the node.
+        allocatable: the amounts that pods may hold on it.
+        offers: the content of its agent's annotation.
+    """
     counts = {name: min(allocatable.get(name, 0), int(NODE_DEVICES)) for name in GPU_RESOURCES}
     if not any(count > 0 for count in counts.values()):
         return ()
-    offers = _read_offers(node)
+    described = {each.resource: each for each in offers}
     labels = node.metadata.labels
     found = []
     for resource, count in counts.items():
         if count <= 0:
             continue
-        offer = offers.get(resource)
+        offer = described.get(resource)
         if offer is not None:
             whole, model, mib = offer.kind is OfferKind.WHOLE, offer.product, offer.memory_mib
         else:
@@ -66,15 +72,6 @@ def read_devices(node: Node, allocatable: Mapping[str, int]) -> tuple[NodeDevice
         slots = CARD_SLOTS if whole else SHARE_SLOTS
         found.append(NodeDevices(resource, model or UNKNOWN_MODEL, count, slots, -(-mib // 1024)))
     return tuple(found)
-
-
-def _read_offers(node: Node) -> dict[str, NodeOffer]:
-    text = node.metadata.annotations.get(OFFERS_ANNOTATION)
-    try:
-        offers = decode_offers(text) if text is not None else ()
-    except ValueError:  # the agent will correct it
-        return {}
-    return {each.resource: each for each in offers}
 
 
 def _number(text: str) -> int:

@@ -1,6 +1,6 @@
 """The values of a Node that decide about its slices."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -15,7 +15,8 @@ from tessera.api.names import (
     profile_of,
 )
 from tessera.api.nodes.card_links import LINKS_ANNOTATION, CardLinks, decode_links
-from tessera.api.nodes.offers import OFFERS_ANNOTATION, OfferKind, decode_offers
+from tessera.api.nodes.device_counts import DeviceCounts, is_changing, is_unread, read_device_counts
+from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
 from tessera.controller.objects.node_devices import NodeDevices, read_devices
 from tessera.controller.objects.resource_amounts import Amounts, offered_by_agent, parse_amounts
 from tessera.kube.resources import Condition, Node, Taint
@@ -45,6 +46,9 @@ class NodeInfo:
         object_fault: the fault of its Instaslice object that the node's condition names; empty if there is none.
         agent: state of its agent.
         devices: its whole cards and shares.
+        device_counts: how many of them it has at most, also those that pods may not hold now.
+        unread_devices: it may have more of them than it says now.
+        object_expected: it says that its cards are cut on demand, so an Instaslice object will list them.
         links: how its whole cards are joined, and which are free; None if not known. Not compared: it says where a pod
             is better, never if it fits.
     """
@@ -60,6 +64,9 @@ class NodeInfo:
     object_fault: str = ""
     agent: AgentState = AgentState.UNKNOWN
     devices: tuple[NodeDevices, ...] = ()
+    device_counts: DeviceCounts = ()
+    unread_devices: bool = False
+    object_expected: bool = False
     links: CardLinks | None = field(default=None, compare=False)
 
     def closed_reasons(self, devices: Collection[str] = ()) -> Iterator[str]:
@@ -109,7 +116,9 @@ def read_node(node: Node) -> NodeInfo:
     except ValueError:
         allocatable = {}
     layout = node.metadata.labels.get(MIG_CONFIG_LABEL, "")
-    devices = read_devices(node, allocatable)
+    offers = _read_offers(node)
+    devices = read_devices(node, allocatable, offers or ())
+    counts = read_device_counts(node, offers or ())
     return NodeInfo(
         name=NodeName(node.metadata.name),
         hostname=node.metadata.labels.get(HOSTNAME_LABEL, node.metadata.name),
@@ -118,9 +127,12 @@ def read_node(node: Node) -> NodeInfo:
         cordoned=node.spec.unschedulable,
         ready=ready,
         allocatable=allocatable,
-        fixed_profiles=frozenset() if is_on_demand(layout) else _fixed_profiles(node),
+        fixed_profiles=frozenset() if is_on_demand(layout) else _fixed_profiles(node, offers),
         object_fault=next((c.message for c in node.status.conditions if _reports_object_fault(c)), ""),
         devices=devices,
+        device_counts=counts,
+        unread_devices=is_unread(node, offers or (), counts),
+        object_expected=_expects_object(node, offers or ()),
         links=decode_links(node.metadata.annotations.get(LINKS_ANNOTATION, "")) if devices else None,
     )
 
@@ -129,7 +141,24 @@ def _reports_object_fault(condition: Condition) -> bool:
     return condition.type == OBJECT_CONDITION and condition.status == "False"
 
 
-def _fixed_profiles(node: Node) -> frozenset[str]:
+def _read_offers(node: Node) -> Sequence[NodeOffer] | None:
+    """Returns what a node's agent says that the node offers; None if it has not said it, or nobody can read it."""
+    text = node.metadata.annotations.get(OFFERS_ANNOTATION)
+    try:
+        return decode_offers(text) if text is not None else None
+    except ValueError:  # the agent will correct it
+        return None
+
+
+def _expects_object(node: Node, offers: Sequence[NodeOffer]) -> bool:
+    """True if slices are made on demand, by the agent's word; or by the layout, while the agent is silent or at it."""
+    labels = node.metadata.labels
+    if any(each.kind is OfferKind.DYNAMIC_SLICE for each in offers):
+        return True
+    return is_on_demand(labels.get(MIG_CONFIG_LABEL, "")) and (not offers or is_changing(labels))
+
+
+def _fixed_profiles(node: Node, offers: Sequence[NodeOffer] | None) -> frozenset[str]:
     """Returns the profiles that a fixed layout gives a node.
 
     A node that has just left on-demand slicing still counts those resources for a moment. So on a node whose Tessera
@@ -141,11 +170,7 @@ def _fixed_profiles(node: Node) -> frozenset[str]:
         for name, count in node.status.allocatable.items()
         if count != "0" and (profile := profile_of(name))
     }
-    text = node.metadata.annotations.get(OFFERS_ANNOTATION) if published else None
-    if text is None:
+    if offers is None:
         return frozenset(published.values())
-    try:
-        fixed = {offer.resource for offer in decode_offers(text) if offer.kind is not OfferKind.DYNAMIC_SLICE}
-    except ValueError:  # the agent will correct it
-        return frozenset(published.values())
+    fixed = {offer.resource for offer in offers if offer.kind is not OfferKind.DYNAMIC_SLICE}
     return frozenset(profile for name, profile in published.items() if name in fixed)

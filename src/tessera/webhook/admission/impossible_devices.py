@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 
 from tessera.api.names import GPU_RESOURCES
+from tessera.api.nodes.device_counts import DeviceCounts
 from tessera.kube.quantity import count_or_zero
 from tessera.offers.selection import Nodes
 from tessera.webhook.nodes.capabilities import Capabilities, GroupNode
-from tessera.webhook.nodes.device_counts import DeviceCounts
 
 Json = Mapping[str, Any]
 

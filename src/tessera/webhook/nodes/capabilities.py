@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from tessera.api.names import GPU_RESOURCES
+from tessera.api.nodes.device_counts import DeviceCounts
 from tessera.api.nodes.node_groups import NodeGroup
 from tessera.api.nodes.undecided_nodes import UndecidedNodes
 from tessera.kube.resources.label_index import LabelIndex
@@ -22,7 +23,6 @@ from tessera.mig.names import resource_spelling
 from tessera.offers.selection import Nodes, OfferTable
 from tessera.placement.empty_nodes import EmptyNodes, Shape
 from tessera.webhook.base.budget import SpendTime, spend_nothing
-from tessera.webhook.nodes.device_counts import DeviceCounts
 from tessera.webhook.nodes.gpu_nodes import GpuNode
 from tessera.webhook.nodes.restriction import NODE_NAME, read_restriction
 

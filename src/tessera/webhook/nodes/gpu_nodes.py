@@ -25,12 +25,12 @@ from tessera.api.names import (
 )
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, decode_cards
 from tessera.api.nodes.card_geometries import CardGeometries
+from tessera.api.nodes.device_counts import DeviceCounts, is_unread, read_device_counts
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers, placement_offers
 from tessera.kube.resources import Node
 from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.mig.geometry import Geometry
 from tessera.offers.selection import Offer
-from tessera.webhook.nodes.device_counts import DeviceCounts, is_unread, read_device_counts
 
 _log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ and so is one whose layout is being changed: it may turn out to have any number.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tessera.api.names import GPU_RESOURCES, MIG_CONFIG_LABEL, MIG_CONFIG_STATE_LABEL
 from tessera.api.nodes.gpu_labels import labels_say_gpu
@@ -35,12 +35,16 @@ def read_device_counts(node: Node | None, offers: Iterable[NodeOffer]) -> Device
     return tuple(sorted((name, count) for name, count in counts.items() if count > 0))
 
 
+def is_changing(labels: Mapping[str, str]) -> bool:
+    """True if the layout of a node's cards is being changed."""
+    return MIG_CONFIG_LABEL in labels and labels.get(MIG_CONFIG_STATE_LABEL, "") not in _AT_REST
+
+
 def is_unread(node: Node | None, offers: Iterable[NodeOffer], counts: DeviceCounts) -> bool:
     """True if a node may have more devices than it says now."""
     if node is None:
         return False
     labels = node.metadata.labels
-    changing = MIG_CONFIG_LABEL in labels and labels.get(MIG_CONFIG_STATE_LABEL, "") not in _AT_REST
     silent = not counts and not any(True for _ in offers)
     served = any(name.startswith("nvidia.com/") and amount != "0" for name, amount in node.status.capacity.items())
-    return changing or (silent and not served and labels_say_gpu(labels))
+    return is_changing(labels) or (silent and not served and labels_say_gpu(labels))
