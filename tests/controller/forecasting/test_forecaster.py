@@ -50,7 +50,7 @@ def test_the_earlier_deadline_counts_of_a_pod_and_its_job(
     cluster.submit("holder", WHOLE, deadline=of_pod)
     jobs = cluster.forecaster.jobs
     (job,) = jobs.due(cluster.forecaster.tracker.started_of_jobs())
-    jobs.put(job, BEGIN, None if of_job is None else BEGIN + of_job)
+    jobs.put(job, None if of_job is None else BEGIN + of_job)
     assert list(jobs.due(cluster.forecaster.tracker.started_of_jobs())) == []
     row = cluster.row(_waits(cluster, "next", WHOLE))
     assert (row.start.basis, row.start.p50) == (basis, None if starts is None else BEGIN + starts)

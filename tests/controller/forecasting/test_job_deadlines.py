@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tests.support.api_user import ManualClock
 from tests.webhook.conftest import Lab, in_lab
 
 from tessera.clock import rfc3339
@@ -25,14 +24,21 @@ ONE, TWO = JobKey("a", "one", "u1"), JobKey("a", "two", "u2")
 def test_a_job_is_read_once_and_again_for_a_pod_that_started_later() -> None:
     jobs = JobDeadlines()
     assert list(jobs.due([(ONE, NOW), (ONE, NOW - 5), (TWO, NOW)])) == [ONE, TWO]
-    jobs.put(ONE, NOW + 1, NOW + 600)
+    jobs.put(ONE, NOW + 600)
     assert list(jobs.due([(ONE, NOW), (TWO, NOW)])) == [TWO]
     assert list(jobs.due([(ONE, NOW), (ONE, NOW + 2)])) == [ONE]
 
 
+def test_jobs_that_were_never_read_come_before_those_that_are_read_again() -> None:
+    jobs = JobDeadlines()
+    jobs.due([(ONE, NOW)])
+    jobs.put(ONE, None)
+    assert list(jobs.due([(ONE, NOW + 60), (TWO, NOW)])) == [TWO, ONE]
+
+
 def test_a_job_without_pods_is_forgotten() -> None:
     jobs = JobDeadlines()
-    jobs.put(ONE, NOW, NOW + 600)
+    jobs.put(ONE, NOW + 600)
     assert jobs.end_of(ONE, NOW) == NOW + 600
     jobs.due([(TWO, NOW)])
     assert jobs.end_of(ONE, NOW) is None
@@ -40,7 +46,7 @@ def test_a_job_without_pods_is_forgotten() -> None:
 
 def test_a_deadline_that_is_over_while_a_pod_runs_counts_no_more() -> None:
     jobs = JobDeadlines()
-    jobs.put(ONE, NOW, NOW + 600)
+    jobs.put(ONE, NOW + 600)
     assert jobs.end_of(ONE, NOW + 660) == NOW + 600
     assert jobs.end_of(ONE, NOW + 800) is None
     assert jobs.end_of(TWO, NOW) is None
@@ -78,9 +84,10 @@ def test_a_job_that_is_gone_or_is_another_one_of_that_name_has_no_deadline() -> 
             keys.append(JobKey("default", name, made["metadata"]["uid"]))
         other, gone = JobKey("default", "two", "of-before"), JobKey("default", "three", "u")
         deadlines = JobDeadlines()
-        await JobReader(lab.client, lab.clock).read([keys[0], other, gone], deadlines)
-        assert [deadlines.end_of(each, NOW) for each in (keys[0], other, gone)] == [NOW + 600, None, None]
-        assert list(deadlines.due([(each, NOW - 1e9) for each in (keys[0], other, gone)])) == []
+        asked = [(each, NOW) for each in (keys[0], other, gone)]
+        await JobReader(lab.client).read(deadlines.due(asked), deadlines)
+        assert [deadlines.end_of(each, NOW) for each, _ in asked] == [NOW + 600, None, None]
+        assert list(deadlines.due(asked)) == []
 
     in_lab(story)
 
@@ -89,7 +96,7 @@ def test_no_more_jobs_are_read_at_a_time_than_the_limit_allows() -> None:
     async def story(lab: Lab) -> None:
         keys = [JobKey("default", f"j{number}", "u") for number in range(int(JOBS_READ) + 3)]
         deadlines = JobDeadlines()
-        await JobReader(lab.client, lab.clock).read(keys, deadlines)
+        await JobReader(lab.client).read(keys, deadlines)
         assert list(deadlines.due([(each, 0.0) for each in keys])) == keys[int(JOBS_READ) :]
 
     in_lab(story)
@@ -114,13 +121,13 @@ class RefusingClient(Client):
 
 def read_rounds(errors: Mapping[str, Exception], rounds: int) -> tuple[JobDeadlines, list[list[str]]]:
     """Reads 20 Jobs in so many rounds; returns also the names that each round asked for."""
-    client, deadlines, clock = RefusingClient(errors), JobDeadlines(), ManualClock()
+    client, deadlines = RefusingClient(errors), JobDeadlines()
     asked: list[list[str]] = []
-    clock.seconds = NOW
-    keys = [(JobKey("a", f"j{number}", "u"), 0.0) for number in range(20)]
+    ahead = NOW + 3600.0  # the clock of their node is ahead
+    keys = [(JobKey("a", f"j{number}", "u"), ahead) for number in range(20)]
 
     async def story() -> None:
-        reader = JobReader(client, clock)
+        reader = JobReader(client)
         for _ in range(rounds):
             client.asked = []
             await reader.read(deadlines.due(keys), deadlines)

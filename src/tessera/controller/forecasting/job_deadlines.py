@@ -2,8 +2,10 @@
 
 A Job's ``activeDeadlineSeconds`` counts from the Job's start, and its pods do not show it. Rules:
 
-- A Job is read when a pod of it has started, once; again for a pod that started after that. A Job that was suspended
-  and goes on has a new start, and new pods.
+- A Job is read when a pod of it has started, once; again for a pod that started after the ones that it was read for. A
+  Job that was suspended and goes on has a new start, and new pods.
+- The starts of pods are compared with each other, never with our clock: nodes' clocks set them.
+- Jobs that were never read are read first.
 - Jobs of pods that only wait are not read, nor is one whose name no Job can have: who creates a pod writes its owner.
 - A Job whose deadline is over, while a pod of it still runs, has got a later one; its deadline counts no more.
 - A change of the deadline without a new pod is not seen.
@@ -43,11 +45,13 @@ class JobDeadlines:
     """The deadlines of the Jobs that were read."""
 
     def __init__(self) -> None:
-        #: By Job: when it was read, and when it ends its pods; None if never.
+        #: By Job: the last start of the pods that it was read for, and when it ends its pods; None if never.
         self._read: dict[JobKey, tuple[float, float | None]] = {}
+        #: By Job: the last start of its pods as :meth:`due` was told last.
+        self._started: dict[JobKey, float] = {}
 
     def due(self, started: Iterable[tuple[JobKey, float]]) -> Sequence[JobKey]:
-        """Returns the Jobs to read, and forgets all others that no pod names.
+        """Returns the Jobs to read, those first that were never read, and forgets all Jobs that no pod names.
 
         Args:
             started: the Jobs of pods that run, each with the start of the pod in seconds since 1970.
@@ -55,12 +59,19 @@ class JobDeadlines:
         last: dict[JobKey, float] = {}
         for job, time in started:
             last[job] = max(time, last.get(job, 0.0))
+        self._started = last
         self._read = {job: found for job, found in self._read.items() if job in last}
-        return [job for job, time in last.items() if job not in self._read or self._read[job][0] < time]
+        again = [job for job, (start, _) in self._read.items() if start < last[job]]
+        return [*(job for job in last if job not in self._read), *again]
 
-    def put(self, job: JobKey, now: float, end: float | None) -> None:
-        """Takes in that a Job was read: when it ends its pods, None for one that does not; seconds since 1970."""
-        self._read[job] = (now, end)
+    def put(self, job: JobKey, end: float | None) -> None:
+        """Takes in that a Job was read after the last :meth:`due`.
+
+        Args:
+            job: the Job.
+            end: when it ends its pods, seconds since 1970; None for one that does not.
+        """
+        self._read[job] = (self._started.get(job, 0.0), end)
 
     def end_of(self, job: JobKey | None, now: float) -> float | None:
         """Returns when a Job ends its pods, seconds since 1970; None if that is not known, or never."""

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from tessera.clock import Clock, parse_time_or_zero
+from tessera.clock import parse_time_or_zero
 from tessera.controller.forecasting.job_deadlines import JobDeadlines, JobKey
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
@@ -28,11 +28,10 @@ class JobReader:
 
     Args:
         client: the API server.
-        clock: gives the time.
     """
 
-    def __init__(self, client: Client, clock: Clock) -> None:
-        self._client, self._clock = client, clock
+    def __init__(self, client: Client) -> None:
+        self._client = client
         #: The last Job of those at which reading stopped.
         self._stopped_at: JobKey | None = None
 
@@ -61,7 +60,7 @@ class JobReader:
                 return error
         else:
             end = deadline_of(found) if str(found.metadata.uid) == job.uid else None
-        deadlines.put(job, self._clock.now(), end)
+        deadlines.put(job, end)
         return None
 
 

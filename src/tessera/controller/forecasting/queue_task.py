@@ -76,7 +76,7 @@ class QueueTask:
         self._events = events
         self._namespace = namespace
         self._announcer = Announcer()
-        self._jobs = JobReader(runtime.client, runtime.clock)
+        self._jobs = JobReader(runtime.client)
         self._history = self._new_history()
         self._forecaster = Forecaster(self._history)
         self._written = 0
