@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.forecast.blend import Blend
-from tessera.forecast.calibration import Calibration, Factors
+from tessera.forecast.calibration import Calibration, End, Factors
 from tessera.forecast.history_text import History, decode_history, encode_history
 from tessera.forecast.lives import EndedLife, LeaseEnded, LifeEstimator, LifeHistory, life_kind
 from tessera.forecast.start_times import StartTimes
@@ -153,9 +153,17 @@ def test_a_text_that_is_too_large_is_not_decoded() -> None:
         decode_history(" " * (LIFE_RECORD + 1))
 
 
-def test_a_forged_correction_is_bounded() -> None:
+def test_a_text_that_is_nested_too_deeply_is_refused() -> None:
+    good = encode_history(_history([])).removesuffix("}")
+    with pytest.raises(ValueError, match="nested"):
+        decode_history(f'{good},"more":{"[" * 100_000}{"]" * 100_000}}}')
+
+
+@pytest.mark.parametrize("starts", [99, 10**400], ids=["some", "huge"])
+def test_a_forged_correction_is_bounded(starts: int) -> None:
     good = json.loads(encode_history(_history([])))
-    found = decode_history(json.dumps({**good, "calibration": {"": [1e300, -1e300, 99]}}))
+    found = decode_history(json.dumps({**good, "calibration": {"": [1e300, -1e300, starts]}}))
+    found.calibration.note("", End.LATE, late=True)
     assert found.calibration.correct("", 10, 10)[1] < 10 * 21
 
 

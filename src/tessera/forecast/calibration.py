@@ -25,8 +25,8 @@ from tessera.limits.forecast import CALIBRATED_SIZES
 
 #: Least change of the logarithm of a factor after one start, that after the first, and the largest logarithm.
 _STEP, _FIRST_STEP, _MOST = 0.05, 0.3, 1.5
-#: Starts of a size until its own factors count.
-_LEAST_STARTS = 20
+#: Starts of a size until its own factors count, and beyond which no more are counted.
+_LEAST_STARTS, _MOST_STARTS = 20, 10**9
 #: The key of all sizes together.
 EVERY_SIZE = ""
 
@@ -84,7 +84,7 @@ class Calibration:
 
     def __init__(self, by_size: Mapping[str, Factors] | None = None) -> None:
         self.by_size: OrderedDict[str, Factors] = OrderedDict(
-            (size, Factors(_bound(each.middle), _bound(each.late), max(0, each.starts)))
+            (size, Factors(_bound(each.middle), _bound(each.late), min(max(0, each.starts), _MOST_STARTS)))
             for size, each in (by_size or {}).items()
         )
 

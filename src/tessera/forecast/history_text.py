@@ -126,7 +126,10 @@ def decode_history(text: str) -> History:
     """
     if len(text.encode()) > LIFE_RECORD:
         raise ValueError(f"it has {len(text.encode()):,} bytes; the rule is {LIFE_RECORD}")
-    found = msgspec.json.decode(text, type=_Encoded)
+    try:
+        found = msgspec.json.decode(text, type=_Encoded)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
     if found.version != _VERSION:
         raise ValueError(f"its version is {found.version}; this version of Tessera reads {_VERSION}")
     _check(found)

@@ -453,8 +453,16 @@ def entry(uid: str, start: int, patience: str = "1") -> str:
 
 @pytest.mark.parametrize(
     "text",
-    ["x" * 100_000, "{", "[{}]", entry("uid-big", 5), entry("uid-big", 0, "1e999"), entry("other", 0)],
-    ids=["long", "no JSON", "no fields", "off the card", "infinite", "another pod"],
+    [
+        "x" * 100_000,
+        "{",
+        "[{}]",
+        f'[{{"x":{"[" * 30_000}',
+        entry("uid-big", 5),
+        entry("uid-big", 0, "1e999"),
+        entry("other", 0),
+    ],
+    ids=["long", "no JSON", "no fields", "deep", "off the card", "infinite", "another pod"],
 )
 def test_a_forged_record_counts_for_nothing_and_is_removed(cluster: SlicerCluster, text: str) -> None:
     cluster.node("n1")

@@ -58,13 +58,13 @@ def format_reservations(found: Iterable[Reservation]) -> str | None:
 
 
 def read_reservations(item: Instaslice) -> Sequence[tuple[NodeName, PodUid, RecordedReservation]]:
-    """Returns the entries of a node's object; none of a text that is too long or does not decode."""
+    """Returns the entries of a node's object; none of a text that is too long, too deep or does not decode."""
     text = item.metadata.annotations.get(RESERVATIONS_ANNOTATION, "")
     if not text or len(text) > RESERVATION_RECORD_BYTES:
         return ()
     try:
         entries = msgspec.json.decode(text, type=tuple[RecordedReservation, ...])
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return ()
     node = NodeName(item.metadata.name)
     return [(node, PodUid(each.pod_ref.uid), each) for each in entries[:RESERVED_PODS]]

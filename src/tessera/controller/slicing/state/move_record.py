@@ -62,11 +62,11 @@ def format_moves(found: Iterable[RecordedMove]) -> str | None:
 
 
 def read_moves(item: Instaslice) -> Sequence[RecordedMove]:
-    """Returns the moves that a node's object records; none of a text that is too long or does not decode."""
+    """Returns the moves that a node's object records; none of a text that is too long, too deep or does not decode."""
     text = item.metadata.annotations.get(MOVES_ANNOTATION, "")
     if not text or len(text) > MOVE_RECORD_BYTES:
         return ()
     try:
         return msgspec.json.decode(text, type=tuple[RecordedMove, ...])
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return ()
