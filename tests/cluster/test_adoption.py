@@ -22,7 +22,8 @@ from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.api.gpu_operator.adoption import DEPLOY_PREFIX, PARTS, STOPPED_KEY, restore_patch, stop_patch
 from tessera.cli.base.connection import CommandError
 from tessera.cli.install.adoption import read_policy, stop_others
-from tessera.cli.install.apply import AppliedObject, apply_all
+from tessera.cli.install.apply import apply_all
+from tessera.cli.install.results import AppliedObject
 from tessera.cli.uninstall.removal import RemovalOptions, remove_all
 from tessera.cli.uninstall.results import Left
 from tessera.clock import LoopClock

@@ -12,10 +12,11 @@ from tessera.api.documents import load_document
 from tessera.api.gpu_operator.settings_reader import read_settings
 from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, NODE_GROUPS_MAP
 from tessera.cli.base.controller_options import build_arguments
-from tessera.cli.install.apply import AppliedObject, apply_all
+from tessera.cli.install.apply import apply_all
 from tessera.cli.install.manifests import InstallChoices, Manifest, manifests
 from tessera.cli.install.preflight import missing_namespace, newer_definition, warnings
 from tessera.cli.install.rendering import render
+from tessera.cli.install.results import AppliedObject
 from tessera.driver.build.settings import BuildSettings
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden, Invalid, NotFound

@@ -24,8 +24,9 @@ from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.api.gpu_operator.adoption import DEPLOY_PREFIX, PARTS, STOPPED_KEY, stop_patch
 from tessera.api.names import MIG_CONFIG_STATE_LABEL
 from tessera.cli.base.connection import CommandError
-from tessera.cli.install.apply import AppliedObject, list_objects
+from tessera.cli.install.apply import list_objects
 from tessera.cli.install.preflight import CONFLICTS
+from tessera.cli.install.results import AppliedObject
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Conflict, NotFound

@@ -21,8 +21,7 @@ Rules:
   not report an object whose only change is that a field set by kubectl would be removed.
 """
 
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -32,11 +31,9 @@ from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.names import DEVICE_ACCESS_POLICY
 from tessera.api.nodes.removal import REMOVAL_ANNOTATION
 from tessera.cli.install.manifests import (
-    AGENT,
     BINDING_KIND,
     CONFIG_MAP,
     CONFIG_ROLE,
-    CONTROLLER,
     Manifest,
     builds_mount_it,
 )
@@ -44,13 +41,13 @@ from tessera.cli.install.option_files import APPLY, FILES, is_file, withdraw_fil
 from tessera.cli.install.ownership import LAST_APPLIED, has_applied, is_left_alone, is_ours, take_over_fields
 from tessera.cli.install.protections import OBJECTS
 from tessera.cli.install.rendering import DASHBOARD, option
+from tessera.cli.install.results import AppliedObject
 from tessera.cli.install.webhook_certificate import OBJECTS as CERTIFICATES
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Conflict, Forbidden, NotFound
 from tessera.kube.resources import CONFIGMAPS, NODES
 from tessera.kube.resources.meta import Resource, resource_for
-from tessera.text import count_noun
 
 FIELD_MANAGER = "tessera-install"
 
@@ -81,19 +78,6 @@ OPTIONAL: tuple[tuple[str, bool, str], ...] = (
     *((kind, kind in _IN_SYSTEM, name) for kinds, names in OBJECTS.values() for kind in kinds for name in names),
     *((kind, True, name) for kind in ("Certificate", "Issuer") for name in CERTIFICATES),
 )
-
-
-class AppliedObject(msgspec.Struct, frozen=True):
-    """The result for one object.
-
-    Attributes:
-        name: the name as kubectl prints it, with the namespace: ``daemonset.apps/tessera-agent in tessera-system``.
-        result: ``created``, ``configured``, ``unchanged`` or ``deleted``; ``replaced`` if an option's file replaced one
-            that somebody else wrote; ``withdrawn`` if only our fields were removed; ``left`` if it has another owner.
-    """
-
-    name: str
-    result: str
 
 
 async def apply_all(
@@ -342,51 +326,3 @@ def _object_name(resource: Resource[Any], metadata: Mapping[str, Any]) -> str:
     group = f".{resource.group}" if resource.group else ""
     where = f" in {metadata['namespace']}" if metadata.get("namespace") else ""
     return f"{resource.kind.lower()}{group}/{metadata['name']}{where}"
-
-
-DRY_RUN = " (dry run)"
-#: The results in the order in which they are counted.
-_RESULTS = ("created", "configured", "replaced", "withdrawn", "deleted", "left", "unchanged")
-#: Longer texts of a result, for one object and for several.
-_OF_ONE = {
-    "left": "skipped, it has another owner",
-    "replaced": "configured: a ConfigMap made by hand was replaced",
-    "withdrawn": "configured: Tessera's fields were removed, it stays since others wrote to it",
-}
-_OF_MANY = {
-    "left": "skipped (other owner)",
-    "replaced": "made by hand and replaced",
-    "withdrawn": "of others without Tessera's fields",
-}
-#: Workloads whose rollout the next steps may name: the first that is new or different.
-_WORKLOADS = (("daemonset", AGENT), ("deployment", CONTROLLER), ("deployment", "tessera-webhook"))
-_DRIVERS = ("clusterpolicy.nvidia.com/", "nvidiadriver.nvidia.com/")
-
-
-def result_line(done: AppliedObject, *, dry: bool) -> str:
-    """The line for one object; empty if it is unchanged."""
-    if done.result == "unchanged":
-        return ""
-    return f"{done.name} {_OF_ONE.get(done.result, done.result)}{DRY_RUN if dry else ''}"
-
-
-def summary_line(all_done: Sequence[AppliedObject], *, dry: bool) -> str:
-    """The number of objects of each result: ``1 object created, 38 unchanged``."""
-    counts = Counter(each.result for each in all_done)
-    (first, number), *others = ((each, counts[each]) for each in _RESULTS if counts[each])
-    parts = [f"{count_noun(number, 'object')} {_OF_MANY.get(first, first)}"]
-    parts += [f"{count} {_OF_MANY.get(each, each)}" for each, count in others]
-    return f"{', '.join(parts)}{DRY_RUN if dry else ''}"
-
-
-def next_steps(all_done: Sequence[AppliedObject]) -> Iterator[str]:
-    """The commands that show the progress of the changes; nothing without changes."""
-    new = {each.name for each in all_done if each.result in {"created", "configured"}}
-    for kind, name in _WORKLOADS:
-        if f"{kind}.apps/{name} in tessera-system" in new:
-            yield f"Watch it start: kubectl rollout status -n tessera-system {kind}/{name}"
-            break
-    if any(each.startswith(_DRIVERS) for each in new):
-        yield "Watch the drivers: tessera driver status"
-    elif any(each.name.startswith(_DRIVERS) and each.result == "deleted" for each in all_done):
-        yield "Tessera removes the driver from each node when its pods with cards have ended: tessera driver status -v"

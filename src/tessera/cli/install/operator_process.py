@@ -22,11 +22,12 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from tessera.cli.base.connection import CommandError
-from tessera.cli.install.apply import apply_all, result_line
+from tessera.cli.install.apply import apply_all
 from tessera.cli.install.manifests import InstallChoices, Manifest
 from tessera.cli.install.operator_settings import read_choices
 from tessera.cli.install.preflight import ask_cluster, missing_namespace, refuse_instaslice
 from tessera.cli.install.rendering import render
+from tessera.cli.install.results import result_line
 from tessera.clock import Clock, until_set
 from tessera.errors import UserError
 from tessera.kube.backoff import Backoff
