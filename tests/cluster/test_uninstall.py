@@ -20,7 +20,7 @@ from tessera.cli.uninstall.removal import RemovalOptions, remove_all
 from tessera.cli.uninstall.results import Done, Left, Result, Unfinished
 from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
-from tessera.kube.resources import CRDS, DAEMONSETS, DEPLOYMENTS, NAMESPACES, NODES, PODS, Pod
+from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, DEPLOYMENTS, NAMESPACES, NODES, PODS, Pod
 from tessera.kube.resources.meta import resource_for
 from tessera.nvml.attributes import ComputeMode
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
@@ -314,6 +314,65 @@ def test_what_users_have_in_the_namespace_of_instaslices_stays(removable: Callab
         (kept,) = [each for each in results if isinstance(each, Done) and each.result == "kept"]
         assert (kept.name, kept.notes) == ("namespace/instaslice-system", ("it has Pod mine",))
         await lab.client.get(PODS, "mine", "instaslice-system")
+
+    removable(scenario)
+
+
+LABELS = {"app.kubernetes.io/part-of": "tessera"}
+
+
+def labelled(name: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": LABELS}, "data": {"a": "b"}}
+
+
+async def config_maps(lab: Removable, namespace: str) -> set[str]:
+    return {each.metadata.name for each in (await lab.client.list(CONFIGMAPS, namespace)).items}
+
+
+def test_config_maps_of_others_that_bear_tesseras_label_stay(removable: Callable[..., None]) -> None:
+    async def scenario(lab: Removable) -> None:
+        for namespace in ("default", "instaslice-system"):
+            await lab.cluster.client("argocd-controller").create(CONFIGMAPS.as_dicts(), labelled("theirs"), namespace)
+        unlabelled = {**labelled("marked"), "metadata": {"name": "marked"}}
+        await lab.cluster.client("kubectl-client-side-apply").create(CONFIGMAPS.as_dicts(), unlabelled, "default")
+        label = {"metadata": {"labels": LABELS}}
+        await lab.cluster.client("kubectl-label").merge_patch(CONFIGMAPS.as_dicts(), "marked", label, "default")
+        results = await lab.uninstall()
+        assert left_of(results) == []
+        assert {"theirs", "marked"} <= await config_maps(lab, "default")
+        assert "theirs" in await config_maps(lab, "instaslice-system")
+        kept = {each.name: each.notes for each in results if isinstance(each, Done) and each.result == "kept"}
+        assert kept["namespace/instaslice-system"] == ("it has ConfigMap theirs",)
+        (note,) = kept["configmap/marked in default"]
+        assert note.endswith("others made it; to remove it: kubectl delete configmap marked -n default")
+
+    removable(scenario)
+
+
+@pytest.mark.parametrize("manager", ["kubectl-client-side-apply", "kubectl", "tessera-install"])
+def test_config_maps_of_an_installation_go_whoever_applied_it(removable: Callable[..., None], manager: str) -> None:
+    async def scenario(lab: Removable) -> None:
+        client = lab.cluster.client(manager)
+        if manager == "kubectl-client-side-apply":
+            await client.create(CONFIGMAPS.as_dicts(), labelled("profiles"), "default")
+        else:
+            await client.apply(CONFIGMAPS.as_dicts(), "profiles", labelled("profiles"), "default")
+        for dry in (True, False):
+            assert Done("configmap/profiles in default", "deleted") in await lab.uninstall(dry=dry)
+        await lab.is_bare()
+
+    removable(scenario)
+
+
+def test_keys_of_others_stay_in_a_config_map_of_the_installer(removable: Callable[..., None]) -> None:
+    async def scenario(lab: Removable) -> None:
+        installer = lab.cluster.client("tessera-install")
+        await installer.apply(CONFIGMAPS.as_dicts(), "profiles", labelled("profiles"), "default")
+        notes = {"data": {"notes": "keep"}}
+        await lab.cluster.client("editor").merge_patch(CONFIGMAPS.as_dicts(), "profiles", notes, "default")
+        await lab.uninstall()
+        found = await lab.client.get(CONFIGMAPS, "profiles", "default")
+        assert (found.data, found.metadata.labels) == ({"notes": "keep"}, {})
 
     removable(scenario)
 

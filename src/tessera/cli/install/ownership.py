@@ -74,6 +74,19 @@ def is_ours(obj: Mapping[str, Any], manager: str) -> bool:
     return (metadata.get("labels") or {}).get(key) == value or has_applied(obj, manager)
 
 
+def has_installed(obj: Mapping[str, Any], manager: str) -> bool:
+    """Returns True if an installation gave an object Tessera's label, by its own manager or by ``kubectl apply``.
+
+    Anybody can set the label, so the label alone does not say whose an object is.
+    """
+    appliers = {(manager, "Apply"), *_KUBECTL}
+    return any(
+        (each.get("manager"), each.get("operation")) in appliers
+        and f"f:{PART_OF[0]}" in each.get("fieldsV1", {}).get("f:metadata", {}).get("f:labels", {})
+        for each in (obj.get("metadata") or {}).get("managedFields") or ()
+    )
+
+
 def has_applied(obj: Mapping[str, Any], manager: str) -> bool:
     """Returns True if the manager applied some of an object's fields."""
     owners = (obj.get("metadata") or {}).get("managedFields") or ()

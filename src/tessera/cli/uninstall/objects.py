@@ -1,7 +1,9 @@
 """The objects of an installation, found by their names, their label and their owners, and the order in which they go.
 
-- Objects of ``deploy/`` and its options go by name, in reverse order of the files. Others go if they have Tessera's
-  label.
+- Objects of ``deploy/`` and its options go by name, in reverse order of the files.
+- ConfigMaps and monitors of other names go if they have Tessera's label and an installation set it
+  (:func:`tessera.cli.install.ownership.has_installed`): users may set it too. What others wrote into a ConfigMap that
+  ``tessera install`` applied stays.
 - The namespace ``tessera-system`` goes with all that is in it. ``instaslice-system`` may be a project of users: it
   stays if it has anything that Tessera did not make.
 - NVIDIA's definitions and objects go only if Tessera made them, and a definition stays while objects of others exist.
@@ -18,8 +20,10 @@ from tessera.api.driver.node_status import DRIVER_APP
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE
-from tessera.cli.install.apply import driver_objects, get_object, list_objects
+from tessera.cli.install.apply import FIELD_MANAGER, driver_objects, get_object, list_objects
 from tessera.cli.install.manifests import CONFIG_ROLE
+from tessera.cli.install.option_files import withdraw_file
+from tessera.cli.install.ownership import has_applied, has_installed
 from tessera.cli.uninstall.node_fields import OURS
 from tessera.cli.uninstall.results import Done, Result
 from tessera.kube.client.client import Client
@@ -46,9 +50,9 @@ PART_OF = "app.kubernetes.io/part-of"
 _LABEL = f"{PART_OF}=tessera"
 #: Kinds of which an installation makes objects whose names depend on its options.
 _LABELLED = (
-    ("v1", "ConfigMap", True),
-    ("monitoring.coreos.com/v1", "PodMonitor", True),
-    ("monitoring.coreos.com/v1", "PrometheusRule", True),
+    ("v1", "ConfigMap"),
+    ("monitoring.coreos.com/v1", "PodMonitor"),
+    ("monitoring.coreos.com/v1", "PrometheusRule"),
 )
 _ROLES = (("rbac.authorization.k8s.io/v1", "RoleBinding"), ("rbac.authorization.k8s.io/v1", "Role"))
 #: Kinds that Tessera's processes make in their namespace.
@@ -118,6 +122,8 @@ async def delete_objects(client: Client, *, drivers_stay: bool, own: bool, dry: 
                 continue
             if done := await delete_object(client, each, dry=dry):
                 yield done
+        async for result in _delete_labelled(client, system_stays=drivers_stay, dry=dry):
+            yield result
     async for resource, metadata in driver_objects(client):
         if done := await delete_object(client, InstalledObject(resource, metadata["name"]), dry=dry):
             yield done
@@ -143,15 +149,38 @@ async def _listed(client: Client) -> AsyncIterator[InstalledObject]:
         resource = resource_for({"apiVersion": version, "kind": kind, "metadata": {"namespace": ""}})
         for item in (await client.list(resource, field_selector=f"metadata.name={CONFIG_ROLE}")).items:
             yield InstalledObject(resource, CONFIG_ROLE, item["metadata"]["namespace"])
-    for version, kind, namespaced in _LABELLED:
-        place = {"namespace": ""} if namespaced else {}
-        resource = resource_for({"apiVersion": version, "kind": kind, "metadata": place})
+
+
+async def _delete_labelled(client: Client, *, system_stays: bool, dry: bool) -> AsyncIterator[Result]:
+    """Deletes the objects whose names depend on options; names those that bear Tessera's label and are of others."""
+    named = {(each.resource.kind, each.name, each.namespace) for each in named_objects()}
+    for version, kind in _LABELLED:
+        resource = resource_for({"apiVersion": version, "kind": kind, "metadata": {"namespace": ""}})
         try:
             items = (await client.list(resource, label_selector=_LABEL)).items
         except NotFound:  # the server does not know the kind
             continue
         for item in items:
-            yield InstalledObject(resource, item["metadata"]["name"], item["metadata"].get("namespace"))
+            name, namespace = item["metadata"]["name"], item["metadata"]["namespace"]
+            found = InstalledObject(resource, name, namespace)
+            if (kind, name, namespace) in named:
+                continue
+            if has_installed(item, FIELD_MANAGER):
+                if done := await _delete_installed(client, found, item, dry=dry):
+                    yield done
+            elif not _is_made(item) and (system_stays or namespace != SYSTEM_NAMESPACE):
+                command = f"kubectl delete {kind.lower()} {name} -n {namespace}"
+                yield Done(
+                    found.text, "kept", (f"it has Tessera's label, but others made it; to remove it: {command}",)
+                )
+
+
+async def _delete_installed(client: Client, found: InstalledObject, item: dict[str, Any], *, dry: bool) -> Done | None:
+    if found.resource.kind != CONFIGMAPS.kind or not has_applied(item, FIELD_MANAGER):
+        return await delete_object(client, found, dry=dry)
+    if await withdraw_file(client, item, FIELD_MANAGER, dry=dry) == "withdrawn":
+        return Done(found.text, "kept", ("Tessera's fields were removed; it stays since others wrote to it",))
+    return Done(found.text, "deleted")
 
 
 async def delete_made_objects(client: Client, *, dry: bool) -> AsyncIterator[Result]:
@@ -208,7 +237,10 @@ async def _of_users(client: Client, namespace: str, kinds: Sequence[Resource[Any
         for item in (await client.list(resource.as_dicts(), namespace)).items:
             metadata = item["metadata"]
             name = metadata["name"]
-            ours = (metadata.get("labels") or {}).get(PART_OF) == "tessera" or _is_made(item)
+            labelled = (metadata.get("labels") or {}).get(PART_OF) == "tessera"
+            ours = _is_made(item) or (
+                has_installed(item, FIELD_MANAGER) if resource.kind == CONFIGMAPS.kind else labelled
+            )
             if not ours and name not in _EVERYWHERE and (resource.kind, name) not in named:
                 yield f"{resource.kind} {name}"
 
