@@ -334,7 +334,7 @@ def test_full_cards_say_whose_end_makes_room() -> None:
     found = answer(pod(), holder, instaslices=[cards(("old", "7g.40gb", 0, 8, "created"))])
     assert (found.case, found.verdict) == ("full", "waits for room; every card that could make 3g.20gb is full")
     (room,) = (each for each in found.facts if "can make it" in each)
-    for fact in ("1 card on 1 node", "8 of their 8 memory slots", "in use or promised"):
+    for fact in ("1 card on 1 node", "8 of its 8 memory slots", "in use or promised"):
         assert fact in room
     (step,) = found.help
     for fact in (

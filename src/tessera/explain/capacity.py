@@ -376,8 +376,8 @@ def _usage_facts(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
     used = sum(each.placement.size for card in able for each in card.allocations.values())
     nodes = len({card.node.name for card in able})
     yield (
-        f"{count_noun(len(able), 'card')} on {count_noun(nodes, 'node')} can make it; {used} of their {slots} memory"
-        " slots are in use or promised"
+        f"{count_noun(len(able), 'card')} on {count_noun(nodes, 'node')} can make it; {used} of"
+        f" {'its' if len(able) == 1 else 'their'} {slots} memory slots are in use or promised"
     )
 
 

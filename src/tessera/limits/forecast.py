@@ -125,7 +125,8 @@ KUEUE_READ = Limit(
 KUEUE_LISTED = Limit(
     50_000,
     "workloads",
-    "Workloads in the list for these, also those that do not wait; the page lists namespaces of its readers beyond it",
+    "Workloads that are listed to find these, also those that do not wait; beyond it, the page lists the namespaces of "
+    "its readers by themselves",
     "100 pages of a list, and as many for namespaces by themselves",
 )
 KUEUE_NAMESPACES = Limit(
