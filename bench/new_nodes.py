@@ -1,8 +1,9 @@
 """How often the fewest new nodes for waiting pods with whole cards are found and proven, and what the search costs.
 
-Nodes have 8 cards, 96 CPUs and 768 GiB. Pods ask for 1, 2 or 4 cards, 1 to 48 CPUs and 10 to 390 GiB at random. The
-number is proven if the search ended before its steps did. A block is the time in which the event loop does nothing
-else, in CPU time of the process, so that it is the same on a busy machine.
+Nodes have 8 cards, 96 CPUs and 768 GiB. Pods ask for 1, 2 or 4 cards, 1 to 48 CPUs and 10 to 390 GiB at random; or a
+node has 128 shares, and pods ask for 1 to 4 shares, up to 8 CPUs and 40 GiB. The number is proven if the search ended
+before its steps did. A block is the time in which the event loop does nothing else, in CPU time of the process, so that
+it is the same on a busy machine.
 """
 
 import asyncio
@@ -18,11 +19,16 @@ from tessera.controller.scale_up.patterns import Vector
 from tessera.limits.provisioning import PACKING_STEPS
 from tessera.placement.step_budget import StepBudget
 
-CAPACITY = (8, 96, 768)
+#: What a node has: cards, CPUs and GiB; or shares, millicores and MiB.
+CARDS, SHARES = (8, 96, 768), (128, 96_000, 786_432)
 
 
-def draw(rng: random.Random, kinds: int, alike: int) -> Counter[Vector]:
+def draw(rng: random.Random, kinds: int, alike: int, capacity: Vector) -> Counter[Vector]:
     """Requests of so many kinds, each of so many pods."""
+    if capacity == SHARES:
+        return Counter(
+            {(rng.randrange(1, 5), rng.randrange(100, 8000), rng.randrange(512, 40_960)): alike for _ in range(kinds)}
+        )
     found = {(rng.choice([1, 1, 2, 4]), rng.randrange(1, 49), rng.randrange(1, 40) * 10): alike for _ in range(kinds)}
     return Counter(found)
 
@@ -37,12 +43,12 @@ async def longest_block(run: "asyncio.Task[object]") -> float:
     return longest
 
 
-async def measure(sets: Sequence[Counter[Vector]], steps: int) -> tuple[int, int, float, float]:
+async def measure(sets: Sequence[Counter[Vector]], capacity: Vector, steps: int) -> tuple[int, int, float, float]:
     """Returns the number of sets that were proven, all nodes, CPU seconds a set, and the longest block in seconds."""
     proven, nodes, longest, begin = 0, 0, 0.0, time.process_time()
     for requests in sets:
         work = StepBudget(steps)
-        task = asyncio.ensure_future(pack(CAPACITY, requests, requests.total(), work))
+        task = asyncio.ensure_future(pack(capacity, requests, requests.total(), work))
         longest = max(longest, await longest_block(task))
         nodes += len(await task or ())
         proven += not work.is_spent
@@ -54,12 +60,16 @@ async def measure(sets: Sequence[Counter[Vector]], steps: int) -> tuple[int, int
 @click.option("--steps", default=int(PACKING_STEPS), help="Steps of a search.")
 def main(sets: int, steps: int) -> None:
     """Prints a row for each size of a set."""
-    print(f"{'kinds':>5} {'alike':>5} {'proven':>8} {'nodes':>7} {'CPU ms':>7} {'block ms':>8}")
-    for kinds, alike in ((8, 1), (12, 1), (16, 1), (20, 1), (30, 1), (2, 200), (3, 200), (4, 200), (10, 100), (30, 33)):
+    print(f"{'of':>6} {'kinds':>5} {'alike':>5} {'proven':>8} {'nodes':>7} {'CPU ms':>7} {'block ms':>8}")
+    cards = ((8, 1), (12, 1), (16, 1), (20, 1), (30, 1), (2, 200), (3, 200), (4, 200), (10, 100), (30, 33), (64, 15))
+    rows = [("cards", CARDS, *each) for each in cards]
+    rows += [("shares", SHARES, *each) for each in ((4, 200), (10, 100), (30, 33))]
+    for of, capacity, kinds, alike in rows:
         rng = random.Random(kinds)
-        drawn = [draw(rng, kinds, alike) for _ in range(sets)]
-        proven, nodes, cpu, block = asyncio.run(measure(drawn, steps))
-        print(f"{kinds:5} {alike:5} {proven:5}/{sets} {nodes:7} {1000 * cpu:7.0f} {1000 * block:8.1f}", flush=True)
+        drawn = [draw(rng, kinds, alike, capacity) for _ in range(sets)]
+        proven, nodes, cpu, block = asyncio.run(measure(drawn, capacity, steps))
+        line = f"{of:>6} {kinds:5} {alike:5} {proven:5}/{sets} {nodes:7} {1000 * cpu:7.0f} {1000 * block:8.1f}"
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ answer. So:
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tessera.controller.scale_up.pace import Pace
+from tessera.controller.scale_up.pace import KINDS_A_STEP, Pace
 from tessera.controller.scale_up.packing_tree import PackingTree
 from tessera.controller.scale_up.patterns import Relaxation, Vector, copies, minus, relax
 from tessera.placement.step_budget import StepBudget
@@ -116,6 +116,7 @@ class _Packing:
             if not any(times for _, times in uses):
                 uses = [(max(relaxed.uses, key=lambda use: use[1])[0], 1)]
             for pattern, times in uses:
+                await self._pace.step(1 + len(rest) // KINDS_A_STEP)
                 rest, nodes = _use(self._capacity, rest, pattern, times)
                 filled += nodes
             rest = {request: number for request, number in rest.items() if number}

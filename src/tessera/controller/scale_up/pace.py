@@ -4,8 +4,10 @@ import asyncio
 
 from tessera.placement.step_budget import StepBudget
 
-#: Steps of one part: 2 to 4 ms, since a step costs 8 to 18 µs (`bench/new_nodes.py`).
+#: Steps of one part: 2 to 8 ms, since a step costs 10 to 40 µs (`bench/new_nodes.py`).
 PART = 200
+#: Parts of contents that one step makes, and kinds of requests that one step looks through.
+CONTENTS_A_STEP, KINDS_A_STEP = 4, 8
 
 
 class _Part:

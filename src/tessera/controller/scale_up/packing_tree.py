@@ -7,7 +7,7 @@ rest cannot fit. It knows that from the amounts of the rest, from the prices of 
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tessera.controller.scale_up.pace import Pace
+from tessera.controller.scale_up.pace import CONTENTS_A_STEP, KINDS_A_STEP, Pace
 from tessera.controller.scale_up.patterns import Counts, Relaxation, Vector, copies, minus
 
 #: A content of one node: what is free there, and what is left to pack. None: other work should come first.
@@ -22,7 +22,7 @@ class PackingTree:
         requests: the requests with their numbers, large before small.
         prices: the prices of these requests, in the same order.
         whole: the price of the dearest content of a node; 0 if prices show nothing.
-        pace: the steps; one for each request that is tried on a node.
+        pace: the steps.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class PackingTree:
 
     def _least(self, left: Counts) -> int:
         """Returns a number of nodes below which what is left does not fit."""
-        self._pace.spend()
+        self._pace.spend(1 + len(left) // KINDS_A_STEP)
         least = self._relaxed.bound(left)
         for place, whole in enumerate(self._capacity):
             total = sum(request[place] * number for request, number in zip(self._kinds, left, strict=True))
@@ -89,14 +89,15 @@ class PackingTree:
             if self._pace.is_due:
                 yield None
             room, taken = tried.pop()
-            self._pace.spend()
-            place = len(taken)
+            begin = place = len(taken)
             while place < len(left) and not (left[place] and copies(room, self._kinds[place])):
                 place += 1
-            taken = (*taken, *left[len(taken) : place])
+            self._pace.spend(1 + (place - begin) // KINDS_A_STEP)
+            taken = (*taken, *left[begin:place])
             if place < len(left):
                 request = self._kinds[place]
                 most = min(left[place], copies(room, request))
+                self._pace.spend(most // CONTENTS_A_STEP)
                 tried += [(minus(room, request, each), (*taken, left[place] - each)) for each in range(most + 1)]
             elif not any(number and copies(room, self._kinds[each]) for each, number in enumerate(taken)):
                 yield room, taken

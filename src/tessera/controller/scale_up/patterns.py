@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from tessera.controller.scale_up.pace import Pace
+from tessera.controller.scale_up.pace import CONTENTS_A_STEP, Pace
 
 #: The amounts of a request or of a node, in one order.
 Vector = tuple[int, ...]
@@ -114,12 +114,13 @@ class _Pricing:
                 best, dearest = worth, dict(content)
             if place == len(order) or worth + self._limit(limits[place], room) <= best:
                 continue
-            await self._pace.step()
+            kind = order[place]
+            most = min(self._numbers[kind], copies(room, self._kinds[kind]))
+            await self._pace.step(1 + most // CONTENTS_A_STEP)
             if self._pace.is_spent:
                 return 0, None
-            kind = order[place]
             tried.append((place + 1, room, worth, content))
-            for number in range(1, min(self._numbers[kind], copies(room, self._kinds[kind])) + 1):
+            for number in range(1, most + 1):
                 room = minus(room, self._kinds[kind], 1)
                 tried.append((place + 1, room, worth + number * prices[kind], (*content, (kind, number))))
         return best, tuple(dearest.get(kind, 0) for kind in range(len(prices)))
