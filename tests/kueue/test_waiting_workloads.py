@@ -122,19 +122,29 @@ async def test_the_namespaces_of_readers_come_before_others() -> None:
 
 async def test_the_number_of_answers_about_places_is_bounded() -> None:
     kueue = KueueAnswers({"a": 1})
-    found = await PositionReader(kueue.client(ManualClock()), PAGE).read("a", ["q"] * (KUEUE_ANSWERS + 1))
+    found = await PositionReader(kueue.client(ManualClock()), PAGE).read({"a": ["q"] * (KUEUE_ANSWERS + 1)})
     assert sum("pendingworkloads" in path for path in kueue.asked) == KUEUE_ANSWERS
-    assert found.silent == "Kueue gave 200 answers, and no more are asked for"
+    assert found["a"].silent == "Kueue gave 200 answers, and no more are asked for"
 
 
-async def test_long_queues_leave_no_answers_to_others_and_the_note_says_so() -> None:
+async def test_many_queues_of_a_namespace_take_no_answers_of_others() -> None:
+    kueue = KueueAnswers({"a": 1, "b": 1, "c": 1})
+    queues = {"a": ["q"] * KUEUE_ANSWERS, "b": ["q"] * 2, "c": ["q"]}
+    found = await PositionReader(kueue.client(ManualClock()), PAGE).read(queues)
+    assert [bool(each.silent) for each in found.values()] == [True, False, False]
+    assert sum("/b/" in path for path in kueue.asked) == 2
+    assert found["c"].places
+
+
+async def test_long_queues_share_the_answers_and_the_note_says_that_some_places_are_not_known() -> None:
     kueue = KueueAnswers({f"n{number:02}": 1 for number in range(24)})
     kueue.places = KUEUE_PLACES
     found = await read_kueue_rows(kueue.client(ManualClock()), None, 0.0)
     assert found.notes == (
         "positions in some of Kueue's queues are not known: Kueue gave 200 answers, and no more are asked for",
     )
-    assert len({row.namespace for row in found.rows if row.position}) == KUEUE_ANSWERS * PAGE // KUEUE_PLACES
+    assert {row.namespace for row in found.rows if row.position} == set(kueue.namespaces)
+    assert {row.of for row in found.rows} == {8_000, 9_000}, "as many answers for each, but for the last ones"
 
 
 async def test_the_namespaces_of_readers_are_asked_about_before_others() -> None:
@@ -142,8 +152,8 @@ async def test_the_namespaces_of_readers_are_asked_about_before_others() -> None
     kueue.places = KUEUE_PLACES
     client = kueue.client(ManualClock())
     found = await read_waiting_workloads(client, KUEUE_PLACES, first={"n23"})
-    assert found.namespaces["n23"].positions
-    assert not found.namespaces["n22"].positions
+    sizes = {name: each.sizes["q"] for name, each in found.namespaces.items()}
+    assert (sizes["n23"], sizes["n22"]) == (QueueSize(9_000, more=True), QueueSize(8_000, more=True))
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,14 @@
 
 1. The API gives 1,000 places of a queue at once. Further ones are asked for up to a bound; beyond it, the number of
    Workloads in the queue is known only to be larger.
-2. An API that does not answer is not asked about the next queue, and neither is one that has answered often enough.
+2. The number of answers is bounded. Namespaces have one answer each in turn, so none with many or long queues takes
+   those of others.
+3. An API that does not answer is not asked about the next queue, and neither is one that has answered often enough.
    One that refuses the places of a queue is: the refusal may be about that queue alone.
 """
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -64,6 +67,46 @@ class Positions(NamedTuple):
     silent: str
 
 
+class _Reading:
+    """What was read of the queues of a namespace, and what has not been read.
+
+    Attributes:
+        namespace: the namespace.
+        queues: LocalQueues that have more places; the first is being read.
+        count: places of that one that were read.
+        silent: see :attr:`Positions.silent`.
+    """
+
+    def __init__(self, namespace: str, queues: Sequence[str]) -> None:
+        self.namespace = namespace
+        self.queues = deque(queues)
+        self.count = 0
+        self.silent = ""
+        self._places: dict[str, PendingWorkload] = {}
+        self._sizes: dict[str, QueueSize] = {}
+
+    @property
+    def positions(self) -> Positions:
+        return Positions(self._places, self._sizes, self.silent)
+
+    def put(self, queue: str, items: Sequence[PendingWorkload], *, more: bool) -> None:
+        """Takes in further places of a queue; ``more`` tells that there may be others behind them."""
+        self.count += len(items)
+        self._places.update((each.metadata.name, each) for each in items)
+        if self.count:
+            self._sizes[queue] = QueueSize(self.count, more)
+
+    def end_queue(self) -> None:
+        """Goes on with the next queue."""
+        self.queues.popleft()
+        self.count = 0
+
+    def end(self, silent: str) -> None:
+        """Reads no further; ``silent`` tells why."""
+        self.queues.clear()
+        self.silent = silent
+
+
 class PositionReader:
     """Reads places, for one reading of the queues.
 
@@ -86,37 +129,43 @@ class PositionReader:
         self._left = int(KUEUE_ANSWERS)
         self.silent = self.error = ""
 
-    async def read(self, namespace: str, queues: Sequence[str]) -> Positions:
-        """Reads the places in these queues of a namespace."""
-        found = Positions({}, {}, "")
-        for queue in queues:
-            try:
-                await self._read_queue(found, namespace, queue)
-            except NotFound:
-                continue  # the queue has just gone, or Kueue does not know it yet
-            except Forbidden:
-                self.silent = f"{self._account} may not get localqueues/pendingworkloads.{VISIBILITY_GROUP}"
-                return found._replace(silent=self.silent)
-            except _SilentError:
-                return found._replace(silent=f"{self.silent}: {self.error}" if self.error else self.silent)
-            except _RefusedError as error:
-                refused = "Kueue's visibility API refuses places of a queue"
-                self.silent, self.error = self.silent or refused, self.error or str(error)
-                found = found._replace(silent=f"{refused}: {error}")
-        return found
+    async def read(self, queues: Mapping[str, Sequence[str]]) -> Mapping[str, Positions]:
+        """Reads the places in queues.
 
-    async def _read_queue(self, found: Positions, namespace: str, queue: str) -> None:
-        path = f"namespaces/{namespace}/localqueues/{queue}/pendingworkloads"
-        count, items = 0, await self._ask(path, 0)
-        while items:
-            count += len(items)
-            found.places.update((each.metadata.name, each) for each in items)
-            found.sizes[queue] = QueueSize(count, len(items) >= PAGE)
-            if len(items) < PAGE or count >= self._most:
-                return
-            items = await self._ask(path, count)
-        if count:
-            found.sizes[queue] = QueueSize(count)
+        Args:
+            queues: names of LocalQueues by namespace.
+        """
+        readings = {namespace: _Reading(namespace, names) for namespace, names in queues.items()}
+        left = deque(readings.values())
+        while left:
+            reading = left.popleft()
+            if reading.queues:
+                await self._read_page(reading)
+                left.append(reading)
+        return {namespace: each.positions for namespace, each in readings.items()}
+
+    async def _read_page(self, of: "_Reading") -> None:
+        """Asks for the next places of a namespace."""
+        queue = of.queues[0]
+        try:
+            items = await self._ask(f"namespaces/{of.namespace}/localqueues/{queue}/pendingworkloads", of.count)
+        except NotFound:
+            of.end_queue()  # the queue has just gone, or Kueue does not know it yet
+        except Forbidden:
+            self.silent = f"{self._account} may not get localqueues/pendingworkloads.{VISIBILITY_GROUP}"
+            of.end(self.silent)
+        except _SilentError:
+            of.end(f"{self.silent}: {self.error}" if self.error else self.silent)
+        except _RefusedError as error:
+            refused = "Kueue's visibility API refuses places of a queue"
+            self.silent, self.error = self.silent or refused, self.error or str(error)
+            of.silent = f"{refused}: {error}"
+            of.end_queue()
+        else:
+            more = len(items) >= PAGE
+            of.put(queue, items, more=more)
+            if not more or of.count >= self._most:
+                of.end_queue()
 
     async def _ask(self, path: str, offset: int) -> tuple[PendingWorkload, ...]:
         if not self._left:

@@ -72,9 +72,8 @@ async def read_queues(client: Client, namespace: str) -> QueueReading:
     local = await listed(LOCAL_QUEUES)
     flavors = await listed(RESOURCE_FLAVORS, None)
     asked = {each.spec.queue_name for each in workloads if not each.is_true("Admitted")}
-    found = await PositionReader(client, KUEUE_PLACES).read(
-        namespace, sorted(asked & {each.metadata.name for each in local})
-    )
+    queues = sorted(asked & {each.metadata.name for each in local})
+    found = (await PositionReader(client, KUEUE_PLACES).read({namespace: queues}))[namespace]
     return QueueReading(
         workloads=workloads,
         queues=frozenset(each.metadata.name for each in local),

@@ -80,19 +80,20 @@ async def read_waiting_workloads(
         for name, each in (await _list_each(client, version, names[::-1])).items():
             found[name] = max(found.get(name, []), each, key=len)
     chosen = sorted(found, key=lambda name: (name not in first, name))[:KUEUE_NAMESPACES]
+    known = {namespace: frozenset((queues or {}).get(namespace, ())) for namespace in chosen}
+    asked = {name: sorted({each.spec.queue_name for each in found[name]} & known[name]) for name in chosen}
     positions = PositionReader(client, places, account)
-    readings = {}
-    for namespace in chosen:  # the number of answers about places is bounded
-        known = frozenset((queues or {}).get(namespace, ()))
-        asked = sorted({each.spec.queue_name for each in found[namespace]} & known)
-        read = await positions.read(namespace, asked)
-        readings[namespace] = QueueReading(
+    read = await positions.read(asked)
+    readings = {
+        namespace: QueueReading(
             workloads=found[namespace],
-            queues=known,
-            positions=read.places,
-            sizes=read.sizes,
-            silent=read.silent,
+            queues=known[namespace],
+            positions=read[namespace].places,
+            sizes=read[namespace].sizes,
+            silent=read[namespace].silent,
         )
+        for namespace in chosen
+    }
     return WaitingWorkloads(
         namespaces=readings,
         others={name: len(found[name]) for name in sorted(found.keys() - readings.keys())},
