@@ -130,7 +130,7 @@ def _follow(at: Any, pattern: Sequence[str], path: Path) -> Iterator[tuple[Path,
 def has_pods(item: Json, path: Path) -> bool:
     """True if an object makes pods of one of its templates as it is.
 
-    Not with a parallelism of 0, nor with 0 replicas, unless they may grow to a stated maximum.
+    Not with a parallelism or completions of 0, nor with 0 replicas, unless they may grow to a stated maximum.
 
     Args:
         item: the object as JSON.
@@ -139,7 +139,8 @@ def has_pods(item: Json, path: Path) -> bool:
     at: Any = item
     for part in path:
         if isinstance(at, dict):
-            if _is_zero(at.get("parallelism")) or (_is_zero(at.get("replicas")) and not at.get("maxReplicas")):
+            none = _is_zero(at.get("parallelism")) or _is_zero(at.get("completions"))
+            if none or (_is_zero(at.get("replicas")) and not at.get("maxReplicas")):
                 return False
             at = at[part]
         else:

@@ -98,6 +98,7 @@ def test_no_more_templates_are_read_than_the_limit_allows() -> None:
         pytest.param("batch/Job", {"managedBy": ELSEWHERE}, id="a Job for another cluster"),
         pytest.param("kubeflow.org/PyTorchJob", {"runPolicy": {"managedBy": ELSEWHERE}}, id="kubeflow"),
         pytest.param("batch/Job", {"parallelism": 0}, id="a Job without pods"),
+        pytest.param("batch/Job", {"completions": 0}, id="a Job that needs none"),
         pytest.param("leaderworkerset.x-k8s.io/LeaderWorkerSet", {"replicas": 0}, id="no groups of leader and workers"),
     ],
 )
