@@ -156,9 +156,10 @@ def test_a_pod_that_waits_tells_why() -> None:
     assert explain_waiting(100.0, [], [], []) == {}
 
 
-def test_a_pod_that_waits_has_its_place_and_its_start_in_whole_minutes() -> None:
+@pytest.mark.parametrize(("waits", "basis"), [(False, "history"), (True, "waits")])
+def test_a_pod_that_waits_has_its_place_and_its_start_in_whole_minutes(waits: bool, basis: str) -> None:
     pods = [pod(name, {"nvidia.com/mig-3g.20gb": "1"}, **GATED) for name in ("w", "held", "unknown")]
-    start = ExpectedStart(p50=1_000_031.0, p90=1_000_300.0, basis="history", starts=4)
+    start = ExpectedStart(p50=1_000_031.0, p90=1_000_300.0, basis="history", starts=4, waits=waits)
     rows = (
         QueuedPod(namespace="team", name="w", position=2, of=5, start=start),
         QueuedPod(namespace="team", name="held", reason="other-gate"),
@@ -166,7 +167,7 @@ def test_a_pod_that_waits_has_its_place_and_its_start_in_whole_minutes() -> None
     documents = make_documents(FleetUsage(), pods, [], queue=QueuePage(pods=rows))
     found, held, unknown = (documents[f"waiting/team/{name}"] for name in ("w", "held", "unknown"))
     assert isinstance(found, WaitingDocument)
-    assert (found.position, found.of, found.p50, found.p90, found.basis) == (2, 5, 1_000_020, 1_000_320, "history")
+    assert (found.position, found.of, found.p50, found.p90, found.basis) == (2, 5, 1_000_020, 1_000_320, basis)
     for each in (held, unknown):
         assert isinstance(each, WaitingDocument)
         assert (each.position, each.p50, each.basis) == (0, None, "")

@@ -40,6 +40,7 @@ function alike(pods: Waiting[]): [Waiting, ...Waiting[]][] {
 const BASES: Record<string, string> = {
   deadline: "by the deadlines of the pods before it",
   history: "from how long such pods ran before",
+  waits: "from how long such pods ran and waited before",
   rate: "from the starts of pods that had waited, in the last hour",
 };
 

@@ -281,7 +281,7 @@ def _in_queue(waiting: WaitingDocument, row: QueuedPod) -> WaitingDocument:
         of=row.of,
         p50=p50,
         p90=p90,
-        basis=row.start.basis,
+        basis="waits" if row.start.waits else row.start.basis,
         starts=row.start.starts,
     )
 

@@ -178,7 +178,8 @@ class WaitingDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
         of: the number of these pods.
         p50: Unix time before which half of such pods start, a whole minute; None if nothing is known.
         p90: that of nine of ten; None if it is too far away to say.
-        basis: what the start rests on: ``deadline``, ``history``, ``rate`` or ``unknown``; empty without a position.
+        basis: what the start rests on: ``deadline``, ``history``, ``waits`` (history and past waits), ``rate`` or
+            ``unknown``; empty without a position.
         starts: pods with the same slices that started in the last hour.
     """
 

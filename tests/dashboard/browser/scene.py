@@ -167,7 +167,7 @@ def holding(name: str, node: str, resource: str) -> Pod:
 
 def queue() -> QueuePage:
     """The controller's queue: one pod has a range, of the next nothing is known."""
-    start = ExpectedStart(p50=NOW + 250, p90=NOW + 570, basis="history", starts=4)
+    start = ExpectedStart(p50=NOW + 250, p90=NOW + 570, basis="history", starts=4, waits=True)
     big = QueuedPod(namespace="team", name="big", position=1, of=2, start=start)
     sweep = QueuedPod(namespace="team", name="sweep-9", position=2, of=2, start=ExpectedStart(starts=2))
     return QueuePage(leads=True, taken=NOW, pods=(big, sweep))
