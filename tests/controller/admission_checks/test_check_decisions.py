@@ -398,6 +398,14 @@ def test_a_workload_is_not_rejected_while_an_object_lists_no_card_yet(checks: Ch
     assert [state for _, state, _ in checks.answers()] == ["Rejected"]
 
 
+def test_a_workload_is_not_rejected_while_a_card_does_not_answer(checks: Checks) -> None:
+    checks.cluster.node("large", "H100-80GB", object_expected=True, sliced_cards=2)
+    checks.see(workload("a", (1, spec("7g.80gb", "7g.80gb"))))
+    assert [state for _, state, _ in checks.answers()] == ["Pending"]
+    checks.cluster.node("large", "H100-80GB", object_expected=True, sliced_cards=1)
+    assert [state for _, state, _ in checks.answers()] == ["Rejected"]
+
+
 def test_a_workload_is_not_rejected_while_an_object_comes_before_its_node(checks: Checks) -> None:
     checks.cluster.run()
     checks.cluster.node("large", "H100-80GB")

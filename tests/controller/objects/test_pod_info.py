@@ -3,6 +3,7 @@
 import pytest
 
 from tessera.api.names import MIG_CONFIG_LABEL, MIG_CONFIG_STATE_LABEL, NodeName
+from tessera.api.nodes.card_faults import CARDS_ANNOTATION, encode_cards
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.controller.objects.node_info import NodeInfo, read_node
 from tessera.controller.objects.pod_info import read_pod
@@ -251,6 +252,19 @@ def test_whether_an_object_will_list_the_cards_of_a_node(
     annotations = {} if told is None else {OFFERS_ANNOTATION: told}
     found = read_node(Node(metadata=ObjectMeta(name="n", labels=labels, annotations=annotations)))
     assert found.object_expected is expected
+
+
+@pytest.mark.parametrize(
+    ("kinds", "count"),
+    [
+        ([OfferKind.DYNAMIC_SLICE], 4),
+        ([OfferKind.DYNAMIC_SLICE, OfferKind.WHOLE], 0),  # nobody says how many of them are whole
+        ([], 0),
+    ],
+)
+def test_a_node_whose_cards_are_all_cut_on_demand_says_how_many_it_has(kinds: list[OfferKind], count: int) -> None:
+    annotations = {OFFERS_ANNOTATION: encode_offers(map(offer, kinds)), CARDS_ANNOTATION: encode_cards(4, ())}
+    assert read_node(Node(metadata=ObjectMeta(name="n", annotations=annotations))).sliced_cards == count
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from tessera.controller.slicing.state.slicer_state import SlicerState
 def may_hold_later(state: SlicerState, pod: PodInfo) -> bool:
     """Returns True if a node that is incomplete now may turn out to hold this pod once it is empty.
 
-    For slices, such a node has an Instaslice object that has yet to list cards, or an object whose Node has not come.
+    For slices, such a node has an Instaslice object that has yet to list all of its cards, or an object whose Node has
+    not come. A card that does not answer is not listed.
     For whole cards and shares, it has enough of them, though pods may not hold them all now, or may have more than it
     says.
     """
@@ -30,4 +31,4 @@ def may_hold_later(state: SlicerState, pod: PodInfo) -> bool:
 
 def _lists_cards(state: SlicerState, node: NodeInfo) -> bool:
     resources = state.cards.get(node.name)
-    return resources is not None and bool(resources.node_gpus)
+    return resources is not None and len(resources.node_gpus) >= max(1, node.sliced_cards)

@@ -14,6 +14,7 @@ from tessera.api.names import (
     is_on_demand,
     profile_of,
 )
+from tessera.api.nodes.card_faults import CARDS_ANNOTATION, decode_cards
 from tessera.api.nodes.card_links import LINKS_ANNOTATION, CardLinks, decode_links
 from tessera.api.nodes.device_counts import DeviceCounts, is_changing, is_unread, read_device_counts
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
@@ -49,6 +50,8 @@ class NodeInfo:
         device_counts: how many of them it has at most, also those that pods may not hold now.
         unread_devices: it may have more of them than it says now.
         object_expected: it says that its cards are cut on demand, so an Instaslice object will list them.
+        sliced_cards: the number of its cards by its agent's word, also of those that do not answer now, if all are cut
+            on demand; else 0.
         links: how its whole cards are joined, and which are free; None if not known. Not compared: it says where a pod
             is better, never if it fits.
     """
@@ -67,6 +70,7 @@ class NodeInfo:
     device_counts: DeviceCounts = ()
     unread_devices: bool = False
     object_expected: bool = False
+    sliced_cards: int = 0
     links: CardLinks | None = field(default=None, compare=False)
 
     def closed_reasons(self, devices: Collection[str] = ()) -> Iterator[str]:
@@ -133,6 +137,7 @@ def read_node(node: Node) -> NodeInfo:
         device_counts=counts,
         unread_devices=is_unread(node, offers or (), counts),
         object_expected=_expects_object(node, offers or ()),
+        sliced_cards=_count_sliced_cards(node, offers or ()),
         links=decode_links(node.metadata.annotations.get(LINKS_ANNOTATION, "")) if devices else None,
     )
 
@@ -156,6 +161,12 @@ def _expects_object(node: Node, offers: Sequence[NodeOffer]) -> bool:
     if any(each.kind is OfferKind.DYNAMIC_SLICE for each in offers):
         return True
     return is_on_demand(labels.get(MIG_CONFIG_LABEL, "")) and (not offers or is_changing(labels))
+
+
+def _count_sliced_cards(node: Node, offers: Sequence[NodeOffer]) -> int:
+    if not offers or any(each.kind is not OfferKind.DYNAMIC_SLICE for each in offers):
+        return 0
+    return decode_cards(node.metadata.annotations.get(CARDS_ANNOTATION, "")).count
 
 
 def _fixed_profiles(node: Node, offers: Sequence[NodeOffer] | None) -> frozenset[str]:
