@@ -4,7 +4,7 @@ If pods with the same slices start independently of each other at a rate, the ti
 distribution; its quantiles are those of Wilson and Hilferty (1931), good to some per cent.
 """
 
-from collections import deque
+from collections import Counter, deque
 
 from tessera.limits.forecast import RATE_STARTS
 
@@ -20,8 +20,11 @@ class RecentStarts:
     """The starts of the last hour, by profiles."""
 
     def __init__(self) -> None:
-        #: Time, profiles, and whether the pod had waited for room; the oldest first.
-        self._starts: deque[tuple[float, tuple[str, ...], bool]] = deque(maxlen=RATE_STARTS)
+        #: Time, profiles, and whether the pod had waited for room; the oldest first, at most :data:`RATE_STARTS`.
+        self._starts: deque[tuple[float, tuple[str, ...], bool]] = deque()
+        #: Numbers of these starts by profiles, and of those of pods that had waited; none is 0.
+        self._counts: Counter[tuple[str, ...]] = Counter()
+        self._waited: Counter[tuple[str, ...]] = Counter()
         self._began: float | None = None
 
     def begin(self, now: float) -> None:
@@ -35,12 +38,17 @@ class RecentStarts:
         A pod that found room at once says nothing of how often room is freed: a rate from the starts on empty cards
         would promise the same for full ones.
         """
+        if len(self._starts) == RATE_STARTS:
+            self._drop_oldest()
         self._starts.append((now, profiles, waited))
+        self._counts[profiles] += 1
+        if waited:
+            self._waited[profiles] += 1
 
     def count(self, profiles: tuple[str, ...], now: float) -> int:
         """Returns the starts of pods with these slices in the last hour."""
         self._forget(now)
-        return sum(1 for _, each, _ in self._starts if each == profiles)
+        return self._counts[profiles]
 
     def wait(self, profiles: tuple[str, ...], place: int, now: float) -> tuple[float, float] | None:
         """Returns the seconds within which half, and nine of ten, of the pods in this place start.
@@ -54,7 +62,7 @@ class RecentStarts:
             None with too few starts of pods that had waited.
         """
         self._forget(now)
-        count = sum(1 for _, each, waited in self._starts if waited and each == profiles)
+        count = self._waited[profiles]
         if count < LEAST_STARTS:
             return None
         seen = WINDOW if self._began is None else min(WINDOW, max(60.0, now - self._began))
@@ -63,4 +71,11 @@ class RecentStarts:
 
     def _forget(self, now: float) -> None:
         while self._starts and self._starts[0][0] < now - WINDOW:
-            self._starts.popleft()
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        _, profiles, waited = self._starts.popleft()
+        for counts in (self._counts, self._waited) if waited else (self._counts,):
+            counts[profiles] -= 1
+            if not counts[profiles]:
+                del counts[profiles]
