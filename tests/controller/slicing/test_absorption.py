@@ -1,12 +1,13 @@
 """Many changes are taken in by parts, which never show a node emptier than it is."""
 
 import pytest
+from tests.support.cost import count_calls
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import GATE, NodeName
 from tessera.controller.slicing.state.events import WritesDue
 from tessera.controller.slicing.state.instructions import PatchRequests
-from tessera.controller.slicing.turns import pending_writes
+from tessera.controller.slicing.turns import absorption, pending_writes
 from tessera.limits.planning import ABSORBED_CHANGES, BATCH_PODS
 
 CARDS = 4
@@ -51,6 +52,22 @@ def test_no_node_looks_emptier_than_it_is_and_nothing_is_decided_before_all_is_k
     assert partly >= 2
     assert slicer.decisions == 2
     assert [type(each).__name__ for each in slicer.handle(WritesDue())] == ["Ungate", "Ungate"]
+
+
+def calls_of_second_step(nodes: int) -> int:
+    """Calls of the second step in a cluster of so many nodes; the first one also takes over all changes."""
+    cluster = SlicerCluster()
+    for number in range(nodes):
+        cluster.device_node(f"n{number:04}", count=CARDS)
+        cluster.whole(f"held-{number:04}", CARDS, gated=False, node=NodeName(f"n{number:04}"))
+    cluster.whole("waits")
+    cluster.slicer.decide()
+    return count_calls(cluster.slicer.decide)[0]
+
+
+def test_a_step_costs_the_same_in_a_cluster_of_more_nodes_and_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(absorption, "ABSORBED_CHANGES", 20)
+    assert calls_of_second_step(800) <= 1.1 * calls_of_second_step(200)
 
 
 def test_what_changes_meanwhile_is_taken_in_before_anything_is_decided() -> None:

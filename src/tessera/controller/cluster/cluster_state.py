@@ -5,12 +5,14 @@ notes the affected pods and nodes, so that :mod:`tessera.controller.slicing` loo
 """
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import PLACEMENT_LABEL, PLACEMENT_MANAGED, QUEUE_LABEL, NodeName, PodUid
 from tessera.api.queues import ANY_NAMESPACE, Queue
 from tessera.controller.cluster.capacity_changes import CapacityChanges
+from tessera.controller.cluster.device_pods import DevicePods
 from tessera.controller.cluster.node_index import NodeIndex
 from tessera.controller.cluster.pod_index import PodIndex
 from tessera.controller.cluster.storage import Storage, StorageObject
@@ -59,6 +61,8 @@ class ClusterState:
         self._agents: dict[NodeName, dict[PodUid, bool]] = {}
         #: The UID of the newest pod of each ``namespace/name``. All values are keys of ``pods``.
         self._uids: dict[str, PodUid] = {}
+        #: The pods of ``pods`` with whole cards or shares that are bound or pinned.
+        self._device_pods = DevicePods()
         #: The node of each hostname label. All values are keys of ``nodes``.
         self._hosts: dict[str, NodeName] = {}
 
@@ -74,12 +78,14 @@ class ClusterState:
         self._uids[pod.key] = pod.uid
         self.pods[pod.uid] = pod
         if known != pod:
+            self._device_pods.replace(known, pod)
             self.changed_pods.add(pod.uid)
             self._follow_agent(known, pod)
 
     def drop_pod(self, uid: PodUid) -> None:
         """Forgets a pod that is gone."""
         pod = self.pods.pop(uid, None)
+        self._device_pods.replace(pod, None)
         self._follow_agent(pod, None)
         if pod is not None and self._uids.get(pod.key) == uid:
             del self._uids[pod.key]
@@ -204,6 +210,12 @@ class ClusterState:
         if pod.gates:
             return None
         return pod.node or self._hosts.get(pod.hostname)
+
+    def device_pods_of(self, node: NodeName) -> AbstractSet[PodUid]:
+        """Returns the ungated pods with whole cards or shares that are bound or pinned to a node."""
+        facts = self.nodes.get(node)
+        named = facts is not None and self._hosts.get(facts.hostname) == node
+        return self._device_pods.of(node, facts.hostname if facts is not None and named else "")
 
     def note_orphan(self, node: NodeName) -> None:
         """Notes that the object of a deleted node must be deleted."""

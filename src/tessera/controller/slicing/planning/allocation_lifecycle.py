@@ -229,9 +229,7 @@ class AllocationLifecycle:
                     self._cluster.changed_pods.add(allocation.uid)
                     if pod is not None and pod.gated:
                         self._update_waiting(pod.uid)
-        if rebuilt:
-            homes = ((uid, self._cluster.required_node(pod)) for uid, pod in self._cluster.pods.items() if pod.devices)
-            self._cluster.changed_pods.update(uid for uid, home in homes if home in rebuilt)
+            self._cluster.changed_pods |= self._cluster.device_pods_of(node)
 
     def add(self, allocation: Allocation) -> None:
         """Adds an allocation whose slots are already occupied in the inventory."""
