@@ -7,7 +7,7 @@ from typing import Any
 
 from monitoring.manifests import scrape_annotations
 
-from charts import notices, rules
+from charts import group_rules, notices, rules
 from charts.objects import templates, workload
 from charts.schema import values_schema
 from tessera.cli.install.manifests import AGENT, CONTROLLER, DASHBOARD, MPS_HOST, WEBHOOK
@@ -26,7 +26,7 @@ def generate() -> Mapping[str, str]:
             {name: _arguments(name) for name in (AGENT, CONTROLLER, WEBHOOK, DASHBOARD, MPS_HOST)}
         ),
         "files/notices.json": _json(notices.tables()),
-        "files/rules.json": _json(rules.tables()),
+        "files/rules.json": _json({**rules.tables(), "nodeGroups": group_rules.tables()}),
         **{f"files/dashboards/{each.name}": each.read_text(encoding="utf-8") for each in _boards()},
     }
 

@@ -31,20 +31,21 @@ class Rule(msgspec.Struct, frozen=True):
     needs: str
 
 
-def _alternatives(names: Sequence[str]) -> str:
+def alternatives(names: Sequence[str]) -> str:
+    """A regular expression for one of the names."""
     return "|".join(re.escape(each) for each in sorted(names, key=len, reverse=True))
 
 
 def _cards() -> Rule:
     models = [*MODELS, *WHOLE_MODELS]
-    names = _alternatives([name for each in models for name in (each.short_name, *each.other_short_names)])
+    names = alternatives([name for each in models for name in (each.short_name, *each.other_short_names)])
     item = rf"\s*(?:0*[1-9][0-9]*\s*[x*]\s*)?(?i:(?:nvidia-)?(?:{names}))\s*"
     known = ", ".join(each.short_name for each in models)
     return Rule(rf"[\s,]*{item}(?:,[\s,]*{item})*[\s,]*", f"names no cards; write 4xA100-40GB; the models are {known}")
 
 
 def _strategies() -> Rule:
-    item = rf"\s*(?:{_alternatives(DEVICE_LIST_STRATEGIES)})\s*"
+    item = rf"\s*(?:{alternatives(DEVICE_LIST_STRATEGIES)})\s*"
     return Rule(f"{item}(?:,{item})*", f"has another word than {', '.join(DEVICE_LIST_STRATEGIES)}, between commas")
 
 

@@ -1,17 +1,19 @@
 """The schema of the chart's values: NVIDIA's keys, and Tessera's own below ``tessera``.
 
 Helm prints the path and the rule of each value that the schema refuses. Of a pattern it would print only the regular
-expression, so the forms of texts are rules of the templates instead, which say what to write (:mod:`charts.rules`). A
+expression, so the forms of texts are rules of the templates instead, which say what to write (:mod:`charts.rules`,
+:mod:`charts.group_rules`). A
 null is allowed everywhere, as in Helm: it removes a value.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from tessera.api.nodes.node_groups import GroupKind
+import msgspec
+
+from tessera.api.nodes.node_groups import NodeGroup
 from tessera.api.operator_fields.keys import VALUES, Leaf, Shape
-from tessera.limits.nodes import NODE_CARDS
-from tessera.limits.provisioning import GROUP_NODES, NODE_GROUPS
+from tessera.limits.provisioning import NODE_GROUPS
 
 Schema = dict[str, Any]
 
@@ -30,37 +32,29 @@ _ENV: Schema = {
         "additionalProperties": False,
     },
 }
+#: Keys of a schema that have no effect on what it refuses.
+_FOR_READERS = frozenset({"title", "description", "default"})
 _LEAVES: Mapping[Leaf, Schema] = {Leaf.ANY: {}, Leaf.FLAG: _FLAG, Leaf.TEXT: _TEXT, Leaf.ENV: _ENV}
 
-#: The groups of :mod:`tessera.api.nodes.node_groups`; the controller names what only it can tell.
-_NODE_GROUPS: Schema = {
-    "type": ["array", "null"],
-    "maxItems": int(NODE_GROUPS),
-    "items": {
-        "type": "object",
-        "required": ["name", "selector", "cards"],
-        "additionalProperties": False,
-        "properties": {
-            "name": {"type": "string", "minLength": 1, "maxLength": 40},
-            "selector": {**_TEXT_MAP, "minProperties": 1},
-            "cards": {
-                "type": "object",
-                "required": ["model"],
-                "additionalProperties": False,
-                "properties": {
-                    "model": {"type": "string", "minLength": 1},
-                    "count": {"type": "integer", "minimum": 1, "maximum": int(NODE_CARDS)},
-                    "kind": {"enum": [each.value for each in GroupKind]},
-                    "replicas": {"type": "integer", "minimum": 1},
-                },
-            },
-            "labels": _TEXT_MAP,
-            "taints": _LIST,
-            "allocatable": _MAP,
-            "max": {"type": "integer", "minimum": 1, "maximum": int(GROUP_NODES)},
-        },
-    },
-}
+
+def _of_type(kind: type) -> Schema:
+    """The schema of a struct of :mod:`tessera.api`, in the words of draft 7: the same names, types and ranges."""
+    (found,), parts = msgspec.json.schema_components([kind])
+    return dict(_inline(found, parts))
+
+
+def _inline(part: Any, parts: Mapping[str, Any]) -> Any:
+    """A part of a schema with the parts to which it refers in it, without what only documentation needs."""
+    if isinstance(part, list):
+        return [_inline(each, parts) for each in part]
+    if not isinstance(part, dict):
+        return part
+    if reference := part.get("$ref"):
+        return _inline(parts[reference.rpartition("/")[2]], parts)
+    if types := part.get("anyOf"):  # of plain types: Helm names both in its message, and of anyOf nothing
+        ranges = {key: value for each in types for key, value in each.items()}
+        return _inline(ranges | {"type": [each["type"] for each in types]}, parts)
+    return {key: _inline(value, parts) for key, value in part.items() if key not in _FOR_READERS}
 
 
 def values_schema() -> Schema:
@@ -169,7 +163,11 @@ def _own() -> Schema:
                     "scaleUp": {"enum": ["", "off", "placeholder", "provisioning-request", "auto"]},
                     "moves": {"enum": ["", "off", "recommend", "evict"]},
                     "movesPerHour": {"type": "integer", "minimum": 0, "maximum": 400},
-                    "nodeGroups": _NODE_GROUPS,
+                    "nodeGroups": {
+                        "type": ["array", "null"],
+                        "maxItems": int(NODE_GROUPS),
+                        "items": _of_type(NodeGroup),
+                    },
                 }
             ),
             "dashboard": _closed(

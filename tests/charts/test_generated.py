@@ -22,6 +22,7 @@ def test_no_template_is_left_over(generated: Mapping[str, str]) -> None:
     by_hand = {
         "_checks.tpl",
         "_helpers.tpl",
+        "_node_groups.tpl",
         "_notices.tpl",
         "_settings.tpl",
         "checks.yaml",

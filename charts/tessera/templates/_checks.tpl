@@ -19,6 +19,7 @@ files/rules.json; the schema has types, names and ranges.
 {{- range $key, $program := $rules.programs -}}
 {{- $problems = concat $problems (include "tessera.checks.options" (dict "path" (printf "tessera.%s.extraArgs" $key) "arguments" (index $.Values.tessera $key).extraArgs "program" $program) | fromJsonArray) -}}
 {{- end -}}
+{{- $problems = concat $problems (include "tessera.checks.groups" (dict "groups" $.Values.tessera.controller.nodeGroups "rules" $rules.nodeGroups) | fromJsonArray) -}}
 {{- if $problems }}{{ fail (printf "%s\n" (join "\n" $problems)) }}{{ end -}}
 {{- end -}}
 

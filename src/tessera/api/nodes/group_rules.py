@@ -1,4 +1,6 @@
-"""Kubernetes' rules for labels, taints and amounts, as a group of new nodes states them.
+"""The rules for the texts of a group of new nodes: its name, and Kubernetes' rules for labels, taints and amounts.
+
+The chart has the same rules (``charts/group_rules.py``), so the patterns are in what Python and Go have in common.
 
 Sources: k8s.io/apimachinery ``validation.IsQualifiedName`` and ``IsValidLabelValue``. A taint's key and value follow
 the rules of a label's, a resource's name those of a label's key.
@@ -10,15 +12,32 @@ from collections.abc import Mapping
 from tessera.kube.quantity import parse_quantity
 from tessera.text import one_line
 
-_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
-_PREFIX = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
-_PREFIX_LENGTH = 253
+#: The name of a group; the names of its placeholders begin with it.
+GROUP_PATTERN = "[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?"
+#: A label's value, a label's key, and the DNS name before such a key.
+NAME_PATTERN = "[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+PREFIX_PATTERN = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
+_GROUP, _NAME, _PREFIX = (re.compile(each) for each in (GROUP_PATTERN, NAME_PATTERN, PREFIX_PATTERN))
+PREFIX_LENGTH = 253
 #: Characters of a wrong value that a message shows.
 _SHOWN = 80
 
+GROUP_RULE = "a name is at most 40 small letters, digits and '-', with a letter or digit at both ends"
 _NAME_RULE = "at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends"
-_KEY_RULE = f"a key is {_NAME_RULE}; before it, a DNS name and '/' may stand"
-_VALUE_RULE = f"a value is empty, or {_NAME_RULE}"
+KEY_RULE = f"a key is {_NAME_RULE}; before it, a DNS name and '/' may stand"
+VALUE_RULE = f"a value is empty, or {_NAME_RULE}"
+AGREEMENT_RULE = "a node has one value for each"
+AMOUNT_RULE = "an amount is 0 or more"
+
+
+def check_name(field: str, name: str) -> None:
+    """Checks the name of a group.
+
+    Raises:
+        ValueError: names the field, the text and the rule.
+    """
+    if not _GROUP.fullmatch(name):
+        raise ValueError(f"{field}: {_quote(name)}: {GROUP_RULE}")
 
 
 def check_labels(field: str, labels: Mapping[str, str]) -> None:
@@ -39,9 +58,9 @@ def check_key(field: str, key: str) -> None:
         ValueError: names the field, the text and the rule.
     """
     prefix, slash, name = key.rpartition("/")
-    fits = not slash or (len(prefix) <= _PREFIX_LENGTH and _PREFIX.fullmatch(prefix))
+    fits = not slash or (len(prefix) <= PREFIX_LENGTH and _PREFIX.fullmatch(prefix))
     if not fits or not _NAME.fullmatch(name):
-        raise ValueError(f"{field}: {_quote(key)}: {_KEY_RULE}")
+        raise ValueError(f"{field}: {_quote(key)}: {KEY_RULE}")
 
 
 def check_value(field: str, value: str) -> None:
@@ -51,7 +70,7 @@ def check_value(field: str, value: str) -> None:
         ValueError: names the field, the text and the rule.
     """
     if value and not _NAME.fullmatch(value):
-        raise ValueError(f"{field}: {_quote(value)}: {_VALUE_RULE}")
+        raise ValueError(f"{field}: {_quote(value)}: {VALUE_RULE}")
 
 
 def check_agreement(selector: Mapping[str, str], labels: Mapping[str, str]) -> None:
@@ -62,9 +81,7 @@ def check_agreement(selector: Mapping[str, str], labels: Mapping[str, str]) -> N
     """
     for key, value in labels.items():
         if selector.get(key, value) != value:
-            raise ValueError(
-                f"labels: {key}: {_quote(value)}: selector says {_quote(selector[key])}; a node has one value for each"
-            )
+            raise ValueError(f"labels: {key}: {_quote(value)}: selector says {_quote(selector[key])}; {AGREEMENT_RULE}")
 
 
 def check_amounts(field: str, amounts: Mapping[str, str | int]) -> None:
@@ -80,7 +97,7 @@ def check_amounts(field: str, amounts: Mapping[str, str | int]) -> None:
         except ValueError as error:
             raise ValueError(f"{field}: {name}: {error}") from None
         if value < 0:
-            raise ValueError(f"{field}: {name}: {_quote(str(amount))}: an amount is 0 or more")
+            raise ValueError(f"{field}: {name}: {_quote(str(amount))}: {AMOUNT_RULE}")
 
 
 def _quote(text: str) -> str:

@@ -17,19 +17,26 @@ the whole file, so that no group is left out unseen.
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
 from tessera.api.documents import load_document
 from tessera.api.names import SHARED_CARDS, WHOLE_CARDS
-from tessera.api.nodes.group_rules import check_agreement, check_amounts, check_key, check_labels, check_value
+from tessera.api.nodes.group_rules import (
+    check_agreement,
+    check_amounts,
+    check_key,
+    check_labels,
+    check_name,
+    check_value,
+)
 from tessera.api.problems import FileRefused
 from tessera.kube.quantity import integer_value, milli_value
 from tessera.kube.resources import Taint
 from tessera.limits.nodes import NODE_CARDS, NODE_DEVICES
 from tessera.limits.provisioning import GROUP_NODES, NODE_GROUPS
-from tessera.limits.settings import SHARING_REPLICAS
+from tessera.limits.settings import QUANTITY, SHARING_REPLICAS
 from tessera.mig.geometry import Geometry
 from tessera.mig.models import model_by_short_name
 from tessera.text import one_line
@@ -41,8 +48,8 @@ _MISTAKE = 800
 #: Reason of the event on a pod for which a new node was asked for.
 NEW_NODE_REASON = "NewNodeRequested"
 
-_Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?\Z")]
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=317)]
+_Amount = Annotated[str, msgspec.Meta(max_length=int(QUANTITY))] | int
 _Labels = Annotated[dict[_Text, Annotated[str, msgspec.Meta(max_length=63)]], msgspec.Meta(max_length=64)]
 
 
@@ -75,7 +82,7 @@ class GroupTaint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     key: _Text
     value: str = ""
-    effect: Annotated[str, msgspec.Meta(pattern=r"^(NoSchedule|PreferNoSchedule|NoExecute)\Z")] = "NoSchedule"
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] = "NoSchedule"
 
 
 class NodeGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -91,12 +98,12 @@ class NodeGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         most: nodes that are asked for at a time.
     """
 
-    name: _Name
+    name: _Text
     selector: Annotated[_Labels, msgspec.Meta(min_length=1)]
     cards: GroupCards
     labels: _Labels = {}
     taints: Annotated[tuple[GroupTaint, ...], msgspec.Meta(max_length=16)] = ()
-    allocatable: Annotated[dict[_Text, str | int], msgspec.Meta(max_length=16)] = {}
+    allocatable: Annotated[dict[_Text, _Amount], msgspec.Meta(max_length=16)] = {}
     most: Annotated[int, msgspec.Meta(ge=1, le=int(GROUP_NODES))] = msgspec.field(name="max", default=10)
 
     @property
@@ -191,6 +198,7 @@ def _check_metadata(group: NodeGroup) -> None:
     Raises:
         ValueError: it cannot.
     """
+    check_name("name", group.name)
     check_labels("selector", group.selector)
     check_labels("labels", group.labels)
     check_agreement(group.selector, group.labels)
