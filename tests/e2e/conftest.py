@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.command_line import start_lab
 from tests.support.running_lab import RunningLab
 
-from tessera_lab.daemon.lab_folder import start, stop
+from tessera_lab.daemon.lab_folder import stop
 
 
 @pytest.fixture(scope="module")
@@ -31,4 +32,4 @@ def lab_arguments() -> list[str]:
 @pytest.fixture(scope="module")
 def cluster(lab_folder: Path, lab_arguments: list[str]) -> RunningLab:
     """The module's lab with Tessera installed and its nodes joined."""
-    return RunningLab(start(lab_folder, lab_arguments))
+    return RunningLab(start_lab(lab_folder, lab_arguments))

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 from charts.files import FOLDER
 from tests.support.cluster_user import ClusterUser
+from tests.support.command_line import start_lab
 from tests.support.previous_version import previous_chart, previous_version, unpack_previous
 
 import tessera
-from tessera_lab.daemon.lab_folder import start, stop
+from tessera_lab.daemon.lab_folder import stop
 
 SYSTEM = ("-n", "tessera-system")
 RELEASE = ("--namespace", "kube-system")
@@ -39,7 +40,7 @@ def kubeconfig() -> Iterator[Path]:
         arguments = ["--no-tessera", "--mig-config", "", "--nodes", "2*1xA100-40GB", "--image", image]
         lab = Path(folder) / "lab"
         try:
-            yield Path(start(lab, arguments).kubeconfig)
+            yield Path(start_lab(lab, arguments).kubeconfig)
         finally:
             stop(lab)
 

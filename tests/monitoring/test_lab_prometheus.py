@@ -17,11 +17,12 @@ from monitoring.alerts import ALERTS, Alert
 from monitoring.boards import BOARDS
 from monitoring.manifests import COMPONENTS, prometheus, rules
 from tests.monitoring.prometheus_server import Prometheus, filled
+from tests.support.command_line import start_lab
 from tests.support.ports import free_port
 from tests.support.running_lab import RunningLab
 
 from tessera_lab.daemon.control_socket import send_request
-from tessera_lab.daemon.lab_folder import start, stop
+from tessera_lab.daemon.lab_folder import stop
 from tessera_lab.experiments.scenarios import KERNEL, OS_TAG
 
 BUSY = {"load": {"low": 0.6, "high": 0.9}, "memory": "40%"}
@@ -86,7 +87,7 @@ def lab() -> Iterator[RunningLab]:
     top = Path(tempfile.mkdtemp(prefix="tl-", dir="/tmp"))
     try:
         nodes = ("--nodes", "1xH100-80GB,1xH100-80GB,1xT4", "--group", "new=1xT4:0-1", "--mig-config", "")
-        running = RunningLab(start(top / "lab", [*nodes, "--drivers", "--virtual-time"]))
+        running = RunningLab(start_lab(top / "lab", [*nodes, "--drivers", "--virtual-time"]))
         running.kubectl("label", "node", "node-1", "nvidia.com/mig.config=dynamic")
         running.kubectl("label", "node", "node-3", "nvidia.com/device-plugin.config=slice-4")
         running.kubectl("rollout", "status", "-n", "tessera-system", "daemonset/tessera-agent", "--timeout=180s")

@@ -17,11 +17,12 @@ import yaml
 from monitoring.alerts import ALERTS
 from tests.monitoring.conftest import Promtool
 from tests.monitoring.lab_scrapes import Values, expectation, scrape
+from tests.support.command_line import start_lab
 from tests.support.running_lab import ROOT, RunningLab
 
 from tessera_lab.activity.library import builtin_text
 from tessera_lab.daemon.control_socket import send_request
-from tessera_lab.daemon.lab_folder import start, stop
+from tessera_lab.daemon.lab_folder import stop
 
 ALL = [each.name for each in ALERTS]
 POLICY = yaml.safe_load((ROOT / "examples" / "drivers" / "cluster-policy.yaml").read_text(encoding="utf-8"))
@@ -68,7 +69,7 @@ class Course:
 def running_lab(*arguments: str) -> Iterator[RunningLab]:
     top = Path(tempfile.mkdtemp(prefix="tl-", dir="/tmp"))
     try:
-        yield RunningLab(start(top / "lab", ["--virtual-time", "--mig-config", "", *arguments]))
+        yield RunningLab(start_lab(top / "lab", ["--virtual-time", "--mig-config", "", *arguments]))
     finally:
         stop(top / "lab")
         shutil.rmtree(top, ignore_errors=True)
