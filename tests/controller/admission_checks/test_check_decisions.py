@@ -369,6 +369,17 @@ def test_a_workload_is_not_rejected_before_a_new_node_is_taken_in(checks: Checks
     assert [state for _, state, _ in checks.answers()] == ["Ready"]
 
 
+def test_a_round_that_is_put_off_is_due_with_the_slicers_next_step_and_at_no_time(checks: Checks) -> None:
+    fill(checks, "1g.5gb")
+    checks.see(workload("a", (1, spec("7g.40gb"))))
+    assert [state for _, state, _ in checks.answers(0.0)] == ["Pending"]
+    checks.cluster.node("new", "H100-80GB")
+    assert checks.decisions.decide(PATIENCE) == ()
+    assert (checks.decisions.is_put_off, checks.decisions.next_time()) == (True, None)
+    assert [state for _, state, _ in checks.answers(PATIENCE)] == ["Retry"]
+    assert not checks.decisions.is_put_off
+
+
 def test_a_workload_is_answered_while_other_pods_change_all_the_time(checks: Checks) -> None:
     checks.cluster.run()
     checks.cluster.pod("other", "1g.5gb")

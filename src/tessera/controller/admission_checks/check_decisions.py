@@ -75,6 +75,10 @@ class CheckDecisions:
     Args:
         slicer: the controller's state; only read.
         nodes_may_come: tells if an autoscaler's node groups are known, or a new node may turn out to have GPUs.
+
+    Attributes:
+        is_put_off: True if the last round decided nothing, since the slicer has to catch up first; its next step is the
+            time for another.
     """
 
     def __init__(self, slicer: Slicer, *, nodes_may_come: Callable[[], bool] = lambda: False) -> None:
@@ -92,13 +96,12 @@ class CheckDecisions:
         self._left: set[str] = set()
         #: Answers of :func:`may_hold_later` in this round, by the pod's devices; all slices have one answer.
         self._later: dict[tuple[str, ...], bool] = {}
-        #: True if the last round was put off until the slicer has caught up.
-        self._put_off = False
+        self.is_put_off = False
 
     @property
     def undecided(self) -> bool:
         """True if a Workload waits for room, or for the slicer, so that its next step may decide it."""
-        return self._put_off or bool(self._since)
+        return self.is_put_off or bool(self._since)
 
     @property
     def left_some(self) -> bool:
@@ -141,12 +144,12 @@ class CheckDecisions:
 
     def next_time(self) -> float | None:
         """The time at which an answer is due without a change of the cluster; ``None`` if none is."""
-        return min(self._since.values()) + PATIENCE if self._since else None
+        return min(self._since.values()) + PATIENCE if self._since and not self.is_put_off else None
 
     def decide(self, now: float) -> Sequence[Answer]:
         """Returns the answers that are due; ``now`` are seconds of any steady clock."""
-        self._put_off = not self._slicer.is_caught_up or bool(self._slicer.state.cluster.changed_nodes)
-        if self._put_off:
+        self.is_put_off = not self._slicer.is_caught_up or bool(self._slicer.state.cluster.changed_nodes)
+        if self.is_put_off:
             return ()
         self._update_expected(now)
         self._later.clear()
