@@ -365,19 +365,26 @@ def test_a_workload_is_not_rejected_before_a_new_node_is_taken_in(checks: Checks
     checks.cluster.run()
     checks.cluster.node("new", "H100-80GB")
     checks.see(workload("a", (1, spec("1g.20gb"))))
-    assert checks.decisions.decide(0.0) == ()
+    (answer,) = checks.decisions.decide(0.0)
+    assert (answer.state, answer.text[-34:]) == ("Pending", "; a node that has just changed may")
+    assert checks.decisions.undecided, "the next step of the slicer wakes the checks"
     assert [state for _, state, _ in checks.answers()] == ["Ready"]
 
 
-def test_a_round_that_is_put_off_is_due_with_the_slicers_next_step_and_at_no_time(checks: Checks) -> None:
-    fill(checks, "1g.5gb")
-    checks.see(workload("a", (1, spec("7g.40gb"))))
-    assert [state for _, state, _ in checks.answers(0.0)] == ["Pending"]
-    checks.cluster.node("new", "H100-80GB")
-    assert checks.decisions.decide(PATIENCE) == ()
-    assert (checks.decisions.is_put_off, checks.decisions.next_time()) == (True, None)
-    assert [state for _, state, _ in checks.answers(PATIENCE)] == ["Retry"]
-    assert not checks.decisions.is_put_off
+def test_a_workload_is_answered_while_a_node_changes_all_the_time(checks: Checks) -> None:
+    checks.cluster.run()
+    node = checks.cluster.nodes[NodeName("n")]
+    less = replace(node, allocatable={**node.allocatable, "cpu": 63_000})
+    checks.cluster.slicer.handle(NodeObserved(less))
+    checks.see(workload("fits", (1, spec("1g.5gb"))))
+    checks.see(workload("waits", (8, spec("1g.5gb"))))
+    checks.see(workload("never", (1, spec("1g.20gb"))))
+    found = {each.workload.name: each.state for each in checks.decisions.decide(0.0)}
+    assert found == {"fits": "Ready", "waits": "Pending", "never": "Pending"}
+    assert {each.workload.name: each.state for each in checks.decisions.decide(PATIENCE)} == {
+        "waits": "Retry",
+        "never": "Retry",
+    }
 
 
 def test_a_workload_is_answered_while_other_pods_change_all_the_time(checks: Checks) -> None:

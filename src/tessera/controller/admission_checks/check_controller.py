@@ -94,11 +94,7 @@ class AdmissionChecks:
             self._wake.set()
 
     async def run(self) -> None:
-        """Answers until cancelled.
-
-        A round that is put off is made up right after the slicer's next step. After a pause, nodes may have changed
-        again: always, where they change all the time.
-        """
+        """Answers until cancelled."""
         async with asyncio.TaskGroup() as group:
             for kind in self._kinds:
                 group.create_task(kind.run())
@@ -110,12 +106,12 @@ class AdmissionChecks:
                     complete = await self._write(answer) and complete
                 if self._decisions.left_some:
                     self._wake.set()
-                if not complete:
-                    self._wake.set()
-                    await self._clock.sleep(self._backoff.next())
-                elif not self._decisions.is_put_off:
+                if complete:
                     self._backoff.reset()
                     await self._clock.sleep(SETTLE)
+                else:
+                    self._wake.set()
+                    await self._clock.sleep(self._backoff.next())
 
     async def _wait(self) -> None:
         until = self._decisions.next_time()

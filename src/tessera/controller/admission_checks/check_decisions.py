@@ -11,7 +11,9 @@ Rules:
 - *Rejected* only if no node of the cluster could hold a pod even with empty cards, no node group is known that may
   bring another, no new node may turn out to have GPUs, and no node whose objects are incomplete may turn out to hold
   the pod; or if the request is wrong. Kueue then deactivates the Workload.
-- Nothing is answered while the slicer has not taken in all nodes that are known: *Rejected* is final.
+- Nothing is answered while the slicer takes in many nodes by parts. *Rejected* is final, so it is also not answered
+  before all nodes are taken in that have changed since its last step; other answers do not wait for these, since some
+  node may change all the time.
 - Workloads are tested in the controller's order: priority, then age, as many in one round as one decision may cost. One
   that takes more than a round by itself is *Ready*: its pods are placed one by one, when there is room for each.
 """
@@ -75,10 +77,6 @@ class CheckDecisions:
     Args:
         slicer: the controller's state; only read.
         nodes_may_come: tells if an autoscaler's node groups are known, or a new node may turn out to have GPUs.
-
-    Attributes:
-        is_put_off: True if the last round decided nothing, since the slicer has to catch up first; its next step is the
-            time for another.
     """
 
     def __init__(self, slicer: Slicer, *, nodes_may_come: Callable[[], bool] = lambda: False) -> None:
@@ -96,12 +94,13 @@ class CheckDecisions:
         self._left: set[str] = set()
         #: Answers of :func:`may_hold_later` in this round, by the pod's devices; all slices have one answer.
         self._later: dict[tuple[str, ...], bool] = {}
-        self.is_put_off = False
+        #: True if the last round was put off until the slicer has caught up.
+        self._put_off = False
 
     @property
     def undecided(self) -> bool:
         """True if a Workload waits for room, or for the slicer, so that its next step may decide it."""
-        return self.is_put_off or bool(self._since)
+        return self._put_off or bool(self._since)
 
     @property
     def left_some(self) -> bool:
@@ -144,12 +143,12 @@ class CheckDecisions:
 
     def next_time(self) -> float | None:
         """The time at which an answer is due without a change of the cluster; ``None`` if none is."""
-        return min(self._since.values()) + PATIENCE if self._since and not self.is_put_off else None
+        return min(self._since.values()) + PATIENCE if self._since else None
 
     def decide(self, now: float) -> Sequence[Answer]:
         """Returns the answers that are due; ``now`` are seconds of any steady clock."""
-        self.is_put_off = not self._slicer.is_caught_up or bool(self._slicer.state.cluster.changed_nodes)
-        if self.is_put_off:
+        self._put_off = not self._slicer.is_caught_up
+        if self._put_off:
             return ()
         self._update_expected(now)
         self._later.clear()
@@ -186,6 +185,8 @@ class CheckDecisions:
                 return Verdict("Retry", f"{verdict.text}; a new node may")
             if self._may_hold_later(verdict.never):
                 return Verdict("Retry", f"{verdict.text}; a node that does not show all of its cards now may")
+            if self._slicer.state.cluster.changed_nodes:
+                return Verdict("Retry", f"{verdict.text}; a node that has just changed may")
         if verdict is not None or not alone:
             return verdict
         if expected:
