@@ -13,6 +13,7 @@ from tessera.mig.occupancy import occupancy_of
 from tessera.placement.card_table import CardTable, Pending
 from tessera.placement.fleet import Fleet
 from tessera.placement.node_fit import _NodeFitSearch, divide_over_cards, empty_nodes, fits_when_empty
+from tessera.placement.parts import complete
 
 A100 = model_by_short_name("A100-40GB").geometry
 A30 = model_by_short_name("A30").geometry
@@ -79,7 +80,7 @@ def test_twenty_eight_small_slices_fit_four_cards_and_twenty_nine_do_not() -> No
 def test_what_misses_by_little_is_not_searched_for_minutes(cards: int, profiles: tuple[str, ...]) -> None:
     """Without a bound the first one takes minutes, in which the controller would lose its lease."""
     search = _NodeFitSearch([(CardTable(A100, 0), 0, ())] * cards, sorted(profiles, reverse=True))
-    search.extend(0, 0.0)
+    complete(search.extend(0, 0.0))
     assert search.best is None
     assert search.steps <= 4_000 + 1
 
@@ -88,5 +89,5 @@ def test_cards_of_two_models_share_a_demand() -> None:
     fleet = Fleet()
     fleet.add_card("node", "GPU-0", A100)
     fleet.add_card("node", "GPU-1", A30)
-    assert fits_when_empty(empty_nodes(fleet), ("4g.24gb", "7g.40gb"))
-    assert not fits_when_empty(empty_nodes(fleet), ("4g.24gb", "1g.6gb"))
+    assert complete(fits_when_empty(empty_nodes(fleet), ("4g.24gb", "7g.40gb")))
+    assert not complete(fits_when_empty(empty_nodes(fleet), ("4g.24gb", "1g.6gb")))

@@ -3,16 +3,19 @@
 A bound in plain seconds fails on a slow machine and passes on a fast one. There are two ways around it:
 
 * :func:`count_calls` counts calls of functions. The number is the same on every machine. Work inside one function of C,
-  such as a search by a regular expression or a decoder, counts as one call.
+  such as a search by a regular expression or a decoder, counts as one call. :func:`most_calls_at_a_time` counts those
+  for which a task holds the event loop.
 * :func:`run_within` measures CPU seconds, for work in C. If it took too long, a fixed loop tells how much slower this
   machine is at this time than the reference machine, and the bound grows by that factor.
 """
 
+import asyncio
 import cProfile
 import gc
+import sys
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -33,6 +36,27 @@ def count_calls(work: Callable[[], T]) -> tuple[int, T]:
     finally:
         gc.enable()
     return sum(entry.callcount for entry in profile.getstats()), result
+
+
+async def most_calls_at_a_time(work: Coroutine[Any, Any, object]) -> int:
+    """Runs ``work`` as a task, and returns the most calls between two turns of the event loop."""
+    longest = count = 0
+
+    def note(_frame: object, event: str, _what: object) -> None:
+        nonlocal count
+        count += event in {"call", "c_call"}
+
+    task = asyncio.ensure_future(work)
+    sys.setprofile(note)
+    try:
+        while not task.done():
+            before = count
+            await asyncio.sleep(0)
+            longest = max(longest, count - before)
+    finally:
+        sys.setprofile(None)
+    await task
+    return longest
 
 
 def run_within(seconds: float, work: Callable[[], T], what: object = "the work") -> T:

@@ -14,22 +14,34 @@ import msgspec
 from tessera.limits.planning import DIVISION_STEPS
 from tessera.placement.card_table import CardTable, Pending, add_profile
 from tessera.placement.fleet import Fleet, FleetCard, FleetNode
+from tessera.placement.parts import Parts, complete
 from tessera.placement.step_budget import StepBudget
 
 #: Card-and-profile trials after which the search accepts the division that it has.
 _STEPS = 300
 #: Cost of a trial in steps of :class:`tessera.placement.step_budget.StepBudget`.
 _WORK_A_STEP = 10
+#: Trials of one part of a search.
+_TRIALS_A_PART = 10
 
 #: The cost of one more slice of a profile on a card of that table, occupancy and pending multiset; ``None`` without
 #: room.
 Cost = Callable[[CardTable, int, Pending, str], float | None]
 _Class = tuple[CardTable, int, Pending]
+#: The cost of a division, and one card's index per profile; None if there is none.
+_Division = tuple[float, tuple[int, ...]] | None
 
 
 def fit_on_node(
     node: FleetNode, profiles: Sequence[str], work: StepBudget | None = None, cost: Cost = CardTable.cost
 ) -> tuple[float, tuple[FleetCard, ...]] | None:
+    """Divides as :func:`fit_in_parts`, without other work in between."""
+    return complete(fit_in_parts(node, profiles, work, cost))
+
+
+def fit_in_parts(
+    node: FleetNode, profiles: Sequence[str], work: StepBudget | None = None, cost: Cost = CardTable.cost
+) -> Parts[tuple[float, tuple[FleetCard, ...]] | None]:
     """Divides slices over a node's cards.
 
     Args:
@@ -43,7 +55,8 @@ def fit_on_node(
         exists.
     """
     cards = list(node.cards.values())
-    found = divide_over_cards([(card.table, card.occupancy, card.pending) for card in cards], profiles, work, cost)
+    states = [(card.table, card.occupancy, card.pending) for card in cards]
+    found = yield from _divide_in_parts(states, profiles, work, cost)
     return None if found is None else (found[0], tuple(cards[index] for index in found[1]))
 
 
@@ -60,23 +73,29 @@ def empty_nodes(fleet: Fleet) -> list[list[_Class]]:
 
 def fits_when_empty(
     empties: Sequence[Sequence[_Class]], profiles: Sequence[str], work: StepBudget | None = None
-) -> bool:
-    """True if one of these empty nodes could hold the slices."""
-    return any(divide_over_cards(cards, profiles, work) is not None for cards in empties)
+) -> Parts[bool]:
+    """Returns True if one of these empty nodes could hold the slices."""
+    for cards in empties:
+        if (yield from _divide_in_parts(cards, profiles, work)) is not None:
+            return True
+    return False
 
 
 def divide_over_cards(
     cards: Sequence[_Class], profiles: Sequence[str], work: StepBudget | None = None, cost: Cost = CardTable.cost
-) -> tuple[float, tuple[int, ...]] | None:
+) -> _Division:
     """Divides slices over cards given as (table, occupancy, pending).
 
     Returns:
         The cost and one card's index per profile; ``None`` when no division exists.
     """
-    found = search_division(cards, profiles, cost)
-    if work is not None:
-        work.spend((found.steps + len(profiles)) * _WORK_A_STEP)
-    return found.division
+    return complete(_divide_in_parts(cards, profiles, work, cost))
+
+
+def _divide_in_parts(
+    cards: Sequence[_Class], profiles: Sequence[str], work: StepBudget | None, cost: Cost = CardTable.cost
+) -> Parts[_Division]:
+    return (yield from _search(cards, profiles, cost, DIVISION_STEPS, work)).division
 
 
 class NodeFit(msgspec.Struct, frozen=True):
@@ -87,7 +106,7 @@ class NodeFit(msgspec.Struct, frozen=True):
         steps: trials of the search. If they exceed its bound, a division may exist although none was found.
     """
 
-    division: tuple[float, tuple[int, ...]] | None
+    division: _Division
     steps: int
 
 
@@ -102,9 +121,22 @@ def search_division(
         cost: returns the cost of one more slice on a card.
         steps: trials after which a search that has found no division ends.
     """
+    return complete(_search(cards, profiles, cost, steps, None))
+
+
+def _search(
+    cards: Sequence[_Class], profiles: Sequence[str], cost: Cost, steps: int, work: StepBudget | None
+) -> Parts[NodeFit]:
     order = sorted(range(len(profiles)), key=lambda index: (-_share(cards, profiles[index]), profiles[index]))
     search = _NodeFitSearch(list(cards), [profiles[index] for index in order], cost, steps)
-    search.extend(0, 0.0)
+    paid = 0
+    for _ in search.extend(0, 0.0):
+        if work is not None:
+            work.spend((search.steps - paid) * _WORK_A_STEP)
+        paid = search.steps
+        yield
+    if work is not None:
+        work.spend((search.steps - paid + len(profiles)) * _WORK_A_STEP)
     if search.best is None:
         return NodeFit(None, search.steps)
     total, chosen = search.best
@@ -142,7 +174,8 @@ class _NodeFitSearch:
         self.steps = 0
         self.best: tuple[float, tuple[int, ...]] | None = None
 
-    def extend(self, depth: int, cost: float) -> None:
+    def extend(self, depth: int, cost: float) -> Parts[None]:
+        """Gives the profiles from this one on to cards, in each way that may be cheaper."""
         if depth == len(self._profiles):
             if self.best is None or cost < self.best[0]:
                 self.best = (cost, tuple(self._chosen))
@@ -151,27 +184,31 @@ class _NodeFitSearch:
         if self._entered.get(situation, float("inf")) <= cost:
             return
         self._entered[situation] = cost
-        if not self._has_room(depth):
+        if not (yield from self._has_room(depth)):
             self._entered[situation] = float("-inf")
             return
         for growth, index, name in self._choices(self._profiles[depth]):
             if self.steps > (_STEPS if self.best is not None else self._most_steps):
                 return
             self.steps += 1
+            if self.steps % _TRIALS_A_PART == 0:
+                yield
             before = self._cards[index]
             self._cards[index] = (before[0], before[1], add_profile(before[2], name))
             self._chosen.append(index)
-            self.extend(depth + 1, cost + growth)
+            yield from self.extend(depth + 1, cost + growth)
             self._chosen.pop()
             self._cards[index] = before
         if self.best is None:
             self._entered[situation] = float("-inf")
 
-    def _has_room(self, depth: int) -> bool:
-        """True if the remaining slices have room, by count of each profile alone and by slots."""
+    def _has_room(self, depth: int) -> Parts[bool]:
+        """Returns True if the remaining slices have room, by count of each profile alone and by slots."""
         kinds = Counter(self._cards)
         left = self._left[depth]
-        slots = sum(self._slots(card) * count for card, count in kinds.items())
+        slots = 0
+        for card, count in kinds.items():
+            slots += (yield from self._slots(card)) * count
         if self._needed[depth] > slots:
             return False
         return all(
@@ -187,15 +224,16 @@ class _NodeFitSearch:
             known = self._most[card, profile] = 0 if more is None else 1 + self._count_fitting(more, profile)
         return known
 
-    def _slots(self, card: _Class) -> int:
-        """The most memory slots that slices of the demand's profiles can still take on a card."""
+    def _slots(self, card: _Class) -> Parts[int]:
+        """Returns the most memory slots that slices of the demand's profiles can still take on a card."""
         known = self._usable.get(card)
         if known is None:
+            yield
             known = 0
             for profile in self._left[0]:
                 more = self._add(card, profile)
                 if more is not None:
-                    known = max(known, _size(card[0], profile) + self._slots(more))
+                    known = max(known, _size(card[0], profile) + (yield from self._slots(more)))
             self._usable[card] = known
         return known
 
@@ -203,9 +241,10 @@ class _NodeFitSearch:
     def _add(card: _Class, profile: str) -> _Class | None:
         table, state, given = card
         name = table.name_of(profile)
-        if name is None or table.cost(state, given, name) is None:
+        if name is None:
             return None
-        return (table, state, add_profile(given, name))
+        more = add_profile(given, name)
+        return (table, state, more) if table.packings(state, more) else None
 
     def _choices(self, profile: str) -> list[tuple[float, int, str]]:
         """One card of each kind that has room for the profile, cheapest first, fullest among equals."""

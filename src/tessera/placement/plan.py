@@ -17,8 +17,7 @@ one slice does not depend on the number of cards: the planner looks at groups of
 """
 
 import sys
-from collections.abc import Generator, Sequence
-from typing import TypeVar, cast
+from collections.abc import Sequence
 
 import msgspec
 
@@ -37,11 +36,12 @@ from tessera.placement.demand import (
 from tessera.placement.explain import RefusalExplainer
 from tessera.placement.fleet import CardPlacement, Fleet, FleetCard, OwnedPlacement
 from tessera.placement.node_fit import empty_nodes, fits_when_empty
+from tessera.placement.parts import Parts, complete
 from tessera.placement.policies import MixAware, Policy
 from tessera.placement.search import CardSearch, is_rated
 from tessera.placement.step_budget import StepBudget
 
-__all__ = ["Demand", "NodeAllows", "Parts", "Plan", "plan", "plan_in_parts"]
+__all__ = ["Demand", "NodeAllows", "Plan", "plan", "plan_in_parts"]
 
 #: Attempts per batch to make room by packing again; each costs as much as the batch.
 _REPACKS = 8
@@ -53,11 +53,6 @@ _PACKING_SHARE = 0.4
 _REASONS_SHARE = 0.5
 #: Share of all the work by which reasons may exceed it; a further demand is postponed.
 _OVERDRAFT = 0.25
-
-
-Result = TypeVar("Result")
-#: A computation in parts: it yields between two of them, and returns a result.
-Parts = Generator[None, None, Result]
 
 
 class Plan(msgspec.Struct, frozen=True, gc=False):
@@ -135,18 +130,13 @@ def plan(
             placed = found[0].alike.place(demands[0].profiles[0], rule.arrange)
             return _place_slice(demands[0], found[0], placed, reservations, work)
     batch = _Batch(fleet, search, rule, reservations=reservations, work=steps)
-    parts = _run(batch, demands, allows_when_empty or allows, kept, searched=lone)
-    while True:
-        try:
-            next(parts)
-        except StopIteration as end:
-            return cast("Plan", end.value)
+    return complete(_run(batch, demands, allows_when_empty or allows, kept, searched=lone))
 
 
 def plan_in_parts(
     fleet: Fleet, demands: Sequence[Demand], node_allows: NodeAllows, *, reservations: Reservations, work: StepBudget
 ) -> Parts[Plan]:
-    """Plans a batch as :func:`plan` does, and yields between two demands, so that a process can do other work.
+    """Plans a batch as :func:`plan` does, and yields between demands, and within the search for several slices.
 
     Until the end nobody else may use the fleet.
     """
@@ -255,9 +245,9 @@ class _Batch:
         self, ordered: Sequence[Demand], allows_when_empty: NodeAllows, kept: Sequence[str], *, searched: bool
     ) -> Parts[Plan]:
         """Plans these demands; ``searched`` says that the search has found no place for the only one of them."""
-        reasons, possible = self._refuse_impossible(ordered)
+        reasons, possible = yield from self._refuse_impossible(ordered)
         short = yield from self._admit(possible, searched=searched)
-        assignments, settled = self._choose_starts()
+        assignments, settled = yield from self._choose_starts()
         explainer = RefusalExplainer(self._fleet, allows_when_empty, settled, kept)
         floor = -int(_OVERDRAFT * self._steps)
         for index, demand in enumerate([each for each in short if not each.again]):
@@ -272,7 +262,7 @@ class _Batch:
                 break  # their last reason remains
             widened = msgspec.structs.replace(demand, nodes=None, again=False)
             left.spend(2 * self._fleet.node_count)
-            self._search.find(widened, left)
+            yield from self._search.find_in_parts(widened, left)
             reasons[demand.key] = explainer.reason(widened, self._search.refusals(demand))
         return Plan(assignments, reasons, frozenset(demand.key for demand in self._postponed))
 
@@ -286,7 +276,7 @@ class _Batch:
 
     # Admission
 
-    def _refuse_impossible(self, ordered: Sequence[Demand]) -> tuple[dict[str, Reason], list[Demand]]:
+    def _refuse_impossible(self, ordered: Sequence[Demand]) -> Parts[tuple[dict[str, Reason], list[Demand]]]:
         """Refuses demands that can never fit on this fleet; returns those reasons and the other demands."""
         reasons: dict[str, Reason] = {}
         possible: list[Demand] = []
@@ -297,7 +287,7 @@ class _Batch:
                 if index and self._work.is_spent:
                     self._postponed = list(ordered[index:])
                     break
-                reason_of[kind] = self._impossible_reason(demand.profiles, again=demand.again)
+                reason_of[kind] = yield from self._impossible_reason(demand.profiles, again=demand.again)
             reason = reason_of[kind]
             if reason is None:
                 possible.append(demand)
@@ -305,7 +295,7 @@ class _Batch:
                 reasons[demand.key] = reason
         return reasons, possible
 
-    def _impossible_reason(self, profiles: tuple[str, ...], *, again: bool) -> Reason | None:
+    def _impossible_reason(self, profiles: tuple[str, ...], *, again: bool) -> Parts[Reason | None]:
         unknown = _unknown_profile(self._fleet, profiles)
         if unknown is not None:
             return unknown
@@ -313,7 +303,8 @@ class _Batch:
             return None
         if self._empties is None:
             self._empties = empty_nodes(self._fleet)
-        return None if fits_when_empty(self._empties, profiles, self._work) else NeverFits(profiles)
+        fits = yield from fits_when_empty(self._empties, profiles, self._work)
+        return None if fits else NeverFits(profiles)
 
     def _admit(self, ordered: Sequence[Demand], *, searched: bool) -> Parts[list[Demand]]:
         """Gives as many demands as the order allows a place; returns those that found none."""
@@ -328,7 +319,7 @@ class _Batch:
             if index and self._work.is_spent:
                 self._postponed = [*ordered[index:], *self._postponed]
                 break
-            if not searched and self._place(demand):
+            if not searched and (yield from self._place(demand)):
                 admitted.append(demand)
                 continue
             shape = tuple(sorted(demand.profiles))
@@ -343,7 +334,7 @@ class _Batch:
                     admitted.append(demand)
                     continue
                 hopeless.add(shape)
-            self._collect_refusals(demand)
+            yield from self._collect_refusals(demand)
             short.append(demand)
         return short
 
@@ -355,12 +346,12 @@ class _Batch:
         finally:
             self._work = whole
 
-    def _collect_refusals(self, demand: Demand) -> None:
+    def _collect_refusals(self, demand: Demand) -> Parts[None]:
         """Collects the refusals of all nodes with room, for the reason."""
         if not demand.again:
             self._work.spend(2 * self._fleet.node_count)
             if demand.nodes is not None:
-                self._search.find(msgspec.structs.replace(demand, nodes=None), self._work)
+                yield from self._search.find_in_parts(msgspec.structs.replace(demand, nodes=None), self._work)
 
     def _pack_all(self, demands: Sequence[Demand]) -> Parts[bool]:
         """Places all demands, large to small, by one of the policy's variants; places none when one finds no room."""
@@ -373,7 +364,7 @@ class _Batch:
     def _pack(self, demands: Sequence[Demand], policy: Policy) -> Parts[bool]:
         for demand in demands:
             yield
-            if self._work.is_spent or not self._place(demand, policy):
+            if self._work.is_spent or not (yield from self._place(demand, policy)):
                 self.undo()
                 return False
         return True
@@ -411,10 +402,10 @@ class _Batch:
 
     # One demand
 
-    def _place(self, demand: Demand, policy: Policy | None = None) -> bool:
+    def _place(self, demand: Demand, policy: Policy | None = None) -> Parts[bool]:
         self._search.forget(demand)
         self._work.spend(_STEPS_A_DEMAND)
-        cards = self._search.find(demand, self._work, policy)
+        cards = yield from self._search.find_in_parts(demand, self._work, policy)
         if cards is None:
             return False
         self._assign(demand, cards)
@@ -433,7 +424,7 @@ class _Batch:
 
     def _choose_starts(
         self,
-    ) -> tuple[dict[str, tuple[CardPlacement, ...]], dict[FleetCard, tuple[OwnedPlacement, ...]]]:
+    ) -> Parts[tuple[dict[str, tuple[CardPlacement, ...]], dict[FleetCard, tuple[OwnedPlacement, ...]]]]:
         """Fixes the starts on every card that was given slices.
 
         Returns:
@@ -442,6 +433,7 @@ class _Batch:
         waiting: dict[tuple[FleetCard, str], list[int]] = {}
         settled: dict[FleetCard, tuple[OwnedPlacement, ...]] = {}
         for _, cards in self._assigned.values():
+            yield
             for card in cards:
                 if card not in settled:
                     settled[card] = tuple(card.allocations.values())

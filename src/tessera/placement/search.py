@@ -14,7 +14,8 @@ from itertools import islice
 from tessera.placement.demand import Demand, NodeAllows, NodeRanking, NodeRefusal
 from tessera.placement.devices import is_device_profile
 from tessera.placement.fleet import Fleet, FleetCard, FleetNode
-from tessera.placement.node_fit import fit_on_node
+from tessera.placement.node_fit import fit_in_parts
+from tessera.placement.parts import Parts, complete
 from tessera.placement.policies import Policy
 from tessera.placement.step_budget import StepBudget
 
@@ -73,12 +74,24 @@ class CardSearch:
             work: pays for the search.
             policy: another one than the search's own, with the same costs: one of its packing variants.
         """
-        if self._rank_nodes is not None and is_rated(demand):
-            found = self.find_ranked(demand, work)
-            if found is not None:
-                return found
         if len(demand.profiles) > 1:
-            return self._find_node(demand, work)
+            return complete(self.find_in_parts(demand, work, policy))
+        return self._find_rated(demand, work) or self._find_card(demand, work, policy)
+
+    def find_in_parts(
+        self, demand: Demand, work: StepBudget, policy: Policy | None = None
+    ) -> Parts[tuple[FleetCard, ...] | None]:
+        """The same in parts. Nothing may change the fleet in between."""
+        found = self._find_rated(demand, work)
+        if found is None and len(demand.profiles) > 1:
+            return (yield from self._find_node(demand, work))
+        return found or self._find_card(demand, work, policy)
+
+    def _find_rated(self, demand: Demand, work: StepBudget) -> tuple[FleetCard, ...] | None:
+        return self.find_ranked(demand, work) if self._rank_nodes is not None and is_rated(demand) else None
+
+    def _find_card(self, demand: Demand, work: StepBudget, policy: Policy | None) -> tuple[FleetCard, ...] | None:
+        """The card that the policy ranks first for one slice."""
         rule = policy or self._policy
         if demand.nodes is None:
             first = rule.first_place(self._fleet, demand.profiles[0])
@@ -112,7 +125,7 @@ class CardSearch:
                 return cards
         return None
 
-    def _find_node(self, demand: Demand, work: StepBudget) -> tuple[FleetCard, ...] | None:
+    def _find_node(self, demand: Demand, work: StepBudget) -> Parts[tuple[FleetCard, ...] | None]:
         """Cards of the node where several slices cost least, among the first that have room."""
         best: tuple[float, tuple[FleetCard, ...]] | None = None
         compared = 0
@@ -127,13 +140,13 @@ class CardSearch:
             work.spend(2)
             shape = tuple(sorted((card.table.number, card.occupancy, card.pending) for card in node.cards.values()))
             if shape not in costs:
-                found = fit_on_node(node, demand.profiles, work, self._policy.cost)
+                found = yield from fit_in_parts(node, demand.profiles, work, self._policy.cost)
                 costs[shape] = found and found[0]
             cost = costs[shape]
             compared += cost is not None
             if cost is None or (best is not None and cost >= best[0]) or not self._admits(demand, node.name, work):
                 continue
-            found = fit_on_node(node, demand.profiles, work, self._policy.cost)
+            found = yield from fit_in_parts(node, demand.profiles, work, self._policy.cost)
             best = found and (cost, found[1])
         return best and best[1]
 

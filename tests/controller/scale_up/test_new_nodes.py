@@ -1,13 +1,14 @@
 """How many new nodes the waiting pods need."""
 
 import asyncio
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.cost import count_calls
+from tests.support.cost import count_calls, most_calls_at_a_time
 
 from tessera.api.names import PodUid
 from tessera.api.nodes.node_groups import NodeGroup, parse_node_groups
@@ -220,6 +221,18 @@ def test_a_thousand_pods_are_planned_at_a_bounded_cost(
     (needed,) = found.values()
     assert (needed.count, len(needed.pods)) == expected
     assert calls < 700_000
+
+
+@pytest.mark.parametrize(("least", "most"), [(2, 2), (1, 8)])
+def test_the_search_for_slices_lets_other_work_come_first_after_a_few_steps(least: int, most: int) -> None:
+    rng = random.Random(most)
+    profiles = (ONE, "1g.10gb", "2g.10gb", THREE, "4g.20gb", SEVEN)
+    requests = [tuple(rng.choices(profiles, k=rng.randint(least, most))) for _ in range(300)]
+    waiting = pods(*requests, amounts={"cpu": 9000})
+    known = groups(
+        "{name: a, selector: {pool: a}, cards: {model: A100-40GB, count: 8}, max: 100, allocatable: {cpu: 96}"
+    )
+    assert asyncio.run(most_calls_at_a_time(new_nodes.plan_new_nodes(waiting, known, {}))) <= 60_000
 
 
 def test_pods_that_one_decision_has_no_steps_for_ask_for_no_node_too_many() -> None:

@@ -2,13 +2,13 @@
 
 import asyncio
 import random
-import sys
 from collections import Counter
 from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.cost import most_calls_at_a_time
 
 from tessera.controller.scale_up.node_packing import add, least_count, pack
 from tessera.controller.scale_up.pace import PART, Pace
@@ -155,39 +155,18 @@ def test_other_work_of_the_process_waits_for_a_few_steps_only(kinds: int, alike:
     assert turns.longest <= 2 * PART
 
 
-class Calls:
-    """Counts calls, of functions of Python and of C, between two turns of the event loop."""
-
-    def __init__(self) -> None:
-        self.longest = self.count = 0
-
-    def _note(self, _frame: object, event: str, _what: object) -> None:
-        self.count += event in {"call", "c_call"}
-
-    async def watch(self, search: asyncio.Task[list[Vector] | None]) -> None:
-        sys.setprofile(self._note)
-        try:
-            while not search.done():
-                before = self.count
-                await asyncio.sleep(0)
-                self.longest = max(self.longest, self.count - before)
-        finally:
-            sys.setprofile(None)
-
-
 @pytest.mark.parametrize(("kinds", "alike"), [(10, 100), (30, 33)])
 def test_a_node_with_many_shares_makes_no_step_longer(kinds: int, alike: int) -> None:
     """A hundred alike pods fit on a node: a step that tries each number of them would cost a hundred times more."""
 
-    async def run() -> Calls:
-        rng, calls = random.Random(kinds), Calls()
+    async def run() -> int:
+        rng = random.Random(kinds)
         drawn = [(rng.randrange(1, 5), rng.randrange(100, 9000), rng.randrange(500, 40_000)) for _ in range(kinds)]
         requests: Counter[Vector] = Counter(dict.fromkeys(drawn, alike))
         capacity = (256, 96_000, 768_000)
-        await calls.watch(asyncio.ensure_future(pack(capacity, requests, 1000, StepBudget(5000))))
-        return calls
+        return await most_calls_at_a_time(pack(capacity, requests, 1000, StepBudget(5000)))
 
-    assert asyncio.run(run()).longest <= 120 * PART
+    assert asyncio.run(run()) <= 120 * PART
 
 
 def test_a_request_is_added_where_there_is_room() -> None:

@@ -4,8 +4,7 @@ Nodes with slices are planned as real ones are, with the exact packing of each c
 (:func:`tessera.placement.plan.plan_in_parts`). Whole cards, and shares, of a node are alike. So they are one more
 amount of the node, and :mod:`tessera.controller.scale_up.node_packing` finds the number.
 
-Both work in steps, and let the process do its other work between two parts of some milliseconds each. The longest part
-is the search for one pod's slices, which may ask all nodes of the group: up to 35 ms of CPU with 100 full nodes.
+Both work in steps, and let the process do its other work between two parts of some milliseconds each.
 """
 
 import asyncio
@@ -25,9 +24,12 @@ from tessera.controller.scale_up.patterns import Vector, copies
 from tessera.limits.planning import DECISION_STEPS
 from tessera.placement.demand import Demand, NodeRefusal
 from tessera.placement.fleet import Fleet
-from tessera.placement.plan import Parts, Plan, plan_in_parts
+from tessera.placement.parts import Parts
+from tessera.placement.plan import Plan, plan_in_parts
 from tessera.placement.step_budget import StepBudget
 
+#: Parts of a plan, with fewer than :data:`PART` steps together, after which other work of the process comes first.
+_PARTS = 10
 #: Cards after which other work of the process comes first, while planned nodes are made: some milliseconds.
 _CARDS_A_PART = 200
 #: Steps that a card of a planned node costs.
@@ -151,6 +153,8 @@ class SliceNodes:
 
     def __init__(self, group: NodeGroup) -> None:
         self._geometry, self._cards, self._amounts = group.geometry, group.cards.count, group.amounts()
+        #: Empty nodes; each plan uses as many as it asks for. They keep what is known of the states of such cards.
+        self._fleet = Fleet()
 
     async def takes(self, pod: PodInfo) -> bool:
         """Implements :class:`EmptyNodes`."""
@@ -210,12 +214,7 @@ class SliceNodes:
         return max((pod.amounts.get(name, 0) / max(1, whole) for name, whole in self._amounts.items()), default=0.0)
 
     async def _plan(self, pods: Sequence[PodInfo], count: int, work: StepBudget) -> "_Placed":
-        fleet = Fleet()
-        for number in range(count * self._cards):
-            if number % _CARDS_A_PART == 0:
-                await asyncio.sleep(0)
-            fleet.add_card(f"{number // self._cards}", f"{number}", self._geometry)
-        work.spend(_STEPS_A_CARD * count * self._cards)
+        await self._resize(count, work)
         room = _Room(pods, self._amounts)
         demands = [
             Demand(key=pod.key, profiles=pod.profiles, priority=pod.priority, arrival=float(place))
@@ -223,24 +222,40 @@ class SliceNodes:
         ]
         steps = max(1, min(int(DECISION_STEPS), work.remaining))
         part = StepBudget(steps)
-        planned = await _finish(plan_in_parts(fleet, demands, room.allows, reservations=room, work=part), part)
+        planned = await _finish(plan_in_parts(self._fleet, demands, room.allows, reservations=room, work=part), part)
         work.spend(steps - part.remaining)
         placed = frozenset(planned.assignments)
         return _Placed(placed, frozenset(pod.key for pod in pods) - placed - planned.postponed)
 
+    async def _resize(self, count: int, work: StepBudget) -> None:
+        """Brings the fleet to so many empty nodes."""
+        changed = 0
+        while self._fleet.node_count != count:
+            present = self._fleet.node_count
+            if present > count:
+                self._fleet.remove_node(f"{present - 1}")
+            for number in range(self._cards if present < count else 0):
+                self._fleet.add_card(f"{present}", f"{present}-{number}", self._geometry)
+            changed += self._cards
+            work.spend(_STEPS_A_CARD * self._cards)
+            if changed >= _CARDS_A_PART:
+                changed = 0
+                await asyncio.sleep(0)
+
 
 async def _finish(parts: Parts[Plan], work: StepBudget) -> Plan:
     """Runs a plan to its end, and lets other work come first after some of its steps."""
-    paused = work.remaining
     while True:
-        try:
-            next(parts)
-        except StopIteration as end:
-            await asyncio.sleep(0)
-            return cast("Plan", end.value)
-        if paused - work.remaining >= PART:
-            await asyncio.sleep(0)
-            paused = work.remaining
+        left = work.remaining
+        for _ in range(_PARTS):
+            try:
+                next(parts)
+            except StopIteration as end:
+                await asyncio.sleep(0)
+                return cast("Plan", end.value)
+            if left - work.remaining >= PART:
+                break
+        await asyncio.sleep(0)
 
 
 class _Placed(msgspec.Struct, frozen=True):
