@@ -20,9 +20,11 @@ from tessera.cli.uninstall.removal import RemovalOptions, remove_all
 from tessera.cli.uninstall.results import Done, Left, Result, Unfinished
 from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
+from tessera.kube.client.errors import Forbidden
 from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, DEPLOYMENTS, NAMESPACES, NODES, PODS, Pod
 from tessera.kube.resources.meta import resource_for
 from tessera.nvml.attributes import ComputeMode
+from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.installation.install import build_entrypoint, install_tessera
@@ -184,6 +186,30 @@ def test_gates_of_others_stay(removable: Callable[..., None]) -> None:
         assert gated(lab.pod("queued"))
         await lab.uninstall()
         assert [each.name for each in lab.found("queued").spec.scheduling_gates] == ["kueue.x-k8s.io/admission"]
+
+    removable(scenario)
+
+
+def test_any_administrator_may_remove_gates_with_tessera(removable: Callable[..., None]) -> None:
+    """The policy that keeps gates on pods goes first, since it knows no administrators but those of system:masters."""
+    operators = UserInfo(name="someone", groups=("operators", "system:authenticated"))
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "operators"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "operators"}],
+    }
+
+    async def scenario(lab: Removable) -> None:
+        await lab.client.create(resource_for(binding), binding)
+        client = lab.cluster.client("tessera-uninstall", operators)
+        await lab.create("waits", {"nvidia.com/mig-7g.40gb": 1}, nodeSelector={"no": "node"})
+        await lab.until(lambda: lab.events_of("waits", "SliceWaiting"), "it waits")
+        with pytest.raises(Forbidden, match="only Tessera's controller removes"):
+            await client.merge_patch(PODS, "waits", {"spec": {"schedulingGates": None}}, "default")
+        assert not left_of(await lab.uninstall(client))
+        assert not gated(lab.found("waits"))
 
     removable(scenario)
 

@@ -1,11 +1,11 @@
-"""``deploy/policies/pins.yaml``: a tenant cannot mark a pod as pinned by Tessera, by any way to write a pod.
+"""``deploy/policies/pins.yaml``: a tenant can neither mark a pod as pinned by Tessera nor take Tessera's gate off it.
 
 The policy is that file with names of this test's own, so that a cluster where Tessera runs is left alone. The tenant
 may write all objects of the core group in its namespace.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ POLICY = Path(__file__).parents[2] / "deploy" / "policies" / "pins.yaml"
 GROUP = "/apis/admissionregistration.k8s.io/v1"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 MARK = "tessera.dev/pinned"
+GATE = "instaslice.redhat.com/accelerator"
+OTHER = "example.com/wait"
 
 
 class Scene(msgspec.Struct):
@@ -26,6 +28,7 @@ class Scene(msgspec.Struct):
     pods: str
     tenant: Api
     controller: Api
+    removal: Api
 
     async def pod(self, name: str) -> str:
         """The UID of a pod that the tenant creates."""
@@ -38,10 +41,17 @@ class Scene(msgspec.Struct):
         return str(found["metadata"].get("annotations", {}).get(MARK, ""))
 
 
-def body_of(name: str, annotations: dict[str, str] | None = None) -> dict[str, Any]:
-    gates = [{"name": "example.com/wait"}]
-    spec = {"containers": [{"name": "a", "image": "e.com/a:1"}], "schedulingGates": gates}
+def body_of(name: str, annotations: dict[str, str] | None = None, gates: Sequence[str] = (OTHER,)) -> dict[str, Any]:
+    spec = {"containers": [{"name": "a", "image": "e.com/a:1"}], "schedulingGates": gates_of(*gates)}
     return {"metadata": {"name": name, "annotations": annotations or {}}, "spec": spec}
+
+
+def gates_of(*names: str) -> list[dict[str, str]]:
+    return [{"name": each} for each in names]
+
+
+def with_gates(*names: str) -> dict[str, Any]:
+    return {"spec": {"schedulingGates": gates_of(*names) or None}}
 
 
 def patch(mark: str | None) -> dict[str, Any]:
@@ -67,7 +77,7 @@ async def scene(api: Api, namespace: str, core: str, as_token: Callable[[str], A
     own = f"{RBAC}/namespaces/{namespace}"
     (await api("POST", f"{own}/roles", {"metadata": {"name": "all-of-core"}, "rules": rules})).ok()
     clients: list[Api] = []
-    for account in ("tenant", "tessera-controller"):
+    for account in ("tenant", "tessera-controller", "tessera-removal"):
         (await api("POST", f"{core}/serviceaccounts", {"metadata": {"name": account}})).ok()
         binding = {
             "metadata": {"name": account},
@@ -77,14 +87,15 @@ async def scene(api: Api, namespace: str, core: str, as_token: Callable[[str], A
         (await api("POST", f"{own}/rolebindings", binding)).ok()
         answer = await api("POST", f"{core}/serviceaccounts/{account}/token", {"spec": {"expirationSeconds": 600}})
         clients.append(as_token(answer.ok()["status"]["token"]))
-    found = Scene(pods=f"{core}/pods", tenant=clients[0], controller=clients[1])
+    found = Scene(pods=f"{core}/pods", tenant=clients[0], controller=clients[1], removal=clients[2])
     (await api("POST", found.pods, body_of("probe"))).ok()
     async with asyncio.timeout(TIMEOUT):  # rights and the policy need a moment until they count
         probe = f"{found.pods}/probe?dryRun=All"
         while "denied request" not in str((await found.tenant("PATCH", probe, patch("x"), content=MERGE)).body):
             pass
-        while (await found.controller("GET", found.pods)).status != 200:
-            pass
+        for each in (found.controller, found.removal):
+            while (await each("GET", found.pods)).status != 200:
+                pass
     return found
 
 
@@ -150,3 +161,44 @@ async def test_the_controller_marks_a_pod_and_others_may_change_the_rest(scene: 
     denied(await scene.tenant("PATCH", path, patch("another"), content=MERGE))
     (await scene.tenant("PATCH", path, patch(None), content=MERGE)).ok()
     denied(await scene.tenant("PATCH", path, patch(uid), content=MERGE))
+
+
+def kept_out(answer: Answer) -> None:
+    """The policy's refusal to take the gate off."""
+    assert f"the scheduling gate {GATE}" in answer.refused(403, "Forbidden")
+
+
+async def test_no_update_of_a_tenant_takes_the_gate_off(scene: Scene) -> None:
+    """Without the gate, kube-scheduler would place the pod before all that wait."""
+    await scene.tenant("POST", scene.pods, body_of("p", gates=(OTHER, GATE)))
+    path = f"{scene.pods}/p"
+    for gates in ((OTHER,), ()):
+        kept_out(await scene.tenant("PATCH", path, with_gates(*gates), content=MERGE))
+    removed = [{"op": "remove", "path": "/spec/schedulingGates"}]
+    kept_out(await scene.tenant("PATCH", path, removed, content=JSON_PATCH))
+    deleted = {"spec": {"schedulingGates": [{"$patch": "delete", "name": GATE}]}}
+    kept_out(await scene.tenant("PATCH", path, deleted, content=STRATEGIC))
+    newest = (await scene.tenant("GET", path)).ok()
+    newest["spec"]["schedulingGates"] = gates_of(OTHER)
+    kept_out(await scene.tenant("PUT", path, newest))
+    found = (await scene.tenant("GET", path)).ok()
+    assert found["spec"]["schedulingGates"] == gates_of(OTHER, GATE)
+
+
+async def test_everything_else_of_a_gated_pod_may_be_changed(scene: Scene) -> None:
+    """Kueue removes its own gate, kubelet and controllers write statuses, and authors label and delete their pods."""
+    await scene.tenant("POST", scene.pods, body_of("p", gates=(OTHER, GATE)))
+    path = f"{scene.pods}/p"
+    (await scene.tenant("PATCH", path, {"metadata": {"labels": {"a": "b"}}}, content=MERGE)).ok()
+    (await scene.tenant("PATCH", f"{path}/status", {"status": {"message": "m"}}, content=MERGE)).ok()
+    (await scene.tenant("PATCH", path, with_gates(GATE), content=MERGE)).ok()
+    (await scene.tenant("DELETE", path)).ok()
+
+
+@pytest.mark.parametrize("who", ["controller", "removal", "administrator"])
+async def test_the_controller_a_removal_and_administrators_take_the_gate_off(scene: Scene, api: Api, who: str) -> None:
+    """The tests' own kubeconfig is an administrator's."""
+    await scene.tenant("POST", scene.pods, body_of("p", gates=(GATE,)))
+    client = api if who == "administrator" else getattr(scene, who)
+    found = (await client("PATCH", f"{scene.pods}/p", with_gates(), content=MERGE)).ok()
+    assert not found["spec"].get("schedulingGates")

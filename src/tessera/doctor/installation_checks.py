@@ -26,7 +26,7 @@ DEFINITIONS = (
 POLICIES: Mapping[str, str] = {
     "tessera-agent": "a stolen token of an agent can write other nodes",
     "tessera-driver": "a stolen token of a driver's pod can label other nodes",
-    "tessera-pins": "a tenant's pod can hold cards on which it does not run",
+    "tessera-pins": "a tenant's pod can leave the queue, or hold cards on which it does not run",
     "tessera-device-access": "pods may use GPUs without a request",
 }
 _APP = "app.kubernetes.io/name"

@@ -1,6 +1,7 @@
 """Removes Tessera from a cluster, in an order in which an interruption at any point does no harm.
 
-1. The webhook's configuration: no pod is gated any more, and pods are created as if Tessera had never been there.
+1. The webhook's configuration: no pod is gated any more, and pods are created as if Tessera had never been there. And
+   the policy that lets only the controller remove gates; it names the account of Helm's Job, which may.
 2. The controller: nothing is promised any more.
 3. Each agent leaves its node: pods get no device any more, unused slices go, files go. Running pods keep theirs.
 4. Gates of pods, now that no node offers slices.
@@ -43,8 +44,12 @@ from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Conflict, NotFound
 from tessera.kube.resources import DAEMONSETS, DEPLOYMENTS, MUTATING_WEBHOOKS, NAMESPACES, NODES, PODS
-from tessera.kube.resources.meta import Resource
+from tessera.kube.resources.meta import Resource, resource_for
 
+#: Of admission policies.
+_BINDINGS = resource_for(
+    {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding", "metadata": {}}
+)
 #: Seconds between two looks at pods or namespaces that end.
 _PAUSE = 1.0
 #: Seconds that pods and namespaces may take to end.
@@ -90,6 +95,10 @@ async def remove_all(client: Client, clock: Clock, options: RemovalOptions) -> A
 async def _steps(client: Client, clock: Clock, options: RemovalOptions) -> AsyncIterator[Result]:
     dry = options.dry
     if done := await delete_object(client, InstalledObject(MUTATING_WEBHOOKS.as_dicts(), WEBHOOK), dry=dry):
+        yield done
+    if not options.from_hook and (
+        done := await delete_object(client, InstalledObject(_BINDINGS, "tessera-pins"), dry=dry)
+    ):
         yield done
     async for each in _end_workloads(client, clock, [(DEPLOYMENTS, CONTROLLER)], dry=dry):
         yield each
