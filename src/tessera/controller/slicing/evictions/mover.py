@@ -229,7 +229,7 @@ class Mover:
         if pod is None or pod.terminating or pod.finished:
             if plan.asked is not None:
                 plan.done += 1
-                self._state.add_event(plan.asked, "SliceMoved", moved_text(plan.reserved))
+                self._state.add_event(plan.asked, "SliceMoved", moved_text(plan.asked, plan.reserved))
             self._advance(plan, now)
         elif now >= plan.since + EVICTION_SECONDS:
             self._give_up(plan)

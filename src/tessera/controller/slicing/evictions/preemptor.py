@@ -16,6 +16,7 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.reservations.reserver import Reserver
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.instructions import Evict
+from tessera.controller.slicing.state.messages import preempted_text
 from tessera.controller.slicing.state.reservation import PATIENCE, RETRY
 from tessera.controller.slicing.state.reservation_rules import holders_of
 from tessera.controller.slicing.state.slicer_state import SlicerState
@@ -123,11 +124,7 @@ class Preemptor:
             self._state.evictions[victim.uid] = Evict(
                 uid=victim.uid, namespace=victim.namespace, name=victim.name, version=0
             )
-            text = (
-                f"To be evicted, unless a PodDisruptionBudget keeps it: {pod.key} of priority {pod.priority} needs its"
-                f" slices on node {found.node}; this pod has priority {victim.priority}"
-            )
-            self._state.add_event(victim, "SlicePreempted", text, warning=True)
+            self._state.add_event(victim, "SlicePreempted", preempted_text(victim, pod, found.node), warning=True)
 
     def _forget(self, now: float) -> None:
         for uid in [uid for uid in self._next_try if uid not in self._state.blocked]:

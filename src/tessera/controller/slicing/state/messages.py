@@ -1,19 +1,49 @@
-"""Texts of Events and conditions about pods and nodes."""
+"""Texts of Events and conditions about pods and nodes.
 
-from collections.abc import Sequence
+Who may read a pod's events may not see the pods of other namespaces, so these texts do not name them.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
 
 from tessera.api.names import INSTASLICE_NAMESPACE, MOVABLE_ANNOTATION
 from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.reservation import Reservation
-from tessera.placement.demand import Reason
+from tessera.placement.demand import Fragmented, Full, GangNoRoom, Reason, Reserved
 from tessera.placement.moves import Room
 from tessera.text import age, list_names, one_line
 
 
+def name_for(namespace: str, key: str) -> str:
+    """Returns how readers of a namespace are told of the owner of slices: by its name if it is no pod of others."""
+    is_pod = "/" in key and " " not in key
+    return "a pod of another namespace" if is_pod and not key.startswith(f"{namespace}/") else key
+
+
+def _names_for(pod: PodInfo, keys: Iterable[str]) -> str:
+    """Lists owners of slices for the readers of a pod's namespace."""
+    return list_names([name_for(pod.namespace, key) for key in keys])
+
+
+def reason_for(pod: PodInfo, reason: Reason) -> Reason:
+    """Returns a pod's reason without the names of pods in other namespaces."""
+    match reason:
+        case Full(frees=frees) | Fragmented(frees=frees):
+            shown = (msgspec.structs.replace(one, owner=name_for(pod.namespace, one.owner)) for one in frees)
+            return msgspec.structs.replace(reason, frees=tuple(shown))
+        case Reserved(keys=keys):
+            return msgspec.structs.replace(reason, keys=tuple(name_for(pod.namespace, key) for key in keys))
+        case GangNoRoom(reason=of) if of is not None:
+            return msgspec.structs.replace(reason, reason=reason_for(pod, of))
+        case _:
+            return reason
+
+
 def waiting_text(pod: PodInfo, reason: Reason) -> str:
     """Returns the event message of a waiting pod: the reason, and the step that would end the wait."""
-    return f"Waiting for {profiles_text(pod)}: {reason.text}"
+    return f"Waiting for {profiles_text(pod)}: {reason_for(pod, reason).text}"
 
 
 def fixed_layout_text(pod: PodInfo) -> str:
@@ -28,7 +58,7 @@ def lost_slices_text(pod: PodInfo, reason: Reason) -> str:
     """Returns the event message for an ungated pod without recorded slices and without room for new ones."""
     return (
         f"The pod runs or is pinned without a slice on record, and its node has no room for {profiles_text(pod)}: "
-        f"{reason.text}. Delete the pod, so that its replacement gets another place"
+        f"{reason_for(pod, reason).text}. Delete the pod, so that its replacement gets another place"
     )
 
 
@@ -70,7 +100,7 @@ def reserved_text(pod: PodInfo, reservation: Reservation, holders: Sequence[str]
     if not holders:
         return f"{kept}. They are free now; the pod starts with its gang, expected in about {age(seconds)}"
     return (
-        f"{kept}. They are free when {list_names(holders)} {'ends' if len(holders) == 1 else 'end'},"
+        f"{kept}. They are free when {_names_for(pod, holders)} {'ends' if len(holders) == 1 else 'end'},"
         f" expected in about {age(seconds)}"
     )
 
@@ -80,17 +110,26 @@ def room_text(pod: PodInfo, room: Room) -> str:
     names = [move.allocation.owner for move in room.moves]
     ending = "ended and its owner made it" if len(names) == 1 else "ended and their owners made them"
     return (
-        f"{profiles_text(pod)} would fit on node {room.placement.node} if {list_names(names)} {ending} anew elsewhere;"
-        f" the gain is more than the lost work. The moves: tessera defrag --plan"
+        f"{profiles_text(pod)} would fit on node {room.placement.node} if {_names_for(pod, names)} {ending} anew"
+        f" elsewhere; the gain is more than the lost work. The moves: tessera defrag --plan"
     )
 
 
-def moved_text(reservation: Reservation) -> str:
+def moved_text(pod: PodInfo, reservation: Reservation) -> str:
     """Returns the event message of a pod that is evicted to make room."""
+    waiting = name_for(pod.namespace, reservation.key)
     profiles = " + ".join(each.profile for each in reservation.slices)
     return (
-        f"Evicted, because {reservation.key} needs {profiles} on node {reservation.node}, and this pod may move: it has"
+        f"Evicted, because {waiting} needs {profiles} on node {reservation.node}, and this pod may move: it has"
         f' the annotation {MOVABLE_ANNOTATION}: "true". Its owner makes it anew, and there was a place for it'
+    )
+
+
+def preempted_text(pod: PodInfo, waiting: PodInfo, node: str) -> str:
+    """Returns the event message of a pod that is evicted for one of higher priority."""
+    return (
+        f"To be evicted, unless a PodDisruptionBudget keeps it: {name_for(pod.namespace, waiting.key)} of priority"
+        f" {waiting.priority} needs its slices on node {node}; this pod has priority {pod.priority}"
     )
 
 
