@@ -32,17 +32,10 @@ Json = Mapping[str, Any]
 def check_managed_templates(
     kind: TemplateKind, item: Json, capabilities: Capabilities, spend: SpendTime = spend_nothing
 ) -> Sequence[Operation]:
-    """Returns no operation.
-
-    Args:
-        kind: the object's kind.
-        item: the object to be created.
-        capabilities: the GPU resources of the cluster.
-        spend: called before each piece of work.
+    """Refuses as :func:`~tessera.webhook.admission.template_admission.decide_templates`; returns no operation.
 
     Raises:
         PodRefused: no node could hold a pod of a template; the text begins with the template's path.
-        msgspec.ValidationError: a template is not that of a pod.
     """
     if runs_elsewhere(item):
         return ()
