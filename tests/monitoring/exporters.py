@@ -170,7 +170,6 @@ class Controller:
         self._scrapes = 0
         self._metrics = ControllerMetrics()
         self._metrics.set_leading(leads=True)
-        self._metrics.watch(lambda: 2)
         cluster = SlicerCluster()
         allocatable = {QUOTA_RESOURCE: 40 * GIB, "cpu": 64_000, "pods": 110, "nvidia.com/mig-3g.20gb": 2}
         cluster.node("n1", count=1, allocatable=allocatable)

@@ -11,6 +11,7 @@ from tessera.clock import LoopClock
 from tessera.controller.leadership.hand_overs import HandOvers
 from tessera.controller.main.fleet_metrics import REASONS, FleetCollector
 from tessera.controller.slicing.state.events import NodeObserved
+from tessera.controller.slicing.turns import absorption
 from tessera.limits.planning import NAMESPACES_SHOWN
 from tessera.placement.demand import Reason
 
@@ -47,6 +48,39 @@ def test_slots_and_room_follow_the_cards() -> None:
     assert value(cluster, "tessera_slots", model=MODEL, state="free") == 12
     assert value(cluster, "tessera_free_slices", model=MODEL, profile="7g.40gb") == 1
     assert value(cluster, "tessera_free_slices", model=MODEL, profile="3g.20gb") == 2
+
+
+def test_while_changes_are_taken_in_by_parts_the_figures_are_those_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(absorption, "ABSORBED_CHANGES", 4)
+    cluster = SlicerCluster()
+    collector = FleetCollector(lambda: cluster.slicer, FixedClock(0.0))
+    registry = CollectorRegistry()
+    registry.register(collector)
+
+    def figures() -> tuple[float | None, float | None]:
+        slots = registry.get_sample_value("tessera_slots", {"model": MODEL, "state": "free"})
+        return slots, registry.get_sample_value("tessera_slices_promised")
+
+    for number in range(12):
+        cluster.node(f"n{number:02}")
+    pods = [cluster.pod(f"p{number}", "7g.40gb") for number in range(3)]
+    seen = [figures()]
+    while not cluster.slicer.is_caught_up:
+        cluster.slicer.decide()
+        seen.append(figures())
+    assert len(seen) > 3
+    assert set(seen[:-1]) == {(None, None)}, "a new leader shows nothing until it knows all nodes"
+    cluster.settle()
+    assert figures() == (9 * 8, 3)
+    for pod in pods:
+        cluster.remove(pod)
+    for number in range(12, 24):
+        cluster.node(f"n{number:02}")
+    cluster.slicer.decide()
+    assert not cluster.slicer.is_caught_up
+    assert figures() == (9 * 8, 3)
+    cluster.settle()
+    assert figures() == (24 * 8, 0)
 
 
 def test_waiting_pods_are_counted_by_reason() -> None:

@@ -25,7 +25,7 @@ class Process:
 
 async def test_metrics_and_probes() -> None:
     metrics = ControllerMetrics()
-    metrics.watch(lambda: 5)
+    metrics.set_leading(leads=True)
     metrics.observe_decision(2, 0.001)
     metrics.count_write("Ungate")
     metrics.show_new_nodes({"pairs": 1, "removed": 2})
@@ -49,7 +49,7 @@ async def test_metrics_and_probes() -> None:
     finally:
         server.cancel()
         await asyncio.wait({server})
-    assert "tessera_slices_promised 5.0" in text
+    assert "tessera_leading 1.0" in text
     assert "tessera_decisions_total 2.0" in text
     assert 'tessera_api_writes_total{kind="Ungate"} 1.0' in text
     assert 'tessera_requested_nodes{group="pairs"} 3.0' in text

@@ -1,6 +1,6 @@
 """Metrics of the controller, in one registry per controller, so that several can run in one process."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -32,7 +32,6 @@ class ControllerMetrics:
         self.provisioning = ProvisioningMetrics(self.registry)
         self.rollout = RolloutMetrics(self.registry)
         self.coverage = CoverageMetrics(self.registry)
-        self._promises = Gauge("tessera_slices_promised", "Slices promised to pods, by pod.", registry=self.registry)
         self._leading = Gauge("tessera_leading", "1 while this replica decides.", registry=self.registry)
         self._breaker_bound = Gauge(
             "tessera_breaker_bound_cards",
@@ -95,10 +94,6 @@ class ControllerMetrics:
         self._new_nodes.clear()
         for group, number in counts.items():
             self._new_nodes.labels(group).set(number)
-
-    def watch(self, promises: Callable[[], float]) -> None:
-        """Shows the number of promises from now on."""
-        self._promises.set_function(promises)
 
     def set_leading(self, leads: bool) -> None:
         """Sets if this replica leads."""

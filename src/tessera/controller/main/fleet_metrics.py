@@ -2,10 +2,13 @@
 
 They are computed at each scrape from what the slicer holds in memory. Cards of the same state count as one, so the cost
 grows with the number of different states and of waiting pods, not with the number of cards.
+
+While the slicer takes in many changes by parts, nodes and pods are missing in its state. Then the figures of the last
+scrape before that stay; a new leader shows none until it has caught up.
 """
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import get_args
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -29,7 +32,8 @@ REASONS: Mapping[type[Reason | None], str] = {
 #: Label of what is beyond a limit, or has no valid name.
 OTHER = "other"
 
-Families = Iterator[GaugeMetricFamily | CounterMetricFamily]
+_Family = GaugeMetricFamily | CounterMetricFamily
+Families = Iterator[_Family]
 
 
 class FleetCollector(Collector):
@@ -43,16 +47,26 @@ class FleetCollector(Collector):
     def __init__(self, slicer: Callable[[], Slicer | None], clock: Clock) -> None:
         self._slicer = slicer
         self._clock = clock
+        #: The families of the last scrape at which this slicer had caught up.
+        self._last: tuple[Slicer | None, Sequence[_Family]] = (None, ())
 
     def collect(self) -> Families:
         """Yields the families."""
         slicer = self._slicer()
-        if slicer is not None:
-            yield from self._waiting(slicer.state)
-            yield from _cards(slicer.state)
-            yield from _slices(slicer.state)
-            yield from _quota(slicer.state)
-            yield from _counters(slicer)
+        if slicer is not None and slicer.is_caught_up:
+            self._last = (slicer, tuple(self._families(slicer)))
+        elif self._last[0] is not slicer:
+            self._last = (slicer, ())
+        yield from self._last[1]
+
+    def _families(self, slicer: Slicer) -> Families:
+        count = len(slicer.state.allocations)
+        yield GaugeMetricFamily("tessera_slices_promised", "Slices promised to pods, by pod.", count)
+        yield from self._waiting(slicer.state)
+        yield from _cards(slicer.state)
+        yield from _slices(slicer.state)
+        yield from _quota(slicer.state)
+        yield from _counters(slicer)
 
     def _waiting(self, state: SlicerState) -> Iterator[GaugeMetricFamily]:
         waiting = GaugeMetricFamily(

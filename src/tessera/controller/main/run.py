@@ -76,12 +76,7 @@ class Controller:
         self._unready_reason = "the election has not begun"
         #: The present term of leadership; None while another replica leads.
         self._session: LeaderSession | None = None
-        self.metrics.watch(self._count_promised)
         self.metrics.registry.register(FleetCollector(lambda: self.slicer, clock))
-
-    def _count_promised(self) -> int:
-        """The slices that are promised; 0 while another replica leads."""
-        return len(self.slicer.state.allocations) if self.slicer else 0
 
     def _queue_page(self) -> bytes:
         """The page ``/queue``; empty while another replica leads."""
