@@ -131,6 +131,8 @@ def play(
     nodes: str = "4*1xA100-40GB",
     kernels: Mapping[str, str] | None = None,
     cluster_type: type[SimulatedCluster] = SimulatedCluster,
+    *,
+    seed: int = 0,
 ) -> None:
     """Runs a scenario in a cluster whose nodes have come up with the old driver."""
 
@@ -142,6 +144,7 @@ def play(
             kernel=KERNEL,
             os_image="Ubuntu 22.04.3 LTS",
             catalogue=build_catalogue(COSTS, IMAGES),
+            seed=seed,
         )
         specs = [
             msgspec.structs.replace(each, kernel=(kernels or {}).get(each.name, "")) for each in parse_nodes(nodes)
