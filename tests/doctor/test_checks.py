@@ -66,6 +66,10 @@ def webhook(hours: int | None) -> Mapping[str, Any]:
     return {"webhooks": [{"clientConfig": {"caBundle": bundle}}]}
 
 
+def groups(cards: str) -> Mapping[str, Any]:
+    return {"data": {"groups.yaml": f"groups: [{{name: a, selector: {{pool: a}}, cards: {cards}}}]"}}
+
+
 def definition(name: str, established: str = "True") -> Mapping[str, Any]:
     return {"metadata": {"name": name}, "status": {"conditions": [{"type": "Established", "status": established}]}}
 
@@ -90,6 +94,7 @@ HEALTHY = ClusterFacts(
     gates={"PodSchedulingReadiness": True},
     bindings=["tessera-agent", "tessera-driver", "tessera-pins", "tessera-device-access", "others"],
     settings={"tessera-system/sharing-profiles": True, "tessera-system/mig-layouts": True},
+    node_groups=MISSING,
     trial=Refusal('admission webhook "gpus.tessera.dev" denied the request: container "trial": asks for 1 of ...'),
     rights={"tessera map": []},
     skew=0.4,
@@ -103,6 +108,26 @@ def examine(facts: ClusterFacts) -> Sequence[Finding]:
 
 def test_a_healthy_cluster_has_no_other_finding() -> None:
     assert {each.verdict for each in examine(HEALTHY)} == {Verdict.OK}
+
+
+def test_a_wrong_node_group_is_told_with_object_field_value_rule_effect_and_next_step() -> None:
+    wrong = groups("{model: L40S, kind: whole, count: 65}")
+    found = examine(msgspec.structs.replace(HEALTHY, node_groups=wrong))
+    (finding,) = (each for each in found if each.check == "node-groups")
+    assert finding.objects == ("configmap/tessera-node-groups in tessera-system",)
+    assert finding.text == (
+        "ConfigMap tessera-node-groups: groups.yaml: Expected `int` <= 64 - at `$.groups[0].cards.count`: 65; correct"
+        " the file; until then no new node is asked for, and pods for any new node are admitted"
+    )
+    assert finding.advice.startswith(
+        "kubectl edit configmap tessera-node-groups -n tessera-system, or correct what made"
+    )
+
+
+def test_right_node_groups_are_counted() -> None:
+    found = examine(msgspec.structs.replace(HEALTHY, node_groups=groups("{model: H200, count: 8}")))
+    (finding,) = (each for each in found if each.check == "node-groups")
+    assert (finding.verdict, finding.text) == (Verdict.OK, "1 group of new nodes")
 
 
 INSTASLICE = {
@@ -150,6 +175,10 @@ CASES: Sequence[tuple[str, Any, str, Verdict, str]] = [
         "kube-system/nvidia-mig-config",
     ),
     ("settings", FORBIDDEN, "settings", Verdict.UNKNOWN, "Forbidden"),
+    ("node_groups", groups("{model: T4}"), "node-groups", Verdict.ERROR, 'group "a": T4: the card has no MIG'),
+    ("node_groups", groups("{model: L40S, count: 65}"), "node-groups", Verdict.ERROR, "groups[0].cards.count`: 65; "),
+    ("node_groups", {"data": {"groups.yml": ""}}, "node-groups", Verdict.ERROR, "the key groups.yaml is missing"),
+    ("node_groups", FORBIDDEN, "node-groups", Verdict.UNKNOWN, "Forbidden"),
     ("bindings", ["tessera-agent", "tessera-driver", "tessera-pins"], "policies", Verdict.WARNING, "pods may use GPUs"),
     ("bindings", FORBIDDEN, "policies", Verdict.UNKNOWN, "Forbidden"),
     ("leader", MISSING, "leader", Verdict.ERROR, "no controller"),

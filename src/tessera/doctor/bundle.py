@@ -18,6 +18,7 @@ from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.gpu_operator.settings_reader import OWN_LAYOUTS, OWN_PROFILES, SYSTEM_NAMESPACE
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.api.nodes.node_groups import NODE_GROUPS_MAP
 from tessera.api.queues import QUEUES
 from tessera.clock import Clock, rfc3339
 from tessera.doctor.archive import Archive
@@ -51,6 +52,7 @@ CONFIG_MAPS = (
     OWN_LAYOUTS,
     "driver-images",
     "driver-next-kernels",
+    NODE_GROUPS_MAP,
     "driver-policies",
     "driver-rollouts",
     "provisioning-records",

@@ -16,6 +16,7 @@ from tessera.api.documents import load_document
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE, QUOTA_RESOURCE
+from tessera.api.nodes.node_groups import NODE_GROUPS_MAP
 from tessera.api.problems import FileRefused
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
@@ -133,6 +134,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
         gates: the API server's feature gates, by name.
         bindings: the names of the ValidatingAdmissionPolicyBindings.
         settings: for each ConfigMap that an agent follows, as ``NAMESPACE/NAME``, True if it exists.
+        node_groups: the ConfigMap with groups of new nodes.
         trial: the answer to the trial pod in a dry run: the webhook's refusal, another one, or the pod.
         rights: for each command, the rights that the asker lacks.
         kueue: Kueue; missing if it is not installed.
@@ -152,6 +154,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     gates: Mapping[str, bool] | Refusal
     bindings: Sequence[str] | Refusal
     settings: Mapping[str, bool] | Refusal
+    node_groups: Object | Refusal
     trial: Object | Refusal
     rights: Mapping[str, Sequence[str]] | Refusal
     kueue: KueueFacts | Refusal = Refusal("Kueue is not installed", missing=True)
@@ -182,6 +185,9 @@ async def read_facts(client: Client, clock: Clock, trial_namespace: str) -> Clus
         node_leases = group.create_task(try_to_read(_list(client, LEASES.as_dicts(), NODE_LEASES)))
         gates = group.create_task(try_to_read(_gates(client)))
         bindings = group.create_task(try_to_read(_names(client, POLICY_BINDINGS)))
+        node_groups = group.create_task(
+            try_to_read(_get(client, CONFIGMAPS.as_dicts(), NODE_GROUPS_MAP, SYSTEM_NAMESPACE))
+        )
         trial = group.create_task(try_to_read(_trial(client, trial_namespace)))
         rights = group.create_task(try_to_read(_rights(client)))
         kueue = group.create_task(try_to_read(_kueue(client)))
@@ -201,6 +207,7 @@ async def read_facts(client: Client, clock: Clock, trial_namespace: str) -> Clus
         gates=gates.result(),
         bindings=bindings.result(),
         settings=settings,
+        node_groups=node_groups.result(),
         trial=trial.result(),
         rights=rights.result(),
         kueue=kueue.result(),

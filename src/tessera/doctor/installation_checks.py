@@ -8,6 +8,7 @@ from typing import Any
 from tessera.agent.base.node_conditions import TYPES
 from tessera.api.driver.node_status import ADVERTISED_CONDITION
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
+from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, NODE_GROUPS_MAP, parse_node_groups
 from tessera.clock import parse_time_or_zero
 from tessera.doctor.facts import TRIAL_RESOURCE, ClusterFacts, Object, Refusal
 from tessera.doctor.findings import Finding, error, ok, unknown, warning
@@ -52,6 +53,7 @@ def check_installation(facts: ClusterFacts) -> Iterator[Finding]:
         yield from _processes(facts, facts.pods)
     yield _conditions(facts.nodes)
     yield _settings(facts.settings)
+    yield _node_groups(facts.node_groups)
     yield _policies(facts.bindings)
     yield _leader(facts)
     yield from _webhook(facts)
@@ -184,6 +186,27 @@ def _settings(settings: Mapping[str, bool] | Refusal) -> Finding:
         advice = "create it, as it was with NVIDIA's operator; the agents follow at once"
         return warning("settings", text, advice, [f"configmap/{each}" for each in missing])
     return ok("settings", f"the agents follow {list_names(list(settings)) or 'no ConfigMap'}")
+
+
+def _node_groups(config: Object | Refusal) -> Finding:
+    check = "node-groups"
+    if isinstance(config, Refusal):
+        none = ok(check, "no groups of new nodes are stated")
+        return none if config.missing else unknown(check, f"not examined: {config.reason}")
+    try:
+        groups = parse_node_groups((config.get("data") or {})[NODE_GROUPS_KEY])
+    except KeyError:
+        mistake = f"ConfigMap {NODE_GROUPS_MAP}: the key {NODE_GROUPS_KEY} is missing"
+    except ValueError as error_of_file:
+        mistake = one_line(error_of_file, 1_000)
+    else:
+        return ok(check, f"{count_noun(len(groups), 'group')} of new nodes")
+    advice = (
+        f"kubectl edit configmap {NODE_GROUPS_MAP} -n {SYSTEM_NAMESPACE}, or correct what made it and apply that again:"
+        " the file of tessera install --node-groups, or the chart's value tessera.controller.nodeGroups"
+    )
+    text = f"{mistake}; until then no new node is asked for, and pods for any new node are admitted"
+    return error(check, text, advice, [f"configmap/{NODE_GROUPS_MAP} in {SYSTEM_NAMESPACE}"])
 
 
 def _policies(bindings: Sequence[str] | Refusal) -> Finding:

@@ -107,8 +107,11 @@ MISTAKES: list[tuple[str, list[str]]] = [
         ['group "A b": name: "A b": a name is'],
     ),
     (f"groups: [{{{GROUP}, replicas: 2}}]", ["unknown field `replicas`"]),
-    (f"groups: [{{{GROUP}, max: 101}}]", ["$.groups[0].max"]),
-    (f"groups: [{{{GROUP}, taints: [{{key: a, effect: NoStart}}]}}]", ["$.groups[0].taints[0].effect"]),
+    (f"groups: [{{{GROUP}, max: 101}}]", ["$.groups[0].max`: 101; correct the file"]),
+    (
+        f"groups: [{{{GROUP}, taints: [{{key: a, effect: NoStart}}]}}]",
+        ['$.groups[0].taints[0].effect`: "NoStart"; correct'],
+    ),
     (f"groups: [{{{GROUP}, taints: [{{key: a, operator: Exists}}]}}]", ["unknown field `operator`"]),
     (f"groups: [{{{GROUP}, labels: {{pool: 5}}}}]", ["$.groups[0].labels"]),
     (f"groups: [{{{GROUP}, labels: {{pool: {'a' * 64}}}}}]", ["$.groups[0].labels"]),
@@ -129,8 +132,14 @@ MISTAKES: list[tuple[str, list[str]]] = [
         ['group "a"', "kind whole with replicas 2: replicas of 2 or more are stated for kind shares"],
     ),
     ("groups: [{name: a, selector: {pool: a}, cards: {model: T4, kind: shares}}]", ["kind shares with replicas 1"]),
-    ("groups: [{name: a, selector: {pool: a}, cards: {model: T4, kind: half}}]", ["$.groups[0].cards.kind"]),
-    ("groups: [{name: a, selector: {pool: a}, cards: {model: A100-40GB, count: 65}}]", ["$.groups[0].cards.count"]),
+    (
+        "groups: [{name: a, selector: {pool: a}, cards: {model: T4, kind: half}}]",
+        ['$.groups[0].cards.kind`: "half"; correct'],
+    ),
+    (
+        "groups: [{name: a, selector: {pool: a}, cards: {model: A100-40GB, count: 65}}]",
+        ["$.groups[0].cards.count`: 65; correct"],
+    ),
 ]
 
 
