@@ -78,3 +78,24 @@ def test_an_archive_needs_a_folder_and_records_need_an_archive(cluster: Any, tmp
     missing = cluster.tessera("doctor", "--bundle", str(tmp_path / "none" / "case.tar.gz"), fails=True)
     assert "does not exist; create it" in missing
     assert "--bundle FILE" in cluster.tessera("doctor", "--records", fails=True)
+
+
+def test_a_wrong_and_immutable_file_of_node_groups_is_told(cluster: Any, tmp_path: Path) -> None:
+    name = "tessera-node-groups"
+    group = "groups: [{name: a, selector: {pool: POOL}, cards: {model: L40S, kind: whole}}]"
+    metadata = {"name": name, "namespace": "tessera-system"}
+    theirs = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "immutable": True}
+    cluster.kubectl("apply", "-f", "-", manifest=theirs | {"data": {"groups.yaml": group.replace("POOL", "x y")}})
+    found = cluster.run_tessera("doctor")
+    assert found.returncode == 1
+    assert (
+        'error    node-groups: ConfigMap tessera-node-groups: groups.yaml: group "a": selector: pool: "x y"'
+        in found.stdout
+    )
+    assert f"-> kubectl edit configmap {name} -n tessera-system, or " in found.stdout
+    (file := tmp_path / "groups.yaml").write_text(group.replace("POOL", "a"), encoding="utf-8")
+    told = cluster.tessera("install", "--node-groups", str(file), fails=True)
+    assert (
+        f"error: ConfigMap tessera-system/{name} is immutable, so groups.yaml cannot be replaced; nothing was" in told
+    )
+    cluster.kubectl("delete", "configmap", name, "-n", "tessera-system")

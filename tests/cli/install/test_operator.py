@@ -11,6 +11,7 @@ import pytest
 from bundle.rights import cluster_rules, namespace_rules
 from tests.cli.install.conftest import Place
 
+from tessera.api.nodes.node_groups import NODE_GROUPS_MAP
 from tessera.cli.base.connection import CommandError
 from tessera.cli.install.operator import parse_options
 from tessera.cli.install.operator_process import FAILED, PERIOD, Operator, OperatorOptions, bundled_objects
@@ -251,6 +252,22 @@ def test_node_groups_are_a_key_of_their_own() -> None:
     assert read_choices({"groups.yaml": text}, "").node_groups == text
     with pytest.raises(CommandError, match=re.escape('the key "groups.yaml": group "a": ')):
         read_choices({"groups.yaml": text.replace("T4", "T5")}, "")
+
+
+def test_an_immutable_config_map_is_told_with_the_next_step_and_nothing_else_changes(place: Place) -> None:
+    async def scenario() -> None:
+        text = "groups: [{name: a, selector: {pool: a}, cards: {model: T4, kind: whole}}]"
+        await bundled(place)
+        async with running(place) as operator:
+            await settings(place, {"groups.yaml": text})
+            await operator.apply({"groups.yaml": text})
+            before = await policies(place)
+            await place.client("editor").merge_patch(CONFIGMAPS, NODE_GROUPS_MAP, {"immutable": True}, "tessera-system")
+            await settings(place, {"groups.yaml": text.replace("T4", "L40S"), "options": "--without network-policies"})
+            await until(operator, "is immutable, so groups.yaml cannot be replaced; nothing was changed; delete it, ")
+            assert await policies(place) == before
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("text", ["", "groups: []"])

@@ -41,6 +41,7 @@ def test_every_object_is_counted_once_as_what_became_of_it(counts: dict[str, int
         ("left", f"{AGENT} skipped, it has another owner"),
         ("replaced", f"{AGENT} configured: a ConfigMap made by hand was replaced"),
         ("withdrawn", f"{AGENT} configured: Tessera's fields were removed, it stays since others wrote to it"),
+        ("immutable", f"{AGENT} stays, it is immutable; if you do not need it, delete it with kubectl"),
         ("unchanged", ""),
     ],
 )

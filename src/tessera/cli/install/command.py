@@ -291,6 +291,7 @@ async def _install(
     from tessera.cli.install.owners import find_owner, refuse_install
     from tessera.cli.install.preflight import (
         ask_cluster,
+        immutable_config_map,
         missing_namespace,
         newer_definition,
         refuse_instaslice,
@@ -312,8 +313,8 @@ async def _install(
             raise CommandError(
                 f'error: there is no namespace "{missing}" for the ConfigMaps; create it, or name another with -n'
             )
-        if newer := await newer_definition(client, objects):
-            raise CommandError(f"error: {newer}")
+        if obstacle := await newer_definition(client, objects) or await immutable_config_map(client, objects):
+            raise CommandError(f"error: {obstacle}")
         all_done = []
         if adopt:
             async for stopped in stop_others(client, SystemClock(), dry=dry):

@@ -25,7 +25,12 @@ from tessera.cli.base.connection import CommandError
 from tessera.cli.install.apply import apply_all
 from tessera.cli.install.manifests import InstallChoices, Manifest
 from tessera.cli.install.operator_settings import read_choices
-from tessera.cli.install.preflight import ask_cluster, missing_namespace, refuse_instaslice
+from tessera.cli.install.preflight import (
+    ask_cluster,
+    immutable_config_map,
+    missing_namespace,
+    refuse_instaslice,
+)
 from tessera.cli.install.rendering import render
 from tessera.cli.install.results import result_line
 from tessera.clock import Clock, until_set
@@ -171,7 +176,8 @@ class Operator:
             data: the settings.
 
         Raises:
-            CommandError: the settings have a mistake, or name a namespace that is missing.
+            CommandError: the settings have a mistake, name a namespace that is missing, or change an immutable
+                ConfigMap.
             ApiError: the API server refused an object; the objects before it are applied.
         """
         if instaslice := await refuse_instaslice(self._client):
@@ -182,9 +188,10 @@ class Operator:
             raise CommandError(
                 f'there is no namespace "{missing}" for the ConfigMaps that the settings name; create it'
             )
-        async for done in apply_all(
-            self._client, self._clock, operated_objects(choices), drivers=choices.ask_for_drivers
-        ):
+        objects = operated_objects(choices)
+        if immutable := await immutable_config_map(self._client, objects):
+            raise CommandError(immutable)
+        async for done in apply_all(self._client, self._clock, objects, drivers=choices.ask_for_drivers):
             if line := result_line(done, dry=False):
                 _log.info("%s", line)
 

@@ -5,6 +5,7 @@ Rules:
 - Users write such ConfigMaps too, so a label does not say whose they are: only the fields that the installer applied
   are its own (Kubernetes API, ``ObjectMeta.managedFields``).
 - Without the option, the installer withdraws its fields. It deletes the ConfigMap only if nothing of others is left.
+- From an immutable ConfigMap the API server removes no field, and others made it immutable: it stays as it is.
 - Fields that kubectl applied do not become the installer's, since a user may have written them.
 """
 
@@ -43,13 +44,16 @@ async def withdraw_file(client: Client, found: dict[str, Any], manager: str, *, 
         dry: write nothing.
 
     Returns:
-        ``deleted``; ``withdrawn`` if fields of others are left; ``left`` if the installer has no field in it.
+        ``deleted``; ``withdrawn`` if fields of others are left; ``left`` if the installer has no field in it;
+        ``immutable`` if it stays as it is.
 
     Raises:
         ApiError: the server refused.
     """
     resource, name, namespace = CONFIGMAPS.as_dicts(), found["metadata"]["name"], found["metadata"]["namespace"]
     while has_applied(found, manager):
+        if found.get("immutable"):
+            return "immutable"
         version = found["metadata"]["resourceVersion"]
         try:
             others = _is_of_others(await _withdraw_fields(client, found, manager, dry=True))

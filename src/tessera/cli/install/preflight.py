@@ -7,7 +7,7 @@ import msgspec
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES
 from tessera.api.instaslice_operator import REMOVE_IT, is_instaslice
-from tessera.cli.install.apply import driver_objects, list_objects
+from tessera.cli.install.apply import driver_objects, get_object, list_objects
 from tessera.cli.install.manifests import InstallChoices
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden, NotFound
@@ -67,6 +67,24 @@ async def newer_definition(client: Client, objects: Sequence[Mapping[str, Any]])
             return (
                 f"CustomResourceDefinition {name}: the cluster has format {there}, this version knows formats up to"
                 f" {own}: a newer version of Tessera installed it; install that version or a newer one"
+            )
+    return ""
+
+
+async def immutable_config_map(client: Client, objects: Sequence[Mapping[str, Any]]) -> str:
+    """The reason why a ConfigMap of the cluster cannot get its new content; empty if each can."""
+    for each in objects:
+        if each["kind"] != CONFIGMAPS.kind or not each.get("data"):
+            continue
+        name, namespace = each["metadata"]["name"], each["metadata"]["namespace"]
+        try:
+            found = await get_object(client, CONFIGMAPS.as_dicts(), name, namespace)
+        except Forbidden:
+            continue
+        if found and found.get("immutable") and not each["data"].items() <= (found.get("data") or {}).items():
+            return (
+                f"ConfigMap {namespace}/{name} is immutable, so {', '.join(each['data'])} cannot be replaced; nothing"
+                f" was changed; delete it, then run this again: kubectl delete configmap {name} -n {namespace}"
             )
     return ""
 

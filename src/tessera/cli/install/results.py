@@ -15,7 +15,8 @@ class AppliedObject(msgspec.Struct, frozen=True):
     Attributes:
         name: the name as kubectl prints it, with the namespace: ``daemonset.apps/tessera-agent in tessera-system``.
         result: ``created``, ``configured``, ``unchanged`` or ``deleted``; ``replaced`` if an option's file replaced one
-            that somebody else wrote; ``withdrawn`` if only our fields were removed; ``left`` if it has another owner.
+            that somebody else wrote; ``withdrawn`` if only our fields were removed; ``left`` if it has another owner,
+            ``immutable`` if it should change and cannot.
     """
 
     name: str
@@ -24,14 +25,16 @@ class AppliedObject(msgspec.Struct, frozen=True):
 
 DRY_RUN = " (dry run)"
 #: The results in the order in which they are counted.
-_RESULTS = ("created", "configured", "replaced", "withdrawn", "deleted", "left", "unchanged")
+_RESULTS = ("created", "configured", "replaced", "withdrawn", "deleted", "left", "immutable", "unchanged")
 #: Longer texts of a result, for one object and for several.
 _OF_ONE = {
+    "immutable": "stays, it is immutable; if you do not need it, delete it with kubectl",
     "left": "skipped, it has another owner",
     "replaced": "configured: a ConfigMap made by hand was replaced",
     "withdrawn": "configured: Tessera's fields were removed, it stays since others wrote to it",
 }
 _OF_MANY = {
+    "immutable": "immutable and left as it is",
     "left": "skipped (other owner)",
     "replaced": "made by hand and replaced",
     "withdrawn": "of others without Tessera's fields",

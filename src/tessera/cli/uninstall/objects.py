@@ -178,8 +178,12 @@ async def _delete_labelled(client: Client, *, system_stays: bool, dry: bool) -> 
 async def _delete_installed(client: Client, found: InstalledObject, item: dict[str, Any], *, dry: bool) -> Done | None:
     if found.resource.kind != CONFIGMAPS.kind or not has_applied(item, FIELD_MANAGER):
         return await delete_object(client, found, dry=dry)
-    if await withdraw_file(client, item, FIELD_MANAGER, dry=dry) == "withdrawn":
-        return Done(found.text, "kept", ("Tessera's fields were removed; it stays since others wrote to it",))
+    match await withdraw_file(client, item, FIELD_MANAGER, dry=dry):
+        case "withdrawn":
+            return Done(found.text, "kept", ("Tessera's fields were removed; it stays since others wrote to it",))
+        case "immutable":
+            command = f"kubectl delete configmap {found.name} -n {found.namespace}"
+            return Done(found.text, "kept", (f"others made it immutable; to remove it: {command}",))
     return Done(found.text, "deleted")
 
 
