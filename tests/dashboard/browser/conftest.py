@@ -178,8 +178,10 @@ class Visitor:
             self.picture(f"{name}-{width}-{self.theme}", whole=False)
 
     def check_fit(self) -> None:
-        """Nothing is wider than the window."""
+        """Nothing is wider than the window, and no value runs into the next one."""
         assert self.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        values = "[...document.querySelectorAll('.figure dd')]"
+        assert self.page.evaluate(f"{values}.every(each => each.scrollWidth <= each.clientWidth)")
 
     def picture_of(self, part: Locator, name: str) -> None:
         """Keeps a picture of a part of the page, where pictures are wanted."""
