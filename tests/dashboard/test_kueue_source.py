@@ -65,6 +65,15 @@ async def test_a_namespace_beyond_the_number_that_is_shown_comes_first_once_its_
     assert set(page.seen(zeta)) == {"kueue", "workload/zeta/w00000", "workload/zeta/w00001", "workload/zeta/w00002"}
 
 
+async def test_a_reader_of_many_namespaces_does_not_hide_that_of_another() -> None:
+    page = Page({**CROWD, "zeta": 3})
+    zeta = tenant("zeta")
+    with page.feeds.join(tenant(*CROWD)), page.feeds.join(zeta):
+        await page.source.read()
+        assert len(page.seen(zeta)) == 4
+        assert sum(key.startswith("workload/") for key in page.seen(tenant(*CROWD))) == 2 * (KUEUE_NAMESPACES - 1)
+
+
 async def test_a_tenant_sees_a_namespace_at_the_end_of_the_alphabet_by_the_clusters_rights_alone() -> None:
     page, cluster = Page({**CROWD, "zeta": 1}), Guarded()
     await cluster.begin()

@@ -92,7 +92,7 @@ async def test_admitted_workloads_do_not_count_as_waiting_ones() -> None:
 async def test_a_list_of_admitted_workloads_ends_too_and_readers_still_get_theirs() -> None:
     kueue = KueueAnswers({"a": KUEUE_LISTED, "b": 3, "c": 2})
     kueue.admitted = {"a"}
-    found = await read(kueue, first={"c"}, turns=Turns())
+    found = await read(kueue, first=["c"], turns=Turns())
     assert {name: len(each.workloads) for name, each in found.namespaces.items()} == {"b": 3, "c": 2}
     assert found.namespaces["c"].positions
     assert found.cut
@@ -100,7 +100,7 @@ async def test_a_list_of_admitted_workloads_ends_too_and_readers_still_get_their
 
 async def test_what_is_listed_behind_the_end_is_bounded_and_takes_turns() -> None:
     kueue = KueueAnswers({"a": KUEUE_READ, **{f"n{number:03}": 1 for number in range(60)}})
-    turns, seen, own = Turns(), set[str](), {f"n{number:03}" for number in range(45)}
+    turns, seen, own = Turns(), set[str](), [f"n{number:03}" for number in range(45)]
     for _ in range(2):
         kueue.asked.clear()
         found = await read(kueue, first=own, turns=turns)
@@ -115,7 +115,7 @@ async def test_the_namespaces_of_readers_come_before_others() -> None:
     kueue = KueueAnswers({**{f"aaa-{number:02}": 2 for number in range(KUEUE_NAMESPACES)}, "zeta": 3})
     found = await read(kueue)
     assert found.others == {"zeta": 3}
-    found = await read(kueue, first={"zeta"})
+    found = await read(kueue, first=["zeta"])
     assert len(found.namespaces["zeta"].workloads) == 3
     assert found.others == {f"aaa-{KUEUE_NAMESPACES - 1:02}": 2}
 
@@ -151,7 +151,7 @@ async def test_the_namespaces_of_readers_are_asked_about_before_others() -> None
     kueue = KueueAnswers({f"n{number:02}": 1 for number in range(24)})
     kueue.places = KUEUE_PLACES
     client = kueue.client(ManualClock())
-    found = await read_waiting_workloads(client, KUEUE_PLACES, first={"n23"})
+    found = await read_waiting_workloads(client, KUEUE_PLACES, first=["n23"])
     sizes = {name: each.sizes["q"] for name, each in found.namespaces.items()}
     assert (sizes["n23"], sizes["n22"]) == (QueueSize(9_000, more=True), QueueSize(8_000, more=True))
 

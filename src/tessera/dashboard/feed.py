@@ -14,6 +14,7 @@ import secrets
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from typing import NamedTuple
 
 import msgspec
@@ -155,10 +156,14 @@ class FeedGroup:
         return sum(each.readers for each in self._feeds.values())
 
     @property
-    def workload_namespaces(self) -> frozenset[str]:
-        """The namespaces whose Workloads of Kueue present readers may list, but for those who may list all."""
+    def workload_namespaces(self) -> Sequence[str]:
+        """The namespaces whose Workloads of Kueue present readers may list, but for those who may list all.
+
+        They are in turns, one of each reader, so that the first ones are not all of a reader with many.
+        """
         present = (rights.workloads for rights, each in self._feeds.items() if each.readers)
-        return frozenset[str]().union(*(each for each in present if each is not None))
+        turns = zip_longest(*(sorted(each) for each in present if each is not None))
+        return tuple(dict.fromkeys(name for turn in turns for name in turn if name is not None))
 
     def publish(self, documents: Mapping[str, Document]) -> None:
         """Makes these the documents of all feeds; wakes the readers that see a difference."""

@@ -12,7 +12,7 @@ the time. Who may see which of them is decided for each reader (:mod:`tessera.da
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from tessera.clock import Clock
@@ -36,11 +36,12 @@ class KueueReader(NamedTuple):
 
     Attributes:
         account: whose rights the client has, as sentences on the page name it.
-        own: the namespaces whose Workloads present readers may list who may not list all.
+        own: the namespaces whose Workloads present readers may list who may not list all; if there are too many, the
+            first ones are shown.
     """
 
     account: str = "you"
-    own: Callable[[], Collection[str]] = frozenset
+    own: Callable[[], Sequence[str]] = tuple
 
 
 class KueueSource:
@@ -102,7 +103,7 @@ class KueueSource:
             self.documents = documents
             self._changed()
 
-    async def _make_documents(self, found: WaitingWorkloads, own: Collection[str]) -> dict[str, Document]:
+    async def _make_documents(self, found: WaitingWorkloads, own: Sequence[str]) -> dict[str, Document]:
         documents: dict[str, Document] = {}
         now = self._clock.now()
         parts = share_out({name: len(each.workloads) for name, each in found.namespaces.items()})

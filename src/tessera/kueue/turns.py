@@ -5,7 +5,7 @@ learn what they may see.
 """
 
 from bisect import bisect
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 #: One place in so many is kept for names that take turns.
 KEPT = 4
@@ -17,16 +17,16 @@ class Turns:
     def __init__(self) -> None:
         self._last = ""
 
-    def choose(self, names: Collection[str], own: Collection[str], most: int, kept: int) -> list[str]:
+    def choose(self, names: Collection[str], own: Sequence[str], most: int, kept: int) -> list[str]:
         """Returns the names whose turn it is now.
 
         Args:
             names: those that want a place.
-            own: those of present readers, which come first.
+            own: those of present readers, each once, which come first and in this order.
             most: the number of places.
             kept: the places that others have in any case, if there are too few.
         """
-        mine = sorted(set(names) & set(own))
+        mine = [name for name in own if name in names]
         first = mine[:most] if len(names) <= most else mine[: max(0, most - kept)]
         rest = sorted(set(names) - set(first))
         begin = bisect(rest, self._last)

@@ -5,7 +5,7 @@ A list has the order of namespaces, so one that is cut lacks those at the end of
 by themselves: those that come first, and others with a LocalQueue in turns.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -50,7 +50,7 @@ async def read_waiting_workloads(
     client: Client,
     places: int,
     *,
-    first: Collection[str] = (),
+    first: Sequence[str] = (),
     turns: Turns | None = None,
     account: str = "you",
 ) -> WaitingWorkloads:
@@ -59,7 +59,7 @@ async def read_waiting_workloads(
     Args:
         client: the user's client.
         places: places that are read of a queue.
-        first: the namespaces that come before others, if there are too many.
+        first: the namespaces that come before others, in this order, if there are too many.
         turns: chooses the namespaces that are listed by themselves if the list is cut; None for none.
         account: whose rights the client has: ``you``.
 
@@ -79,7 +79,7 @@ async def read_waiting_workloads(
         names = turns.choose(unread, first, KUEUE_NAMESPACES, KUEUE_NAMESPACES // KEPT)
         for name, each in (await _list_each(client, version, names[::-1])).items():
             found[name] = max(found.get(name, []), each, key=len)
-    chosen = sorted(found, key=lambda name: (name not in first, name))[:KUEUE_NAMESPACES]
+    chosen = [*dict.fromkeys(name for name in (*first, *sorted(found)) if name in found)][:KUEUE_NAMESPACES]
     known = {namespace: frozenset((queues or {}).get(namespace, ())) for namespace in chosen}
     asked = {name: sorted({each.spec.queue_name for each in found[name]} & known[name]) for name in chosen}
     positions = PositionReader(client, places, account)
