@@ -1,0 +1,1 @@
+"""The cases of ``bench/decide.py``, and how each is measured."""
