@@ -75,6 +75,17 @@ def test_names_of_tenants_do_not_make_the_history_grow(names: list[tuple[str, st
     assert not names or EVERY_LEASE in history.classes
 
 
+def test_a_namespace_with_many_kinds_takes_no_class_of_another() -> None:
+    history = _history(*[("team", "3g.20gb", 100.0)] * 10)
+    for number in range(2 * LIFE_CLASSES):
+        kind = life_kind("crowd", "Job", ["1g.5gb"] * (number % 30) + ["2g.10gb"] * (number // 30))
+        history.handle(LeaseEnded(kind, 1.0, 11_000.0 + number))
+    assert len(history.classes) == LIFE_CLASSES
+    assert _median(history, "team", "3g.20gb") == 100
+    assert sum(kind.namespace == "" for kind in history.classes) == LIFE_CLASSES // 2
+    assert EVERY_LEASE in history.classes
+
+
 def test_a_class_that_was_dropped_is_observed_anew() -> None:
     history = LifeHistory(0.0)
     for number in range(LIFE_CLASSES):

@@ -6,14 +6,15 @@ enough. So a new namespace begins with what the cluster knows.
 
 Rules:
 
-- Memory is bounded: the last ``LIFE_SAMPLES`` leases of a class, ``LIFE_CLASSES`` classes; the class in which a lease
-  ended longest ago goes first, never that of all leases.
+- Memory is bounded: the last ``LIFE_SAMPLES`` leases of a class, ``LIFE_CLASSES`` classes. Half of them are for
+  classes of all namespaces, and of the others the namespace with the most loses one: no namespace drives out those of
+  others. The class in which a lease ended longest ago goes first, never that of all leases.
 - Time comes with the events; the same events give the same answers.
 - A class is observed since its oldest lease ended once it is full, before that since it was made. Leases that were
   older then enter late (:mod:`tessera.forecast.survival`).
 """
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -143,8 +144,14 @@ class LifeHistory:
             known.lives.append(life)
             self.classes.move_to_end(kind)
         while len(self.classes) > LIFE_CLASSES:
-            self.classes.popitem(last=False)
+            self._drop_class()
             self._complete_since = event.ended
+
+    def _drop_class(self) -> None:
+        counts = Counter(kind.namespace for kind in self.classes)
+        shared = counts.pop("", 0)
+        crowded = "" if shared > LIFE_CLASSES // 2 else max(counts, key=counts.__getitem__)
+        del self.classes[next(kind for kind in self.classes if kind.namespace == crowded)]
 
     def restore(self, classes: Iterable[tuple[LifeKind, LifeClass]], complete_since: float) -> None:
         """Takes over classes that were kept; the one in which a lease ended last comes last."""

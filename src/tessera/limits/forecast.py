@@ -11,7 +11,8 @@ LIFE_SAMPLES = Limit(
 LIFE_CLASSES = Limit(
     200,
     "kinds",
-    "kinds of leases (namespace, kind of owner, profiles) in that history; the one that ended longest ago goes",
+    "kinds of leases (namespace, kind of owner, profiles) in that history; of the namespace with the most, the one "
+    "that ended longest ago goes",
     "the record is written without the oldest where it would grow too large",
 )
 LIFE_RECORD = Limit(
