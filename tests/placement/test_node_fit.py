@@ -7,13 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.mig_enumeration import layouts
 
+from tessera.limits.planning import REMEMBERED_DEMANDS
 from tessera.mig.geometry import Placement
 from tessera.mig.models import model_by_short_name
 from tessera.mig.occupancy import occupancy_of
 from tessera.placement.card_table import CardTable, Pending
 from tessera.placement.fleet import Fleet
-from tessera.placement.node_fit import _NodeFitSearch, divide_over_cards, empty_nodes, fits_when_empty
+from tessera.placement.node_fit import EmptyNodes, _NodeFitSearch, divide_over_cards
 from tessera.placement.parts import complete
+from tessera.placement.step_budget import StepBudget
 
 A100 = model_by_short_name("A100-40GB").geometry
 A30 = model_by_short_name("A30").geometry
@@ -89,5 +91,36 @@ def test_cards_of_two_models_share_a_demand() -> None:
     fleet = Fleet()
     fleet.add_card("node", "GPU-0", A100)
     fleet.add_card("node", "GPU-1", A30)
-    assert complete(fits_when_empty(empty_nodes(fleet), ("4g.24gb", "7g.40gb")))
-    assert not complete(fits_when_empty(empty_nodes(fleet), ("4g.24gb", "1g.6gb")))
+    assert complete(EmptyNodes(fleet).could_hold(("4g.24gb", "7g.40gb")))
+    assert not complete(EmptyNodes(fleet).could_hold(("4g.24gb", "1g.6gb")))
+
+
+def test_what_empty_nodes_could_hold_is_searched_once_for_each_kind_of_node() -> None:
+    """Pods that wait are planned again and again, and a tenant may make thousands that take a long search."""
+    fleet = Fleet()
+    fleet.add_card("small", "GPU-0", A100)
+    profiles = ("3g.20gb", "2g.10gb", "2g.10gb", "1g.5gb")
+
+    def steps() -> int:
+        work = StepBudget(1_000_000)
+        complete(EmptyNodes(fleet).could_hold(profiles, work))
+        return 1_000_000 - work.remaining
+
+    assert steps() > 0
+    assert steps() == 0
+    assert not complete(EmptyNodes(fleet).could_hold(profiles))
+    for index in range(2):
+        fleet.add_card("large", f"GPU-{index}", A100)
+    assert steps() > 0
+    assert complete(EmptyNodes(fleet).could_hold(profiles))
+    fleet.remove_card("large", "GPU-1")
+    assert not complete(EmptyNodes(fleet).could_hold(profiles))
+
+
+def test_only_so_many_answers_are_remembered() -> None:
+    fleet = Fleet()
+    fleet.add_card("node", "GPU-0", A100)
+    profiles = [f"{cores}g.5gb" for cores in range(REMEMBERED_DEMANDS + 3)]
+    for each in profiles:
+        complete(EmptyNodes(fleet).could_hold((each, each)))
+    assert len(fleet.fits_when_empty) == REMEMBERED_DEMANDS

@@ -105,6 +105,12 @@ QUEUE_PODS = Limit(
     "waiting pods on the controller's page `/queue`; the number of others is shown",
     "nobody reads more; each has some 500 bytes",
 )
+BLOCKER_STEPS = Limit(
+    100_000,
+    "steps",
+    "steps of searches for the pods that stand before others on that page, where the fewest are more than three",
+    "about a second, in pieces; pods whose turn comes later have no names before them",
+)
 QUEUE_BLOCKERS = Limit(
     8,
     "pods",

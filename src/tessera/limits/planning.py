@@ -185,14 +185,20 @@ EXPLAINED_DIVISIONS = Limit(
 EXPLAINED_STEPS = Limit(
     40_000,
     "steps",
-    "steps of this search",
-    "the search may not take longer than the decision; beyond it the reason says that several pods would have to end",
+    "steps of these searches for all pods of one decision",
+    "they may not take longer than the decision; beyond it reasons say that several pods would have to end",
 )
 REMEMBERED_CONSTRAINTS = Limit(
     4_096,
     "answers",
     "different constraints of pods (selector, affinity, tolerations) whose admitting nodes the controller caches",
     "more kinds of pods than wait at once; the longest unused is forgotten, and computed again when needed",
+)
+REMEMBERED_DEMANDS = Limit(
+    4_096,
+    "answers",
+    "different requests for several slices of which the controller caches whether an empty node could hold them",
+    "more kinds of pods than wait at once; the oldest is forgotten, and searched again when needed",
 )
 REMEMBERED_SELECTIONS = Limit(
     500_000,

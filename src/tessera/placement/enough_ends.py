@@ -14,15 +14,18 @@ from tessera.placement.node_fit import divide_over_cards
 from tessera.placement.step_budget import StepBudget
 
 
-def find_enough_ends(fleet: Fleet, profiles: Sequence[str], nodes: Iterable[str]) -> tuple[OwnedPlacement, ...]:
+def find_enough_ends(
+    fleet: Fleet, profiles: Sequence[str], nodes: Iterable[str], work: StepBudget | None = None
+) -> tuple[OwnedPlacement, ...]:
     """Returns the allocations of owners on the node where the fewest must end; empty if no node would have room.
 
     Args:
         fleet: the cards.
         profiles: the slices.
         nodes: the nodes; the search stops at a bound of its work, so the best come first.
+        work: pays for it; by default ``EXPLAINED_STEPS``.
     """
-    work = StepBudget(EXPLAINED_STEPS)
+    work = work or StepBudget(EXPLAINED_STEPS)
     best: tuple[int, tuple[OwnedPlacement, ...]] | None = None
     for node in nodes:
         if work.is_spent:

@@ -1,8 +1,9 @@
 """Gives the reason that a demand found no place, and the allocations whose end would make room.
 
 Runs after a batch is planned, on the state of the cards after it. It must be cheap, since every plan explains all
-waiting demands: it considers only the few emptiest nodes that admit the demand, and demands of one shape share the
-result. It finds the smallest set of allocations on these nodes whose end would make room.
+waiting demands: it considers only the few emptiest nodes that admit the demand, demands of one shape share the result,
+and searches for several slices share a budget. It finds the smallest set of allocations on these nodes whose end would
+make room.
 """
 
 from collections import Counter
@@ -47,6 +48,8 @@ class RefusalExplainer:
         self._settled = settled
         self._given: dict[FleetNode, dict[object, Any]] = {card.node: {} for card in settled}
         self._kept = [fleet.node(node) for node in kept if node in fleet]
+        #: Pays for the searches of several slices' room, for all demands together.
+        self._work = StepBudget(EXPLAINED_STEPS)
         self._by_shape: dict[tuple[tuple[str, ...], tuple[FleetNode, ...]], Full | Fragmented] = {}
 
     def reason(self, demand: Demand, refused: Mapping[str, NodeRefusal]) -> Reason:
@@ -98,11 +101,13 @@ class RefusalExplainer:
         """
         answers, key = self._answers(node), ("kept", profiles)
         if key not in answers:
+            if len(profiles) > 1 and self._work.is_spent:
+                return None
             states: list[tuple[CardTable, int, Pending]] = [
                 (card.table, self._unkept_occupancy(card), ()) for card in node.cards.values()
             ]
             answers[key] = None
-            if divide_over_cards(states, profiles) is not None:
+            if divide_over_cards(states, profiles, self._work) is not None:
                 keys = dict.fromkeys(owner for card in node.cards.values() for owner, _ in card.reserved)
                 answers[key] = (tuple(keys), max(table.usable_slots(state) for table, state, _ in states))
         found: tuple[tuple[str, ...], int] | None = answers[key]
@@ -214,7 +219,6 @@ class RefusalExplainer:
     def _frees_node(self, profiles: tuple[str, ...], nodes: Sequence[FleetNode]) -> tuple[OwnedPlacement, ...]:
         """The fewest owners on one node whose end makes room for several slices; empty beyond the bounds."""
         tried = sets = 0
-        work = StepBudget(EXPLAINED_STEPS)
         for count in range(1, _OWNERS_ENDED + 1):
             for node in nodes:
                 cards = [(card.table, _by_owner(card, self._placements(card))) for card in node.cards.values()]
@@ -222,15 +226,16 @@ class RefusalExplainer:
                 owners = sorted({owner for _, held in cards for owner in held})
                 for ended in combinations(owners, count):
                     sets += 1
-                    if sets * len(cards) > EXPLAINED_SETS:
+                    if sets * len(cards) > EXPLAINED_SETS or self._work.is_spent:
                         return ()
+                    self._work.spend(len(cards))
                     left = [_end_owners(table, held, ended) for table, held in cards]
                     if sum(table.usable_slots(occupancy) for table, occupancy, _ in left) < need:
                         continue
-                    if divide_over_cards(left, profiles, work) is not None:
+                    if divide_over_cards(left, profiles, self._work) is not None:
                         return self._of_owners(node, ended)
                     tried += 1
-                    if tried == EXPLAINED_DIVISIONS or work.is_spent:
+                    if tried == EXPLAINED_DIVISIONS:
                         return ()
         return ()
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from tessera.limits.planning import DIVISION_STEPS
+from tessera.limits.planning import DIVISION_STEPS, REMEMBERED_DEMANDS
 from tessera.placement.card_table import CardTable, Pending, add_profile
 from tessera.placement.fleet import Fleet, FleetCard, FleetNode
 from tessera.placement.parts import Parts, complete
@@ -60,25 +60,37 @@ def fit_in_parts(
     return None if found is None else (found[0], tuple(cards[index] for index in found[1]))
 
 
-def empty_nodes(fleet: Fleet) -> list[list[_Class]]:
-    """The nodes of a fleet as they were without any slice; nodes of the same cards once."""
-    found: dict[tuple[tuple[int, int], ...], list[_Class]] = {}
-    for node in fleet.listed_nodes():
-        counts = sorted((table.number, count) for table, count in node.tables.items())
-        if tuple(counts) not in found:
-            tables = sorted(node.tables, key=lambda table: table.number)
-            found[tuple(counts)] = [(table, 0, ()) for table in tables for _ in range(node.tables[table])]
-    return list(found.values())
+class EmptyNodes:
+    """The nodes of a fleet as they were without any slice; nodes of the same cards once.
 
+    Answers are remembered with the fleet: pods that wait are planned again and again, and each search may be long.
+    """
 
-def fits_when_empty(
-    empties: Sequence[Sequence[_Class]], profiles: Sequence[str], work: StepBudget | None = None
-) -> Parts[bool]:
-    """Returns True if one of these empty nodes could hold the slices."""
-    for cards in empties:
-        if (yield from _divide_in_parts(cards, profiles, work)) is not None:
-            return True
-    return False
+    def __init__(self, fleet: Fleet) -> None:
+        self._known = fleet.fits_when_empty
+        self._nodes: dict[tuple[tuple[int, int], ...], list[_Class]] = {}
+        for node in fleet.listed_nodes():
+            counts = tuple(sorted((table.number, count) for table, count in node.tables.items()))
+            if counts not in self._nodes:
+                tables = sorted(node.tables, key=lambda table: table.number)
+                self._nodes[counts] = [(table, 0, ()) for table in tables for _ in range(node.tables[table])]
+        self._kinds = tuple(self._nodes)
+
+    def could_hold(self, profiles: tuple[str, ...], work: StepBudget | None = None) -> Parts[bool]:
+        """Returns True if one of them could hold the slices."""
+        key = (self._kinds, profiles)
+        if key not in self._known:
+            fits = yield from self._search(profiles, work)
+            if len(self._known) >= REMEMBERED_DEMANDS:
+                del self._known[next(iter(self._known))]
+            self._known[key] = fits
+        return self._known[key]
+
+    def _search(self, profiles: tuple[str, ...], work: StepBudget | None) -> Parts[bool]:
+        for cards in self._nodes.values():
+            if (yield from _divide_in_parts(cards, profiles, work)) is not None:
+                return True
+        return False
 
 
 def divide_over_cards(

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tessera.mig.geometry import Placement, closest_profile
-from tessera.placement.card_table import CardTable, Pending, add_profile
+from tessera.placement.card_table import add_profile
 from tessera.placement.demand import (
     Demand,
     NeverFits,
@@ -35,7 +35,7 @@ from tessera.placement.demand import (
 )
 from tessera.placement.explain import RefusalExplainer
 from tessera.placement.fleet import CardPlacement, Fleet, FleetCard, OwnedPlacement
-from tessera.placement.node_fit import empty_nodes, fits_when_empty
+from tessera.placement.node_fit import EmptyNodes
 from tessera.placement.parts import Parts, complete
 from tessera.placement.policies import MixAware, Policy
 from tessera.placement.search import CardSearch, is_rated
@@ -239,7 +239,7 @@ class _Batch:
         #: Demands that the budget left undecided, in the order of admission.
         self._postponed: list[Demand] = []
         #: The nodes as if they were empty; None until a demand needs them.
-        self._empties: list[list[tuple[CardTable, int, Pending]]] | None = None
+        self._empties: EmptyNodes | None = None
 
     def run(
         self, ordered: Sequence[Demand], allows_when_empty: NodeAllows, kept: Sequence[str], *, searched: bool
@@ -302,8 +302,8 @@ class _Batch:
         if len(profiles) == 1 or again:
             return None
         if self._empties is None:
-            self._empties = empty_nodes(self._fleet)
-        fits = yield from fits_when_empty(self._empties, profiles, self._work)
+            self._empties = EmptyNodes(self._fleet)
+        fits = yield from self._empties.could_hold(profiles, self._work)
         return None if fits else NeverFits(profiles)
 
     def _admit(self, ordered: Sequence[Demand], *, searched: bool) -> Parts[list[Demand]]:

@@ -129,12 +129,14 @@ class Forecaster:
         known = _Known(now, simulation, numbers, ReasonFinder(state, held_back), waits)
         rows: list[QueuedPod] = []
         same: dict[tuple[str, ...], int] = {}
+        searched = 0
         for number, pod in enumerate(begun.waiting, 1):
             profiles = tuple(sorted(pod.profiles))
             same[profiles] = same.get(profiles, 0) + 1
             if len(rows) < QUEUE_PODS and pod.uid in state.waiting:
                 rows.append(self._row(begun.places[pod.uid], known, same[profiles]))
-            if number % _ROWS_A_PIECE == 0:
+            if number % _ROWS_A_PIECE == 0 or known.reasons.searches > searched:
+                searched = known.reasons.searches
                 yield
         gated = _held_by_others(state)
         rows += [_row(pod, gate_reason(pod)) for pod in gated[: QUEUE_PODS - len(rows)]]

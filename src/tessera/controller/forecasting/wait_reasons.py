@@ -13,7 +13,7 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.messages import profiles_text, slices_text
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.forecast.queue_page import Blocker
-from tessera.limits.forecast import QUEUE_BLOCKERS
+from tessera.limits.forecast import BLOCKER_STEPS, QUEUE_BLOCKERS
 from tessera.placement.cards import OwnedPlacement
 from tessera.placement.demand import (
     Fragmented,
@@ -30,6 +30,7 @@ from tessera.placement.demand import (
 )
 from tessera.placement.enough_ends import find_enough_ends
 from tessera.placement.explain import RefusalExplainer
+from tessera.placement.step_budget import StepBudget
 from tessera.text import count_noun
 
 #: Rules that say that a node is away, and beginnings of those about what other pods hold besides slices.
@@ -39,6 +40,8 @@ _SHORT = ("Insufficient ", "Too many pods")
 _NEVER = frozenset({"never-fits", "no-such-profile"})
 #: Nodes with the most free slots, among which the holders in the way are sought.
 _NODES_SEARCHED = 16
+#: Share of the remaining steps that one search for them takes at most.
+_SEARCH_SHARE = 0.4
 
 
 class WaitReason(NamedTuple):
@@ -68,12 +71,18 @@ class ReasonFinder:
     Args:
         state: the slicer's state.
         held_back: by node, the number of its cards that are not allocated for a fault.
+
+    Attributes:
+        searches: searches for what must end first so far, of some 50 ms each; never decreases.
     """
 
     def __init__(self, state: SlicerState, held_back: Mapping[NodeName, int]) -> None:
         self._state = state
         self._held_back = held_back
         self._explainer = RefusalExplainer(state.inventory.fleet, lambda _demand, _node: None, {})
+        self.searches = 0
+        #: Pays for these searches where the fewest are more than a few pods.
+        self._work = StepBudget(BLOCKER_STEPS)
         #: By profiles and mask of nodes, the holders in the way.
         self._blockers: dict[tuple[tuple[str, ...], int], tuple[Blocker, ...]] = {}
 
@@ -110,16 +119,17 @@ class ReasonFinder:
     def _holders(self, pod: PodInfo, nodes: int) -> tuple[Blocker, ...]:
         """The holders of the fewest slices whose end makes room on these nodes, as the cards are now.
 
-        Where that is more than a few pods, enough of them.
+        Where that is more than a few pods, enough of them; none if the searches for other pods have cost too much.
         """
         key = (tuple(sorted(pod.profiles)), nodes)
         if key not in self._blockers:
+            self.searches += 1
             fleet = self._state.inventory.fleet
             known = [name for name in self._state.cluster.index.names(nodes) if name in fleet]
             emptiest = tuple(node.name for node in islice(fleet.emptiest_nodes(sorted(known)), _NODES_SEARCHED))
             frees = self._explainer.no_room(pod.profiles, emptiest).frees if emptiest else ()
-            if not frees and len(pod.profiles) > 1:
-                frees = find_enough_ends(fleet, pod.profiles, emptiest)
+            if not frees and len(pod.profiles) > 1 and not self._work.is_spent:
+                frees = find_enough_ends(fleet, pod.profiles, emptiest, self._work.part(_SEARCH_SHARE))
             self._blockers[key] = tuple(islice(_holders_of(frees), int(QUEUE_BLOCKERS)))
         return self._blockers[key]
 

@@ -1,0 +1,34 @@
+"""What stands before a waiting pod is searched at a bounded cost for all pods together."""
+
+from dataclasses import replace
+
+from tests.support.slicer_cluster import SlicerCluster
+
+from tessera.api.names import NodeName
+from tessera.controller.forecasting.wait_reasons import ReasonFinder
+
+
+def test_pods_with_other_slices_each_do_not_make_a_forecast_long() -> None:
+    """A tenant may create thousands of them, and each search takes up to 0.3 s."""
+    cluster = SlicerCluster()
+    cluster.pass_time(0)
+    for number in range(16):
+        cluster.node(f"n{number}", count=2)
+    small = [cluster.pod(f"small-{index}", "1g.5gb") for index in range(16 * 14)]
+    cluster.settle()
+    for pod in small:
+        ((node, _, _),) = cluster.where(pod)
+        cluster.put(replace(cluster.pods[pod.uid], node=NodeName(node), started=cluster.date))
+    shapes = [["1g.5gb"] * one + ["2g.10gb"] * two for one in range(1, 9) for two in range(1, 4)]
+    pods = [cluster.pod(f"many-{index}", *shape) for index, shape in enumerate(shapes)]
+    cluster.settle()
+    finder = ReasonFinder(cluster.slicer.state, {})
+    found = [finder.find(pod, cluster.slicer.state.cluster.index.open_to(pod.constraints)) for pod in pods]
+    assert {each.code for each in found} == {"full"}
+    assert finder.searches == len(shapes)
+    assert found[0].blockers
+    assert not found[-1].blockers
+    single = cluster.pod("single", "3g.20gb")
+    cluster.settle()
+    everywhere = cluster.slicer.state.cluster.index.open_to(single.constraints)
+    assert finder.find(single, everywhere).blockers, "one slice is always explained"
