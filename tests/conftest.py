@@ -24,6 +24,9 @@ settings.load_profile("searching" if SEARCHING else "repeatable")
 # An HTTP client reads the system's certificates at its import, in each of some hundred processes; no test needs them.
 os.environ.setdefault("SSL_CERT_FILE", os.devnull)
 
+# kubectl, Helm and Prometheus, which end soon or have little in memory, would spend a sixth of their time on garbage.
+os.environ.setdefault("GOGC", "400")
+
 # A shell's background jobs ignore SIGINT, and so would all programs that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
