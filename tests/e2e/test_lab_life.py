@@ -4,11 +4,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.cluster_user import ROOT, TIMEOUT
+from tests.support.command_line import run_tessera
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -18,9 +19,8 @@ def lab(lab_folder: Path) -> Iterator[Command]:
     """Runs ``tessera lab`` with the folder given by the environment; no lab is left there afterwards."""
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "tessera", "lab", *arguments]
         env = {**os.environ, "TESSERA_LAB": str(lab_folder)}
-        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=180)
+        return run_tessera("lab", *arguments, env=env, cwd=ROOT, timeout=TIMEOUT)
 
     yield run
     run("down")
