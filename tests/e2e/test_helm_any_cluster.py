@@ -4,6 +4,10 @@
 least one node of MIG cards; without it a lab is started, and of it only its kubeconfig is used. The cluster pulls both
 images of Tessera, that of this version and that of the one before; ``TESSERA_CONFORMANCE_VALUES`` names a file of the
 chart's values, such as their registry, its pull secrets, or ``tessera.agent.simulate`` where no node has cards.
+
+On the lab it is one of the long proofs: each change of version starts all processes anew. `make test` has the parts:
+:mod:`tests.e2e.test_helm` follows upgrades, a rollback and an uninstallation by Helm, :mod:`tests.e2e.test_upgrade` an
+upgrade from the version before under running pods.
 """
 
 import os
@@ -20,6 +24,8 @@ from tests.support.previous_version import previous_chart, previous_version, unp
 
 import tessera
 from tessera_lab.daemon.lab_folder import stop
+
+pytestmark = pytest.mark.soak
 
 SYSTEM = ("-n", "tessera-system")
 RELEASE = ("--namespace", "kube-system")

@@ -61,9 +61,11 @@ def is_broken(visitor: Visitor) -> Locator:
 
 
 STORIES = {"room": has_room, "waiting": waits, "idle": is_idle, "broken": is_broken}
+#: Themes differ in colours alone, so `make test` looks at the whole page in the dark once, at all widths.
+THEMES = ["light", pytest.param("dark", marks=pytest.mark.soak)]
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("story", STORIES)
 def test_a_stranger_finds(story: str, theme: str, visit: Visits) -> None:
     visitor = visit(theme=theme)
@@ -184,7 +186,7 @@ def held(count: int, unshown: int, **kueue: Any) -> dict[str, Document]:
     return {**scene(), **found, "kueue": KueueDocument(**kueue)}
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", THEMES)
 def test_what_waits_in_kueue_and_what_is_not_shown_of_it(theme: str, visit: Visits, live: LivePage) -> None:
     note = "places in queues are not known: the page's account may not list localqueues.kueue.x-k8s.io"
     live.publish(held(6, 50, notes=("Kueue has more Workloads than this page reads at once", note)))
