@@ -150,7 +150,7 @@ class FleetNode:
         cards: by UUID.
         tables: the tables of its cards, with the number of cards.
         free: free memory slots, those of pending instances and holds already taken off.
-        most_filed: no card of the node is filed by more free slots.
+        most_filed: at most ``free``; no card of the node is filed by more.
         sorted_by: the free slots by which the fleet last sorted it.
         is_sorted: False if its free slots have changed since.
         answers: what was computed from the node's state, by any key; None when the state has changed.
@@ -310,8 +310,7 @@ class AlikeCards:
 
     def _correct(self, card: FleetCard) -> None:
         """Files a card anew whose node has become emptier; its former entry is stale."""
-        free = card.node.free
-        card.node.most_filed = max(card.node.most_filed, free)
+        free = card.node.most_filed = card.node.free
         self.file(card, free)
 
     def clear(self) -> None:

@@ -381,7 +381,7 @@ class Fleet:
         if group.room != former.room:
             self._change_free(node, group.room - former.room)
         if group.ranked:
-            node.most_filed = max(node.most_filed, node.free)
+            node.most_filed = node.free
             group.file(card, node.free)
 
     def _set_instances(self, card: FleetCard, instances: int) -> None:
