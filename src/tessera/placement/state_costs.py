@@ -75,19 +75,19 @@ class Ranking:
     Attributes:
         candidates: the states, best first.
         states: their occupancies.
-        places: occupancy -> its place in this order.
+        bits: occupancy -> the bit of its place in this order.
         placed: occupancy -> the instance of the profile that leaves the least loss.
         filled: bits of the places that may have cards, as far as ``log`` was read.
         log: occupancies of which a first card has come, in this order; see :class:`CardGroups`.
         taken: entries of the log that were read.
     """
 
-    __slots__ = ("candidates", "filled", "log", "placed", "places", "states", "taken")
+    __slots__ = ("bits", "candidates", "filled", "log", "placed", "states", "taken")
 
     def __init__(self, candidates: list[Candidate], place: Callable[[int], Placement]) -> None:
         self.candidates = candidates
         self.states = [occupancy for _, _, _, occupancy, _ in candidates]
-        self.places = {occupancy: place for place, occupancy in enumerate(self.states)}
+        self.bits = {occupancy: 1 << place for place, occupancy in enumerate(self.states)}
         self.placed = Memo(place)
         self.filled = 0
         self.log: Sequence[int] | None = None
@@ -98,10 +98,10 @@ class Ranking:
         if log is not self.log:
             self.log, self.filled = log, (1 << len(self.states)) - 1
         else:
+            bits, filled = self.bits, self.filled
             for occupancy in log[self.taken :]:
-                place = self.places.get(occupancy)
-                if place is not None:
-                    self.filled |= 1 << place
+                filled |= bits.get(occupancy, 0)
+            self.filled = filled
         self.taken = len(log)
 
 
