@@ -107,15 +107,17 @@ def plan(
     refusals: dict[str, NodeRefusal] = {}
     full = False
     if lone and not rated and demands[0].nodes is None:
-        first = rule.first_place(fleet, demands[0].profiles[0])
-        refusal = node_allows(demands[0], first[0].node.name) if first is not None and node_allows else None
-        if first is not None and refusal is None:
-            return _place_slice(demands[0], *first, reservations, work)
-        if first is not None and refusal is not None:
-            refusals[first[0].node.name] = refusal
-        if first is None and not demands[0].again:
-            reason = _refuse_slice(fleet, demands[0], allows_when_empty or node_allows or _allow_every_node, kept, work)
-            return Plan({}, {demands[0].key: reason})
+        demand = demands[0]
+        first = rule.first_place(fleet, demand.profiles[0])
+        if first is not None:
+            card, placed = first
+            refusal = node_allows(demand, card.node.name) if node_allows is not None else None
+            if refusal is None:
+                return _place_slice(demand, card, placed, reservations, work)
+            refusals[card.node.name] = refusal
+        elif not demand.again:
+            reason = _refuse_slice(fleet, demand, allows_when_empty or node_allows or _allow_every_node, kept, work)
+            return Plan({}, {demand.key: reason})
         full = first is None
     allows = node_allows or _allow_every_node
     steps = work or StepBudget(sys.maxsize)
