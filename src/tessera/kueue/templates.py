@@ -130,7 +130,8 @@ def _follow(at: Any, pattern: Sequence[str], path: Path) -> Iterator[tuple[Path,
 def has_pods(item: Json, path: Path) -> bool:
     """True if an object makes pods of one of its templates as it is.
 
-    Not with a parallelism or completions of 0, nor with 0 replicas, unless they may grow to a stated maximum.
+    Not with a parallelism or completions of 0, nor with 0 replicas, unless they may grow to a stated maximum; nor those
+    of workers of a LeaderWorkerSet whose groups are a leader of another template alone.
 
     Args:
         item: the object as JSON.
@@ -141,6 +142,8 @@ def has_pods(item: Json, path: Path) -> bool:
         if isinstance(at, dict):
             none = _is_zero(at.get("parallelism")) or _is_zero(at.get("completions"))
             if none or (_is_zero(at.get("replicas")) and not at.get("maxReplicas")):
+                return False
+            if part == "workerTemplate" and at.get("size") == 1 and at.get("leaderTemplate"):
                 return False
             at = at[part]
         else:

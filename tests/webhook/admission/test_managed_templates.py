@@ -1,5 +1,6 @@
 """In managed namespaces, templates with more whole cards than any node has are refused, as their pods are."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -108,6 +109,17 @@ def test_an_object_that_makes_no_pods_here_is_left_alone(kind: str, spec: dict[s
     item = of_kind(found, template(container(whole=9)))
     item["spec"] |= spec
     assert list(check_managed_templates(found, item, KNOWN)) == []
+
+
+@pytest.mark.parametrize(("size", "leader", "refused"), [(1, True, False), (1, False, True), (2, True, True)])
+def test_a_group_of_one_has_a_leader_and_no_workers(size: int, leader: bool, refused: bool) -> None:
+    kind = find_kind("leaderworkerset.x-k8s.io", "LeaderWorkerSet")
+    assert kind is not None
+    made: dict[str, Any] = {"size": size, "workerTemplate": template(container(whole=9))}
+    made |= {"leaderTemplate": template(container(whole=1))} if leader else {}
+    item = {"spec": {"replicas": 1, "leaderWorkerTemplate": made}}
+    with pytest.raises(PodRefused) if refused else nullcontext():
+        check_managed_templates(kind, item, KNOWN)
 
 
 @pytest.mark.parametrize(
