@@ -48,7 +48,7 @@ def test_a_request_that_the_server_refuses_leaves_no_template() -> None:
         runtime = KubeRuntime(client=lab.client, clock=lab.clock, rng=random.Random(0), may_act=lambda: True)
         spec = {"containers": [{"name": "c", "image": "i"}]}
         with pytest.raises(NotFound):
-            await ProvisioningRequests(runtime, NAMESPACE).create("g", "r", spec, cards=False)
+            await ProvisioningRequests(runtime, NAMESPACE).create("g", "r", spec, cards=False, version="")
         assert not (await lab.client.list(POD_TEMPLATES, NAMESPACE)).items
 
     in_lab(story)

@@ -15,7 +15,13 @@ from typing import Any, Protocol
 import msgspec
 
 from tessera.clock import parse_time_or_zero
-from tessera.controller.scale_up.placeholders import GROUP_LABEL, has_cards, is_placeholder, placeholder_labels
+from tessera.controller.scale_up.placeholders import (
+    GROUP_LABEL,
+    VERSION_LABEL,
+    has_cards,
+    is_placeholder,
+    placeholder_labels,
+)
 from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kube.resources import POD_TEMPLATES, PODS, PROVISIONING_REQUESTS, Pod, ProvisioningRequest
 from tessera.kube.runtime import KubeRuntime
@@ -40,6 +46,7 @@ class NodeRequest(msgspec.Struct, frozen=True):
         group: the node group.
         open: the autoscaler may still make the node for it.
         cards: it asks for whole cards.
+        version: what its group was like when it was made; empty if a former version of Tessera made it.
     """
 
     name: str
@@ -47,6 +54,7 @@ class NodeRequest(msgspec.Struct, frozen=True):
     group: str
     open: bool
     cards: bool
+    version: str = ""
 
 
 class NodeAsker(Protocol):
@@ -56,7 +64,7 @@ class NodeAsker(Protocol):
         """Returns the present requests, by name."""
         ...
 
-    async def create(self, group: str, name: str, spec: Mapping[str, Any], *, cards: bool) -> None:
+    async def create(self, group: str, name: str, spec: Mapping[str, Any], *, cards: bool, version: str) -> None:
         """Asks for a node; raises as :meth:`tessera.kube.client.client.Client.create`."""
         ...
 
@@ -88,13 +96,22 @@ class PlaceholderPods:
                 group=pod.metadata.labels[GROUP_LABEL],
                 open=not pod.spec.node_name and pod.status.phase in {"", "Pending"},
                 cards=has_cards(pod),
+                version=pod.metadata.labels.get(VERSION_LABEL, ""),
             )
             for pod in found
         )
 
-    async def create(self, group: str, name: str, spec: Mapping[str, Any], *, cards: bool) -> None:  # noqa: ARG002
+    async def create(
+        self,
+        group: str,
+        name: str,
+        spec: Mapping[str, Any],
+        *,
+        cards: bool,  # noqa: ARG002
+        version: str,
+    ) -> None:
         """Creates a placeholder."""
-        item = {"metadata": {"name": name, "labels": placeholder_labels(group)}, "spec": spec}
+        item = {"metadata": {"name": name, "labels": placeholder_labels(group, version)}, "spec": spec}
         await self._client.create(PODS.as_dicts(), item, self._namespace)
 
     async def delete(self, request: NodeRequest) -> None:
@@ -146,6 +163,7 @@ class ProvisioningRequests:
                 group=item.metadata.labels[GROUP_LABEL],
                 open=not self._has_ended(item),
                 cards=item.metadata.labels.get(_FORM_LABEL) == "cards",
+                version=item.metadata.labels.get(VERSION_LABEL, ""),
             )
             for item in found
         )
@@ -157,9 +175,9 @@ class ProvisioningRequests:
     def _age(self, text: str | None) -> float:
         return self._clock.now() - parse_time_or_zero(text or "")
 
-    async def create(self, group: str, name: str, spec: Mapping[str, Any], *, cards: bool) -> None:
+    async def create(self, group: str, name: str, spec: Mapping[str, Any], *, cards: bool, version: str) -> None:
         """Creates the template and the request."""
-        labels = placeholder_labels(group)
+        labels = placeholder_labels(group, version)
         template = {
             "metadata": {"name": name, "labels": labels},
             "template": {"metadata": {"labels": labels}, "spec": spec},

@@ -23,8 +23,11 @@ and ask again, and so on. So a group gets no placeholder if it has more nodes th
 A placeholder preempts nothing: an excluded node would not fit even if it were empty.
 """
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+import msgspec
 
 from tessera.api.names import HOSTNAME_LABEL, WHOLE_CARDS
 from tessera.api.nodes.node_groups import GroupKind, NodeGroup
@@ -35,6 +38,8 @@ from tessera.limits.provisioning import PASSED_HOSTS
 PLACEHOLDER = "tessera-placeholder"
 #: Label of a placeholder: its group.
 GROUP_LABEL = "tessera.dev/node-group"
+#: Label of a placeholder: :func:`group_version` of its group when it was made.
+VERSION_LABEL = "tessera.dev/node-group-version"
 #: Label that feature discovery, ours and NVIDIA's, writes on every node with cards, and no cloud: a node with it has
 #: been read. (``nvidia.com/gfd.timestamp`` can be switched off.) Karpenter makes nodes for pods that exclude a label
 #: which its NodePool does not set.
@@ -44,9 +49,16 @@ _KARPENTER = "karpenter."
 _APP = "app.kubernetes.io/name"
 
 
-def placeholder_labels(group: str) -> dict[str, str]:
-    """Returns the labels of a group's placeholders."""
-    return {_APP: PLACEHOLDER, "app.kubernetes.io/part-of": "tessera", GROUP_LABEL: group}
+def placeholder_labels(group: str, version: str = "") -> dict[str, str]:
+    """Returns the labels of a group's placeholders; see :func:`group_version`."""
+    made_of = {VERSION_LABEL: version} if version else {}
+    return {_APP: PLACEHOLDER, "app.kubernetes.io/part-of": "tessera", GROUP_LABEL: group, **made_of}
+
+
+def group_version(group: NodeGroup) -> str:
+    """Returns a text that changes with what a placeholder takes from its group, so that one made before is found."""
+    facts = (group.selector, group.taints, group.cards)
+    return hashlib.sha256(msgspec.json.encode(facts, order="deterministic")).hexdigest()[:16]
 
 
 def is_placeholder(labels: Mapping[str, str]) -> bool:

@@ -22,7 +22,7 @@ from tessera.controller.base.options import ScaleUpMethod, ScaleUpOptions
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.scale_up.new_nodes import NewNodes, plan_new_nodes
 from tessera.controller.scale_up.node_requests import NodeAsker, NodeRequest, PlaceholderPods, ProvisioningRequests
-from tessera.controller.scale_up.placeholders import asks_for_cards, can_exclude, pod_spec
+from tessera.controller.scale_up.placeholders import asks_for_cards, can_exclude, group_version, pod_spec
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.kube.backoff import Backoff
@@ -280,11 +280,12 @@ class ScaleUp:
                 left[request.group] -= 1
 
     def _find_outdated(self, present: Sequence[NodeRequest]) -> Iterator[NodeRequest]:
-        """Yields requests whose form is not the one that the group's autoscaler understands now."""
-        forms = {group.name: self._asks_for_cards(group) for group in self._groups}
+        """Yields requests whose form the group's autoscaler does not understand now, or whose group was changed."""
+        forms = {group.name: (self._asks_for_cards(group), group_version(group)) for group in self._groups}
         for request in present:
-            form = forms.get(request.group)
-            if form is not None and request.open and request.cards != form:
+            cards, version = forms.get(request.group, (request.cards, ""))
+            changed = bool(version and request.version) and request.version != version
+            if request.open and (request.cards != cards or changed):
                 yield request
 
     def _asks_for_cards(self, group: NodeGroup) -> bool:
@@ -311,7 +312,7 @@ class ScaleUp:
         has_ready = any(map(_is_ready, nodes))
         spec = pod_spec(group, self._options.image, map(_hostname, nodes), has_ready=has_ready)
         try:
-            await asker.create(group.name, name, spec, cards=self._asks_for_cards(group))
+            await asker.create(group.name, name, spec, cards=self._asks_for_cards(group), version=group_version(group))
         except (ApiError, ConnectionError, TimeoutError) as error:
             _log.warning("request for a node, %s, cannot be created, tried again: %s", name, error)
             return False
