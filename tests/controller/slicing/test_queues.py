@@ -10,10 +10,11 @@ from tests.support.slicer_cluster import SlicerCluster
 from tessera.api.names import QUEUE_LABEL, NodeName
 from tessera.api.queues import Queue, Share, read_queue
 from tessera.clock import rfc3339
+from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.events import NamespaceObserved, QueueDeleted
 from tessera.controller.slicing.state.instructions import ReportQueue
-from tessera.placement.demand import QueueFull
+from tessera.placement.demand import NoNode, QueueFull
 
 ALL = "1g.5gb"
 NUMBERS = count(1)
@@ -182,6 +183,27 @@ def test_a_pod_larger_than_the_maximum_is_told_so_and_blocks_nobody(cluster: Sli
     assert isinstance(reason, QueueFull)
     assert reason.never
     assert placed(cluster, small) == 2
+
+
+def test_a_pod_that_no_node_lets_in_holds_back_no_team_of_its_queue(cluster: SlicerCluster) -> None:
+    """It would wait for all pods of the queue to end, start never, and keep the other teams waiting meanwhile."""
+    for namespace in ("team-a", "team-b"):
+        cluster.namespace(namespace, **{QUEUE_LABEL: "shared"})
+    cluster.queue("shared", maximum=8)
+    cluster.node("n1")
+    runs = pods(cluster, "team-b", 1, "1g.5gb")
+    cluster.settle()
+    nowhere = NodeConstraints(selector=(("kubernetes.io/os", "plan9"),))
+    stuck = pods(cluster, "team-a", 1, "7g.40gb", constraints=nowhere)
+    small = pods(cluster, "team-b", 2)
+    cluster.settle()
+    assert isinstance(cluster.slicer.state.waiting[stuck[0].uid], NoNode)
+    assert (placed(cluster, runs), placed(cluster, small)) == (1, 2)
+    large = pods(cluster, "team-a", 1, "7g.40gb")
+    late = pods(cluster, "team-b", 1)
+    cluster.settle()
+    assert isinstance(cluster.slicer.state.waiting[large[0].uid], QueueFull)
+    assert placed(cluster, late) == 0
 
 
 def test_a_pod_before_that_finds_no_room_takes_nothing_from_the_maximum(cluster: SlicerCluster) -> None:

@@ -6,7 +6,8 @@ guaranteed goes before all others. Each pod that is taken into the order counts 
 queues take turns. Within a queue the order is age.
 
 A queue at its maximum waits as a whole: a younger and smaller pod does not run past an older one of its queue, which
-would wait for ever. Only a pod that is larger than the maximum itself is passed.
+would wait for ever. A pod that is larger than the maximum itself is passed, and so is one that no node's rules let in:
+it would hold back its queue, and the queue of several teams for the others, without ever starting.
 """
 
 from collections import Counter
@@ -74,7 +75,8 @@ class FairOrder:
         for pod, _ in run.merge(pods):
             full = run.hold_back(pod)
             if full is None:
-                run.count(pod)
+                if run.may_start(pod):
+                    run.count(pod)
                 ordered.append(pod)
             else:
                 held_back[pod.uid] = full
@@ -93,7 +95,8 @@ class FairOrder:
         found = []
         for pod, share in run.merge(pods):
             found.append(self._reading(pod, share))
-            run.count(pod)
+            if run.may_start(pod):
+                run.count(pod)
         return found
 
     def _reading(self, pod: PodInfo, share: float) -> WaitingPod:
@@ -168,11 +171,15 @@ class _Run:
         self._more.setdefault(queue, Counter()).update(holding.slots)
         self._gib[queue] += holding.gib
 
+    def may_start(self, pod: PodInfo) -> bool:
+        """False if no node's rules let the pod in."""
+        return bool(self._state.cluster.index.open_to(pod.constraints))
+
     def hold_back(self, pod: PodInfo) -> QueueFull | None:
         """Returns the reason if the pod's queue may not hold it too."""
         queue = self._state.cluster.queue_of(pod)
         known = self._state.cluster.queues.get(queue)
-        if known is None or known.maximum is None:
+        if known is None or known.maximum is None or not self.may_start(pod):
             return None
         own = holding_of(self._state, pod)
         more = own if pod.uid in self._state.reservations else self._with(queue, own)
