@@ -24,8 +24,10 @@ from tessera.api.instaslice import (
 from tessera.api.names import GATE, resource_of
 from tessera.api.nodes.health import BOOT_STEP
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
+from tessera.api.queues import Queue
 from tessera.clock import rfc3339
 from tessera.explain.explanation import Explanation, ExplanationReport, report_lines
+from tessera.explain.order_objects import OrderObjects
 from tessera.explain.pods import explain_pod
 from tessera.explain.query import Query, parse_query
 from tessera.explain.snapshot import ClusterView, Snapshot
@@ -241,7 +243,12 @@ def test_a_running_pod_with_a_whole_card_names_the_lost_cards_of_its_node() -> N
 @pytest.mark.parametrize(
     ("asked_about", "case", "words"),
     [
-        (pod(gates=(), status={"phase": "Succeeded"}), "finished", "free again"),
+        (pod(gates=(), status={"phase": "Succeeded"}), "finished", "its slices are free again"),
+        (
+            bound(profile="", limits={"nvidia.com/gpu": "1"}, status={"phase": "Succeeded"}),
+            "finished",
+            "its cards are free again",
+        ),
         (pod(gates=(), status={"phase": "Failed", "reason": "Evicted", "message": "low"}), "failed", "Evicted: low"),
         (
             bound(status={"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "Allocate failed"}),
@@ -371,6 +378,14 @@ def test_who_waited_longer_goes_first() -> None:
     (queue,) = (each for each in found.facts if "another pod waits" in each)
     for fact in ("with higher priority", "or for longer", "is served first"):
         assert fact in queue
+
+
+def test_with_queues_the_order_also_goes_by_their_shares() -> None:
+    older = pod("older", creationTimestamp=rfc3339(NOW - 600))
+    queues = OrderObjects(queues=[Queue(name="default")])
+    found = answer(pod(), older, instaslices=[cards(("gone", "7g.40gb", 0, 8, "created"))], order=queues)
+    (ahead,) = (each for each in found.facts if "another pod waits" in each)
+    assert ahead.endswith("with higher priority, in a queue with a smaller share, or for longer, and is served first")
 
 
 # Past the gate

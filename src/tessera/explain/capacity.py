@@ -387,4 +387,5 @@ def _pods_ahead(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
     ahead = [uid for uid in before if uid in slicer.state.blocked]
     if ahead:
         who = "another pod waits" if len(ahead) == 1 else f"{len(ahead)} other pods wait"
-        yield f"{who} with higher priority or for longer, and {'is' if len(ahead) == 1 else 'are'} served first"
+        share = ", in a queue with a smaller share," if slicer.state.cluster.queues else ""
+        yield f"{who} with higher priority{share} or for longer, and {'is' if len(ahead) == 1 else 'are'} served first"

@@ -112,8 +112,9 @@ def _place_in_queue(pod: Pod) -> Iterator[str]:
 
 def _explain_ended(pod: Pod, facts: PodInfo) -> Explanation | None:
     status = pod.status
+    free = f"its {'cards' if facts.devices else 'slices'} are free again"
     if status.phase == "Succeeded":
-        return Explanation(case="finished", verdict="has finished (Succeeded); its slices are free again")
+        return Explanation(case="finished", verdict=f"has finished (Succeeded); {free}")
     if status.phase == "Failed":
         if status.reason.startswith(_REJECTED):
             return Explanation(
@@ -125,7 +126,7 @@ def _explain_ended(pod: Pod, facts: PodInfo) -> Explanation | None:
         cause = ": ".join(each for each in (status.reason, status.message) if each)
         return Explanation(
             case="failed",
-            verdict="has failed; its slices are free again",
+            verdict=f"has failed; {free}",
             facts=(*([cause] if cause else []), *_exits(pod)),
             help=(f"read its log: kubectl logs -n {facts.namespace} {facts.name}",),
         )
