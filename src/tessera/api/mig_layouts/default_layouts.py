@@ -7,6 +7,7 @@ id, and by model for cards whose id is not in the table: a node of several model
 """
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 
 from tessera.api.mig_layouts.generated import BALANCED, DISABLED, ENABLED, LayoutCardModel, generated_layouts
 from tessera.mig.gpu_model import GpuModel
@@ -25,6 +26,7 @@ mig-configs:
 """
 
 
+@cache
 def default_layouts() -> str:
     """Returns the file."""
     return _HEADER + "".join(_layout_text(name, cards) for name, cards in _layouts().items())
