@@ -5,7 +5,7 @@ its rules in its namespace only, a ClusterRoleBinding everywhere; ``resourceName
 name; ``system:masters`` may do everything. An aggregated ClusterRole has the rules that are stored in it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tessera_lab.apiserver.interfaces import (
@@ -95,13 +95,13 @@ def rule_allows(rule: Rule, attributes: Attributes) -> bool:
     )
 
 
-def _in(value: str, allowed: Iterable[str] | None) -> bool:
-    return any(each in ("*", value) for each in allowed or ())
+def _in(value: str, allowed: Sequence[str] | None) -> bool:
+    return allowed is not None and (value in allowed or "*" in allowed)
 
 
 def _resource(resource: str, subresource: str, allowed: Sequence[str]) -> bool:
     desired = f"{resource}/{subresource}" if subresource else resource
-    return any(each in ("*", desired) or (subresource and each == f"*/{subresource}") for each in allowed)
+    return desired in allowed or "*" in allowed or bool(subresource and f"*/{subresource}" in allowed)
 
 
 def _path(pattern: str, path: str) -> bool:

@@ -167,21 +167,22 @@ def _check_macro(call: Call, names: _Names) -> None:
 
 
 def _evaluate(node: CelExpression, scope: Scope) -> Any:
+    """Returns the value of a node. The cases are tried in their order, so the most frequent kinds come first."""
     match node:
-        case Literal(value=value):
-            return value
-        case Identifier(name=name):
-            return scope[name]
         case Select(target=target, field=field, optional=optional):
             return _select_field(_evaluate(target, scope), field, optional=optional)
+        case Identifier(name=name):
+            return scope[name]
+        case Call():
+            return _evaluate_call(node, scope)
+        case Literal(value=value):
+            return value
         case Index(target=target, key=key, optional=optional):
             return _index_value(_evaluate(target, scope), _evaluate(key, scope), optional=optional)
         case ListLiteral(items=items):
             return [_evaluate(each, scope) for each in items]
         case MapLiteral(entries=entries):
             return {_evaluate(key, scope): _evaluate(value, scope) for key, value in entries}
-        case Call():
-            return _evaluate_call(node, scope)
     raise AssertionError(node)
 
 

@@ -60,14 +60,15 @@ def match_webhook(
 def _may_match(rule: Part, request: AdmissionRequest) -> bool:
     """True if the rule names the operation and the resource, in whatever group and version."""
     attributes = request.attributes
+    if not _is_listed(rule.get("operations"), request.operation):
+        return False
     names = rule.get("resourceNames")  # in rules of policies only
-    return (
-        _is_listed(rule.get("operations"), request.operation)
-        and any(
-            _resource_matches(each, attributes.resource, attributes.subresource) for each in rule.get("resources") or ()
-        )
-        and (not names or attributes.name in names)
-    )
+    if names and attributes.name not in names:
+        return False
+    for each in rule.get("resources") or ():
+        if _resource_matches(each, attributes.resource, attributes.subresource):
+            return True
+    return False
 
 
 def _equivalents(attributes: Attributes, registry: ResourceRegistry) -> Iterable[ResourceType]:
@@ -90,10 +91,12 @@ def _any_rule_matches(rules: Sequence[Part], request: AdmissionRequest, group: s
 
 
 def _is_listed(allowed: Sequence[str] | None, value: str) -> bool:
-    return any(each in ("*", value) for each in allowed or ())
+    return allowed is not None and (value in allowed or "*" in allowed)
 
 
 def _resource_matches(pattern: str, resource: str, subresource: str) -> bool:
+    if pattern == resource:
+        return not subresource
     name, slash, below = pattern.partition("/")
     if name not in ("*", resource):
         return False
