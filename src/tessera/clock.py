@@ -71,9 +71,15 @@ class LoopClock:
 
 
 async def until_set(event: asyncio.Event, at_most: float | None) -> None:
-    """Resumes once ``event`` is set, or after ``at_most`` seconds of the loop's time; None sets no limit."""
+    """Resumes once ``event`` is set, or after ``at_most`` seconds of the loop's time; None sets no limit.
+
+    A limit above 0 ends at a later time, also if the sum would be rounded to the present time: whoever waits for a
+    moment again and again comes to it, also where time passes only by waiting.
+    """
+    now = asyncio.get_running_loop().time()
+    end = None if at_most is None else now if at_most <= 0 else max(now + at_most, math.nextafter(now, math.inf))
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(at_most):
+        async with asyncio.timeout_at(end):
             await event.wait()
 
 

@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from contextvars import Context
 from typing import Any, Protocol, TypeVar, TypeVarTuple
 
 from tessera.clock import Clock
@@ -81,6 +82,15 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     @_clock_resolution.setter
     def _clock_resolution(self, value: float) -> None:
         """Ignores the resolution of the machine's clock, which asyncio sets."""
+
+    def call_later(
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Calls back at a later time, also if the sum is rounded to the present time: else time might never pass."""
+        when = self.time() + delay
+        if delay > 0:
+            when = max(when, math.nextafter(self.time(), math.inf))
+        return self.call_at(when, callback, *args, context=context)
 
     def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         """Runs ``func`` in a thread; refused where time leaps without looking at input.

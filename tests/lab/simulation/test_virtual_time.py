@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tessera.clock import LoopClock
+from tessera.clock import LoopClock, until_set
 from tessera_lab.simulation.virtual_time import Deadlock, VirtualTimeLoop, run_virtual
 
 
@@ -66,6 +66,22 @@ def test_who_is_woken_at_a_deadline_finds_that_it_has_come() -> None:
 
     now, deadline, turns = run_virtual(main())
     assert (now, turns) == (deadline, 1)
+
+
+@pytest.mark.parametrize("way", ["sleep", "until_set"])
+def test_time_passes_also_by_waits_that_are_too_short_for_it_to_show(way: str) -> None:
+    """Differences of times may be so small: 300 - 299.99999999999994 is half of what a time of 519 s can show."""
+
+    async def main() -> int:
+        clock, never, waits = LoopClock(0), asyncio.Event(), 0
+        await clock.sleep(519.7072966493333)
+        began = clock.monotonic()
+        while clock.monotonic() == began and waits < 100:
+            await (clock.sleep(5e-14) if way == "sleep" else until_set(never, 5e-14))
+            waits += 1
+        return waits
+
+    assert run_virtual(main()) == 1
 
 
 def test_a_month_of_short_timers_keeps_going() -> None:
