@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cluster_user import ROOT, TIMEOUT
+from tests.support.command_line import run_tessera
 
 Run = subprocess.CompletedProcess[str]
 
@@ -15,10 +17,7 @@ Run = subprocess.CompletedProcess[str]
 def tessera(*arguments: str, **env: str) -> Run:
     """Runs the command line where there is no cluster, unless ``env`` says where one is."""
     bare = {name: value for name, value in os.environ.items() if not name.startswith(("KUBE", "TESSERA", "NODE_"))}
-    command = [sys.executable, "-m", "tessera", *arguments]
-    return subprocess.run(
-        command, env={**bare, "HOME": "/nonexistent", **env}, capture_output=True, text=True, timeout=60
-    )
+    return run_tessera(*arguments, env={**bare, "HOME": "/nonexistent", **env}, cwd=ROOT, timeout=TIMEOUT)
 
 
 def failed(run: Run) -> str:
