@@ -1,5 +1,6 @@
 """Each waiting pod's position, reason and expected start, from the controller's own state."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -33,6 +34,15 @@ def test_a_pod_starts_when_the_deadline_of_the_one_in_its_way_is_over(cluster: F
     assert (row.start.basis, row.start.p50, row.start.p90) == ("deadline", BEGIN + 610, BEGIN + 610)
     assert (row.position, row.of, row.reason) == (1, 1, "full")
     assert [(each.pod, each.node, each.profile) for each in row.blockers] == [("default/holder", "n1", WHOLE)]
+
+
+def test_a_pod_that_is_deleted_ends_with_its_grace_period(cluster: ForecastCluster) -> None:
+    holder = cluster.submit("holder", WHOLE)
+    waits = _waits(cluster, "next", WHOLE)
+    cluster.row(waits)
+    gone_by = cluster.now + 3_600
+    cluster.put(replace(cluster.pods[holder.uid], node=NodeName("n1"), terminating=True, gone_by=gone_by))
+    assert cluster.row(waits).start.p50 == gone_by
 
 
 @pytest.mark.parametrize(

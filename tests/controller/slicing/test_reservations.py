@@ -556,3 +556,17 @@ def test_a_deadline_bounds_what_is_learned(cluster: SlicerCluster) -> None:
     after(cluster, 61)
     (found,) = cluster.slicer.state.reservations.values()
     assert found.until - cluster.date < 500
+
+
+@pytest.mark.parametrize("gone_by", [86_000.0, -3_600.0], ids=["long-grace-period", "late"])
+def test_a_pod_that_is_deleted_and_does_not_go_draws_no_reservation(cluster: SlicerCluster, gone_by: float) -> None:
+    """Its author chooses the grace period, and a finalizer holds its object for ever."""
+    for node in ("n1", "n2"):
+        cluster.node(node)
+    stays, ends = (running(cluster, name, "7g.40gb") for name in ("stays", "ends"))
+    cluster.put(replace(cluster.pods[stays.uid], terminating=True, gone_by=cluster.date + gone_by))
+    waiting(cluster, "big", "7g.40gb")
+    cluster.settle()
+    after(cluster, 60)
+    (found,) = cluster.slicer.state.reservations.values()
+    assert found.node == cluster.pods[ends.uid].node

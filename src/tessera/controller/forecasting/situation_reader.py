@@ -6,6 +6,7 @@ from tessera.api.names import NodeName, PodUid
 from tessera.controller.forecasting.competition import Place
 from tessera.controller.forecasting.job_deadlines import JobDeadlines
 from tessera.controller.forecasting.lease_tracker import LeaseTracker, TrackedPod
+from tessera.controller.slicing.reservations.residual_life import ending_seconds
 from tessera.controller.slicing.state.allocation import Allocation, will_never_run
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.forecast.lives import LifeEstimator
@@ -100,8 +101,10 @@ class SituationReader:
         if lease is None:
             return LifeEstimate()
         pod, found = self._state.cluster.pods.get(lease.uid), self._tracker.pods.get(lease.uid)
-        if lease.given_up or will_never_run(pod) or pod is None or pod.terminating:
+        if lease.given_up or will_never_run(pod) or pod is None:
             return LifeEstimate(deadline=RELEASE_SECONDS)
+        if pod.terminating:
+            return LifeEstimate(deadline=ending_seconds(pod, self._now, RELEASE_SECONDS))
         if found is None:
             return LifeEstimate()
         age = max(0.0, self._now - found.started) if found.started else 0.0

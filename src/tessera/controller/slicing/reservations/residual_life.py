@@ -29,17 +29,27 @@ class ResidualLives(Protocol):
         ...
 
 
+def ending_seconds(pod: PodInfo, now: float, least: float = RELEASE_SECONDS) -> float:
+    """Returns the seconds until the slices of a pod that is being deleted are expected to be free."""
+    return max(least, abs(pod.gone_by - now) if pod.gone_by else 0.0)
+
+
 class DeadlineOrAge:
     """A pod with a deadline lasts until then; any other lasts as long again as it has run.
 
     The second rule is Lindy's: of pods whose kind is unknown, those that have run for long are services, and run on.
     So no reservation waits for a service while jobs run elsewhere.
+
+    A pod that is being deleted ends with its grace period, which its author chooses. If it is there still, a finalizer
+    or a lost node holds it: it lasts as long again as it is late.
     """
 
     def seconds(self, allocation: Allocation, pod: PodInfo | None, now: float) -> float:
         """See :class:`ResidualLives`."""
-        if pod is None or allocation.given_up or pod.terminating or will_never_run(pod):
+        if pod is None or allocation.given_up or will_never_run(pod):
             return RELEASE_SECONDS
+        if pod.terminating:
+            return ending_seconds(pod, now)
         age = max(0.0, now - pod.started) if pod.started else 0.0
         if pod.deadline is None:
             return max(age, LEAST_SECONDS)
@@ -64,7 +74,7 @@ class LearnedLives:
         """See :class:`ResidualLives`."""
         otherwise = self._otherwise.seconds(allocation, pod, now)
         end = None if pod is None else self._state.expected_ends.get(pod.uid)
-        if pod is None or end is None or otherwise <= RELEASE_SECONDS:
+        if pod is None or end is None or pod.terminating or otherwise <= RELEASE_SECONDS:
             return otherwise
         learned = max(LEAST_SECONDS, end - now)
         return learned if pod.deadline is None else min(learned, otherwise)
