@@ -131,6 +131,24 @@ def test_a_sidecar_is_not_mistaken_for_the_init_container_before_it(play: Callab
     play(story, "2xA100-40GB")
 
 
+def test_an_init_container_adds_slices_to_those_of_the_one_before_it(play: Callable[..., None]) -> None:
+    """No app container holds any of them, so pod-resources lists nobody."""
+
+    async def story(scene: Scene) -> None:
+        life = Life(scene, {"load": ONE, "warm": {"1g.5gb": 2}}, {"main": {}})
+        await life.begin()
+        for _ in ("first sandbox", "second"):
+            assert await life.start("load") == ["1g.5gb"]
+            await life.end("load")
+            for code in (1, 0):
+                assert await life.start("warm") == ["1g.5gb", "1g.5gb"]
+                await life.end("warm", code)
+            assert await life.start("main") == []
+            await life.new_sandbox()
+
+    play(story, "2xA100-40GB")
+
+
 def test_after_a_new_sandbox_the_init_containers_run_again(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
         life = Life(scene, {"load": ONE, "warm": {"2g.10gb": 1}}, {"main": TWO})

@@ -12,8 +12,9 @@ that come after it, so a listed container may hold the devices with which an ini
     ended.
 4.  No container holds any of them: an init container starts, and no later container takes over its devices. After a
     short wait the devices go to a pod on this node that has such an init container, was promised them and has not
-    claimed them. The pod to which these very positions were promised comes first, then the oldest promise: slices of
-    one profile are alike. As long as a pod without a promise has such an init container too, no pod gets them: that pod
+    claimed them. A pod whose earlier init container holds some of the devices comes first, since kubelet gives these to
+    no other pod; then the pod to which these very positions were promised, then the oldest promise: slices of one
+    profile are alike. As long as a pod without a promise has such an init container too, no pod gets them: that pod
     may be the one that starts.
 
 The IDs of an init container with several profiles come in several calls, one after the other. The finder joins them as
@@ -248,13 +249,16 @@ class ContainerFinder:
             for uid in self._slices.promises
             if uid in candidates
         }
-        fitting = [uid for uid, positions in free.items() if len(positions) >= len(device_ids)]
+        held = {uid: self._slices.bindings_of(uid).keys() & set(device_ids) for uid in free}
+        fitting = [uid for uid, positions in free.items() if len(held[uid]) + len(positions) >= len(device_ids)]
         if not fitting:
             raise PluginError(
                 f"kubelet's pod-resources API names no pod of this node for {', '.join(device_ids)} and no pod with an "
                 f"unclaimed promise of {resource} could hold them; the start is tried again"
             )
         positions = {parse_device_id(device) for device in device_ids}
+        if owner := next((uid for uid in fitting if held[uid]), None):
+            return owner
         return next((uid for uid in fitting if positions <= set(free[uid])), fitting[0])
 
     async def _list_bound_pods(self) -> Sequence[Pod]:
