@@ -95,9 +95,10 @@ def test_kubectl_delete_after_it_finds_nothing(installed: RunningLab) -> None:
 def test_a_missing_right_stops_it_and_another_account_continues(
     installed: RunningLab, bare: Mapping[str, Any], tmp_path: Path
 ) -> None:
-    """The account may delete webhook configurations and nothing else."""
+    """The account may delete what goes before Deployments: policies that guard gates, webhook configurations."""
     installed.kubectl("create", "serviceaccount", "weak", "-n", "default")
-    rules = ["--verb=get,list,delete", "--resource=mutatingwebhookconfigurations,daemonsets"]
+    kinds = "mutatingwebhookconfigurations,daemonsets,validatingadmissionpolicies,validatingadmissionpolicybindings"
+    rules = ["--verb=get,list,delete", f"--resource={kinds}"]
     installed.kubectl("create", "clusterrole", "weak", *rules)
     installed.kubectl("create", "clusterrolebinding", "weak", "--clusterrole=weak", "--serviceaccount=default:weak")
     config = json.loads(installed.kubectl("config", "view", "--raw", "--flatten", "-o", "json"))
