@@ -76,7 +76,8 @@ def test_a_pod_without_an_owner_is_told_that_its_cards_went_to_the_next(managed:
         assert found.help == ("delete the pod and create it again: kubectl delete pod -n default pinned",)
         await lab.create("next", ALL)
         await lab.until(lambda: lab.events_of("next", "SliceWaiting"), "the next waits for the faster one alone")
-        assert "free/faster" in lab.events_of("next", "SliceWaiting")[0].message
+        (told,) = lab.events_of("next", "SliceWaiting")
+        assert "a pod of another namespace (nvidia.com/gpu) on node node-1" in told.message
         await lab.delete("pinned")
         await lab.client.delete(PODS, "faster", "free", grace_seconds=0)
         await lab.running("next")

@@ -1,5 +1,6 @@
 """Labs come, stay, go, and get over a violent end."""
 
+import fcntl
 import json
 import os
 import signal
@@ -24,6 +25,13 @@ def lab(lab_folder: Path) -> Iterator[Command]:
 
     yield run
     run("down")
+
+
+def kill(lab: Command, folder: Path) -> None:
+    """Kills the lab, and waits until it has ended: then the kernel frees its lock."""
+    os.kill(json.loads(lab("status", "-o", "json").stdout)["pid"], signal.SIGKILL)
+    with (folder / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
 
 
 def kubectl(folder: Path, *arguments: str) -> str:
@@ -61,7 +69,7 @@ def test_a_labs_life(lab: Command, lab_folder: Path) -> None:
 
 def test_a_killed_lab_is_replaced(lab: Command, lab_folder: Path) -> None:
     assert lab("up", "--no-tessera", "--nodes", "1xA30").returncode == 0
-    os.kill(json.loads(lab("status", "-o", "json").stdout)["pid"], signal.SIGKILL)
+    kill(lab, lab_folder)
     assert lab("status").returncode == 1
     assert (lab_folder / "n" / "node-1").is_dir()
 
@@ -73,7 +81,7 @@ def test_a_killed_lab_is_replaced(lab: Command, lab_folder: Path) -> None:
 
 def test_what_a_killed_lab_left_is_removed(lab: Command, lab_folder: Path) -> None:
     assert lab("up", "--no-tessera", "--nodes", "0").returncode == 0
-    os.kill(json.loads(lab("status", "-o", "json").stdout)["pid"], signal.SIGKILL)
+    kill(lab, lab_folder)
     assert lab("down").returncode == 0
     assert not lab_folder.exists()
 
