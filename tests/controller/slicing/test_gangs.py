@@ -1,5 +1,6 @@
 """Gangs: all pods of one get their slices in one decision, or none does."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,9 @@ from tessera.controller.objects.node_constraints import ANYWHERE
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.instructions import PatchRequests, Ungate
 from tessera.limits.pods import GANG_SIZE
+from tessera.placement.cards import FleetCard
 from tessera.placement.demand import Full, GangIncomplete, GangNoRoom, GangTooLarge, QueueFull
+from tessera.placement.fleet import Fleet
 
 
 def gang(size: int, name: str = "train") -> Gang:
@@ -318,3 +321,26 @@ def test_nodes_of_the_pods_are_those_of_the_plan(cluster: SlicerCluster) -> None
     pods = members(cluster, 2, gang(2), "7g.40gb")
     cluster.settle()
     assert {node for pod in pods for node, _, _ in cluster.where(pod)} == {NodeName("n1"), NodeName("n2")}
+
+
+def test_alike_gangs_count_free_slots_once_for_a_batch(cluster: SlicerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        cluster.node(f"n{number}", count=2)
+    held = [cluster.pod(f"held-{number}", "3g.20gb") for number in range(12)]
+    cluster.settle()
+    asked: list[str | None] = []
+
+    class Asked(Fleet):
+        def cards(self, node: str | None = None) -> Iterator[FleetCard]:
+            asked.append(node)
+            return super().cards(node)
+
+    monkeypatch.setattr(cluster.slicer.state.inventory.fleet, "__class__", Asked)
+    pods = [pod for number in range(40) for pod in members(cluster, 2, gang(2, f"train{number}"), "3g.20gb")]
+    cluster.run()
+    assert isinstance(reason(cluster, pods[-1]), GangNoRoom)
+    assert sorted(map(str, asked)) == ["n0", "n1", "n2"]
+    for each in held[:4]:
+        cluster.remove(each)
+    cluster.settle()
+    assert sum(placed(cluster, pods)) == 4

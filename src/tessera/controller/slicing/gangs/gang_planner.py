@@ -113,6 +113,16 @@ class GangPlanner:
     def __init__(self, state: SlicerState, planner: Planner) -> None:
         self._state = state
         self._planner = planner
+        #: Answers of :meth:`_free_places` in this batch, by the nodes' bits and the profile.
+        self._rooms: dict[tuple[int, str], int] = {}
+
+    def begin(self) -> None:
+        """Begins a batch, or goes on with it after slots may have become free.
+
+        What free slots hold is counted once for alike gangs. Until the next call slots are only taken, so the count
+        stays an upper bound.
+        """
+        self._rooms.clear()
 
     def look(self, gang: Gang) -> GangState:
         """Returns what is known of a gang."""
@@ -236,17 +246,25 @@ class GangPlanner:
 
     def _free_places(self, pods: Sequence[PodInfo], profile: str) -> int:
         """Returns an upper bound of the slices of a profile that fit now on nodes that are open to one of the pods."""
-        fleet, index = self._state.inventory.fleet, self._state.cluster.index
         able = 0
         for constraints in {pod.constraints for pod in pods}:
-            able |= index.open_to(constraints)
+            able |= self._state.cluster.index.open_to(constraints)
+        room = self._rooms.get((able, profile))
+        if room is None:
+            room = self._rooms[able, profile] = _free_places(self._states(able), profile)
+        return room
+
+    def _states(self, able: int) -> Iterable[tuple[Geometry, Mapping[int, int]]]:
+        """Returns the cards by state: of these nodes if they are few, else of all."""
+        fleet = self._state.inventory.fleet
         if able.bit_count() > _FEW_NODES:
-            return _free_places(fleet.histogram().items(), profile)
-        states: dict[Geometry, Counter[int]] = {}
-        for name in index.names(able):
+            return fleet.histogram().items()
+        states: dict[Geometry, dict[int, int]] = {}
+        for name in self._state.cluster.index.names(able):
             for card in fleet.cards(name) if name in fleet else ():
-                states.setdefault(card.geometry, Counter())[card.instances] += 1
-        return _free_places(states.items(), profile)
+                alike = states.setdefault(card.geometry, {})
+                alike[card.instances] = alike.get(card.instances, 0) + 1
+        return states.items()
 
     def _no_room(self, profile: str, count: int) -> Reason:
         fleet = self._state.inventory.fleet
@@ -267,7 +285,7 @@ def _fitting(pods: Sequence[PodInfo], profile: str, room: int) -> int:
     return len(pods)
 
 
-def _free_places(cards: Iterable[tuple[Geometry, Counter[int]]], profile: str) -> int:
+def _free_places(cards: Iterable[tuple[Geometry, Mapping[int, int]]], profile: str) -> int:
     """Returns how many slices of a profile the free slots of cards in these states hold."""
     found = 0
     for geometry, states in cards:

@@ -80,6 +80,7 @@ class TurnPlanner:
         if self._state.gangs_resumed:
             return
         self._state.gangs_resumed = True
+        self._gangs.begin()
         waiting = (self._cluster.pods[uid] for uid in self._state.waiting)
         found = (self._gangs.gang_of(pod) for pod in waiting if pod.devices)
         for gang in {each.key: each for each in found if each is not None}.values():
@@ -92,6 +93,7 @@ class TurnPlanner:
         work = StepBudget(DECISION_STEPS)
         if any(pod.devices for pod in turns.pods):
             self._state.ratings.update()
+        self._gangs.begin()
         passing: list[PodInfo] = []
         for number, part in enumerate(self._parts(turns)):
             if number and work.is_spent:
@@ -125,6 +127,8 @@ class TurnPlanner:
                 self._state.limited.put(pod, (found.reason.queue, ()))
         for allocation in found.returned:
             self._lifecycle.give_up(allocation)
+        if found.returned:
+            self._gangs.begin()
         self._gang_reserver.note(gang, found.reason)
 
     def _plan_part(self, pods: list[PodInfo], work: StepBudget) -> list[PodInfo]:
