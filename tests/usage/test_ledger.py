@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.usage.conftest import EPOCH, MODEL, AgentNode
 
@@ -293,12 +293,17 @@ def test_every_history_of_leases_reconciles(steps: Sequence[Step]) -> None:
     assert total.active + total.idle <= total.held + 0.1
 
 
+@example([("pass", 0, 1.0), ("hold", 0, 0.125), ("end", 0, 0.0)])
 @given(STEPS)
 def test_without_a_pause_every_second_of_every_lease_is_counted(steps: Sequence[Step]) -> None:
     node, ledger = play([step for step in steps if step[0] in {"hold", "end", "pass", "read", "take over", "cordon"}])
     missing = cards(ledger.record).unknown
     if missing == 0:
-        assert held(ledger.record) == pytest.approx(by_team(node), abs=0.1)
+        seen, true = held(ledger.record), by_team(node)
+        teams = seen | true  # a lease that ends as it begins leaves a row of 0
+        assert {each: seen.get(each, 0.0) for each in teams} == pytest.approx(
+            {each: true.get(each, 0.0) for each in teams}, abs=0.1
+        )
 
 
 def test_a_hundred_takeovers_lose_and_repeat_nothing(node: AgentNode, ledger: UsageLedger) -> None:
