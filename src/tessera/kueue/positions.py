@@ -68,7 +68,7 @@ class Positions(NamedTuple):
 
 
 class _Reading:
-    """What was read of the queues of a namespace, and what has not been read.
+    """The places in the queues of a namespace, as far as they were read.
 
     Attributes:
         namespace: the namespace.

@@ -1,8 +1,8 @@
 """Tells if a node whose objects are incomplete may turn out to hold a pod that no node can hold now.
 
-What a node has comes in parts, in any order: its Node, its Instaslice object, and the amounts that kubelet publishes. A
-part may be missing for a moment, for instance while a node registers or its layout changes. An answer that is final
-must not depend on such a moment.
+Several writers describe a node, in any order: its Node, its Instaslice object, and the amounts that kubelet publishes.
+One of these may be missing for a moment, for instance while a node registers or its layout changes. An answer that is
+final must not depend on such a moment.
 """
 
 from collections import Counter

@@ -119,7 +119,7 @@ class GangPlanner:
     def begin(self) -> None:
         """Begins a batch, or goes on with it after slots may have become free.
 
-        What free slots hold is counted once for alike gangs. Until the next call slots are only taken, so the count
+        The room for a profile is counted once for alike gangs. Until the next call slots are only taken, so the count
         stays an upper bound.
         """
         self._rooms.clear()

@@ -1,6 +1,6 @@
 """Texts of Events and conditions about pods and nodes.
 
-Who may read a pod's events may not see the pods of other namespaces, so these texts do not name them.
+The readers of a pod's events may have no right to see pods of other namespaces, so these texts do not name them.
 """
 
 from collections.abc import Iterable, Sequence
