@@ -5,13 +5,14 @@ schedulers do (scores of CPU and memory, locks, staged claims) is left out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Self
 
 from tessera.mig.geometry import Geometry, Placement
 from tessera.mig.occupancy import free_placements, free_slots, free_starts
 from tessera.placement.card_table import CardTable, Pending, reachable_slots
-from tessera.placement.cards import FleetCard, FleetNode
+from tessera.placement.cards import AlikeCards, FleetCard, FleetNode
 from tessera.placement.fleet import Fleet
 from tessera.placement.step_budget import StepBudget
 
@@ -22,7 +23,7 @@ Key = tuple[int, ...]
 
 
 class _SortedCards:
-    """The common part: cards with room, sorted by a key that differs by rule; of equals the one that is listed first.
+    """The common part: nodes sorted by a key, then the cards of each node by another; of equals the one listed first.
 
     Only room counts as cost. The start is the one that leaves the card with the best rating, then the leftmost.
     """
@@ -33,16 +34,18 @@ class _SortedCards:
 
     def first_place(self, fleet: Fleet, profile: str) -> tuple[FleetCard, Placement] | None:
         """The best card with room, and the start there."""
-        card = min(_cards_with_room(fleet, profile), key=self.card_key, default=None)
+        groups = set(fleet.candidates(profile))
+        card = self.first_card(fleet, groups) if groups else None
         return None if card is None else (card, card.alike.place(profile, self.arrange))
 
     def rank_cards(
         self, fleet: Fleet, profile: str, nodes: frozenset[str] | None, work: StepBudget
     ) -> Iterator[FleetCard]:
         """Cards with room, best first."""
-        cards = [card for card in _cards_with_room(fleet, profile) if nodes is None or card.node.name in nodes]
+        found = (card for group in fleet.candidates(profile) for card in group.members())
+        cards = [card for card in found if nodes is None or card.node.name in nodes]
         work.spend(len(cards))
-        yield from sorted(cards, key=self.card_key)
+        yield from sorted(cards, key=self.key)
 
     def rank_nodes(self, fleet: Fleet) -> Iterator[FleetNode]:
         """Nodes with a free slot, best first."""
@@ -56,6 +59,18 @@ class _SortedCards:
         """The starts for the pending slices of a card; ``None`` when they do not fit."""
         return table.rated_by(self.rate_state).arrangement(occupancy, pending)
 
+    def first_card(self, fleet: Fleet, groups: AbstractSet[AlikeCards]) -> FleetCard | None:
+        """The first card, by :meth:`key`, that is in one of some groups: those of the first node that has any."""
+        for node in sorted(fleet.listed_nodes(), key=self.node_key):
+            cards = [card for card in node.cards.values() if card.alike in groups]
+            if cards:
+                return min(cards, key=self.card_key)
+        return None
+
+    def key(self, card: FleetCard) -> Key:
+        """The order of all cards."""
+        return (*self.node_key(card.node), *self.card_key(card))
+
     @staticmethod
     def rate_state(_table: CardTable, _occupancy: int) -> float:
         """Rates a card after the placement; less is better."""
@@ -63,7 +78,7 @@ class _SortedCards:
 
     @staticmethod
     def card_key(card: FleetCard) -> Key:
-        """The order of cards."""
+        """The order of a node's cards."""
         return (card.number,)
 
     @staticmethod
@@ -72,19 +87,24 @@ class _SortedCards:
         return (node.number,)
 
 
-def _cards_with_room(fleet: Fleet, profile: str) -> list[FleetCard]:
-    return [card for group in fleet.candidates(profile) for card in group.members()]
-
-
 class FirstFit(_SortedCards):
     """First-fit: cards and nodes in the order in which the fleet lists them; leftmost start."""
 
+    def first_card(self, fleet: Fleet, groups: AbstractSet[AlikeCards]) -> FleetCard | None:
+        """The first card that is listed."""
+        return next((card for card in fleet.cards() if card.alike in groups), None)
+
 
 class BestFit(_SortedCards):
-    """Best-fit: fullest cards and nodes first; leftmost start."""
+    """Best-fit: fullest cards first, whatever their nodes; for several slices, fullest nodes first; leftmost start."""
 
-    @staticmethod
-    def card_key(card: FleetCard) -> Key:
+    def first_card(self, _fleet: Fleet, groups: AbstractSet[AlikeCards]) -> FleetCard | None:
+        """One of the fullest cards of the groups."""
+        least = min(group.room for group in groups)
+        fullest = (card for group in groups if group.room == least for card in group.members())
+        return min(fullest, key=self.key)
+
+    def key(self, card: FleetCard) -> Key:
         """The fullest card first."""
         return (card.room, card.number)
 
@@ -96,11 +116,6 @@ class BestFit(_SortedCards):
 
 class Das(_SortedCards):
     """DAS (InstaSlice operator): emptiest node by whole per cent, first card with room, leftmost start."""
-
-    @staticmethod
-    def card_key(card: FleetCard) -> Key:
-        """The emptiest node's first."""
-        return (*Das.node_key(card.node), card.number)
 
     @staticmethod
     def node_key(node: FleetNode) -> Key:
@@ -118,8 +133,8 @@ class Hami(_SortedCards):
 
     @staticmethod
     def card_key(card: FleetCard) -> Key:
-        """The fullest node's emptiest card first."""
-        return (card.node.free, card.node.number, -card.room, card.number)
+        """The emptiest card first."""
+        return (-card.room, card.number)
 
     @staticmethod
     def node_key(node: FleetNode) -> Key:
