@@ -11,10 +11,12 @@ from tessera.limits.forecast import CALIBRATED_SIZES, START_IMAGES, START_SAMPLE
 SIZE = "3g.20gb"
 
 
-def _note_start(calibration: Calibration, size: str, wait: float, p50: float, p90: float) -> None:
+def _note_start(
+    calibration: Calibration, size: str, wait: float, p50: float, p90: float, *, namespace: str = "team"
+) -> None:
     for key in (size, EVERY_SIZE):
         for end, forecast in zip(End, (p50, p90), strict=True):
-            calibration.note(key, end, late=calibration.is_late(key, end, wait, forecast))
+            calibration.note(key, end, late=calibration.is_late(key, end, wait, forecast), namespace=namespace)
 
 
 @pytest.mark.parametrize("error", [0.3, 1.0, 4.0])
@@ -67,6 +69,18 @@ def test_corrections_are_kept_in_bounded_memory() -> None:
     assert EVERY_SIZE in calibration.by_size
 
 
+def test_a_namespace_with_many_sizes_takes_no_correction_of_another() -> None:
+    calibration = Calibration()
+    for _ in range(30):
+        _note_start(calibration, SIZE, 1000, 10, 10)
+    before = calibration.correct(SIZE, 10, 10)
+    for number in range(2 * CALIBRATED_SIZES):
+        _note_start(calibration, f"{number}", 1, 1000, 1000, namespace="crowd")
+    assert calibration.correct(SIZE, 10, 10) == before
+    assert len(calibration.by_size) == CALIBRATED_SIZES
+    assert calibration.brought_by.keys() == calibration.by_size.keys() - {EVERY_SIZE}
+
+
 def test_the_end_of_a_range_is_never_before_its_middle() -> None:
     assert Calibration({EVERY_SIZE: Factors(1.0, -1.0, 50)}).correct(SIZE, 100, 110) == pytest.approx(
         (271.83, 271.83), rel=1e-3
@@ -76,8 +90,8 @@ def test_the_end_of_a_range_is_never_before_its_middle() -> None:
 def test_an_image_takes_the_times_of_its_own_starts() -> None:
     starts = StartTimes()
     for seconds in (10, 20, 300):
-        starts.add("large", seconds)
-    starts.add("small", 2)
+        starts.add("large", seconds, "team")
+    starts.add("small", 2, "team")
     assert (starts.seconds("large", 0.5), starts.seconds("large", 0.9)) == (20, 300)
     assert starts.seconds("small", 0.9) == 2
     assert starts.seconds("unknown", 0.5) == 10  # of all images
@@ -87,12 +101,20 @@ def test_nothing_is_added_while_no_start_is_known() -> None:
     assert StartTimes().seconds("image", 0.9) == 0
 
 
+def test_a_namespace_with_many_images_takes_no_times_of_another() -> None:
+    starts = StartTimes()
+    starts.add("large", 300, "team")
+    for number in range(2 * START_IMAGES):
+        starts.add(f"image-{number}", 3, "crowd")
+    assert (starts.seconds("large", 0.5), starts.seconds("unknown", 0.5)) == (300, 3)
+
+
 def test_starts_are_kept_in_bounded_memory() -> None:
     starts = StartTimes()
     for number in range(START_IMAGES + 50):
         for _ in range(START_SAMPLES + 5):
-            starts.add(f"image-{number}", 3)
-        starts.add(f"image-{number}", 1e9)  # no pull took so long
+            starts.add(f"image-{number}", 3, "team")
+        starts.add(f"image-{number}", 1e9, "team")  # no pull took so long
     assert len(starts.by_image) == START_IMAGES
     assert max(map(len, starts.by_image.values())) == START_SAMPLES
     assert starts.seconds("any", 0.9) == 3

@@ -35,9 +35,9 @@ def _history(events: list[tuple[Any, float, float]]) -> History:
     lives = LifeHistory(1e9)
     for kind, seconds, ended in events:
         lives.handle(LeaseEnded(kind, seconds, ended))
-    calibration = Calibration({"": Factors(0.5, -0.25, 30)})
-    waits = WaitHistory([("1g.5gb", [60, 3600])])
-    return History(lives, StartTimes([("image", [10, 20])]), calibration, waits, Blend(0.25, 0.75))
+    calibration = Calibration({"": Factors(0.5, -0.25, 30), "2g.10gb": Factors()}, {"2g.10gb": "team-1"})
+    waits = WaitHistory([("1g.5gb", [60, 3600])], {"1g.5gb": "team-2"})
+    return History(lives, StartTimes([("image", [10, 20])], {"image": "team-3"}), calibration, waits, Blend(0.25, 0.75))
 
 
 @given(EVENTS)
@@ -46,6 +46,9 @@ def test_what_is_read_back_is_what_was_written(events: list[tuple[Any, float, fl
     again = decode_history(encode_history(history))
     assert encode_history(again) == encode_history(history)
     assert (again.waits.by_size, again.blend) == (history.waits.by_size, history.blend)
+    for one, other in ((again.waits, history.waits), (again.calibration, history.calibration)):
+        assert one.brought_by == other.brought_by != {}
+    assert again.starts.brought_by == {"image": "team-3"}
     kind = life_kind("team-0", "Job", ["1g.5gb"])
     before, after = (LifeEstimator(each.lives, (), 2e9).curve(kind) for each in (history, again))
     assert (before and before.residual(60, 0.9)) == (after and after.residual(60, 0.9))
@@ -57,11 +60,14 @@ def test_a_full_history_is_within_its_bound() -> None:
         for each in range(LIFE_SAMPLES):
             kind = life_kind(f"a-namespace-with-a-long-name-{number:04}", "ReplicaSet", ["1g.10gb"])
             lives.handle(LeaseEnded(kind, 1e6 + each, 1.7e9 + 60 * each))
-    images = StartTimes((f"registry/image-{n}", [3600] * START_SAMPLES) for n in range(START_IMAGES))
+    names = [f"registry/image-{n}" for n in range(START_IMAGES)]
+    images = StartTimes([(each, [3600] * START_SAMPLES) for each in names], dict.fromkeys(names, "n" * 63))
     sizes = [f"{number:04}".ljust(LIFE_NAME, "x") for number in range(WAIT_SIZES)]
-    calibration = Calibration({size: Factors(-1.23456789012345678, 1.23456789012345678, 10**6) for size in sizes})
+    brought_by = dict.fromkeys(sizes, "n" * 63)
+    factors = {size: Factors(-1.23456789012345678, 1.23456789012345678, 10**6) for size in sizes}
+    calibration = Calibration(factors, brought_by)
     assert len(calibration.by_size) == CALIBRATED_SIZES
-    waits = WaitHistory((size, [10**6] * WAIT_SAMPLES) for size in sizes)
+    waits = WaitHistory(((size, [10**6] * WAIT_SAMPLES) for size in sizes), brought_by)
     assert len(encode_history(History(lives, images, calibration, waits))) < LIFE_RECORD
 
 
@@ -80,6 +86,10 @@ def test_a_full_history_is_within_its_bound() -> None:
         {"waits": [["1g.5gb", [1] * (WAIT_SAMPLES + 1)]]},
         {"waits": [["p" * 1000, [1]]]},
         {"waits": [["1g.5gb", [1]]] * (WAIT_SIZES + 1)},
+        {"size_namespaces": {"1g.5gb": "n" * 64}},
+        {"size_namespaces": {str(each): "a" for each in range(1000)}},
+        {"image_namespaces": {"image": "n" * 64}},
+        {"image_namespaces": {str(each): "a" for each in range(1000)}},
         {"blend": [1.5, 0.5]},
         {"began": -1},
         {"began": "x"},
@@ -110,7 +120,7 @@ def test_an_impossible_lease_or_wait_counts_nothing(seconds: float) -> None:
     history = _history([])
     before = encode_history(history)
     history.lives.handle(LeaseEnded(life_kind("a", "Job", ["1g.5gb"]), seconds, 1.7e9))
-    history.waits.add("1g.5gb", seconds)
+    history.waits.add("1g.5gb", seconds, "a")
     assert encode_history(history) == before
 
 
@@ -163,7 +173,7 @@ def test_a_text_that_is_nested_too_deeply_is_refused() -> None:
 def test_a_forged_correction_is_bounded(starts: int) -> None:
     good = json.loads(encode_history(_history([])))
     found = decode_history(json.dumps({**good, "calibration": {"": [1e300, -1e300, starts]}}))
-    found.calibration.note("", End.LATE, late=True)
+    found.calibration.note("", End.LATE, late=True, namespace="a")
     assert found.calibration.correct("", 10, 10)[1] < 10 * 21
 
 
@@ -173,11 +183,11 @@ def test_corrections_of_the_version_before_are_read_without_what_is_kept_no_more
         json.dumps({**good, "calibration": {"": [0.5, -0.25, 30, 12.5, []], "~x": [0, 0, 3, 1, [7]]}})
     )
     assert list(found.calibration.by_size) == [""]
-    assert encode_history(found) == encode_history(_history([]))
+    assert found.waits.by_size == _history([]).waits.by_size
 
 
 def test_a_text_of_the_version_before_begins_without_waits() -> None:
     good = json.loads(encode_history(_history([])))
-    del good["waits"], good["blend"]
+    del good["waits"], good["blend"], good["size_namespaces"], good["image_namespaces"]
     found = decode_history(json.dumps(good))
     assert (dict(found.waits.by_size), found.blend) == ({}, Blend())

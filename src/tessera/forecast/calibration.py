@@ -21,6 +21,7 @@ from enum import IntEnum
 
 import msgspec
 
+from tessera.forecast.crowding import EVERY, note_use
 from tessera.limits.forecast import CALIBRATED_SIZES
 
 #: Least change of the logarithm of a factor after one start, that after the first, and the largest logarithm.
@@ -28,7 +29,7 @@ _STEP, _FIRST_STEP, _MOST = 0.05, 0.3, 1.5
 #: Starts of a size until its own factors count, and beyond which no more are counted.
 _LEAST_STARTS, _MOST_STARTS = 20, 10**9
 #: The key of all sizes together.
-EVERY_SIZE = ""
+EVERY_SIZE = EVERY
 
 
 class End(IntEnum):
@@ -77,16 +78,22 @@ class Calibration:
 
     Args:
         by_size: factors that were kept.
+        brought_by: by size, the namespace that brought it, as kept.
 
     Attributes:
         by_size: by profiles; the size that started last at the end. :data:`EVERY_SIZE` has those of all.
+        brought_by: by size of these, the namespace that brought it; of more sizes than are kept, the namespace with
+            the most loses one (:mod:`tessera.forecast.crowding`).
     """
 
-    def __init__(self, by_size: Mapping[str, Factors] | None = None) -> None:
+    def __init__(
+        self, by_size: Mapping[str, Factors] | None = None, brought_by: Mapping[str, str] | None = None
+    ) -> None:
         self.by_size: OrderedDict[str, Factors] = OrderedDict(
             (size, Factors(_bound(each.middle), _bound(each.late), min(max(0, each.starts), _MOST_STARTS)))
             for size, each in (by_size or {}).items()
         )
+        self.brought_by = {size: by for size, by in (brought_by or {}).items() if size in self.by_size}
 
     def correct(self, size: str, p50: float, p90: float) -> tuple[float, float]:
         """Returns a corrected range, in seconds from now."""
@@ -107,14 +114,12 @@ class Calibration:
         """
         return wait > self.by_size.get(key, self._initial()).correct(end, forecast)
 
-    def note(self, key: str, end: End, *, late: bool) -> None:
-        """Takes in that a pod started before or after an end of its range as it would be corrected now."""
+    def note(self, key: str, end: End, *, late: bool, namespace: str) -> None:
+        """Takes in that a namespace's pod started before or after an end of its range, as corrected now."""
         if key not in self.by_size:
             self.by_size[key] = self._initial()
         self.by_size[key].note(end, late=late)
-        self.by_size.move_to_end(key)
-        while len(self.by_size) > CALIBRATED_SIZES:
-            self.by_size.popitem(last=False)
+        note_use(self.by_size, self.brought_by, key, namespace, CALIBRATED_SIZES)
 
     def _initial(self) -> Factors:
         """The factors of a size without starts."""

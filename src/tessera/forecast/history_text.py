@@ -40,6 +40,8 @@ _LATEST = 10_413_792_000
 _WAITS = "~"
 #: Longest name of an image that is kept; Kubernetes has no bound.
 _IMAGE = 512
+#: Longest name of a namespace in Kubernetes.
+_NAMESPACE = 63
 
 
 class _EncodedClass(msgspec.Struct, frozen=True, array_like=True):
@@ -60,6 +62,8 @@ class _Encoded(msgspec.Struct, frozen=True, kw_only=True):
     calibration: dict[str, Factors] = {}
     waits: tuple[tuple[str, tuple[int, ...]], ...] = ()
     blend: Blend = msgspec.field(default_factory=Blend)
+    size_namespaces: dict[str, str] = {}
+    image_namespaces: dict[str, str] = {}
 
 
 class History(msgspec.Struct, frozen=True):
@@ -95,6 +99,8 @@ def encode_history(history: History) -> str:
         calibration=dict(history.calibration.by_size),
         waits=tuple((size, tuple(each)) for size, each in history.waits.by_size.items()),
         blend=history.blend,
+        size_namespaces={**history.waits.brought_by, **history.calibration.brought_by},
+        image_namespaces={image[:_IMAGE]: by for image, by in history.starts.brought_by.items()},
     )
     text = msgspec.json.encode(found)
     for part in ("waits", "starts", "classes"):
@@ -136,9 +142,9 @@ def decode_history(text: str) -> History:
     lives = LifeHistory(found.began)
     lives.restore(((_kind(each), _class(each)) for each in found.classes), found.complete_since)
     sizes = {size: each for size, each in found.calibration.items() if not size.startswith(_WAITS)}
-    starts = StartTimes((image, _possible(seconds)) for image, seconds in found.starts)
-    waits = WaitHistory((size, _possible(seconds)) for size, seconds in found.waits)
-    return History(lives, starts, Calibration(sizes), waits, found.blend)
+    starts = StartTimes(((image, _possible(seconds)) for image, seconds in found.starts), found.image_namespaces)
+    waits = WaitHistory(((size, _possible(seconds)) for size, seconds in found.waits), found.size_namespaces)
+    return History(lives, starts, Calibration(sizes, found.size_namespaces), waits, found.blend)
 
 
 def _possible(seconds: Iterable[int]) -> Iterable[int]:
@@ -151,6 +157,8 @@ def _check(found: _Encoded) -> None:
         (len(found.starts), START_IMAGES),
         (len(found.calibration), CALIBRATED_SIZES),
         (len(found.waits), WAIT_SIZES),
+        (len(found.size_namespaces), WAIT_SIZES + CALIBRATED_SIZES),
+        (len(found.image_namespaces), START_IMAGES),
     )
     for count, most in counts:
         if count > most:
@@ -171,6 +179,8 @@ def _check(found: _Encoded) -> None:
     for size, seconds in found.waits:
         if len(size) > LIFE_NAME or len(seconds) > WAIT_SAMPLES:
             raise ValueError(f"waits of a size are out of bounds; {WAIT_SAMPLES} of each size are kept")
+    if any(len(each) > _NAMESPACE for each in (*found.size_namespaces.values(), *found.image_namespaces.values())):
+        raise ValueError(f"a namespace of more than {_NAMESPACE} characters")
     if not (0 <= found.blend.middle <= 1 and 0 <= found.blend.late <= 1):
         raise ValueError("a weight of past waits is not between 0 and 1")
     if not (0 <= found.began <= _LATEST and 0 <= found.complete_since <= _LATEST):

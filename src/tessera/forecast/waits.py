@@ -6,8 +6,9 @@ has, and with those that still wait counted up to now. Without the latter a jam 
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from tessera.forecast.crowding import note_use
 from tessera.forecast.survival import HUNDRED_YEARS, SurvivalCurve
 from tessera.limits.forecast import WAIT_SAMPLES, WAIT_SIZES
 
@@ -20,24 +21,28 @@ class WaitHistory:
 
     Args:
         by_size: waits that were kept.
+        brought_by: by size, the namespace that brought it, as kept.
 
     Attributes:
         by_size: by profiles, seconds from creation to start, the oldest first; the size that started last at the end.
+        brought_by: by size of these, the namespace that brought it; of more sizes than are kept, the namespace with
+            the most loses one (:mod:`tessera.forecast.crowding`).
     """
 
-    def __init__(self, by_size: Iterable[tuple[str, Iterable[int]]] = ()) -> None:
+    def __init__(
+        self, by_size: Iterable[tuple[str, Iterable[int]]] = (), brought_by: Mapping[str, str] | None = None
+    ) -> None:
         self.by_size: OrderedDict[str, deque[int]] = OrderedDict(
             (size, deque(seconds, maxlen=WAIT_SAMPLES)) for size, seconds in by_size
         )
+        self.brought_by = {size: by for size, by in (brought_by or {}).items() if size in self.by_size}
 
-    def add(self, size: str, seconds: float) -> None:
-        """Takes in the start of a pod that had to wait; an impossible wait counts nothing."""
+    def add(self, size: str, seconds: float, namespace: str) -> None:
+        """Takes in the start of a namespace's pod that had to wait; an impossible wait counts nothing."""
         if not 0 <= seconds <= HUNDRED_YEARS:
             return
         self.by_size.setdefault(size, deque(maxlen=WAIT_SAMPLES)).append(round(seconds))
-        self.by_size.move_to_end(size)
-        while len(self.by_size) > WAIT_SIZES:
-            self.by_size.popitem(last=False)
+        note_use(self.by_size, self.brought_by, size, namespace, WAIT_SIZES)
 
     def curve(self, size: str, waiting: Iterable[float]) -> SurvivalCurve:
         """Returns the curve of the waits of a size.

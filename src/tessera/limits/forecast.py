@@ -30,7 +30,8 @@ LIFE_NAME = Limit(
 START_IMAGES = Limit(
     200,
     "images",
-    "images whose times from the promise to the start are kept; the one that started longest ago goes",
+    "images whose times from the promise to the start are kept; of the namespace that brought the most, the one that "
+    "started longest ago goes",
     "a few kinds of work have most of the starts; others take the times of all images",
 )
 START_SAMPLES = Limit(
@@ -42,7 +43,8 @@ START_SAMPLES = Limit(
 CALIBRATED_SIZES = Limit(
     128,
     "sizes",
-    "corrections of forecasts by size of the pods, two for each; the one that started longest ago goes",
+    "corrections of forecasts by size of the pods, two for each; of the namespace that brought the most, the one that "
+    "started longest ago goes",
     "others take the correction of all",
 )
 WAIT_SAMPLES = Limit(
@@ -60,7 +62,7 @@ WAITING_SAMPLES = Limit(
 WAIT_SIZES = Limit(
     128,
     "sizes",
-    "sizes of pods whose waits are kept; the one that started longest ago goes",
+    "sizes of pods whose waits are kept; of the namespace that brought the most, the one that started longest ago goes",
     "with 100 waits each, some 125 KiB of the record; it is written without the oldest where it would grow too large",
 )
 FORECAST_SCENARIOS = Limit(

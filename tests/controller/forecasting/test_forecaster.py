@@ -117,7 +117,7 @@ def test_pods_that_no_node_admits_change_nobody_elses_expected_start(cluster: Fo
 def test_one_namespace_cannot_make_the_expected_starts_of_others_late(cluster: ForecastCluster) -> None:
     """Another namespace's pods, behind all others, have waited for room for 12 days: few of them count."""
     for number in range(WAIT_SAMPLES):
-        cluster.history.waits.add(WHOLE, 20_000 + number)
+        cluster.history.waits.add(WHOLE, 20_000 + number, "team")
     assert _start_of_new(cluster, 50, namespace="b", priority=-1) < 86400
 
 

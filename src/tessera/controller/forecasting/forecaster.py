@@ -178,7 +178,8 @@ class Forecaster:
         p50, p90 = simulated if past is None else self._history.blend.mix(simulated, past)
         if late:
             blended = None if past is None else (simulated, past)
-            self.outcomes.note_forecast(pod.uid, FirstForecast(size, now, (found.p50, found.p90), now + p90, blended))
+            first = FirstForecast(pod.namespace, size, now, (found.p50, found.p90), now + p90, blended)
+            self.outcomes.note_forecast(pod.uid, first)
         tracked = self.tracker.pods.get(pod.uid)
         image = tracked.image if tracked is not None else ""
         pull = [self._history.starts.seconds(image, share) for share in (0.5, 0.9)]

@@ -87,7 +87,7 @@ class LeaseTracker:
         if before is not None and not before.running and found.running:
             seconds = _start_seconds(pod)
             if seconds is not None:
-                self._starts.add(found.image, seconds)
+                self._starts.add(found.image, seconds, found.kind.namespace)
 
     def _note_start(self, uid: PodUid, found: TrackedPod, created: float, now: float) -> None:
         waited = uid in self._waited
@@ -95,7 +95,7 @@ class LeaseTracker:
         self._recent.add(found.profiles, now, waited=waited)
         self._outcomes.note_start(uid, found.started)
         if waited and created:
-            self._waits.add(found.kind.profiles, found.started - created)
+            self._waits.add(found.kind.profiles, found.started - created, found.kind.namespace)
 
     def drop(self, uid: PodUid, now: float) -> None:
         """Takes in that a pod has finished or is gone; an unknown one is no error."""

@@ -19,6 +19,7 @@ class FirstForecast:
     """The first forecast of a pod.
 
     Attributes:
+        namespace: the pod's namespace.
         size: the pod's size.
         made: when it was made, seconds since 1970.
         seconds: the range of the simulation in seconds from then, not corrected.
@@ -28,6 +29,7 @@ class FirstForecast:
         is_counted: it is known whether the pod started in time.
     """
 
+    namespace: str
     size: str
     made: float
     seconds: Range
@@ -94,5 +96,5 @@ class Outcomes:
         for key, end in sorted(first.open):
             late = self._calibration.is_late(key, end, now - first.made, first.seconds[end])
             if not waits or (late and end is End.LATE):
-                self._calibration.note(key, end, late=late)
+                self._calibration.note(key, end, late=late, namespace=first.namespace)
                 first.open.discard((key, end))
