@@ -5,7 +5,6 @@ schedulers do (scores of CPU and memory, locks, staged claims) is left out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Self
 
@@ -14,6 +13,7 @@ from tessera.mig.occupancy import free_placements, free_slots, free_starts
 from tessera.placement.card_table import CardTable, Pending, reachable_slots
 from tessera.placement.cards import AlikeCards, FleetCard, FleetNode
 from tessera.placement.fleet import Fleet
+from tessera.placement.state_costs import Memo
 from tessera.placement.step_budget import StepBudget
 
 #: Steps of the shares of a workload.
@@ -34,8 +34,7 @@ class _SortedCards:
 
     def first_place(self, fleet: Fleet, profile: str) -> tuple[FleetCard, Placement] | None:
         """The best card with room, and the start there."""
-        groups = set(fleet.candidates(profile))
-        card = self.first_card(fleet, groups) if groups else None
+        card = self.first_card(fleet, profile)
         return None if card is None else (card, card.alike.place(profile, self.arrange))
 
     def rank_cards(
@@ -59,10 +58,11 @@ class _SortedCards:
         """The starts for the pending slices of a card; ``None`` when they do not fit."""
         return table.rated_by(self.rate_state).arrangement(occupancy, pending)
 
-    def first_card(self, fleet: Fleet, groups: AbstractSet[AlikeCards]) -> FleetCard | None:
-        """The first card, by :meth:`key`, that is in one of some groups: those of the first node that has any."""
+    def first_card(self, fleet: Fleet, profile: str) -> FleetCard | None:
+        """The first card with room, by :meth:`key`: one of the first node that has any."""
+        fits = _fitting(profile)
         for node in sorted(fleet.listed_nodes(), key=self.node_key):
-            cards = [card for card in node.cards.values() if card.alike in groups]
+            cards = [card for card in node.cards.values() if fits[card.alike]]
             if cards:
                 return min(cards, key=self.card_key)
         return None
@@ -87,22 +87,34 @@ class _SortedCards:
         return (node.number,)
 
 
+def _fitting(profile: str) -> Memo[AlikeCards, bool]:
+    """Whether the cards of a group have room for a slice; for one state of the fleet."""
+
+    def has_room(group: AlikeCards) -> bool:
+        name = group.table.name_of(profile)
+        return name is not None and group.table.cost(group.occupancy, group.pending, name) is not None
+
+    return Memo(has_room)
+
+
 class FirstFit(_SortedCards):
     """First-fit: cards and nodes in the order in which the fleet lists them; leftmost start."""
 
-    def first_card(self, fleet: Fleet, groups: AbstractSet[AlikeCards]) -> FleetCard | None:
-        """The first card that is listed."""
-        return next((card for card in fleet.cards() if card.alike in groups), None)
+    def first_card(self, fleet: Fleet, profile: str) -> FleetCard | None:
+        """The first card with room that is listed."""
+        fits = _fitting(profile)
+        return next((card for card in fleet.cards() if fits[card.alike]), None)
 
 
 class BestFit(_SortedCards):
     """Best-fit: fullest cards first, whatever their nodes; for several slices, fullest nodes first; leftmost start."""
 
-    def first_card(self, _fleet: Fleet, groups: AbstractSet[AlikeCards]) -> FleetCard | None:
-        """One of the fullest cards of the groups."""
-        least = min(group.room for group in groups)
+    def first_card(self, fleet: Fleet, profile: str) -> FleetCard | None:
+        """One of the fullest cards with room."""
+        groups = list(fleet.candidates(profile))
+        least = min((group.room for group in groups), default=0)
         fullest = (card for group in groups if group.room == least for card in group.members())
-        return min(fullest, key=self.key)
+        return min(fullest, key=self.key, default=None)
 
     def key(self, card: FleetCard) -> Key:
         """The fullest card first."""
