@@ -63,7 +63,8 @@ class QueuedPod(_Wire, frozen=True):
         profiles: the slices that it needs.
         since: when it was created.
         priority: a higher one goes first.
-        position: its place among the pods that compete for the same room, from 1; 0 while another gate holds it.
+        position: its place among the pods that compete for the same room, from 1; 0 for a pod that none
+            of them waits for: another gate holds it, its gang is incomplete, it never fits, or no node lets it in.
         of: the number of these pods.
         reason: one word for scripts: ``full``, ``fragmented``, ``reserved``, ``other-gate``, ...
         detail: the reason in words, without names of other pods.

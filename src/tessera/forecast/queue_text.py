@@ -21,7 +21,7 @@ def queued_text(row: QueuedPod) -> str:
 
 
 def position_text(row: QueuedPod) -> str:
-    """``position 2 of 5 that wait for the same room``; empty while another gate holds the pod."""
+    """``position 2 of 5 that wait for the same room``; empty for a pod without a position."""
     if not row.position:
         return ""
     return f"position {row.position} of {row.of} for the same room" if row.of > 1 else "no other pod waits for its room"

@@ -86,7 +86,8 @@ FORECAST_PIECE = Limit(
 FORECAST_PODS = Limit(
     1_000,
     "pods",
-    "waiting pods, the first in their order, whose start is simulated; the others have a position alone",
+    "waiting pods, the first in their order that compete for room, whose start is simulated; the others have a "
+    "position alone",
     "those behind start when these have started",
 )
 RATE_STARTS = Limit(

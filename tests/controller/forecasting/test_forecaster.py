@@ -11,6 +11,7 @@ from tessera.api.pods.gangs import Gang
 from tessera.clock import rfc3339
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.state.events import StorageListed
 from tessera.limits.forecast import WAIT_SAMPLES
 
 WHOLE, HALF = "7g.40gb", "3g.20gb"
@@ -195,6 +196,44 @@ def test_positions_count_those_that_compete_for_the_same_room(cluster: ForecastC
         (2, 3),
         (3, 3),
     ]
+
+
+def _unplaceable(cluster: ForecastCluster) -> list[PodInfo]:
+    """Pods that go first, of which none takes room that becomes free."""
+    cluster.slicer.handle(StorageListed())
+    return [
+        _waits(cluster, "never", WHOLE, WHOLE),
+        _waits(cluster, "unknown", "3g.71gb"),
+        _waits(cluster, "gang", WHOLE, gang=Gang("default/four", "four", 4)),
+        _waits(cluster, "claim", WHOLE, claims=("default/none",)),
+        _waits(cluster, "nowhere", WHOLE, constraints=NodeConstraints(selector=(("zone", "b"),))),
+    ]
+
+
+def test_pods_that_take_no_room_that_becomes_free_stand_before_nobody(cluster: ForecastCluster) -> None:
+    """They had the first positions, and the others were forecast to start after them."""
+    cluster.live(*[300.0] * 20)
+    cluster.submit("holder", WHOLE)
+    alone = cluster.row(_waits(cluster, "next", WHOLE))
+    assert alone.start.p50 is not None
+    other = ForecastCluster()
+    other.node("n1")
+    other.live(*[300.0] * 20)
+    other.submit("holder", WHOLE)
+    stuck = _unplaceable(other)
+    pod = _waits(other, "next", WHOLE)
+    rows = {each.name: each for each in other.forecast().pods}
+    assert [rows[each.name].reason for each in stuck] == [
+        "never-fits",
+        "no-such-profile",
+        "gang-incomplete",
+        "no-node",
+        "no-node",
+    ]
+    assert [(rows[each.name].position, rows[each.name].of) for each in stuck] == [(0, 0)] * len(stuck)
+    found = rows[pod.name]
+    assert (found.position, found.of) == (1, 1)
+    assert found.start.p50 == pytest.approx(alone.start.p50 + len(stuck), abs=30)
 
 
 def test_a_pod_of_another_operator_has_no_position(cluster: ForecastCluster) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.planning.fair_order import FairOrder
+from tessera.controller.slicing.state.refusals import competes_for_room
 from tessera.controller.slicing.state.slicer_state import SlicerState
 
 
@@ -16,8 +17,8 @@ class Place:
     Attributes:
         pod: the pod.
         nodes: mask of the nodes that may take it and whose cards have its profiles.
-        position: from 1, among the pods that share a node with it.
-        of: the number of these.
+        position: from 1, among the pods that share a node with it; 0 for a pod that takes no room that becomes free.
+        of: the number of these; 0 likewise.
     """
 
     pod: PodInfo
@@ -36,15 +37,16 @@ def places(state: SlicerState, pods: Sequence[PodInfo]) -> Mapping[PodUid, Place
     """Returns the place of each of these pods, which are in order; the cost grows with the number of kinds of pods."""
     makers: dict[tuple[str, ...], int] = {}
     masks: dict[PodUid, int] = {}
+    competing = [pod for pod in pods if competes_for_room(state.waiting.get(pod.uid))]
     for pod in pods:
         if pod.profiles not in makers:
             makers[pod.profiles] = _mask(state, pod.profiles)
         masks[pod.uid] = makers[pod.profiles] & state.cluster.index.open_to(pod.constraints)
-    counts = _count(masks.values())
+    counts = _count(masks[pod.uid] for pod in competing)
     rivals = {mask: sum(count for other, count in counts.items() if _meet(mask, other)) for mask in counts}
     before = dict.fromkeys(counts, 0)
-    found = {}
-    for pod in pods:
+    found = {pod.uid: Place(pod, masks[pod.uid], 0, 0) for pod in pods}
+    for pod in competing:
         mask = masks[pod.uid]
         found[pod.uid] = Place(pod, mask, before[mask] + 1, rivals[mask])
         for other in before:

@@ -101,7 +101,8 @@ class Forecaster:
         """Begins a round; ``now`` in seconds since 1970."""
         waiting = waiting_in_order(state)
         found = places(state, waiting)
-        simulated = [found[pod.uid] for pod in waiting[:FORECAST_PODS] if found[pod.uid].nodes]
+        competing = [place for pod in waiting if (place := found[pod.uid]).position]
+        simulated = [place for place in competing[:FORECAST_PODS] if place.nodes]
         if self._estimator is None or not self._estimator.serves(now):
             self._estimator = LifeEstimator(self._history.lives, self.tracker.running(), now)
         reader = SituationReader(state, self.tracker, self.jobs, self._estimator, now=now, waiting=simulated)
@@ -132,9 +133,9 @@ class Forecaster:
         searched = 0
         for number, pod in enumerate(begun.waiting, 1):
             profiles = tuple(sorted(pod.profiles))
-            same[profiles] = same.get(profiles, 0) + 1
+            same[profiles] = same.get(profiles, 0) + (begun.places[pod.uid].position > 0)
             if len(rows) < QUEUE_PODS and pod.uid in state.waiting:
-                rows.append(self._row(begun.places[pod.uid], known, same[profiles]))
+                rows.append(self._row(begun.places[pod.uid], known, max(1, same[profiles])))
             if number % _ROWS_A_PIECE == 0 or known.reasons.searches > searched:
                 searched = known.reasons.searches
                 yield

@@ -26,7 +26,8 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.pod_relations import NO_RELATIONS
 from tessera.controller.objects.resource_amounts import Amounts, add_amounts
 from tessera.controller.slicing.gangs.gang_planner import GangPlanner
-from tessera.controller.slicing.reservations.reserver import Reserver, waits_for_room
+from tessera.controller.slicing.reservations.reserver import Reserver
+from tessera.controller.slicing.state.refusals import waits_for_room
 from tessera.controller.slicing.state.reservation import HORIZON, PATIENCE, RETRY, QueueKey, Reservation
 from tessera.controller.slicing.state.reservation_rules import holders_of
 from tessera.controller.slicing.state.slicer_state import SlicerState

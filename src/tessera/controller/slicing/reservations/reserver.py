@@ -28,11 +28,12 @@ from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.reservations.place_search import PlaceSearch
 from tessera.controller.slicing.reservations.recorded_reservations import adopt_reservations
 from tessera.controller.slicing.state.messages import reserved_text
+from tessera.controller.slicing.state.refusals import waits_for_room
 from tessera.controller.slicing.state.reservation import HORIZON, PATIENCE, RETRY, QueueKey, Reservation
 from tessera.controller.slicing.state.reservation_rules import holders_of, make_holds, overlap
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.limits.planning import RESERVATION_SEARCHES, RESERVATIONS, RESERVED_PERCENT
-from tessera.placement.demand import Fragmented, Full, NoNode, QueueFull, Reason, Reserved
+from tessera.placement.demand import QueueFull, Reason
 from tessera.placement.reserved_slots import ReservedPlace
 
 
@@ -383,10 +384,3 @@ class Reserver:
         for uid in [uid for uid in self._retry if uid not in self._state.waiting]:
             del self._retry[uid]
         self.places.forget_ended()
-
-
-def waits_for_room(reason: Reason | None) -> bool:
-    """True if the end of other pods could make room: on the cards, or of CPU and memory on a node."""
-    if isinstance(reason, NoNode):
-        return any(rule.startswith(("Insufficient ", "Too many pods")) for rule, _ in reason.counts)
-    return isinstance(reason, Full | Fragmented | Reserved)
