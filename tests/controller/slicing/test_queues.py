@@ -12,8 +12,10 @@ from tessera.api.queues import Queue, Share, read_queue
 from tessera.clock import rfc3339
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.state.events import NamespaceObserved, QueueDeleted
+from tessera.controller.objects.pod_relations import NO_RELATIONS, PodAffinityRule, PodRelations, PodSelection
+from tessera.controller.slicing.state.events import NamespaceObserved, QueueDeleted, StorageListed
 from tessera.controller.slicing.state.instructions import ReportQueue
+from tessera.kube.resources.selectors import Requirement
 from tessera.placement.demand import NoNode, QueueFull
 
 ALL = "1g.5gb"
@@ -204,6 +206,54 @@ def test_a_pod_that_no_node_lets_in_holds_back_no_team_of_its_queue(cluster: Sli
     cluster.settle()
     assert isinstance(cluster.slicer.state.waiting[large[0].uid], QueueFull)
     assert placed(cluster, late) == 0
+
+
+def _anti_affine(app: str) -> PodRelations:
+    selection = PodSelection(frozenset({"team-a", "team-b"}), None, (Requirement("app", "In", (app,)),))
+    return PodRelations(anti_affinity=(PodAffinityRule(selection, "kubernetes.io/hostname"),))
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"claims": ("team-a/elsewhere",)},
+        {"relations": _anti_affine("server")},
+        {"amounts": {"cpu": 10**9, "pods": 1}},
+    ],
+    ids=["volume", "anti-affinity", "cpu"],
+)
+def test_a_pod_that_rules_keep_off_all_nodes_holds_back_no_team_of_its_queue(
+    cluster: SlicerCluster, facts: dict[str, Any]
+) -> None:
+    cluster.slicer.handle(StorageListed())
+    for namespace in ("team-a", "team-b"):
+        cluster.namespace(namespace, **{QUEUE_LABEL: "shared"})
+    cluster.queue("shared", maximum=8)
+    cluster.node("n1")
+    runs = pods(cluster, "team-b", 1, labels=(("app", "server"),))
+    cluster.settle()
+    stuck = pods(cluster, "team-a", 1, "7g.40gb", **facts)
+    small = pods(cluster, "team-b", 2)
+    cluster.settle()
+    assert isinstance(cluster.slicer.state.waiting[stuck[0].uid], NoNode)
+    assert (placed(cluster, runs), placed(cluster, small)) == (1, 2)
+    cluster.put(replace(stuck[0], claims=(), relations=NO_RELATIONS, amounts={"cpu": 1000, "pods": 1}))
+    late = pods(cluster, "team-b", 1)
+    cluster.settle()
+    assert isinstance(cluster.slicer.state.waiting[stuck[0].uid], QueueFull)
+    assert placed(cluster, late) == 0
+
+
+def test_a_pod_that_other_pods_keep_off_starts_once_they_are_gone(cluster: SlicerCluster) -> None:
+    cluster.queue("team-a", maximum=8)
+    cluster.node("n1")
+    server = pods(cluster, "team-b", 1, labels=(("app", "server"),))
+    cluster.settle()
+    stuck = pods(cluster, "team-a", 1, relations=_anti_affine("server"))
+    cluster.settle()
+    assert isinstance(cluster.slicer.state.waiting[stuck[0].uid], NoNode)
+    end(cluster, server)
+    assert placed(cluster, stuck) == 1
 
 
 def test_a_pod_before_that_finds_no_room_takes_nothing_from_the_maximum(cluster: SlicerCluster) -> None:

@@ -11,7 +11,7 @@ from tessera.clock import rfc3339
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo, read_pod
 from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION
-from tessera.controller.slicing.state.events import EndsExpected, NodeObserved
+from tessera.controller.slicing.state.events import EndsExpected, NodeObserved, StorageListed
 from tessera.kube.resources import Container, ObjectMeta, Pod, PodSpec, ResourceRequirements, SchedulingGate
 from tessera.kube.resources.meta import Uid
 from tessera.limits.planning import RESERVATION_SEARCHES
@@ -290,6 +290,22 @@ def test_no_slot_stays_idle_for_a_pod_that_its_node_refuses(cluster: SlicerClust
     assert not cluster.where(big)
     assert cluster.where(young)
     assert not reserved(cluster)
+
+
+def test_no_slot_stays_idle_for_a_pod_that_volumes_keep_off_all_nodes(cluster: SlicerCluster) -> None:
+    """Its slots were kept until the last holder had ended, though the pod could start nowhere."""
+    cluster.slicer.handle(StorageListed())
+    for name in ("n1", "n2"):
+        cluster.node(name)
+        running(cluster, f"on-{name}", "4g.20gb", constraints=restricted(name))
+    large = waiting(cluster, "large", "7g.40gb")
+    after(cluster, 61)
+    assert large.uid in cluster.slicer.state.reservations
+    cluster.put(replace(cluster.pods[large.uid], claims=("default/elsewhere",)))
+    small = [waiting(cluster, f"small-{number}", "3g.20gb") for number in range(2)]
+    after(cluster, 1)
+    assert not cluster.slicer.state.reservations
+    assert all(cluster.where(pod) for pod in small)
 
 
 def test_cpu_that_the_pod_needs_is_kept_too(cluster: SlicerCluster) -> None:

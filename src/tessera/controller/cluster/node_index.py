@@ -131,13 +131,15 @@ class NodeIndex:
 
     def names(self, mask: int) -> frozenset[NodeName]:
         """Returns the nodes of a mask; the cost grows with their number."""
-        found = []
+        return frozenset(self.each(mask))
+
+    def each(self, mask: int) -> Iterator[NodeName]:
+        """Yields the nodes of a mask."""
         while mask:
             lowest = mask & -mask
             mask ^= lowest
             if lowest in self._names:
-                found.append(self._names[lowest])
-        return frozenset(found)
+                yield self._names[lowest]
 
     def mask_of(self, name: NodeName) -> int:
         """Returns a node's bit; 0 for an unknown node."""

@@ -23,6 +23,7 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.scale_up.new_nodes import NewNodes, plan_new_nodes
 from tessera.controller.scale_up.node_requests import NodeAsker, NodeRequest, PlaceholderPods, ProvisioningRequests
 from tessera.controller.scale_up.placeholders import asks_for_cards, can_exclude, group_version, pod_spec
+from tessera.controller.slicing.planning.fair_order import FairOrder
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.kube.backoff import Backoff
@@ -78,7 +79,9 @@ class ScaleUp:
         show: Callable[[Mapping[str, int]], None],
     ) -> None:
         self._runtime = runtime
-        self._slicer, self._state, self._order = slicer, slicer.state, slicer.order
+        self._slicer, self._state = slicer, slicer.state
+        #: A pod that present nodes are too small for counts as one that may start: new nodes may be larger.
+        self._order = FairOrder(slicer.state)
         self._nodes, self._pods = nodes, pods
         self._events = events
         self._namespace = namespace

@@ -70,6 +70,7 @@ from tessera.controller.slicing.turns.turn_planner import TurnPlanner
 from tessera.controller.slicing.turns.verdicts import Verdicts
 from tessera.controller.slicing.turns.write_outcomes import WriteOutcomes
 from tessera.limits.planning import BATCH_PODS, RETRIED_PODS
+from tessera.placement.demand import QueueFull
 from tessera.placement.reserved_slots import hold_slots
 from tessera.replay.recorder import Decider
 
@@ -110,7 +111,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         self._gangs = GangPlanner(self._state, self.planner)
         #: Turns the state into writes at each :class:`WritesDue`. It has no state of its own.
         self._pending = PendingWrites(self._state, self._lifecycle, self._gangs)
-        self.order = FairOrder(self._state)
+        self.order = FairOrder(self._state, self.planner)
         self._ledger = self._state.ledger
         keeps = preempts or moves.mode is MoveMode.EVICT
         #: Gives slots to pods that wait for room. Its state is in :attr:`SlicerState.reservations`, but for memos.
@@ -358,10 +359,11 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
                 candidates[uid] = None
         if candidates:
             ordered, held_back = self.order.first((self._cluster.pods[uid] for uid in candidates), BATCH_PODS)
-            turns = take_turns(first_batch(ordered), (self._cluster.pods[uid] for uid in held_back), self._gangs)
+            full = {uid: why for uid, why in held_back.items() if isinstance(why, QueueFull)}
+            turns = take_turns(first_batch(ordered), (self._cluster.pods[uid] for uid in full), self._gangs)
             holds = [hold for each in self._state.reservations.values() for hold in each.holds]
             with hold_slots(self._state.inventory.fleet, holds):  # parts of the batch change few of them
-                self._turns.plan(turns, held_back)
+                self._turns.plan(turns, full)
             self._verdicts.share_reasons()
             self._verdicts.hold_back({uid: why for uid, why in held_back.items() if uid not in turns.members})
         if self._state.reservations_due:

@@ -6,18 +6,22 @@ guaranteed goes before all others. Each pod that is taken into the order counts 
 queues take turns. Within a queue the order is age.
 
 A queue at its maximum waits as a whole: a younger and smaller pod does not run past an older one of its queue, which
-would wait for ever. A pod that is larger than the maximum itself is passed, and so is one that no node's rules let in:
-it would hold back its queue, and the queue of several teams for the others, without ever starting.
+would wait for ever. A pod that is larger than the maximum itself is passed, and so is one that no node's rules let in,
+those about other pods and volumes too: it would hold back its queue, and the queue of several teams for the others,
+without ever starting. A pod of a gang is passed only for its own constraints on nodes, since rules about the others of
+its gang hold once they have places.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace, nsmallest
 
 from tessera.api.names import PodUid
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.planning.lasting_refusals import LastingRefusal, LastingRefusals
+from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.queue_ledger import Holding
 from tessera.controller.slicing.state.slicer_state import SlicerState
@@ -27,6 +31,10 @@ from tessera.mig.names import parse_profile_name
 from tessera.placement.demand import QueueFull
 from tessera.placement.devices import is_device_profile
 from tessera.placement.fleet import UnknownCard
+from tessera.placement.step_budget import StepBudget
+
+#: Nodes that one decision asks at most to find pods that all of them refuse.
+_REFUSAL_STEPS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +63,20 @@ class FairOrder:
 
     Args:
         state: the slicer's state, which this class only reads.
+        planner: knows the rules about pods on nodes; without it, pods of a queue with a maximum that these keep off
+            all nodes hold back their queue.
     """
 
-    def __init__(self, state: SlicerState) -> None:
+    def __init__(self, state: SlicerState, planner: Planner | None = None) -> None:
         self._state = state
+        self._planner = planner
 
-    def first(self, pods: Iterable[PodInfo], most: int) -> tuple[list[PodInfo], dict[PodUid, QueueFull]]:
-        """Returns the first pods in order, and those among them that their queue's maximum holds back.
+    def first(
+        self, pods: Iterable[PodInfo], most: int
+    ) -> tuple[list[PodInfo], dict[PodUid, QueueFull | LastingRefusal]]:
+        """Returns the first pods in order, and those among them that are not planned now.
+
+        The latter are held back by their queue's maximum, or are of a queue with one and refused by all nodes.
 
         Args:
             pods: waiting pods.
@@ -69,20 +84,30 @@ class FairOrder:
         """
         if not self._state.cluster.queues:
             return nsmallest(most, pods, key=lambda pod: rank(pod, self._state.reservations)), {}
-        run = _Run(self._state)
         ordered: list[PodInfo] = []
-        held_back: dict[PodUid, QueueFull] = {}
-        for pod, _ in run.merge(pods):
-            full = run.hold_back(pod)
-            if full is None:
-                if run.may_start(pod):
-                    run.count(pod)
-                ordered.append(pod)
-            else:
-                held_back[pod.uid] = full
-            if len(ordered) + len(held_back) == most:
-                break
+        held_back: dict[PodUid, QueueFull | LastingRefusal] = {}
+        with self._lasting_refusals() as refusals:
+            run = _Run(self._state, refusals)
+            for pod, _ in run.merge(pods):
+                reason = run.hold_back(pod)
+                if reason is None:
+                    if run.may_start(pod):
+                        run.count(pod)
+                    ordered.append(pod)
+                else:
+                    held_back[pod.uid] = reason
+                if len(ordered) + len(held_back) == most:
+                    break
         return ordered, held_back
+
+    @contextmanager
+    def _lasting_refusals(self) -> Iterator[LastingRefusals | None]:
+        if self._planner is None or all(each.maximum is None for each in self._state.cluster.queues.values()):
+            yield None
+            return
+        work = StepBudget(_REFUSAL_STEPS)
+        with self._planner.filters(work) as filters:
+            yield LastingRefusals(self._state, filters, work)
 
     def all(self) -> Sequence[WaitingPod]:
         """Returns all waiting pods in their order; its cost grows with their number."""
@@ -107,8 +132,9 @@ class FairOrder:
 class _Run:
     """One merge of the queues' pods."""
 
-    def __init__(self, state: SlicerState) -> None:
+    def __init__(self, state: SlicerState, refusals: LastingRefusals | None = None) -> None:
         self._state = state
+        self._refusals = refusals
         self._ledger = state.ledger
         self._totals = state.inventory.totals
         #: Slots and GiB that count for each queue besides what it holds: reserved for it, or taken in this run.
@@ -175,12 +201,15 @@ class _Run:
         """False if no node's rules let the pod in."""
         return bool(self._state.cluster.index.open_to(pod.constraints))
 
-    def hold_back(self, pod: PodInfo) -> QueueFull | None:
-        """Returns the reason if the pod's queue may not hold it too."""
+    def hold_back(self, pod: PodInfo) -> QueueFull | LastingRefusal | None:
+        """Returns the reason if the pod's queue may not hold it too, or has a maximum and all nodes refuse the pod."""
         queue = self._state.cluster.queue_of(pod)
         known = self._state.cluster.queues.get(queue)
         if known is None or known.maximum is None or not self.may_start(pod):
             return None
+        refused = self._refusals.find(pod) if self._refusals is not None and pod.gang is None else None
+        if refused is not None:
+            return refused
         own = holding_of(self._state, pod)
         more = own if pod.uid in self._state.reservations else self._with(queue, own)
         alone = own.gib if known.maximum.gib else own.total

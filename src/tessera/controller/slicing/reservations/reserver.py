@@ -9,9 +9,10 @@ Rules:
 - A reservation stays where it is, because a place that moves with each estimate would never empty. It moves if its node
   or cards go, if a pod of higher priority takes its slots, or if its holders outlast the reservation's patience and
   another place is expected to empty sooner; the patience doubles with each move.
-- It ends when the pod waits no more, when all its slots are free and the node still refuses the pod, or when the slots
-  are not expected to be free within a day. So no slot stays idle for a pod that cannot use it. Before the expected
-  time, a refusal that the ends of pods on other slots of the node would lift does not count.
+- It ends when the pod waits no more, when the rules of all nodes refuse the pod, when all its slots are free and the
+  node still refuses it, or when the slots are not expected to be free within a day. So no slot stays idle for a pod
+  that cannot use it. Before the expected time, a refusal that the ends of pods on other slots of the node would lift
+  does not count.
 - The pods of a gang have reservations together (:mod:`tessera.controller.slicing.reservations.gang_reserver`).
 - Number, share of the slots and cost are bounded (:mod:`tessera.limits.planning`).
 """
@@ -28,7 +29,7 @@ from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.reservations.place_search import PlaceSearch
 from tessera.controller.slicing.reservations.recorded_reservations import adopt_reservations
 from tessera.controller.slicing.state.messages import reserved_text
-from tessera.controller.slicing.state.refusals import waits_for_room
+from tessera.controller.slicing.state.refusals import competes_for_room, waits_for_room
 from tessera.controller.slicing.state.reservation import HORIZON, PATIENCE, RETRY, QueueKey, Reservation
 from tessera.controller.slicing.state.reservation_rules import holders_of, make_holds, overlap
 from tessera.controller.slicing.state.slicer_state import SlicerState
@@ -300,7 +301,8 @@ class Reserver:
             if each.gang or self._state.reservations.get(each.uid) is not each:
                 continue
             pod = self._cluster.pods.get(each.uid)
-            held_back = isinstance(self._state.waiting.get(each.uid), QueueFull)
+            reason = self._state.waiting.get(each.uid)
+            held_back = isinstance(reason, QueueFull) or not competes_for_room(reason)
             if pod is None or each.uid not in self._state.waiting or held_back:
                 self.remove(each)
             elif not self.is_sound(each, pod):

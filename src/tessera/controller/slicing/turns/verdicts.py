@@ -8,6 +8,7 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.planning.allocation_lifecycle import AllocationLifecycle
 from tessera.controller.slicing.planning.batch_placement import Placed
 from tessera.controller.slicing.planning.fair_order import holding_of
+from tessera.controller.slicing.planning.lasting_refusals import LastingRefusal
 from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.planning.pod_kinds import PodKind, kind_of
 from tessera.controller.slicing.reservations.reserver import Reserver
@@ -92,10 +93,17 @@ class Verdicts:
         else:
             self._lifecycle.record_event(pod, "SliceLost", lost_slices_text(pod, reason), warning=True)
 
-    def hold_back(self, held_back: Mapping[PodUid, QueueFull]) -> None:
-        """Refuses pods for which their queue has no room, unless pods before them were refused and left room."""
+    def hold_back(self, held_back: Mapping[PodUid, QueueFull | LastingRefusal]) -> None:
+        """Refuses pods that all nodes refuse, or for which their queue has no room.
+
+        Not the latter if pods before them were refused and left room.
+        """
         for uid, reason in held_back.items():
             pod = self._cluster.pods[uid]
+            if isinstance(reason, LastingRefusal):
+                self._state.limited.discard(uid)
+                self.refuse(pod, reason.reason, dependent=reason.dependent)
+                continue
             above = self._ledger.is_above_maximum(reason.queue, holding_of(self._state, pod))
             # an older pod of the queue that waits for its maximum goes first
             if reason.never or above or self._state.limited.first_of(reason.queue, 1):
