@@ -84,6 +84,54 @@ def test_what_changes_meanwhile_is_taken_in_before_anything_is_decided() -> None
     assert placed == {"first": "n0000", "second": "n0000"}
 
 
+@pytest.mark.parametrize("changed", [ABSORBED_CHANGES + 1, 2 * ABSORBED_CHANGES])
+def test_pods_get_slices_though_many_nodes_change_between_any_two_steps(changed: int) -> None:
+    """Nothing was planned until the nodes came to rest."""
+    cluster = large()
+    slicer = cluster.slicer
+    for turn in range(40):
+        for number in range(changed):
+            name = f"n{number:04}"
+            labels = {"kubernetes.io/hostname": name, "nvidia.com/gpu.product": "A100", "turn": f"{turn}"}
+            cluster.device_node(name, count=CARDS, labels=labels)
+        slicer.decide()
+        for instruction in slicer.pop_writes():
+            cluster.answer(instruction)
+    assert slicer.decisions == 2
+    assert not any(pod.gated for pod in cluster.pods.values())
+    cluster.settle()
+    assert {node.labels["turn"] for name, node in slicer.state.cluster.nodes.items() if name < f"n{changed:04}"} == {
+        "39"
+    }
+
+
+def test_a_pod_whose_deletion_is_held_is_unknown_at_once_and_gone_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(absorption, "ABSORBED_CHANGES", 2)
+    cluster = SlicerCluster()
+    for number in range(6):
+        cluster.node(f"n{number}")
+    pod = cluster.pod("p", "1g.5gb")
+    cluster.settle()
+    slicer = cluster.slicer
+    for turn in range(10):
+        for number in range(6):
+            labels = {**cluster.nodes[NodeName(f"n{number}")].labels, "turn": f"{turn}"}
+            cluster.node(f"n{number}", labels=labels)
+        if slicer.state.cluster.nodes[NodeName("n0")].labels["turn"] != f"{turn}":
+            break
+        slicer.decide()
+    else:
+        raise AssertionError("no event was held")
+    assert slicer.has_news
+    cluster.remove(pod)
+    assert pod.uid in slicer.state.cluster.pods
+    assert not slicer.knows_pod(pod.uid)
+    cluster.settle()
+    assert pod.uid not in slicer.state.cluster.pods
+    assert cluster.empty()
+    assert slicer.state.cluster.nodes == {name: cluster.nodes[name] for name in slicer.state.cluster.nodes}
+
+
 def test_as_many_pods_as_one_step_plans_are_taken_in_and_planned_in_one() -> None:
     cluster = SlicerCluster()
     for number in range(BATCH_PODS // 8):

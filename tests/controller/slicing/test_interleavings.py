@@ -13,6 +13,7 @@ from tests.support.slicer_cluster import SlicerCluster
 from tessera.api.names import NodeName
 from tessera.controller.slicing.state.events import NodeObserved, RetryDue, WriteOutcomeUnknown, WriteRefused
 from tessera.controller.slicing.state.instructions import Evict, RecordEvent, Write
+from tessera.controller.slicing.turns import absorption
 
 PROFILES = st.lists(
     st.sampled_from(["1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"]), min_size=1, max_size=2
@@ -144,6 +145,14 @@ def test_any_interleaving_of_writes_pods_agents_and_crashes(new_cluster: Any) ->
 def with_everything() -> SlicerCluster:
     """A cluster with reservations at once, and preemption."""
     return SlicerCluster(reserve_after=0.0, preempts=True)
+
+
+def test_any_interleaving_where_more_changes_than_one_step_takes_in(
+    new_cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(absorption, "ABSORBED_CHANGES", 1)
+    monkeypatch.setattr(absorption, "BATCH_PODS", 1)
+    play(new_cluster, examples(30))
 
 
 def test_any_interleaving_with_reservations_queues_and_preemption() -> None:

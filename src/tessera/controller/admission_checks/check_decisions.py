@@ -185,7 +185,7 @@ class CheckDecisions:
                 return Verdict("Retry", f"{verdict.text}; a new node may")
             if self._may_hold_later(verdict.never):
                 return Verdict("Retry", f"{verdict.text}; a node that does not show all of its cards now may")
-            if self._slicer.state.cluster.changed_nodes:
+            if self._slicer.has_news:
                 return Verdict("Retry", f"{verdict.text}; a node that has just changed may")
         if verdict is not None or not alone:
             return verdict

@@ -173,7 +173,7 @@ class SliceExecutor:
                     INSTASLICE_NAMESPACE,
                     subresource="status" if isinstance(write, PatchResults) else None,
                 )
-                if write.node in self._slicer.state.cluster.objects:  # else its deletion was seen before this answer
+                if self._slicer.knows_object(write.node):  # else its deletion was seen before this answer
                     self._slicer.handle(InstasliceObserved(item))
             case Ungate():
                 async with self._pod_slots:
@@ -181,14 +181,14 @@ class SliceExecutor:
                     pod = await self._client.merge_patch(PODS, write.name, body, write.namespace, uid=write.uid)
                 if created := parse_time_or_zero(pod.metadata.creation_timestamp):
                     self._metrics.observe_wait(self._clock.now() - created)
-                if write.uid in self._slicer.state.cluster.pods:  # else its deletion was seen before this answer
+                if self._slicer.knows_pod(write.uid):  # else its deletion was seen before this answer
                     self._slicer.handle(PodObserved(read_pod(pod)))
             case ReportNodeCondition():
                 await self._report_node(write)
             case ReportPodCondition():
                 async with self._pod_slots:
                     pod = await self._report_pod(write)
-                if write.uid in self._slicer.state.cluster.pods:
+                if self._slicer.knows_pod(write.uid):
                     self._slicer.handle(PodObserved(read_pod(pod)))
             case Evict():
                 version = str(write.version) if write.version else None

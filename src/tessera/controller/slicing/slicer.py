@@ -5,7 +5,8 @@ Rules:
 - All input comes by :meth:`Slicer.handle`: observations of the cluster, and outcomes of writes.
 - The caller calls :meth:`Slicer.decide` when events have arrived. It absorbs all of them, or some of many
   (:mod:`tessera.controller.slicing.turns.absorption`), and then plans all waiting pods in one batch
-  (:mod:`tessera.controller.slicing.turns.turn_planner`). Nothing is written before that.
+  (:mod:`tessera.controller.slicing.turns.turn_planner`). Nothing is written before that. Where more changes between
+  any two steps than one takes in, events are held meanwhile (:mod:`tessera.controller.slicing.turns.backlog`).
 - Others read the state between two steps only while :attr:`Slicer.is_caught_up` is True: before, nodes and pods are
   missing in it.
 - :meth:`Slicer.pop_writes` returns the writes that are due now
@@ -15,7 +16,7 @@ Rules:
 
 from collections.abc import Mapping, Sequence
 
-from tessera.api.names import QUEUE_LABEL
+from tessera.api.names import QUEUE_LABEL, NodeName, PodUid
 from tessera.api.queues import Queue
 from tessera.controller.base.move_settings import NO_MOVES, MoveMode, MoveSettings
 from tessera.controller.cluster.remade_pods import RemadePods
@@ -65,6 +66,7 @@ from tessera.controller.slicing.state.events import (
 from tessera.controller.slicing.state.instructions import Instruction
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.turns.absorption import Absorption
+from tessera.controller.slicing.turns.backlog import EventBacklog
 from tessera.controller.slicing.turns.pending_writes import PendingWrites
 from tessera.controller.slicing.turns.turn_planner import TurnPlanner
 from tessera.controller.slicing.turns.verdicts import Verdicts
@@ -123,6 +125,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         self.rooms = MoveFinder(self._state, self.planner, self._reserver)
         self.mover = Mover(self._state, self._reserver, self.rooms, moves)
         self._absorption = Absorption(self._state, self._lifecycle, self.mover)
+        #: Events that are taken in before the next step that does not follow on a held one.
+        self._backlog = EventBacklog()
         self._verdicts = Verdicts(self._state, self._lifecycle, self.planner, self._reserver)
         self._turns = TurnPlanner(
             self._state,
@@ -146,6 +150,10 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
                 return self._pending.pop() if self._absorption.is_done else ()
             case DecisionDue():
                 self._decide()
+            case TimePassed():
+                self._observe(event)
+            case _ if self._absorption.holds_events or self._backlog:
+                self._backlog.add(event)
             case _:
                 self._observe(event)
         return ()
@@ -313,6 +321,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         """True if a decision is due."""
         if (
             not self._absorption.is_done
+            or self._backlog
             or self._pending.is_behind
             or self._state.reservations_due
             or self._cluster.changed_nodes
@@ -331,6 +340,19 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         """
         return self._absorption.has_begun and self._absorption.is_done and self._absorption.are_few
 
+    @property
+    def has_news(self) -> bool:
+        """True if a node has changed, or may have, since the state was made."""
+        return bool(self._cluster.changed_nodes) or bool(self._backlog)
+
+    def knows_pod(self, uid: PodUid) -> bool:
+        """True if a pod was observed, and not its deletion."""
+        return uid in self._cluster.pods and not self._backlog.deletes_pod(uid)
+
+    def knows_object(self, node: NodeName) -> bool:
+        """True if the Instaslice object of a node was observed, and not its deletion."""
+        return node in self._cluster.objects and not self._backlog.deletes_object(node)
+
     def decide(self) -> None:
         """Absorbs the observations, then plans waiting pods, as much of both as one step may cost.
 
@@ -339,6 +361,9 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         self.handle(DecisionDue())
 
     def _decide(self) -> None:
+        if self._backlog and not self._absorption.holds_events:
+            for event in self._backlog.pop():
+                self._observe(event)
         self._find_orphans()
         self._absorption.step()
         if not self._absorption.is_done:

@@ -6,6 +6,8 @@ more. Rules:
 - As many changes as one step plans are taken in at once: nodes first, then pods.
 - Of more, each step takes some nodes with their pods, so no node ever looks emptier than it is. Pods without a node,
   which may wait, come last. Nothing is planned or written before the step after that.
+- Where many have changed again by then, they are taken in by steps once more, and events that come meanwhile are held
+  (:attr:`Absorption.holds_events`). So a step plans at last, however fast the cluster changes.
 """
 
 from collections import deque
@@ -40,6 +42,8 @@ class Absorption:
         self.has_begun = False
         #: Changes that later steps take in, in order: a node and its changed pods. The node is "" for pods without one.
         self._left: deque[tuple[NodeName, list[PodUid]]] = deque()
+        #: How often changes were divided since the last step that took in all.
+        self._divisions = 0
         #: Nodes that were taken in since the last :meth:`pop_nodes`.
         self._nodes: set[NodeName] = set()
 
@@ -48,17 +52,24 @@ class Absorption:
         """True if one step can take in all that has changed since the last one."""
         return len(self._cluster.changed_nodes) <= ABSORBED_CHANGES and len(self._cluster.changed_pods) <= BATCH_PODS
 
+    @property
+    def holds_events(self) -> bool:
+        """True if events must be held, since many changes are taken in by steps for a second time."""
+        return self._divisions > 1
+
     def step(self) -> None:
         """Takes in all changes, or some of many."""
         self.has_begun = True
         self.is_done = not self._left and self.are_few
         if self.is_done:
+            self._divisions = 0
             nodes, self._cluster.changed_nodes = self._cluster.changed_nodes, set()
             self._absorb_nodes(nodes)
             changed, self._cluster.changed_pods = self._cluster.changed_pods, set()
             self._absorb_pods(changed)
             return
         if not self._left:
+            self._divisions += 1
             self._left = self._divide()
         first: dict[NodeName, None] = {}
         pods: set[PodUid] = set()
