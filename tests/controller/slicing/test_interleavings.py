@@ -11,9 +11,13 @@ from tests.support.searching import examples
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName
+from tessera.controller.slicing.planning.fair_order import holding_of
 from tessera.controller.slicing.state.events import NodeObserved, RetryDue, WriteOutcomeUnknown, WriteRefused
 from tessera.controller.slicing.state.instructions import Evict, RecordEvent, Write
+from tessera.controller.slicing.state.queue_ledger import Holding
+from tessera.controller.slicing.state.waiting_order import rank
 from tessera.controller.slicing.turns import absorption
+from tessera.placement.demand import QueueFull
 
 PROFILES = st.lists(
     st.sampled_from(["1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"]), min_size=1, max_size=2
@@ -111,10 +115,22 @@ def interleavings(new_cluster: Any) -> type[RuleBasedStateMachine]:
         def no_slot_is_promised_twice(self) -> None:
             assert self.cluster.overlaps() == []
 
+        def no_pod_waits_for_a_maximum_that_lets_it_in(self) -> None:
+            state = self.cluster.slicer.state
+            waiting = ((uid, why) for uid, why in state.waiting.items() if isinstance(why, QueueFull) and not why.never)
+            first = min((uid for uid, _ in waiting), key=lambda uid: rank(state.cluster.pods[uid], {}), default=None)
+            if first is not None:
+                reserved = [state.cluster.pods[uid] for uid in state.reservations if uid != first]
+                pods = [state.cluster.pods[first], *reserved]
+                slots, gib = (sum(getattr(holding_of(state, pod), each) for pod in pods) for each in ("total", "gib"))
+                assert state.ledger.is_above_maximum("default", Holding({"A100": slots}, gib))
+
         def teardown(self) -> None:
             for write in self.flying:
                 if not isinstance(write, Evict) or write.uid in self.cluster.pods:
                     self.cluster.answer(write)
+            self.cluster.settle()
+            self.no_pod_waits_for_a_maximum_that_lets_it_in()
             for pod in list(self.cluster.pods.values()):
                 self.cluster.remove(pod)
             self.cluster.settle()

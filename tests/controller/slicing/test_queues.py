@@ -1,5 +1,6 @@
 """Queues: pods of the queue that had less go first, a guarantee goes before, a maximum holds back."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import QUEUE_LABEL, NodeName
+from tessera.api.pods.gangs import Gang
 from tessera.api.queues import Queue, Share, read_queue
 from tessera.clock import rfc3339
 from tessera.controller.objects.node_constraints import NodeConstraints
@@ -16,6 +18,7 @@ from tessera.controller.objects.pod_relations import NO_RELATIONS, PodAffinityRu
 from tessera.controller.slicing.state.events import NamespaceObserved, QueueDeleted, StorageListed
 from tessera.controller.slicing.state.instructions import ReportQueue
 from tessera.kube.resources.selectors import Requirement
+from tessera.limits.planning import RETRIED_PODS
 from tessera.placement.demand import NoNode, QueueFull
 
 ALL = "1g.5gb"
@@ -174,6 +177,76 @@ def test_a_small_pod_does_not_run_past_an_older_one_that_waits_for_the_maximum(c
     assert (placed(cluster, large), placed(cluster, small)) == (0, 0)
     end(cluster, first)
     assert (placed(cluster, large), placed(cluster, small)) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda cluster, pod: cluster.remove(pod),
+        lambda cluster, pod: cluster.put(replace(pod, terminating=True)),
+        lambda cluster, pod: cluster.put(replace(pod, gates=(*pod.gates, "others"))),
+        lambda cluster, pod: cluster.put(replace(pod, labels=((QUEUE_LABEL, "other"),))),
+        lambda cluster, pod: cluster.put(replace(pod, gang=Gang("team-a/g", "g", 2))),
+    ],
+    ids=["deleted", "terminating", "gate-of-others", "other-queue", "incomplete-gang"],
+)
+def test_who_waits_for_the_maximum_no_more_holds_back_nobody(
+    cluster: SlicerCluster, change: Callable[[SlicerCluster, PodInfo], object]
+) -> None:
+    cluster.queue("team-a", maximum=4)
+    cluster.queue("other", namespaces=["*"])
+    cluster.node("n1", count=2)
+    pods(cluster, "team-a", 1, "2g.10gb")
+    cluster.settle()
+    (large,) = pods(cluster, "team-a", 1, "4g.20gb")
+    small = pods(cluster, "team-a", 2)
+    cluster.settle()
+    assert placed(cluster, small) == 0
+    change(cluster, large)
+    cluster.settle()
+    assert placed(cluster, small) == 2
+
+
+def test_more_pods_than_are_retried_at_once_follow_a_higher_maximum(cluster: SlicerCluster) -> None:
+    cluster.queue("team-a", maximum=1)
+    for number in range(12):
+        cluster.node(f"n{number}")
+    found = pods(cluster, "team-a", RETRIED_PODS + 10)
+    cluster.settle()
+    assert placed(cluster, found) == 1
+    cluster.queue("team-a", maximum=100)
+    cluster.settle()
+    assert placed(cluster, found) == len(found)
+
+
+def test_a_pod_that_reserved_slots_leave_no_maximum_waits_and_is_told(cluster: SlicerCluster) -> None:
+    """Slots that are reserved for a queue count for its maximum. The controller once decided on and on here."""
+    cluster.queue("team-a", maximum=8)
+    cluster.node("n1")
+    blocker = pods(cluster, "team-b", 1, "3g.20gb")
+    cluster.settle()
+    (large,) = pods(cluster, "team-a", 1, "7g.40gb")
+    cluster.settle()
+    cluster.pass_time(61)
+    cluster.settle()
+    assert cluster.slicer.state.reservations.keys() == {large.uid}
+    (small,) = pods(cluster, "team-a", 1)
+    cluster.settle()
+    assert isinstance(cluster.slicer.state.waiting[small.uid], QueueFull)
+    cluster.remove(large)
+    cluster.settle()
+    assert (placed(cluster, blocker), placed(cluster, [small])) == (1, 1)
+
+
+def test_a_gang_behind_a_pod_that_finds_no_room_does_not_wait_for_the_maximum(cluster: SlicerCluster) -> None:
+    cluster.queue("team-a", maximum=8)
+    cluster.node("n1")
+    pods(cluster, "team-b", 1, "3g.20gb")
+    cluster.settle()
+    pods(cluster, "team-a", 1, "7g.40gb")
+    gang = pods(cluster, "team-a", 2, gang=Gang("team-a/g", "g", 2))
+    cluster.settle()
+    assert placed(cluster, gang) == 2
 
 
 def test_a_pod_larger_than_the_maximum_is_told_so_and_blocks_nobody(cluster: SlicerCluster) -> None:

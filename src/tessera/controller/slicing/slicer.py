@@ -71,7 +71,7 @@ from tessera.controller.slicing.turns.pending_writes import PendingWrites
 from tessera.controller.slicing.turns.turn_planner import TurnPlanner
 from tessera.controller.slicing.turns.verdicts import Verdicts
 from tessera.controller.slicing.turns.write_outcomes import WriteOutcomes
-from tessera.limits.planning import BATCH_PODS, RETRIED_PODS
+from tessera.limits.planning import BATCH_PODS
 from tessera.placement.demand import QueueFull
 from tessera.placement.reserved_slots import hold_slots
 from tessera.replay.recorder import Decider
@@ -327,6 +327,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
             or self._cluster.changed_nodes
             or self._cluster.changed_pods
             or self._state.gangs.changed
+            or self._state.limited.are_due
             or (self._cluster.dependencies_changed and self._state.dependent)
         ):
             return True
@@ -384,6 +385,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
                 candidates[uid] = None
         if candidates:
             ordered, held_back = self.order.first((self._cluster.pods[uid] for uid in candidates), BATCH_PODS)
+            self._verdicts.begin(ordered)
             full = {uid: why for uid, why in held_back.items() if isinstance(why, QueueFull)}
             turns = take_turns(first_batch(ordered), (self._cluster.pods[uid] for uid in full), self._gangs)
             holds = [hold for each in self._state.reservations.values() for hold in each.holds]
@@ -406,12 +408,9 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
                 self._cluster.note_orphan(node)
 
     def _retry_limited_pods(self) -> None:
-        """Lets pods of queues whose pods hold less be planned again, the first ones."""
-        for queue in sorted(self._ledger.relieved):
-            for uid in self._state.limited.first_of(queue, RETRIED_PODS):
-                self._state.limited.discard(uid)
-                self._cluster.capacity_changes.forget_refusal(uid)
-        self._ledger.relieved.clear()
+        """Lets the first pods of relieved queues be planned again."""
+        for uid in self._state.limited.pop_retries():
+            self._cluster.capacity_changes.forget_refusal(uid)
 
     def _replan_dependent_pods(self) -> None:
         """After a change of pods or volumes, plans dependent pods again on all nodes."""

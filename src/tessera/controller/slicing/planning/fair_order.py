@@ -91,8 +91,7 @@ class FairOrder:
             for pod, _ in run.merge(pods):
                 reason = run.hold_back(pod)
                 if reason is None:
-                    if run.may_start(pod):
-                        run.count(pod)
+                    run.take(pod)
                     ordered.append(pod)
                 else:
                     held_back[pod.uid] = reason
@@ -120,8 +119,7 @@ class FairOrder:
         found = []
         for pod, share in run.merge(pods):
             found.append(self._reading(pod, share))
-            if run.may_start(pod):
-                run.count(pod)
+            run.take(pod)
         return found
 
     def _reading(self, pod: PodInfo, share: float) -> WaitingPod:
@@ -145,7 +143,7 @@ class _Run:
         for each in state.reservations.values():
             pod = state.cluster.pods.get(each.uid)
             if pod is not None:
-                self.count(pod)
+                self._count(pod)
 
     def merge(self, pods: Iterable[PodInfo]) -> Iterator[tuple[PodInfo, float]]:
         """Yields the pods in order with the share of their queue; the caller counts each that is taken."""
@@ -191,8 +189,12 @@ class _Run:
         slots.update(holding.slots)
         return Holding(slots, self._gib[queue] + holding.gib)
 
-    def count(self, pod: PodInfo) -> None:
-        """Counts a pod as held by its queue; one with a reservation once."""
+    def take(self, pod: PodInfo) -> None:
+        """Counts a pod that may start as held by its queue; one with a reservation counts already."""
+        if pod.uid not in self._state.reservations and self.may_start(pod):
+            self._count(pod)
+
+    def _count(self, pod: PodInfo) -> None:
         queue, holding = self._state.cluster.queue_of(pod), holding_of(self._state, pod)
         self._more.setdefault(queue, Counter()).update(holding.slots)
         self._gib[queue] += holding.gib
@@ -226,10 +228,15 @@ class _Run:
         """True if a pod of the queue that goes before this one waits for the maximum."""
         if queue in self._closed:
             return True
-        first = next((self._state.cluster.pods.get(uid) for uid in self._state.limited.first_of(queue, 1)), None)
-        if first is None or first.uid == pod.uid:
+        uid = self._state.limited.first(queue)
+        first = None if uid is None else self._state.cluster.pods.get(uid)
+        if first is None or first.uid == pod.uid or self._are_of_one_gang(first, pod):
             return False
         return (-first.priority, first.created, first.key) < (-pod.priority, pod.created, pod.key)
+
+    def _are_of_one_gang(self, one: PodInfo, other: PodInfo) -> bool:
+        first, second = (self._state.gangs.gang_of(each.uid) for each in (one, other))
+        return first is not None and second is not None and first.key == second.key
 
 
 def holding_of(state: SlicerState, pod: PodInfo) -> Holding:

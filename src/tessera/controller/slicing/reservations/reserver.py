@@ -379,6 +379,7 @@ class Reserver:
         for each in [each for each in found if each.uid == one.uid or (one.gang and each.gang == one.gang)]:
             del self._state.reservations[each.uid]
             self._state.dirty_nodes.add(each.node)
+            self._state.ledger.relieved.add(each.queue[0])
             self._cluster.capacity_changes.room_may_have_grown(each.node)
         self._state.reservations_due = True
 

@@ -77,7 +77,8 @@ class QueueLedger:
         self._accounts: dict[str, QueueAccount] = {}
         #: What each pod holds, with its queue.
         self._pods: dict[PodUid, tuple[str, Holding]] = {}
-        #: Queues whose pods hold less since this set was emptied.
+        #: Queues of which a pod that waits for the maximum may fit now; see
+        #: :mod:`tessera.controller.slicing.state.limited_pods`.
         self.relieved: set[str] = set()
 
     # Objects

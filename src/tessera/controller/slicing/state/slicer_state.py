@@ -18,6 +18,7 @@ from tessera.controller.slicing.state.device_inventory import DeviceInventory
 from tessera.controller.slicing.state.device_ratings import DeviceRatings
 from tessera.controller.slicing.state.fleet_inventory import FleetInventory
 from tessera.controller.slicing.state.instructions import Evict, RecordEvent, WriteKey
+from tessera.controller.slicing.state.limited_pods import LimitedPods
 from tessera.controller.slicing.state.move_record import RecordedMove
 from tessera.controller.slicing.state.queue_ledger import QueueLedger
 from tessera.controller.slicing.state.reservation import Reservation
@@ -102,7 +103,7 @@ class SlicerState:
         #: What each queue holds.
         self.ledger = QueueLedger(self.cluster.queues)
         #: Waiting pods that their queue's maximum holds back, in order. A subset of ``waiting``.
-        self.limited = BlockedPods()
+        self.limited = LimitedPods(self.ledger.relieved)
         #: Amounts of each node that pods and allocations hold besides slices; each pod counts on one node.
         self.usage = NodeUsage()
         #: The nodes with whole cards and shares, ranked for pods.

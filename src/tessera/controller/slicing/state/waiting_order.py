@@ -53,6 +53,11 @@ class BlockedPods:
         self._entries[pod.uid] = (queue, entry)
         insort(self._queues.setdefault(queue, []), entry)
 
+    def queue_of(self, uid: PodUid) -> QueueKey | None:
+        """Returns the queue of a pod; None for an unknown one."""
+        known = self._entries.get(uid)
+        return None if known is None else known[0]
+
     def discard(self, uid: PodUid) -> None:
         """Removes a pod; an unknown one is no error."""
         known = self._entries.pop(uid, None)

@@ -117,14 +117,14 @@ class TurnPlanner:
 
     def _plan_gang(self, gang: Gang, held_back: Mapping[PodUid, QueueFull], work: StepBudget) -> None:
         """Gives all missing pods of a gang their slices, or none; then the gang holds nothing behind the gate."""
-        found = self._gangs.plan(gang, held_back, work)
+        found = self._gangs.plan(gang, self._verdicts.binding(held_back, gang), work)
         for one in found.placed:
             self._verdicts.allocate(one)
         for uid, dependent in found.refused.items():
             pod = self._cluster.pods[uid]
             self._verdicts.refuse(pod, found.reason, dependent=dependent)
             if isinstance(found.reason, QueueFull) and not found.reason.never:
-                self._state.limited.put(pod, (found.reason.queue, ()))
+                self._state.limited.put(pod, found.reason.queue)
         for allocation in found.returned:
             self._lifecycle.give_up(allocation)
         if found.returned:

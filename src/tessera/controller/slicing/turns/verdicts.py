@@ -1,9 +1,10 @@
 """Records what planning found for each waiting pod: its slices, or the reason why it gets none."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from tessera.api.names import PodUid
+from tessera.api.pods.gangs import Gang
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.planning.allocation_lifecycle import AllocationLifecycle
 from tessera.controller.slicing.planning.batch_placement import Placed
@@ -46,8 +47,14 @@ class Verdicts:
         self._lifecycle = lifecycle
         self._planner = planner
         self._reserver = reserver
+        #: Queues of which the present decision plans pods.
+        self._planned_queues: set[str] = set()
         #: Kinds that the present decision has refused, with the last reason.
         self._refused_kinds: dict[PodKind, Reason] = {}
+
+    def begin(self, pods: Iterable[PodInfo]) -> None:
+        """Begins a decision that plans these pods."""
+        self._planned_queues = {self._cluster.queue_of(pod) for pod in pods}
 
     def allocate(self, placed: Placed) -> None:
         """Gives a pod the slices that planning found for it."""
@@ -83,6 +90,8 @@ class Verdicts:
         if reason is None:
             return
         self._state.waiting[pod.uid] = reason
+        if not isinstance(reason, QueueFull):
+            self._state.limited.discard(pod.uid)
         self._reserver.note_refusal(pod, reason)
         if self._state.last_event.get(pod.uid) == type(reason).__name__:
             return
@@ -99,17 +108,35 @@ class Verdicts:
         Not the latter if pods before them were refused and left room.
         """
         for uid, reason in held_back.items():
-            pod = self._cluster.pods[uid]
             if isinstance(reason, LastingRefusal):
-                self._state.limited.discard(uid)
-                self.refuse(pod, reason.reason, dependent=reason.dependent)
-                continue
-            above = self._ledger.is_above_maximum(reason.queue, holding_of(self._state, pod))
-            # an older pod of the queue that waits for its maximum goes first
-            if reason.never or above or self._state.limited.first_of(reason.queue, 1):
-                self.refuse(pod, reason, dependent=False)
-                if not reason.never:
-                    self._state.limited.put(pod, (reason.queue, ()))
+                self.refuse(self._cluster.pods[uid], reason.reason, dependent=reason.dependent)
+        full = {uid: reason for uid, reason in held_back.items() if isinstance(reason, QueueFull)}
+        for uid, reason in self.binding(full).items():
+            pod = self._cluster.pods[uid]
+            self.refuse(pod, reason, dependent=False)
+            if not reason.never:
+                self._state.limited.put(pod, reason.queue)
+
+    def binding(self, held_back: Mapping[PodUid, QueueFull], gang: Gang | None = None) -> Mapping[PodUid, QueueFull]:
+        """Returns those of the pods for which their queue has no room indeed, now that pods before them are decided.
+
+        A pod of which that is not certain is planned in the next decision: a queue of which no pod was planned in this
+        one leaves no more room.
+
+        Args:
+            held_back: pods for which there was no room if all pods before them were placed.
+            gang: the pods of this gang do not wait for each other.
+        """
+        return {uid: reason for uid, reason in held_back.items() if self._is_binding(uid, reason, gang)}
+
+    def _is_binding(self, uid: PodUid, reason: QueueFull, gang: Gang | None) -> bool:
+        if reason.never or reason.queue not in self._planned_queues:
+            return True
+        if self._ledger.is_above_maximum(reason.queue, holding_of(self._state, self._cluster.pods[uid])):
+            return True
+        first = self._state.limited.first(reason.queue)  # an older pod that waits for the maximum goes first
+        of = None if first is None else self._state.gangs.gang_of(first)
+        return first is not None and (gang is None or of is None or of.key != gang.key)
 
     def note_kind(self, pod: PodInfo, reason: Reason | None) -> None:
         """Notes that the refusal of a pod answers for its kind."""

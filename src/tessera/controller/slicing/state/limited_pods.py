@@ -1,0 +1,63 @@
+"""Waiting pods that the maximum of their queue holds back, and which of them are planned again.
+
+A queue is *relieved* when a pod of it may fit again: its pods hold less, fewer slots are reserved for it, its maximum
+has changed, or one of the pods that wait for the maximum waits no more, which held back those behind it. Then its first
+pods are planned again, and the next ones as long as one of those is not held back again.
+"""
+
+from collections.abc import Sequence
+
+from tessera.api.names import PodUid
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.state.waiting_order import BlockedPods
+from tessera.limits.planning import RETRIED_PODS
+
+
+class LimitedPods:
+    """The pods of all queues.
+
+    Args:
+        relieved: the queues that were relieved; others add to it, and :meth:`pop_retries` empties it.
+    """
+
+    def __init__(self, relieved: set[str]) -> None:
+        self._pods = BlockedPods()
+        self._relieved = relieved
+        #: By queue, the pods that :meth:`pop_retries` returned last.
+        self._retried: dict[str, Sequence[PodUid]] = {}
+
+    def __len__(self) -> int:
+        return len(self._pods)
+
+    @property
+    def are_due(self) -> bool:
+        """True if pods may have to be planned again."""
+        return bool(self._retried or (self._relieved and self._pods))
+
+    def put(self, pod: PodInfo, queue: str) -> None:
+        """Adds a pod that waits for the maximum of this queue, and of no other any more."""
+        if self._pods.queue_of(pod.uid) not in (None, (queue, ())):
+            self.discard(pod.uid)
+        self._pods.put(pod, (queue, ()))
+
+    def discard(self, uid: PodUid) -> None:
+        """Removes a pod that waits for no maximum any more, or waits no more; an unknown one is no error."""
+        found = self._pods.queue_of(uid)
+        if found is not None:
+            self._pods.discard(uid)
+            self._relieved.add(found[0])
+
+    def first(self, queue: str) -> PodUid | None:
+        """Returns the first pod of a queue."""
+        return next(iter(self._pods.first_of(queue, 1)), None)
+
+    def pop_retries(self) -> Sequence[PodUid]:
+        """Returns the pods that must be planned again now, the first ones of each relieved queue, and removes them."""
+        queues = {queue for queue, uids in self._retried.items() if any(uid not in self._pods for uid in uids)}
+        queues |= self._relieved
+        self._relieved.clear()
+        self._retried = {queue: uids for queue in sorted(queues) if (uids := self._pods.first_of(queue, RETRIED_PODS))}
+        found = [uid for uids in self._retried.values() for uid in uids]
+        for uid in found:
+            self._pods.discard(uid)
+        return found
