@@ -5,7 +5,8 @@ import re
 import msgspec
 import pytest
 
-from tessera.cli.queue import queue_lines, starts_in
+from tessera.cli.queue import Queues, frame, queue_lines, stale_note, starts_in
+from tessera.explain.kueue_rows import KueueRows
 from tessera.forecast.queue_page import Blocker, ExpectedStart, QueuedPod, QueuePage
 from tessera.kube.resources import Pod
 from tessera.observe.queue_reading import QueueReading, told_rows
@@ -61,6 +62,28 @@ def test_the_namespace_is_left_out_when_there_is_one() -> None:
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_rows_fit_the_terminal(width: int) -> None:
     assert all(len(line) <= width for line in _lines(FIRST, LAST, width=width))
+
+
+def test_a_narrow_terminal_shortens_long_names_before_position_and_reason_are_lost() -> None:
+    """Names of a Job's pods are often longer than half a terminal."""
+    long = msgspec.structs.replace(FIRST, name="train-with-a-rather-long-name-of-a-run-10")
+    header, first, _ = _lines(long, LAST, width=60)
+    assert re.split("  +", header) == ["NAMESPACE", "POD", "POSITION", "STARTS IN", "REASON"]
+    assert re.split("  +", first) == ["team", "train-with-a-rath…", "1/2", "4m-9m", "full"]
+    assert all(len(line) <= 60 for line in (header, first))
+
+
+def test_notes_stay_below_a_queue_that_is_longer_than_the_screen() -> None:
+    page = QueuePage(leads=True, taken=NOW, pods=(FIRST,) * 50, omitted=0)
+    found = Queues(QueueReading(page=page, note="no controller leads at this moment"), KueueRows())
+    lines = frame(found, None, 80, 12)
+    assert len(lines) == 12
+    assert lines[-2:] == ["... 41 more lines", "note: no controller leads at this moment"]
+
+
+def test_an_old_answer_is_called_old() -> None:
+    assert stale_note(NOW - 20, NOW) == ""
+    assert stale_note(NOW - 150, NOW) == "the controller made this 2m ago"
 
 
 def test_an_empty_queue_is_said_in_words() -> None:

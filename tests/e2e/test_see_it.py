@@ -1,14 +1,11 @@
 """What cards do, seen from outside: pages of each process through the API server, ``top`` and ``idle``."""
 
 import json
-import os
-import pty
 import re
-import select
 import signal
 import subprocess
 import sys
-import time
+import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from typing import IO, Any
@@ -16,6 +13,7 @@ from typing import IO, Any
 import pytest
 import yaml
 from tests.support.running_lab import ROOT, TIMEOUT, RunningLab
+from tests.support.terminal import Relay, on_terminal
 
 from tessera.api.nodes.usage import AGENT_PORT
 
@@ -146,26 +144,50 @@ def test_a_user_without_rights_is_told_which_role_to_bind(used: RunningLab) -> N
 
 def test_top_is_live_on_a_terminal_until_q(used: RunningLab) -> None:
     """The table is drawn on the alternate screen, follows keys, and leaves the terminal as it was."""
-    outer, inner = pty.openpty()
-    command = [sys.executable, "-m", "tessera", "top"]
-    process = subprocess.Popen(command, stdin=inner, stdout=inner, stderr=inner, env=used.env, cwd=ROOT)
-    os.close(inner)
-    screen = Screen(outer)
-    try:
+    with on_terminal("top", env=used.env) as screen:
         assert "\x1b[?1049h" in screen.until("default/whole")
-        os.write(outer, b"c")
+        screen.type("c")
         screen.until("cards by name")
-        os.write(outer, b"s")
+        screen.type("s")
         screen.until("cards by busy")
-        os.write(outer, b"/T4\r")
+        screen.type("/T4\r")
         screen.until("filter: T4   ")
-        os.write(outer, b"q")
-        assert process.wait(timeout=TIMEOUT) == 0
+        screen.type("q")
+        assert screen.process.wait(timeout=TIMEOUT) == 0
         screen.until("\x1b[?1049l")
+
+
+@pytest.mark.parametrize(
+    ("command", "wide"),
+    [(("top",), "OWNER"), (("map", "--watch"), "node-1   2 x NVIDIA"), (("queue", "--watch"), "BEFORE IT")],
+    ids=str,
+)
+def test_a_picture_follows_the_terminal_and_outlives_a_lost_connection(
+    used: RunningLab, command: tuple[str, ...], wide: str
+) -> None:
+    """The last picture stays, with a note, until the API server answers again."""
+    used.kubectl("apply", "-f", "-", manifest=used.pod("too-large", {"nvidia.com/mig-7g.40gb": 2}))
+    config = yaml.safe_load((used.folder / "kubeconfig").read_text())
+    cluster = config["clusters"][0]["cluster"]
+    url = urllib.parse.urlsplit(cluster["server"])
+    relay = Relay((url.hostname or "", url.port or 0))
+    cluster["server"] = f"https://{url.hostname}:{relay.port}"
+    path = used.folder / "relayed"
+    path.write_text(yaml.safe_dump(config))
+    try:
+        with on_terminal(*command, "--kubeconfig", str(path), env=used.env) as screen:
+            screen.until(wide)
+            screen.resize(60, 20)
+            used.eventually(lambda: wide not in screen.until("\x1b[J"))
+            relay.cut()
+            screen.until("not up to date for")
+            relay.mend()
+            used.eventually(lambda: "not up to date" not in screen.until("\x1b[J"))
+            screen.process.send_signal(signal.SIGINT)
+            screen.until("\x1b[?1049l")
     finally:
-        process.kill()
-        process.wait()
-        os.close(outer)
+        relay.close()
+        used.kubectl("delete", "pod", "too-large", "--now", "--ignore-not-found")
 
 
 def test_the_live_page_shows_the_cards_and_follows_the_cluster(used: RunningLab) -> None:
@@ -208,22 +230,6 @@ def follow(feed: IO[bytes], until: Callable[[dict[str, Any]], bool]) -> dict[str
     raise AssertionError(f"the feed ended: {documents}")
 
 
-class Screen:
-    """The output of a terminal."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def until(self, text: str) -> str:
-        """Reads until the output has this text; returns what was read."""
-        read, deadline = "", time.monotonic() + TIMEOUT
-        while text not in read:
-            ready, _, _ = select.select([self._descriptor], [], [], max(0.0, deadline - time.monotonic()))
-            assert ready, f"no {text!r} in {read[-2000:]!r}"
-            read += os.read(self._descriptor, 65_536).decode(errors="replace")
-        return read
-
-
 def test_map_shows_whole_cards_beside_slices(used: RunningLab) -> None:
     shown = used.tessera("map")
     assert "[a whole card" in shown
@@ -246,20 +252,11 @@ def test_map_shows_whole_cards_beside_slices(used: RunningLab) -> None:
 
 
 def test_map_follows_the_cluster_on_a_terminal(used: RunningLab) -> None:
-    outer, inner = pty.openpty()
-    command = [sys.executable, "-m", "tessera", "map", "--watch"]
-    process = subprocess.Popen(command, stdin=inner, stdout=inner, stderr=inner, env=used.env, cwd=ROOT)
-    os.close(inner)
-    screen = Screen(outer)
-    try:
+    with on_terminal("map", "--watch", env=used.env) as screen:
         assert "\x1b[?1049h" in screen.until("default/whole")
         used.kubectl("apply", "-f", "-", manifest=used.pod("late", {"nvidia.com/mig-1g.5gb": 1}))
         screen.until("default/late")
-        process.send_signal(signal.SIGINT)
+        screen.process.send_signal(signal.SIGINT)
         screen.until("\x1b[?1049l")
-        assert process.wait(timeout=TIMEOUT) in {0, 130}
-    finally:
-        process.kill()
-        process.wait()
-        os.close(outer)
+        assert screen.process.wait(timeout=TIMEOUT) in {0, 130}
     used.kubectl("delete", "pod", "late", "--now")

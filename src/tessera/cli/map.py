@@ -6,15 +6,23 @@ import itertools
 import random
 import shutil
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from tessera.cli.base.connection import CommandError, cluster_options, connect, own_namespace, report_errors
-from tessera.cli.base.console import say, say_coloured, say_json, shows_colours, write_frame
+from tessera.cli.base.connection import (
+    CommandError,
+    cluster_options,
+    connect,
+    describe_error,
+    own_namespace,
+    report_errors,
+)
+from tessera.cli.base.console import say, say_coloured, say_json, shows_colours
+from tessera.cli.base.live_picture import Picture, outdated, read_again, show_pictures
 from tessera.cli.base.tenant_view import HIDDEN, HIDDEN_NAMES
 from tessera.cli.base.tiles import ESCAPE, WIDTH, draw, draw_summary
 from tessera.explain.fleet_map import CardFilter, known_room, select, summarize
@@ -216,32 +224,47 @@ async def _watch(
     colour: bool,
     summary: bool,
 ) -> None:
+    def frame(whole: "ClusterMap") -> Picture:
+        def draw_frame(width: int, height: int) -> Sequence[str]:
+            found = choose(whole, nodes, chosen)
+            lines = picture(found, chosen, colour=colour, summary=summary, width=max(_LEAST_WIDTH, width))
+            return fit_frame(lines, width, height)
+
+        return draw_frame
+
     async with connect("tessera-map", kubeconfig, context) as client:
-        write_frame([], begin=True)
-        try:
-            async for whole in _maps(client, nodes, home):
-                found = choose(whole, nodes, chosen)
-                width, height = shutil.get_terminal_size((WIDTH, 24))
-                lines = picture(found, chosen, colour=colour, summary=summary, width=max(_LEAST_WIDTH, width))
-                write_frame(fit_frame(lines, width, height), colours=True)
-        finally:
-            write_frame([], end=True)
+        await show_pictures(_frames(client, nodes, home, frame), colours=True)
 
 
-async def _maps(client: "Client", nodes: Sequence[str], home: str) -> AsyncIterator["ClusterMap"]:
-    """A map whenever something changes; for a tenant, one every few seconds."""
+async def _frames(
+    client: "Client", nodes: Sequence[str], home: str, frame: Callable[["ClusterMap"], Picture]
+) -> AsyncIterator[Picture]:
+    """A picture whenever something changes, with a note while the cluster does not answer.
+
+    A tenant gets one every few seconds.
+    """
     from tessera.clock import SystemClock
     from tessera.dashboard.view.cluster_map import make_map
     from tessera.kube.client.errors import Forbidden, NotFound
     from tessera.observe.cluster_reading import PERIOD, watch_cluster
 
     clock = SystemClock()
+
+    async def read_as_tenant() -> Picture:
+        return frame(await _read_once(client, nodes, home))
+
     try:
+        answered = clock.monotonic()
         async for reading in watch_cluster(client, clock, random.Random(), nodes):
-            yield make_map(reading)
+            drawn = frame(make_map(reading))
+            if reading.failure is None:
+                answered = clock.monotonic()
+                yield drawn
+            else:
+                reason = describe_error(reading.failure) or str(reading.failure)
+                yield outdated(drawn, clock.monotonic() - answered, reason)
     except NotFound as error:
         raise _not_installed() from error
     except Forbidden:
-        while True:
-            yield await _read_once(client, nodes, home)
-            await clock.sleep(PERIOD)
+        async for drawn in read_again(read_as_tenant, clock, PERIOD):
+            yield drawn

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from tessera.cli.base.connection import CommandError, cluster_options, connect, own_namespace, report_errors
-from tessera.cli.base.console import say, say_json, write_frame
-from tessera.cli.base.table import fitting_columns, table_lines
+from tessera.cli.base.console import say, say_json
+from tessera.cli.base.live_picture import Picture, read_again, show_pictures, with_notes
+from tessera.cli.base.table import fit_terminal, table_lines
 from tessera.text import age, count_noun
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ _DROPPED = ("BASIS", "SLICES", "BEFORE IT", "WAITS")
 _KUEUE_DROPPED = ("AMONG ALL", "QUEUE", "WAITS")
 #: Seconds between two readings; the controller forecasts every 15 s.
 _INTERVAL = 5.0
+#: Seconds after which the controller's answer counts as old.
+_STALE = 60.0
 
 
 @click.command()
@@ -110,17 +113,26 @@ def _width() -> int:
 
 
 async def _watch(wanted: str | None, pod: str | None, kubeconfig: Path | None, context: str | None) -> None:
+    from tessera.clock import SystemClock
+
     async with connect("tessera-queue", kubeconfig, context) as client:
-        write_frame([], begin=True)
-        try:
-            while True:
-                width, height = shutil.get_terminal_size((80, 24))
-                lines = list(lines_of(await read(client, wanted, pod), wanted, width=width))
-                more = len(lines) - height
-                write_frame(lines if more <= 0 else [*lines[: height - 1], f"... {more + 1} more lines"])
-                await asyncio.sleep(_INTERVAL)
-        finally:
-            write_frame([], end=True)
+
+        async def read_picture() -> Picture:
+            found = await read(client, wanted, pod)
+            return lambda width, height: frame(found, wanted, width, height)
+
+        await show_pictures(read_again(read_picture, SystemClock(), _INTERVAL))
+
+
+def frame(found: "Queues", namespace: str | None, width: int, height: int) -> Sequence[str]:
+    """The tables and the notes, cut to a screen; the last line of a table says how many more there are."""
+
+    def tables(width: int, height: int) -> Sequence[str]:
+        lines = list(lines_of(found, namespace, width=width))
+        more = len(lines) - height
+        return lines if more <= 0 else [*lines[: height - 1], f"... {more + 1} more lines"]
+
+    return with_notes(tables, [f"note: {note}" for note in found.notes], width, height)
 
 
 async def _read_once(wanted: str | None, pod: str | None, kubeconfig: Path | None, context: str | None) -> Queues:
@@ -167,12 +179,18 @@ async def _read_slices(client: "Client", namespace: str | None, now: float) -> "
             return found
         page = found
     if not isinstance(page, str):
-        return QueueReading(page=page if namespace is None else in_namespace(page, [namespace]))
+        shown = page if namespace is None else in_namespace(page, [namespace])
+        return QueueReading(page=shown, note=stale_note(page.taken, now))
     try:
         return await read_told(client, namespace, now, page)
     except Forbidden as error:
         where = "all namespaces: name one with -n" if namespace is None else f"namespace {namespace}"
         raise CommandError(" ".join(str(error).split()), f"You may not list the pods of {where}", page) from error
+
+
+def stale_note(taken: float, now: float) -> str:
+    """Says that the controller's answer is old, as after a long stop of its machine; empty if it is not."""
+    return f"the controller made this {age(now - taken)} ago" if now - taken > _STALE else ""
 
 
 async def _read_as_tenant(client: "Client", namespace: str | None, refused: "ApiError") -> "QueueReading | str":
@@ -208,7 +226,16 @@ def kueue_lines(found: Sequence["KueueRow"], now: float, namespace: str | None, 
     """The table of what waits in Kueue."""
     first = 0 if namespace is None else 1
     header, rows = _KUEUE_HEADER[first:], [_kueue_cells(row, now)[first:] for row in found]
-    columns = fitting_columns(header, rows, dropped=[each for each in _KUEUE_DROPPED if each in header], width=width)
+    yield from _table(header, rows, _KUEUE_DROPPED, name="WORKLOAD", width=width)
+
+
+def _table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], dropped: Sequence[str], *, name: str, width: int
+) -> Iterator[str]:
+    """The rows as they fit a terminal."""
+    columns, rows = fit_terminal(
+        header, rows, names=(name, "NAMESPACE"), dropped=[each for each in dropped if each in header], width=width
+    )
     yield from table_lines(
         [header[each] for each in columns], [[row[each] for each in columns] for row in rows], width=width
     )
@@ -235,11 +262,7 @@ def queue_lines(found: "QueueReading", namespace: str | None, *, width: int = 0)
     header: Sequence[str] = _TOLD_HEADER if found.told else _HEADER
     rows = [_told_cells(row, page.taken) if found.told else _cells(row, page.taken) for row in page.pods]
     first = 0 if namespace is None else 1
-    header, rows = header[first:], [row[first:] for row in rows]
-    columns = fitting_columns(header, rows, dropped=[each for each in _DROPPED if each in header], width=width)
-    yield from table_lines(
-        [header[each] for each in columns], [[row[each] for each in columns] for row in rows], width=width
-    )
+    yield from _table(header[first:], [row[first:] for row in rows], _DROPPED, name="POD", width=width)
     if page.omitted:
         yield f"{count_noun(page.omitted, 'further pod')} not listed"
 

@@ -1,6 +1,7 @@
 """``tessera top``: a live table of the use of cards."""
 
 import asyncio
+import functools
 import os
 import shutil
 import sys
@@ -13,6 +14,7 @@ import click
 
 from tessera.cli.base.connection import cluster_options, connect, own_namespace, report_errors
 from tessera.cli.base.console import say, say_json, write_frame
+from tessera.cli.base.live_picture import PATIENCE, SILENT, Picture, call_on_resize, failure_of, outdated
 
 if TYPE_CHECKING:
     from tessera.kube.client.client import Client
@@ -44,6 +46,8 @@ _SEQUENCES = {
     "\x08": "backspace",
     "\x03": "q",
 }
+#: Stands among the keys for a change of the terminal's size, after which the picture is drawn again.
+_RESIZED = "resized"
 
 
 @click.command()
@@ -142,7 +146,7 @@ class TopScreen:
 
     def table(self, usage: "Usage", width: int = 0) -> list[str]:
         """The summary and all rows."""
-        from tessera.cli.base.table import fitting_columns, shorten_first, table_lines
+        from tessera.cli.base.table import fit_terminal, table_lines
         from tessera.observe.top_view import View
 
         if self.view.view is View.CARDS:
@@ -157,12 +161,10 @@ class TopScreen:
             numbers, dropped = range(5, 8), _POD_DROPPED
         lines = [_summary(usage, width)]
         if cells:
-            if len(fitting_columns(header, cells, dropped=dropped, width=width)) < len(header):
-                cells = [tuple(row) for row in shorten_first(cells, width)]
-            shown = fitting_columns(header, cells, dropped=dropped, width=width)
+            shown, rows = fit_terminal(header, cells, names=header[:1], dropped=dropped, width=width)
             lines += table_lines(
                 [header[each] for each in shown],
-                [[row[each] for each in shown] for row in cells],
+                [[row[each] for each in shown] for row in rows],
                 numbers=frozenset(at for at, each in enumerate(shown) if each in numbers),
                 width=width,
             )
@@ -265,33 +267,34 @@ async def _run_live(screen: TopScreen, interval: float, kubeconfig: Path | None,
         usage, note = await screen.read(client), ""
         reading: asyncio.Task[Usage] | None = None
         loop = asyncio.get_running_loop()
-        due = loop.time() + interval
+        read_at = loop.time()
+        due = read_at + interval
         while not screen.view.ended:
             width, height = shutil.get_terminal_size()
-            write_frame([*screen.frame(usage, width, height - bool(note)), *([note] if note else [])])
+            picture: Picture = functools.partial(screen.frame, usage)
+            if note:
+                picture = outdated(picture, loop.time() - read_at, note)
+            write_frame(picture(width, height))
             if reading is None and loop.time() >= due:
                 reading = asyncio.create_task(screen.read(client))
             key = asyncio.create_task(keys.get())
             waits = {key} if reading is None else {key, reading}
-            rest = None if reading is not None else max(0.0, due - loop.time())
-            await asyncio.wait(waits, timeout=rest, return_when=asyncio.FIRST_COMPLETED)
+            rest = PATIENCE if reading is not None else max(0.0, due - loop.time())
+            ended, _ = await asyncio.wait(waits, timeout=rest, return_when=asyncio.FIRST_COMPLETED)
             if key.done():
-                screen.view.press(key.result(), page=max(1, height - 4))
+                if key.result() != _RESIZED:
+                    screen.view.press(key.result(), page=max(1, height - 4))
             else:
                 key.cancel()
             if reading is not None and reading.done():
-                usage, note = _outcome(reading, usage)
+                note = failure_of(reading)
+                if not note:
+                    usage, read_at = reading.result(), loop.time()
                 reading, due = None, loop.time() + interval
+            elif reading is not None and not ended:
+                note = note or SILENT
         if reading is not None:
             reading.cancel()
-
-
-def _outcome(reading: "asyncio.Task[Usage]", before: "Usage") -> "tuple[Usage, str]":
-    """Returns the new reading; if it failed, the one before and the reason."""
-    error = reading.exception()
-    if error is None:
-        return reading.result(), ""
-    return before, f"not up to date: {' '.join(str(error).split())}"
 
 
 @asynccontextmanager
@@ -313,7 +316,8 @@ async def _keys() -> AsyncIterator["asyncio.Queue[str]"]:
     write_frame([], begin=True)
     loop.add_reader(descriptor, read)
     try:
-        yield keys
+        with call_on_resize(lambda: keys.put_nowait(_RESIZED)):
+            yield keys
     finally:
         loop.remove_reader(descriptor)
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)

@@ -18,7 +18,7 @@ from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.api.nodes.agent_pod import AGENT_LABEL
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
-from tessera.kube.client.errors import Forbidden
+from tessera.kube.client.errors import ApiError, Forbidden
 from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kube.resources.meta import Resource
 from tessera.kube.watch.informer import Informer
@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 #: Least seconds between two readings that are handed out, and the time between two readings of the agents' pages.
 PAUSE, PERIOD = 0.5, 5.0
+#: Seconds after which the API server counts as silent.
+_PATIENCE = 10.0
 
 
 class ClusterReading(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,12 +40,14 @@ class ClusterReading(msgspec.Struct, frozen=True, kw_only=True):
         nodes: all nodes; None without the right.
         pods: all pods; None without the right.
         fleet: the agents' pages; None without the right.
+        failure: why the cluster cannot be read now; then the rest is what was read last. None if it can be.
     """
 
     instaslices: Sequence[Instaslice]
     nodes: Sequence[Node] | None = None
     pods: Sequence[Pod] | None = None
     fleet: FleetUsage | None = None
+    failure: Exception | None = None
 
 
 async def read_cluster(client: Client, nodes: Sequence[str] = ()) -> ClusterReading:
@@ -91,7 +95,8 @@ async def watch_cluster(
 ) -> AsyncIterator[ClusterReading]:
     """Yields a reading at once, and another one whenever something changes.
 
-    Objects are watched. Agents' pages are read each :data:`PERIOD` seconds.
+    Objects are watched. Agents' pages are read each :data:`PERIOD` seconds. While the API server does not answer, a
+    reading comes after each try, with the :attr:`ClusterReading.failure`.
 
     Args:
         client: the user's client.
@@ -120,7 +125,8 @@ async def watch_cluster(
         informer.add_handler(lambda _: changed.set())
     pages = _Pages(client, first.fleet, nodes)
     tasks = [asyncio.create_task(each.run()) for each in informers.values()]
-    tasks.append(asyncio.create_task(pages.run(clock, changed)))
+    probe = _Probe(client)
+    tasks += [asyncio.create_task(each.run(clock, changed)) for each in (pages, probe)]
     try:
         yield first
         for informer in informers.values():
@@ -133,6 +139,7 @@ async def watch_cluster(
                 nodes=list(informers[NODES.plural].cache.values()) if NODES.plural in informers else None,
                 pods=list(informers[PODS.plural].cache.values()) if PODS.plural in informers else None,
                 fleet=pages.fleet,
+                failure=probe.failure,
             )
             await clock.sleep(PAUSE)
     finally:
@@ -152,8 +159,29 @@ class _Pages:
     async def run(self, clock: Clock, changed: asyncio.Event) -> None:
         while self.fleet is not None:
             await clock.sleep(PERIOD)
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(ApiError, OSError):
                 found = await _pages(self._client, self._nodes)
                 if found != self.fleet:
                     self.fleet = found
                     changed.set()
+
+
+class _Probe:
+    """Asks the API server for one object again and again: watches do not say that it has gone."""
+
+    def __init__(self, client: Client) -> None:
+        self.failure: Exception | None = None
+        self._client = client
+
+    async def run(self, clock: Clock, changed: asyncio.Event) -> None:
+        while True:
+            await clock.sleep(PERIOD)
+            before = self.failure
+            try:
+                async with asyncio.timeout(_PATIENCE):
+                    await self._client.page(INSTASLICES, INSTASLICE_NAMESPACE, limit=1)
+                self.failure = None
+            except (ApiError, OSError) as error:
+                self.failure = error if str(error) else TimeoutError("the API server does not answer")
+            if before is not None or self.failure is not None:
+                changed.set()

@@ -90,7 +90,7 @@ def report_errors(function: Callable[P, T]) -> Callable[P, T]:
         except BaseException as error:
             if _is_broken_pipe(error):
                 raise BrokenPipeError from error
-            text = _describe_error(error)
+            text = describe_error(error)
             if text is None:
                 raise
             raise CommandError(text) from error
@@ -116,13 +116,13 @@ class CommandError(click.ClickException):
         super().__init__("\n".join(one_line(line, LINE_SHOWN) for line in lines))
 
 
-def _describe_error(error: BaseException) -> str | None:
+def describe_error(error: BaseException) -> str | None:
     """The line for an error that a user can act on; None for a defect of this program."""
     from tessera.kube.client.errors import ApiError, Forbidden
     from tessera.nvml.errors import NvmlError
 
     if isinstance(error, BaseExceptionGroup):
-        lines = [_describe_error(each) for each in error.exceptions]
+        lines = [describe_error(each) for each in error.exceptions]
         return next((line for line in lines if line is not None), None) if all(lines) else None
     if isinstance(error, ApiError):
         right = (

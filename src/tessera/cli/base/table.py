@@ -9,8 +9,8 @@ from tessera.text import one_line
 
 #: Columns between two cells.
 _GAP = "  "
-#: Characters of a name that stay in a narrow terminal.
-_SHORTEST = 16
+#: Characters of a name that stay in a narrow terminal as long as columns can be left out, and after that.
+_SHORTEST, _LEAST = 16, 8
 
 
 def fitting_columns(
@@ -33,10 +33,48 @@ def fitting_columns(
     return found
 
 
-def shorten_first(rows: Sequence[Sequence[str]], width: int) -> Sequence[Sequence[str]]:
-    """The rows with names in the first column that take at most a third of a terminal; 0 shortens none."""
-    room = max(_SHORTEST, width // 3)
-    return [(one_line(row[0], room), *row[1:]) for row in rows] if width else rows
+def fit_terminal(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    names: Sequence[str],
+    dropped: Sequence[str],
+    width: int,
+) -> tuple[list[int], Sequence[Sequence[str]]]:
+    """Makes a table as narrow as a terminal: with shorter names, then without some columns, then with short names.
+
+    Args:
+        header: titles of the columns.
+        rows: the cells.
+        names: titles of columns whose cells may be shortened, the first one first.
+        dropped: titles of columns that may be left out, the first one first.
+        width: columns of the terminal; 0 for no limit.
+
+    Returns:
+        The numbers of the columns that stay, and all cells of the rows.
+    """
+    everything = list(range(len(header)))
+    if not _excess(header, rows, everything, width):
+        return everything, rows
+    numbers = [header.index(each) for each in names if each in header]
+    for at in numbers:
+        rows = _shorten(rows, at, max(_SHORTEST, width // 3))
+    columns = fitting_columns(header, rows, dropped=dropped, width=width)
+    for at in (each for each in numbers if each in columns):
+        widest = max(len(row[at]) for row in rows)
+        room = widest - _excess(header, rows, columns, width)
+        rows = _shorten(rows, at, min(widest, max(len(header[at]), _LEAST, room)))
+    return columns, rows
+
+
+def _excess(header: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int], width: int) -> int:
+    """Columns by which the table is wider than the terminal."""
+    widths = [max(len(row[at]) for row in (header, *rows)) for at in columns]
+    return max(0, sum(widths) + len(_GAP) * (len(columns) - 1) - width) if width else 0
+
+
+def _shorten(rows: Sequence[Sequence[str]], at: int, room: int) -> Sequence[Sequence[str]]:
+    return [(*row[:at], one_line(row[at], room), *row[at + 1 :]) for row in rows]
 
 
 def table_lines(

@@ -1,0 +1,120 @@
+"""A picture that stays on the terminal and changes with the cluster: ``--watch`` of several commands.
+
+A change of the terminal's size is followed at once. A cluster that does not answer for a while leaves the last
+picture, with the reason below it: a picture that stands still without a word would look like a cluster at rest.
+"""
+
+import asyncio
+import shutil
+import signal
+import textwrap
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tessera.cli.base.connection import describe_error
+from tessera.cli.base.console import write_frame
+from tessera.clock import Clock
+from tessera.text import age, one_line
+
+#: Draws the lines of a picture for a terminal of so many columns and rows.
+Picture = Callable[[int, int], Iterable[str]]
+
+#: Size of a terminal that tells none.
+_USUAL_SIZE = (80, 24)
+#: Seconds after which a picture says that its next reading has not ended, and what it says.
+PATIENCE, SILENT = 10.0, "no answer yet"
+#: Rows that notes below a picture may take.
+_NOTE_ROWS = 4
+
+
+async def show_pictures(pictures: AsyncIterator[Picture], *, colours: bool = False) -> None:
+    """Shows each picture until the next one comes, on the alternate screen; draws it again when the size changes.
+
+    Args:
+        pictures: the pictures; an error of theirs ends the command.
+        colours: keep the escape sequences of our colours.
+    """
+    resized = asyncio.Event()
+    write_frame([], begin=True)
+    try:
+        with call_on_resize(resized.set):
+            shown: Picture | None = None
+            coming = asyncio.ensure_future(anext(pictures))
+            try:
+                while True:
+                    size_change = asyncio.ensure_future(resized.wait())
+                    await asyncio.wait({coming, size_change}, return_when=asyncio.FIRST_COMPLETED)
+                    size_change.cancel()
+                    resized.clear()
+                    if coming.done():
+                        shown = coming.result()
+                        coming = asyncio.ensure_future(anext(pictures))
+                    if shown is not None:
+                        write_frame(shown(*shutil.get_terminal_size(_USUAL_SIZE)), colours=colours)
+            finally:
+                coming.cancel()
+                await asyncio.gather(coming, return_exceptions=True)
+    finally:
+        write_frame([], end=True)
+
+
+@contextmanager
+def call_on_resize(handler: Callable[[], object]) -> Iterator[None]:
+    """Calls the handler, in the event loop, whenever the terminal's size changes."""
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGWINCH, handler)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGWINCH)
+
+
+async def read_again(
+    read: Callable[[], Coroutine[Any, Any, Picture]], clock: Clock, interval: float
+) -> AsyncIterator[Picture]:
+    """A new picture every few seconds; while the cluster does not answer, the last one with the reason.
+
+    Args:
+        read: reads the cluster. Its first error is raised.
+        clock: the time.
+        interval: seconds between two readings.
+    """
+    picture, since = await read(), clock.monotonic()
+    yield picture
+    while True:
+        await clock.sleep(interval)
+        reading = asyncio.create_task(read())
+        try:
+            while not (await asyncio.wait({reading}, timeout=PATIENCE))[0]:
+                yield outdated(picture, clock.monotonic() - since, SILENT)
+        finally:
+            reading.cancel()
+        reason = failure_of(reading)
+        if not reason:
+            picture, since = reading.result(), clock.monotonic()
+        yield outdated(picture, clock.monotonic() - since, reason) if reason else picture
+
+
+def failure_of(reading: "asyncio.Task[Any]") -> str:
+    """Why a reading that has ended failed, for a user; empty if it did not. Raises what is a defect of this program."""
+    error = reading.exception()
+    if error is None:
+        return ""
+    reason = describe_error(error)
+    if reason is None:
+        raise error
+    return reason
+
+
+def outdated(picture: Picture, seconds: float, reason: str) -> Picture:
+    """The picture with a note below it: it was read so many seconds ago, and why no newer one could be read."""
+    note = f"not up to date for {age(seconds)}: {reason.removeprefix('error: ')}"
+    return lambda width, height: with_notes(picture, [note], width, height)
+
+
+def with_notes(picture: Picture, notes: Sequence[str], width: int, height: int) -> Sequence[str]:
+    """The lines of a picture, with notes below it that a long picture does not push off the screen."""
+    wrapped = [line for note in notes for line in textwrap.wrap(one_line(note), max(20, width))]
+    wrapped = wrapped[: min(_NOTE_ROWS, max(0, height - 2))]
+    return [*picture(width, height - len(wrapped)), *wrapped]
