@@ -74,22 +74,15 @@ def test_nothing_is_left_and_a_running_pod_runs_on(installed: RunningLab, bare: 
     installed.kubectl("delete", "pods", "--all", "--now")
 
 
-def test_a_program_reads_what_was_removed(installed: RunningLab, bare: Mapping[str, Any]) -> None:
+def test_a_program_confirms_it_and_reads_what_was_removed(installed: RunningLab, bare: Mapping[str, Any]) -> None:
+    assert "add --yes" in installed.tessera("uninstall", fails=True), "without a terminal"
     document = json.loads(installed.tessera("uninstall", "--yes", "-o", "json"))
     assert document["left"] == []
     assert {"name": "daemonset.apps/tessera-agent in tessera-system", "result": "deleted", "notes": []} in document[
         "removed"
     ]
     assert inventory(installed) == bare
-
-
-def test_without_a_terminal_it_asks_for_yes(installed: RunningLab) -> None:
-    assert "add --yes" in installed.tessera("uninstall", fails=True)
-
-
-def test_kubectl_delete_after_it_finds_nothing(installed: RunningLab) -> None:
-    installed.tessera("uninstall", "--yes")
-    assert installed.kubectl("delete", "-k", "deploy/", "--ignore-not-found") == ""
+    assert installed.kubectl("delete", "-k", "deploy/", "--ignore-not-found") == "", "nothing is left for kubectl"
 
 
 def test_a_missing_right_stops_it_and_another_account_continues(
@@ -174,10 +167,14 @@ def without_amounts(found: Mapping[str, Any]) -> dict[str, Any]:
     return {name: each for name, each in found.items() if not name.startswith("amounts ")}
 
 
+@pytest.mark.soak
 def test_a_removal_hook_that_fails_keeps_the_release_until_it_can_finish(
     release: RunningLab, bare: Mapping[str, Any]
 ) -> None:
-    """The nodes' agents cannot answer: their container has another program."""
+    """The nodes' agents cannot answer: their container has another program.
+
+    `make test` has the removal that such agents stop, in :mod:`tests.cluster.test_uninstall`, and Helm's two ways here.
+    """
     agents = ("daemonset/tessera-agent", "-n", "tessera-system")
     helm(release, "upgrade", "tessera", str(FOLDER), "--reuse-values", "--set", "tessera.removal.timeoutSeconds=10")
     containers = release.get(*agents)["spec"]["template"]["spec"]["containers"]
