@@ -110,7 +110,7 @@ def gang(fate: Fate, outcome: list[bool]) -> Callable[[Any], Any]:
     return scenario
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.soak)])
 def test_the_controller_may_die_at_any_write(managed: Managed, when: str) -> None:
     outcome: list[bool] = []
     for at in range(1, WRITES + 1):

@@ -176,8 +176,10 @@ def test_a_reboot_does_not_bring_about_a_layout_that_was_taken_back(static: Call
 
 @pytest.mark.parametrize(
     ("nodes", "slices"),
-    [("2xA100-40GB", "nvidia.com/mig-1g.5gb"), ("2xH100-80GB", "nvidia.com/mig-1g.10gb")],
-    ids=["mode is kept", "mode is lost too"],
+    [
+        pytest.param("2xA100-40GB", "nvidia.com/mig-1g.5gb", id="mode is kept", marks=pytest.mark.soak),
+        pytest.param("2xH100-80GB", "nvidia.com/mig-1g.10gb", id="mode is lost too"),
+    ],
 )
 def test_a_layout_is_made_anew_and_its_pods_are_replaced(static: Callable[..., None], nodes: str, slices: str) -> None:
     async def scenario(lab: Any) -> None:

@@ -134,7 +134,9 @@ def test_a_slice_that_somebody_else_made_stays_foreign(in_lab: Callable[..., Non
 #: More writes of the controller than it takes to record two pods; the test proves that it is.
 WRITES = 5
 #: Some of the NVML calls of an agent that finds slices of its own: the first ones, and those of a later reading.
-CALLS = (1, 2, 3, 5, 8, 13)
+CALLS = (1, 2, 8)
+#: More of them.
+MORE_CALLS = (3, 5, 13)
 
 
 def death_after_the_return(fate: Fate, outcome: list[bool]) -> Callable[[Any], Any]:
@@ -162,7 +164,9 @@ def death_after_the_return(fate: Fate, outcome: list[bool]) -> Callable[[Any], A
     return scenario
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    "after", [pytest.param(False, id="before", marks=pytest.mark.soak), pytest.param(True, id="after")]
+)
 def test_the_controller_may_die_at_any_write(in_lab: Callable[..., None], after: bool) -> None:
     outcome: list[bool] = []
     for at in range(1, WRITES + 1):
@@ -173,7 +177,7 @@ def test_the_controller_may_die_at_any_write(in_lab: Callable[..., None], after:
     assert not outcome[-1], "the last point lies beyond, so every point before it was tried"
 
 
-@pytest.mark.parametrize("at", CALLS)
+@pytest.mark.parametrize("at", [*CALLS, *(pytest.param(each, marks=pytest.mark.soak) for each in MORE_CALLS)])
 def test_the_agent_may_die_at_nvml_calls(in_lab: Callable[..., None], at: int) -> None:
     outcome: list[bool] = []
     fate = Fate(at, after=bool(at % 2))

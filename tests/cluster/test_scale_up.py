@@ -248,7 +248,7 @@ def test_where_provisioning_requests_are_taken_they_replace_placeholders(with_ne
     ("groups", "first", "later"),
     [
         pytest.param(WHOLE, ({GPU: 2}, {GPU: 2}, {GPU: 1}, {GPU: 1}), ({GPU: 1},), id="whole"),
-        pytest.param(SHARES, ({SHARE: 1},) * 17, ({SHARE: 1},) * 8, id="shares"),
+        pytest.param(SHARES, ({SHARE: 1},) * 17, ({SHARE: 1},) * 8, id="shares", marks=pytest.mark.soak),
     ],
 )
 def test_provisioning_requests_bring_nodes_with_whole_cards_and_shares_from_zero_and_none_too_many(

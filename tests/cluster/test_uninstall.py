@@ -214,7 +214,10 @@ def test_any_administrator_may_remove_gates_with_tessera(removable: Callable[...
     removable(scenario)
 
 
-@pytest.mark.parametrize("applied", [False, True], ids=["request-lost", "answer-lost"])
+@pytest.mark.parametrize(
+    "applied",
+    [pytest.param(False, id="request-lost", marks=pytest.mark.soak), pytest.param(True, id="answer-lost")],
+)
 def test_it_may_be_interrupted_at_every_write(removable: Callable[..., None], applied: bool) -> None:
     """Each run of the command makes one write and dies at the next, until a run finds nothing to do."""
 
@@ -312,10 +315,12 @@ def test_an_agent_that_does_not_answer_stops_the_removal_until_it_is_forced(remo
 #: Seconds for which the agents of two versions run side by side on a node: the older one acts, the newer one waits.
 SIDE_BY_SIDE = 60
 #: Seconds from the beginning of an update to the removal: before the newer agents, beside them, at the handover.
-MOMENTS = (0.0, 10.0, 57.0, 57.5, 58.0, 58.5, 59.0, 59.5, 60.0, 61.0)
+MOMENTS = (0.0, 10.0, 59.5)
+#: More of them around the handover.
+MORE_MOMENTS = (57.0, 57.5, 58.0, 58.5, 59.0, 60.0, 61.0)
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", [*MOMENTS, *(pytest.param(each, marks=pytest.mark.soak) for each in MORE_MOMENTS)])
 def test_an_update_of_agents_meanwhile_leaves_nothing_either(removable: Callable[..., None], moment: float) -> None:
     async def scenario(lab: Removable) -> None:
         await lab.create("runs", {"nvidia.com/mig-3g.20gb": 1})
@@ -375,7 +380,13 @@ def test_config_maps_of_others_that_bear_tesseras_label_stay(removable: Callable
     removable(scenario)
 
 
-@pytest.mark.parametrize("manager", ["kubectl-client-side-apply", "kubectl", "tessera-install"])
+@pytest.mark.parametrize(
+    "manager",
+    [
+        "kubectl-client-side-apply",
+        *(pytest.param(each, marks=pytest.mark.soak) for each in ("kubectl", "tessera-install")),
+    ],
+)
 def test_config_maps_of_an_installation_go_whoever_applied_it(removable: Callable[..., None], manager: str) -> None:
     async def scenario(lab: Removable) -> None:
         client = lab.cluster.client(manager)

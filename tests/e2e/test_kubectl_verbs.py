@@ -1,10 +1,16 @@
-"""Each verb of kubectl that the lab claims to know, on a lab that Tessera is installed in."""
+"""Each verb of kubectl that the lab claims to know, on a lab that Tessera is installed in.
+
+One of the long proofs: `make test` has kubectl's verbs in :mod:`tests.conformance.test_kubectl`, against the same
+server in the test's process, and the life of pods with slices in the other stories of this folder.
+"""
 
 import json
 import subprocess
 from typing import Any
 
 import pytest
+
+pytestmark = pytest.mark.soak
 
 SLICE = "nvidia.com/mig-1g.5gb"
 
