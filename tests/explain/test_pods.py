@@ -26,6 +26,7 @@ from tessera.api.nodes.health import BOOT_STEP
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.api.queues import Queue
 from tessera.clock import rfc3339
+from tessera.controller.slicing.planning.planner import Planner
 from tessera.explain.explanation import Explanation, ExplanationReport, report_lines
 from tessera.explain.order_objects import OrderObjects
 from tessera.explain.pods import explain_pod
@@ -469,6 +470,25 @@ def test_pods_of_one_reason_are_told_together() -> None:
     )
     assert found.summary == "it should have 2 pods: 2 do not run"
     assert [(each.case, each.pods) for each in found.answers] == [("no-such-profile", ("w1", "w2"))]
+
+
+def test_a_thousand_equal_pods_cost_little_more_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is equal for pods of one kind is found once; with 980 pods and 40 nodes it took 20 s of CPU."""
+    plans = 0
+    real = Planner.plan_alone
+
+    def plan_alone(*arguments: Any, **more: Any) -> Any:
+        nonlocal plans
+        plans += 1
+        return real(*arguments, **more)
+
+    monkeypatch.setattr(Planner, "plan_alone", plan_alone)
+    full = cards(("c", "7g.40gb", 0, 8, "created"))
+    waiting = [owned(f"w{number}") for number in range(30)]
+    found = explain_workload(view(bound("c", "7g.40gb"), *waiting, nodes=[node()], instaslices=[full]), workload(30))
+    (told,) = found.answers
+    assert (told.case, len(told.pods)) == ("full", 30)
+    assert 1 <= plans <= 5
 
 
 def test_a_rollout_has_more_pods_than_there_should_be() -> None:

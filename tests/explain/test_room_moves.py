@@ -7,9 +7,10 @@ import pytest
 from tests.explain.test_pods import NOW, answer, bound, cards, node, pod
 
 from tessera.api.instaslice import Instaslice
-from tessera.api.names import HOSTNAME_LABEL, MOVABLE_ANNOTATION
+from tessera.api.names import HOSTNAME_LABEL, MOVABLE_ANNOTATION, PodUid
 from tessera.cli.defrag import plan_lines
 from tessera.clock import rfc3339
+from tessera.controller.slicing.state.move_record import MOVES_ANNOTATION, RecordedMove, format_moves
 from tessera.explain.room_moves import MovesPlan, plan_moves
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.kube.resources import Node, Pod
@@ -167,3 +168,17 @@ def test_several_slices_are_not_planned_and_nothing_waits_in_an_idle_cluster() -
     assert found.stuck == (("team/several", "it requests several slices, and moves make room for one"),)
     idle = planned([movable("small", "1g.5gb", "n1")], objects(n1=("small", "1g.5gb", 0, 1, "created")))
     assert list(plan_lines(idle)) == ["No pod waits for room on cards."]
+
+
+def test_a_pod_whose_move_was_refused_is_named_as_resting() -> None:
+    """Else the plan says "no moves" a moment after it has named one, and nothing says why."""
+    items = objects(n1=("small", "1g.5gb", 0, 1, "created"), n2=("half", "3g.20gb", 0, 4, "created"))
+    entry = RecordedMove(uid=PodUid("uid-small"), owner="uid-web", date=NOW - 60)
+    items[0].metadata.annotations[MOVES_ANNOTATION] = format_moves([entry]) or ""
+    small, half = movable("small", "1g.5gb", "n1"), bound("half", "3g.20gb", spec={"nodeName": "n2"}, status=RUNNING)
+    assert small.metadata.uid == "uid-small"
+    ((_, why),) = planned([pod("large", "7g.40gb"), small, half], items).stuck
+    assert why == (
+        "no 3 moves of pods that may move make room for 7g.40gb; team/small rests: a pod that was moved, or whose"
+        " eviction was refused, does not move for an hour"
+    )

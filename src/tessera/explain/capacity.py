@@ -7,7 +7,7 @@ and the nodes that they refuse, how full the cards are, and the pods that are se
 
 from collections.abc import Iterator
 
-from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, NodeName, resource_of
+from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, NodeName, PodUid, resource_of
 from tessera.api.nodes.agent_pod import AGENT_LABEL
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.slicer import Slicer
@@ -194,9 +194,8 @@ def _refusal_facts(slicer: Slicer, pod: PodInfo, refused: dict[str, list[str]]) 
 
 def _free(slicer: Slicer, resource: str, name: str) -> str:
     node = slicer.state.cluster.nodes[NodeName(name)]
-    return _amount(
-        resource, node.allocatable.get(resource, 0) - slicer.state.usage.used.get(node.name, {}).get(resource, 0)
-    )
+    free = node.allocatable.get(resource, 0) - slicer.state.usage.used.get(node.name, {}).get(resource, 0)
+    return _amount(resource, max(0, free))  # below 0 where a node offers less than its pods were promised
 
 
 def _amount(resource: str, value: int) -> str:
@@ -224,7 +223,7 @@ def _no_card(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Full | Fra
             f"waits for room; {count_noun(reason.total, 'memory slot')} free, at most {reason.free_slots} on one"
             f" {where}, but not at a start that NVIDIA allows for {wanted}"
         )
-    refused = _refusals(slicer, pod)
+    refused = view.for_kind(pod, "refusals", lambda: _refusals(slicer, pod))
     if refused:
         verdict += ", on the nodes that may take it"
     return Explanation(
@@ -233,15 +232,15 @@ def _no_card(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Full | Fra
         facts=(
             _request(pod),
             *_own_reservation(view, slicer, pod),
-            *_usage_facts(slicer, pod),
+            *view.for_kind(pod, "usage", lambda: tuple(_usage_facts(slicer, pod))),
             *_refusal_facts(slicer, pod, refused),
-            *_pods_ahead(slicer, pod),
+            *_pods_ahead(view, slicer, pod),
         ),
         help=(
             *room_if_ended(view, reason.frees),
             *_room_by_moves(view, slicer, pod, reason),
-            *room_for_smaller(slicer, pod),
-            *room_elsewhere(slicer, pod),
+            *view.for_kind(pod, "smaller", lambda: tuple(room_for_smaller(slicer, pod))),
+            *view.for_kind(pod, "elsewhere", lambda: tuple(room_elsewhere(slicer, pod))),
         ),
     )
 
@@ -268,12 +267,12 @@ def _explain_reserved(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: R
             _request(pod),
             *_own_reservation(view, slicer, pod),
             *(f"{each.key} goes first: {_reservation_text(view, slicer, each)}" for each in firsts),
-            *_usage_facts(slicer, pod),
-            *_pods_ahead(slicer, pod),
+            *view.for_kind(pod, "usage", lambda: tuple(_usage_facts(slicer, pod))),
+            *_pods_ahead(view, slicer, pod),
         ),
         help=(
             "a pod that ends before these slots are expected to be free may use them: set activeDeadlineSeconds",
-            *room_for_smaller(slicer, pod),
+            *view.for_kind(pod, "smaller", lambda: tuple(room_for_smaller(slicer, pod))),
         ),
     )
 
@@ -381,11 +380,20 @@ def _usage_facts(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
     )
 
 
-def _pods_ahead(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
-    order = [each.uid for each in slicer.order.all()]
-    before = order[: order.index(pod.uid)] if pod.uid in slicer.state.waiting else []
-    ahead = [uid for uid in before if uid in slicer.state.blocked]
+def _pods_ahead(view: ClusterView, slicer: Slicer, pod: PodInfo) -> Iterator[str]:
+    ahead = view.once("ahead", lambda: _blocked_before(slicer)).get(pod.uid, 0)
     if ahead:
-        who = "another pod waits" if len(ahead) == 1 else f"{len(ahead)} other pods wait"
+        who = "another pod waits" if ahead == 1 else f"{ahead} other pods wait"
         share = ", in a queue with a smaller share," if slicer.state.cluster.queues else ""
-        yield f"{who} with higher priority{share} or for longer, and {'is' if len(ahead) == 1 else 'are'} served first"
+        yield f"{who} with higher priority{share} or for longer, and {'is' if ahead == 1 else 'are'} served first"
+
+
+def _blocked_before(slicer: Slicer) -> dict[PodUid, int]:
+    """By waiting pod, the number of pods before it in the order that found no place."""
+    found: dict[PodUid, int] = {}
+    count = 0
+    for each in slicer.order.all():
+        if each.uid in slicer.state.waiting:
+            found[each.uid] = count
+        count += each.uid in slicer.state.blocked
+    return found

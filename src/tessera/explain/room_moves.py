@@ -12,11 +12,12 @@ import msgspec
 
 from tessera.api.instaslice import INSTASLICES, Slice
 from tessera.api.names import INSTASLICE_NAMESPACE, SIMULATED_RUNTIME, NodeName
-from tessera.clock import Clock
+from tessera.clock import Clock, parse_time_or_zero
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.evictions.move_finder import can_move
 from tessera.controller.slicing.planning.batch_placement import Placed
 from tessera.controller.slicing.slicer import Slicer
+from tessera.controller.slicing.state.move_record import RestingPods
 from tessera.explain.order_objects import read_order_objects
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.kube.client.client import Client
@@ -25,6 +26,7 @@ from tessera.limits.planning import MOVES_PLANNED
 from tessera.placement.cards import CardPlacement, OwnedPlacement
 from tessera.placement.demand import Fragmented, Full
 from tessera.placement.moves import MOST_MOVES, Worth
+from tessera.text import list_names
 
 
 class SlicePlace(msgspec.Struct, frozen=True):
@@ -138,6 +140,14 @@ class _Planner:
         ]
         running = [pod for pod in running if not pod.finished and pod.profiles]
         self._movable = sum(map(can_move, running))
+        moves = [each for found in slicer.state.moves.values() for each in found if each.counts(slicer.state.now)]
+        resting = RestingPods(moves)
+        #: Pods that could move, and do not in this hour.
+        self._resting = [
+            pod.key
+            for pod in running
+            if can_move(pod) and resting.contains(pod.uid, pod.owner, parse_time_or_zero(pod.created))
+        ]
         self._unowned = tuple(sorted(pod.key for pod in running if not pod.owner))
 
     def plan(self) -> MovesPlan:
@@ -175,7 +185,14 @@ class _Planner:
             return "it belongs to a gang, and moves make room for one pod"
         if not self._movable:
             return "no running pod may move"
-        return f"no {MOST_MOVES} moves of pods that may move make room for {pod.profiles[0]}"
+        none = f"no {MOST_MOVES} moves of pods that may move make room for {pod.profiles[0]}"
+        if not self._resting:
+            return none
+        verb = "rests" if len(self._resting) == 1 else "rest"
+        return (
+            f"{none}; {list_names(self._resting)} {verb}: a pod that was moved, or whose eviction was refused, does not"
+            " move for an hour"
+        )
 
     def _room(self, pod: PodInfo, *, after_moves: bool) -> PlannedRoom | None:
         """Returns the room of one pod, and takes it into the cluster's state if the moves are worth it."""

@@ -7,19 +7,23 @@ only the pod itself and its events.
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.instaslice import Instaslice, Slice
 from tessera.api.names import NodeName
 from tessera.api.nodes.agent_pod import AGENT_DAEMON_SET, is_agent
 from tessera.clock import parse_rfc3339
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.planning.pod_kinds import kind_of
 from tessera.controller.slicing.slicer import Slicer
 from tessera.explain.card_faults import CardFaultText, read_card_faults
 from tessera.explain.order_objects import OrderObjects
 from tessera.explain.slicer_from_objects import slicer_from_objects
 from tessera.kube.resources import CoreEvent, Lease, Node, Pod, ResourceQuota
+from tessera.kube.resources.meta import key_of
 from tessera.kueue.queue_reading import QueueReading
 from tessera.limits.messages import EVENT_SHOWN
 from tessera.limits.planning import MOVES_EXPLAINED
@@ -27,6 +31,8 @@ from tessera.limits.processes import LEASE_DURATION
 from tessera.placement.devices import is_device_profile
 from tessera.provisioning.milestones import ProvisioningRecord
 from tessera.text import age
+
+T = TypeVar("T")
 
 #: Name of the controller's Lease, as deploy/ has it.
 LEASE = "tessera-controller"
@@ -83,6 +89,7 @@ class ClusterView:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
+        self._made: dict[Hashable, Any] = {}
         self.move_searches = int(MOVES_EXPLAINED)
         self.slicer: Slicer | None = None
         if not snapshot.forbidden & REQUIRED_KINDS:
@@ -101,6 +108,24 @@ class ClusterView:
         self._indexes = {each.gpu: each.index for each in self._faults.values()}
         for item in snapshot.instaslices:
             self._indexes |= item.status.node_resources.indexes()
+
+    def for_kind(self, pod: PodInfo, about: str, make: Callable[[], T]) -> T:
+        """What ``make`` returns, made once for all waiting pods of a kind: a workload may have a thousand of them.
+
+        Args:
+            pod: a waiting pod.
+            about: names the fact.
+            make: makes it, by nothing of the pod but its kind.
+        """
+        kind = kind_of(self.slicer.state, pod) if self.slicer is not None else None
+        return make() if kind is None else self.once((about, kind), make)
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What ``make`` returned at the first call with this key."""
+        if key not in self._made:
+            self._made[key] = make()
+        found: T = self._made[key]
+        return found
 
     def card_faults(self, slices: Iterable[Slice]) -> list[CardFaultText]:
         """The faults of the cards on which these slices lie."""
@@ -133,9 +158,8 @@ class ClusterView:
 
     def pod(self, key: str) -> Pod | None:
         """The pod of this ``namespace/name``; None if there is none or the user may not read it."""
-        namespace, _, name = key.partition("/")
-        found = (each for each in self.snapshot.pods if each.metadata.name == name)
-        return next((each for each in found if each.metadata.namespace == namespace), None)
+        pods = self.once("pods", lambda: {key_of(each): each for each in reversed(self.snapshot.pods)})
+        return pods.get(key)
 
     # Tessera's own processes
 
@@ -184,8 +208,14 @@ class ClusterView:
 
     def events_of(self, uid: str, *, warnings: bool = False) -> list[CoreEvent]:
         """Events of the object with this UID, newest last."""
-        found = (event for event in self.snapshot.events if event.involved_object.uid == uid)
+        found = self.once("events", self._events_by_uid).get(uid, ())
         return sorted((each for each in found if not warnings or each.type == "Warning"), key=event_time)
+
+    def _events_by_uid(self) -> dict[str, list[CoreEvent]]:
+        found: dict[str, list[CoreEvent]] = {}
+        for event in self.snapshot.events:
+            found.setdefault(event.involved_object.uid, []).append(event)
+        return found
 
     def events_on(self, kind: str, name: str, *, warnings: bool = False) -> list[CoreEvent]:
         """Events of an object by its name, newest last: kubelet's events carry another UID for the Node."""
