@@ -17,12 +17,14 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.pod_relations import NO_RELATIONS, PodAffinityRule, PodRelations, PodSelection
 from tessera.controller.slicing.state.events import NamespaceObserved, QueueDeleted, StorageListed
 from tessera.controller.slicing.state.instructions import ReportQueue
+from tessera.kube.resources import Taint, Toleration
 from tessera.kube.resources.selectors import Requirement
 from tessera.limits.planning import RETRIED_PODS
 from tessera.placement.demand import NoNode, QueueFull
 
 ALL = "1g.5gb"
 NUMBERS = count(1)
+TOLERATED = (Toleration(key="a", operator="Exists"),)
 
 
 @pytest.fixture
@@ -247,6 +249,35 @@ def test_a_gang_behind_a_pod_that_finds_no_room_does_not_wait_for_the_maximum(cl
     gang = pods(cluster, "team-a", 2, gang=Gang("team-a/g", "g", 2))
     cluster.settle()
     assert placed(cluster, gang) == 2
+
+
+def test_an_incomplete_gang_leaves_nobody_waiting_for_the_maximum(cluster: SlicerCluster) -> None:
+    cluster.queue("team-a", maximum=4)
+    cluster.node("n1")
+    runs = pods(cluster, "team-a", 1, "2g.10gb")
+    cluster.settle()
+    gang = pods(cluster, "team-a", 1, "4g.20gb", gang=Gang("team-a/g", "g", 2))
+    small = pods(cluster, "team-a", 2)
+    cluster.settle()
+    assert (placed(cluster, runs), placed(cluster, gang), placed(cluster, small)) == (1, 0, 2)
+
+
+def test_a_younger_gang_takes_nothing_of_the_maximum_that_is_reserved(cluster: SlicerCluster) -> None:
+    cluster.queue("team-a", maximum=8)
+    cluster.node("n1")
+    blocker = pods(cluster, "team-b", 1, "3g.20gb")
+    cluster.settle()
+    large = pods(cluster, "team-a", 1, "7g.40gb")
+    cluster.settle()
+    cluster.pass_time(61)
+    cluster.settle()
+    assert cluster.slicer.state.reservations.keys() == {large[0].uid}
+    cluster.node("n2", cards="A100-40GB", taints=(Taint(key="a", effect="NoSchedule"),))
+    gang = pods(cluster, "team-a", 2, gang=Gang("team-a/g", "g", 2), constraints=NodeConstraints(tolerations=TOLERATED))
+    cluster.settle()
+    assert (placed(cluster, large), placed(cluster, gang)) == (0, 0)
+    end(cluster, blocker)
+    assert placed(cluster, large) == 1
 
 
 def test_a_pod_larger_than_the_maximum_is_told_so_and_blocks_nobody(cluster: SlicerCluster) -> None:

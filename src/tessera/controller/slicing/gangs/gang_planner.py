@@ -23,10 +23,9 @@ from tessera.api.names import PodUid
 from tessera.api.pods.gangs import Gang
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.planning.batch_placement import Placed, Unplaced
-from tessera.controller.slicing.planning.fair_order import holding_of
+from tessera.controller.slicing.planning.fair_order import add_holdings, holding_of, reserved_for_others
 from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.state.allocation import Allocation
-from tessera.controller.slicing.state.queue_ledger import Holding
 from tessera.controller.slicing.state.reservation_rules import reservations_before
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.limits.planning import DECISION_STEPS, GANG_POD_STEPS
@@ -207,8 +206,9 @@ class GangPlanner:
             known = self._state.cluster.queues.get(queue)
             if known is None or known.maximum is None:
                 continue
-            together = _add(holding_of(self._state, pod) for pod in members)
-            if self._state.ledger.is_above_maximum(queue, together):
+            together = add_holdings(holding_of(self._state, pod) for pod in members)
+            reserved = reserved_for_others(self._state, queue, members[0])
+            if self._state.ledger.is_above_maximum(queue, add_holdings([together, reserved])):
                 account = self._state.ledger.account(queue)
                 never = (together.gib if known.maximum.gib else together.total) > known.maximum.amount
                 held = f"{account.gib}Gi" if known.maximum.gib else f"{account.held.total()} memory slots"
@@ -316,12 +316,3 @@ def _least_slots(fleet: Fleet, profile: str) -> int:
     """Returns the fewest memory slots that a slice takes on any card; 0 if no card has the profile."""
     rows = (table.geometry.find(profile) for table in fleet.tables)
     return min((row.size for row in rows if row is not None), default=0)
-
-
-def _add(holdings: Iterable[Holding]) -> Holding:
-    slots: Counter[str] = Counter()
-    gib = 0
-    for each in holdings:
-        slots.update(each.slots)
-        gib += each.gib
-    return Holding(slots, gib)

@@ -256,6 +256,26 @@ def holding_of(state: SlicerState, pod: PodInfo) -> Holding:
     return Holding({best[1]: best[2]}, best[3])
 
 
+def reserved_for_others(state: SlicerState, queue: str, pod: PodInfo) -> Holding:
+    """Returns what is reserved for pods of a queue besides this one and its gang."""
+    own = pod.gang.key if pod.gang is not None else ""
+    others = (each for each in state.reservations.values() if each.uid != pod.uid and not (own and each.gang == own))
+    pods = (state.cluster.pods.get(each.uid) for each in others)
+    return add_holdings(
+        holding_of(state, each) for each in pods if each is not None and state.cluster.queue_of(each) == queue
+    )
+
+
+def add_holdings(holdings: Iterable[Holding]) -> Holding:
+    """Returns the sum."""
+    slots: Counter[str] = Counter()
+    gib = 0
+    for each in holdings:
+        slots.update(each.slots)
+        gib += each.gib
+    return Holding(slots, gib)
+
+
 def held_by(state: SlicerState, allocation: Allocation) -> Holding:
     """Returns what an allocation holds."""
     slots: Counter[str] = Counter()

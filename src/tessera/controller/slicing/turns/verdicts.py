@@ -8,7 +8,7 @@ from tessera.api.pods.gangs import Gang
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.planning.allocation_lifecycle import AllocationLifecycle
 from tessera.controller.slicing.planning.batch_placement import Placed
-from tessera.controller.slicing.planning.fair_order import holding_of
+from tessera.controller.slicing.planning.fair_order import add_holdings, holding_of, reserved_for_others
 from tessera.controller.slicing.planning.lasting_refusals import LastingRefusal
 from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.planning.pod_kinds import PodKind, kind_of
@@ -132,7 +132,9 @@ class Verdicts:
     def _is_binding(self, uid: PodUid, reason: QueueFull, gang: Gang | None) -> bool:
         if reason.never or reason.queue not in self._planned_queues:
             return True
-        if self._ledger.is_above_maximum(reason.queue, holding_of(self._state, self._cluster.pods[uid])):
+        pod = self._cluster.pods[uid]
+        more = add_holdings([holding_of(self._state, pod), reserved_for_others(self._state, reason.queue, pod)])
+        if self._ledger.is_above_maximum(reason.queue, more):
             return True
         first = self._state.limited.first(reason.queue)  # an older pod that waits for the maximum goes first
         of = None if first is None else self._state.gangs.gang_of(first)
