@@ -206,7 +206,7 @@ class NodeResources(Wire, frozen=True, kw_only=True):
     @property
     def profiles(self) -> frozenset[str]:
         """Returns the profiles of the node's cards, in the resource's spelling; of its model if no card answers."""
-        tables = [*(self.placements_of(gpu) for gpu in self.node_gpus), self.mig_placement]
+        tables = [*(gpu.mig_placement for gpu in self.node_gpus if gpu.mig_placement is not None), self.mig_placement]
         return frozenset(resource_spelling(profile) for table in tables for profile in table)
 
 

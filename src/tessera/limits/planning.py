@@ -273,7 +273,7 @@ ABSORBED_CHANGES = Limit(
     "some 25 ms; a start and the first use of whole cards change everything, and other work goes on between steps",
 )
 WRITTEN_NODES = Limit(
-    1_000,
+    250,
     "nodes",
     "changed nodes that one step of the controller compares with their records, to write what differs",
     "some 10 ms; all nodes change at a start and at the first use of whole cards",

@@ -1,12 +1,14 @@
 """Many changes are taken in by parts, which never show a node emptier than it is."""
 
+from dataclasses import replace
+
 import pytest
 from tests.support.cost import count_calls
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import GATE, NodeName
 from tessera.controller.slicing.state.events import WritesDue
-from tessera.controller.slicing.state.instructions import PatchRequests
+from tessera.controller.slicing.state.instructions import PatchRequests, ReportPodCondition
 from tessera.controller.slicing.turns import absorption, pending_writes
 from tessera.limits.planning import ABSORBED_CHANGES, BATCH_PODS
 
@@ -140,6 +142,20 @@ def test_as_many_pods_as_one_step_plans_are_taken_in_and_planned_in_one() -> Non
         cluster.whole(f"p{number}")
     cluster.slicer.decide()
     assert cluster.slicer.decisions
+
+
+def test_a_new_leader_looks_at_the_conditions_of_no_pod_that_says_nothing_of_its_slices() -> None:
+    """It went through all pods of the cluster in one step with the first writes."""
+    cluster = SlicerCluster()
+    cluster.node("n1")
+    running, withdrawn = cluster.pod("running", "1g.5gb"), cluster.pod("withdrawn", "1g.5gb")
+    cluster.settle()
+    for pod in (running, withdrawn):
+        cluster.put(replace(cluster.pods[pod.uid], node=NodeName("n1"), slices_withdrawn=pod is withdrawn))
+    cluster.restart()
+    cluster.slicer.decide()
+    assert cluster.slicer.state.pods_to_report == {withdrawn.uid}
+    assert [each.uid for each in cluster.slicer.pop_writes() if isinstance(each, ReportPodCondition)] == [withdrawn.uid]
 
 
 def test_writes_of_many_nodes_are_collected_in_steps_and_none_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,16 @@ class CardGeometries:
         Raises:
             ValueError: a card's table is invalid; the text names field and rule.
         """
-        return {gpu.gpu_uuid: self._geometry(gpu.gpu_name, resources.placements_of(gpu)) for gpu in resources.node_gpus}
+        found: dict[str, Geometry] = {}
+        #: The cards of a node mostly share one table, which is then read once.
+        read: dict[tuple[str, int], Geometry] = {}
+        for gpu in resources.node_gpus:
+            rows = resources.placements_of(gpu)
+            key = (gpu.gpu_name, id(rows))
+            if key not in read:
+                read[key] = self._geometry(gpu.gpu_name, rows)
+            found[gpu.gpu_uuid] = read[key]
+        return found
 
     def fault(self, resources: NodeResources) -> str:
         """Returns the error in a card's table; empty if all tables are valid."""

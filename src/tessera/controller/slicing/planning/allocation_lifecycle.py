@@ -150,7 +150,7 @@ class AllocationLifecycle:
             self._state.handed_over.discard(uid)
         if will_never_run(pod):
             self._state.displaced.discard(uid)
-        self._state.pods_to_report.add(uid)
+        self._report_condition(uid)
         self._cluster.capacity_changes.forget_refusal(uid)
         self._update_waiting(uid)
         self._count_usage(uid)
@@ -237,9 +237,15 @@ class AllocationLifecycle:
         self.stop_waiting(allocation.uid)
         self._state.last_event.pop(allocation.uid, None)
         self._state.withdrawn.pop(allocation.uid, None)
-        self._state.pods_to_report.add(allocation.uid)
+        self._report_condition(allocation.uid)
         self._count_usage(allocation.uid)
         self._state.dirty_nodes.add(allocation.node)
+
+    def _report_condition(self, uid: PodUid) -> None:
+        """Has a pod's condition compared with the state, if it says or should say that slices were taken back."""
+        pod = self._cluster.pods.get(uid)
+        if uid in self._state.withdrawn or (pod is not None and pod.slices_withdrawn):
+            self._state.pods_to_report.add(uid)
 
     def _note_refusal(self, uid: PodUid, pod: PodInfo | None) -> None:
         promised = pod is not None and not pod.terminating and self._state.allocations.current_of(uid) is not None
