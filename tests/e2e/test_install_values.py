@@ -1,4 +1,8 @@
-"""``tessera install --values``: an installation takes over the settings of NVIDIA's operator, and gives them back."""
+"""``tessera install --values``: an installation takes over the settings of NVIDIA's operator, and gives them back.
+
+`make test` has the claims of the long proofs here in :mod:`tests.cli.install`, against the same server in the test's
+process.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -81,6 +85,7 @@ def test_a_trial_changes_nothing(cluster: Any, values: str) -> None:
     assert not may(cluster, "create", "pods/eviction", "-A")
 
 
+@pytest.mark.soak
 def test_the_right_to_evict_comes_and_goes_with_the_option(cluster: Any) -> None:
     cluster.tessera("install", "--mig-evict")
     assert "--mig-evict" in arguments(cluster)
@@ -98,6 +103,7 @@ def controllers(cluster: Any) -> list[tuple[str, list[str]]]:
     return [(each["metadata"]["uid"], each["spec"]["containers"][0]["args"]) for each in running]
 
 
+@pytest.mark.soak
 def test_a_site_says_what_its_registries_are_trusted_by_and_other_certificates_count_at_once(
     cluster: Any, tmp_path: Path
 ) -> None:
@@ -153,6 +159,7 @@ def test_values_become_a_cluster_policy_that_stays_until_it_is_taken_away(cluste
     assert cluster.get("clusterpolicies")["items"] == []
 
 
+@pytest.mark.soak
 def test_a_cluster_policy_of_somebody_else_is_left_alone(cluster: Any, values: str) -> None:
     cluster.tessera("install", "--no-drivers")
     theirs = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"}}

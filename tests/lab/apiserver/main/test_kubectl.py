@@ -1,4 +1,7 @@
-"""The real kubectl against the HTTPS front."""
+"""The real kubectl against the HTTPS front.
+
+One of the long proofs: `make test` has the same commands in :mod:`tests.conformance.test_kubectl`.
+"""
 
 import asyncio
 import json
@@ -11,6 +14,8 @@ from tessera.clock import SystemClock
 from tessera_lab.apiserver.authz.certificates import CertificateAuthority
 from tessera_lab.apiserver.main.http_server import HttpServer, kubeconfig
 from tessera_lab.apiserver.main.server import ApiServer
+
+pytestmark = pytest.mark.soak
 
 Kubectl = Callable[..., Awaitable[str]]
 
