@@ -337,6 +337,17 @@ def test_no_node_allows_it(who: Pod, where: Node, fact: str, remedy: str) -> Non
     assert any(remedy in each for each in found.help)
 
 
+def test_the_place_in_the_queue_is_told_without_the_reason_that_the_controller_wrote_earlier() -> None:
+    """Slots were free when it was written, and are taken now: the verdict says so, and no fact may contradict it."""
+    place = "Position 2 of 3 for the same room. Starts after 2026-11-24 15:04 UTC, from how long such pods ran before"
+    told = f"{place}. 4 memory slots free, at most 4 together, at no start that is legal for 3g.20gb"
+    condition = {"type": "tessera.dev/SlicePromised", "status": "False", "message": told}
+    found = answer(pod(status={"conditions": [condition]}), instaslices=[cards(("old", "7g.40gb", 0, 8, "created"))])
+    assert found.verdict == "waits for room; every card that could make 3g.20gb is full"
+    assert found.facts[-1] == f"its place in the queue: p{place[1:]}"
+    assert not any("memory slots free" in fact for fact in found.facts)
+
+
 def test_full_cards_say_whose_end_makes_room() -> None:
     holder = bound("old", "7g.40gb", status={"phase": "Running", "startTime": rfc3339(NOW - 7200)})
     found = answer(pod(), holder, instaslices=[cards(("old", "7g.40gb", 0, 8, "created"))])

@@ -31,6 +31,7 @@ from tessera.explain.fixed_resources import explain_fixed_request, fixed_request
 from tessera.explain.pod_startup import explain_bound, explain_unscheduled
 from tessera.explain.queue import admitted_facts, count_group, explain_held_pod
 from tessera.explain.snapshot import ClusterView
+from tessera.forecast.queue_text import place_of_text
 from tessera.kube.resources import Pod
 from tessera.kueue.names import PREFIX, QUEUE_LABEL
 from tessera.text import list_names, one_line
@@ -100,11 +101,15 @@ def _new_node(view: ClusterView, facts: PodInfo) -> Sequence[str]:
 
 
 def _place_in_queue(pod: Pod) -> Iterator[str]:
-    """Position and expected start, which the controller told the pod by a condition."""
+    """Position and expected start, which the controller told the pod by a condition.
+
+    Its reason is left out: the controller writes it anew only when it becomes another one, not when its numbers change.
+    """
     if any(gate.name == GATE for gate in pod.spec.scheduling_gates):
         for each in pod.status.conditions:
-            if (each.type, each.status) == (SLICE_PROMISED_CONDITION, "False") and each.message:
-                yield f"its place in the queue: {each.message[0].lower()}{each.message[1:]}"
+            place = place_of_text(each.message)
+            if (each.type, each.status) == (SLICE_PROMISED_CONDITION, "False") and place:
+                yield f"its place in the queue: {place[0].lower()}{place[1:]}"
 
 
 # Obstacles that are not Tessera's

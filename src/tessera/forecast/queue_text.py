@@ -1,5 +1,7 @@
 """The queue in words, for the condition of a pod, for Events and for ``tessera why``."""
 
+from itertools import takewhile
+
 from tessera.clock import rfc3339
 from tessera.forecast.queue_page import DEADLINE, HISTORY, RATE, ExpectedStart, QueuedPod
 from tessera.text import count_noun
@@ -14,10 +16,19 @@ _BASES = {
 _WAITS = "from how long such pods ran and waited before"
 
 
+#: Beginnings of the sentences about position and start.
+_PLACE = ("Position ", "No other pod ", "Its start ", "Starts ")
+
+
 def queued_text(row: QueuedPod) -> str:
     """Position, start and reason of a pod in sentences; names no other pod."""
     parts = [position_text(row), start_text(row.start), row.detail]
     return ". ".join(part[0].upper() + part[1:] for part in parts if part)
+
+
+def place_of_text(text: str) -> str:
+    """The sentences of :func:`queued_text` about position and start, without the reason, which may be older."""
+    return ". ".join(takewhile(lambda each: each.startswith(_PLACE), text.split(". ")))
 
 
 def position_text(row: QueuedPod) -> str:

@@ -11,7 +11,7 @@ from tessera.api.pods.gangs import Gang
 from tessera.clock import rfc3339
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.state.events import StorageListed
+from tessera.controller.slicing.state.events import InstasliceDeleted, NodeDeleted, StorageListed
 from tessera.limits.forecast import WAIT_SAMPLES
 
 WHOLE, HALF = "7g.40gb", "3g.20gb"
@@ -259,6 +259,18 @@ def test_a_node_that_is_not_ready_is_the_reason() -> None:
     cluster.node("n1", ready=False)
     row = cluster.row(_waits(cluster, "p", HALF))
     assert (row.reason, row.start.basis) == ("node-not-ready", "unknown")
+
+
+def test_a_node_that_is_gone_is_not_told_to_be_full(cluster: ForecastCluster) -> None:
+    cluster.submit("holder", WHOLE)
+    pod = _waits(cluster, "p", WHOLE)
+    assert cluster.row(pod).reason == "full"
+    cluster.slicer.handle(NodeDeleted(NodeName("n1")))
+    cluster.slicer.handle(InstasliceDeleted(NodeName("n1")))
+    cluster.slicer.decide()
+    row = cluster.row(pod)
+    assert (row.reason, row.start.p50) == ("no-such-profile", None)
+    assert "no node offers slices on demand" in row.detail
 
 
 def test_cpu_that_others_hold_is_the_reason() -> None:

@@ -4,12 +4,14 @@ The detail is written to the pod, which tenants read, so it names no other pod a
 controller's page.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
 from tessera.api.names import NodeName
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.planning.batch_placement import Unplaced
+from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.state.messages import profiles_text, slices_text
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.forecast.queue_page import Blocker
@@ -40,6 +42,8 @@ _SHORT = ("Insufficient ", "Too many pods")
 _NEVER = frozenset({"never-fits", "no-such-profile"})
 #: Nodes with the most free slots, among which the holders in the way are sought.
 _NODES_SEARCHED = 16
+#: Steps of a plan for one pod.
+_REPLAN_STEPS = 1_000
 #: Share of the remaining steps that one search for them takes at most.
 _SEARCH_SHARE = 0.4
 
@@ -83,12 +87,15 @@ class ReasonFinder:
         self.searches = 0
         #: Pays for these searches where the fewest are more than a few pods.
         self._work = StepBudget(BLOCKER_STEPS)
+        self._planner = Planner(state)
+        #: By profiles and constraints, the reason of a plan now; None if it finds a place.
+        self._replanned: dict[Hashable, Reason | None] = {}
         #: By profiles and mask of nodes, the holders in the way.
         self._blockers: dict[tuple[tuple[str, ...], int], tuple[Blocker, ...]] = {}
 
     def find(self, pod: PodInfo, nodes: int) -> WaitReason:
         """Returns the reason of a pod that these nodes may take."""
-        reason = self._state.waiting.get(pod.uid)
+        reason = self._reason(pod, nodes)
         if reason is None:
             return WaitReason("planning", "the controller has not planned it yet")
         blockers = self._blockers_of(pod, nodes, reason)
@@ -97,6 +104,21 @@ class ReasonFinder:
             text = f"{count_noun(away, 'card')} that might serve it held back for a fault; {_describe(pod, reason)[1]}"
             return WaitReason("card-held-back", text, blockers)
         return WaitReason(*_describe(pod, reason), blockers)
+
+    def _reason(self, pod: PodInfo, nodes: int) -> Reason | None:
+        """The reason of the last plan, or that of a plan now where no node is left that the last one was about.
+
+        A node that is gone makes no room, so pods are not planned anew for it.
+        """
+        reason = self._state.waiting.get(pod.uid)
+        if nodes or not isinstance(reason, Full | Fragmented | Reserved):
+            return reason
+        key = (tuple(sorted(pod.profiles)), pod.constraints)
+        if key not in self._replanned:
+            self.searches += 1
+            (found,) = self._planner.plan_alone([pod], StepBudget(_REPLAN_STEPS))
+            self._replanned[key] = found.reason if isinstance(found, Unplaced) else None
+        return self._replanned[key]
 
     def _cards_away(self, pod: PodInfo) -> int:
         """The cards that are held back on nodes that would take the pod."""
