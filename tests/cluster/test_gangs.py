@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from tests.support.virtual_lab import manifest
 
 from tessera.api.pods.pod_groups import POD_GROUPS
 from tessera.explain.query import explain, parse_query
+from tessera.kube.client.errors import Forbidden
 from tessera.kube.resources import CRDS, JOBS, PODS
 from tessera.provisioning.tracking.machines import LOOK_SELDOM
 
@@ -90,13 +92,12 @@ def test_a_gang_larger_than_all_cards_is_told_so(in_lab: InLab) -> None:
     in_lab(scenario, "2xA100-40GB")
 
 
-def test_a_pod_with_a_size_that_is_no_number_is_told_what_to_write(in_lab: InLab) -> None:
+def test_a_pod_with_a_size_that_is_no_number_is_refused_when_it_is_created(in_lab: InLab) -> None:
     async def scenario(lab: Any) -> None:
         item = manifest("odd", SMALL)
         item["metadata"] |= {"labels": {"tessera.dev/gang": "g"}, "annotations": {"tessera.dev/gang-size": "all"}}
-        await lab.client.create(PODS.as_dicts(), item, "default")
-        await lab.until(lambda: lab.events_of("odd", "SliceRefused"), "it is refused")
-        assert 'is no number of pods; write for example "4"' in lab.events_of("odd", "SliceRefused")[0].message
+        with pytest.raises(Forbidden, match='is no number of pods; write for example "4"'):
+            await lab.client.create(PODS.as_dicts(), item, "default")
 
     in_lab(scenario, "1xA100-40GB")
 

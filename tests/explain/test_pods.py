@@ -377,6 +377,17 @@ def test_free_memory_in_the_wrong_place() -> None:
     assert "a smaller slice has room now: nvidia.com/mig-2g.10gb" in said(found)
 
 
+def test_too_little_on_each_card_is_no_matter_of_starts() -> None:
+    found = answer(
+        pod(profile="7g.40gb"),
+        bound("b", "1g.5gb"),
+        bound("c", "1g.5gb", spec={"nodeName": "n2"}),
+        nodes=[node(), node("n2")],
+        instaslices=[cards(("b", "1g.5gb", 6, 1, "created")), cards(("c", "1g.5gb", 6, 1, "created"), name="n2")],
+    )
+    assert found.verdict == "waits for room; 12 memory slots free, at most 6 on one card, and 7g.40gb needs 8"
+
+
 def test_foreign_slices_are_named_as_such() -> None:
     other = ForeignSlice(gpu_uuid=GPU, start=0, size=8, profile="7g.40gb")
     found = answer(pod(), instaslices=[cards(foreign=[other])])

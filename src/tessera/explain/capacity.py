@@ -219,9 +219,11 @@ def _no_card(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Full | Fra
     else:
         where = "card" if len(pod.profiles) == 1 else "node"
         case = "fragmented"
+        needed = _least_slots(slicer, pod)
+        lacks = f"and {wanted} needs {needed}" if reason.free_slots < needed else ""
         verdict = (
             f"waits for room; {count_noun(reason.total, 'memory slot')} free, at most {reason.free_slots} on one"
-            f" {where}, but not at a start that NVIDIA allows for {wanted}"
+            f" {where}, {lacks or f'but not at a start that NVIDIA allows for {wanted}'}"
         )
     refused = view.for_kind(pod, "refusals", lambda: _refusals(slicer, pod))
     if refused:
@@ -243,6 +245,16 @@ def _no_card(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Full | Fra
             *view.for_kind(pod, "elsewhere", lambda: tuple(room_elsewhere(slicer, pod))),
         ),
     )
+
+
+def _least_slots(slicer: Slicer, pod: PodInfo) -> int:
+    """Memory slots that the pod takes on the cards where it takes the fewest."""
+    found = []
+    for table in slicer.state.inventory.fleet.tables:
+        names = [name for each in pod.profiles if (name := table.name_of(each)) is not None]
+        if len(names) == len(pod.profiles):
+            found.append(sum(map(table.size_of, names)))
+    return min(found, default=0)
 
 
 def _room_by_moves(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Full | Fragmented) -> Iterator[str]:

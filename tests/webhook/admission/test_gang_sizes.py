@@ -4,11 +4,14 @@ from typing import Any
 
 import pytest
 from tests.webhook.admission.test_decision import cluster
+from tests.webhook.admission.test_slice_admission import A100
 
 from tessera.kueue.templates import JOB, KINDS
+from tessera.webhook.admission.decision import decide_admission
+from tessera.webhook.admission.device_admission import decide_device_admission
 from tessera.webhook.admission.json_patch import apply_operations
 from tessera.webhook.admission.template_admission import decide_templates
-from tessera.webhook.base.budget import PodRefused
+from tessera.webhook.base.budget import PodRefused, Rule
 
 SIZE = "tessera.dev/gang-size"
 
@@ -59,3 +62,37 @@ def test_a_job_of_a_wrong_form_is_the_api_servers_to_refuse(found: dict[str, Any
 def test_a_gang_that_is_too_large_is_refused_with_the_field_to_change() -> None:
     with pytest.raises(PodRefused, match=r"the Job runs 257 pods at a time, and a gang has 256 at most: lower spec"):
         decide_templates(JOB, job("parallelism", parallelism=257), cluster())
+
+
+def pod(labels: dict[str, str], annotations: dict[str, str], resource: str, owned: bool) -> dict[str, Any]:
+    owners = [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": True}]
+    metadata = {"name": "p", "labels": labels, "annotations": annotations, "ownerReferences": owners if owned else []}
+    return {"metadata": metadata, "spec": {"containers": [{"name": "c", "resources": {"limits": {resource: "1"}}}]}}
+
+
+@pytest.mark.parametrize(
+    ("labels", "annotations", "owned", "text"),
+    [
+        ({}, {SIZE: "two"}, True, r'"two" is no number of pods; write for example "4"'),
+        ({}, {SIZE: "-3"}, True, r'"-3" is no number of pods'),
+        ({}, {SIZE: "parallelism"}, True, r"counts in the pod template of a Job"),
+        ({}, {SIZE: "100000"}, True, r"a gang of 100000 pods is too large; 256"),
+        ({}, {SIZE: "4"}, False, r"add the label"),
+        ({"tessera.dev/gang": "g"}, {}, False, r"the annotation tessera.dev/gang-size is missing"),
+    ],
+)
+def test_a_pod_whose_gang_has_no_size_is_refused_when_it_is_created(
+    labels: dict[str, str], annotations: dict[str, str], owned: bool, text: str
+) -> None:
+    """It would wait for ever, and its author would look at its events only later."""
+    with pytest.raises(PodRefused, match=text) as refused:
+        decide_admission(pod(labels, annotations, "nvidia.com/mig-1g.5gb", owned), A100)
+    assert refused.value.rule is Rule.GANG
+    with pytest.raises(PodRefused, match=text):
+        decide_device_admission(pod(labels, annotations, "nvidia.com/gpu", owned), cluster())
+
+
+def test_a_gang_with_a_size_is_admitted_and_pods_without_cards_are_not_asked() -> None:
+    assert decide_admission(pod({}, {SIZE: "4"}, "nvidia.com/mig-1g.5gb", True), A100)
+    assert decide_device_admission(pod({"tessera.dev/gang": "g"}, {SIZE: "2"}, "nvidia.com/gpu", False), cluster())
+    assert not decide_admission(pod({}, {SIZE: "two"}, "cpu", True), cluster())

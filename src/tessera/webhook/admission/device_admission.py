@@ -16,6 +16,7 @@ from typing import Any
 
 from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX
 from tessera.text import one_line
+from tessera.webhook.admission.gang_sizes import refuse_wrong_gang
 from tessera.webhook.admission.impossible_devices import find_impossible_devices, requested_devices
 from tessera.webhook.admission.json_patch import Operation
 from tessera.webhook.admission.slice_admission import gate_operations
@@ -49,6 +50,7 @@ def decide_device_admission(
             "spec.nodeSelector or node affinity",
         )
     refuse_impossible_devices(spec, capabilities, spend)
+    refuse_wrong_gang(pod)
     return gate_operations(spec)
 
 

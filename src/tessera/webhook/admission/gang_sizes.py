@@ -1,14 +1,17 @@
-"""Writes the size of a gang into the template of a Job whose author left it to the Job's own numbers.
+"""Sizes of gangs: what a Job's author left to the Job's own numbers, and mistakes in a pod.
 
 A Job's pods show neither its ``parallelism`` nor its ``completions``. With the annotation ``tessera.dev/gang-size:
 parallelism`` in its template the Job is sent to the webhook when it is created, and the annotation gets the number of
 pods that run at the same time. So nobody needs the right to read Jobs. A later change of the Job does not change it.
+
+A pod whose size is missing or no number would wait for ever, so it is refused. A size that no owner fulfils
+shows later: a pod does not show how many its owner makes, and that number may change.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tessera.api.pods.gangs import GANG_SIZE_ANNOTATION, SIZE_OF_JOB
+from tessera.api.pods.gangs import GANG_SIZE_ANNOTATION, SIZE_OF_JOB, GangError, read_gang
 from tessera.kueue.templates import JOB, TemplateKind
 from tessera.limits.pods import GANG_SIZE
 from tessera.webhook.admission.json_patch import Operation
@@ -35,6 +38,22 @@ def write_gang_size(kind: TemplateKind, item: Mapping[str, Any]) -> Sequence[Ope
             f" {GANG_SIZE:d} at most: lower spec.parallelism, or remove the annotation",
         )
     return ({"op": "add", "path": _PATH, "value": str(max(1, size))},)
+
+
+def refuse_wrong_gang(pod: Mapping[str, Any]) -> None:
+    """Refuses a pod from which no size of its gang can be read.
+
+    Raises:
+        PodRefused: the text names the label or annotation, and what to write.
+    """
+    metadata = pod.get("metadata") or {}
+    owners = [each for each in metadata.get("ownerReferences") or () if each.get("controller")]
+    owner = (owners[0].get("name") or "", owners[0].get("uid") or "") if owners else ("", "")
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    try:
+        read_gang("", labels, annotations, owner)
+    except GangError as error:
+        raise PodRefused(Rule.GANG, f"{error}") from None
 
 
 def _annotation(spec: Mapping[str, Any]) -> object:

@@ -27,6 +27,7 @@ from tessera.api.sharing.profile_parser import SHARED_SUFFIX
 from tessera.mig.names import parse_profile_name
 from tessera.offers.selection import Nodes
 from tessera.text import one_line
+from tessera.webhook.admission.gang_sizes import refuse_wrong_gang
 from tessera.webhook.admission.impossible_requests import find_impossible
 from tessera.webhook.admission.json_patch import Operation
 from tessera.webhook.admission.quota_charges import ContainerWithSlices, compute_charges, refuse_other_charges
@@ -72,6 +73,8 @@ def patch_for_slices(
     if static:
         return ()
     _refuse_bound(spec)
+    if gates:
+        refuse_wrong_gang(pod)
     gate = gate_operations(spec) if gates else ()
     return [*gate, *(operation for charge in charges for operation in charge.operations())]
 

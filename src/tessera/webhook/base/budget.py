@@ -28,6 +28,8 @@ class Rule(Enum):
     SHARE_COUNT = "share_count"
     #: A request for slices contradicts itself.
     SLICE_REQUEST = "slice_request"
+    #: The size of the pod's gang is missing or no number.
+    GANG = "gang"
     #: No card has the profile.
     UNKNOWN_PROFILE = "unknown_profile"
     #: The profiles are of nodes of both kinds, on demand and fixed.
