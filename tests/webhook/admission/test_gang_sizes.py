@@ -76,7 +76,7 @@ def pod(labels: dict[str, str], annotations: dict[str, str], resource: str, owne
         ({}, {SIZE: "two"}, True, r'"two" is no number of pods; write for example "4"'),
         ({}, {SIZE: "-3"}, True, r'"-3" is no number of pods'),
         ({}, {SIZE: "parallelism"}, True, r"counts in the pod template of a Job"),
-        ({}, {SIZE: "100000"}, True, r"a gang of 100000 pods is too large; 256"),
+        ({}, {SIZE: "100000"}, True, r"a gang of 100000 pods is too large; at most 256 pods"),
         ({}, {SIZE: "4"}, False, r"add the label"),
         ({"tessera.dev/gang": "g"}, {}, False, r"the annotation tessera.dev/gang-size is missing"),
     ],
