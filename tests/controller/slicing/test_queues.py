@@ -221,6 +221,26 @@ def test_more_pods_than_are_retried_at_once_follow_a_higher_maximum(cluster: Sli
     assert placed(cluster, found) == len(found)
 
 
+def test_the_end_of_a_pod_takes_few_decisions_where_the_cards_are_full(cluster: SlicerCluster) -> None:
+    """Each pod wants its own amount of CPU, so no refusal answers for another one."""
+    cluster.queue("team-a", maximum=8)
+    cluster.node("n1", count=2)
+    pods(cluster, "team-b", 2, "4g.20gb")
+    runs = pods(cluster, "team-a", 2, "3g.20gb")
+    cluster.settle()
+    found = [pods(cluster, "team-a", 1, "4g.20gb", amounts={"cpu": each, "pods": 1}) for each in range(300)]
+    cluster.settle()
+    assert not any(placed(cluster, each) for each in found)
+    cluster.remove(runs[0])
+    decisions = 0
+    while cluster.slicer.has_work:
+        decisions += 1
+        cluster.slicer.decide()
+        for each in cluster.slicer.pop_writes():
+            cluster.answer(each)
+    assert decisions < 2 * RETRIED_PODS
+
+
 def test_a_pod_that_reserved_slots_leave_no_maximum_waits_and_is_told(cluster: SlicerCluster) -> None:
     """Slots that are reserved for a queue count for its maximum. The controller once decided on and on here."""
     cluster.queue("team-a", maximum=8)

@@ -348,7 +348,7 @@ class AllocationLifecycle:
         self._state.waiting.pop(uid, None)
         self._state.dependent.discard(uid)
         self._state.blocked.discard(uid)
-        self._state.limited.discard(uid)
+        self._state.limited.leave(uid)
         self._cluster.placed_pods.unwatch(uid)
         self._cluster.capacity_changes.forget_refusal(uid)
 

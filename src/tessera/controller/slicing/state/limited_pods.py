@@ -2,7 +2,8 @@
 
 A queue is *relieved* when a pod of it may fit again: its pods hold less, fewer slots are reserved for it, its maximum
 has changed, or one of the pods that wait for the maximum waits no more, which held back those behind it. Then its first
-pods are planned again, and the next ones as long as one of those is not held back again.
+pods are planned again, and the next ones once one of those has a place. One that then waits for room on the cards lets
+none follow: the cost of a pod that ends does not grow with the number of those that wait.
 """
 
 from collections.abc import Sequence
@@ -23,8 +24,8 @@ class LimitedPods:
     def __init__(self, relieved: set[str]) -> None:
         self._pods = BlockedPods()
         self._relieved = relieved
-        #: By queue, the pods that :meth:`pop_retries` returned last.
-        self._retried: dict[str, Sequence[PodUid]] = {}
+        #: Pods that :meth:`pop_retries` returned and that are not decided yet, with their queue.
+        self._retried: dict[PodUid, str] = {}
 
     def __len__(self) -> int:
         return len(self._pods)
@@ -32,20 +33,28 @@ class LimitedPods:
     @property
     def are_due(self) -> bool:
         """True if pods may have to be planned again."""
-        return bool(self._retried or (self._relieved and self._pods))
+        return bool(self._relieved and self._pods)
 
     def put(self, pod: PodInfo, queue: str) -> None:
         """Adds a pod that waits for the maximum of this queue, and of no other any more."""
         if self._pods.queue_of(pod.uid) not in (None, (queue, ())):
             self.discard(pod.uid)
+        self._retried.pop(pod.uid, None)
         self._pods.put(pod, (queue, ()))
 
     def discard(self, uid: PodUid) -> None:
-        """Removes a pod that waits for no maximum any more, or waits no more; an unknown one is no error."""
+        """Removes a pod that waits for something else than a maximum; an unknown one is no error."""
+        self._retried.pop(uid, None)
         found = self._pods.queue_of(uid)
         if found is not None:
             self._pods.discard(uid)
             self._relieved.add(found[0])
+
+    def leave(self, uid: PodUid) -> None:
+        """Removes a pod that waits no more, since it has a place or is gone; an unknown one is no error."""
+        if uid in self._retried:
+            self._relieved.add(self._retried[uid])
+        self.discard(uid)
 
     def first(self, queue: str) -> PodUid | None:
         """Returns the first pod of a queue."""
@@ -53,11 +62,9 @@ class LimitedPods:
 
     def pop_retries(self) -> Sequence[PodUid]:
         """Returns the pods that must be planned again now, the first ones of each relieved queue, and removes them."""
-        queues = {queue for queue, uids in self._retried.items() if any(uid not in self._pods for uid in uids)}
-        queues |= self._relieved
+        found = {uid: queue for queue in sorted(self._relieved) for uid in self._pods.first_of(queue, RETRIED_PODS)}
         self._relieved.clear()
-        self._retried = {queue: uids for queue in sorted(queues) if (uids := self._pods.first_of(queue, RETRIED_PODS))}
-        found = [uid for uids in self._retried.values() for uid in uids]
         for uid in found:
             self._pods.discard(uid)
-        return found
+        self._retried |= found
+        return list(found)

@@ -137,8 +137,10 @@ class Verdicts:
         if self._ledger.is_above_maximum(reason.queue, more):
             return True
         first = self._state.limited.first(reason.queue)  # an older pod that waits for the maximum goes first
-        of = None if first is None else self._state.gangs.gang_of(first)
-        return first is not None and (gang is None or of is None or of.key != gang.key)
+        if first is None:
+            return False
+        of = self._state.gangs.gang_of(first)
+        return gang is None or of is None or of.key != gang.key
 
     def note_kind(self, pod: PodInfo, reason: Reason | None) -> None:
         """Notes that the refusal of a pod answers for its kind."""
