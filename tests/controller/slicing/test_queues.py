@@ -15,6 +15,7 @@ from tessera.clock import rfc3339
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.pod_relations import NO_RELATIONS, PodAffinityRule, PodRelations, PodSelection
+from tessera.controller.slicing.planning import batch_placement
 from tessera.controller.slicing.state.events import NamespaceObserved, QueueDeleted, StorageListed
 from tessera.controller.slicing.state.instructions import ReportQueue
 from tessera.kube.resources import Taint, Toleration
@@ -269,6 +270,21 @@ def test_a_gang_behind_a_pod_that_finds_no_room_does_not_wait_for_the_maximum(cl
     gang = pods(cluster, "team-a", 2, gang=Gang("team-a/g", "g", 2))
     cluster.settle()
     assert placed(cluster, gang) == 2
+
+
+def test_pods_behind_one_that_is_planned_in_a_later_step_do_not_wait_for_the_maximum(
+    cluster: SlicerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_placement, "BATCH_RULES", 2)
+    cluster.queue("team-a", maximum=8)
+    cluster.node("n1")
+    pods(cluster, "team-b", 1, "4g.20gb")
+    cluster.settle()
+    pods(cluster, "team-b", 2, "7g.40gb", relations=_anti_affine("server"), priority=1)
+    pods(cluster, "team-a", 1, "7g.40gb", relations=_anti_affine("server"))
+    small = pods(cluster, "team-a", 3)
+    cluster.settle()
+    assert placed(cluster, small) == 3
 
 
 def test_an_incomplete_gang_leaves_nobody_waiting_for_the_maximum(cluster: SlicerCluster) -> None:

@@ -47,13 +47,13 @@ class Verdicts:
         self._lifecycle = lifecycle
         self._planner = planner
         self._reserver = reserver
-        #: Queues of which the present decision plans pods.
+        #: Queues of which the present decision plans pods, or leaves some to the next one.
         self._planned_queues: set[str] = set()
         #: Kinds that the present decision has refused, with the last reason.
         self._refused_kinds: dict[PodKind, Reason] = {}
 
     def begin(self, pods: Iterable[PodInfo]) -> None:
-        """Begins a decision that plans these pods."""
+        """Begins a decision that plans these pods, or leaves some of them to the next one."""
         self._planned_queues = {self._cluster.queue_of(pod) for pod in pods}
 
     def allocate(self, placed: Placed) -> None:
