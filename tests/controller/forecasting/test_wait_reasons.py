@@ -32,3 +32,19 @@ def test_pods_with_other_slices_each_do_not_make_a_forecast_long() -> None:
     cluster.settle()
     everywhere = cluster.slicer.state.cluster.index.open_to(single.constraints)
     assert finder.find(single, everywhere).blockers, "one slice is always explained"
+
+
+def test_slices_of_a_pod_that_no_record_names_have_a_holder_in_words() -> None:
+    """A new controller finds the result alone, while the agent still takes back the slices of a deleted pod."""
+    cluster = SlicerCluster()
+    cluster.node("n1")
+    gone = cluster.pod("gone", "7g.40gb")
+    cluster.settle()
+    cluster.patch("n1", {"spec": {"podAllocationRequests": {gone.uid: None}}})
+    cluster.remove(gone)
+    cluster.restart()
+    waiting = cluster.pod("waiting", "7g.40gb")
+    cluster.run()
+    everywhere = cluster.slicer.state.cluster.index.open_to(waiting.constraints)
+    found = ReasonFinder(cluster.slicer.state, {}).find(waiting, everywhere)
+    assert [(each.pod, each.node) for each in found.blockers] == [("a deleted pod", "n1")]

@@ -53,6 +53,8 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import Amounts, format_amount
 from tessera.mig.names import parse_profile_name
 
+#: The owner of slices that wait for their end, where a new controller finds only their result: it names no pod.
+DELETED_POD = "a deleted pod"
 #: Resources of the pod that a request lists.
 _SHOWN: tuple[str, ...] = ("cpu", "memory")
 
@@ -109,8 +111,8 @@ class Allocation:
 
     @property
     def owner(self) -> str:
-        """Returns the owning pod's name, for messages."""
-        return f"{self.namespace}/{self.name}"
+        """Returns the owning pod's name, for messages; :data:`DELETED_POD` if no record has its name."""
+        return f"{self.namespace}/{self.name}" if self.name else DELETED_POD
 
     @property
     def deletion_requested(self) -> bool:
