@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.support.slicer_cluster import SlicerCluster
 
-from tessera.api.names import QUEUE_LABEL, NodeName
+from tessera.api.names import MIG_CONFIG_LABEL, QUEUE_LABEL, NodeName
 from tessera.api.pods.gangs import Gang
 from tessera.api.queues import Queue, Share, read_queue
 from tessera.clock import rfc3339
@@ -16,7 +16,7 @@ from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.pod_relations import NO_RELATIONS, PodAffinityRule, PodRelations, PodSelection
 from tessera.controller.slicing.planning import batch_placement
-from tessera.controller.slicing.state.events import NamespaceObserved, QueueDeleted, StorageListed
+from tessera.controller.slicing.state.events import NamespaceObserved, NodeDeleted, QueueDeleted, StorageListed
 from tessera.controller.slicing.state.instructions import ReportQueue
 from tessera.kube.resources import Taint, Toleration
 from tessera.kube.resources.selectors import Requirement
@@ -349,7 +349,7 @@ def test_a_pod_that_no_node_lets_in_holds_back_no_team_of_its_queue(cluster: Sli
 
 
 def _anti_affine(app: str) -> PodRelations:
-    selection = PodSelection(frozenset({"team-a", "team-b"}), None, (Requirement("app", "In", (app,)),))
+    selection = PodSelection(frozenset({"team-a", "team-b", "team-c"}), None, (Requirement("app", "In", (app,)),))
     return PodRelations(anti_affinity=(PodAffinityRule(selection, "kubernetes.io/hostname"),))
 
 
@@ -382,6 +382,41 @@ def test_a_pod_that_rules_keep_off_all_nodes_holds_back_no_team_of_its_queue(
     cluster.settle()
     assert isinstance(cluster.slicer.state.waiting[stuck[0].uid], QueueFull)
     assert placed(cluster, late) == 0
+
+
+@pytest.mark.parametrize(
+    ("facts", "change"),
+    [
+        (
+            {"relations": _anti_affine("server")},
+            lambda cluster: pods(cluster, "team-c", 2, relations=_anti_affine("server"), labels=(("app", "server"),)),
+        ),
+        (
+            {"constraints": NodeConstraints(selector=(("zone", "b"),))},
+            lambda cluster: cluster.slicer.handle(NodeDeleted(NodeName("n2"))),
+        ),
+    ],
+    ids=["pods", "nodes"],
+)
+def test_a_pod_that_waits_for_the_maximum_holds_back_nobody_once_all_nodes_refuse_it(
+    cluster: SlicerCluster, facts: dict[str, Any], change: Callable[[SlicerCluster], object]
+) -> None:
+    cluster.namespace("team-c", **{QUEUE_LABEL: "team-b"})
+    cluster.queue("team-a", maximum=4)
+    cluster.queue("team-b")
+    cluster.node("n1")
+    cluster.node("n2", labels={MIG_CONFIG_LABEL: "dynamic", "kubernetes.io/hostname": "n2", "zone": "b"})
+    pods(cluster, "team-a", 1, "2g.10gb")
+    cluster.settle()
+    stuck = pods(cluster, "team-a", 1, "4g.20gb", **facts)
+    small = pods(cluster, "team-a", 2)
+    cluster.settle()
+    assert isinstance(cluster.slicer.state.waiting[stuck[0].uid], QueueFull)
+    assert placed(cluster, small) == 0
+    change(cluster)
+    cluster.settle()
+    assert isinstance(cluster.slicer.state.waiting[stuck[0].uid], NoNode)
+    assert placed(cluster, small) == 2
 
 
 def test_a_pod_that_other_pods_keep_off_starts_once_they_are_gone(cluster: SlicerCluster) -> None:

@@ -99,6 +99,12 @@ class FairOrder:
                     break
         return ordered, held_back
 
+    def refused_by_all_nodes(self, pods: Iterable[PodInfo]) -> Sequence[PodInfo]:
+        """Returns those of these pods that no node lets in; those of gangs only if by their own constraints."""
+        with self._lasting_refusals() as refusals:
+            run = _Run(self._state, refusals)
+            return [pod for pod in pods if not run.may_start(pod) or run.lasting_refusal(pod) is not None]
+
     @contextmanager
     def _lasting_refusals(self) -> Iterator[LastingRefusals | None]:
         if self._planner is None or all(each.maximum is None for each in self._state.cluster.queues.values()):
@@ -203,13 +209,17 @@ class _Run:
         """False if no node's rules let the pod in."""
         return bool(self._state.cluster.index.open_to(pod.constraints))
 
+    def lasting_refusal(self, pod: PodInfo) -> LastingRefusal | None:
+        """Returns the refusal if all nodes refuse a pod without a gang."""
+        return self._refusals.find(pod) if self._refusals is not None and pod.gang is None else None
+
     def hold_back(self, pod: PodInfo) -> QueueFull | LastingRefusal | None:
         """Returns the reason if the pod's queue may not hold it too, or has a maximum and all nodes refuse the pod."""
         queue = self._state.cluster.queue_of(pod)
         known = self._state.cluster.queues.get(queue)
         if known is None or known.maximum is None or not self.may_start(pod):
             return None
-        refused = self._refusals.find(pod) if self._refusals is not None and pod.gang is None else None
+        refused = self.lasting_refusal(pod)
         if refused is not None:
             return refused
         own = holding_of(self._state, pod)

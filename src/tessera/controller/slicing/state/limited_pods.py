@@ -7,6 +7,7 @@ none follow: the cost of a pod that ends does not grow with the number of those 
 """
 
 from collections.abc import Sequence
+from itertools import islice
 
 from tessera.api.names import PodUid
 from tessera.controller.objects.pod_info import PodInfo
@@ -59,6 +60,10 @@ class LimitedPods:
     def first(self, queue: str) -> PodUid | None:
         """Returns the first pod of a queue."""
         return next(iter(self._pods.first_of(queue, 1)), None)
+
+    def firsts(self) -> Sequence[PodUid]:
+        """Returns the first pod of each queue."""
+        return [uid for _, uids in self._pods.heads() for uid in islice(uids, 1)]
 
     def pop_retries(self) -> Sequence[PodUid]:
         """Returns the pods that must be planned again now, the first ones of each relieved queue, and removes them."""
