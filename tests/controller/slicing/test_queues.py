@@ -287,6 +287,21 @@ def test_pods_behind_one_that_is_planned_in_a_later_step_do_not_wait_for_the_max
     assert placed(cluster, small) == 3
 
 
+def test_a_gang_does_not_run_past_an_older_pod_that_is_refused_in_the_same_step(cluster: SlicerCluster) -> None:
+    cluster.queue("team-a", maximum=8)
+    cluster.node("n1", count=2)
+    pods(cluster, "team-a", 1, "2g.10gb")
+    cluster.settle()
+    pods(cluster, "team-a", 1, "7g.40gb")
+    cluster.pass_time(1)
+    gang = pods(cluster, "team-a", 2, gang=Gang("team-a/g", "g", 2))
+    cluster.settle()
+    assert placed(cluster, gang) == 0
+    cluster.restart()
+    cluster.settle()
+    assert placed(cluster, gang) == 0
+
+
 def test_an_incomplete_gang_leaves_nobody_waiting_for_the_maximum(cluster: SlicerCluster) -> None:
     cluster.queue("team-a", maximum=4)
     cluster.node("n1")

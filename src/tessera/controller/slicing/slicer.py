@@ -389,7 +389,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
             full = {uid: why for uid, why in held_back.items() if isinstance(why, QueueFull)}
             turns = take_turns(first_batch(ordered), (self._cluster.pods[uid] for uid in full), self._gangs)
             planned = (self._cluster.pods[uid] for uid in turns.members)
-            self._verdicts.begin([*ordered, *planned])
+            alone = {uid: why for uid, why in full.items() if uid not in turns.members}
+            self._verdicts.begin([*ordered, *planned], alone)
             holds = [hold for each in self._state.reservations.values() for hold in each.holds]
             with hold_slots(self._state.inventory.fleet, holds):  # parts of the batch change few of them
                 self._turns.plan(turns, full)

@@ -16,6 +16,7 @@ from tessera.controller.slicing.reservations.reserver import Reserver
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.messages import lost_slices_text, waiting_text
 from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.controller.slicing.state.waiting_order import Rank, rank
 from tessera.limits.planning import BATCH_PODS
 from tessera.placement.demand import QueueFull, Reason
 
@@ -49,12 +50,23 @@ class Verdicts:
         self._reserver = reserver
         #: Queues of which the present decision plans pods, or leaves some to the next one.
         self._planned_queues: set[str] = set()
+        #: By queue, the rank of the first pod that it cannot hold whatever the present decision places.
+        self._first_above: dict[str, Rank] = {}
         #: Kinds that the present decision has refused, with the last reason.
         self._refused_kinds: dict[PodKind, Reason] = {}
 
-    def begin(self, pods: Iterable[PodInfo]) -> None:
-        """Begins a decision that plans these pods, or leaves some of them to the next one."""
+    def begin(self, pods: Iterable[PodInfo], held_back: Mapping[PodUid, QueueFull]) -> None:
+        """Begins a decision.
+
+        Args:
+            pods: the pods that it plans, or leaves to the next one.
+            held_back: other pods, for which their queue has no room if all pods before them are placed.
+        """
         self._planned_queues = {self._cluster.queue_of(pod) for pod in pods}
+        self._first_above = {}
+        for uid, reason in held_back.items():
+            if not reason.never and self._is_above_maximum(uid, reason):
+                self._first_above.setdefault(reason.queue, rank(self._cluster.pods[uid], {}))
 
     def allocate(self, placed: Placed) -> None:
         """Gives a pod the slices that planning found for it."""
@@ -132,15 +144,21 @@ class Verdicts:
     def _is_binding(self, uid: PodUid, reason: QueueFull, gang: Gang | None) -> bool:
         if reason.never or reason.queue not in self._planned_queues:
             return True
-        pod = self._cluster.pods[uid]
-        more = add_holdings([holding_of(self._state, pod), reserved_for_others(self._state, reason.queue, pod)])
-        if self._ledger.is_above_maximum(reason.queue, more):
+        if self._is_above_maximum(uid, reason):
+            return True
+        above = self._first_above.get(reason.queue)
+        if gang is not None and above is not None and above < rank(self._cluster.pods[uid], {}):
             return True
         first = self._state.limited.first(reason.queue)  # an older pod that waits for the maximum goes first
         if first is None:
             return False
         of = self._state.gangs.gang_of(first)
         return gang is None or of is None or of.key != gang.key
+
+    def _is_above_maximum(self, uid: PodUid, reason: QueueFull) -> bool:
+        pod = self._cluster.pods[uid]
+        more = add_holdings([holding_of(self._state, pod), reserved_for_others(self._state, reason.queue, pod)])
+        return self._ledger.is_above_maximum(reason.queue, more)
 
     def note_kind(self, pod: PodInfo, reason: Reason | None) -> None:
         """Notes that the refusal of a pod answers for its kind."""
