@@ -54,7 +54,9 @@ def on_terminal(*arguments: str, env: Mapping[str, str], columns: int = 120, row
     outer, inner = pty.openpty()
     fcntl.ioctl(outer, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     command = [sys.executable, "-m", "tessera", *arguments]
-    process = subprocess.Popen(command, stdin=inner, stdout=inner, stderr=inner, env={**env}, cwd=ROOT)
+    # Workers of pytest-xdist have these; Python takes them for the size, so a resize would not be seen.
+    own = {name: value for name, value in env.items() if name not in {"COLUMNS", "LINES"}}
+    process = subprocess.Popen(command, stdin=inner, stdout=inner, stderr=inner, env=own, cwd=ROOT)
     os.close(inner)
     try:
         yield Terminal(outer, process)
