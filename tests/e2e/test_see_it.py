@@ -177,12 +177,14 @@ def test_a_picture_follows_the_terminal_and_outlives_a_lost_connection(
     try:
         with on_terminal(*command, "--kubeconfig", str(path), env=used.env) as screen:
             screen.until(wide)
+            screen.picture()
             screen.resize(60, 20)
-            used.eventually(lambda: wide not in screen.until("\x1b[J"))
+            used.eventually(lambda: wide not in screen.picture())
             relay.cut()
             screen.until("not up to date for")
+            screen.picture()
             relay.mend()
-            used.eventually(lambda: "not up to date" not in screen.until("\x1b[J"))
+            used.eventually(lambda: "not up to date" not in screen.picture())
             screen.process.send_signal(signal.SIGINT)
             screen.until("\x1b[?1049l")
     finally:

@@ -28,15 +28,22 @@ class Terminal:
     def __init__(self, descriptor: int, process: "subprocess.Popen[bytes]") -> None:
         self.process = process
         self._descriptor = descriptor
+        #: What was read beyond the text that :meth:`until` looked for.
+        self._rest = ""
 
     def until(self, text: str) -> str:
-        """Reads until the output has this text; returns what was read."""
-        read, deadline = "", time.monotonic() + TIMEOUT
+        """Reads until the output has this text; returns what came up to there. The next call goes on behind it."""
+        read, deadline = self._rest, time.monotonic() + TIMEOUT
         while text not in read:
             ready, _, _ = select.select([self._descriptor], [], [], max(0.0, deadline - time.monotonic()))
             assert ready, f"no {text!r} in {read[-2000:]!r}"
             read += os.read(self._descriptor, 65_536).decode(errors="replace")
-        return read
+        before, found, self._rest = read.partition(text)
+        return before + found
+
+    def picture(self) -> str:
+        """Reads until a picture of ``--watch`` is complete; returns it, or what :meth:`until` left of it."""
+        return self.until("\x1b[J")
 
     def type(self, keys: str) -> None:
         """Presses keys."""
