@@ -1,4 +1,4 @@
-"""What the reason of a waiting pod says about its turn: the end of other pods lets it start, or never does alone."""
+"""Tells from the reason of a waiting pod if it can start once other pods end."""
 
 from tessera.placement.demand import Fragmented, Full, GangNoRoom, NoNode, QueueFull, Reason, Reserved
 

@@ -1,6 +1,6 @@
 """Events that came while a snapshot of the cluster is taken in, in their order.
 
-To the slicer they are events of a slow watch, which it knows anyway: it takes them in after it has planned.
+The slicer takes them in after it has planned. It may: a slow watch delays events in the same way.
 """
 
 from collections.abc import Sequence
