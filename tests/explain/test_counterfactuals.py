@@ -83,7 +83,7 @@ def _mended(machine: Machine, rules: tuple[str, ...], owners: set[str]) -> Machi
             machine = replace(machine, cordoned=False)
         elif rule == "node(s) were not ready":
             machine = replace(machine, ready=True)
-        elif rule == "Insufficient cpu":
+        elif rule == "node(s) were too small: cpu":
             machine = replace(machine, cpu=64)
         else:
             (key,) = [each for each in TAINTS if each in rule]
@@ -157,7 +157,7 @@ def test_what_is_named_removed_lets_the_pod_run(cluster: ClusterAndPod) -> None:
         assert (free >= size) == isinstance(reason, Fragmented)
         return
     assert isinstance(reason, NoNode)
-    assert found.case == "no-node"
+    assert found.case == ("never-fits" if reason.too_small else "no-node")
     way = obstacles_by_node(view.slicer, facts)[0]
     owners = {each.owner for each in allocations_to_end(view.slicer, facts, way)}
     assert way.rules, "a node that no rule closes would have been the reason"

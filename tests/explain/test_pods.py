@@ -325,8 +325,6 @@ def test_a_joined_node_without_an_agent() -> None:
             "kubectl taint node n1 gpu-",
         ),
         (pod(spec={"nodeSelector": {"zone": "b"}}), node(), "didn't match Pod's node affinity", "nodeSelector"),
-        (pod(limits={"cpu": "9"}), node(), "too little cpu: it requests 9; n1 has 8 free", "request less"),
-        (pod(limits={"memory": "65Gi"}), node(), "it requests 65Gi; n1 has 64Gi free", "request less"),
         (pod(), node(ready="False"), "1 node was not ready: n1", "kubectl describe node n1"),
     ],
 )
@@ -335,6 +333,21 @@ def test_no_node_allows_it(who: Pod, where: Node, fact: str, remedy: str) -> Non
     assert (found.case, found.verdict) == ("no-node", "waits; the only node with sliced cards cannot take it")
     assert any(fact in each for each in found.facts)
     assert any(remedy in each for each in found.help)
+
+
+@pytest.mark.parametrize(
+    ("limits", "asks", "fact"),
+    [
+        ({"cpu": "400"}, "400 CPUs, and the largest node has 8 CPUs", "requests 400 CPUs; n1 has 8"),
+        ({"memory": "65Gi"}, "65Gi of memory, and the largest node has 64Gi of memory", "requests 65Gi of memory"),
+    ],
+)
+def test_a_pod_larger_than_every_node_is_told_so(limits: dict[str, str], asks: str, fact: str) -> None:
+    found = answer(pod(limits=limits))
+    assert found.case == "never-fits"
+    assert found.verdict == f"cannot run in this cluster; no node could ever take it: it requests {asks}"
+    assert any(f"1 node too small, even when empty: it {fact}" in each for each in found.facts)
+    assert any("request less of it, or add a larger node" in each for each in found.help)
 
 
 def test_the_place_in_the_queue_is_told_without_the_reason_that_the_controller_wrote_earlier() -> None:

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 
 from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, NodeName, PodUid, resource_of
 from tessera.api.nodes.agent_pod import AGENT_LABEL
+from tessera.controller.filters.resources import too_small_resource
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.resource_amounts import Amounts, amount_text, describe_amount
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.messages import profiles_text
 from tessera.controller.slicing.state.reservation import Reservation
@@ -71,7 +73,7 @@ def explain_no_room(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Rea
                 help=("request fewer or smaller slices in one pod, or add a node with more cards",),
             )
         case NoNode():
-            return _no_node(view, slicer, pod)
+            return _no_node(view, slicer, pod, reason)
         case Full() | Fragmented():
             return _no_card(view, slicer, pod, reason)
         case Reserved():
@@ -144,12 +146,13 @@ def _unknown_profile(reason: UnknownProfile) -> Explanation:
 # Rules refuse the pod on every node
 
 
-def _no_node(view: ClusterView, slicer: Slicer, pod: PodInfo) -> Explanation:
+def _no_node(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: NoNode) -> Explanation:
     refused = _refusals(slicer, pod)
     total = len(slicer.state.inventory.fleet.nodes)
+    verdict = f"waits; {_no_node_text(total)}"
     return Explanation(
-        case="no-node",
-        verdict=f"waits; {_no_node_text(total)}",
+        case="never-fits" if reason.too_small else "no-node",
+        verdict=f"cannot run in this cluster; {reason.text}" if reason.too_small else verdict,
         facts=(_request(pod), *_refusal_facts(slicer, pod, refused)),
         help=tuple(changes_by_node(view, slicer, pod)),
     )
@@ -181,10 +184,14 @@ def _refusals(slicer: Slicer, pod: PodInfo) -> dict[str, list[str]]:
 def _refusal_facts(slicer: Slicer, pod: PodInfo, refused: dict[str, list[str]]) -> Iterator[str]:
     for rule, names in refused.items():
         nodes = count_noun(len(names), "node")
-        short = rule.removeprefix("Insufficient ")
-        if short != rule:
+        short, small = rule.removeprefix("Insufficient "), too_small_resource(rule)
+        if small is not None:
+            wanted = describe_amount(small, pod.amounts[small])
+            sizes = list_names([f"{name} has {_free(slicer, small, name, {})}" for name in names])
+            yield f"{nodes} too small, even when empty: it requests {wanted}; {sizes}"
+        elif short != rule:
             free = list_names([f"{name} has {_free(slicer, short, name)} free" for name in names])
-            yield f"{nodes} with too little {short}: it requests {_amount(short, pod.amounts[short])}; {free}"
+            yield f"{nodes} with too little {short}: it requests {amount_text(short, pod.amounts[short])}; {free}"
         elif rule.startswith("node(s)"):
             text = rule.removeprefix("node(s)")
             yield f"{nodes}{text.replace(' were ', ' was ', 1) if len(names) == 1 else text}: {list_names(names)}"
@@ -192,17 +199,12 @@ def _refusal_facts(slicer: Slicer, pod: PodInfo, refused: dict[str, list[str]]) 
             yield f"{nodes}: {rule}: {list_names(names)}"
 
 
-def _free(slicer: Slicer, resource: str, name: str) -> str:
+def _free(slicer: Slicer, resource: str, name: str, used: Amounts | None = None) -> str:
+    """What a node has of a resource besides what is used: by its pods, or these amounts."""
     node = slicer.state.cluster.nodes[NodeName(name)]
-    free = node.allocatable.get(resource, 0) - slicer.state.usage.used.get(node.name, {}).get(resource, 0)
-    return _amount(resource, max(0, free))  # below 0 where a node offers less than its pods were promised
-
-
-def _amount(resource: str, value: int) -> str:
-    """An amount in the usual unit: cores for CPU, Gi for memory, else a plain number."""
-    if resource == "cpu":
-        return f"{value / 1000:g}"
-    return f"{value / 2**30:.4g}Gi" if resource in {"memory", "ephemeral-storage"} else str(value)
+    held = slicer.state.usage.used.get(node.name, {}) if used is None else used
+    free = node.allocatable.get(resource, 0) - held.get(resource, 0)
+    return amount_text(resource, max(0, free))  # below 0 where a node offers less than its pods were promised
 
 
 # The cards have no room

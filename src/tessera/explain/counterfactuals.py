@@ -34,6 +34,7 @@ _REMEDIES = (
         "see what keeps the node's agent: kubectl get pods -n tessera-system --field-selector spec.nodeName=NODE",
     ),
     ("node(s) didn't match", "change the pod's nodeSelector or node affinity, or the node's labels"),
+    ("node(s) were too small", "request less of it, or add a larger node"),
     ("Insufficient", "request less of it, or end other pods on the node: kubectl describe node NODE"),
     ("Too many pods", "end other pods on the node"),
 )

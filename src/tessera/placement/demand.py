@@ -123,16 +123,21 @@ class NoNode(msgspec.Struct, frozen=True, tag=True):
     Attributes:
         counts: rule to the number of nodes that refuse by it, most frequent first.
         no_room: further nodes, not asked because none of their cards has the profiles.
+        too_small: the requested amounts and those of the largest node, in words, if all nodes that refuse are too
+            small for the demand even when empty; else empty.
     """
 
     WORD: ClassVar[str] = "no_node"
 
     counts: tuple[tuple[str, int], ...]
     no_room: int = 0
+    too_small: str = ""
 
     @property
     def text(self) -> str:
         """The reason in words."""
+        if self.too_small:
+            return f"no node could ever take it: it requests {self.too_small}"
         refused = ", ".join(f"{count} {rule}" for rule, count in self.counts)
         total = sum(count for _, count in self.counts) + self.no_room
         room = f", {self.no_room} without a card that can make it" if self.no_room else ""

@@ -107,9 +107,11 @@ def test_node_selector() -> None:
     [
         ({"cpu": 1000}, {"cpu": 3000}, ""),
         ({"cpu": 1001}, {"cpu": 3000}, "Insufficient cpu"),
-        ({"memory": 11}, {}, "Insufficient memory"),
+        ({"memory": 10}, {"memory": 1}, "Insufficient memory"),
+        ({"memory": 11}, {}, "node(s) were too small: memory"),
+        ({"cpu": 1001, "memory": 11}, {"cpu": 3000}, "node(s) were too small: memory"),
         ({"pods": 1}, {"pods": 2}, "Too many pods"),
-        ({"example.com/nic": 1}, {}, "Insufficient example.com/nic"),
+        ({"example.com/nic": 1}, {}, "node(s) were too small: example.com/nic"),
         ({}, {"cpu": 9000}, ""),
     ],
 )

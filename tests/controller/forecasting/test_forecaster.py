@@ -276,8 +276,22 @@ def test_a_node_that_is_gone_is_not_told_to_be_full(cluster: ForecastCluster) ->
 def test_cpu_that_others_hold_is_the_reason() -> None:
     cluster = ForecastCluster()
     cluster.node("n1")
-    row = cluster.row(_waits(cluster, "p", HALF, amounts={"cpu": 100_000_000, "pods": 1}))
-    assert row.reason == "node-full"
+    _waits(cluster, "other", HALF, amounts={"cpu": 60_000, "pods": 1})
+    row = cluster.row(_waits(cluster, "p", HALF, amounts={"cpu": 10_000, "pods": 1}))
+    assert (row.reason, row.position) == ("node-full", 1)
+
+
+def test_a_pod_larger_than_every_node_never_starts_and_has_no_position(cluster: ForecastCluster) -> None:
+    """It had a position, since CPU that pods hold is refused in the same words."""
+    cluster.node("n2", allocatable={"cpu": 96_000, "memory": 2**36, "pods": 110})
+    row = cluster.row(_waits(cluster, "cpu", HALF, amounts={"cpu": 400_000, "memory": 2**34, "pods": 1}))
+    assert (row.reason, row.position, row.of) == ("never-fits", 0, 0)
+    assert row.detail == "no node could ever take it: it requests 400 CPUs, and the largest node has 96 CPUs"
+    both = cluster.row(_waits(cluster, "both", HALF, amounts={"cpu": 96_000, "memory": 2**40, "pods": 1}))
+    assert both.detail == ("no node could ever take it: it requests 96 CPUs and 1024Gi of memory, and no node has both")
+    cluster.node("n3", allocatable={"cpu": 400_000, "memory": 2**40, "pods": 110})
+    cluster.settle()
+    assert [node for node, _, _ in cluster.where(cluster.pods[PodUid("uid-cpu")])] == ["n3"]
 
 
 def test_slices_that_no_node_could_hold_never_start(cluster: ForecastCluster) -> None:

@@ -14,6 +14,9 @@ from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import Amounts, add_amounts, freed_with_cards
 
+#: Beginning of the rule of a node that has less of a resource than a pod requests, even without any other pod.
+_TOO_SMALL = "node(s) were too small: "
+
 
 class Filter(Protocol):
     """One rule. Its cost must not grow with the pod's spec, which :mod:`tessera.api.pods.size_limits` bounds.
@@ -149,17 +152,34 @@ def first_shortage(wanted: Mapping[str, int], used: Mapping[str, int], node: Nod
 
 
 def shortages(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo) -> Iterator[str]:
-    """Yields each resource of which a node lacks the wanted amount, without devices, slices and the memory quota."""
-    return _list_shortages({name: amount for name, amount in wanted.items() if not freed_with_cards(name)}, used, node)
+    """Yields each resource of which a node lacks the wanted amount, without devices, slices and the memory quota.
+
+    Those come first of which it has too little even without other pods: no end of a pod makes room there.
+    """
+    short = []
+    for resource, amount in wanted.items():
+        most = None if freed_with_cards(resource) else node.allocatable_amount(resource)
+        if most is None or amount <= most - used.get(resource, 0):
+            continue
+        if amount > most and resource != "pods":
+            yield f"{_TOO_SMALL}{resource}"
+        else:
+            short.append(_shortage(resource))
+    yield from short
+
+
+def too_small_resource(rule: str) -> str | None:
+    """Returns the resource of a rule of :func:`shortages` by which a node is too small; None for any other rule."""
+    return rule.removeprefix(_TOO_SMALL) if rule.startswith(_TOO_SMALL) else None
 
 
 def device_shortages(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo) -> Iterator[str]:
     """Yields the shortages of whole cards, shares, devices of MIG profiles, and the memory quota."""
-    return _list_shortages({name: amount for name, amount in wanted.items() if freed_with_cards(name)}, used, node)
-
-
-def _list_shortages(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo) -> Iterator[str]:
     for resource, amount in wanted.items():
-        most = node.allocatable_amount(resource)
+        most = node.allocatable_amount(resource) if freed_with_cards(resource) else None
         if most is not None and amount > most - used.get(resource, 0):
-            yield "Too many pods" if resource == "pods" else f"Insufficient {resource}"
+            yield _shortage(resource)
+
+
+def _shortage(resource: str) -> str:
+    return "Too many pods" if resource == "pods" else f"Insufficient {resource}"

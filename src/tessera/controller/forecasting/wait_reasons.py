@@ -100,10 +100,11 @@ class ReasonFinder:
             return WaitReason("planning", "the controller has not planned it yet")
         blockers = self._blockers_of(pod, nodes, reason)
         away = self._cards_away(pod)
-        if away and not isinstance(reason, NeverFits | QueueFull | Reserved | GangIncomplete | GangTooLarge):
-            text = f"{count_noun(away, 'card')} that might serve it held back for a fault; {_describe(pod, reason)[1]}"
+        code, detail = _describe(pod, reason)
+        if away and code != "never-fits" and not isinstance(reason, QueueFull | Reserved | GangIncomplete):
+            text = f"{count_noun(away, 'card')} that might serve it held back for a fault; {detail}"
             return WaitReason("card-held-back", text, blockers)
-        return WaitReason(*_describe(pod, reason), blockers)
+        return WaitReason(code, detail, blockers)
 
     def _reason(self, pod: PodInfo, nodes: int) -> Reason | None:
         """The reason of the last plan, or that of a plan now where no node is left that the last one was about.
@@ -174,6 +175,8 @@ def _describe(pod: PodInfo, reason: Reason) -> tuple[str, str]:
         case Fragmented(free_slots=most, total=total):
             slots = count_noun(total, "memory slot")
             return "fragmented", f"{slots} free, at most {most} together, at no start that is legal for {wanted}"
+        case NoNode(too_small=lacks) if lacks:
+            return "never-fits", reason.text
         case NoNode(counts=counts):
             rules = [rule for rule, _ in counts]
             if any(rule.startswith(_SHORT) for rule in rules):

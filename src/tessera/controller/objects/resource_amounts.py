@@ -133,6 +133,19 @@ def format_amount(resource: str, value: int) -> str:
     return f"{value}m" if resource == "cpu" else str(value)
 
 
+def amount_text(resource: str, value: int) -> str:
+    """Formats an amount for people in the usual unit: cores for CPU, Gi for memory, else a plain number."""
+    if resource == "cpu":
+        return f"{value / 1000:g}"
+    return f"{value / 2**30:.4g}Gi" if resource in {"memory", "ephemeral-storage"} else str(value)
+
+
+def describe_amount(resource: str, value: int) -> str:
+    """Formats an amount with its resource: ``400 CPUs``, ``64Gi of memory``, ``2 example.com/nic``."""
+    unit = {"cpu": "CPU" if value == 1000 else "CPUs", "memory": "of memory"}.get(resource, resource)
+    return f"{amount_text(resource, value)} {unit}"
+
+
 def _amount(resource: str, written: str) -> int:
     return milli_value(str(written)) if resource == "cpu" else integer_value(str(written))
 

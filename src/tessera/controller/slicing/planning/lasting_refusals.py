@@ -12,6 +12,7 @@ from tessera.api.names import NodeName
 from tessera.controller.filters.resources import Filter, FreeAmounts, shortages
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.planning.planner import depends_on_pods_or_volumes
+from tessera.controller.slicing.planning.small_nodes import SmallNodes
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.placement.demand import NoNode
 from tessera.placement.step_budget import StepBudget
@@ -73,7 +74,9 @@ class LastingRefusals:
             counts[why] += 1
         if not counts:
             return None
-        return LastingRefusal(NoNode(tuple(counts.most_common())), depends_on_pods_or_volumes(pod, self._all_filters))
+        reason = SmallNodes(self._state).complete(pod, NoNode(tuple(counts.most_common())))
+        assert isinstance(reason, NoNode)
+        return LastingRefusal(reason, depends_on_pods_or_volumes(pod, self._all_filters))
 
     def _refusal(self, pod: PodInfo, node: NodeName) -> str:
         small = next(shortages(pod.amounts, {}, self._state.cluster.nodes[node]), "")

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
+from dataclasses import replace
 
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.filters.avoidance import AvoidedNodes
@@ -20,6 +21,7 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.pod_relations import NO_RELATIONS
 from tessera.controller.objects.resource_amounts import Amounts, add_amounts
 from tessera.controller.slicing.planning.batch_placement import RELEASING, Placed, PlacementContext, Unplaced, place
+from tessera.controller.slicing.planning.small_nodes import SmallNodes
 from tessera.controller.slicing.state.reservation import Reservation
 from tessera.controller.slicing.state.reservation_rules import kept_amounts, reservations_before
 from tessera.controller.slicing.state.slicer_state import AllocationTable, SlicerState
@@ -79,7 +81,11 @@ class Planner:
             hold_slots(self._state.inventory.fleet, holds),
         ):
             nodes = tuple({each.node: None for each in reserved})
-            found = place(pods, self.context(since, filters, nodes), work)
+            small = SmallNodes(self._state)
+            found = [
+                replace(one, reason=small.complete(one.pod, one.reason)) if isinstance(one, Unplaced) else one
+                for one in place(pods, self.context(since, filters, nodes), work)
+            ]
             refused = (one.pod for one in found if isinstance(one, Unplaced))
             return found, {pod.uid for pod in refused if depends_on_pods_or_volumes(pod, filters)}
 
