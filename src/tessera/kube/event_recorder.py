@@ -18,6 +18,7 @@ from tessera.clock import Clock, rfc3339
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, NotFound, TooManyRequests
+from tessera.kube.outage_log import OutageLog
 from tessera.kube.resources import EVENTS, ObjectReference, Uid
 from tessera.kube.resources.meta import Resource
 from tessera.limits.processes import REMEMBERED_EVENTS
@@ -101,6 +102,7 @@ class EventRecorder:
         #: Events on the server whose count a repeat may raise, the last sent at the end.
         self._known: dict[_EventKey, _SentEvent] = {}
         self._wake = asyncio.Event()
+        self._outages = OutageLog(_log, "Events", clock)
 
     def record(
         self,
@@ -163,6 +165,7 @@ class EventRecorder:
                 return self._drop(note, error)
             else:
                 self.sent += 1
+                self._outages.note_answer()
                 return None
 
     async def _send(self, note: _EventKey, count: _Occurrences) -> None:
@@ -208,9 +211,10 @@ class EventRecorder:
 
     def _drop(self, note: _EventKey, error: Exception) -> None:
         self.dropped += 1
-        _log.warning(
-            "event %s about %s %s is dropped: %s", note.reason, note.reference.kind, note.reference.name, error
-        )
+        if not self._outages.note_failure(error):
+            _log.warning(
+                "event %s about %s %s is dropped: %s", note.reason, note.reference.kind, note.reference.name, error
+            )
 
 
 def make_reference(resource: Resource[Any], name: str, namespace: str = "", uid: str = "") -> ObjectReference:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import random
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
@@ -209,3 +210,24 @@ def test_a_node_is_told_of_its_object_under_a_field_manager_of_its_own(cluster: 
     (condition,) = json.loads(request.body)["status"]["conditions"]
     assert (condition["type"], condition["status"]) == ("GpuInstasliceValid", "False")
     assert (condition["reason"], condition["message"]) == ("InstasliceInvalid", "it is wrong")
+
+
+def test_an_outage_is_logged_once_whatever_number_of_writes_it_fails(
+    cluster: SlicerCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Thousands of pods may wait for a write, and each write is tried again and again."""
+    caplog.set_level(logging.INFO)
+
+    async def story() -> None:
+        wire = Wire(refusal(503, "ServiceUnavailable"))
+        desk = Desk(cluster, wire)
+        async with asyncio.TaskGroup() as group:
+            for number in range(500):
+                pod = cluster.pod(f"p{number}", "1g.5gb")
+                desk.executor.start(Ungate(uid=pod.uid, namespace="default", name=pod.name, hostname="n1"), group)
+        desk.executor.stop()
+        assert len(wire.requests) == 500
+
+    play(story)
+    (line,) = caplog.messages
+    assert line.startswith("writes of slices and pods fail, further failures are counted until they succeed: ")

@@ -44,9 +44,19 @@ from tessera.controller.slicing.state.instructions import (
 )
 from tessera.kube.backoff import pause_after_write
 from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, BadRequest, BrokenAnswer, Conflict, Forbidden, Invalid, NotFound
+from tessera.kube.client.errors import (
+    ApiError,
+    BadRequest,
+    BrokenAnswer,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    TooManyRequests,
+)
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.executor import FREE, Executor, Hold, RequestError, hold_for
+from tessera.kube.outage_log import OutageLog
 from tessera.kube.resources import NODES, PODS, Pod
 from tessera.limits.messages import CONDITION_MESSAGE
 from tessera.text import one_line
@@ -94,6 +104,7 @@ class SliceExecutor:
         self._metrics = metrics
         self._clock = clock
         self._executor: Executor[Write] = Executor(self, wake=wake, rng=rng)
+        self._outages = OutageLog(_log, "writes of slices and pods", clock)
         self._pod_slots = asyncio.Semaphore(_PODS_AT_ONCE)
 
     def start(self, instruction: Instruction, group: asyncio.TaskGroup) -> None:
@@ -121,6 +132,7 @@ class SliceExecutor:
         """Sends a write. While the server is slow, a node's key pauses after a write of states."""
         began = self._clock.monotonic()
         await self._send(write)
+        self._outages.note_answer()
         self._metrics.count_write(type(write).__name__)
         pause = _pause_seconds(write, self._clock.monotonic() - began)
         if not pause:
@@ -153,7 +165,9 @@ class SliceExecutor:
         else:
             self._slicer.handle(WriteOutcomeUnknown(write))
         hold = self._executor.back_off(write.key)
-        _log.info("%s %s: %s; again in %.1f s", kind, write.key[1], error, hold.seconds)
+        by_budget = isinstance(write, Evict) and isinstance(error, TooManyRequests)
+        if by_budget or not self._outages.note_failure(error):
+            _log.info("%s %s: %s; again in %.1f s", kind, write.key[1], error, hold.seconds)
         return hold
 
     def handle_release(self, write: Write, hold: Hold) -> None:

@@ -24,6 +24,7 @@ from tessera.forecast.queue_page import QueuePage
 from tessera.forecast.start_times import StartTimes
 from tessera.kube.client.errors import ApiError
 from tessera.kube.event_recorder import EventRecorder, make_reference
+from tessera.kube.outage_log import OutageLog
 from tessera.kube.persistent_config_map import PersistentConfigMap
 from tessera.kube.resources import CONFIGMAPS, PODS, Node, Pod
 from tessera.kube.runtime import KubeRuntime
@@ -76,6 +77,7 @@ class QueueTask:
         self._events = events
         self._namespace = namespace
         self._announcer = Announcer()
+        self._outages = OutageLog(_log, "conditions of waiting pods", runtime.clock)
         self._jobs = JobReader(runtime.client)
         self._history = self._new_history()
         self._forecaster = Forecaster(self._history)
@@ -184,9 +186,11 @@ class QueueTask:
                     PODS, one.name, body, one.namespace, subresource="status"
                 )
             except (ApiError, OSError) as error:
-                _log.info("condition of pod %s/%s: %s", one.namespace, one.name, error)
+                if not self._outages.note_failure(error):
+                    _log.info("condition of pod %s/%s: %s", one.namespace, one.name, error)
                 self._announcer.forget(one.uid)
                 return
+        self._outages.note_answer()
         (self._told.add if one.waits else self._told.discard)(one.uid)
         if one.event:
             about = make_reference(PODS, one.name, one.namespace, one.uid)
