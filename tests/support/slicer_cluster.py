@@ -221,7 +221,7 @@ class SlicerCluster:
             self.told.append(instruction)
         elif isinstance(instruction, Evict) and instruction.uid in self.protected:
             self.writes.append(instruction)
-            self.slicer.handle(WriteRefused(instruction))
+            self.slicer.handle(WriteRefused(instruction, "it would violate the pod's disruption budget."))
             self.slicer.handle(RetryDue(instruction))
         else:
             self.apply(instruction)

@@ -15,9 +15,10 @@ from tessera.api.names import NodeName
 from tessera.clock import LoopClock
 from tessera.controller.base.metrics import ControllerMetrics
 from tessera.controller.execution.slice_executor import SliceExecutor
-from tessera.controller.slicing.state.events import InstasliceDeleted
+from tessera.controller.slicing.state.events import InstasliceDeleted, WriteRefused
 from tessera.controller.slicing.state.instructions import (
     DeleteObject,
+    Evict,
     Instruction,
     PatchRequests,
     ReportNodeCondition,
@@ -231,3 +232,27 @@ def test_an_outage_is_logged_once_whatever_number_of_writes_it_fails(
     play(story)
     (line,) = caplog.messages
     assert line.startswith("writes of slices and pods fail, further failures are counted until they succeed: ")
+
+
+@pytest.mark.parametrize(
+    ("answer", "reasons"),
+    [
+        (refusal(429, "TooManyRequests"), ["TooManyRequests"]),
+        (refusal(403, "Forbidden"), ["Forbidden"]),
+        (refusal(404, "NotFound"), []),
+    ],
+    ids=["budget", "policy", "gone"],
+)
+def test_the_reason_of_a_refused_eviction_reaches_the_slicer(
+    cluster: SlicerCluster, monkeypatch: pytest.MonkeyPatch, answer: Response, reasons: list[str]
+) -> None:
+    async def story() -> None:
+        pod = cluster.pod("a", "1g.5gb", gates=())
+        handled: list[object] = []
+        monkeypatch.setattr(cluster.slicer, "handle", handled.append)
+        desk = Desk(cluster, Wire(answer))
+        await desk.do(Evict(uid=pod.uid, namespace="default", name="a", version=0))
+        desk.executor.stop()
+        assert [each.reason for each in handled if isinstance(each, WriteRefused)] == reasons
+
+    play(story)

@@ -217,6 +217,10 @@ def test_a_refused_eviction_ends_the_plan_and_the_reservation(cluster: SlicerClu
     later(cluster)
     assert (evicted(cluster), cluster.slicer.mover.refused) == (["small"], 1)
     assert cluster.slicer.state.reservations == {}
+    assert told(cluster, "small")["SliceMoveRefused"] == (
+        "Not moved: default/large needs 7g.40gb on node n1, and the eviction of this pod was refused: it would violate"
+        " the pod's disruption budget. The pod stays, and is not asked to move again for 60m"
+    )
     cluster.protected.clear()
     later(cluster)
     assert evicted(cluster) == ["small"], "not again within an hour"

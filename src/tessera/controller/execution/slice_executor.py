@@ -153,6 +153,8 @@ class SliceExecutor:
             return FREE
         if final and isinstance(write, Evict):
             _log.info("pod %s/%s is not evicted: %s", write.namespace, write.name, error)
+            if isinstance(error, BadRequest | Forbidden | Invalid):
+                self._slicer.handle(WriteRefused(write, error.message))
             self._slicer.handle(WriteDone(write))
             return FREE
         if isinstance(error, BadRequest | Forbidden | Invalid) and isinstance(write, Ungate):
@@ -161,7 +163,7 @@ class SliceExecutor:
             self._executor.call_later(_RECONSIDER, partial(self._slicer.handle, DenialExpired(write.uid)))
             return FREE
         if isinstance(error, ApiError) and not isinstance(error, BrokenAnswer):
-            self._slicer.handle(WriteRefused(write))
+            self._slicer.handle(WriteRefused(write, error.message))
         else:
             self._slicer.handle(WriteOutcomeUnknown(write))
         hold = self._executor.back_off(write.key)

@@ -187,8 +187,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
                 self._set_date(date)
             case EndsExpected(ends):
                 self._state.expect_ends(ends)
-            case WriteRefused(write):
-                self._outcomes.note_refusal(write)
+            case WriteRefused(write, reason):
+                self._outcomes.note_refusal(write, reason)
             case WriteOutcomeUnknown():
                 pass  # the record that the watch shows decides; the key stays busy until the retry
             case RetryDue(write):

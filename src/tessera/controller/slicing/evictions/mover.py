@@ -24,7 +24,7 @@ from tessera.controller.slicing.evictions.move_finder import FoundRoom, MoveFind
 from tessera.controller.slicing.reservations.reserver import Reserver
 from tessera.controller.slicing.reservations.residual_life import RELEASE_SECONDS
 from tessera.controller.slicing.state.instructions import Evict
-from tessera.controller.slicing.state.messages import moved_text, room_text
+from tessera.controller.slicing.state.messages import moved_text, not_moved_text, room_text
 from tessera.controller.slicing.state.move_record import MOVE_COUNTS, MOVES_ANNOTATION, RecordedMove, read_moves
 from tessera.controller.slicing.state.reservation import PATIENCE, Reservation
 from tessera.controller.slicing.state.reservation_rules import holders_of
@@ -114,10 +114,12 @@ class Mover:
         """Takes in a pod that has changed."""
         self._finder.starts.observe(uid, self._state.cluster.pods.get(uid), self._state.now)
 
-    def note_refusal(self, uid: PodUid) -> None:
-        """Takes in that the server refused an eviction, by a PodDisruptionBudget."""
+    def note_refusal(self, uid: PodUid, reason: str) -> None:
+        """Takes in that the server refused an eviction, by a PodDisruptionBudget or another policy, and its reason."""
         for plan in list(self._plans.values()):
             if plan.asked is not None and plan.asked.uid == uid:
+                text = not_moved_text(plan.asked, plan.reserved, reason, MOVE_COUNTS)
+                self._state.add_event(plan.asked, "SliceMoveRefused", text)
                 self._give_up(plan)
 
     def run(self) -> None:

@@ -134,9 +134,15 @@ class WriteDone:
 
 @dataclass(frozen=True, slots=True)
 class WriteRefused:
-    """The server refused a write; a later try may succeed. Its key stays busy until :class:`RetryDue`."""
+    """The server refused a write; a later try may succeed. Its key stays busy until :class:`RetryDue`.
+
+    Attributes:
+        write: the write.
+        reason: the server's sentence; empty in older records.
+    """
 
     write: Write
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

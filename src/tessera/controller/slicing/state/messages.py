@@ -125,6 +125,17 @@ def moved_text(pod: PodInfo, reservation: Reservation) -> str:
     )
 
 
+def not_moved_text(pod: PodInfo, reservation: Reservation, reason: str, rest: float) -> str:
+    """Returns the event message of a pod whose eviction was refused; it is left alone for ``rest`` seconds."""
+    waiting = name_for(pod.namespace, reservation.key)
+    profiles = " + ".join(each.profile for each in reservation.slices)
+    said = f": {one_line(reason, 300).rstrip('.')}" if reason else ""
+    return (
+        f"Not moved: {waiting} needs {profiles} on node {reservation.node}, and the eviction of this pod was"
+        f" refused{said}. The pod stays, and is not asked to move again for {age(rest)}"
+    )
+
+
 def preempted_text(pod: PodInfo, waiting: PodInfo, node: str) -> str:
     """Returns the event message of a pod that is evicted for one of higher priority."""
     return (

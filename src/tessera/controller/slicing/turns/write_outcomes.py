@@ -43,15 +43,15 @@ class WriteOutcomes:
         self._state.busy.discard(write.key)
         self._mark_affected(write)
 
-    def note_refusal(self, write: Write) -> None:
-        """The server refused a write; it is tried again, or not, when its retry is due."""
+    def note_refusal(self, write: Write, reason: str) -> None:
+        """The server refused a write for a reason; it is tried again, or not, when its retry is due."""
         if isinstance(write, PatchRequests):
             for uid in write.put:
                 allocation = self._state.allocations.get(write.node, uid)
                 if allocation is not None:
                     allocation.sent = False
         elif isinstance(write, Evict):
-            self._mover.note_refusal(write.uid)
+            self._mover.note_refusal(write.uid, reason)
 
     def retry(self, write: Write) -> None:
         """The pause after a failed write is over."""
