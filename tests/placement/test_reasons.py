@@ -10,6 +10,9 @@ A100 = model_by_short_name("A100-40GB").geometry
 
 def test_alike_slices_are_counted_and_not_listed() -> None:
     assert "can hold 28 x 1g.5gb, 3g.20gb together" in NeverFits((*["1g.5gb"] * 28, "3g.20gb")).text
+    assert Full(("3g.20gb",), total=2, needed=4).text.startswith(
+        "not enough free memory slots for 3g.20gb: 2 free, 4 needed;"
+    )
     assert Full(("3g.20gb",)).text.startswith("every card is full for 3g.20gb;")
 
 

@@ -212,21 +212,12 @@ def _free(slicer: Slicer, resource: str, name: str, used: Amounts | None = None)
 
 def _no_card(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Full | Fragmented) -> Explanation:
     wanted = profiles_text(pod)
-    if isinstance(reason, Full):
-        case, verdict = "full", f"waits for room; every card that could make {wanted} is full"
-        if pod.devices:
-            verdict = f"waits for room; {'fewer than' if len(pod.devices) > 1 else 'no'} {wanted} free"
-    elif pod.devices:
-        case, verdict = "fragmented", f"waits for room; {pod.devices[0]} is free on some nodes, but {wanted} on none"
-    else:
-        where = "card" if len(pod.profiles) == 1 else "node"
-        case = "fragmented"
-        needed = _least_slots(slicer, pod)
-        lacks = f"and {wanted} needs {needed}" if reason.free_slots < needed else ""
-        verdict = (
-            f"waits for room; {count_noun(reason.total, 'memory slot')} free, at most {reason.free_slots} on one"
-            f" {where}, {lacks or f'but not at a start that NVIDIA allows for {wanted}'}"
-        )
+    case = "full" if isinstance(reason, Full) else "fragmented"
+    verdict = f"waits for room; {reason.shortage}"
+    if isinstance(reason, Full) and pod.devices:
+        verdict = f"waits for room; {'fewer than' if len(pod.devices) > 1 else 'no'} {wanted} free"
+    elif isinstance(reason, Full) and not reason.total:
+        verdict = f"waits for room; every card that could make {wanted} is full"
     refused = view.for_kind(pod, "refusals", lambda: _refusals(slicer, pod))
     if refused:
         verdict += ", on the nodes that may take it"
@@ -247,16 +238,6 @@ def _no_card(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Full | Fra
             *view.for_kind(pod, "elsewhere", lambda: tuple(room_elsewhere(slicer, pod))),
         ),
     )
-
-
-def _least_slots(slicer: Slicer, pod: PodInfo) -> int:
-    """Memory slots that the pod takes on the cards where it takes the fewest."""
-    found = []
-    for table in slicer.state.inventory.fleet.tables:
-        names = [name for each in pod.profiles if (name := table.name_of(each)) is not None]
-        if len(names) == len(pod.profiles):
-            found.append(sum(map(table.size_of, names)))
-    return min(found, default=0)
 
 
 def _room_by_moves(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Full | Fragmented) -> Iterator[str]:

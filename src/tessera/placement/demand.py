@@ -14,6 +14,7 @@ from tessera.limits.pods import GANG_SIZE
 from tessera.placement.cards import OwnedPlacement
 from tessera.placement.devices import is_device_profile
 from tessera.placement.step_budget import StepBudget
+from tessera.text import count_noun
 
 
 class Demand(msgspec.Struct, frozen=True, gc=False):
@@ -151,17 +152,29 @@ class Full(msgspec.Struct, frozen=True, tag=True):
         profiles: the requested profiles.
         frees: the smallest set of allocations, all on one node, whose end makes room; empty when more than a few
             would have to end.
+        total: usable free slots of all cards that may take the demand.
+        needed: the fewest slots that it takes on a node; 0 if that was not counted.
     """
 
     WORD: ClassVar[str] = "full"
 
     profiles: tuple[str, ...]
     frees: tuple[OwnedPlacement, ...] = ()
+    total: int = 0
+    needed: int = 0
+
+    @property
+    def shortage(self) -> str:
+        """What is free and what is needed, in words."""
+        wanted = _count_profiles(self.profiles)
+        if not self.total or not self.needed or is_device_profile(self.profiles[0]):
+            return f"every card is full for {wanted}"
+        return f"not enough free memory slots for {wanted}: {self.total} free, {self.needed} needed"
 
     @property
     def text(self) -> str:
         """The reason in words."""
-        return f"every card is full for {_count_profiles(self.profiles)}; {_freed_by(self.frees)}"
+        return f"{self.shortage}; {_freed_by(self.frees)}"
 
 
 class Fragmented(msgspec.Struct, frozen=True, tag=True):
@@ -172,6 +185,7 @@ class Fragmented(msgspec.Struct, frozen=True, tag=True):
         free_slots: the most usable free slots on one card, or on one node for a demand of several slices.
         frees: as in ``Full``.
         total: usable free slots of all cards that may take the demand.
+        needed: the fewest slots that it takes on a node; 0 if that was not counted.
     """
 
     WORD: ClassVar[str] = "fragmented"
@@ -180,17 +194,26 @@ class Fragmented(msgspec.Struct, frozen=True, tag=True):
     free_slots: int
     frees: tuple[OwnedPlacement, ...] = ()
     total: int = 0
+    needed: int = 0
+
+    @property
+    def shortage(self) -> str:
+        """What is free and what is needed, in words."""
+        wanted = _count_profiles(self.profiles)
+        if is_device_profile(self.profiles[0]):
+            return f"{self.profiles[0]} is free on some nodes, but {wanted} on none"
+        free = f"{count_noun(self.total, 'memory slot')} free, at most {self.free_slots}"
+        if not self.needed:
+            return f"{free} together, but not where NVIDIA allows {wanted} to start"
+        where = "card" if len(self.profiles) == 1 else "node"
+        if self.needed > self.free_slots:
+            return f"{free} on one {where}, and {wanted} needs {self.needed}"
+        return f"{free} on one {where}, but not at a start that NVIDIA allows for {wanted}"
 
     @property
     def text(self) -> str:
         """The reason in words."""
-        wanted = _count_profiles(self.profiles)
-        if is_device_profile(self.profiles[0]):
-            return f"{self.profiles[0]} is free on some nodes, but {wanted} on none; {_freed_by(self.frees)}"
-        return (
-            f"{self.total} memory slots are free, at most {self.free_slots} together, but nowhere at a start that is"
-            f" legal for {wanted}; {_freed_by(self.frees)}"
-        )
+        return f"the free slots are fragmented: {self.shortage}; {_freed_by(self.frees)}"
 
 
 class Reserved(msgspec.Struct, frozen=True, tag=True):

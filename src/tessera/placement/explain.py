@@ -163,7 +163,7 @@ class RefusalExplainer:
             if found is not None and (best is None or found[:2] < best[:2]):
                 best = found
         frees = self._frees_node(profiles, nodes) if not single else best[2] if best else ()
-        return Fragmented(profiles, most, frees, free) if free >= need else Full(profiles, frees)
+        return Fragmented(profiles, most, frees, free, need) if free >= need else Full(profiles, frees, free, need)
 
     def _facts(self, profiles: tuple[str, ...], node: FleetNode) -> tuple[int, int, int, _Blockers | None]:
         """Returns the usable slots of all cards of a node, the most of one card, and the fewest that are needed.

@@ -250,8 +250,22 @@ def test_scattered_free_slots_are_told_from_a_full_card(cluster: ForecastCluster
         if cluster.where(pod)[0][2] % 2 == 0:
             cluster.end(pod)
     row = cluster.row(_waits(cluster, "half", HALF))
-    assert row.reason == "fragmented"
-    assert "memory slots free, at most" in row.detail
+    free = "5 memory slots free, at most 5 on one card"
+    assert (row.reason, row.detail) == ("fragmented", f"{free}, but not at a start that NVIDIA allows for {HALF}")
+
+
+def test_too_few_free_slots_are_told_with_their_number(cluster: ForecastCluster) -> None:
+    """It said "at no start that is legal" of cards whose free slots are too few for any start."""
+    cluster.submit("half", "4g.20gb")
+    row = cluster.row(_waits(cluster, "whole", WHOLE))
+    assert (row.reason, row.detail) == ("full", f"not enough free memory slots for {WHOLE}: 4 free, 8 needed")
+    cluster.node("n2")
+    cluster.submit("other", "4g.20gb")
+    row = cluster.row(_waits(cluster, "large", WHOLE))
+    assert (row.reason, row.detail) == (
+        "fragmented",
+        f"8 memory slots free, at most 4 on one card, and {WHOLE} needs 8",
+    )
 
 
 def test_a_node_that_is_not_ready_is_the_reason() -> None:

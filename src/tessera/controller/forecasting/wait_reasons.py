@@ -171,10 +171,9 @@ def _describe(pod: PodInfo, reason: Reason) -> tuple[str, str]:
     wanted = profiles_text(pod)
     match reason:
         case Full():
-            return "full", f"every card is full for {wanted}"
-        case Fragmented(free_slots=most, total=total):
-            slots = count_noun(total, "memory slot")
-            return "fragmented", f"{slots} free, at most {most} together, at no start that is legal for {wanted}"
+            return "full", reason.shortage
+        case Fragmented():
+            return "fragmented", reason.shortage
         case NoNode(too_small=lacks) if lacks:
             return "never-fits", reason.text
         case NoNode(counts=counts):
