@@ -450,3 +450,19 @@ def test_whole_cards_that_a_node_does_not_show_yet_keep_a_workload(facts: dict[s
     checks.cluster.device_node("cards", count=1, **facts)
     checks.see(workload("a", (1, CARDS)))
     assert [found for _, found, _ in checks.answers()] == [state]
+
+
+def test_pods_of_other_namespaces_are_not_named(checks: Checks) -> None:
+    checks.cluster.pod("secret-project", "7g.40gb", namespace="team-b")
+    checks.cluster.settle()
+    checks.see(workload("w", (1, spec("1g.5gb"))))
+    answer = checks.answer()
+    assert answer.state == "Pending"
+    assert "room comes when a pod of another namespace (7g.40gb at 0) on node n ends" in answer.text
+
+
+def test_pods_of_the_workload_s_namespace_are_named(checks: Checks) -> None:
+    checks.cluster.pod("mine", "7g.40gb", namespace="team-a")
+    checks.cluster.settle()
+    checks.see(workload("w", (1, spec("1g.5gb"))))
+    assert "room comes when team-a/mine (7g.40gb at 0) on node n ends" in checks.answer().text

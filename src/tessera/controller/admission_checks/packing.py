@@ -11,7 +11,7 @@ from tessera.controller.admission_checks.queued_workload import QueuedWorkload
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.planning.batch_placement import Placed, Unplaced
 from tessera.controller.slicing.planning.planner import Planner
-from tessera.controller.slicing.state.messages import profiles_text
+from tessera.controller.slicing.state.messages import profiles_text, reason_for
 from tessera.placement.demand import NeverFits, UnknownProfile
 from tessera.placement.step_budget import StepBudget
 
@@ -64,7 +64,7 @@ def check_packing(
     if isinstance(reason, (NeverFits, UnknownProfile)) and known:
         text = f"no node of this cluster could hold it, even empty: {reason.text}"
         return Verdict("Rejected", text, never=refused.pod)
-    why = f": {reason.text}" if reason is not None else ""
+    why = f": {reason_for(refused.pod, reason).text}" if reason is not None else ""
     room = f"there is room for {placed} of {len(pods)} pods" if placed else "there is no room"
     return Verdict("Retry", f"{room} ({_count(pods)}){why}")
 
