@@ -10,7 +10,6 @@ import pytest
 from tests.cluster.driverlab import COSTS, K1, K2, NEWER, REPOSITORY, Drivers, builder, node, play, precompiled
 from tests.cluster.new_nodes import REQUESTS_CRD
 from tests.support.kueue.cluster import KueueCluster
-from tests.support.kueue.stand_in import StandIn
 from tests.support.virtual_lab import manifest
 
 from tessera.api.driver.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
@@ -41,6 +40,7 @@ from tessera.nvml.errors import UnknownNvmlError
 from tessera_lab.cluster.options import SYSTEMS
 from tessera_lab.drivers.driver_catalogue import driver_image
 from tessera_lab.drivers.driver_containers import broken_driver
+from tessera_lab.kueue.stand_in import StandIn
 
 PREFIX = "system:serviceaccount:tessera-system:"
 ACCOUNTS = ("tessera-controller", "tessera-webhook", "tessera-agent")

@@ -15,7 +15,6 @@ from typing import Any, cast
 import pytest
 from tests.cluster.conftest import in_lab
 from tests.support.kueue.cluster import KueueCluster
-from tests.support.kueue.stand_in import StandIn
 
 from tessera.clock import SystemClock
 from tessera.kube.client.client import Client
@@ -24,6 +23,7 @@ from tessera.kube.transport.kubeconfig import load_config
 from tessera.kueue.configuration import make_configuration
 from tessera.kueue.names import Version
 from tessera.mig.models import model_by_short_name
+from tessera_lab.kueue.stand_in import StandIn
 
 __all__ = ["in_lab", "with_kueue"]
 

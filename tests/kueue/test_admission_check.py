@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 from tests.support.kueue.cluster import KueueCluster, pod_spec, template
-from tests.support.kueue.stand_in import condition, is_true
 
 from tessera.api.names import GATE
 from tessera.kube.resources import MUTATING_WEBHOOKS, NODES, PODS
 from tessera.kueue.names import ADMISSION_GATE, VERSIONS, Version
+from tessera_lab.kueue.objects import condition, is_true
 
 #: Kueue evicts after this, and a freed slot needs less.
 TIMEOUT = 60.0

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 from tests.support.kueue.cluster import KueueCluster, template
-from tests.support.kueue.webhooks import KueueWebhooks
 
 from tessera.api.names import QUOTA_RESOURCE
 from tessera.kube.resources import JOBS, PODS
 from tessera.kueue.names import VERSIONS, Version
+from tessera_lab.kueue.webhooks import KueueWebhooks
 
 #: Kueue's webhook before Tessera's, as by the names of both, and after it.
 ORDERS = ("kueue-mutating-webhook", "zz-kueue-mutating-webhook")

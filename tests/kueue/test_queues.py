@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 import yaml
 from tests.support.api_clients import ADMINISTRATORS, in_process_client
-from tests.support.kueue.definitions import make_definitions
 
 from tessera.cli.main import main
 from tessera.clock import LoopClock
@@ -21,6 +20,7 @@ from tessera.kueue.queues import (
     pools_of,
 )
 from tessera_lab.apiserver.main.server import ApiServer
+from tessera_lab.kueue.definitions import make_definitions
 from tessera_lab.simulation.virtual_time import run_virtual
 
 POOL = CardPool(flavor="gpu-memory", gigabytes=160, cpu=64, memory=2**40)
@@ -157,6 +157,7 @@ def test_the_command_writes_the_objects(capsys: pytest.CaptureFixture[str]) -> N
         (["--team", "Team=80Gi"], "write NAMESPACE=80Gi"),
         (["--team", "team-a=x:80Gi"], "there is no flavor x; the flavors are gpu-memory"),
         (["--team", "team-a=80Gi", "--cpu", "many"], "a number is expected"),
+        (["--team", "team-a=80Gi", "--team", "team-a=40Gi"], "names team-a twice"),
     ],
 )
 def test_a_wrong_argument_is_one_line(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

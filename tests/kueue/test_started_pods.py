@@ -3,11 +3,11 @@
 from collections.abc import Callable
 
 from tests.support.kueue.cluster import KueueCluster
-from tests.support.kueue.webhooks import KueueWebhooks
 
 from tessera.api.names import GATE
 from tessera.kube.resources import PODS
 from tessera.kueue.names import ADMISSION_GATE, TOPOLOGY_GATE
+from tessera_lab.kueue.webhooks import KueueWebhooks
 
 
 async def runs(cluster: KueueCluster, name: str) -> None:

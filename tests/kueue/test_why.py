@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 from tests.support.kueue.cluster import IMAGE, KueueCluster, pod_spec, template
-from tests.support.kueue.stand_in import kind
 
 from tessera.explain.explanation import Explanation
 from tessera.explain.query import explain, parse_query
 from tessera.kube.resources import MUTATING_WEBHOOKS, PODS, Resource
 from tessera.kueue.names import ADMISSION_GATE, QUEUE_LABEL, TOPOLOGY_GATE, VERSIONS, Version
 from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.kueue.objects import kind
 
 
 async def why(cluster: KueueCluster, what: str, client: Any = None) -> Explanation:
@@ -114,9 +114,13 @@ def test_what_the_admission_check_did_is_told(with_kueue: Callable[..., None]) -
         await cluster.clock.sleep(3)
         check = await why(cluster, "second")
         assert any(fact.startswith("Kueue says: packable: there is no room (7g.40gb): ") for fact in check.facts)
+        assert not any("sent it back" in fact for fact in check.facts)
         back = await becomes(cluster, "second", "kueue-sent-back")
         assert back.verdict.startswith("was sent back by Kueue and counts again in ")
         assert any("there is no room (7g.40gb)" in fact for fact in back.facts)
+        again = await becomes(cluster, "second", "kueue-check")
+        assert [fact for fact in again.facts if fact.startswith("Kueue sent it back before: ")]
+        assert not any("QuotaReserved" in fact for fact in again.facts)
         both: Any = template("7g.40gb")
         both["spec"]["containers"].append({**both["spec"]["containers"][0], "name": "more"})
         await cluster.client.delete(MUTATING_WEBHOOKS, "tessera-webhook")  # it would refuse the Job

@@ -14,6 +14,8 @@ from tessera.text import age
 
 #: The event by which Kueue tells that a group has no Workload yet.
 _COMPOSE = "ErrWorkloadCompose"
+#: Begin of the message of ``Evicted`` in a Workload that has reserved its quota again.
+_PREVIOUSLY = "Previously: "
 
 
 def explain_held_pod(
@@ -136,13 +138,18 @@ def _last_eviction(item: Workload, now: float, reason: WaitingReason) -> Iterato
     found = item.condition("Evicted")
     if found is None or found.message in reason.message:
         return
+    count = item.status.requeue_state.count if item.status.requeue_state is not None else 0
+    often = f"{count} times in all" if count > 1 else ""
+    if found.status != "True":  # it has its quota again, since the time of this condition
+        before = found.message.removeprefix(_PREVIOUSLY)
+        if before != found.message:
+            yield f"Kueue sent it back before{f' ({often})' if often else ''}: {before}"
+        return
     try:
         ago = f" {age(now - parse_rfc3339(found.last_transition_time or ''))} ago"
     except ValueError:
         ago = ""
-    count = item.status.requeue_state.count if item.status.requeue_state is not None else 0
-    often = f", {count} times in all" if count > 1 else ""
-    yield f"Kueue sent it back{ago} ({found.reason}{often}): {found.message}"
+    yield f"Kueue sent it back{ago} ({', '.join(filter(None, (found.reason, often)))}): {found.message}"
 
 
 # One sentence for each kind of waiting, and what would help

@@ -100,6 +100,11 @@ def lab_options(function: Any) -> Any:
             ),
             click.option("--dashboard", is_flag=True, help="Serve the live page too; `lab status` shows its address."),
             click.option(
+                "--kueue",
+                is_flag=True,
+                help="Install a simulated Kueue too, which follows Kueue's documentation (docs/kueue.md).",
+            ),
+            click.option(
                 "--image",
                 "images",
                 multiple=True,
@@ -168,12 +173,13 @@ def _page(state: "LabState") -> list[str]:
 
 def _simulation_speed(state: "LabState") -> str:
     groups = f", simulated node groups {' '.join(state.groups)}" if state.groups else ""
-    return f"simulated nodes {state.nodes}{groups}"
+    return f"simulated nodes {state.nodes}{groups}{', simulated Kueue' * state.kueue}"
 
 
 def _arguments(options: dict[str, Any]) -> list[str]:
     flags = ["--virtual-time"] * options["virtual_time"] + ["--no-tessera"] * (not options["installed"])
     flags += ["--drivers"] * options["drivers"] + ["--dashboard"] * options["dashboard"]
+    flags += ["--kueue"] * options["kueue"]
     pairs = [("--nodes", options["nodes"]), ("--port", options["port"]), ("--publish-every", options["publish_every"])]
     pairs += [("--image-pull", options["image_pull"]), ("--slice-latency", options["slice_latency"])]
     pairs += [("--group", each) for each in options["groups"]] + [("--idle-time", options["idle_time"])]

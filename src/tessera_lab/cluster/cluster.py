@@ -25,11 +25,12 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import NODES, SERVICE_ACCOUNTS
 from tessera.kube.transport.credentials import Credential, Credentials
-from tessera.kube.transport.interface import Response, Transport
+from tessera.kube.transport.interface import Request, Response, Transport
 from tessera.status_pages import JSON, JsonDocuments
 from tessera_lab.apiserver.admission.webhooks.admission_webhooks import AdmissionWebhooks
-from tessera_lab.apiserver.admission.webhooks.callers import HttpCaller, InProcessCaller, WebhookCaller
+from tessera_lab.apiserver.admission.webhooks.callers import HttpCaller, InProcessCaller
 from tessera_lab.apiserver.authz.identity import BoundObject, bound_pod_extra, service_account_user
+from tessera_lab.apiserver.handlers.aggregation import Target
 from tessera_lab.apiserver.interfaces import CommandResult, GroupResource, ObjectReader, UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
@@ -119,7 +120,8 @@ class SimulatedCluster:
         hardware_clock: the clock for waits of calls to simulated cards.
         reviewers: webhooks that run in this process without sockets, by namespace and service.
         documents: pages of agents that do not listen, by the pod's address; filled if the options ask for pages.
-        front_proxy: calls the Services of APIServices; None if the server does not listen.
+        services: Services of APIServices that answer in this process, by namespace and name.
+        front_proxy: calls all other Services of APIServices; None if the server does not listen.
         connect: connects a container with its service account's credentials to the server over HTTPS; None if the
             server does not listen.
     """
@@ -140,9 +142,11 @@ class SimulatedCluster:
         )
         self.reviewers: dict[tuple[str, str], Callable[[bytes], bytes]] = {}
         self.server.parts.webhooks = self._webhooks()
+        self.services: dict[tuple[str, str], Callable[[Request], Awaitable[Response]]] = {}
         self.front_proxy: FrontProxy | None = None
+        self.server.aggregator.call = self._call_service
         if self.options.folder is not None:
-            self.front_proxy = self.server.aggregator.call = FrontProxy(ServiceResolver(self.server.core.store), clock)
+            self.front_proxy = FrontProxy(ServiceResolver(self.server.core.store), clock)
             self.front_proxy.announce(self.server.core)
         self.server.parts.logs = self._logs
         self.server.parts.run_command = self._run_command
@@ -163,6 +167,15 @@ class SimulatedCluster:
         self._running: dict[str, asyncio.Task[None]] = {}
         self.nodes = {spec.name: self._maker.make_node(spec) for spec in nodes}
 
+    async def _call_service(self, target: Target, request: Request) -> Response:
+        """Sends a request to a Service of an APIService."""
+        own = self.services.get((target.namespace, target.name))
+        if own is not None:
+            return await own(request)
+        if self.front_proxy is None:
+            raise LookupError(f"service {target.namespace}/{target.name}")
+        return await self.front_proxy(target, request)
+
     async def _get_document(self, address: str, port: int, path: str) -> Response:  # noqa: ARG002 - it has one port
         """Gets a page of an agent that does not listen."""
         return Response(status=200, headers={"content-type": JSON}, body=self.documents[address][path]())
@@ -181,14 +194,10 @@ class SimulatedCluster:
         raise NotImplementedError("a command in a simulated container, which holds no files,")
 
     def _webhooks(self) -> AdmissionWebhooks:
-        """Returns admission webhooks, called over TLS if the server listens, else in this process."""
+        """Returns admission webhooks: those of :attr:`reviewers`, and over TLS all others if the server listens."""
         core = self.server.core
-        caller: WebhookCaller
-        if self.options.folder is not None:
-            caller = HttpCaller(ServiceResolver(core.store))
-        else:
-            caller = InProcessCaller(self.reviewers)
-        return AdmissionWebhooks(core.store, core.registry, caller, core.new_uid)
+        others = HttpCaller(ServiceResolver(core.store)) if self.options.folder is not None else None
+        return AdmissionWebhooks(core.store, core.registry, InProcessCaller(self.reviewers, others), core.new_uid)
 
     def client(self, component: str, user: UserInfo = ADMIN) -> Client:
         """A client without sockets."""

@@ -45,6 +45,7 @@ class LabState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         started: RFC 3339.
         registries: true if it has simulated registries, which ``resolve`` can query.
         groups: as given to ``--group``.
+        kueue: true if the stand-in of Kueue runs in it.
         page: address of its live page; empty if it has none.
     """
 
@@ -56,6 +57,7 @@ class LabState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     started: str
     registries: bool = False
     groups: tuple[str, ...] = ()
+    kueue: bool = False
     page: str = ""
 
 

@@ -51,8 +51,10 @@ from tessera_lab.experiments.scenarios import article_registries
 from tessera_lab.installation.image_processes import LabAccess, add_images
 from tessera_lab.installation.image_resolver import SimulatedResolver
 from tessera_lab.installation.install import TesseraCommands, build_entrypoint, install_tessera
-from tessera_lab.kubelet.images.catalogue import ImageCatalogue
+from tessera_lab.kubelet.images.catalogue import ImageCatalogue, SimulatedImage
 from tessera_lab.kubelet.node.node import SHUTDOWN, SimulatedNode
+from tessera_lab.kueue.manager import IMAGE as KUEUE_IMAGE
+from tessera_lab.kueue.manager import install_kueue, manager_program
 from tessera_lab.simulation.virtual_time import VirtualTimeLoop
 from tessera_lab.workloads.storage.provisioner import PROVISIONER
 
@@ -115,6 +117,7 @@ class LabOptions(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     dashboard: bool
     installed: bool
+    kueue: bool = False
     images: tuple[str, ...] = ()
 
 
@@ -160,6 +163,8 @@ class LabProcess:
         cluster = self._cluster = SimulatedCluster(
             self._nodes, clock=clock, options=self._cluster_options(), entrypoint=build_entrypoint(self._commands)
         )
+        if self._lab_options.kueue:
+            self._name_kueue(cluster)
         cards = LabCards(cluster.nodes)
         scenarios = ScenarioControl(cards, cluster.client("lab-scenario"), cluster.hardware_clock)
         authority = CertificateAuthority(clock.now())
@@ -175,6 +180,8 @@ class LabProcess:
                 serve_control_socket(self._folder, self._control_handlers(cluster, cards, scenarios)),
             ):
                 await self._wait_until_usable(cluster, clock)
+                if self._lab_options.kueue:
+                    await install_kueue(cluster.client("kubectl"), clock, cluster.reviewers, START_TIMEOUT)
                 self._is_usable = True
                 async with run_autoscaler(
                     cluster,
@@ -200,8 +207,9 @@ class LabProcess:
         machines = (article_registries() if lab.drivers else {}) | {
             name: value for name, value in given.items() if value
         }
+        if lab.images or lab.kueue:
+            machines.setdefault("catalogue", ImageCatalogue(latency=lab.image_pull))
         if lab.images:
-            machines.setdefault("catalogue", ImageCatalogue())
             add_images(machines["catalogue"], lab.images, self._access)
         return ClusterOptions(
             folder=self._folder,
@@ -223,6 +231,13 @@ class LabProcess:
             lease_seconds=LEASE_SECONDS,
             **machines,
         )
+
+    @staticmethod
+    def _name_kueue(cluster: SimulatedCluster) -> None:
+        """Adds the image of Kueue's manager to those of the registries."""
+        assert cluster.options.catalogue is not None
+        program = manager_program(cluster.client("kueue"), cluster.clock, cluster.reviewers, cluster.services)
+        cluster.options.catalogue.name(KUEUE_IMAGE, SimulatedImage(program=program))
 
     async def _wait_until_usable(self, cluster: SimulatedCluster, clock: Clock) -> None:
         """Waits until nodes are registered; with Tessera also for the webhook and for all nodes with cards."""
@@ -307,6 +322,7 @@ class LabProcess:
                 started=rfc3339(clock.now()),
                 registries=self._lab_options.drivers,
                 groups=self._lab_options.groups,
+                kueue=self._lab_options.kueue,
                 page=page,
             ),
         )

@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable
 from decimal import Decimal
 from typing import Any
 
-from tests.support.kueue.stand_in import condition, is_true, kind
 from tests.support.kueue.visibility import reader
 
 from tessera.clock import Clock
@@ -19,6 +18,7 @@ from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.cluster.cluster import ADMIN
+from tessera_lab.kueue.objects import condition, is_true, kind
 
 Json = dict[str, Any]
 #: Seconds that anything may take.

@@ -12,7 +12,7 @@ from tessera.cli.base.connection import CommandError, cluster_options, connect, 
 from tessera.cli.base.console import say, say_document
 from tessera.cli.kueue.api_version import api_version_option
 from tessera.kueue.names import Version
-from tessera.text import list_alternatives, one_line
+from tessera.text import list_alternatives, list_names, one_line
 
 if TYPE_CHECKING:
     from tessera.kube.resources import Node
@@ -94,6 +94,10 @@ def command(
             " nvidia.com/mig.config=dynamic, or name the cards: --models 4xA100-40GB"
         )
     quotas = [_team(text, pools) for text in teams]
+    names = [quota.namespace for quota in quotas]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise CommandError(f"error: --team names {list_names(twice)} twice; give the quota of a team once")
     side = SideQuota(
         cpu=cpu or str(max(pool.cpu for pool in pools)),
         memory=memory or format_quantity(max(pool.memory for pool in pools), binary=True),

@@ -44,24 +44,29 @@ class WebhookCaller(Protocol):
 
 
 class InProcessCaller:
-    """Calls webhooks in this process, by namespace and name of their service; it cannot call a URL.
+    """Calls webhooks in this process, by namespace and name of their service.
 
     A webhook that is registered under the name followed by a path answers that path.
+
+    Args:
+        reviewers: the webhooks of this process.
+        others: calls all others; None if they are out of reach.
     """
 
-    def __init__(self, reviewers: Mapping[tuple[str, str], Reviewer]) -> None:
+    def __init__(self, reviewers: Mapping[tuple[str, str], Reviewer], others: WebhookCaller | None = None) -> None:
         self._reviewers = reviewers
+        self._others = others
 
     async def call(self, client_config: Mapping[str, Any], review: bytes, seconds: float) -> bytes:
         """Calls the registered function."""
         service = client_config.get("service")
+        reviewer = None if service is None else self._find(service)
+        if reviewer is None and self._others is not None:
+            return await self._others.call(client_config, review, seconds)
         if service is None:
             raise WebhookCallFailed(
                 f"Post {client_config.get('url')!r}: URLs are out of reach of a server without sockets"
             )
-        namespace, name = service["namespace"], service["name"]
-        own = self._reviewers.get((namespace, name + (service.get("path") or "/")))
-        reviewer = own or self._reviewers.get((namespace, name))
         if reviewer is None:
             raise WebhookCallFailed(f'service "{service["name"]}" not found')
         try:
@@ -74,6 +79,11 @@ class InProcessCaller:
             ) from None
         except ValueError as error:
             raise WebhookCallFailed(f"the webhook could not read the review: {error}") from None
+
+    def _find(self, service: Mapping[str, Any]) -> Reviewer | None:
+        namespace, name = service["namespace"], service["name"]
+        own = self._reviewers.get((namespace, name + (service.get("path") or "/")))
+        return own or self._reviewers.get((namespace, name))
 
 
 class HttpCaller:

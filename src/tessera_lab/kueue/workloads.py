@@ -4,9 +4,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.support.kueue.webhooks import MANAGED, ROLE_HASH, role_hash, workload_name
-
 from tessera.kueue.names import POD_GROUP_COUNT, POD_GROUP_LABEL, QUEUE_LABEL
+from tessera_lab.kueue.webhooks import MANAGED, ROLE_HASH, role_hash, workload_name
 
 Json = dict[str, Any]
 _ENDED = ("Succeeded", "Failed")

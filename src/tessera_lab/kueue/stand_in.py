@@ -14,19 +14,18 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from tests.support.kueue.definitions import make_definitions
-from tests.support.kueue.quota import Usage
-from tests.support.kueue.requests import as_quantities, pod_set_requests
-from tests.support.kueue.webhooks import MANAGED, SERVICE, KueueWebhooks, configuration
-from tests.support.kueue.workloads import Job, are_equal, find_jobs, phase
-
 from tessera.clock import Clock, parse_rfc3339, rfc3339
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Conflict, NotFound
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import CRDS, JOBS, MUTATING_WEBHOOKS, NAMESPACES, PODS, ObjectReference
-from tessera.kube.resources.meta import Resource
-from tessera.kueue.names import ADMISSION_GATE, CONFIG_NAMESPACE, GROUP, TOPOLOGY_GATE
+from tessera.kueue.names import ADMISSION_GATE, CONFIG_NAMESPACE, TOPOLOGY_GATE
+from tessera_lab.kueue.definitions import make_definitions
+from tessera_lab.kueue.objects import condition, is_leaving, is_true, key_of, kind, order
+from tessera_lab.kueue.quota import Usage
+from tessera_lab.kueue.requests import as_quantities, pod_set_requests
+from tessera_lab.kueue.webhooks import MANAGED, SERVICE, KueueWebhooks, configuration
+from tessera_lab.kueue.workloads import Job, are_equal, find_jobs, phase
 
 Json = dict[str, Any]
 
@@ -36,9 +35,11 @@ PERIOD = 1.0
 BACKOFF = 60.0
 
 
-def kind(plural: str, name: str, version: str, *, namespaced: bool = False) -> Resource[Json]:
-    """A kind of Kueue."""
-    return Resource(GROUP, version, plural, name, namespaced, dict)
+async def create_kinds(client: Client, version: str, *, delays: bool = True) -> None:
+    """Creates Kueue's definitions and its namespace; for the arguments see :class:`StandIn`."""
+    for definition in make_definitions(version, delays=delays):
+        await client.create(CRDS.as_dicts(), definition)
+    await client.create(NAMESPACES.as_dicts(), {"metadata": {"name": CONFIG_NAMESPACE}})
 
 
 class StandIn:
@@ -84,9 +85,7 @@ class StandIn:
 
     async def install(self, reviewers: dict[tuple[str, str], Any], name: str = "kueue-mutating-webhook") -> None:
         """Creates the definitions and the webhooks' configuration; ``name`` decides who is called first."""
-        for definition in make_definitions(self._version, delays=self._delays):
-            await self._client.create(CRDS.as_dicts(), definition)
-        await self._client.create(NAMESPACES.as_dicts(), {"metadata": {"name": CONFIG_NAMESPACE}})
+        await create_kinds(self._client, self._version, delays=self._delays)
         reviewers[CONFIG_NAMESPACE, SERVICE] = self.webhooks.review
         await self._client.create(MUTATING_WEBHOOKS.as_dicts(), configuration(name))
         await self._clock.sleep(PERIOD)
@@ -104,7 +103,7 @@ class StandIn:
         """One look at everything."""
         jobs = (await self._client.list(JOBS.as_dicts())).items
         pods = (await self._client.list(PODS.as_dicts())).items
-        workloads = {_key(each): each for each in (await self._client.list(self.workloads)).items}
+        workloads = {key_of(each): each for each in (await self._client.list(self.workloads)).items}
         found = {job.key: job for job in find_jobs(jobs, pods)}
         for key in workloads.keys() - found.keys():
             meta = workloads.pop(key)["metadata"]
@@ -112,7 +111,7 @@ class StandIn:
         for key, job in found.items():
             await self._follow(job, workloads.get(key))
         await self._release_pods(pods)
-        workloads = {_key(each): each for each in (await self._client.list(self.workloads)).items}
+        workloads = {key_of(each): each for each in (await self._client.list(self.workloads)).items}
         for key, item in workloads.items():
             await self._advance(found[key], item) if key in found else None
         await self._admit(found)
@@ -124,7 +123,7 @@ class StandIn:
             if job.incomplete:
                 for pod in job.owners:
                     self._record("Pod", pod, "ErrWorkloadCompose", job.incomplete)
-            elif not job.finished and not any(_is_leaving(each) for each in job.owners):
+            elif not job.finished and not any(is_leaving(each) for each in job.owners):
                 await self._create(job)
         elif not job.finished and not job.incomplete and not are_equal(item["spec"]["podSets"], job.pod_sets):
             await self._stop(job, "NoMatchingWorkload", "the pods are not those of the Workload")
@@ -153,7 +152,7 @@ class StandIn:
         for pod in pods:
             meta = pod["metadata"]
             finalizers = meta.get("finalizers") or []
-            if MANAGED in finalizers and (_is_leaving(pod) or phase(pod) in {"Succeeded", "Failed"}):
+            if MANAGED in finalizers and (is_leaving(pod) or phase(pod) in {"Succeeded", "Failed"}):
                 rest = [each for each in finalizers if each != MANAGED]
                 with suppress(NotFound):
                     await self._client.merge_patch(
@@ -245,7 +244,7 @@ class StandIn:
             return
         for pod in job.pods:
             gates = [gate["name"] for gate in pod["spec"].get("schedulingGates") or ()]
-            if ADMISSION_GATE in gates or _is_leaving(pod):
+            if ADMISSION_GATE in gates or is_leaving(pod):
                 continue
             target = {
                 "type": "TerminationTarget",
@@ -289,7 +288,7 @@ class StandIn:
 
     async def _admit(self, found: Mapping[str, Job]) -> None:
         queues = {each["metadata"]["name"]: each for each in (await self._client.list(self._queues)).items}
-        local = {_key(each): each for each in (await self._client.list(self._local)).items}
+        local = {key_of(each): each for each in (await self._client.list(self._local)).items}
         checks = {each["metadata"]["name"]: each for each in (await self._client.list(self._checks)).items}
         workloads = list((await self._client.list(self.workloads)).items)
         usage = {name: Usage(queue) for name, queue in queues.items()}
@@ -299,7 +298,7 @@ class StandIn:
                 for stored, pods in zip(admission["podSetAssignments"], item["spec"]["podSets"], strict=True):
                     amounts = pod_set_requests(pods, self._resources)
                     usage[admission["clusterQueue"]].add(stored.get("flavors") or {}, amounts)
-        waiting = [each for each in workloads if _key(each) in found and self._is_waiting(each)]
+        waiting = [each for each in workloads if key_of(each) in found and self._is_waiting(each)]
         for item in sorted(waiting, key=order):
             key = f"{item['metadata']['namespace']}/{item['spec']['queueName']}"
             if key not in local:
@@ -345,7 +344,10 @@ class StandIn:
         states = [{"name": each, "state": "Pending", "lastTransitionTime": now, "message": ""} for each in needed]
         text = f"Quota reserved in ClusterQueue {name}"
         conditions = self._with(item, "QuotaReserved", True, "QuotaReserved", text)
-        conditions = self._with({"status": {"conditions": conditions}}, "Evicted", False, "QuotaReserved", text)
+        evicted = condition(item, "Evicted")
+        if evicted is not None:
+            again = {"status": {"conditions": conditions}}
+            conditions = self._with(again, "Evicted", False, "QuotaReserved", f"Previously: {evicted['message']}")
         admission = {"clusterQueue": name, "podSetAssignments": assignments}
         await self._status(item, {"conditions": conditions, "admission": admission, "admissionChecks": states})
         return ""
@@ -357,13 +359,13 @@ class StandIn:
             for each in workloads
             if (each.get("status", {}).get("admission") or {}).get("clusterQueue") == queue
             and each["spec"].get("priority", 0) < item["spec"].get("priority", 0)
-            and _key(each) in found
-            and not found[_key(each)].finished
+            and key_of(each) in found
+            and not found[key_of(each)].finished
         ]
         if victims:
             victim = min(victims, key=lambda each: int(each["spec"].get("priority", 0)))
             text = f"Preempted to accommodate a workload (UID: {item['metadata']['uid']})"
-            await self._evict(found[_key(victim)], victim, "Preempted", text)
+            await self._evict(found[key_of(victim)], victim, "Preempted", text)
 
     def _is_waiting(self, item: Json) -> bool:
         if is_true(item, "QuotaReserved") or is_true(item, "Finished") or item["spec"].get("active") is False:
@@ -432,32 +434,3 @@ class StandIn:
             uid=meta["uid"],
         )
         self._events.record(about, reason, text, type="Warning")
-
-
-def condition(item: Json, type_: str) -> Json | None:
-    """A condition of an object; None if it has none of this type."""
-    found = item.get("status", {}).get("conditions") or ()
-    return next((each for each in found if each["type"] == type_), None)
-
-
-def is_true(item: Json, type_: str) -> bool:
-    """True if a condition holds."""
-    found = condition(item, type_)
-    return found is not None and found["status"] == "True"
-
-
-def _key(item: Json) -> str:
-    return f"{item['metadata']['namespace']}/{item['metadata']['name']}"
-
-
-def _is_leaving(item: Json) -> bool:
-    return bool(item["metadata"].get("deletionTimestamp"))
-
-
-def order(item: Json) -> tuple[int, str, str]:
-    """Higher priority first, then age; a Workload that a check sent back counts from then on."""
-    evicted = condition(item, "Evicted")
-    since = item["metadata"]["creationTimestamp"]
-    if evicted is not None and evicted["reason"] in {"AdmissionCheck", "PodsReadyTimeout"}:
-        since = evicted["lastTransitionTime"]
-    return -int(item["spec"].get("priority", 0)), since, item["metadata"]["uid"]

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from tests.support.kueue.requests import Amounts
-
 from tessera.kube.quantity import format_quantity, parse_quantity
+from tessera_lab.kueue.requests import Amounts
 
 Json = dict[str, Any]
 
