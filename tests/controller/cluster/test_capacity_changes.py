@@ -60,6 +60,25 @@ def test_whoever_was_asked_waits_for_the_next_round_however_often_room_grows() -
     assert asked == PODS * 2
 
 
+def test_a_pod_that_comes_later_does_not_keep_the_next_round_from_those_that_were_refused() -> None:
+    growth = CapacityChanges()
+    growth.room_may_have_grown(N1)
+    for uid in growth.candidates(PODS[:2], one_more):
+        growth.note_refusal(uid)
+    growth.room_may_have_grown(N1)
+    assert growth.candidates(PODS, one_more) == PODS
+
+
+def test_a_pod_that_is_forgotten_again_and_again_does_not_keep_a_round_from_its_end() -> None:
+    growth = CapacityChanges()
+    growth.room_may_have_grown(N1)
+    for uid in growth.candidates(PODS, one_more):
+        growth.note_refusal(uid)
+    growth.forget_refusal(PODS[0])
+    growth.room_may_have_grown(N1)
+    assert growth.candidates(PODS, one_more) == PODS
+
+
 def test_the_refusal_of_a_pod_answers_for_its_kind_until_room_grows() -> None:
     growth = CapacityChanges()
     growth.room_may_have_grown(N1)

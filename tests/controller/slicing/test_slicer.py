@@ -79,6 +79,20 @@ def test_the_one_too_many_waits_and_gets_the_slot_that_comes_free(cluster: Slice
     assert cluster.states(late) == ("ungated", "created")
 
 
+def test_a_pod_that_comes_with_a_free_slot_does_not_get_it_before_an_older_one(cluster: SlicerCluster) -> None:
+    cluster.node("n1")
+    pods = [cluster.pod(f"p{i}", "1g.5gb") for i in range(7)]
+    older = cluster.pod("older", "1g.5gb")
+    cluster.settle()
+    cluster.remove(pods[0])
+    cluster.run()
+    cluster.agents()
+    younger = cluster.pod("younger", "1g.5gb", created="9")
+    cluster.settle()
+    assert cluster.where(older)
+    assert not cluster.where(younger)
+
+
 def test_a_deleted_pod_leaves_nothing(cluster: SlicerCluster) -> None:
     cluster.node("n1")
     pod = cluster.pod("a", "3g.20gb")

@@ -18,7 +18,8 @@ class CapacityChanges:
 
     After planning has refused a pod, it plans the pod again only on nodes that changed since. It plans waiting pods in
     rounds: a pod that was refused in a round is not planned again before the next round, however often room grows
-    meanwhile. So no pod starves behind pods that go first and are refused each time.
+    meanwhile. So no pod starves behind pods that go first and are refused each time. A round ends once those that were
+    due at its start are decided; pods that come later do not prolong it, or they would get room before older pods.
     """
 
     def __init__(self) -> None:
@@ -34,6 +35,8 @@ class CapacityChanges:
         self._kinds = _Kinds()
         #: ``_count`` when the present round began.
         self._round = 0
+        #: Pods that were due when it began, without those that were refused since.
+        self._members: set[PodUid] = set()
         #: Remembered answers: nodes that changed after a count. Emptied by each change of a node.
         self._since: dict[int, frozenset[NodeName]] = {}
 
@@ -60,6 +63,7 @@ class CapacityChanges:
         """Notes that a pod found no place on any node that changed up to now."""
         self._kinds.discard(pod)
         self._refused[pod] = self._count
+        self._members.discard(pod)
 
     def note_refusal_of_kind(self, pod: PodInfo, kind: Hashable) -> None:
         """Notes the same for a pod and all refused pods of its kind."""
@@ -121,9 +125,10 @@ class CapacityChanges:
         """
         others = list(self._kinds.others(waiting))
         found = self._due_in_round(others, most)
-        if not found and self._round < self._count:
+        if self._round < self._count and self._members.isdisjoint(found):
             self._round = self._count
             found = self._due_in_round(others, most)
+            self._members = set(found)
         return found
 
     def _due_in_round(self, others: Iterable[PodUid], most: Callable[[Hashable], int]) -> list[PodUid]:
