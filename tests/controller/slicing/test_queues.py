@@ -189,15 +189,17 @@ def test_a_small_pod_does_not_run_past_an_older_one_that_waits_for_the_maximum(c
         lambda cluster, pod: cluster.put(replace(pod, terminating=True)),
         lambda cluster, pod: cluster.put(replace(pod, gates=(*pod.gates, "others"))),
         lambda cluster, pod: cluster.put(replace(pod, labels=((QUEUE_LABEL, "other"),))),
+        lambda cluster, pod: cluster.put(replace(pod, labels=((QUEUE_LABEL, "smaller"),))),
         lambda cluster, pod: cluster.put(replace(pod, gang=Gang("team-a/g", "g", 2))),
     ],
-    ids=["deleted", "terminating", "gate-of-others", "other-queue", "incomplete-gang"],
+    ids=["deleted", "terminating", "gate-of-others", "other-queue", "too-small-queue", "incomplete-gang"],
 )
 def test_who_waits_for_the_maximum_no_more_holds_back_nobody(
     cluster: SlicerCluster, change: Callable[[SlicerCluster, PodInfo], object]
 ) -> None:
     cluster.queue("team-a", maximum=4)
     cluster.queue("other", namespaces=["*"])
+    cluster.queue("smaller", namespaces=["*"], maximum=2)
     cluster.node("n1", count=2)
     pods(cluster, "team-a", 1, "2g.10gb")
     cluster.settle()

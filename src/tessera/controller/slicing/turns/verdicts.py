@@ -102,7 +102,7 @@ class Verdicts:
         if reason is None:
             return
         self._state.waiting[pod.uid] = reason
-        if not isinstance(reason, QueueFull):
+        if not isinstance(reason, QueueFull) or reason.never:
             self._state.limited.discard(pod.uid)
         self._reserver.note_refusal(pod, reason)
         if self._state.last_event.get(pod.uid) == type(reason).__name__:
