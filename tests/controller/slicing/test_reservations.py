@@ -586,3 +586,34 @@ def test_a_pod_that_is_deleted_and_does_not_go_draws_no_reservation(cluster: Sli
     after(cluster, 60)
     (found,) = cluster.slicer.state.reservations.values()
     assert found.node == cluster.pods[ends.uid].node
+
+
+def test_slots_kept_for_a_pod_that_starts_elsewhere_are_free_for_the_next_one_at_once() -> None:
+    cluster = SlicerCluster(reserve_after=0.0)
+    cluster.pass_time(0)
+    cluster.node("n1")
+    soon = cluster.pod("soon", "2g.10gb", deadline=1010.0, created=rfc3339(cluster.date))
+    other = cluster.pod("other", "2g.10gb", created=rfc3339(cluster.date))
+    cluster.pod("stays", "3g.20gb")
+    cluster.settle()
+    cluster.node("n2")
+    names = (("large", "4g.20gb"), ("tight", "2g.10gb"), ("small", "1g.5gb"))
+    tight = [cluster.pod(name, profile, created=rfc3339(cluster.date)) for name, profile in names][1]
+    cluster.settle()
+    for pod in list(cluster.pods.values()):
+        cluster.put(replace(pod, node=NodeName(pod.hostname), started=cluster.date))
+    cluster.pass_time(1000)
+    first = cluster.pod("first", "2g.10gb", priority=1, created=rfc3339(cluster.date))
+    second = cluster.pod("second", "4g.20gb", priority=1, created=rfc3339(cluster.date + 1))
+    cluster.settle()
+    assert [(each.node, each.key) for each in cluster.slicer.state.reservations.values()] == [("n1", first.key)]
+    late = cluster.pod("late", "1g.5gb", created=rfc3339(cluster.date + 2))
+    cluster.settle()
+    for pod in (soon, other, tight):
+        cluster.remove(pod)
+    cluster.run()
+    cluster.agents()
+    cluster.settle()
+    assert [name for name, _, _ in cluster.where(first)] == ["n2"]
+    assert cluster.where(second)
+    assert not cluster.where(late)

@@ -83,6 +83,7 @@ class Verdicts:
             self._state.displaced.remove(pod.uid)
             self.moves += 1
         self._lifecycle.add(allocation)
+        self._reserver.release(pod.uid)
         self._state.reservations_due |= bool(self._state.reservations)
         self.decisions += 1
 
