@@ -289,6 +289,27 @@ def test_pods_behind_one_that_is_planned_in_a_later_step_do_not_wait_for_the_max
     assert placed(cluster, small) == 3
 
 
+def test_a_pod_that_was_held_back_for_pods_without_room_gets_no_room_before_an_older_one(
+    cluster: SlicerCluster,
+) -> None:
+    """A slot becomes free just after the decision that refused both, and a new pod comes."""
+    cluster.queue("team-a", maximum=8)
+    cluster.node("n1")
+    runs = pods(cluster, "team-b", 7)
+    cluster.settle()
+    cluster.remove(runs[0])
+    cluster.run()
+    cluster.pass_time(1)
+    older = pods(cluster, "team-b", 1, priority=1)
+    pods(cluster, "team-a", 1, "7g.40gb")
+    held = pods(cluster, "team-a", 1)
+    cluster.slicer.decide()
+    cluster.agents()
+    new = pods(cluster, "team-c", 1)
+    cluster.settle()
+    assert (placed(cluster, older), placed(cluster, held), placed(cluster, new)) == (1, 0, 0)
+
+
 def test_a_gang_does_not_run_past_an_older_pod_that_is_refused_in_the_same_step(cluster: SlicerCluster) -> None:
     cluster.queue("team-a", maximum=8)
     cluster.node("n1", count=2)

@@ -25,9 +25,7 @@ from tessera.controller.slicing.evictions.move_finder import MoveFinder
 from tessera.controller.slicing.evictions.mover import Mover
 from tessera.controller.slicing.evictions.preemptor import Preemptor
 from tessera.controller.slicing.gangs.gang_planner import GangPlanner
-from tessera.controller.slicing.gangs.gang_turns import take_turns
 from tessera.controller.slicing.planning.allocation_lifecycle import AllocationLifecycle
-from tessera.controller.slicing.planning.batch_placement import first_batch
 from tessera.controller.slicing.planning.fair_order import FairOrder
 from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.planning.pod_kinds import MostOfKind
@@ -71,9 +69,6 @@ from tessera.controller.slicing.turns.pending_writes import PendingWrites
 from tessera.controller.slicing.turns.turn_planner import TurnPlanner
 from tessera.controller.slicing.turns.verdicts import Verdicts
 from tessera.controller.slicing.turns.write_outcomes import WriteOutcomes
-from tessera.limits.planning import BATCH_PODS
-from tessera.placement.demand import QueueFull
-from tessera.placement.reserved_slots import hold_slots
 from tessera.replay.recorder import Decider
 
 
@@ -133,6 +128,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
             self._lifecycle,
             self.planner,
             self._gangs,
+            order=self.order,
             reserver=self._reserver,
             gang_reserver=self._gang_reserver,
             verdicts=self._verdicts,
@@ -384,18 +380,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         for uid in self._state.reservations:  # a pod with a reservation goes first, in every round
             if uid in self._state.waiting and changes.is_due(uid):
                 candidates[uid] = None
-        if candidates:
-            ordered, held_back = self.order.first((self._cluster.pods[uid] for uid in candidates), BATCH_PODS)
-            full = {uid: why for uid, why in held_back.items() if isinstance(why, QueueFull)}
-            turns = take_turns(first_batch(ordered), (self._cluster.pods[uid] for uid in full), self._gangs)
-            planned = (self._cluster.pods[uid] for uid in turns.members)
-            alone = {uid: why for uid, why in full.items() if uid not in turns.members}
-            self._verdicts.begin([*ordered, *planned], alone)
-            holds = [hold for each in self._state.reservations.values() for hold in each.holds]
-            with hold_slots(self._state.inventory.fleet, holds):  # parts of the batch change few of them
-                self._turns.plan(turns, full)
-            self._verdicts.share_reasons()
-            self._verdicts.hold_back({uid: why for uid, why in held_back.items() if uid not in turns.members})
+        self._turns.plan(candidates)
         if self._state.reservations_due:
             self._gang_reserver.end()
         self._reserver.end()

@@ -1,27 +1,29 @@
-"""Plans a batch of waiting pods, which come in the order of their turns.
+"""Plans waiting pods in the order of their turns, some in a batch.
 
 A batch has parts. A pod with a reservation is a part by itself, and so is a gang; the pods between are packed together,
 as far as they leave the same reservations alone. A pod that ends in time may pass onto slots that are kept for others.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from tessera.api.names import PodUid
 from tessera.api.pods.gangs import Gang
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.gangs.gang_planner import GangPlanner
-from tessera.controller.slicing.gangs.gang_turns import Turns
+from tessera.controller.slicing.gangs.gang_turns import Turns, take_turns
 from tessera.controller.slicing.planning.allocation_lifecycle import AllocationLifecycle
-from tessera.controller.slicing.planning.batch_placement import Placed, Unplaced
+from tessera.controller.slicing.planning.batch_placement import Placed, Unplaced, first_batch
+from tessera.controller.slicing.planning.fair_order import FairOrder
 from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.reservations.gang_reserver import GangReserver
 from tessera.controller.slicing.reservations.reserver import Reserver
 from tessera.controller.slicing.state.reservation_rules import reservations_before, without_passed
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.turns.verdicts import Verdicts
-from tessera.limits.planning import DECISION_STEPS, PASSING_PODS
+from tessera.limits.planning import BATCH_PODS, DECISION_STEPS, PASSING_PODS
 from tessera.placement.demand import QueueFull
+from tessera.placement.reserved_slots import hold_slots
 from tessera.placement.step_budget import StepBudget
 
 
@@ -33,6 +35,7 @@ class TurnPlanner:
         lifecycle: gives allocations up.
         planner: finds places for pods.
         gangs: finds places for gangs.
+        order: the order of waiting pods.
         reserver: makes reservations of pods that find none.
         gang_reserver: the same for gangs.
         verdicts: records what was found.
@@ -48,6 +51,7 @@ class TurnPlanner:
         planner: Planner,
         gangs: GangPlanner,
         *,
+        order: FairOrder,
         reserver: Reserver,
         gang_reserver: GangReserver,
         verdicts: Verdicts,
@@ -58,6 +62,7 @@ class TurnPlanner:
         self._lifecycle = lifecycle
         self._planner = planner
         self._gangs = gangs
+        self._order = order
         self._reserver = reserver
         self._gang_reserver = gang_reserver
         self._verdicts = verdicts
@@ -88,9 +93,36 @@ class TurnPlanner:
             if state.begun and state.missing and state.is_complete:
                 self._plan_gang(gang, {}, StepBudget(DECISION_STEPS))
 
-    def plan(self, turns: Turns, held_back: Mapping[PodUid, QueueFull]) -> None:
-        """Plans a batch in parts: each pod with a reservation and each gang by itself, the pods between together."""
+    def plan(self, candidates: Collection[PodUid]) -> None:
+        """Plans these waiting pods in their order, as many as one decision may.
+
+        A pod that its queue's maximum held back, although pods before it found no place, is planned at once. In a
+        decision of its own it would get room that became free meanwhile, for which pods before it wait.
+        """
         work = StepBudget(DECISION_STEPS)
+        while candidates and not work.is_spent:
+            candidates = self._plan_in_order([self._cluster.pods[uid] for uid in candidates], work)
+            work.spend(len(candidates))
+        self.steps += DECISION_STEPS - work.remaining
+
+    def _plan_in_order(self, pods: Iterable[PodInfo], work: StepBudget) -> Collection[PodUid]:
+        """Plans the first of these pods; returns those that may be planned at once, since their queue has room left."""
+        ordered, held_back = self._order.first(pods, BATCH_PODS)
+        batch = first_batch(ordered)
+        full = {uid: why for uid, why in held_back.items() if isinstance(why, QueueFull)}
+        turns = take_turns(batch, (self._cluster.pods[uid] for uid in full), self._gangs)
+        planned = (self._cluster.pods[uid] for uid in turns.members)
+        alone = {uid: why for uid, why in full.items() if uid not in turns.members}
+        self._verdicts.begin([*ordered, *planned], alone)
+        holds = [hold for each in self._state.reservations.values() for hold in each.holds]
+        with hold_slots(self._state.inventory.fleet, holds):  # parts of the batch change few of them
+            self._plan_batch(turns, full, work)
+        self._verdicts.share_reasons()
+        left = self._verdicts.hold_back({uid: why for uid, why in held_back.items() if uid not in turns.members})
+        return left if len(batch) == len(ordered) else ()
+
+    def _plan_batch(self, turns: Turns, held_back: Mapping[PodUid, QueueFull], work: StepBudget) -> None:
+        """Plans a batch in parts: each pod with a reservation and each gang by itself, the pods between together."""
         if any(pod.devices for pod in turns.pods):
             self._state.ratings.update()
         self._gangs.begin()
@@ -104,7 +136,6 @@ class TurnPlanner:
             else:
                 passing += self._plan_part(part, work)
         self._let_pass(passing, work)
-        self.steps += DECISION_STEPS - work.remaining
 
     def _parts(self, turns: Turns) -> Iterator[list[PodInfo]]:
         """Yields the pods in order; those of one part leave the same reservations alone."""

@@ -1,7 +1,7 @@
 """Records what planning found for each waiting pod: its slices, or the reason why it gets none."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from tessera.api.names import PodUid
 from tessera.api.pods.gangs import Gang
@@ -115,26 +115,29 @@ class Verdicts:
         else:
             self._lifecycle.record_event(pod, "SliceLost", lost_slices_text(pod, reason), warning=True)
 
-    def hold_back(self, held_back: Mapping[PodUid, QueueFull | LastingRefusal]) -> None:
+    def hold_back(self, held_back: Mapping[PodUid, QueueFull | LastingRefusal]) -> Collection[PodUid]:
         """Refuses pods that all nodes refuse, or for which their queue has no room.
 
-        Not the latter if pods before them were refused and left room.
+        Returns:
+            The pods that are not decided: pods before them were refused, and left room.
         """
         for uid, reason in held_back.items():
             if isinstance(reason, LastingRefusal):
                 self.refuse(self._cluster.pods[uid], reason.reason, dependent=reason.dependent)
         full = {uid: reason for uid, reason in held_back.items() if isinstance(reason, QueueFull)}
-        for uid, reason in self.binding(full).items():
+        binding = self.binding(full)
+        for uid, reason in binding.items():
             pod = self._cluster.pods[uid]
             self.refuse(pod, reason, dependent=False)
             if not reason.never:
                 self._state.limited.put(pod, reason.queue)
+        return [uid for uid in full if uid not in binding]
 
     def binding(self, held_back: Mapping[PodUid, QueueFull], gang: Gang | None = None) -> Mapping[PodUid, QueueFull]:
         """Returns those of the pods for which their queue has no room indeed, now that pods before them are decided.
 
-        A pod of which that is not certain is planned in the next decision: a queue of which no pod was planned in this
-        one leaves no more room.
+        A pod of which that is not certain is planned again: a queue of which no pod was planned with it leaves no more
+        room.
 
         Args:
             held_back: pods for which there was no room if all pods before them were placed.
