@@ -180,7 +180,7 @@ async def _read_slices(client: "Client", namespace: str | None, now: float) -> "
         page = found
     if not isinstance(page, str):
         shown = page if namespace is None else in_namespace(page, [namespace])
-        return QueueReading(page=shown, note=stale_note(page.taken, now))
+        return QueueReading(page=shown, note=stale_note(page.age))
     try:
         return await read_told(client, namespace, now, page)
     except Forbidden as error:
@@ -188,9 +188,13 @@ async def _read_slices(client: "Client", namespace: str | None, now: float) -> "
         raise CommandError(" ".join(str(error).split()), f"You may not list the pods of {where}", page) from error
 
 
-def stale_note(taken: float, now: float) -> str:
-    """Says that the controller's answer is old, as after a long stop of its machine; empty if it is not."""
-    return f"the controller made this {age(now - taken)} ago" if now - taken > _STALE else ""
+def stale_note(seconds: float) -> str:
+    """Says that the controller's answer is old, as after a long stop of its machine; empty if it is not.
+
+    Args:
+        seconds: its age by the controller's clock; the user's own clock may be wrong.
+    """
+    return f"the controller made this {age(seconds)} ago" if seconds > _STALE else ""
 
 
 async def _read_as_tenant(client: "Client", namespace: str | None, refused: "ApiError") -> "QueueReading | str":

@@ -96,13 +96,15 @@ class QueuePage(_Wire, frozen=True):
 
     Attributes:
         leads: False on a replica that does not lead: it knows nothing.
-        taken: when it was made.
+        taken: when it was made, by the controller's clock.
+        age: seconds from then until the controller answered, by the same clock.
         pods: in the order in which they get room; those that another gate holds last.
         omitted: number of further pods.
     """
 
     leads: bool = False
     taken: float = 0.0
+    age: float = 0.0
     pods: tuple[QueuedPod, ...] = ()
     omitted: int = 0
 
@@ -110,6 +112,11 @@ class QueuePage(_Wire, frozen=True):
 def encode_page(page: QueuePage) -> bytes:
     """The page as JSON."""
     return msgspec.json.encode(page)
+
+
+def aged(page: QueuePage, now: float) -> QueuePage:
+    """The page as it is answered at a time of the controller's clock."""
+    return msgspec.structs.replace(page, age=max(0.0, now - page.taken)) if page.leads else page
 
 
 def in_namespace(page: QueuePage, namespaces: Iterable[str]) -> QueuePage:

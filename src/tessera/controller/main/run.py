@@ -18,7 +18,7 @@ from tessera.driver.registry.client import RegistryClient
 from tessera.driver.registry.credentials import PullSecrets, read_authorities
 from tessera.driver.registry.wire import RegistryHttp, Trust
 from tessera.driver.resolution import Resolver
-from tessera.forecast.queue_page import QUEUE_PATH, QueuePage, encode_page
+from tessera.forecast.queue_page import QUEUE_PATH, QueuePage, aged, encode_page
 from tessera.kube.client.client import Client
 from tessera.kube.leader_election import LeaderElector
 from tessera.kube.runtime import KubeRuntime
@@ -80,7 +80,8 @@ class Controller:
 
     def _queue_page(self) -> bytes:
         """The page ``/queue``; empty while another replica leads."""
-        return encode_page(self._session.queue.page if self._session else QueuePage())
+        page = self._session.queue.page if self._session else QueuePage()
+        return encode_page(aged(page, self._clock.now()))
 
     def metrics_text(self) -> bytes:
         """See :meth:`~tessera.status_pages.ProcessStatus.metrics_text`."""
