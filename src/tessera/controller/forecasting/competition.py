@@ -43,14 +43,14 @@ def places(state: SlicerState, pods: Sequence[PodInfo]) -> Mapping[PodUid, Place
             makers[pod.profiles] = _mask(state, pod.profiles)
         masks[pod.uid] = makers[pod.profiles] & state.cluster.index.open_to(pod.constraints)
     counts = _count(masks[pod.uid] for pod in competing)
-    rivals = {mask: sum(count for other, count in counts.items() if _meet(mask, other)) for mask in counts}
+    rivals = {mask: sum(count for other, count in counts.items() if compete(mask, other)) for mask in counts}
     before = dict.fromkeys(counts, 0)
     found = {pod.uid: Place(pod, masks[pod.uid], 0, 0) for pod in pods}
     for pod in competing:
         mask = masks[pod.uid]
         found[pod.uid] = Place(pod, mask, before[mask] + 1, rivals[mask])
         for other in before:
-            if _meet(mask, other):
+            if compete(mask, other):
                 before[other] += 1
     return found
 
@@ -71,6 +71,6 @@ def _count(masks: Iterable[int]) -> dict[int, int]:
     return counts
 
 
-def _meet(one: int, other: int) -> bool:
+def compete(one: int, other: int) -> bool:
     """True if two pods compete; pods that no node may take compete with each other alone."""
     return bool(one & other) or one == other

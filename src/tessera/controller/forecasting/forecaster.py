@@ -14,6 +14,7 @@ from tessera.api.names import NodeName, PodUid
 from tessera.clock import parse_time_or_zero
 from tessera.controller.forecasting.changed_ends import ChangedEnds
 from tessera.controller.forecasting.competition import Place, places, waiting_in_order
+from tessera.controller.forecasting.current_page import CurrentPage
 from tessera.controller.forecasting.job_deadlines import JobDeadlines
 from tessera.controller.forecasting.lease_tracker import LeaseTracker
 from tessera.controller.forecasting.outcomes import FirstForecast, Outcomes
@@ -80,6 +81,10 @@ class Forecaster:
 
     Args:
         history: leases that ended, starts by image, and the corrections.
+
+    Attributes:
+        page: the last forecast as it was made.
+        current: the same without the pods that have left since.
     """
 
     def __init__(self, history: History) -> None:
@@ -88,6 +93,7 @@ class Forecaster:
         self.tracker = LeaseTracker(history.lives, history.starts, self.recent, self.outcomes, history.waits)
         self.jobs = JobDeadlines()
         self.page = QueuePage()
+        self.current = CurrentPage(self.page)
         self.ends = ChangedEnds()
         self._history = history
         self._estimator: LifeEstimator | None = None
@@ -143,6 +149,7 @@ class Forecaster:
         rows += [_row(pod, gate_reason(pod)) for pod in gated[: QUEUE_PODS - len(rows)]]
         omitted = len(begun.waiting) + len(gated) - len(rows)
         self.page = QueuePage(leads=True, taken=now, pods=tuple(rows), omitted=max(0, omitted))
+        self.current = CurrentPage(self.page, [begun.places[pod.uid] for pod in begun.waiting])
 
     def _count_outcomes(self, state: SlicerState, now: float) -> None:
         started = {each.uid: self._started(each.uid, now) for each in state.allocations if not each.given_up}

@@ -96,8 +96,8 @@ class QueueTask:
 
     @property
     def page(self) -> QueuePage:
-        """The last forecast."""
-        return self._forecaster.page
+        """The last forecast, without the pods that wait no more."""
+        return self._forecaster.current.read(self._slicer.state)
 
     def follow(self) -> None:
         """Subscribes to the pods; called after the slicer has."""
