@@ -134,6 +134,12 @@ RETRIED_PODS = Limit(
     "pods of a queue at its maximum that are planned again when its pods hold less",
     "as many as an eighth of a node's slots; the next ones follow in the next decision",
 )
+REFUSED_KINDS = Limit(
+    256,
+    "kinds",
+    "kinds of pods of queues with a maximum of which it is kept which nodes refuse them",
+    "some 10 KB each with 5,000 nodes; of more, the one that was asked longest ago is asked anew",
+)
 PASSING_PODS = Limit(
     16,
     "pods",

@@ -15,7 +15,7 @@ from tessera.clock import rfc3339
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.pod_relations import NO_RELATIONS, PodAffinityRule, PodRelations, PodSelection
-from tessera.controller.slicing.planning import batch_placement
+from tessera.controller.slicing.planning import batch_placement, fair_order
 from tessera.controller.slicing.state.events import NamespaceObserved, NodeDeleted, QueueDeleted, StorageListed
 from tessera.controller.slicing.state.instructions import ReportQueue
 from tessera.kube.resources import Taint, Toleration
@@ -420,6 +420,31 @@ def test_a_pod_that_rules_keep_off_all_nodes_holds_back_no_team_of_its_queue(
     cluster.settle()
     assert isinstance(cluster.slicer.state.waiting[stuck[0].uid], QueueFull)
     assert placed(cluster, late) == 0
+
+
+def test_a_pod_is_found_to_be_refused_by_more_nodes_than_one_decision_asks(
+    cluster: SlicerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second kind found no budget left, in each decision anew, and closed its queue until a pod of it ended."""
+    monkeypatch.setattr(fair_order, "_REFUSAL_STEPS", 4)
+    for number in range(6):
+        cluster.node(f"n{number}")
+    queues = ("team-a", "team-b", "team-c")
+    for queue in queues:
+        cluster.queue(queue, maximum=8)
+    runs = [pod for queue in queues for pod in pods(cluster, queue, 1)]
+    cluster.settle()
+    stuck = [pods(cluster, queue, 1, "7g.40gb", amounts={"cpu": 10**9 + n})[0] for n, queue in enumerate(queues)]
+    small = [pod for queue in queues for pod in pods(cluster, queue, 1)]
+    cluster.settle()
+    assert {type(cluster.slicer.state.waiting[pod.uid]) for pod in stuck} == {NoNode}
+    assert (placed(cluster, runs), placed(cluster, small)) == (3, 3)
+    cluster.node("large", allocatable={"cpu": 2 * 10**9, "pods": 110})
+    cluster.settle()
+    assert {type(cluster.slicer.state.waiting[pod.uid]) for pod in stuck} == {QueueFull}, "a node lets them in"
+    end(cluster, runs, 3)
+    end(cluster, small, 3)
+    assert placed(cluster, stuck) == 1
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,15 @@ class CapacityChanges:
 
     def nodes_changed_since_refusal(self, pod: PodUid) -> frozenset[NodeName] | None:
         """Returns the nodes that changed since a pod was refused; None if the pod must be planned on all nodes."""
-        count = self._refused_at(pod)
+        return self.nodes_changed_since(self._refused_at(pod))
+
+    @property
+    def count(self) -> int:
+        """Number of changes so far."""
+        return self._count
+
+    def nodes_changed_since(self, count: int) -> frozenset[NodeName] | None:
+        """Returns the nodes that changed since :attr:`count` had this value; None if any may have, or it is below 0."""
         if count < self._everywhere or count < 0:
             return None
         if count not in self._since:

@@ -14,7 +14,7 @@ Rules:
 - :mod:`tessera.controller.slicing.state.slicer_state` documents the state.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from tessera.api.names import QUEUE_LABEL, NodeName, PodUid
 from tessera.api.queues import Queue
@@ -324,6 +324,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
             or self._cluster.changed_pods
             or self._state.gangs.changed
             or self._state.limited.are_due
+            or self.order.refusals.is_behind
             or (self._cluster.dependencies_changed and (self._state.dependent or self._state.limited))
         ):
             return True
@@ -366,7 +367,9 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         if not self._absorption.is_done:
             return
         nodes = self._absorption.pop_nodes()
-        self._release_refused_pods(nodes)
+        dependent = self._cluster.dependencies_changed
+        if self.order.refusals.begin(nodes_changed=bool(nodes), dependencies_changed=dependent):
+            self._release_refused_pods()
         self._replan_dependent_pods()
         self._turns.review_gangs()
         self._retry_limited_pods()
@@ -395,10 +398,10 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
             for node in sorted(self._cluster.objects.keys() - self._cluster.nodes.keys()):
                 self._cluster.note_orphan(node)
 
-    def _release_refused_pods(self, nodes: Collection[NodeName]) -> None:
+    def _release_refused_pods(self) -> None:
         """After a change of nodes, pods or volumes, lets no pod that all nodes refuse now close its queue any more."""
         limited = self._state.limited
-        if limited and (nodes or self._cluster.dependencies_changed):
+        if limited:
             for pod in self.order.refused_by_all_nodes([self._cluster.pods[uid] for uid in limited.firsts()]):
                 limited.discard(pod.uid)
                 self._cluster.capacity_changes.forget_refusal(pod.uid)

@@ -20,7 +20,7 @@ from heapq import heapify, heappop, heapreplace, nsmallest
 
 from tessera.api.names import PodUid
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.planning.lasting_refusals import LastingRefusal, LastingRefusals
+from tessera.controller.slicing.planning.lasting_refusals import LastingRefusal, LastingRefusals, RefusalMemory
 from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.queue_ledger import Holding
@@ -33,7 +33,7 @@ from tessera.placement.devices import is_device_profile
 from tessera.placement.fleet import UnknownCard
 from tessera.placement.step_budget import StepBudget
 
-#: Nodes that one decision asks at most to find pods that all of them refuse.
+#: Nodes that one decision asks at most to find pods that all of them refuse; the next one carries on.
 _REFUSAL_STEPS = 10_000
 
 
@@ -65,9 +65,13 @@ class FairOrder:
         state: the slicer's state, which this class only reads.
         planner: knows the rules about pods on nodes; without it, pods of a queue with a maximum that these keep off
             all nodes hold back their queue.
+
+    Attributes:
+        refusals: what nodes have answered about such pods.
     """
 
     def __init__(self, state: SlicerState, planner: Planner | None = None) -> None:
+        self.refusals = RefusalMemory()
         self._state = state
         self._planner = planner
 
@@ -112,7 +116,7 @@ class FairOrder:
             return
         work = StepBudget(_REFUSAL_STEPS)
         with self._planner.filters(work) as filters:
-            yield LastingRefusals(self._state, filters, work)
+            yield LastingRefusals(self._state, filters, work, self.refusals)
 
     def all(self) -> Sequence[WaitingPod]:
         """Returns all waiting pods in their order; its cost grows with their number."""

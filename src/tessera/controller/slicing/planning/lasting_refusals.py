@@ -2,11 +2,14 @@
 
 Such rules are about other pods, volumes and ports; a node that is too small for the pod counts too. What pods hold now
 of cards, CPU and memory does not.
+
+One decision asks a bounded number of nodes. The answers are kept, and the next decision carries on where this one has
+stopped: a node is asked again once room may have grown there, or, for a pod that depends on other pods and volumes,
+once these have changed.
 """
 
-from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tessera.api.names import NodeName
 from tessera.controller.filters.resources import Filter, FreeAmounts, shortages
@@ -14,6 +17,7 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.planning.planner import depends_on_pods_or_volumes
 from tessera.controller.slicing.planning.small_nodes import SmallNodes
 from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.limits.planning import REFUSED_KINDS
 from tessera.placement.demand import NoNode
 from tessera.placement.step_budget import StepBudget
 
@@ -34,6 +38,81 @@ class LastingRefusal:
     dependent: bool
 
 
+@dataclass(slots=True)
+class _Refusals:
+    """The nodes that refuse a kind of pods.
+
+    Attributes:
+        count: changes of room that are taken into account.
+        nodes: by rule, the mask of the nodes that refuse by it.
+        dependent: other pods or volumes may lift a refusal.
+    """
+
+    count: int = -1
+    nodes: dict[str, int] = field(default_factory=dict)
+    dependent: bool = False
+
+    @property
+    def mask(self) -> int:
+        found = 0
+        for mask in self.nodes.values():
+            found |= mask
+        return found
+
+    def drop(self, mask: int) -> None:
+        self.nodes = {rule: left for rule, nodes in self.nodes.items() if (left := nodes & ~mask)}
+
+
+class RefusalMemory:
+    """Answers of nodes, kept from one decision to the next.
+
+    Attributes:
+        is_behind: True if the present decision has left nodes to the next one.
+        admitted: kinds that a node lets in. They are not asked about again until nothing is left to ask, or nodes,
+            other pods or volumes have changed: so each decision gets further.
+    """
+
+    def __init__(self) -> None:
+        self.is_behind = False
+        self.admitted: set[Hashable] = set()
+        #: By kind of pods, the last used at the end.
+        self._kinds: dict[Hashable, _Refusals] = {}
+
+    def begin(self, *, nodes_changed: bool, dependencies_changed: bool) -> bool:
+        """Begins a decision.
+
+        Args:
+            nodes_changed: nodes have changed.
+            dependencies_changed: pods or volumes have changed on which other pods depend.
+
+        Returns:
+            True if pods may be refused by all nodes of which the last decision did not know it.
+        """
+        changed = nodes_changed or dependencies_changed
+        if changed or not self.is_behind:
+            self.admitted.clear()
+        found, self.is_behind = self.is_behind, False
+        if dependencies_changed:
+            self._kinds = {kind: each for kind, each in self._kinds.items() if not each.dependent}
+        return found or changed
+
+    def of(self, kind: Hashable, state: SlicerState) -> _Refusals:
+        """Returns the refusals of a kind that are still valid."""
+        found = self._kinds.pop(kind, None) or _Refusals()
+        self._kinds[kind] = found
+        if len(self._kinds) > REFUSED_KINDS:
+            del self._kinds[next(iter(self._kinds))]
+        changes, index = state.cluster.capacity_changes, state.cluster.index
+        changed = changes.nodes_changed_since(found.count)
+        if changed is None:
+            found.nodes.clear()
+        elif found.nodes:
+            for node in changed:
+                found.drop(index.mask_of(node))
+        found.count = changes.count
+        return found
+
+
 class LastingRefusals:
     """Asks the nodes, for one decision.
 
@@ -41,13 +120,15 @@ class LastingRefusals:
         state: the slicer's state.
         filters: the rules about pods on nodes.
         work: the budget, a step for each node that is asked; once it is spent, no pod is taken for refused.
+        memory: the answers so far.
     """
 
-    def __init__(self, state: SlicerState, filters: Sequence[Filter], work: StepBudget) -> None:
+    def __init__(self, state: SlicerState, filters: Sequence[Filter], work: StepBudget, memory: RefusalMemory) -> None:
         self._state = state
         self._all_filters = filters
         self._filters = [each for each in filters if not each.freed_with_cards and not isinstance(each, FreeAmounts)]
         self._work = work
+        self._memory = memory
         #: By profiles, the nodes whose cards have them.
         self._makers: dict[tuple[str, ...], int] = {}
         #: Answers for pods that all nodes treat in the same way.
@@ -55,28 +136,38 @@ class LastingRefusals:
 
     def find(self, pod: PodInfo) -> LastingRefusal | None:
         """Returns the refusal if every node that is open to the pod refuses it; None if one does not."""
-        if self._work.is_spent:
-            return None
         kinds = tuple(rule.kind(pod) for rule in self._filters)
         key = (pod.profiles, pod.constraints, tuple(sorted(pod.amounts.items())), kinds)
+        if key in self._memory.admitted:
+            return None
         if key not in self._known:
-            self._known[key] = self._ask(pod)
+            if self._work.is_spent:
+                self._memory.is_behind = True
+                return None
+            self._known[key] = self._ask(pod, key)
         return self._known[key]
 
-    def _ask(self, pod: PodInfo) -> LastingRefusal | None:
-        index = self._state.cluster.index
-        counts: Counter[str] = Counter()
-        for node in index.each(index.open_to(pod.constraints) & self._makers_of(pod.profiles)):
+    def _ask(self, pod: PodInfo, kind: Hashable) -> LastingRefusal | None:
+        index, found = self._state.cluster.index, self._memory.of(kind, self._state)
+        able = index.open_to(pod.constraints) & self._makers_of(pod.profiles)
+        found.drop(~able)
+        found.dependent = depends_on_pods_or_volumes(pod, self._all_filters)
+        for node in index.each(able & ~found.mask):
+            if self._work.is_spent:
+                self._memory.is_behind = True
+                return None
             self._work.spend(1)
             why = self._refusal(pod, node)
-            if not why or self._work.is_spent:
+            if not why:
+                self._memory.admitted.add(kind)
                 return None
-            counts[why] += 1
-        if not counts:
+            found.nodes[why] = found.nodes.get(why, 0) | index.mask_of(node)
+        if not able:
             return None
-        reason = SmallNodes(self._state).complete(pod, NoNode(tuple(counts.most_common())))
+        counts = sorted(((rule, mask.bit_count()) for rule, mask in found.nodes.items()), key=lambda each: -each[1])
+        reason = SmallNodes(self._state).complete(pod, NoNode(tuple(counts)))
         assert isinstance(reason, NoNode)
-        return LastingRefusal(reason, depends_on_pods_or_volumes(pod, self._all_filters))
+        return LastingRefusal(reason, found.dependent)
 
     def _refusal(self, pod: PodInfo, node: NodeName) -> str:
         small = next(shortages(pod.amounts, {}, self._state.cluster.nodes[node]), "")
