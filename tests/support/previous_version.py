@@ -1,7 +1,8 @@
 """The version before, kept by ``scripts/previous_version.py``: its chart, and its code for containers of a lab."""
 
-import tarfile
 from pathlib import Path
+
+from tests.support.archives import unpack
 
 FOLDER = Path(__file__).parents[1] / "fixtures" / "previous"
 
@@ -20,6 +21,5 @@ def previous_version() -> str:
 def unpack_previous(folder: Path) -> Path:
     """Unpacks its code; returns the folder with the package ``tessera``."""
     (archive,) = FOLDER.glob("tessera-*.tar.xz")
-    with tarfile.open(archive) as packed:
-        packed.extractall(folder, filter="data")
+    unpack(archive, folder)
     return folder

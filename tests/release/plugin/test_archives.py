@@ -4,7 +4,6 @@ import os
 import struct
 import subprocess
 import sys
-import tarfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +14,7 @@ from release.image.labels import of_checkout
 from release.platforms import PLUGINS, Platform
 from release.plugin.archives import PROGRAM, PYTHONS, write_archive
 from release.wheels import ROOT
+from tests.support.archives import unpack
 
 pytestmark = pytest.mark.soak
 CACHE = ROOT / ".venv" / "release"
@@ -27,8 +27,7 @@ MACHINES = {"linux/amd64": 62, "linux/arm64": 183, "darwin/amd64": 0x0100_0007, 
 def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """This machine's archive, unpacked as krew does, with a home of its own for the cache."""
     folder = tmp_path_factory.mktemp("plugin")
-    with tarfile.open(write_archive(folder, LINUX, of_checkout(), CACHE)) as archive:
-        archive.extractall(folder / "bin", filter="data")
+    unpack(write_archive(folder, LINUX, of_checkout(), CACHE), folder / "bin")
     (folder / "home").mkdir()
     return folder
 
@@ -92,8 +91,7 @@ def test_kubectl_completes_from_the_archives_program(unpacked: Path) -> None:
 def test_an_archive_has_the_compiled_modules_of_its_platform_for_each_python(
     platform: Platform, tmp_path: Path
 ) -> None:
-    with tarfile.open(write_archive(tmp_path, platform, of_checkout(), CACHE)) as archive:
-        archive.extractall(tmp_path / "bin", filter="data")
+    unpack(write_archive(tmp_path, platform, of_checkout(), CACHE), tmp_path / "bin")
     compiled = dict(modules(tmp_path / "bin" / PROGRAM))
     assert {machine for machines in compiled.values() for machine in machines} >= {MACHINES[str(platform)]}
     assert [name for name, machines in compiled.items() if MACHINES[str(platform)] not in machines] == []
