@@ -1,5 +1,6 @@
 # Everything is set up in .venv by the first target that needs it.
-PYTHON ?= python3
+# Debian's interpreter where this machine has it with its venv package: tests run on what the image runs.
+PYTHON ?= $(if $(wildcard /usr/lib/python3.11/ensurepip),/usr/bin/python3.11,python3)
 VENV := .venv
 BIN := $(VENV)/bin
 # What the tests run beside Python; unpacked into .venv where this machine has none.
