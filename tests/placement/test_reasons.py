@@ -1,7 +1,7 @@
 """Reasons in words."""
 
 from tessera.mig.models import model_by_short_name
-from tessera.placement.demand import Demand, Full, NeverFits
+from tessera.placement.demand import Demand, Full, NeverFits, UnknownProfile
 from tessera.placement.explain import RefusalExplainer
 from tessera.placement.fleet import CardPlacement, Fleet
 
@@ -14,6 +14,11 @@ def test_alike_slices_are_counted_and_not_listed() -> None:
         "not enough free memory slots for 3g.20gb: 2 free, 4 needed;"
     )
     assert Full(("3g.20gb",)).text.startswith("every card is full for 3g.20gb;")
+
+
+def test_whole_cards_are_no_profile_of_a_card() -> None:
+    assert UnknownProfile("nvidia.com/gpu", ("1g.5gb", "7g.40gb")).text == "no node has nvidia.com/gpu"
+    assert UnknownProfile("9g.5gb", ("1g.5gb",)).text == 'no card has a profile "9g.5gb"; the cards have 1g.5gb'
 
 
 def full_of_small_slices(nodes: int) -> Fleet:

@@ -90,6 +90,8 @@ class UnknownProfile(msgspec.Struct, frozen=True, tag=True):
     @property
     def text(self) -> str:
         """The reason in words."""
+        if is_device_profile(self.profile):
+            return f"no node has {self.profile}"
         if not self.known:
             return f'no card can make "{self.profile}": no node offers slices on demand'
         meant = f'; did you mean "{self.closest}"?' if self.closest else ";"
