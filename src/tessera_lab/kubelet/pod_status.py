@@ -116,8 +116,14 @@ def container_records(spec: Json) -> list[ContainerRecord]:
     return first + [ContainerRecord(each, ContainerRole.APP, waiting) for each in spec.get("containers", ())]
 
 
-def phase(spec: Json, containers: Sequence[ContainerRecord]) -> str:
-    """The pod's phase by its containers and its restart policy."""
+def phase(spec: Json, containers: Sequence[ContainerRecord], *, deleted: bool = False) -> str:
+    """The pod's phase by its containers and its restart policy.
+
+    Args:
+        spec: the pod's.
+        containers: their states.
+        deleted: the pod is deleted and kubelet starts none again, whatever the policy (``podIsTerminal`` in kubelet).
+    """
     policy = spec.get("restartPolicy") or "Always"
     inits = [each for each in containers if each.role is not ContainerRole.APP]
     apps = [each for each in containers if each.role is ContainerRole.APP]
@@ -128,17 +134,24 @@ def phase(spec: Json, containers: Sequence[ContainerRecord]) -> str:
         return "Pending"
     if not all(isinstance(each.state, Terminated) for each in apps):
         return "Running"
-    if policy == "Always" or (policy == "OnFailure" and any(map(_failed_status, apps))):
+    if not deleted and (policy == "Always" or (policy == "OnFailure" and any(map(_failed_status, apps)))):
         return "Running"
     return "Failed" if any(map(_failed_status, apps)) else "Succeeded"
 
 
 def pod_status(
-    pod: Json, containers: Sequence[ContainerRecord], *, now: float, started: float, host_ip: str, pod_ip: str
+    pod: Json,
+    containers: Sequence[ContainerRecord],
+    *,
+    now: float,
+    started: float,
+    host_ip: str,
+    pod_ip: str,
+    deleted: bool = False,
 ) -> dict[str, Any]:
     """Returns the status to publish; the time of a condition changes only with its status."""
     spec = pod["spec"]
-    now_phase = phase(spec, containers)
+    now_phase = phase(spec, containers, deleted=deleted)
     ended = now_phase in {"Succeeded", "Failed"}
     sandbox = not ended and any(not isinstance(each.state, Waiting) or each.container_id for each in containers)
     status: dict[str, Any] = {

@@ -52,6 +52,14 @@ def test_phase(policy: str, containers: list[ContainerRecord], expected: str) ->
     assert phase({"restartPolicy": policy}, containers) == expected
 
 
+@pytest.mark.parametrize("policy", ["Always", "OnFailure", "Never"])
+def test_a_deleted_pod_ends_whatever_its_policy(policy: str) -> None:
+    spec = {"restartPolicy": policy}
+    assert phase(spec, [app(DONE), app(BROKEN)], deleted=True) == "Failed"
+    assert phase(spec, [app(DONE)], deleted=True) == "Succeeded"
+    assert phase(spec, [app(DONE), app(UP)], deleted=True) == "Running"
+
+
 def status(containers: list[ContainerRecord], before: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
     pod = {"spec": spec, "status": before or {}}
     return pod_status(pod, containers, now=1000.0, started=900.0, host_ip="192.0.2.1", pod_ip="10.0.0.2")

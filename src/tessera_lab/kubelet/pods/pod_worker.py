@@ -78,6 +78,8 @@ class PodWorker:
         self._rejected: AdmissionRejection | None = None
         self._deleted = asyncio.Event()
         self._gone = False
+        #: True if the pod was deleted and its containers have ended.
+        self._stopped = False
         self._status_due = asyncio.Event()
         self._writing = asyncio.Lock()
         self._reference = make_reference(PODS, pod["metadata"]["name"], pod["metadata"]["namespace"], self._uid)
@@ -163,6 +165,7 @@ class PodWorker:
             if not life.cancelled():
                 life.result()
             containers.mark_stopped(0)
+            self._stopped = self._deleted.is_set()
         finally:
             stop.cancel()
             containers.kill()  # a container that still runs here ends with the machine, not with the pod
@@ -337,4 +340,5 @@ class PodWorker:
             started=self.started,
             host_ip=self._services.network.host_ip,
             pod_ip=self._pod_ip,
+            deleted=self._stopped,
         )

@@ -117,6 +117,23 @@ def test_a_deleted_pod_is_stopped_and_then_gone(in_lab: InLab) -> None:
     in_lab(story)
 
 
+def test_a_deleted_pod_with_a_finalizer_has_ended_and_stays(in_lab: InLab) -> None:
+    async def story(lab: ControlPlaneLab) -> None:
+        await lab.start_nodes("n1")
+        await bound(lab, "p", container("c", "sleep", "inf"), restartPolicy="Always")
+        await lab.api.merge_patch(PODS, "p", {"metadata": {"finalizers": ["example.com/wait"]}}, "default")
+        await lab.clock.sleep(5)
+        await lab.api.delete(PODS, "p", "default")
+        await lab.clock.sleep(60)
+        assert await lab.phase("p") == "Failed"
+        assert "terminated" in (await state(lab, "p"))["state"]
+        await lab.api.merge_patch(PODS, "p", {"metadata": {"finalizers": None}}, "default")
+        await lab.clock.sleep(1)
+        assert not (await lab.api.list(PODS, "default")).items
+
+    in_lab(story)
+
+
 def test_a_pod_that_ignores_sigterm_uses_its_grace(in_lab: InLab) -> None:
     async def story(lab: ControlPlaneLab) -> None:
         await lab.start_nodes("n1")
