@@ -92,6 +92,13 @@ def test_an_empty_queue_is_said_in_words() -> None:
     assert _lines(namespace="team") == ["No pod of namespace team waits for slices."]
 
 
+def test_of_a_pod_that_does_not_wait_nothing_is_said_about_others() -> None:
+    nothing = QueueReading(page=QueuePage(leads=True, taken=NOW, pods=(), omitted=0))
+    assert list(queue_lines(nothing, "team", "x")) == ['No pod "x" of namespace team waits for slices.']
+    rest = QueueReading(page=QueuePage(leads=True, taken=NOW, pods=(), omitted=2_000))
+    assert list(queue_lines(rest, None, "x")) == ['No pod "x" waits for slices among the first; 2,000 more wait.']
+
+
 @pytest.mark.parametrize(
     ("start", "text"),
     [

@@ -13,7 +13,7 @@ from tessera.cli.base.connection import CommandError, cluster_options, connect, 
 from tessera.cli.base.console import say, say_json
 from tessera.cli.base.live_picture import Picture, read_again, show_pictures, with_notes
 from tessera.cli.base.table import fit_terminal, table_lines
-from tessera.text import age, count_noun
+from tessera.text import age, count_noun, one_line
 
 if TYPE_CHECKING:
     from tessera.explain.kueue_rows import KueueRow, KueueRows
@@ -91,10 +91,11 @@ def command(
 
 
 class Queues(NamedTuple):
-    """The controller's queue and Kueue's, as one user sees them."""
+    """The controller's queue and Kueue's, as one user sees them; of one pod alone if ``pod`` names it."""
 
     reading: "QueueReading"
     kueue: "KueueRows"
+    pod: str | None = None
 
     @property
     def notes(self) -> Sequence[str]:
@@ -161,9 +162,10 @@ async def read(client: "Client", namespace: str | None, pod: str | None = None) 
     if pod is None:
         return Queues(found, kueue)
     rows = tuple(row for row in found.page.pods if row.name == pod)
-    found = msgspec.structs.replace(found, page=msgspec.structs.replace(found.page, pods=rows, omitted=0))
+    omitted = 0 if rows else found.page.omitted  # the pod may be one of those
+    found = msgspec.structs.replace(found, page=msgspec.structs.replace(found.page, pods=rows, omitted=omitted))
     own = tuple(row for row in kueue.rows if row.owner.rpartition("/")[2] == pod)
-    return Queues(found, msgspec.structs.replace(kueue, rows=own))
+    return Queues(found, msgspec.structs.replace(kueue, rows=own), pod)
 
 
 async def _read_slices(client: "Client", namespace: str | None, now: float) -> "QueueReading":
@@ -219,7 +221,7 @@ async def _read_as_tenant(client: "Client", namespace: str | None, refused: "Api
 
 def lines_of(found: Queues, namespace: str | None, *, width: int = 0) -> Iterator[str]:
     """The tables; that of Kueue only if something waits there."""
-    yield from queue_lines(found.reading, namespace, width=width)
+    yield from queue_lines(found.reading, namespace, found.pod, width=width)
     if found.kueue.rows:
         yield ""
         yield "In Kueue:"
@@ -251,17 +253,22 @@ def _kueue_cells(row: "KueueRow", now: float) -> Sequence[str]:
     return (row.namespace, name, row.queue or "-", age(max(0.0, now - row.since)), position, among, row.verdict)
 
 
-def queue_lines(found: "QueueReading", namespace: str | None, *, width: int = 0) -> Iterator[str]:
+def queue_lines(
+    found: "QueueReading", namespace: str | None, pod: str | None = None, *, width: int = 0
+) -> Iterator[str]:
     """The table, or a sentence if nothing waits.
 
     Args:
         found: the queue.
         namespace: whose pods are shown; None for all.
+        pod: the only pod that is shown; None for all.
         width: columns of the terminal; 0 for no limit.
     """
     page = found.page
     if not page.pods:
-        yield f"No pod{'' if namespace is None else f' of namespace {namespace}'} waits for slices."
+        among = f" among the first; {page.omitted:,} more wait" if page.omitted else ""
+        named = "" if pod is None else f' "{one_line(pod)}"'
+        yield f"No pod{named}{'' if namespace is None else f' of namespace {namespace}'} waits for slices{among}."
         return
     header: Sequence[str] = _TOLD_HEADER if found.told else _HEADER
     rows = [_told_cells(row, page.taken) if found.told else _cells(row, page.taken) for row in page.pods]
