@@ -9,6 +9,7 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import GATE, NodeName
 from tessera.api.pods.gangs import GANG_SIZE_ANNOTATION
+from tessera.clock import rfc3339
 from tessera.controller.admission_checks import check_decisions
 from tessera.controller.admission_checks.check_decisions import (
     EXPECTED_SECONDS,
@@ -466,3 +467,28 @@ def test_pods_of_the_workload_s_namespace_are_named(checks: Checks) -> None:
     checks.cluster.settle()
     checks.see(workload("w", (1, spec("1g.5gb"))))
     assert "room comes when team-a/mine (7g.40gb at 0) on node n ends" in checks.answer().text
+
+
+def test_a_workload_without_room_keeps_no_room_for_itself(checks: Checks) -> None:
+    """docs/kueue.md says so, and advises large ones to wait without the check."""
+    fill(checks, "3g.20gb")
+    checks.see(workload("large", (1, spec("7g.40gb")), priority=100))
+    assert [state for _, state, _ in checks.answers()] == ["Pending"]
+    checks.see(workload("small", (1, spec("3g.20gb")), created="2026-01-02T00:00:00Z"))
+    assert ("small", "Ready", "there is room for 3g.20gb") in checks.answers(5.0)
+
+
+def test_room_that_is_reserved_for_a_waiting_pod_is_not_given_to_a_workload() -> None:
+    cluster = SlicerCluster(reserve_after=60.0)
+    cluster.node("n")
+    checks = Checks(cluster)
+    fill(checks, "3g.20gb")
+    cluster.pass_time(0)
+    cluster.pod("large", "7g.40gb", created=rfc3339(cluster.date))
+    cluster.settle()
+    cluster.pass_time(61)
+    cluster.settle()
+    checks.see(workload("small", (1, spec("3g.20gb")), created="2026-01-02T00:00:00Z"))
+    ((_, state, text),) = checks.answers()
+    assert state == "Pending"
+    assert "reserved for a pod of another namespace" in text
