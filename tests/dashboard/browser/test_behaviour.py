@@ -161,6 +161,19 @@ def test_names_are_text_and_nothing_else(visit: Visits, live: LivePage) -> None:
     visitor.check()
 
 
+def test_the_longest_name_leaves_the_other_columns_their_room(visit: Visits, live: LivePage) -> None:
+    live.publish(scene(pod_name="a" * 253))
+    row = visit().page.get_by_role("row").filter(has_text="a" * 253).first
+    for name in ("busy", "held"):
+        cell = row.locator(f'[data-name="{name}"]')
+        lines = cell.evaluate(
+            "cell => { const r = document.createRange(); r.selectNodeContents(cell);"
+            " return new Set([...r.getClientRects()].map(each => each.top)).size }"
+        )
+        assert lines == 1, name
+    assert row.locator('[data-name="place"]').evaluate("cell => cell.clientWidth") >= 9 * 16
+
+
 def test_an_empty_cluster_says_so(visit: Visits, live: LivePage) -> None:
     live.publish({"summary": scene(history=False)["summary"]})
     visitor = visit()

@@ -32,7 +32,7 @@ def has_room(visitor: Visitor) -> Locator:
 def waits(visitor: Visitor) -> Locator:
     queue = visitor.region("Waiting")
     expect(queue.get_by_text("from how long such pods ran and waited before")).to_be_visible()
-    expect(queue.get_by_text("waits for room; every card that could make 7g.40gb is full")).to_be_visible()
+    expect(queue.get_by_text("not enough free memory slots for 7g.40gb: 3 free, 8 needed")).to_be_visible()
     queue.get_by_role("listitem").filter(has_text="team/big").get_by_role("button").click()
     expect(queue.get_by_text("a smaller slice has room now")).to_be_visible()
     return queue
