@@ -494,6 +494,32 @@ def test_a_pod_that_other_pods_keep_off_starts_once_they_are_gone(cluster: Slice
     assert placed(cluster, stuck) == 1
 
 
+def test_room_on_a_node_lets_no_pod_be_planned_again_that_waits_for_the_maximum(cluster: SlicerCluster) -> None:
+    """Each end of any pod had all of them looked at again: 0.5 to 1 s of CPU with 4,000."""
+    cluster.queue("team-a", maximum=2)
+    cluster.node("n1")
+    mine, other = pods(cluster, "team-a", 10), pods(cluster, "team-b", 6)
+    cluster.settle()
+    assert (placed(cluster, mine), placed(cluster, other)) == (2, 5)
+    changes = cluster.slicer.state.cluster.capacity_changes
+    changes.room_may_have_grown(NodeName("n1"))
+    due = [pod.namespace for pod in [*mine, *other] if not cluster.where(pod) and changes.is_due(pod.uid)]
+    assert due == ["team-b"], "the one that waits for room"
+    end(cluster, mine)
+    assert placed(cluster, mine) == 2
+
+
+def test_a_card_of_which_a_pod_takes_less_lets_it_start_at_a_maximum(cluster: SlicerCluster) -> None:
+    cluster.queue("team-a", maximum=3)
+    cluster.node("n1")
+    found = pods(cluster, "team-a", 2, "1g.10gb")
+    cluster.settle()
+    assert placed(cluster, found) == 1, "it takes two memory slots of an A100"
+    cluster.node("n2", cards="H100-80GB", count=2)
+    cluster.settle()
+    assert placed(cluster, found) == 2, "and one of an H100"
+
+
 def test_a_pod_before_that_finds_no_room_takes_nothing_from_the_maximum(cluster: SlicerCluster) -> None:
     cluster.queue("team-a", maximum=8)
     cluster.node("n1")

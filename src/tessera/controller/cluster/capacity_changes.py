@@ -5,12 +5,16 @@ only the first pods are planned again, as many as might fit, and the cost of a f
 of waiting pods.
 """
 
+import sys
 from bisect import bisect_left, insort
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import islice
 
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.objects.pod_info import PodInfo
+
+#: A count of changes that is never reached.
+_NOT_DUE = sys.maxsize
 
 
 class CapacityChanges:
@@ -29,7 +33,8 @@ class CapacityChanges:
         self._nodes: dict[NodeName, int] = {}
         #: ``_count`` at the last change that concerns all nodes.
         self._everywhere = 0
-        #: ``_count`` when each pod was refused, for pods that are of no kind.
+        #: ``_count`` when each pod was refused, for pods that are of no kind; ``_NOT_DUE`` for one that waits for no
+        #: room.
         self._refused: dict[PodUid, int] = {}
         #: The other refused pods, by kind.
         self._kinds = _Kinds()
@@ -69,6 +74,11 @@ class CapacityChanges:
         """Notes the same for a pod and all refused pods of its kind."""
         self._refused.pop(pod.uid, None)
         self._kinds.put(pod, kind, self._count)
+
+    def note_limit(self, pod: PodUid) -> None:
+        """Notes that a refused pod waits for something else than room: it is planned again once that is forgotten."""
+        self._kinds.discard(pod)
+        self._refused[pod] = _NOT_DUE
 
     def forget_refusal(self, pod: PodUid) -> None:
         """Forgets a refusal: the pod will be planned on all nodes, or never again."""

@@ -110,6 +110,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         self._pending = PendingWrites(self._state, self._lifecycle, self._gangs)
         self.order = FairOrder(self._state, self.planner)
         self._ledger = self._state.ledger
+        #: Memory slots of all cards by model, as the last decision found them.
+        self._totals: Mapping[str, int] = {}
         keeps = preempts or moves.mode is MoveMode.EVICT
         #: Gives slots to pods that wait for room. Its state is in :attr:`SlicerState.reservations`, but for memos.
         self._reserver = Reserver(self._state, self.planner, reserve_after, reads=reads, keeps=keeps)
@@ -407,7 +409,15 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
                 self._cluster.capacity_changes.forget_refusal(pod.uid)
 
     def _retry_limited_pods(self) -> None:
-        """Lets the first pods of relieved queues be planned again."""
+        """Lets the first pods of relieved queues be planned again.
+
+        A pod that several models suit counts with the one of which it takes the least share, so a change of the
+        numbers of cards may change what any pod would hold.
+        """
+        totals = dict(self._state.inventory.totals)
+        if totals != self._totals:
+            self._totals = totals
+            self._state.limited.relieve_all()
         for uid in self._state.limited.pop_retries():
             self._cluster.capacity_changes.forget_refusal(uid)
 

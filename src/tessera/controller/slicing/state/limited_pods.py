@@ -3,7 +3,8 @@
 A queue is *relieved* when a pod of it may fit again: its pods hold less, fewer slots are reserved for it, its maximum
 has changed, or one of the pods that wait for the maximum waits no more, which held back those behind it. Then its first
 pods are planned again, and the next ones once one of those has a place. One that then waits for room on the cards lets
-none follow: the cost of a pod that ends does not grow with the number of those that wait.
+none follow: the cost of a pod that ends does not grow with the number of those that wait. Room on a node alone lets no
+such pod be planned again.
 """
 
 from collections.abc import Sequence
@@ -56,6 +57,10 @@ class LimitedPods:
         if uid in self._retried:
             self._relieved.add(self._retried[uid])
         self.discard(uid)
+
+    def relieve_all(self) -> None:
+        """Lets the first pods of all queues be planned again."""
+        self._relieved.update(queue for (queue, _), _ in self._pods.heads())
 
     def first(self, queue: str) -> PodUid | None:
         """Returns the first pod of a queue."""

@@ -131,6 +131,7 @@ class Verdicts:
             self.refuse(pod, reason, dependent=False)
             if not reason.never:
                 self._state.limited.put(pod, reason.queue)
+                self._cluster.capacity_changes.note_limit(uid)
         return [uid for uid in full if uid not in binding]
 
     def binding(self, held_back: Mapping[PodUid, QueueFull], gang: Gang | None = None) -> Mapping[PodUid, QueueFull]:
