@@ -1,7 +1,7 @@
 """``deploy/policies/pins.yaml``: a tenant can neither mark a pod as pinned by Tessera nor take Tessera's gate off it.
 
-The policy is that file with names of this test's own, so that a cluster where Tessera runs is left alone. The tenant
-may write all objects of the core group in its namespace.
+The policy is that file with names of this test's own, also for the mark and the gate, so that a cluster where Tessera
+runs is left alone. The tenant may write all objects of the core group in its namespace.
 """
 
 import asyncio
@@ -17,8 +17,12 @@ from tests.support.conformance_api import APPLY, JSON_PATCH, MERGE, STRATEGIC, T
 POLICY = Path(__file__).parents[2] / "deploy" / "policies" / "pins.yaml"
 GROUP = "/apis/admissionregistration.k8s.io/v1"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
-MARK = "tessera.dev/pinned"
-GATE = "instaslice.redhat.com/accelerator"
+#: Names of the policy, and those used here instead: where Tessera runs, its own policy refuses the accounts of a test.
+NAMES = {
+    "tessera.dev/pinned": "conformance.tessera.dev/pinned",
+    "instaslice.redhat.com/accelerator": "conformance.tessera.dev/gate",
+}
+MARK, GATE = NAMES.values()
 OTHER = "example.com/wait"
 
 
@@ -61,7 +65,11 @@ def patch(mark: str | None) -> dict[str, Any]:
 @pytest.fixture
 async def policy(api: Api, namespace: str, unique: str, cleanup: Callable[[str], None]) -> None:
     """The policy, for the test's namespace."""
-    for each in yaml.load_all(POLICY.read_text().replace("tessera-system", namespace), yaml.CSafeLoader):
+    text = POLICY.read_text().replace("tessera-system", namespace)
+    for name, own in NAMES.items():
+        assert name in text
+        text = text.replace(name, own)
+    for each in yaml.load_all(text, yaml.CSafeLoader):
         path = f"{GROUP}/validatingadmissionpolic" + ("ies" if "matchConstraints" in each["spec"] else "ybindings")
         each["metadata"]["name"] = unique
         if "policyName" in each["spec"]:
