@@ -4,20 +4,25 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
 from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
-from tessera.kube.persistent_config_map import RECORDS_FORMAT, SETTLE, PersistentConfigMap
+from tessera.kube.persistent_config_map import RECORDS_FORMAT, REFUSED_FOR, SETTLE, PersistentConfigMap
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES
-from tessera.kube.resources.meta import FORMAT_ANNOTATION
+from tessera.kube.resources.meta import FORMAT_ANNOTATION, Resource
 from tessera_lab.apiserver.authz.identity import service_account_user
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.simulation.virtual_time import run_virtual
 
+ROLES, BINDINGS = (
+    Resource("rbac.authorization.k8s.io", "v1", plural, kind, True, dict[str, Any])
+    for plural, kind in (("roles", "Role"), ("rolebindings", "RoleBinding"))
+)
 ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
 
 
@@ -109,6 +114,25 @@ def test_without_the_right_to_it_nothing_is_kept_and_nothing_fails() -> None:
             kept.mark_changed()
             await lab.clock.sleep(600)
         assert lab.writes == 0
+
+    told(story)
+
+
+def test_a_server_that_has_not_read_the_roles_yet_costs_no_entries() -> None:
+    async def story(lab: ServerWithConfigMap) -> None:
+        lab.data = {"a": "before"}
+        await lab.map().flush()
+        reading = asyncio.create_task(lab.map(lab.client(service_account_user("n", "one"))).load())
+        await lab.clock.sleep(REFUSED_FOR / 2)
+        rules = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]}]
+        await lab.admin.create(ROLES, {"metadata": {"name": "r"}, "rules": rules}, "n")
+        binding = {
+            "metadata": {"name": "r"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "r"},
+            "subjects": [{"kind": "ServiceAccount", "namespace": "n", "name": "one"}],
+        }
+        await lab.admin.create(BINDINGS, binding, "n")
+        assert await reading == {"a": "before"}
 
     told(story)
 

@@ -2,6 +2,10 @@
 
 A write replaces the given entries. The caller defines and bounds the entries, and skips those that it cannot read.
 
+An API server that has just started answers before it has read all roles, and refuses for a moment what is allowed. If
+that counted as a missing right, the next write would replace the entries that were not read. So a refusal counts only
+once it has lasted for a while.
+
 A ConfigMap of a newer version is neither read nor written: the process works without it, and the newer version finds it
 as it was.
 """
@@ -26,6 +30,9 @@ _log = logging.getLogger(__name__)
 RECORDS_FORMAT = 1
 #: Seconds in which changes gather before they are written.
 SETTLE = 5.0
+#: Seconds after which a refusal to read is a missing right. kube-apiserver 1.36.2 refused service accounts for about a
+#: second after its restart, on a busy machine.
+REFUSED_FOR = 20.0
 
 
 class PersistentConfigMap:
@@ -66,12 +73,16 @@ class PersistentConfigMap:
 
     async def load(self) -> Mapping[str, str]:
         """Reads the entries; tries until the server answers. Empty without the right to read."""
+        latest = self._clock.monotonic() + REFUSED_FOR
         while True:
             try:
                 found = await self._client.get(CONFIGMAPS, self._name, self._namespace)
             except NotFound:
                 return {}
             except Forbidden as error:
+                if self._clock.monotonic() < latest:
+                    await self._pause(error)
+                    continue
                 _log.warning("%s is not kept, grant get, create and patch of it: %s", self._label, error)
                 return {}
             except (ApiError, ConnectionError, TimeoutError) as error:
