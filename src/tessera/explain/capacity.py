@@ -388,7 +388,6 @@ def _blocked_before(slicer: Slicer) -> dict[PodUid, int]:
     found: dict[PodUid, int] = {}
     count = 0
     for each in slicer.order.all():
-        if each.uid in slicer.state.waiting:
-            found[each.uid] = count
+        found[each.uid] = count
         count += each.uid in slicer.state.blocked
     return found

@@ -6,6 +6,8 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName
 from tessera.controller.forecasting.wait_reasons import ReasonFinder
+from tessera.controller.objects.pod_relations import PodAffinityRule, PodRelations, PodSelection
+from tessera.kube.resources.selectors import Requirement
 
 
 def test_pods_with_other_slices_each_do_not_make_a_forecast_long() -> None:
@@ -48,3 +50,22 @@ def test_slices_of_a_pod_that_no_record_names_have_a_holder_in_words() -> None:
     everywhere = cluster.slicer.state.cluster.index.open_to(waiting.constraints)
     found = ReasonFinder(cluster.slicer.state, {}).find(waiting, everywhere)
     assert [(each.pod, each.node) for each in found.blockers] == [("a deleted pod", "n1")]
+
+
+def test_no_pod_stands_before_another_on_a_node_whose_rules_about_pods_refuse_it() -> None:
+    """The emptiest node refuses the pod, since the anti-affinity of a pod there selects it."""
+    cluster = SlicerCluster()
+    cluster.node("n1")
+    cluster.node("n2")
+    selection = PodSelection(frozenset({"default"}), None, (Requirement("app", "In", ("server",)),))
+    opposed = PodRelations(anti_affinity=(PodAffinityRule(selection, "kubernetes.io/hostname"),))
+    large = [cluster.pod("first", "7g.40gb")]
+    cluster.settle()
+    cluster.pod("guard", "4g.20gb", relations=opposed)
+    cluster.settle()
+    cluster.pod("beside", "2g.10gb")
+    waiting = cluster.pod("waiting", "3g.20gb", labels=(("app", "server"),))
+    cluster.settle()
+    everywhere = cluster.slicer.state.cluster.index.open_to(waiting.constraints)
+    found = ReasonFinder(cluster.slicer.state, {}).find(waiting, everywhere)
+    assert (found.code, [each.pod for each in found.blockers]) == ("full", [each.key for each in large])

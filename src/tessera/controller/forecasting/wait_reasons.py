@@ -137,7 +137,11 @@ class ReasonFinder:
             where = {each.key: each.node for each in found}
             keys = reason.keys[:QUEUE_BLOCKERS]
             return tuple(Blocker(pod=key, node=where.get(key, ""), reserved=True) for key in keys)
-        return self._holders(pod, nodes) if isinstance(reason, Full | Fragmented) else ()
+        if not isinstance(reason, Full | Fragmented):
+            return ()
+        if reason.frees and pod.uid in self._state.dependent:  # rules about other pods or volumes close some nodes
+            return tuple(islice(_holders_of(reason.frees), int(QUEUE_BLOCKERS)))
+        return self._holders(pod, nodes)
 
     def _holders(self, pod: PodInfo, nodes: int) -> tuple[Blocker, ...]:
         """The holders of the fewest slices whose end makes room on these nodes, as the cards are now.
