@@ -263,6 +263,48 @@ def test_a_pod_that_reserved_slots_leave_no_maximum_waits_and_is_told(cluster: S
     assert (placed(cluster, blocker), placed(cluster, [small])) == (1, 1)
 
 
+def test_a_younger_pod_that_waits_for_the_maximum_holds_back_nobody_before_it(cluster: SlicerCluster) -> None:
+    cluster.queue("team-a", maximum=8)
+    cluster.node("n1")
+    pods(cluster, "team-a", 1, "3g.20gb")
+    pods(cluster, "team-a", 1)
+    cluster.settle()
+    cluster.node("n2", labels={MIG_CONFIG_LABEL: "dynamic", "kubernetes.io/hostname": "n2", "zone": "b"})
+    there = NodeConstraints(selector=(("zone", "b"),))
+    pods(cluster, "team-b", 1, "7g.40gb", constraints=there)
+    cluster.settle()
+    large = pods(cluster, "team-a", 1, "4g.20gb")
+    cluster.settle()
+    assert isinstance(cluster.slicer.state.waiting[large[0].uid], QueueFull)
+    pods(cluster, "team-a", 1, "2g.10gb", priority=1, constraints=there)
+    cluster.pass_time(1)
+    urgent = pods(cluster, "team-a", 1, "2g.10gb", priority=1)
+    cluster.settle()
+    assert placed(cluster, urgent) == 1
+
+
+def test_slots_that_a_gang_gives_back_let_in_a_pod_of_another_queue_at_its_maximum(cluster: SlicerCluster) -> None:
+    cluster.queue("team-a")
+    cluster.queue("shared", namespaces=["*"], maximum=4)
+    cluster.node("n1", count=2)
+    pods(cluster, "team-b", 2, "4g.20gb")
+    cluster.settle()
+    gang, label = Gang("team-a/g", "g", 2), ((QUEUE_LABEL, "shared"),)
+    first = pods(cluster, "team-a", 1, "4g.20gb", gang=gang, labels=label)
+    cluster.pass_time(1)
+    last = pods(cluster, "team-a", 1, "4g.20gb", gang=gang)
+    cluster.settle()
+    cluster.pass_time(61)
+    cluster.settle()
+    assert cluster.slicer.state.reservations.keys() == {first[0].uid, last[0].uid}
+    small = pods(cluster, "team-b", 1, labels=label)
+    cluster.settle()
+    assert isinstance(cluster.slicer.state.waiting[small[0].uid], QueueFull)
+    cluster.remove(last[0])
+    cluster.settle()
+    assert placed(cluster, small) == 1
+
+
 def test_a_gang_behind_a_pod_that_finds_no_room_does_not_wait_for_the_maximum(cluster: SlicerCluster) -> None:
     cluster.queue("team-a", maximum=8)
     cluster.node("n1")

@@ -155,7 +155,7 @@ class Verdicts:
         if gang is not None and above is not None and above < rank(self._cluster.pods[uid], {}):
             return True
         first = self._state.limited.first(reason.queue)  # an older pod that waits for the maximum goes first
-        if first is None:
+        if first is None or rank(self._cluster.pods[first], {}) >= rank(self._cluster.pods[uid], {}):
             return False
         of = self._state.gangs.gang_of(first)
         return gang is None or of is None or of.key != gang.key
