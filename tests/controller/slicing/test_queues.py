@@ -263,6 +263,25 @@ def test_a_pod_that_reserved_slots_leave_no_maximum_waits_and_is_told(cluster: S
     assert (placed(cluster, blocker), placed(cluster, [small])) == (1, 1)
 
 
+def test_no_pod_is_evicted_for_one_that_its_queue_could_not_hold() -> None:
+    """Slots are reserved for another pod of the queue, on cards of another kind. A budget keeps its victim."""
+    cluster = SlicerCluster(preempts=True)
+    cluster.pass_time(0)
+    cluster.queue("team-a", maximum=8)
+    cluster.node("n1")
+    cluster.node("n2", cards="A100-80GB")
+    cluster.node("n3", count=6, taints=(Taint(key="a", effect="NoSchedule"),))
+    victims = [*pods(cluster, "team-b", 1, "3g.20gb"), *pods(cluster, "team-b", 1, "3g.40gb")]
+    cluster.settle()
+    cluster.protected.add(victims[0].uid)
+    first = pods(cluster, "team-a", 1, "7g.40gb", priority=1)
+    cluster.pass_time(1)
+    second = pods(cluster, "team-a", 1, "7g.80gb", priority=1)
+    cluster.settle()
+    assert cluster.slicer.state.reservations.keys() == {first[0].uid}
+    assert (placed(cluster, second), placed(cluster, victims)) == (0, 2)
+
+
 def test_a_younger_pod_that_waits_for_the_maximum_holds_back_nobody_before_it(cluster: SlicerCluster) -> None:
     cluster.queue("team-a", maximum=8)
     cluster.node("n1")

@@ -25,6 +25,7 @@ from tessera.api.instaslice import Slice
 from tessera.api.names import NodeName, PodUid, device_id
 from tessera.clock import parse_time_or_zero
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.planning.fair_order import add_holdings, holding_of, reserved_for_others
 from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.reservations.place_search import PlaceSearch
 from tessera.controller.slicing.reservations.recorded_reservations import adopt_reservations
@@ -207,7 +208,14 @@ class Reserver:
         return True
 
     def may_reserve(self, pod: PodInfo) -> bool:
-        """True if a pod without a reservation may get one: within the bounds, or instead of one of lower priority."""
+        """True if a pod without a reservation may get one.
+
+        That is within its queue's maximum, and within the bounds or instead of a reservation of lower priority.
+        """
+        queue = self._cluster.queue_of(pod)
+        more = add_holdings([holding_of(self._state, pod), reserved_for_others(self._state, queue, pod)])
+        if self._state.ledger.is_above_maximum(queue, more):
+            return False
         last = self._last_beyond_bounds(pod)
         return last is None or last.priority < pod.priority
 
