@@ -617,3 +617,21 @@ def test_slots_kept_for_a_pod_that_starts_elsewhere_are_free_for_the_next_one_at
     assert [name for name, _, _ in cluster.where(first)] == ["n2"]
     assert cluster.where(second)
     assert not cluster.where(late)
+
+
+def test_a_reservation_takes_no_slot_from_an_older_pod_that_fits_now() -> None:
+    """Both waited for something else before, such as a gate of others or a node that was not ready."""
+    cluster = SlicerCluster(reserve_after=60.0)
+    cluster.pass_time(0)
+    cluster.node("n1")
+    for number in range(6):
+        cluster.pod(f"p{number}", "1g.5gb", created=rfc3339(cluster.date))
+    cluster.settle()
+    cluster.pass_time(100)
+    older = cluster.pod("older", "1g.5gb", created=rfc3339(cluster.date - 90))
+    large = cluster.pod("large", "7g.40gb", created=rfc3339(cluster.date - 80))
+    younger = cluster.pod("younger", "1g.5gb", created=rfc3339(cluster.date))
+    cluster.settle()
+    assert cluster.where(older)
+    assert cluster.slicer.state.reservations.keys() == {large.uid}
+    assert not cluster.where(younger)

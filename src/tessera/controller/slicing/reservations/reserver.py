@@ -138,19 +138,19 @@ class Reserver:
         if any(each.node in nodes or each.uid not in self._state.waiting for each in found):
             self._review()
 
-    def head_of(self, refused: Iterable[tuple[PodInfo, Reason | None]]) -> PodInfo | None:
-        """Makes a reservation for the first of these pods, in order, that is due for one and has a place."""
-        if self._after is None or not self._now:
-            return None
-        for pod, reason in refused:
-            new = reason if reason is not None else self._state.waiting.get(pod.uid)
-            if new is None or not pod.gated or not waits_for_room(new) or not self._is_due(pod):
-                continue
-            if self._searches <= 0:
-                return None
-            if self._reserve(pod, self.queue_key(pod)):
-                return pod
-        return None
+    def reserve_at_once(self, pod: PodInfo, reason: Reason | None) -> bool:
+        """Makes a reservation for a pod that planning refuses now, if it is due for one and has a place.
+
+        Args:
+            pod: the pod.
+            reason: why it is refused; None repeats the last reason.
+        """
+        reason = reason if reason is not None else self._state.waiting.get(pod.uid)
+        if self._after is None or not self._now or self._searches <= 0:
+            return False
+        if not pod.gated or not waits_for_room(reason) or not self._is_due(pod):
+            return False
+        return self._reserve(pod, self.queue_key(pod))
 
     def end(self) -> None:
         """Ends a decision: gives reservations to the first pods of queues, and sets :attr:`next_due`."""

@@ -5,6 +5,7 @@ as far as they leave the same reservations alone. A pod that ends in time may pa
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import groupby
 
 from tessera.api.names import PodUid
@@ -163,7 +164,7 @@ class TurnPlanner:
         self._gang_reserver.note(gang, found.reason)
 
     def _plan_part(self, pods: list[PodInfo], work: StepBudget) -> list[PodInfo]:
-        """Plans pods together. If the first that finds no place gets a reservation, plans the others around it.
+        """Plans pods together. If one that finds no place gets a reservation, plans those behind it around it.
 
         Returns:
             The refused pods that could use reserved slots, since they end in time.
@@ -173,20 +174,32 @@ class TurnPlanner:
             reserved = reservations_before(self._state, pods[0])
             since = {pod.uid: self._cluster.capacity_changes.nodes_changed_since_refusal(pod.uid) for pod in pods}
             found, dependent = self._planner.plan_beside(reserved, pods, since, work)
-            refused = [one for one in found if isinstance(one, Unplaced)]
-            head = self._reserver.head_of((one.pod, one.reason) for one in refused)
-            for one in found:
-                if head is None and isinstance(one, Placed):
-                    self._verdicts.allocate(one)
-                elif isinstance(one, Unplaced) and (head is None or head is one.pod):
-                    self._verdicts.refuse(one.pod, one.reason, dependent=one.pod.uid in dependent)
-                    self._verdicts.note_kind(one.pod, one.reason)
-                    if len(without_passed(self._state, one.pod, reserved)) < len(reserved):
-                        passing.append(one.pod)
-            if head is None:
+            decided = self._decide_to_reservation(found, dependent)
+            refused = (one.pod for one in decided if isinstance(one, Unplaced))
+            passing += (pod for pod in refused if len(without_passed(self._state, pod, reserved)) < len(reserved))
+            if len(decided) == len(found):
                 break
-            pods = [pod for pod in pods if pod is not head]
+            done = {one.pod.uid for one in decided}
+            pods = [pod for pod in pods if pod.uid not in done]
         return passing
+
+    def _decide_to_reservation(
+        self, found: Sequence[Placed | Unplaced], dependent: AbstractSet[PodUid]
+    ) -> Sequence[Placed | Unplaced]:
+        """Takes over what planning found, up to the first pod that gets a reservation, and returns this part.
+
+        A pod before that one keeps its place: nothing is reserved there.
+        """
+        for number, one in enumerate(found, 1):
+            if isinstance(one, Placed):
+                self._verdicts.allocate(one)
+                continue
+            reserves = self._reserver.reserve_at_once(one.pod, one.reason)
+            self._verdicts.refuse(one.pod, one.reason, dependent=one.pod.uid in dependent)
+            self._verdicts.note_kind(one.pod, one.reason)
+            if reserves:
+                return found[:number]
+        return found
 
     def _let_pass(self, pods: Sequence[PodInfo], work: StepBudget) -> None:
         """Plans pods with deadlines on the slots of reservations that they do not delay."""
