@@ -107,6 +107,22 @@ def test_pods_get_slices_though_many_nodes_change_between_any_two_steps(changed:
     }
 
 
+def test_events_are_held_for_no_more_steps_than_it_takes_to_take_in_all_nodes_and_pods() -> None:
+    """That bounds their number, however fast the cluster changes."""
+    cluster = large()
+    slicer, held, longest = cluster.slicer, 0, 0
+    for turn in range(30):
+        for number in range(2 * ABSORBED_CHANGES):
+            name = f"n{number:04}"
+            labels = {"kubernetes.io/hostname": name, "nvidia.com/gpu.product": "A100", "turn": f"{turn}"}
+            cluster.device_node(name, count=CARDS, labels=labels)
+        held = held + 1 if slicer.state.cluster.nodes[NodeName("n0000")].labels["turn"] != f"{turn}" else 0
+        longest = max(longest, held)
+        slicer.decide()
+    everything = len(cluster.nodes) + len(cluster.pods)
+    assert 0 < longest <= everything / ABSORBED_CHANGES + 1
+
+
 def test_a_pod_whose_deletion_is_held_is_unknown_at_once_and_gone_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(absorption, "ABSORBED_CHANGES", 2)
     cluster = SlicerCluster()
