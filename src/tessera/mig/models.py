@@ -341,10 +341,9 @@ def model_by_short_name(text: str) -> GpuModel:
     Raises:
         ValueError: no model of that name; the text lists what exists.
     """
-    wanted = text.casefold().removeprefix("nvidia-")
-    for model in (*MODELS, *WHOLE_MODELS):
-        if wanted in (name.casefold() for name in (model.short_name, *model.other_short_names)):
-            return model
+    found = _BY_SHORT_NAME.get(text.casefold().removeprefix("nvidia-"))
+    if found is not None:
+        return found
     known = [model.short_name for model in (*MODELS, *WHOLE_MODELS)]
     closest = closest_profile(text, known)
     meant = f'; did you mean "{closest}"? The' if closest else "; the"
@@ -365,8 +364,18 @@ def model_by_product(product_name: str) -> GpuModel | None:
 
     Node labels hold the name with dashes for spaces; that form is found too.
     """
-    wanted = product_name.replace(" ", "-").casefold()
-    for model in (*MODELS, *WHOLE_MODELS):
-        if wanted in (name.replace(" ", "-").casefold() for name in model.product_names):
-            return model
-    return None
+    return _BY_PRODUCT.get(_product_key(product_name))
+
+
+def _product_key(product_name: str) -> str:
+    return product_name.replace(" ", "-").casefold()
+
+
+#: Models by the names that are looked up, in the order of the tables: the first model of a name is meant.
+_EACH = (*MODELS, *WHOLE_MODELS)
+_BY_SHORT_NAME: Mapping[str, GpuModel] = {
+    name.casefold(): model for model in reversed(_EACH) for name in (model.short_name, *model.other_short_names)
+}
+_BY_PRODUCT: Mapping[str, GpuModel] = {
+    _product_key(name): model for model in reversed(_EACH) for name in model.product_names
+}
