@@ -55,6 +55,10 @@ def test_the_page_s_commands_queue_a_pod(cluster: Any, tmp_path: Path) -> None:
     cluster.eventually(lambda: verdict(cluster, "second") == "kueue-quota")
     (place,) = json.loads(cluster.kubectl("get", "--raw", PLACES))["items"]
     assert (place["positionInLocalQueue"], place["positionInClusterQueue"]) == (0, 0)
+    header, *rows = cluster.kubectl("get", "workloads", "-n", "team-a").splitlines()
+    assert re.split("  +", header) == ["NAME", "QUEUE", "RESERVED IN", "ADMITTED", "FINISHED", "AGE"]
+    (running,) = [row.split() for row in rows if row.startswith("pod-queued-")]
+    assert running[1:4] == ["slices", "team-a", "True"]
     assert "number 1 of 1 in that queue" in cluster.tessera("why", "-n", "team-a", "second")
 
 

@@ -211,7 +211,9 @@ def _definition(
             "group": GROUP,
             "scope": "Namespaced" if namespaced else "Cluster",
             "names": names,
-            "versions": [_version(name, *schemas[name], stored=name == versions[-1]) for name in versions],
+            "versions": [
+                {**_version(name, *schemas[name], stored=name == versions[-1]), **_columns(kind)} for name in versions
+            ],
         },
     }
 
@@ -222,3 +224,20 @@ def _version(name: str, spec: Json, status: Json, *, stored: bool) -> Json:
     )
     made: Json = {"name": name, "served": True, "storage": stored, "schema": {"openAPIV3Schema": whole}}
     return {**made, "subresources": {"status": {}}} if status else made
+
+
+#: The columns of ``kubectl get workloads``: name, path and type.
+_WORKLOAD_COLUMNS = (
+    ("Queue", ".spec.queueName", "string"),
+    ("Reserved in", ".status.admission.clusterQueue", "string"),
+    ("Admitted", ".status.conditions[?(@.type=='Admitted')].status", "string"),
+    ("Finished", ".status.conditions[?(@.type=='Finished')].status", "string"),
+    ("Age", ".metadata.creationTimestamp", "date"),
+)
+
+
+def _columns(kind: str) -> Json:
+    if kind != "Workload":
+        return {}
+    columns = [{"name": name, "jsonPath": path, "type": type_} for name, path, type_ in _WORKLOAD_COLUMNS]
+    return {"additionalPrinterColumns": columns}
