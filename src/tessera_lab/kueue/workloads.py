@@ -104,7 +104,8 @@ def find_jobs(jobs: Iterable[Json], pods: Iterable[Json]) -> Iterator[Job]:
 def _group(namespace: str, name: str, members: list[Json]) -> Job:
     """A group; without all of its pods there is no Workload."""
     first = members[0]["metadata"]
-    wanted = int((first.get("annotations") or {}).get(POD_GROUP_COUNT, "0"))
+    text = (first.get("annotations") or {}).get(POD_GROUP_COUNT, "")
+    wanted = int(text) if text.isascii() and text.isdecimal() else 0  # Kueue's webhook would refuse any other text
     roles: dict[str, list[Json]] = {}
     for pod in members:
         role = (pod["metadata"].get("annotations") or {}).get(ROLE_HASH) or role_hash(pod["spec"])

@@ -1,0 +1,26 @@
+"""Workloads of the stand-in of Kueue, from pods as users write them."""
+
+from typing import Any
+
+import pytest
+
+from tessera.kueue.names import POD_GROUP_COUNT, POD_GROUP_LABEL, QUEUE_LABEL
+from tessera_lab.kueue.webhooks import MANAGED
+from tessera_lab.kueue.workloads import find_jobs
+
+
+def member(name: str, count: str) -> dict[str, Any]:
+    labels = {QUEUE_LABEL: "slices", POD_GROUP_LABEL: "g", MANAGED: "true"}
+    meta = {"name": name, "namespace": "team-a", "uid": name, "labels": labels, "annotations": {POD_GROUP_COUNT: count}}
+    return {"metadata": meta, "spec": {"containers": [{"name": "c"}]}}
+
+
+@pytest.mark.parametrize("count", ["x", "", "-1", "\u00b2", "2"])
+def test_a_group_of_a_size_that_is_no_number_stops_nobody(count: str) -> None:
+    (found,) = find_jobs([], [member("a", count), member("b", count)])
+    assert (found.kind, len(found.pods), found.incomplete) == ("Group", 2, "")
+
+
+def test_a_group_without_all_of_its_pods_is_incomplete() -> None:
+    (found,) = find_jobs([], [member("a", "2")])
+    assert "fewer runnable pods" in found.incomplete
