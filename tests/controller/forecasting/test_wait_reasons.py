@@ -69,3 +69,20 @@ def test_no_pod_stands_before_another_on_a_node_whose_rules_about_pods_refuse_it
     everywhere = cluster.slicer.state.cluster.index.open_to(waiting.constraints)
     found = ReasonFinder(cluster.slicer.state, {}).find(waiting, everywhere)
     assert (found.code, [each.pod for each in found.blockers]) == ("full", [each.key for each in large])
+
+
+def test_pods_that_filled_the_room_later_stand_before_one_that_rules_about_pods_restrict() -> None:
+    """The last plan of the pod does not know them."""
+    cluster = SlicerCluster()
+    cluster.node("n1")
+    small = cluster.pod("small", "1g.5gb", priority=1)
+    cluster.settle()
+    selection = PodSelection(frozenset({"default"}), None, (Requirement("app", "In", ("other",)),))
+    alone = PodRelations(anti_affinity=(PodAffinityRule(selection, "kubernetes.io/hostname"),))
+    waiting = cluster.pod("waiting", "7g.40gb", relations=alone)
+    cluster.settle()
+    later = cluster.pod("later", "3g.20gb")
+    cluster.settle()
+    everywhere = cluster.slicer.state.cluster.index.open_to(waiting.constraints)
+    found = ReasonFinder(cluster.slicer.state, {}).find(waiting, everywhere)
+    assert {each.pod for each in found.blockers} == {small.key, later.key}

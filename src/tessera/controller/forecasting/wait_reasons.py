@@ -9,6 +9,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from tessera.api.names import NodeName
+from tessera.controller.filters.resources import FreeAmounts
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.planning.batch_placement import Unplaced
 from tessera.controller.slicing.planning.planner import Planner
@@ -42,6 +43,10 @@ _SHORT = ("Insufficient ", "Too many pods")
 _NEVER = frozenset({"never-fits", "no-such-profile"})
 #: Nodes with the most free slots, among which the holders in the way are sought.
 _NODES_SEARCHED = 16
+#: Nodes with the most free slots that are asked if their rules let one pod in, and the pods for which they are asked.
+_NODES_ASKED, _PODS_ASKED = 64, 200
+#: Steps of these rules for one pod.
+_RULE_STEPS = 10_000
 #: Steps of a plan for one pod.
 _REPLAN_STEPS = 1_000
 #: Share of the remaining steps that one search for them takes at most.
@@ -85,6 +90,8 @@ class ReasonFinder:
         self._held_back = held_back
         self._explainer = RefusalExplainer(state.inventory.fleet, lambda _demand, _node: None, {})
         self.searches = 0
+        #: Pods for which nodes were asked if their rules let them in.
+        self._asked = 0
         #: Pays for these searches where the fewest are more than a few pods.
         self._work = StepBudget(BLOCKER_STEPS)
         self._planner = Planner(state)
@@ -139,9 +146,27 @@ class ReasonFinder:
             return tuple(Blocker(pod=key, node=where.get(key, ""), reserved=True) for key in keys)
         if not isinstance(reason, Full | Fragmented):
             return ()
-        if reason.frees and pod.uid in self._state.dependent:  # rules about other pods or volumes close some nodes
-            return tuple(islice(_holders_of(reason.frees), int(QUEUE_BLOCKERS)))
-        return self._holders(pod, nodes)
+        if pod.uid not in self._state.dependent:
+            return self._holders(pod, nodes)
+        admitting = self._admitting(pod, nodes)
+        return self._holders(pod, admitting) if admitting else tuple(islice(_holders_of(reason.frees), QUEUE_BLOCKERS))
+
+    def _admitting(self, pod: PodInfo, nodes: int) -> int:
+        """The emptiest of these nodes whose rules about other pods and volumes let a pod in; 0 once too many asked."""
+        if self._asked == _PODS_ASKED:
+            return 0
+        self._asked += 1
+        self.searches += 1
+        index, fleet = self._state.cluster.index, self._state.inventory.fleet
+        known = sorted(name for name in index.names(nodes) if name in fleet)
+        found = 0
+        with self._planner.filters(StepBudget(_RULE_STEPS)) as filters:
+            rules = [each for each in filters if not each.freed_with_cards and not isinstance(each, FreeAmounts)]
+            for node in islice(fleet.emptiest_nodes(known), _NODES_ASKED):
+                name = NodeName(node.name)
+                if not any(rule.refusal(pod, name) for rule in rules):
+                    found |= index.mask_of(name)
+        return found
 
     def _holders(self, pod: PodInfo, nodes: int) -> tuple[Blocker, ...]:
         """The holders of the fewest slices whose end makes room on these nodes, as the cards are now.
