@@ -324,6 +324,29 @@ def test_slots_that_a_gang_gives_back_let_in_a_pod_of_another_queue_at_its_maxim
     assert placed(cluster, small) == 1
 
 
+def test_slots_that_are_reserved_for_a_namespace_that_leaves_a_queue_count_for_it_no_more(
+    cluster: SlicerCluster,
+) -> None:
+    for namespace in ("team-a", "team-b"):
+        cluster.namespace(namespace, **{QUEUE_LABEL: "shared"})
+    cluster.queue("shared", maximum=8)
+    cluster.node("n1", count=2)
+    cluster.queue("others")
+    pods(cluster, "team-c", 2, "4g.20gb")
+    cluster.settle()
+    large = pods(cluster, "team-a", 1, "7g.40gb")
+    cluster.settle()
+    cluster.pass_time(61)
+    cluster.settle()
+    assert cluster.slicer.state.reservations.keys() == {large[0].uid}
+    small = pods(cluster, "team-b", 1)
+    cluster.settle()
+    assert isinstance(cluster.slicer.state.waiting[small[0].uid], QueueFull)
+    cluster.namespace("team-a", **{QUEUE_LABEL: "others"})
+    cluster.settle()
+    assert placed(cluster, small) == 1
+
+
 def test_a_gang_behind_a_pod_that_finds_no_room_does_not_wait_for_the_maximum(cluster: SlicerCluster) -> None:
     cluster.queue("team-a", maximum=8)
     cluster.node("n1")

@@ -257,6 +257,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         """After a change of a Queue object, counts every pod for its queue again, and plans all waiting pods again."""
         self._cluster.changed_pods |= self._cluster.pods.keys()
         self._cluster.capacity_changes.room_may_have_grown_anywhere()
+        self._state.limited.relieve_all()
 
     def _follow_namespace(self, name: str) -> None:
         """After a change of a namespace's label, counts its pods for their queue again, and plans waiting pods again.
@@ -267,6 +268,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         if found:
             self._cluster.changed_pods |= found
             self._cluster.capacity_changes.room_may_have_grown_anywhere()
+            self._state.limited.relieve_all()  # what is reserved for these pods counts for another queue now
 
     def pop_writes(self) -> Sequence[Instruction]:
         """Returns the instructions to carry out now. Each write is in flight until the slicer handles its outcome."""

@@ -387,9 +387,18 @@ class Reserver:
         for each in [each for each in found if each.uid == one.uid or (one.gang and each.gang == one.gang)]:
             del self._state.reservations[each.uid]
             self._state.dirty_nodes.add(each.node)
-            self._state.ledger.relieved.add(each.queue[0])
+            self._relieve(each)
             self._cluster.capacity_changes.room_may_have_grown(each.node)
         self._state.reservations_due = True
+
+    def _relieve(self, one: Reservation) -> None:
+        """Relieves the queues for which the reserved slots have counted; the pods of a gang may be of several."""
+        self._state.ledger.relieved.add(one.queue[0])
+        pod = self._cluster.pods.get(one.uid)
+        if pod is None:
+            self._state.limited.relieve_all()
+        else:
+            self._state.ledger.relieved.add(self._cluster.queue_of(pod))
 
     def _forget_ended(self) -> None:
         for uid in [uid for uid in self._retry if uid not in self._state.waiting]:
