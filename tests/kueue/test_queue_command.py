@@ -1,14 +1,21 @@
 """``tessera queue`` shows what waits in Kueue: Jobs that have no pods yet, positions, and the reason in plain words."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from tests.support.kueue.cluster import KueueCluster, template
 
 from tessera.cli.queue import kueue_lines
 from tessera.explain.kueue_rows import KueueRows, read_kueue_rows
+from tessera.kube.resources.meta import Resource
 from tessera.kueue.names import VERSIONS, Version
 from tessera_lab.apiserver.interfaces import UserInfo
+
+ROLES, BINDINGS = (
+    Resource("rbac.authorization.k8s.io", "v1", plural, kind, True, dict[str, Any])
+    for plural, kind in (("roles", "Role"), ("rolebindings", "RoleBinding"))
+)
 
 
 async def rows(cluster: KueueCluster, count: int) -> KueueRows:
@@ -68,6 +75,29 @@ def test_what_may_not_be_read_is_named(with_kueue: Callable[..., None]) -> None:
         assert found.rows == ()
         assert any("you may not list workloads.kueue.x-k8s.io" in note for note in found.notes)
         assert any("name one with -n" in note for note in (await read_kueue_rows(stranger, None, 0.0)).notes)
+
+    with_kueue(story)
+
+
+def test_a_member_of_a_team_sees_the_whole_queue_without_the_flavors_of_the_cluster(
+    with_kueue: Callable[..., None],
+) -> None:
+    async def story(cluster: KueueCluster) -> None:
+        await cluster.open_queue(20)
+        await cluster.pod("first", "7g.40gb")
+        await rows(cluster, 1)
+        rules = [{"apiGroups": ["kueue.x-k8s.io"], "resources": ["workloads", "localqueues"], "verbs": ["list"]}]
+        await cluster.client.create(ROLES, {"metadata": {"name": "team"}, "rules": rules}, cluster.namespace)
+        binding = {
+            "metadata": {"name": "team"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "team"},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "ann"}],
+        }
+        await cluster.client.create(BINDINGS, binding, cluster.namespace)
+        member = cluster.as_user(UserInfo(name="ann", groups=("system:authenticated",)))
+        found = await read_kueue_rows(member, cluster.namespace, cluster.clock.now())
+        assert [row.owner for row in found.rows] == ["first"]
+        assert [note for note in found.notes if "may not list" in note] == []
 
     with_kueue(story)
 

@@ -25,10 +25,10 @@ class QueueReading(msgspec.Struct, frozen=True, kw_only=True):
         installed: False if the cluster has no Kueue.
         workloads: the Workloads of the namespace.
         queues: names of its LocalQueues.
-        node_labels: the node labels of each flavor.
+        node_labels: the node labels of each flavor; empty for a user who may not list flavors, as a member of a team.
         positions: pending Workloads by name, of the queues that were asked about.
         sizes: the number of pending Workloads by queue, of the queues that were asked about.
-        forbidden: what the user may not read, as kubectl names it.
+        forbidden: what the user may not read in the namespace, as kubectl names it.
         silent: why the visibility API did not answer; empty if it did, or was not asked.
     """
 
@@ -63,7 +63,8 @@ async def read_queues(client: Client, namespace: str) -> QueueReading:
         try:
             return (await client.list(served_resource(resource, version), within)).items
         except Forbidden:
-            forbidden.append(resource.label)
+            if within is not None:  # what the user may not read of the cluster is not missing in the namespace's queue
+                forbidden.append(resource.label)
         except NotFound:
             pass
         return ()
