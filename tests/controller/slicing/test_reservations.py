@@ -6,15 +6,18 @@ from typing import Any
 import pytest
 from tests.support.slicer_cluster import SlicerCluster
 
-from tessera.api.names import GATE, NodeName, PodUid
+from tessera.api.names import GATE, MIG_CONFIG_LABEL, NodeName, PodUid
 from tessera.clock import rfc3339
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo, read_pod
+from tessera.controller.objects.pod_relations import PodAffinityRule, PodRelations, PodSelection
+from tessera.controller.slicing.planning import batch_placement
 from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION
 from tessera.controller.slicing.state.events import EndsExpected, NodeObserved, StorageListed
 from tessera.kube.resources import Container, ObjectMeta, Pod, PodSpec, ResourceRequirements, SchedulingGate
 from tessera.kube.resources.meta import Uid
-from tessera.limits.planning import RESERVATION_SEARCHES
+from tessera.kube.resources.selectors import Requirement
+from tessera.limits.planning import DECISION_STEPS, RESERVATION_SEARCHES
 from tessera.placement.demand import NeverFits, Reserved
 
 
@@ -42,6 +45,17 @@ def start(cluster: SlicerCluster, pod: PodInfo) -> PodInfo:
     """Kubelet takes a pod that has slices."""
     ((node, _, _), *_) = cluster.where(pod)
     return cluster.put(replace(cluster.pods[pod.uid], node=NodeName(node), started=cluster.date))
+
+
+def on(node: str) -> NodeConstraints:
+    """A pod runs on this node only."""
+    return NodeConstraints(selector=(("kubernetes.io/hostname", node),))
+
+
+def anti_affine(app: str) -> PodRelations:
+    """Pods of this app, of the same namespace, must not be on the node."""
+    selection = PodSelection(frozenset({"default"}), None, (Requirement("app", "In", (app,)),))
+    return PodRelations(anti_affinity=(PodAffinityRule(selection, "kubernetes.io/hostname"),))
 
 
 def after(cluster: SlicerCluster, seconds: float) -> None:
@@ -635,3 +649,54 @@ def test_a_reservation_takes_no_slot_from_an_older_pod_that_fits_now() -> None:
     assert cluster.where(older)
     assert cluster.slicer.state.reservations.keys() == {large.uid}
     assert not cluster.where(younger)
+
+
+def test_a_reservation_that_ends_opens_no_other_to_the_pods_behind() -> None:
+    """Its end made the pods before and behind another reservation look alike, so they were planned together."""
+    cluster = SlicerCluster(reserve_after=0.0)
+    cluster.pass_time(0)
+    for number in range(10):
+        cluster.node(f"n{number}")
+        running(cluster, f"stays-{number}", "4g.20gb" if number < 2 else "7g.40gb", priority=100)
+    cluster.node("other")
+    labels, relations = (("app", "server"),), anti_affine("server")
+    server = cluster.pod("server", gates=(), node=NodeName("other"), labels=labels)
+    cluster.settle()
+    cluster.pass_time(1000)
+    first = waiting(cluster, "first", "7g.40gb", priority=2, relations=relations)
+    cluster.settle()
+    (of_first,) = cluster.slicer.state.reservations.values()
+    last = on("n1" if of_first.node == "n0" else "n0")
+    second = waiting(cluster, "second", "7g.40gb", namespace="team-b", constraints=last)
+    cluster.settle()
+    assert cluster.slicer.state.reservations.keys() == {first.uid, second.uid}
+    cluster.put(replace(server, labels=()))
+    between = waiting(cluster, "between", "1g.5gb", priority=1)
+    behind = waiting(cluster, "behind", "1g.5gb", constraints=last)
+    cluster.settle()
+    assert [node for node, _, _ in cluster.where(first)] == ["other"]
+    assert cluster.where(between)
+    assert not cluster.where(behind)
+
+
+def test_a_pod_that_a_step_leaves_to_the_next_one_is_passed_by_none_of_lower_priority(
+    cluster: SlicerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.node("n1")
+    cluster.node("n2", count=8)
+    for number in range(5):
+        running(cluster, f"first-{number}", "1g.5gb", constraints=on("n1"))
+    for number in range(8):
+        running(cluster, f"stays-{number}", "4g.20gb", constraints=on("n2"))
+    waiting(cluster, "large", "7g.40gb", priority=1, constraints=on("n2"))
+    after(cluster, 60)
+    assert cluster.slicer.state.reservations
+    monkeypatch.setattr(batch_placement, "_CONSTRAINTS_SHARE", 1 / DECISION_STEPS)
+    other = NodeConstraints(selector=(*on("n1").selector, (MIG_CONFIG_LABEL, "dynamic")))
+    first = waiting(cluster, "high-1", "1g.5gb", priority=2, constraints=on("n1"))
+    second = waiting(cluster, "high-2", "1g.5gb", priority=2, constraints=other)
+    low = waiting(cluster, "low", "1g.5gb", constraints=on("n1"))
+    cluster.settle()
+    assert cluster.where(first)
+    assert cluster.where(second)
+    assert not cluster.where(low)

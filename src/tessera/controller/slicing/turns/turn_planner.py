@@ -4,9 +4,9 @@ A batch has parts. A pod with a reservation is a part by itself, and so is a gan
 as far as they leave the same reservations alone. A pod that ends in time may pass onto slots that are kept for others.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import groupby
+from itertools import takewhile
 
 from tessera.api.names import PodUid
 from tessera.api.pods.gangs import Gang
@@ -128,20 +128,28 @@ class TurnPlanner:
             self._state.ratings.update()
         self._gangs.begin()
         passing: list[PodInfo] = []
-        for number, part in enumerate(self._parts(turns)):
-            if number and work.is_spent:
-                break
+        pods = list(turns.pods)
+        while pods:
+            part = self._first_part(pods, turns)
             gang = turns.gangs.get(part[0].uid)
+            left: Sequence[PodInfo] = ()
             if gang is not None:
                 self._plan_gang(gang, held_back, work)
             else:
-                passing += self._plan_part(part, work)
+                refused, left = self._plan_part(part, work)
+                passing += refused
+            pods = [*left, *pods[len(part) :]]
+            if work.is_spent:
+                break
         self._let_pass(passing, work)
 
-    def _parts(self, turns: Turns) -> Iterator[list[PodInfo]]:
-        """Yields the pods in order; those of one part leave the same reservations alone."""
-        for _, part in groupby(turns.pods, key=lambda pod: self._part_key(pod, turns)):
-            yield list(part)
+    def _first_part(self, pods: Sequence[PodInfo], turns: Turns) -> list[PodInfo]:
+        """Returns the first of these pods that leave the same reservations alone.
+
+        Each part is found when its turn comes, since the parts before it end and make reservations.
+        """
+        key = self._part_key(pods[0], turns)
+        return list(takewhile(lambda pod: self._part_key(pod, turns) == key, pods))
 
     def _part_key(self, pod: PodInfo, turns: Turns) -> tuple[PodUid | None, int]:
         by_itself = pod.uid in self._state.reservations or pod.uid in turns.gangs
@@ -163,25 +171,21 @@ class TurnPlanner:
             self._gangs.begin()
         self._gang_reserver.note(gang, found.reason)
 
-    def _plan_part(self, pods: list[PodInfo], work: StepBudget) -> list[PodInfo]:
-        """Plans pods together. If one that finds no place gets a reservation, plans those behind it around it.
+    def _plan_part(self, pods: list[PodInfo], work: StepBudget) -> tuple[list[PodInfo], list[PodInfo]]:
+        """Plans pods together, up to the first that finds no place and gets a reservation.
 
         Returns:
-            The refused pods that could use reserved slots, since they end in time.
+            The refused pods that could use reserved slots, since they end in time; and the pods that are not decided:
+            those behind one that gets a reservation, and those beyond the constraints that are tested together.
         """
-        passing: list[PodInfo] = []
-        while pods:
-            reserved = reservations_before(self._state, pods[0])
-            since = {pod.uid: self._cluster.capacity_changes.nodes_changed_since_refusal(pod.uid) for pod in pods}
-            found, dependent = self._planner.plan_beside(reserved, pods, since, work)
-            decided = self._decide_to_reservation(found, dependent)
-            refused = (one.pod for one in decided if isinstance(one, Unplaced))
-            passing += (pod for pod in refused if len(without_passed(self._state, pod, reserved)) < len(reserved))
-            if len(decided) == len(found):
-                break
-            done = {one.pod.uid for one in decided}
-            pods = [pod for pod in pods if pod.uid not in done]
-        return passing
+        reserved = reservations_before(self._state, pods[0])
+        since = {pod.uid: self._cluster.capacity_changes.nodes_changed_since_refusal(pod.uid) for pod in pods}
+        found, dependent = self._planner.plan_beside(reserved, pods, since, work)
+        decided = self._decide_to_reservation(found, dependent)
+        refused = (one.pod for one in decided if isinstance(one, Unplaced))
+        passing = [pod for pod in refused if len(without_passed(self._state, pod, reserved)) < len(reserved)]
+        done = {one.pod.uid for one in decided}
+        return passing, [pod for pod in pods if pod.uid not in done]
 
     def _decide_to_reservation(
         self, found: Sequence[Placed | Unplaced], dependent: AbstractSet[PodUid]
