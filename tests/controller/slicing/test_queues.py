@@ -15,7 +15,7 @@ from tessera.clock import rfc3339
 from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.pod_relations import NO_RELATIONS, PodAffinityRule, PodRelations, PodSelection
-from tessera.controller.slicing.planning import batch_placement, fair_order
+from tessera.controller.slicing.planning import batch_placement, lasting_refusals
 from tessera.controller.slicing.state.events import NamespaceObserved, NodeDeleted, QueueDeleted, StorageListed
 from tessera.controller.slicing.state.instructions import ReportQueue
 from tessera.kube.resources import Taint, Toleration
@@ -510,7 +510,8 @@ def test_a_pod_is_found_to_be_refused_by_more_nodes_than_one_decision_asks(
     cluster: SlicerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second kind found no budget left, in each decision anew, and closed its queue until a pod of it ended."""
-    monkeypatch.setattr(fair_order, "_REFUSAL_STEPS", 4)
+    monkeypatch.setattr(lasting_refusals, "_REFUSAL_STEPS", 4)
+    monkeypatch.setattr(lasting_refusals, "_LEAST_NODES", 1)
     for number in range(6):
         cluster.node(f"n{number}")
     queues = ("team-a", "team-b", "team-c")
@@ -529,6 +530,42 @@ def test_a_pod_is_found_to_be_refused_by_more_nodes_than_one_decision_asks(
     end(cluster, runs, 3)
     end(cluster, small, 3)
     assert placed(cluster, stuck) == 1
+
+
+def test_decisions_end_while_more_pods_close_their_queues_than_one_looks_at(
+    cluster: SlicerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each one looked at the same pods again, and asked for another decision for the others, without end."""
+    monkeypatch.setattr(lasting_refusals, "_REFUSAL_STEPS", 4)
+    cluster.node("n1", count=2)
+    queues = [f"team-{letter}" for letter in "abcdef"]
+    for queue in queues:
+        cluster.queue(queue, maximum=2)
+        pods(cluster, queue, 1)
+    cluster.settle()
+    waits = [pods(cluster, queue, 1, "2g.10gb", amounts={"cpu": 1000 + n})[0] for n, queue in enumerate(queues[:-1])]
+    stuck = pods(cluster, queues[-1], 1, "2g.10gb", amounts={"cpu": 10**9})[0]
+    small = pods(cluster, queues[-1], 1)
+    cluster.settle()
+    assert {type(cluster.slicer.state.waiting[pod.uid]) for pod in waits} == {QueueFull}
+    assert isinstance(cluster.slicer.state.waiting[stuck.uid], NoNode)
+    assert placed(cluster, small) == 1
+
+
+def test_one_decision_looks_at_no_more_pods_than_it_may(
+    cluster: SlicerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It compared the labels of every pod with the terms of all others, which may take a second for 30 pods."""
+    monkeypatch.setattr(lasting_refusals, "_REFUSAL_STEPS", 10)
+    cluster.queue("team-a", maximum=2)
+    cluster.node("n1")
+    pods(cluster, "team-b", 1, relations=_anti_affine("server"))
+    pods(cluster, "team-a", 2)
+    cluster.settle()
+    for number in range(40):
+        pods(cluster, "team-a", 1, "2g.10gb", labels=(("app", f"a{number}"),))
+    cluster.slicer.decide()
+    assert cluster.slicer.order.refusals.work.remaining > -10
 
 
 @pytest.mark.parametrize(

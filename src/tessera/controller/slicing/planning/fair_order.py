@@ -33,8 +33,8 @@ from tessera.placement.devices import is_device_profile
 from tessera.placement.fleet import UnknownCard
 from tessera.placement.step_budget import StepBudget
 
-#: Nodes that one decision asks at most to find pods that all of them refuse; the next one carries on.
-_REFUSAL_STEPS = 10_000
+#: Share of a decision's questions to nodes for the pods that close their queues; the rest is for pods to plan.
+_SHARE_OF_CLOSING_PODS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class FairOrder:
             return nsmallest(most, pods, key=lambda pod: rank(pod, self._state.reservations)), {}
         ordered: list[PodInfo] = []
         held_back: dict[PodUid, QueueFull | LastingRefusal] = {}
-        with self._lasting_refusals() as refusals:
+        with self._lasting_refusals(self.refusals.work) as refusals:
             run = _Run(self._state, refusals)
             for pod, _ in run.merge(pods):
                 reason = run.hold_back(pod)
@@ -105,16 +105,15 @@ class FairOrder:
 
     def refused_by_all_nodes(self, pods: Iterable[PodInfo]) -> Sequence[PodInfo]:
         """Returns those of these pods that no node lets in; those of gangs only if by their own constraints."""
-        with self._lasting_refusals() as refusals:
+        with self._lasting_refusals(self.refusals.work.part(_SHARE_OF_CLOSING_PODS)) as refusals:
             run = _Run(self._state, refusals)
             return [pod for pod in pods if not run.may_start(pod) or run.lasting_refusal(pod) is not None]
 
     @contextmanager
-    def _lasting_refusals(self) -> Iterator[LastingRefusals | None]:
+    def _lasting_refusals(self, work: StepBudget) -> Iterator[LastingRefusals | None]:
         if self._planner is None or all(each.maximum is None for each in self._state.cluster.queues.values()):
             yield None
             return
-        work = StepBudget(_REFUSAL_STEPS)
         with self._planner.filters(work) as filters:
             yield LastingRefusals(self._state, filters, work, self.refusals)
 

@@ -5,22 +5,28 @@ of cards, CPU and memory does not.
 
 One decision asks a bounded number of nodes. The answers are kept, and the next decision carries on where this one has
 stopped: a node is asked again once room may have grown there, or, for a pod that depends on other pods and volumes,
-once these have changed.
+once these have changed. Each decision gets further, and one that has nothing left to ask is the last.
 """
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-from tessera.api.names import NodeName
+from tessera.api.names import NodeName, PodUid
 from tessera.controller.filters.resources import Filter, FreeAmounts, shortages
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.planning.planner import depends_on_pods_or_volumes
 from tessera.controller.slicing.planning.small_nodes import SmallNodes
 from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.kube.resources.label_index import union
 from tessera.limits.planning import REFUSED_KINDS
 from tessera.placement.demand import NoNode
 from tessera.placement.step_budget import StepBudget
 
+#: Steps of one decision: one for each node that is asked, and those of the rules about other pods.
+_REFUSAL_STEPS = 10_000
+#: Nodes that are asked about a pod at least, however much its rules about other pods cost: a pod whose rules cost more
+#: than a decision may spend is decided in some decisions, and not in one for each node.
+_LEAST_NODES = 1_000
 #: Nodes whose profiles are looked up at the cost of asking one node about one pod.
 _LOOKUPS_A_STEP = 32
 
@@ -68,13 +74,17 @@ class RefusalMemory:
 
     Attributes:
         is_behind: True if the present decision has left nodes to the next one.
-        admitted: kinds that a node lets in. They are not asked about again until nothing is left to ask, or nodes,
-            other pods or volumes have changed: so each decision gets further.
+        work: what the present decision may still spend.
+        admitted: kinds that a node lets in, or for which none is open. They are not asked about again until nothing is
+            left to ask, or nodes, other pods or volumes have changed: so each decision gets further.
     """
 
     def __init__(self) -> None:
         self.is_behind = False
+        self.work = StepBudget(_REFUSAL_STEPS)
         self.admitted: set[Hashable] = set()
+        #: Pods of these kinds, as they were: even to find out their kind again may cost much.
+        self._admitted_pods: dict[PodUid, PodInfo] = {}
         #: By kind of pods, the last used at the end.
         self._kinds: dict[Hashable, _Refusals] = {}
 
@@ -88,13 +98,23 @@ class RefusalMemory:
         Returns:
             True if pods may be refused by all nodes of which the last decision did not know it.
         """
+        self.work = StepBudget(_REFUSAL_STEPS)
         changed = nodes_changed or dependencies_changed
         if changed or not self.is_behind:
             self.admitted.clear()
+            self._admitted_pods.clear()
         found, self.is_behind = self.is_behind, False
         if dependencies_changed:
             self._kinds = {kind: each for kind, each in self._kinds.items() if not each.dependent}
         return found or changed
+
+    def is_admitted(self, pod: PodInfo) -> bool:
+        """True if the pod was found to be of an admitted kind, and has not changed since."""
+        return self._admitted_pods.get(pod.uid) is pod
+
+    def note_admitted(self, pod: PodInfo) -> None:
+        """Notes that the pod is of an admitted kind."""
+        self._admitted_pods[pod.uid] = pod
 
     def of(self, kind: Hashable, state: SlicerState) -> _Refusals:
         """Returns the refusals of a kind that are still valid."""
@@ -107,8 +127,7 @@ class RefusalMemory:
         if changed is None:
             found.nodes.clear()
         elif found.nodes:
-            for node in changed:
-                found.drop(index.mask_of(node))
+            found.drop(union(index.mask_of(node) for node in changed))
         found.count = changes.count
         return found
 
@@ -119,7 +138,7 @@ class LastingRefusals:
     Args:
         state: the slicer's state.
         filters: the rules about pods on nodes.
-        work: the budget, a step for each node that is asked; once it is spent, no pod is taken for refused.
+        work: the budget, a step for each node that is asked; once it is spent, no further pod is taken for refused.
         memory: the answers so far.
     """
 
@@ -136,15 +155,17 @@ class LastingRefusals:
 
     def find(self, pod: PodInfo) -> LastingRefusal | None:
         """Returns the refusal if every node that is open to the pod refuses it; None if one does not."""
+        if self._memory.is_admitted(pod):
+            return None
+        if self._work.is_spent:
+            self._memory.is_behind = True
+            return None
         kinds = tuple(rule.kind(pod) for rule in self._filters)
         key = (pod.profiles, pod.constraints, tuple(sorted(pod.amounts.items())), kinds)
-        if key in self._memory.admitted:
-            return None
         if key not in self._known:
-            if self._work.is_spent:
-                self._memory.is_behind = True
-                return None
-            self._known[key] = self._ask(pod, key)
+            self._known[key] = None if key in self._memory.admitted else self._ask(pod, key)
+        if key in self._memory.admitted:
+            self._memory.note_admitted(pod)
         return self._known[key]
 
     def _ask(self, pod: PodInfo, kind: Hashable) -> LastingRefusal | None:
@@ -152,8 +173,8 @@ class LastingRefusals:
         able = index.open_to(pod.constraints) & self._makers_of(pod.profiles)
         found.drop(~able)
         found.dependent = depends_on_pods_or_volumes(pod, self._all_filters)
-        for node in index.each(able & ~found.mask):
-            if self._work.is_spent:
+        for number, node in enumerate(index.each(able & ~found.mask)):
+            if self._work.is_spent and number >= _LEAST_NODES:
                 self._memory.is_behind = True
                 return None
             self._work.spend(1)
@@ -163,6 +184,7 @@ class LastingRefusals:
                 return None
             found.nodes[why] = found.nodes.get(why, 0) | index.mask_of(node)
         if not able:
+            self._memory.admitted.add(kind)
             return None
         counts = sorted(((rule, mask.bit_count()) for rule, mask in found.nodes.items()), key=lambda each: -each[1])
         reason = SmallNodes(self._state).complete(pod, NoNode(tuple(counts)))
