@@ -568,6 +568,23 @@ def test_one_decision_looks_at_no_more_pods_than_it_may(
     assert cluster.slicer.order.refusals.work.remaining > -10
 
 
+def test_a_pod_is_not_said_to_fit_never_while_a_large_enough_node_is_closed(cluster: SlicerCluster) -> None:
+    cluster.queue("team-a", maximum=8)
+    cluster.node("n1")
+    amounts = {"cpu": 100_000, "memory": 2**41, "pods": 1}
+    large = cluster.node("large", allocatable={**amounts, "pods": 110}, cordoned=True)
+    (pod,) = pods(cluster, "team-a", 1, amounts=amounts)
+    cluster.settle()
+    reason = cluster.slicer.state.waiting[pod.uid]
+    assert isinstance(reason, NoNode)
+    assert (reason.too_small, reason.counts) == ("", (("node(s) were too small: cpu", 1),))
+    cluster.node("large", allocatable={**large.allocatable, "cpu": 64_000}, cordoned=True)
+    cluster.settle()
+    reason = cluster.slicer.state.waiting[pod.uid]
+    assert isinstance(reason, NoNode)
+    assert reason.too_small == "100 CPUs, and the largest node has 64 CPUs"
+
+
 @pytest.mark.parametrize(
     ("facts", "change"),
     [
