@@ -1,6 +1,6 @@
 """Queues: pods of the queue that had less go first, a guarantee goes before, a maximum holds back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.support.slicer_cluster import SlicerCluster
 
-from tessera.api.names import MIG_CONFIG_LABEL, QUEUE_LABEL, NodeName
+from tessera.api.names import MIG_CONFIG_LABEL, QUEUE_LABEL, NodeName, PodUid
 from tessera.api.pods.gangs import Gang
 from tessera.api.queues import Queue, Share, read_queue
 from tessera.clock import rfc3339
@@ -20,8 +20,8 @@ from tessera.controller.slicing.state.events import NamespaceObserved, NodeDelet
 from tessera.controller.slicing.state.instructions import ReportQueue
 from tessera.kube.resources import Taint, Toleration
 from tessera.kube.resources.selectors import Requirement
-from tessera.limits.planning import RETRIED_PODS
-from tessera.placement.demand import NoNode, QueueFull
+from tessera.limits.planning import DECISION_STEPS, RETRIED_PODS
+from tessera.placement.demand import Full, NoNode, QueueFull
 
 ALL = "1g.5gb"
 NUMBERS = count(1)
@@ -392,6 +392,30 @@ def test_a_pod_that_was_held_back_for_pods_without_room_gets_no_room_before_an_o
     new = pods(cluster, "team-c", 1)
     cluster.settle()
     assert (placed(cluster, older), placed(cluster, held), placed(cluster, new)) == (1, 0, 0)
+
+
+def test_a_step_stays_short_while_many_pods_are_refused_that_held_each_other_back(cluster: SlicerCluster) -> None:
+    """All others were put in order again after each of them: steps of 2 s instead of 0.3 s with 1,000 pods."""
+    cluster.queue("team-a", maximum=8)
+    cluster.node("n1")
+    pods(cluster, "team-b", 1)
+    cluster.settle()
+    found = [pods(cluster, "team-a", 1, "7g.40gb", amounts={"cpu": 1000 + number})[0] for number in range(200)]
+    counts: list[PodUid] = []
+    first = cluster.slicer.order.first
+
+    def first_counted(candidates: Iterable[PodInfo], most: int) -> Any:
+        ordered = list(candidates)
+        counts.extend(each.uid for each in ordered)
+        return first(ordered, most)
+
+    cluster.slicer.order.first = first_counted
+    while cluster.slicer.has_work:
+        counts.clear()
+        cluster.slicer.decide()
+        assert len(counts) <= len(found) + DECISION_STEPS // 8
+        cluster.slicer.pop_writes()
+    assert {type(cluster.slicer.state.waiting[pod.uid]) for pod in found} == {Full}
 
 
 def test_a_gang_does_not_run_past_an_older_pod_that_is_refused_in_the_same_step(cluster: SlicerCluster) -> None:

@@ -27,6 +27,12 @@ from tessera.placement.demand import QueueFull
 from tessera.placement.reserved_slots import hold_slots
 from tessera.placement.step_budget import StepBudget
 
+#: Pods that are planned again at once, in their order, before further ones: whenever the first of them is refused, the
+#: others are put in order anew.
+_PODS_AT_ONCE = 64
+#: Steps for which one pod is put in order again.
+_STEPS_A_POD = 8
+
 
 class TurnPlanner:
     """Plans pods and gangs, and passes what it found to the verdicts.
@@ -101,14 +107,21 @@ class TurnPlanner:
         decision of its own it would get room that became free meanwhile, for which pods before it wait.
         """
         work = StepBudget(DECISION_STEPS)
-        while candidates and not work.is_spent:
-            candidates = self._plan_in_order([self._cluster.pods[uid] for uid in candidates], work)
-            work.spend(len(candidates))
+        left = self._plan_in_order(candidates, work) if candidates else None
+        while left and not work.is_spent:
+            work.spend(_STEPS_A_POD * len(left[:_PODS_AT_ONCE]))
+            again = self._plan_in_order(left[:_PODS_AT_ONCE], work)
+            left = None if again is None else [*again, *left[_PODS_AT_ONCE:]]
         self.steps += DECISION_STEPS - work.remaining
 
-    def _plan_in_order(self, pods: Iterable[PodInfo], work: StepBudget) -> Collection[PodUid]:
-        """Plans the first of these pods; returns those that may be planned at once, since their queue has room left."""
-        ordered, held_back = self._order.first(pods, BATCH_PODS)
+    def _plan_in_order(self, candidates: Iterable[PodUid], work: StepBudget) -> list[PodUid] | None:
+        """Plans the first of these pods, in their order.
+
+        Returns:
+            The pods that may be planned at once, since their queue has room left; None if pods before them are left to
+            the next decision.
+        """
+        ordered, held_back = self._order.first((self._cluster.pods[uid] for uid in candidates), BATCH_PODS)
         batch = first_batch(ordered)
         full = {uid: why for uid, why in held_back.items() if isinstance(why, QueueFull)}
         turns = take_turns(batch, (self._cluster.pods[uid] for uid in full), self._gangs)
@@ -120,7 +133,7 @@ class TurnPlanner:
             self._plan_batch(turns, full, work)
         self._verdicts.share_reasons()
         left = self._verdicts.hold_back({uid: why for uid, why in held_back.items() if uid not in turns.members})
-        return left if len(batch) == len(ordered) else ()
+        return left if len(batch) == len(ordered) else None
 
     def _plan_batch(self, turns: Turns, held_back: Mapping[PodUid, QueueFull], work: StepBudget) -> None:
         """Plans a batch in parts: each pod with a reservation and each gang by itself, the pods between together."""

@@ -1,7 +1,7 @@
 """Records what planning found for each waiting pod: its slices, or the reason why it gets none."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from tessera.api.names import PodUid
 from tessera.api.pods.gangs import Gang
@@ -115,7 +115,7 @@ class Verdicts:
         else:
             self._lifecycle.record_event(pod, "SliceLost", lost_slices_text(pod, reason), warning=True)
 
-    def hold_back(self, held_back: Mapping[PodUid, QueueFull | LastingRefusal]) -> Collection[PodUid]:
+    def hold_back(self, held_back: Mapping[PodUid, QueueFull | LastingRefusal]) -> list[PodUid]:
         """Refuses pods that all nodes refuse, or for which their queue has no room.
 
         Returns:
