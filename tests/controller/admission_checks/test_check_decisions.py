@@ -469,6 +469,21 @@ def test_pods_of_the_workload_s_namespace_are_named(checks: Checks) -> None:
     assert "room comes when team-a/mine (7g.40gb at 0) on node n ends" in checks.answer().text
 
 
+def test_a_workload_does_not_wait_for_its_own_pods(checks: Checks) -> None:
+    """It said that room comes when the first pod ends, which exists only in the plan of the test."""
+    checks.see(workload("w", (2, spec("7g.40gb"))))
+    room = "there is room for 1 of 2 pods (2 pods with 7g.40gb)"
+    assert checks.answer().text == f"{room}: every card is full for 7g.40gb, beside the workload's other pods"
+
+
+def test_a_workload_does_not_wait_for_its_own_pods_among_others(checks: Checks) -> None:
+    fill(checks, "4g.20gb")
+    checks.see(workload("w", (2, spec("3g.20gb"))))
+    answer = checks.answer()
+    assert answer.text.startswith("there is room for 1 of 2 pods")
+    assert "team-a/w/" not in answer.text
+
+
 def test_a_workload_without_room_keeps_no_room_for_itself(checks: Checks) -> None:
     """docs/kueue.md says so, and advises large ones to wait without the check."""
     fill(checks, "3g.20gb")

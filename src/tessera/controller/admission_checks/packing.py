@@ -4,6 +4,7 @@ It is the planner's own test, with the constraints of the pods, beside what othe
 """
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,7 +13,7 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.planning.batch_placement import Placed, Unplaced
 from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.state.messages import profiles_text, reason_for
-from tessera.placement.demand import NeverFits, UnknownProfile
+from tessera.placement.demand import Fragmented, Full, NeverFits, Reason, UnknownProfile
 from tessera.placement.step_budget import StepBudget
 
 State = Literal["Pending", "Ready", "Retry", "Rejected"]
@@ -64,9 +65,16 @@ def check_packing(
     if isinstance(reason, (NeverFits, UnknownProfile)) and known:
         text = f"no node of this cluster could hold it, even empty: {reason.text}"
         return Verdict("Rejected", text, never=refused.pod)
-    why = f": {reason_for(refused.pod, reason).text}" if reason is not None else ""
+    why = f": {_why(refused.pod, reason, {pod.key for pod in pods})}" if reason is not None else ""
     room = f"there is room for {placed} of {len(pods)} pods" if placed else "there is no room"
     return Verdict("Retry", f"{room} ({_count(pods)}){why}")
+
+
+def _why(pod: PodInfo, reason: Reason, own: AbstractSet[str]) -> str:
+    """The reason in words; ``own`` are the keys of the Workload's pods, for whose end none of them can wait."""
+    if isinstance(reason, (Full, Fragmented)) and any(one.owner in own for one in reason.frees):
+        return f"{reason.shortage}, beside the workload's other pods"
+    return reason_for(pod, reason).text
 
 
 def _count(pods: Sequence[PodInfo]) -> str:
