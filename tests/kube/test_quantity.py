@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.kube.quantity import format_quantity, integer_value, milli_value, parse_quantity
+from tessera.kube.quantity import format_quantity, integer_value, milli_value, parse_quantity, quantity_text
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,17 @@ def test_values_are_exact(text: str, value: str) -> None:
 def test_anything_else_is_refused_with_the_rule(text: str) -> None:
     with pytest.raises(ValueError, match="quantity '"):
         parse_quantity(text)
+
+
+@pytest.mark.parametrize(("value", "number"), [(1, 1), (0.5, 0.5), (-2, -2), (1e21, 10**21), (1e-7, 1e-7), (None, 0)])
+def test_numbers_and_null_are_quantities(value: object, number: float) -> None:
+    assert float(parse_quantity(quantity_text(value))) == number
+
+
+@pytest.mark.parametrize("value", [True, False, float("inf"), float("nan"), 1e300, [1], {"a": 1}])
+def test_other_json_values_are_no_quantities(value: object) -> None:
+    with pytest.raises(ValueError, match="quantity '"):
+        parse_quantity(quantity_text(value))
 
 
 def test_integers_are_rounded_up() -> None:

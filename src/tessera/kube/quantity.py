@@ -47,6 +47,24 @@ def parse_quantity(text: str) -> Decimal:
         return Decimal(number).scaleb(_DECIMAL[suffix])
 
 
+def quantity_text(value: object) -> str:
+    """The text of a quantity as it stands in JSON or YAML, where Kubernetes also takes numbers, and null as 0.
+
+    Anything else becomes a text that :func:`parse_quantity` refuses.
+    """
+    match value:
+        case str():
+            return value
+        case None:
+            return "0"
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return str(value)
+        case _:
+            return "a list" if isinstance(value, list) else "an object"
+
+
 def integer_value(text: str) -> int:
     """The value rounded up to an integer, as ``Quantity.Value``: bytes, devices.
 

@@ -476,12 +476,40 @@ def test_a_workload_does_not_wait_for_its_own_pods(checks: Checks) -> None:
     assert checks.answer().text == f"{room}: every card is full for 7g.40gb, beside the workload's other pods"
 
 
-def test_a_workload_does_not_wait_for_its_own_pods_among_others(checks: Checks) -> None:
-    fill(checks, "4g.20gb")
-    checks.see(workload("w", (2, spec("3g.20gb"))))
+def test_a_workload_does_not_wait_for_its_own_pods_with_several_slices(checks: Checks) -> None:
+    checks.see(workload("w", (2, spec("3g.20gb", "3g.20gb"))))
     answer = checks.answer()
     assert answer.text.startswith("there is room for 1 of 2 pods")
-    assert "team-a/w/" not in answer.text
+    assert "room comes" not in answer.text
+
+
+def amounts(limits: object, **more: Any) -> dict[str, Any]:
+    """A pod's spec with one container that has these limits."""
+    return {"containers": [{"name": "c", "resources": {"limits": limits}}], **more}
+
+
+@pytest.mark.parametrize("amount", ["1", 1, 1.0])
+def test_an_amount_may_be_a_number(checks: Checks, amount: object) -> None:
+    """A Workload with a number did not decode: it was skipped, and its check stayed Pending without a reason."""
+    pod = amounts({"nvidia.com/mig-3g.20gb": amount, "cpu": 0.5, "memory": 1}, overhead={"cpu": 1})
+    checks.see(workload("w", (1, pod)))
+    assert checks.answers() == [("w", "Ready", "there is room for 3g.20gb")]
+
+
+def test_a_number_of_whole_cards_is_read(checks: Checks) -> None:
+    checks.cluster.namespace("team-a", **{"tessera.dev/placement": "managed"})
+    checks.cluster.device_node("cards", count=2)
+    checks.see(workload("w", (1, amounts({"nvidia.com/gpu": 2}))))
+    assert [state for _, state, _ in checks.answers()] == ["Ready"]
+
+
+@pytest.mark.parametrize("amount", [True, [1], {"a": 1}, 1e300])
+@pytest.mark.parametrize("resource", ["nvidia.com/mig-3g.20gb", "cpu"])
+def test_an_amount_of_another_kind_is_rejected_with_the_reason(checks: Checks, resource: str, amount: object) -> None:
+    checks.see(workload("w", (1, amounts({"nvidia.com/mig-3g.20gb": 1} | {resource: amount}))))
+    answer = checks.answer()
+    assert answer.state == "Rejected"
+    assert "quantity" in answer.text
 
 
 def test_a_workload_without_room_keeps_no_room_for_itself(checks: Checks) -> None:

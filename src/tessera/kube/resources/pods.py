@@ -2,9 +2,23 @@
 
 # ruff: noqa: RUF012 - msgspec gives every object its own copy of an empty default
 
+from typing import TYPE_CHECKING, Any
+
 import msgspec
 
+from tessera.kube.quantity import quantity_text
 from tessera.kube.resources.meta import LabelSelector, ObjectMeta, Wire
+
+if TYPE_CHECKING:
+    _Quantities = dict[str, str]
+else:
+    _Quantities = dict[str, Any]  # decoding takes any value, and _write_texts makes it a text
+
+
+def _write_texts(quantities: dict[str, Any]) -> None:
+    for name, value in quantities.items():
+        if type(value) is not str:
+            quantities[name] = quantity_text(value)
 
 
 class PodAffinityTerm(Wire, frozen=True, kw_only=True):
@@ -47,10 +61,20 @@ class EnvVar(Wire, frozen=True, kw_only=True):
 
 
 class ResourceRequirements(Wire, frozen=True, kw_only=True):
-    """Quantities by resource name. kube-apiserver always writes them as texts."""
+    """Quantities by resource name, as texts.
 
-    limits: dict[str, str] = {}
-    requests: dict[str, str] = {}
+    kube-apiserver writes those of its own kinds as texts. A template in a custom resource, such as a Workload, has what
+    its author wrote: often a number.
+    """
+
+    limits: _Quantities = {}
+    requests: _Quantities = {}
+
+    def __post_init__(self) -> None:
+        if self.limits:
+            _write_texts(self.limits)
+        if self.requests:
+            _write_texts(self.requests)
 
 
 class ContainerPort(Wire, frozen=True, kw_only=True):
@@ -185,12 +209,16 @@ class PodSpec(Wire, frozen=True, kw_only=True):
     priority_class_name: str = ""
     preemption_policy: str = ""
     termination_grace_period_seconds: int | None = None
-    overhead: dict[str, str] = {}
+    overhead: _Quantities = {}
     scheduler_name: str = ""
     runtime_class_name: str = ""
     service_account_name: str = ""
     host_network: bool = False
     resources: ResourceRequirements | None = None
+
+    def __post_init__(self) -> None:
+        if self.overhead:
+            _write_texts(self.overhead)
 
     @property
     def privileged(self) -> bool:
