@@ -107,7 +107,7 @@ def test_cards_that_are_free_on_different_nodes_are_told_so() -> None:
     others = [pod(f"on-{each.metadata.name}", {"nvidia.com/gpu": "1"}, on=each.metadata.name) for each in nodes]
     found = why_here(behind_the_gate("2"), *others, nodes=nodes, instaslices=[])
     assert found.case == "fragmented"
-    assert found.verdict == "waits for room; nvidia.com/gpu is free on some nodes, but 2 x nvidia.com/gpu on none"
+    assert found.verdict == "waits for room; no node has 2 whole cards free; the most on one node is 1"
 
 
 def test_what_no_node_gives_is_told_with_what_nodes_give_and_which_are_not_as_asked() -> None:

@@ -1,7 +1,7 @@
 """Reasons in words."""
 
 from tessera.mig.models import model_by_short_name
-from tessera.placement.demand import Demand, Full, NeverFits, UnknownProfile
+from tessera.placement.demand import Demand, Fragmented, Full, NeverFits, UnknownProfile
 from tessera.placement.explain import RefusalExplainer
 from tessera.placement.fleet import CardPlacement, Fleet
 
@@ -14,6 +14,15 @@ def test_alike_slices_are_counted_and_not_listed() -> None:
         "not enough free memory slots for 3g.20gb: 2 free, 4 needed;"
     )
     assert Full(("3g.20gb",)).text.startswith("every card is full for 3g.20gb;")
+
+
+def test_free_devices_are_counted_as_devices() -> None:
+    """Memory slots say nothing to a reader who asks for whole cards."""
+    whole = Fragmented(("nvidia.com/gpu",) * 4, free_slots=16, total=40, needed=32)
+    assert whole.shortage == "no node has 4 whole cards free; the most on one node is 2"
+    assert whole.text.startswith(f"{whole.shortage}; ")
+    shares = Fragmented(("nvidia.com/gpu.shared",) * 3, free_slots=2, total=4, needed=3)
+    assert shares.shortage == "no node has 3 nvidia.com/gpu.shared free; the most on one node is 2"
 
 
 def test_whole_cards_are_no_profile_of_a_card() -> None:

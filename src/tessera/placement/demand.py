@@ -12,7 +12,7 @@ import msgspec
 
 from tessera.limits.pods import GANG_SIZE
 from tessera.placement.cards import OwnedPlacement
-from tessera.placement.devices import is_device_profile
+from tessera.placement.devices import CARD_SLOTS, is_device_profile
 from tessera.placement.step_budget import StepBudget
 from tessera.text import count_noun
 
@@ -203,7 +203,7 @@ class Fragmented(msgspec.Struct, frozen=True, tag=True):
         """What is free and what is needed, in words."""
         wanted = _count_profiles(self.profiles)
         if is_device_profile(self.profiles[0]):
-            return f"{self.profiles[0]} is free on some nodes, but {wanted} on none"
+            return _devices_short(self.profiles, self.free_slots, self.needed)
         free = f"{count_noun(self.total, 'memory slot')} free, at most {self.free_slots}"
         if not self.needed:
             return f"{free} together, but not where NVIDIA allows {wanted} to start"
@@ -215,7 +215,8 @@ class Fragmented(msgspec.Struct, frozen=True, tag=True):
     @property
     def text(self) -> str:
         """The reason in words."""
-        return f"the free slots are fragmented: {self.shortage}; {_freed_by(self.frees)}"
+        prefix = "" if is_device_profile(self.profiles[0]) else "the free slots are fragmented: "
+        return f"{prefix}{self.shortage}; {_freed_by(self.frees)}"
 
 
 class Reserved(msgspec.Struct, frozen=True, tag=True):
@@ -383,6 +384,16 @@ def _list_keys(keys: tuple[str, ...]) -> str:
 def _count_profiles(profiles: Iterable[str]) -> str:
     """``28 x 1g.5gb, 3g.20gb``."""
     return ", ".join(name if count == 1 else f"{count} x {name}" for name, count in Counter(profiles).items())
+
+
+def _devices_short(devices: tuple[str, ...], free_slots: int, needed: int) -> str:
+    """Too few free devices on each node, in words; slots as in ``Fragmented``."""
+    name, count = devices[0], len(devices)
+    if not needed:
+        return f"{name} is free on some nodes, but {_count_profiles(devices)} on none"
+    slots = needed // count
+    wanted = count_noun(count, "whole card") if slots == CARD_SLOTS else f"{count} {name}"
+    return f"no node has {wanted} free; the most on one node is {free_slots // slots}"
 
 
 def _holder(one: OwnedPlacement) -> str:

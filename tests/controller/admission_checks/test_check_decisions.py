@@ -336,6 +336,16 @@ def test_whole_cards_of_a_managed_namespace_have_to_fit_and_count_until_they_are
     assert [each[:2] for each in checks.answers(2.0)] == [("b", "Ready")]
 
 
+def test_free_whole_cards_on_several_nodes_are_told_as_cards(checks: Checks) -> None:
+    checks.cluster.namespace("team-a", **{"tessera.dev/placement": "managed"})
+    for number, held in enumerate((2, 3)):
+        checks.cluster.device_node(f"cards-{number}", count=4)
+        checks.cluster.whole(f"holder-{number}", held)
+        checks.cluster.settle()
+    checks.see(workload("a", (1, amounts({"nvidia.com/gpu": 3}))))
+    assert "no node has 3 whole cards free; the most on one node is 2; room comes when" in checks.answer().text
+
+
 def test_no_node_with_whole_cards_yet_is_no_reason_to_reject(checks: Checks) -> None:
     checks.cluster.namespace("team-a", **{"tessera.dev/placement": "managed"})
     checks.see(workload("a", (1, CARDS)))
