@@ -127,13 +127,18 @@ async def watch_cluster(
     tasks = [asyncio.create_task(each.run()) for each in informers.values()]
     probe = _Probe(client)
     tasks += [asyncio.create_task(each.run(clock, changed)) for each in (pages, probe)]
+    synced = asyncio.gather(*(each.wait_synced() for each in informers.values()))
+    synced.add_done_callback(lambda _: changed.set())
     try:
         yield first
-        for informer in informers.values():
-            await informer.wait_synced()
         while True:
             await changed.wait()
             changed.clear()
+            if not synced.done():
+                # The server may be lost before the watches have begun.
+                if probe.failure is not None:
+                    yield msgspec.structs.replace(first, failure=probe.failure)
+                continue
             yield ClusterReading(
                 instaslices=list(informers[INSTASLICES.plural].cache.values()),
                 nodes=list(informers[NODES.plural].cache.values()) if NODES.plural in informers else None,
@@ -143,9 +148,10 @@ async def watch_cluster(
             )
             await clock.sleep(PAUSE)
     finally:
+        synced.cancel()
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, synced, return_exceptions=True)
 
 
 class _Pages:
