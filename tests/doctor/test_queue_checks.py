@@ -150,6 +150,21 @@ def test_evictions_at_the_gate_are_foreseen_unless_the_check_is_there(old: bool)
     assert "kueue-ready-timeout" not in verdicts(examine(configuration=off, cluster_queues=[queue(CHARGED_RESOURCE)]))
 
 
+@pytest.mark.parametrize(
+    ("version", "more", "foreseen"),
+    [
+        ("v1beta2", {}, True),
+        ("v1beta1", {}, False),
+        ("v1beta2", {"featureGates": {"DisableWaitForPodsReady": True}}, False),
+    ],
+)
+def test_evictions_are_foreseen_where_they_are_on_by_default(version: str, more: Any, foreseen: bool) -> None:
+    """Kueue 0.19 has ``waitForPodsReady`` on if a Configuration of v1beta2 does not have the field."""
+    silent = {**configuration(), "apiVersion": f"config.kueue.x-k8s.io/{version}", **more}
+    found = examine(configuration=silent, cluster_queues=[queue(CHARGED_RESOURCE)])
+    assert ("kueue-ready-timeout" in verdicts(found)) is foreseen
+
+
 def test_a_check_that_nobody_answers_is_an_error() -> None:
     found = examine(admission_checks=[check("False")])
     assert verdicts(found)["kueue-check"] is Verdict.ERROR

@@ -31,7 +31,7 @@ async def fill_card(cluster: KueueCluster, quota: int, *, checked: bool = False)
 
 async def is_sent_back(cluster: KueueCluster, name: str) -> None:
     async def evicted() -> bool:
-        return "packable: there is no room (7g.40gb)" in await cluster.reason(name, "Evicted")
+        return '"packable" (there is no room (7g.40gb)' in await cluster.reason(name, "Evicted")
 
     await cluster.until(evicted, f"the check sends {name} back with the reason")
 

@@ -60,7 +60,7 @@ def test_a_job_of_60gi_is_held_by_a_quota_of_20gi(with_kueue: Callable[..., None
         await cluster.job("large", template("3g.20gb"), parallelism=3)
 
         async def held() -> bool:
-            return "60Gi" in await cluster.reason("large")
+            return f"podset request ({60 * 2**30})" in await cluster.reason("large")
 
         await cluster.until(held, "Kueue tells why it is held")
         assert await cluster.pods() == []
@@ -82,7 +82,7 @@ def test_a_job_with_requirements_is_charged_the_slice_that_it_gets(with_kueue: C
         await cluster.job("more", template(gpu_memory="10Gi"))
 
         async def held() -> bool:
-            return "10Gi more needed" in await cluster.reason("more")
+            return f"{10 * 2**30} more needed" in await cluster.reason("more")
 
         await cluster.until(held, "the next one is held")
 
@@ -131,7 +131,7 @@ def test_what_ends_gives_its_quota_back_and_the_next_runs(with_kueue: Callable[.
         await cluster.pod("second")
 
         async def held() -> bool:
-            return "20Gi more needed" in await cluster.reason("second")
+            return f"{20 * 2**30} more needed" in await cluster.reason("second")
 
         await cluster.until(held, "the second is held")
         await cluster.client.delete(PODS, "first", cluster.namespace)

@@ -74,7 +74,7 @@ def test_with_the_check_kueue_admits_what_the_cards_can_hold(with_kueue: Callabl
         await create(cluster, "second", 2)
 
         async def sent_back() -> bool:
-            return "packable: there is no room (2 x nvidia.com/gpu)" in await cluster.reason("second", "Evicted")
+            return '"packable" (there is no room (2 x nvidia.com/gpu)' in await cluster.reason("second", "Evicted")
 
         await cluster.until(sent_back, "one free card is too few, and the check says so")
         await cluster.client.delete(PODS, "first", cluster.namespace, grace_seconds=0)

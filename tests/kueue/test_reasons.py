@@ -49,6 +49,7 @@ def workload(reason: str = "Pending", message: str = "", **more: Any) -> Workloa
             f"{PREFIX}resource nvidia.com/mig-1g.5gb unavailable in ClusterQueue",
             WaitingReason(case=Case.UNCOVERED, subject="nvidia.com/mig-1g.5gb"),
         ),
+        ("workload namespace doesn't match ClusterQueue selector", WaitingReason(case=Case.NAMESPACE)),
         ("LocalQueue slices doesn't exist", WaitingReason(case=Case.MISSING_QUEUE, subject="LocalQueue slices")),
         ("ClusterQueue team-a is inactive", WaitingReason(case=Case.STOPPED_QUEUE, subject="ClusterQueue team-a")),
         ("LocalQueue slices is stopped", WaitingReason(case=Case.STOPPED_QUEUE, subject="LocalQueue slices")),

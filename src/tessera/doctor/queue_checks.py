@@ -51,7 +51,10 @@ def check_queues(facts: ClusterFacts) -> Iterator[Finding]:
         yield warning("kueue-pods", text, "add pod to integrations.frameworks, unless only Jobs use slices")
     unchecked = [queue.name for queue in queues if not queue.checks & _ours(facts.kueue.admission_checks).keys()]
     if settings.waits_for_pods and unchecked:
-        text = "waitForPodsReady evicts admitted pods that wait for room on the cards, a single pod for good"
+        text = (
+            "waitForPodsReady (on by default since Kueue 0.19) evicts admitted pods that wait for room on the cards, "
+            "a single pod for good"
+        )
         advice = f"add the admission check packable to these queues (tessera kueue queues, {_PAGE})"
         yield warning("kueue-ready-timeout", text, advice, [f"clusterqueue/{name}" for name in unchecked])
 

@@ -225,6 +225,10 @@ _VERDICTS: Mapping[Case, Callable[[WaitingReason, Workload], _Sentence]] = {
         f"waits in Kueue for a queue that admits nothing now: {reason.subject or item.spec.queue_name}",
         (*_look(item), "a queue is inactive while a flavor or an admission check of it is missing or not active"),
     ),
+    Case.NAMESPACE: lambda _reason, item: (
+        f"waits in Kueue for ever: the ClusterQueue of {item.spec.queue_name} takes nothing of this namespace",
+        ("an administrator adds the namespace to the namespaceSelector of the ClusterQueue",),
+    ),
     Case.UNCOVERED: _uncovered,
     Case.NEVER: _never,
     Case.QUOTA: _quota,

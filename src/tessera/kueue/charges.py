@@ -54,7 +54,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
         retained: transformed resources that are charged as well.
         ignores_undeclared: True with ``quotaCheckStrategy: IgnoreUndeclared``.
         frameworks: ``integrations.frameworks``, or Kueue's default.
-        waits_for_pods: True if ``waitForPodsReady`` is set.
+        waits_for_pods: True if ``waitForPodsReady`` is set, or on by default in Kueue 0.19 and newer.
     """
 
     excluded: tuple[str, ...] = ()
@@ -85,12 +85,17 @@ def read_settings(document: Any) -> QueueSettings:
         retained=frozenset(retained),
         ignores_undeclared=resources.get("quotaCheckStrategy") == "IgnoreUndeclared",
         frameworks=tuple(each for each in frameworks if isinstance(each, str)) or _DEFAULT_FRAMEWORKS,
-        waits_for_pods=_waits(top.get("waitForPodsReady")),
+        waits_for_pods=_waits(top),
     )
 
 
-def _waits(value: Any) -> bool:
-    """``enable`` was a field of older releases; newer ones turn it on by its presence."""
+def _waits(top: Mapping[str, Any]) -> bool:
+    """In v1beta1 it is off without ``enable``; in v1beta2 Kueue 0.19 and newer have it on without a word of it."""
+    if _mapping(top, "featureGates").get("DisableWaitForPodsReady") is True:
+        return False
+    value = top.get("waitForPodsReady")
+    if value is None:
+        return str(top.get("apiVersion", "")).endswith("/v1beta2")
     return isinstance(value, dict) and value.get("enable", True) is not False
 
 

@@ -20,6 +20,7 @@ _READ = 4_000
 
 _MISSING = re.compile(r"(LocalQueue|ClusterQueue) (\S+) doesn't exist")
 _INACTIVE = re.compile(r"(LocalQueue|ClusterQueue) (\S+) is (?:inactive|stopped)")
+_NAMESPACE = "workload namespace doesn't match ClusterQueue selector"
 _UNCOVERED = re.compile(r"resource (\S+) unavailable in ClusterQueue")
 _FULL = re.compile(r"insufficient unused quota for (\S+) in flavor (\S+), (\S+) more needed")
 #: Kueue 0.13 ends in "maximum capacity (60Gi > 20Gi)", 0.19 in "podset request (60Gi) > maximum capacity (20Gi)".
@@ -36,6 +37,7 @@ class Case(Enum):
     DEACTIVATED = "deactivated"
     MISSING_QUEUE = "missing-queue"
     STOPPED_QUEUE = "stopped-queue"
+    NAMESPACE = "namespace"
     UNCOVERED = "uncovered"
     NEVER = "never"
     QUOTA = "quota"
@@ -115,6 +117,8 @@ def _read_message(text: str) -> WaitingReason | None:
         return WaitingReason(case=Case.MISSING_QUEUE, message=text, subject=f"{found[1]} {found[2]}")
     if found := _INACTIVE.search(text):
         return WaitingReason(case=Case.STOPPED_QUEUE, message=text, subject=f"{found[1]} {found[2]}")
+    if _NAMESPACE in text:
+        return WaitingReason(case=Case.NAMESPACE, message=text)
     if found := _UNCOVERED.search(text):
         return WaitingReason(case=Case.UNCOVERED, message=text, subject=found[1])
     if _PREEMPTING.search(text):

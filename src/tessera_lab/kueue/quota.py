@@ -56,18 +56,18 @@ class Usage:
             if wanted > nominal:
                 begin = f"insufficient quota for {resource} in flavor {flavor['name']}, "
                 if old:
-                    return f"{begin}request > maximum capacity ({_text(wanted)} > {_text(nominal)})"
+                    return f"{begin}request > maximum capacity ({_text(resource, wanted)} > {_text(resource, nominal)})"
                 return (
-                    f"{begin}previously considered podsets requests (0) + current podset request ({_text(wanted)}) > "
-                    f"maximum capacity ({_text(nominal)})"
+                    f"{begin}previously considered podsets requests (0) + current podset request "
+                    f"({_text(resource, wanted)}) > maximum capacity ({_text(resource, nominal)})"
                 )
             missing = self.used(flavor["name"], resource) + wanted - nominal
             if missing > 0:
-                return (
-                    f"insufficient unused quota for {resource} in flavor {flavor['name']}, {_text(missing)} more needed"
-                )
+                needed = _text(resource, missing)
+                return f"insufficient unused quota for {resource} in flavor {flavor['name']}, {needed} more needed"
         return ""
 
 
-def _text(amount: Decimal) -> str:
-    return format_quantity(amount, binary=amount >= 1024)
+def _text(resource: str, amount: Decimal) -> str:
+    """Kueue writes memory with a binary suffix, and resources that it does not know as plain numbers, even bytes."""
+    return format_quantity(amount, binary=True) if resource == "memory" else f"{amount.normalize():f}"

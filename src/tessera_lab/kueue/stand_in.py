@@ -179,8 +179,9 @@ class StandIn:
             until = max(
                 parse_rfc3339(each["lastTransitionTime"]) + (each.get("requeueAfterSeconds") or 0) for each in retries
             )
-            text = "; ".join(f"{each['name']}: {each['message']}" for each in retries)
-            await self._evict(job, item, "AdmissionCheck", f"At least one admission check is false: {text}", until)
+            text = "; ".join(f'"{each["name"]}" ({each["message"]})' for each in retries)
+            message = f"Evicted due to AdmissionCheck in Retry state: {text}"
+            await self._evict(job, item, "AdmissionCheck", message, until)
         elif reserved and not is_true(item, "Admitted"):
             if all(each["state"] == "Ready" for each in checks):
                 await self._condition(item, "Admitted", True, "Admitted", "The workload is admitted")
@@ -193,7 +194,9 @@ class StandIn:
             await self._start(job, item)
             if job.ready:
                 if not is_true(item, "PodsReady"):
-                    await self._condition(item, "PodsReady", True, "Started", "All pods are ready")
+                    await self._condition(
+                        item, "PodsReady", True, "Started", "All pods reached readiness and the workload is running"
+                    )
             elif self._ready_timeout is not None and not is_true(item, "PodsReady"):
                 admitted = condition(item, "Admitted")
                 assert admitted is not None
@@ -270,7 +273,7 @@ class StandIn:
                 "name": each["name"],
                 "state": "Pending",
                 "lastTransitionTime": now,
-                "message": f"Reset to Pending: {text}",
+                "message": f"Reset to Pending after eviction. Previously: {each['state']}",
             }
             for each in status.get("admissionChecks") or ()
         ]
