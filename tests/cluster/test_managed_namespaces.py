@@ -23,7 +23,7 @@ def test_whole_cards_are_gated_placed_and_pinned_and_the_next_in_order_follows(m
         await lab.create("second", TWO)
         await lab.until(lambda: lab.events_of("second", "SliceWaiting"), "it is told why it waits")
         assert lab.gates("second") == ["instaslice.redhat.com/accelerator"]
-        assert "full for 2 x nvidia.com/gpu" in lab.events_of("second", "SliceWaiting")[0].message
+        assert "fewer than 2 x nvidia.com/gpu free" in lab.events_of("second", "SliceWaiting")[0].message
         (found,) = (await explain(lab.client, lab.clock, parse_query("second"), "default")).answers
         assert found.case == "full"
         assert found.verdict == "waits for room; fewer than 2 x nvidia.com/gpu free"

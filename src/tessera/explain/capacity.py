@@ -214,9 +214,7 @@ def _no_card(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Full | Fra
     wanted = profiles_text(pod)
     case = "full" if isinstance(reason, Full) else "fragmented"
     verdict = f"waits for room; {reason.shortage}"
-    if isinstance(reason, Full) and pod.devices:
-        verdict = f"waits for room; {'fewer than' if len(pod.devices) > 1 else 'no'} {wanted} free"
-    elif isinstance(reason, Full) and not reason.total:
+    if isinstance(reason, Full) and not pod.devices and not reason.total:
         verdict = f"waits for room; every card that could make {wanted} is full"
     refused = view.for_kind(pod, "refusals", lambda: _refusals(slicer, pod))
     if refused:

@@ -169,7 +169,9 @@ class Full(msgspec.Struct, frozen=True, tag=True):
     def shortage(self) -> str:
         """What is free and what is needed, in words."""
         wanted = _count_profiles(self.profiles)
-        if not self.total or not self.needed or is_device_profile(self.profiles[0]):
+        if is_device_profile(self.profiles[0]):
+            return f"{'fewer than' if len(self.profiles) > 1 else 'no'} {wanted} free"
+        if not self.total or not self.needed:
             return f"every card is full for {wanted}"
         return f"not enough free memory slots for {wanted}: {self.total} free, {self.needed} needed"
 
