@@ -200,7 +200,7 @@ def _refusal_facts(slicer: Slicer, pod: PodInfo, refused: dict[str, list[str]]) 
 
 
 def _free(slicer: Slicer, resource: str, name: str, used: Amounts | None = None) -> str:
-    """What a node has of a resource besides what is used: by its pods, or these amounts."""
+    """Formats the free amount of a resource on a node. ``used`` replaces the amounts that its pods use."""
     node = slicer.state.cluster.nodes[NodeName(name)]
     held = slicer.state.usage.used.get(node.name, {}) if used is None else used
     free = node.allocatable.get(resource, 0) - held.get(resource, 0)

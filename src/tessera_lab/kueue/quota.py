@@ -24,7 +24,7 @@ class Usage:
             self._used[at] = self._used.get(at, Decimal(0)) + sign * amounts.get(resource, Decimal(0))
 
     def used(self, flavor: str, resource: str) -> Decimal:
-        """What is reserved of a resource in a flavor."""
+        """Returns the reserved amount of a resource in a flavor."""
         return self._used.get((flavor, resource), Decimal(0))
 
     def assign(self, pod_set: str, amounts: Amounts, *, old: bool) -> tuple[dict[str, str], str]:

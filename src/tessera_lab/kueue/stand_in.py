@@ -1,9 +1,9 @@
 """A stand-in of Kueue for the lab, by its documentation: it is no Kueue, and simulated like all of the lab.
 
-What it does: Workloads for Jobs, pods and groups; quota by flavor, best effort in the order of priority and age;
+It makes Workloads for Jobs, pods and groups. It knows quota by flavor, best effort in the order of priority and age;
 admission checks with Ready, Retry and Rejected; both gates of pods; eviction of workloads whose pods are not ready in
-time, and of lower priorities; comparison of pods with their Workload. What it leaves out: cohorts, fair sharing,
-partial admission, topologies beyond the second gate.
+time, and of lower priorities; comparison of pods with their Workload. It leaves out cohorts, fair sharing, partial
+admission, and topologies beyond the second gate.
 
 It looks at everything once a second, so each reconciliation begins from the stored objects alone.
 """

@@ -13,7 +13,7 @@ _ENDED = ("Succeeded", "Failed")
 
 @dataclass(kw_only=True)
 class Job:
-    """What one Workload is for: a Job, a pod, or a group of pods.
+    """A Job, a pod, or a group of pods, for which there is one Workload.
 
     Attributes:
         kind: ``Job``, ``Pod`` or ``Group``.

@@ -154,7 +154,7 @@ def first_shortage(wanted: Mapping[str, int], used: Mapping[str, int], node: Nod
 def shortages(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo) -> Iterator[str]:
     """Yields each resource of which a node lacks the wanted amount, without devices, slices and the memory quota.
 
-    Those come first of which it has too little even without other pods: no end of a pod makes room there.
+    Resources of which the node has too little even without other pods come first: no pod's end makes room there.
     """
     short = []
     for resource, amount in wanted.items():
