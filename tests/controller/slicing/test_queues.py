@@ -224,6 +224,24 @@ def test_more_pods_than_are_retried_at_once_follow_a_higher_maximum(cluster: Sli
     assert placed(cluster, found) == len(found)
 
 
+def test_pods_that_are_retried_and_wait_for_room_let_the_next_ones_follow() -> None:
+    """The next ones waited for the maximum of a queue that held nothing."""
+    cluster = SlicerCluster()
+    cluster.pass_time(0)
+    cluster.queue("team-a", maximum=8, halfLife="0")
+    cluster.node("n1", count=2)
+    pods(cluster, "team-b", 2, "4g.20gb")
+    runs = pods(cluster, "team-a", 1, "3g.20gb")
+    cluster.settle()
+    large = pods(cluster, "team-a", RETRIED_PODS, "7g.40gb")
+    cluster.pass_time(RETRIED_PODS)
+    small = pods(cluster, "team-a", 1)
+    cluster.settle()
+    assert placed(cluster, small) == 0
+    end(cluster, runs)
+    assert (placed(cluster, large), placed(cluster, small)) == (0, 1)
+
+
 def test_the_end_of_a_pod_takes_few_decisions_where_the_cards_are_full(cluster: SlicerCluster) -> None:
     """Each pod wants its own amount of CPU, so no refusal answers for another one."""
     cluster.queue("team-a", maximum=8)

@@ -2,11 +2,12 @@
 
 A queue is *relieved* when a pod of it may fit again: its pods hold less, fewer slots are reserved for it, its maximum
 has changed, or one of the pods that wait for the maximum waits no more, which held back those behind it. Then its first
-pods are planned again, and the next ones once one of those has a place. One that then waits for room on the cards lets
-none follow: the cost of a pod that ends does not grow with the number of those that wait. Room on a node alone lets no
-such pod be planned again.
+pods are planned again. The next ones follow once one of those has a place, or once none of those waits for the maximum
+any more: they may all wait for room on the cards that the next ones do not need. Room on a node alone lets no pod be
+planned again that waits for the maximum.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
 
@@ -28,6 +29,8 @@ class LimitedPods:
         self._relieved = relieved
         #: Pods that :meth:`pop_retries` returned and that are not decided yet, with their queue.
         self._retried: dict[PodUid, str] = {}
+        #: Number of these pods by queue.
+        self._undecided: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._pods)
@@ -41,12 +44,14 @@ class LimitedPods:
         """Adds a pod that waits for the maximum of this queue, and of no other any more."""
         if self._pods.queue_of(pod.uid) not in (None, (queue, ())):
             self.discard(pod.uid)
-        self._retried.pop(pod.uid, None)
+        self._note_decided(pod.uid)
         self._pods.put(pod, (queue, ()))
 
     def discard(self, uid: PodUid) -> None:
         """Removes a pod that waits for something else than a maximum; an unknown one is no error."""
-        self._retried.pop(uid, None)
+        queue = self._note_decided(uid)
+        if queue is not None and not self._undecided[queue]:
+            self._relieved.add(queue)
         found = self._pods.queue_of(uid)
         if found is not None:
             self._pods.discard(uid)
@@ -57,6 +62,13 @@ class LimitedPods:
         if uid in self._retried:
             self._relieved.add(self._retried[uid])
         self.discard(uid)
+
+    def _note_decided(self, uid: PodUid) -> str | None:
+        """Returns the queue of a pod that :meth:`pop_retries` returned, once."""
+        queue = self._retried.pop(uid, None)
+        if queue is not None:
+            self._undecided[queue] -= 1
+        return queue
 
     def relieve_all(self) -> None:
         """Lets the first pods of all queues be planned again."""
@@ -77,4 +89,5 @@ class LimitedPods:
         for uid in found:
             self._pods.discard(uid)
         self._retried |= found
+        self._undecided = Counter(self._retried.values())
         return list(found)
