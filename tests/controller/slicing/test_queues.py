@@ -574,6 +574,28 @@ def test_a_pod_is_found_to_be_refused_by_more_nodes_than_one_decision_asks(
     assert placed(cluster, stuck) == 1
 
 
+def test_pods_that_all_nodes_refuse_are_asked_about_on_nodes_that_change(
+    cluster: SlicerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All nodes were asked again about more kinds than are kept: 15 s of CPU for each pod that ended, with 3,000."""
+    monkeypatch.setattr(lasting_refusals, "REFUSED_KINDS", 1)
+    for number in range(10):
+        cluster.node(f"n{number}")
+    cluster.queue("team-a", maximum=8)
+    runs = pods(cluster, "team-b", 1)
+    cluster.settle()
+    stuck = [pods(cluster, "team-a", 1, amounts={"cpu": 10**9 + number})[0] for number in range(5)]
+    cluster.settle()
+    cluster.remove(runs[0])
+    cluster.slicer.decide()
+    work = cluster.slicer.order.refusals.work
+    assert lasting_refusals._REFUSAL_STEPS - work.remaining <= len(stuck)
+    assert {type(cluster.slicer.state.waiting[pod.uid]) for pod in stuck} == {NoNode}
+    cluster.node("large", allocatable={"cpu": 2 * 10**9, "pods": 110})
+    cluster.settle()
+    assert placed(cluster, stuck) == 1
+
+
 def test_decisions_end_while_more_pods_close_their_queues_than_one_looks_at(
     cluster: SlicerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

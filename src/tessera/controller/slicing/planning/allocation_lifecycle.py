@@ -347,6 +347,7 @@ class AllocationLifecycle:
         """Removes a pod from the waiting pods."""
         self._state.waiting.pop(uid, None)
         self._state.dependent.discard(uid)
+        self._state.refused_by_all.discard(uid)
         self._state.blocked.discard(uid)
         self._state.limited.leave(uid)
         self._cluster.placed_pods.unwatch(uid)

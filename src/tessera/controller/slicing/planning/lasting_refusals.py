@@ -5,7 +5,8 @@ of cards, CPU and memory does not.
 
 One decision asks a bounded number of nodes. The answers are kept, and the next decision carries on where this one has
 stopped: a node is asked again once room may have grown there, or, for a pod that depends on other pods and volumes,
-once these have changed. Each decision gets further, and one that has nothing left to ask is the last.
+once these have changed. Each decision gets further, and one that has nothing left to ask is the last. Few kinds of pods
+are kept; a pod that all nodes have refused keeps its refusal until one of the nodes that change lets it in.
 """
 
 from collections.abc import Hashable, Sequence
@@ -160,6 +161,9 @@ class LastingRefusals:
         if self._work.is_spent:
             self._memory.is_behind = True
             return None
+        again = self._again(pod)
+        if again is not None:
+            return again
         kinds = tuple(rule.kind(pod) for rule in self._filters)
         key = (pod.profiles, pod.constraints, tuple(sorted(pod.amounts.items())), kinds)
         if key not in self._known:
@@ -167,6 +171,22 @@ class LastingRefusals:
         if key in self._memory.admitted:
             self._memory.note_admitted(pod)
         return self._known[key]
+
+    def _again(self, pod: PodInfo) -> LastingRefusal | None:
+        """Returns the last refusal of a pod if all nodes refused it and those that have changed since do so again."""
+        reason = self._state.waiting.get(pod.uid)
+        if pod.uid not in self._state.refused_by_all or not isinstance(reason, NoNode):
+            return None
+        index = self._state.cluster.index
+        changed = self._state.cluster.capacity_changes.nodes_changed_since_refusal(pod.uid)
+        able = index.open_to(pod.constraints) & self._makers_of(pod.profiles)
+        if changed is None or not able:
+            return None
+        for node in index.each(able & union(index.mask_of(name) for name in changed)):
+            self._work.spend(1)
+            if not self._refusal(pod, node):
+                return None
+        return LastingRefusal(reason, pod.uid in self._state.dependent)
 
     def _ask(self, pod: PodInfo, kind: Hashable) -> LastingRefusal | None:
         index, found = self._state.cluster.index, self._memory.of(kind, self._state)

@@ -131,6 +131,9 @@ class SlicerState:
         self.waiting: dict[PodUid, Reason | None] = {}
         #: Waiting pods that are kept off a node by other pods or volumes. A subset of ``waiting``.
         self.dependent: set[PodUid] = set()
+        #: Waiting pods that all nodes refused when they were asked last, whatever ends on their cards. A subset of
+        #: ``waiting``.
+        self.refused_by_all: set[PodUid] = set()
         #: Waiting pods that the cards could hold if they were empty. A subset of ``waiting``.
         self.blocked = BlockedPods()
         #: Slots that are kept for waiting pods; each is of a pod of ``waiting``, until the next decision.

@@ -93,6 +93,7 @@ class Verdicts:
         ``dependent``: a change of other pods or volumes alone may lift the refusal.
         """
         self._cluster.capacity_changes.note_refusal(pod.uid)
+        self._state.refused_by_all.discard(pod.uid)
         if pod.gated and self._planner.only_fixed_layouts_serve(pod):
             self._lifecycle.stop_waiting(pod.uid)
             self._state.pods_to_ungate.add(pod.uid)
@@ -124,6 +125,8 @@ class Verdicts:
         for uid, reason in held_back.items():
             if isinstance(reason, LastingRefusal):
                 self.refuse(self._cluster.pods[uid], reason.reason, dependent=reason.dependent)
+                if uid in self._state.waiting:
+                    self._state.refused_by_all.add(uid)
         full = {uid: reason for uid, reason in held_back.items() if isinstance(reason, QueueFull)}
         binding = self.binding(full)
         for uid, reason in binding.items():
