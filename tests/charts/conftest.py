@@ -88,6 +88,11 @@ def is_hook(manifest: Manifest, event: str = "") -> bool:
     return event in events.split(",") if event else bool(events)
 
 
+def of_release(rendered: Sequence[Manifest]) -> list[Manifest]:
+    """The objects that each form makes: without Helm's hooks, and without the rights of the Job that they need."""
+    return [each for each in rendered if not is_hook(each) and each["metadata"]["name"] != "tessera-removal"]
+
+
 def by_name(objects: Sequence[Manifest]) -> dict[Key, Manifest]:
     """The objects without the labels and annotations of a release, by kind, namespace and name."""
     found: dict[Key, Manifest] = {}

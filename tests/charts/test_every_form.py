@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
-from tests.charts.conftest import Helm, Key, Manifest, bundled, by_name, install, is_hook, leaves
+from tests.charts.conftest import Helm, Key, Manifest, bundled, by_name, install, leaves, of_release
 
 from tessera.cli.install.operator_process import operated_objects
 from tessera.cli.install.operator_settings import read_choices
@@ -187,7 +187,7 @@ def every_form(case: Case, helm: Helm, folder: Path) -> dict[str, dict[Key, Mani
     release = helm.template({"tessera": case.values}, "kube-system")
     forms = {
         "kustomize": by_name(kustomize(case, folder)),
-        "chart": by_name([each for each in release if not is_hook(each)]),
+        "chart": by_name(of_release(release)),
     }
     if case.arguments is None:
         return forms

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.charts.conftest import Helm, bundled, by_name, install, is_hook, leaves
+from tests.charts.conftest import Helm, bundled, by_name, install, is_hook, leaves, of_release
 
 from tessera.cli.install.drivers import parse_choice
 from tessera.cli.install.manifests import drivers_in_charge
@@ -178,7 +178,7 @@ CASES: Mapping[str, tuple[Mapping[str, Any] | None, Mapping[str, Any], Sequence[
 def test_both_make_the_same_objects(case: str, helm: Helm, tmp_path: Path) -> None:
     nvidia, own, arguments = CASES[case]
     rendered = helm.template({**(nvidia or {}), "tessera": own}, "kube-system")
-    chart = by_name([each for each in rendered if not is_hook(each)])
+    chart = by_name(of_release(rendered))
     placed = ["--namespace", "kube-system"] if nvidia is not None else []
     command = by_name(
         [each for each in install(tmp_path, *placed, *arguments, values=nvidia) if each["kind"] not in BY_JOB]
@@ -264,3 +264,9 @@ def test_labels_let_an_operator_find_the_monitors(helm: Helm) -> None:
     chosen = [each["metadata"]["labels"] for each in found if each["apiVersion"].startswith("monitoring.")]
     assert len(chosen) == 4
     assert {each["release"] for each in chosen} == {"stack"}
+
+
+def test_no_hook_makes_an_object_in_the_namespace_that_the_removal_deletes(helm: Helm) -> None:
+    """Else helm uninstall could not be repeated: nothing can be made in a namespace that ends or is gone."""
+    hooks = [each for each in helm.template({}, "kube-system") if is_hook(each, "pre-delete")]
+    assert {each["metadata"]["namespace"] for each in hooks if "namespace" in each["metadata"]} == {"tessera-system"}
