@@ -9,7 +9,7 @@ from tests.support.virtual_lab import manifest
 from tessera.api.pods.pod_groups import POD_GROUPS
 from tessera.explain.query import explain, parse_query
 from tessera.kube.client.errors import Forbidden
-from tessera.kube.resources import CRDS, JOBS, PODS
+from tessera.kube.resources import CRDS, JOBS, PODS, STATEFULSETS
 from tessera.provisioning.tracking.machines import LOOK_SELDOM
 
 InLab = Callable[..., None]
@@ -56,6 +56,22 @@ def test_an_incomplete_gang_holds_nothing_and_says_how_many_pods_exist(in_lab: I
         await lab.running(*(f"train-{number}" for number in range(4)))
 
     in_lab(scenario, "2xA100-40GB")
+
+
+def test_a_gang_whose_owner_makes_one_pod_after_the_other_is_told_so(in_lab: InLab) -> None:
+    """A StatefulSet with the default ``OrderedReady`` makes the second pod only when the first is ready."""
+
+    async def scenario(lab: Any) -> None:
+        template = {"metadata": {"labels": {"app": "s"}, "annotations": {"tessera.dev/gang-size": "2"}}}
+        template |= {"spec": manifest("", SMALL)["spec"] | {"restartPolicy": "Always"}}
+        spec = {"replicas": 2, "selector": {"matchLabels": {"app": "s"}}, "template": template}
+        await lab.client.create(STATEFULSETS.as_dicts(), {"metadata": {"name": "s"}, "spec": spec}, "default")
+        await lab.until(lambda: lab.events_of("s-0", "SliceWaiting"), "it is told why it waits")
+        (found,) = (await explain(lab.client, lab.clock, parse_query("s-0"), "default")).answers
+        assert found.verdict == "waits for its gang s; 1 of 2 pods exist"
+        assert any("podManagementPolicy: Parallel" in line for line in found.help)
+
+    in_lab(scenario, "1xA100-40GB")
 
 
 def test_two_jobs_that_do_not_fit_together_run_one_after_the_other(in_lab: InLab) -> None:

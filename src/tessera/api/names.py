@@ -22,6 +22,8 @@ PLACEMENT_LABEL, PLACEMENT_MANAGED = "tessera.dev/placement", "managed"
 LAST_GATES = ("kai.scheduler/queue-admission",)
 #: Annotation of a pod that may be ended and made anew elsewhere so that another pod gets room; its value is "true".
 MOVABLE_ANNOTATION = "tessera.dev/movable"
+#: Label of each pod of a StatefulSet; Kubernetes sets it.
+STATEFUL_SET_POD_LABEL = "statefulset.kubernetes.io/pod-name"
 #: Condition of a pod whose promised slices were taken back; the controller writes it.
 SLICE_CONDITION = "tessera.dev/SliceAvailable"
 #: Condition of a pod that waits for slices: its position, and when it starts; the controller writes it.

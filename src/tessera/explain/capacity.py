@@ -7,7 +7,14 @@ and the nodes that they refuse, how full the cards are, and the pods that are se
 
 from collections.abc import Iterator
 
-from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, NodeName, PodUid, resource_of
+from tessera.api.names import (
+    MIG_CONFIG_DYNAMIC,
+    MIG_CONFIG_LABEL,
+    STATEFUL_SET_POD_LABEL,
+    NodeName,
+    PodUid,
+    resource_of,
+)
 from tessera.api.nodes.agent_pod import AGENT_LABEL
 from tessera.controller.filters.resources import too_small_resource
 from tessera.controller.objects.pod_info import PodInfo
@@ -40,6 +47,11 @@ from tessera.placement.demand import (
 )
 from tessera.placement.moves import MOST_MOVES
 from tessera.text import age, count_noun, list_names
+
+_ALL_AT_ONCE = (
+    "if its StatefulSet does not have podManagementPolicy: Parallel, make it anew with it; without it each pod is"
+    " made only when the one before is ready"
+)
 
 
 def explain_no_room(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Reason) -> Explanation:
@@ -323,6 +335,7 @@ def _explain_gang(
                 " pods that start together"
                 if missing > 0
                 else "see what holds the other pods of the gang: tessera queue",
+                *((_ALL_AT_ONCE,) if missing > 0 and _of_stateful_set(pod) else ()),
             ),
         )
     inner = explain_no_room(view, slicer, pod, reason.reason) if reason.reason is not None else None
@@ -334,6 +347,10 @@ def _explain_gang(
         else (f"{reason.member} finds no place beside the others; it {inner.verdict}", *inner.facts),
         help=inner.help if inner is not None else ("make a smaller gang",),
     )
+
+
+def _of_stateful_set(pod: PodInfo) -> bool:
+    return any(key == STATEFUL_SET_POD_LABEL for key, _ in pod.labels)
 
 
 def _own_reservation(view: ClusterView, slicer: Slicer, pod: PodInfo) -> Iterator[str]:
