@@ -149,6 +149,7 @@ class LastingRefusals:
         self._filters = [each for each in filters if not each.freed_with_cards and not isinstance(each, FreeAmounts)]
         self._work = work
         self._memory = memory
+        self._small = SmallNodes(state)
         #: By profiles, the nodes whose cards have them.
         self._makers: dict[tuple[str, ...], int] = {}
         #: Answers for pods that all nodes treat in the same way.
@@ -186,7 +187,7 @@ class LastingRefusals:
             self._work.spend(1)
             if not self._refusal(pod, node):
                 return None
-        return LastingRefusal(reason, pod.uid in self._state.dependent)
+        return LastingRefusal(self._complete(pod, reason.counts), pod.uid in self._state.dependent)
 
     def _ask(self, pod: PodInfo, kind: Hashable) -> LastingRefusal | None:
         index, found = self._state.cluster.index, self._memory.of(kind, self._state)
@@ -207,9 +208,14 @@ class LastingRefusals:
             self._memory.admitted.add(kind)
             return None
         counts = sorted(((rule, mask.bit_count()) for rule, mask in found.nodes.items()), key=lambda each: -each[1])
-        reason = SmallNodes(self._state).complete(pod, NoNode(tuple(counts)))
+        return LastingRefusal(self._complete(pod, tuple(counts)), found.dependent)
+
+    def _complete(self, pod: PodInfo, counts: tuple[tuple[str, int], ...]) -> NoNode:
+        before = self._small.cost
+        reason = self._small.complete(pod, NoNode(counts))
+        self._work.spend((self._small.cost - before) // _LOOKUPS_A_STEP)
         assert isinstance(reason, NoNode)
-        return LastingRefusal(reason, found.dependent)
+        return reason
 
     def _refusal(self, pod: PodInfo, node: NodeName) -> str:
         small = next(shortages(pod.amounts, {}, self._state.cluster.nodes[node]), "")

@@ -1,5 +1,6 @@
 """Says of a pod that it is larger than every node that may take it, with the amounts of the largest one."""
 
+import sys
 from collections.abc import Hashable, Iterator
 
 import msgspec
@@ -17,12 +18,16 @@ class SmallNodes:
 
     Args:
         state: the slicer's state, which this class only reads.
+
+    Attributes:
+        cost: nodes that were looked at so far; never decreases.
     """
 
     def __init__(self, state: SlicerState) -> None:
+        self.cost = 0
         self._state = state
-        #: By profiles, constraints and resources, the largest amount of each resource on a node.
-        self._known: dict[Hashable, dict[str, int]] = {}
+        #: By profiles, constraints and resources, the amounts of the largest nodes.
+        self._known: dict[Hashable, list[tuple[int, ...]]] = {}
 
     def complete(self, pod: PodInfo, reason: Reason | None) -> Reason | None:
         """Returns the reason with the pod's amounts, if all nodes refuse it since they are too small even when empty.
@@ -36,34 +41,45 @@ class SmallNodes:
         if not resources or len(resources) < len(found):
             return reason
         largest = self._largest(pod, tuple(resources))
+        wanted = tuple(pod.amounts[each] for each in resources)
+        most = [max(amounts, default=0) for amounts in zip(*largest, strict=True)] or [0] * len(wanted)
         lacks = [
-            f"{describe_amount(each, pod.amounts[each])}, and the largest node has {describe_amount(each, most)}"
-            for each, most in largest.items()
-            if pod.amounts[each] > most
+            f"{describe_amount(each, amount)}, and the largest node has {describe_amount(each, there)}"
+            for each, amount, there in zip(resources, wanted, most, strict=True)
+            if amount > there
         ]
-        if not lacks and any(all(_has(node, pod, each) for each in resources) for node in self._nodes(pod)):
+        if not lacks and any(_covers(one, wanted) for one in largest):
             return reason
         together = " and ".join(describe_amount(each, pod.amounts[each]) for each in resources)
         return msgspec.structs.replace(reason, too_small=" and ".join(lacks) or f"{together}, and no node has both")
 
-    def _largest(self, pod: PodInfo, resources: tuple[str, ...]) -> dict[str, int]:
+    def _largest(self, pod: PodInfo, resources: tuple[str, ...]) -> list[tuple[int, ...]]:
+        """Returns what the largest nodes have of the resources, without those of which another has as much of each."""
         key = (pod.profiles, pod.constraints, resources)
         if key not in self._known:
-            able = list(self._nodes(pod))
-            self._known[key] = {
-                each: max((node.allocatable_amount(each) or 0 for node in able), default=0) for each in resources
-            }
+            found: list[tuple[int, ...]] = []
+            for node in self._nodes(pod):
+                amounts = tuple(_amount(node, each) for each in resources)
+                if not any(_covers(one, amounts) for one in found):
+                    found = [*(one for one in found if not _covers(amounts, one)), amounts]
+            self._known[key] = found
         return self._known[key]
 
     def _nodes(self, pod: PodInfo) -> Iterator[NodeInfo]:
         """Yields the nodes that the pod selects and whose cards have its profiles; some may be closed now."""
         index, nodes = self._state.cluster.index, self._state.cluster.nodes
         for name in index.each(index.selected_nodes(pod.constraints)):
+            self.cost += 1
             if self._state.profiles_by_node.get(name, frozenset()).issuperset(pod.profiles):
                 yield nodes[name]
 
 
-def _has(node: NodeInfo, pod: PodInfo, resource: str) -> bool:
-    """True if an empty node has what the pod requests of a resource."""
-    most = node.allocatable_amount(resource)
-    return most is None or pod.amounts[resource] <= most
+def _amount(node: NodeInfo, resource: str) -> int:
+    """What an empty node has of a resource; the most there is for one that kubelet will publish soon."""
+    amount = node.allocatable_amount(resource)
+    return sys.maxsize if amount is None else amount
+
+
+def _covers(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """True if the first amounts are at least the others."""
+    return all(mine >= its for mine, its in zip(one, other, strict=True))
