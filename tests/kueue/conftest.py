@@ -2,7 +2,8 @@
 
 Without more, the lab on virtual time with the stand-in of Kueue. ``TESSERA_KUEUE_KUBECONFIG`` names the kubeconfig of a
 cluster with the real Kueue, configured by ``tessera kueue config --models all``, with the pod integration, and with
-Tessera on one node with an A100-40GB at least; tests that need the stand-in's settings are then skipped.
+Tessera on one node with an A100-40GB at least; tests that need the stand-in's settings are then skipped. That cluster
+is for these tests alone, one at a time: nothing else is queued in it, and its administrator may impersonate users.
 ``TESSERA_KUEUE_VERSION`` is v1beta1 for Kueue 0.14 and older.
 """
 
@@ -85,7 +86,7 @@ async def _elsewhere(kubeconfig: str, story: Story) -> None:
     transport = HttpTransport(load_config(clock=clock, kubeconfig=kubeconfig))
     client = Client(transport, field_manager="tessera-kueue-tests", clock=clock)
     version = cast(Version, os.environ.get("TESSERA_KUEUE_VERSION", "v1beta2"))
-    cluster = KueueCluster(client, clock, version, f"tessera-kueue-{uuid.uuid4().hex[:8]}")
+    cluster = KueueCluster(client, clock, version, f"tessera-kueue-{uuid.uuid4().hex[:8]}", transport)
     try:
         await story(cluster)
     finally:

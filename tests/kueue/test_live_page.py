@@ -16,7 +16,6 @@ from tessera.dashboard.visibility import FULL, Visibility
 from tessera.kube.client.client import Client
 from tessera.kube.resources.meta import Resource
 from tessera.kueue.names import VERSIONS, Version
-from tessera_lab.apiserver.interfaces import UserInfo
 
 _RBAC = "rbac.authorization.k8s.io"
 
@@ -120,7 +119,7 @@ def test_without_kueue_nothing_is_shown(in_lab: Callable[..., None]) -> None:
 def test_a_page_that_may_not_list_workloads_says_so(with_kueue: Callable[..., None]) -> None:
     async def story(cluster: KueueCluster) -> None:
         await cluster.open_queue(20)
-        page = source(cluster, cluster.as_user(UserInfo(name="eve", groups=("system:authenticated",))))
+        page = source(cluster, cluster.as_user("eve"))
         await page.read()
         (found,) = page.documents.values()
         assert isinstance(found, KueueDocument)

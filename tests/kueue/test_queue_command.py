@@ -9,8 +9,7 @@ from tests.support.kueue.cluster import KueueCluster, template
 from tessera.cli.queue import kueue_lines
 from tessera.explain.kueue_rows import KueueRows, read_kueue_rows
 from tessera.kube.resources.meta import Resource
-from tessera.kueue.names import VERSIONS, Version
-from tessera_lab.apiserver.interfaces import UserInfo
+from tessera.kueue.names import VERSIONS, VISIBILITY_GROUP, Version
 
 ROLES, BINDINGS = (
     Resource("rbac.authorization.k8s.io", "v1", plural, kind, True, dict[str, Any])
@@ -70,7 +69,7 @@ def test_what_may_not_be_read_is_named(with_kueue: Callable[..., None]) -> None:
         await cluster.open_queue(20)
         await cluster.pod("first", "7g.40gb")
         await rows(cluster, 1)
-        stranger = cluster.as_user(UserInfo(name="eve", groups=("system:authenticated",)), positions=False)
+        stranger = cluster.as_user("eve", positions=False)
         found = await read_kueue_rows(stranger, cluster.namespace, cluster.clock.now())
         assert found.rows == ()
         assert any("you may not list workloads.kueue.x-k8s.io" in note for note in found.notes)
@@ -86,7 +85,10 @@ def test_a_member_of_a_team_sees_the_whole_queue_without_the_flavors_of_the_clus
         await cluster.open_queue(20)
         await cluster.pod("first", "7g.40gb")
         await rows(cluster, 1)
-        rules = [{"apiGroups": ["kueue.x-k8s.io"], "resources": ["workloads", "localqueues"], "verbs": ["list"]}]
+        rules = [
+            {"apiGroups": ["kueue.x-k8s.io"], "resources": ["workloads", "localqueues"], "verbs": ["list"]},
+            {"apiGroups": [VISIBILITY_GROUP], "resources": ["localqueues/pendingworkloads"], "verbs": ["get"]},
+        ]
         await cluster.client.create(ROLES, {"metadata": {"name": "team"}, "rules": rules}, cluster.namespace)
         binding = {
             "metadata": {"name": "team"},
@@ -94,7 +96,7 @@ def test_a_member_of_a_team_sees_the_whole_queue_without_the_flavors_of_the_clus
             "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "ann"}],
         }
         await cluster.client.create(BINDINGS, binding, cluster.namespace)
-        member = cluster.as_user(UserInfo(name="ann", groups=("system:authenticated",)))
+        member = cluster.as_user("ann")
         found = await read_kueue_rows(member, cluster.namespace, cluster.clock.now())
         assert [row.owner for row in found.rows] == ["first"]
         assert [note for note in found.notes if "may not list" in note] == []

@@ -10,7 +10,6 @@ from tessera.explain.explanation import Explanation
 from tessera.explain.query import explain, parse_query
 from tessera.kube.resources import MUTATING_WEBHOOKS, PODS, Resource
 from tessera.kueue.names import ADMISSION_GATE, QUEUE_LABEL, TOPOLOGY_GATE, VERSIONS, Version
-from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.kueue.objects import kind
 
 
@@ -174,12 +173,12 @@ def test_missing_rights_are_told(with_kueue: Callable[..., None]) -> None:
         await cluster.pod("second")
         await becomes(cluster, "second", "kueue-quota")
         await grant(cluster, "jane", ("", "pods"), ("", "events"))
-        jane = cluster.as_user(UserInfo(name="jane", groups=("system:authenticated",)))
+        jane = cluster.as_user("jane")
         found = await why(cluster, "second", jane)
         assert found.case == "kueue-unreadable"
         assert any("workloads.kueue.x-k8s.io" in fact for fact in found.facts)
         await grant(cluster, "joe", ("", "pods"), ("kueue.x-k8s.io", "workloads"), ("kueue.x-k8s.io", "localqueues"))
-        joe = cluster.as_user(UserInfo(name="joe", groups=("system:authenticated",)), positions=False)
+        joe = cluster.as_user("joe", positions=False)
         found = await why(cluster, "second", joe)
         assert found.case == "kueue-quota"
         assert any("localqueues/pendingworkloads.visibility.kueue.x-k8s.io" in fact for fact in found.facts)

@@ -1,6 +1,7 @@
 """A cluster with Kueue and Tessera, as a test of both sees it: the lab with the stand-in, or any by its kubeconfig."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
@@ -12,12 +13,14 @@ from tessera.kube.client.errors import NotFound
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources import DEPLOYMENTS, JOBS, NAMESPACES, PODS, STATEFULSETS
 from tessera.kube.resources.meta import Resource, resource_for
+from tessera.kube.transport.interface import Transport
 from tessera.kueue.names import CHARGED_RESOURCE, CHECK_NAME, POD_GROUP_COUNT, POD_GROUP_LABEL, QUEUE_LABEL, Version
 from tessera.kueue.queues import ALL_CARDS, CardPool, SideQuota, TeamQuota, make_queues
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.cluster.cluster import ADMIN
+from tessera_lab.cluster.remote_nodes import ImpersonatingTransport
 from tessera_lab.kueue.objects import condition, is_true, kind
 
 Json = dict[str, Any]
@@ -34,28 +37,32 @@ class KueueCluster:
         clock: virtual time in the lab.
         version: of Kueue's API.
         namespace: the test's own; its ClusterQueue has the same name.
-        server: the lab's API server; None for another cluster.
+        at: the lab's API server, or the connection of an administrator to another cluster.
 
     Attributes:
         reader: as the client, also for the visibility API.
     """
 
     def __init__(
-        self, client: Client, clock: Clock, version: Version, namespace: str, server: ApiServer | None = None
+        self, client: Client, clock: Clock, version: Version, namespace: str, at: ApiServer | Transport
     ) -> None:
         self.client = client
-        self._server = server
+        self._at = at
         self.clock = clock
         self.version: Version = version
         self.namespace = namespace
         self.workloads = kind("workloads", "Workload", version, namespaced=True)
-        self.reader = client if server is None else self.as_user(ADMIN)
+        self.reader = self._as(ADMIN) if isinstance(at, ApiServer) else client
 
-    def as_user(self, user: UserInfo, *, positions: bool = True) -> Client:
-        """A client of a user of the lab; without ``positions``, the visibility API refuses this user."""
-        assert self._server is not None
-        inner = InProcessTransport(self._server, user)
-        return reader(inner, self.client, self.version, self.clock, allowed=positions)
+    def as_user(self, name: str, *, positions: bool = True) -> Client:
+        """A client of a person; without ``positions``, one who may not read the visibility API."""
+        return self._as(UserInfo(name=name, groups=("system:authenticated",)), positions=positions)
+
+    def _as(self, user: UserInfo, *, positions: bool = True) -> Client:
+        if isinstance(self._at, ApiServer):
+            inner = InProcessTransport(self._at, user)
+            return reader(inner, self.client, self.version, self.clock, allowed=positions)
+        return Client(ImpersonatingTransport(self._at, user), field_manager="user", clock=self.clock)
 
     async def open_queue(
         self, gigabytes: int, *, checked: bool = False, labels: dict[str, str] | None = None, **spec: Any
@@ -188,15 +195,34 @@ class KueueCluster:
             await self.clock.sleep(1)
 
     async def close(self) -> None:
-        """Deletes what the test made."""
-        for resource, name in (
-            (kind("clusterqueues", "ClusterQueue", self.version), self.namespace),
-            (NAMESPACES, self.namespace),
-        ):
-            try:
-                await self.client.delete(resource, name)
-            except NotFound:
-                continue
+        """Deletes what the test made, and waits for its end, so that the next test finds the cluster empty.
+
+        The Workloads go first: the end of a namespace waits for its pods, and Kueue holds the pods of a group by a
+        finalizer while their Workload is there.
+        """
+        made: tuple[Resource[Any], ...] = (JOBS, DEPLOYMENTS, STATEFULSETS, PODS, self.workloads)
+        for resource in made:
+            for each in (await self.client.list(resource.as_dicts(), self.namespace)).items:
+                await self._delete(resource, each["metadata"]["name"], self.namespace)
+        own: tuple[Resource[Any], ...] = (NAMESPACES, kind("clusterqueues", "ClusterQueue", self.version))
+        for resource in own:
+            await self._delete(resource, self.namespace)
+
+        async def gone() -> bool:
+            return not any([await self._exists(resource) for resource in own])
+
+        await self.until(gone, f"the namespace {self.namespace} and its queue have ended")
+
+    async def _delete(self, resource: Resource[Any], name: str, namespace: str | None = None) -> None:
+        with suppress(NotFound):
+            await self.client.delete(resource, name, namespace, propagation="Background")
+
+    async def _exists(self, resource: Resource[Any]) -> bool:
+        try:
+            await self.client.get(resource, self.namespace)
+        except NotFound:
+            return False
+        return True
 
 
 def pod_spec(profile: str = "") -> Json:
