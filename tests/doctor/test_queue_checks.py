@@ -151,18 +151,28 @@ def test_evictions_at_the_gate_are_foreseen_unless_the_check_is_there(old: bool)
 
 
 @pytest.mark.parametrize(
-    ("version", "more", "foreseen"),
+    ("version", "more", "release", "says"),
     [
-        ("v1beta2", {}, True),
-        ("v1beta1", {}, False),
-        ("v1beta2", {"featureGates": {"DisableWaitForPodsReady": True}}, False),
+        ("v1beta2", {"waitForPodsReady": {}}, (0, 18), "waitForPodsReady evicts"),
+        ("v1beta2", {}, (0, 20), "waitForPodsReady, on by default since Kueue 0.19, evicts"),
+        ("v1beta2", {}, (0, 19), "waitForPodsReady, on by default since Kueue 0.19, evicts"),
+        ("v1beta2", {}, None, "if this Kueue is 0.19 or newer, waitForPodsReady is on by default and evicts"),
+        ("v1beta2", {}, (0, 18), None),
+        ("v1beta2", {"featureGates": {"DisableWaitForPodsReady": True}}, (0, 19), None),
+        ("v1beta1", {"waitForPodsReady": {"enable": True}}, (0, 14), "waitForPodsReady evicts"),
+        ("v1beta1", {"waitForPodsReady": {"timeout": "5m"}}, (0, 14), None),
+        ("v1beta1", {}, (0, 19), None),
     ],
 )
-def test_evictions_are_foreseen_where_they_are_on_by_default(version: str, more: Any, foreseen: bool) -> None:
+def test_evictions_are_foreseen_where_the_release_has_them(
+    version: str, more: Any, release: Any, says: str | None
+) -> None:
     """Kueue 0.19 has ``waitForPodsReady`` on if a Configuration of v1beta2 does not have the field."""
-    silent = {**configuration(), "apiVersion": f"config.kueue.x-k8s.io/{version}", **more}
-    found = examine(configuration=silent, cluster_queues=[queue(CHARGED_RESOURCE)])
-    assert ("kueue-ready-timeout" in verdicts(found)) is foreseen
+    stored = {**configuration(), "apiVersion": f"config.kueue.x-k8s.io/{version}", **more}
+    found = examine(configuration=stored, cluster_queues=[queue(CHARGED_RESOURCE)], release=release)
+    texts = [each.text for each in found if each.check == "kueue-ready-timeout"]
+    rest = " admitted pods that wait for room on the cards, a single pod for good"
+    assert texts == ([f"{says}{rest}"] if says else [])
 
 
 def test_a_check_that_nobody_answers_is_an_error() -> None:

@@ -12,9 +12,9 @@ from tessera.doctor.examination import examine
 from tessera.doctor.findings import Verdict
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
-from tessera.kube.resources import CONFIGMAPS
+from tessera.kube.resources import CONFIGMAPS, DEPLOYMENTS
 from tessera.kueue.configuration import make_configuration, write_configuration
-from tessera.kueue.names import CONFIG_KEY, CONFIG_MAP, CONFIG_NAMESPACE, VERSIONS, Version
+from tessera.kueue.names import CONFIG_KEY, CONFIG_MAP, CONFIG_NAMESPACE, MANAGER, VERSIONS, Version
 
 
 @asynccontextmanager
@@ -57,3 +57,25 @@ def test_the_stored_configuration_and_queues_are_examined(with_kueue: Callable[.
             assert await found(cluster, "a: [") == {"kueue-charges": Verdict.UNKNOWN}
 
     with_kueue(story, version=version)
+
+
+def test_the_release_is_that_of_kueues_deployment(with_kueue: Callable[..., None]) -> None:
+    """In the lab alone: elsewhere the Deployment is that of the real Kueue."""
+    right = {**make_configuration(A100, "v1beta2"), "integrations": {"frameworks": ["pod"]}}
+
+    async def runs(cluster: KueueCluster, release: str) -> None:
+        pod = {"containers": [{"name": "proxy", "image": "proxy:v1.2.3"}, {"name": "manager", "image": release}]}
+        template = {"metadata": {"labels": {"app": "kueue"}}, "spec": pod}
+        spec = {"replicas": 0, "selector": {"matchLabels": {"app": "kueue"}}, "template": template}
+        body = {"metadata": {"name": MANAGER}, "spec": spec}
+        await cluster.client.apply(DEPLOYMENTS.as_dicts(), MANAGER, body, CONFIG_NAMESPACE)
+
+    async def story(cluster: KueueCluster) -> None:
+        await cluster.open_queue(20)
+        assert "kueue-ready-timeout" in await found(cluster, write_configuration(right))
+        await runs(cluster, "registry.k8s.io/kueue/kueue:v0.18.1")
+        assert "kueue-ready-timeout" not in await found(cluster, write_configuration(right))
+        await runs(cluster, "registry.k8s.io/kueue/kueue:v0.19.0")
+        assert "kueue-ready-timeout" in await found(cluster, write_configuration(right))
+
+    with_kueue(story, resources=right["resources"])

@@ -83,6 +83,21 @@ def test_states_beyond_the_queue() -> None:
     assert waiting_reason(workload(conditions=done)).case is Case.FINISHED
 
 
+@pytest.mark.parametrize(
+    ("check", "text"),
+    [
+        ({"state": "Pending", "message": "there is no room"}, "packable: there is no room"),
+        ({"state": "Pending"}, "packable: no answer yet"),
+        ({"state": "Retry"}, "packable: Retry, without a reason"),
+    ],
+)
+def test_a_check_without_a_message_is_silent(check: dict[str, Any], text: str) -> None:
+    checks = [{"name": "packable", **check}, {"name": "other", "state": "Ready", "message": "fits"}]
+    status = {"conditions": [{"type": "QuotaReserved", "status": "True"}], "admissionChecks": checks}
+    found = waiting_reason(msgspec.convert({"metadata": {"name": "w"}, "status": status}, Workload))
+    assert (found.case, found.message, found.subject) == (Case.CHECK, text, "packable")
+
+
 def test_other_resources_keep_their_unit() -> None:
     assert amount_text("cpu", "1500m") == "1500m"
     assert amount_text(GPU, "1536Mi") == "1.5Gi"

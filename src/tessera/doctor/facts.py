@@ -25,6 +25,7 @@ from tessera.kube.resources import (
     CONFIGMAPS,
     CRDS,
     DAEMONSETS,
+    DEPLOYMENTS,
     LEASES,
     MUTATING_WEBHOOKS,
     NAMESPACES,
@@ -33,8 +34,9 @@ from tessera.kube.resources import (
     Node,
 )
 from tessera.kube.resources.meta import Resource
-from tessera.kueue.names import CONFIG_KEY, CONFIG_MAP, CONFIG_NAMESPACE
+from tessera.kueue.names import CONFIG_KEY, CONFIG_MAP, CONFIG_NAMESPACE, MANAGER
 from tessera.kueue.objects import ADMISSION_CHECKS, CLUSTER_QUEUES, served_resource, served_version
+from tessera.kueue.release import Release, release_of
 
 T = TypeVar("T")
 Object = Mapping[str, Any]
@@ -111,11 +113,13 @@ class KueueFacts(msgspec.Struct, frozen=True, kw_only=True):
         configuration: its Configuration, decoded.
         cluster_queues: its ClusterQueues.
         admission_checks: its AdmissionChecks.
+        release: its release; None if it cannot be read.
     """
 
     configuration: Any | Refusal
     cluster_queues: Sequence[Object]
     admission_checks: Sequence[Object] = ()
+    release: Release | None = None
 
 
 class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -291,7 +295,16 @@ async def _kueue(client: Client) -> KueueFacts:
     queues = await _list(client, served_resource(CLUSTER_QUEUES, version).as_dicts())
     checks = await _list(client, served_resource(ADMISSION_CHECKS, version).as_dicts())
     configuration = await try_to_read(_kueue_configuration(client))
-    return KueueFacts(configuration=configuration, cluster_queues=queues, admission_checks=checks)
+    manager = await try_to_read(_get(client, DEPLOYMENTS.as_dicts(), MANAGER, CONFIG_NAMESPACE))
+    release = None if isinstance(manager, Refusal) else _release(manager)
+    return KueueFacts(configuration=configuration, cluster_queues=queues, admission_checks=checks, release=release)
+
+
+def _release(manager: Object) -> Release | None:
+    """The release of Kueue by its Deployment; a site may have added containers of its own."""
+    containers = manager["spec"]["template"]["spec"]["containers"]
+    images = (str(each.get("image", "")) for each in containers if each["name"] == "manager")
+    return release_of(next(images, ""))
 
 
 async def _kueue_configuration(client: Client) -> Any:

@@ -11,9 +11,18 @@ import msgspec
 from tessera.api.names import profile_of
 from tessera.doctor.facts import ClusterFacts, KueueFacts, Object, Refusal
 from tessera.doctor.findings import Finding, error, ok, unknown, warning
-from tessera.kueue.charges import ChargeFault, QueueSettings, SliceCharge, charge_of, covers_slices, read_settings
+from tessera.kueue.charges import (
+    WAITS_BY_DEFAULT,
+    ChargeFault,
+    QueueSettings,
+    SliceCharge,
+    charge_of,
+    covers_slices,
+    read_settings,
+)
 from tessera.kueue.configuration import charged_gigabytes
 from tessera.kueue.names import CHECK_CONTROLLER, CONFIG_MAP, CONFIG_NAMESPACE
+from tessera.kueue.release import Release
 from tessera.text import count_noun, list_names, one_line
 
 _PAGE = "docs/kueue.md"
@@ -50,13 +59,21 @@ def check_queues(facts: ClusterFacts) -> Iterator[Finding]:
         text = f"{_CONFIG} does not name the integration pod: pods, Deployments and StatefulSets are not queued"
         yield warning("kueue-pods", text, "add pod to integrations.frameworks, unless only Jobs use slices")
     unchecked = [queue.name for queue in queues if not queue.checks & _ours(facts.kueue.admission_checks).keys()]
-    if settings.waits_for_pods and unchecked:
-        text = (
-            "waitForPodsReady (on by default since Kueue 0.19) evicts admitted pods that wait for room on the cards, "
-            "a single pod for good"
-        )
+    timeout = _ready_timeout(settings, facts.kueue.release)
+    if timeout and unchecked:
+        text = f"{timeout} evicts admitted pods that wait for room on the cards, a single pod for good"
         advice = f"add the admission check packable to these queues (tessera kueue queues, {_PAGE})"
         yield warning("kueue-ready-timeout", text, advice, [f"clusterqueue/{name}" for name in unchecked])
+
+
+def _ready_timeout(settings: QueueSettings, release: Release | None) -> str:
+    """The subject of a sentence about what ``waitForPodsReady`` does; empty where it is off."""
+    first = ".".join(map(str, WAITS_BY_DEFAULT))
+    if settings.waits_for_pods is not None:
+        return "waitForPodsReady" if settings.waits_for_pods else ""
+    if release is None:
+        return f"if this Kueue is {first} or newer, waitForPodsReady is on by default and"
+    return f"waitForPodsReady, on by default since Kueue {first}," if release >= WAITS_BY_DEFAULT else ""
 
 
 def _charges(facts: ClusterFacts, settings: QueueSettings, queues: Sequence[_Queue]) -> Finding:

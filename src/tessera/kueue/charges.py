@@ -16,10 +16,13 @@ from tessera.api.names import QUOTA_RESOURCE, resource_of
 from tessera.kube.quantity import parse_quantity
 from tessera.kueue.configuration import charged_gigabytes
 from tessera.kueue.names import CHARGED_RESOURCE
+from tessera.kueue.release import Release
 
 _GIB = 2**30
 #: Kueue's default ``integrations.frameworks``.
 _DEFAULT_FRAMEWORKS = ("batch/job",)
+#: The first release with ``waitForPodsReady`` on where a Configuration of v1beta2 does not have it.
+WAITS_BY_DEFAULT: Release = (0, 19)
 
 
 class ChargeFault(Enum):
@@ -54,7 +57,8 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
         retained: transformed resources that are charged as well.
         ignores_undeclared: True with ``quotaCheckStrategy: IgnoreUndeclared``.
         frameworks: ``integrations.frameworks``, or Kueue's default.
-        waits_for_pods: True if ``waitForPodsReady`` is set, or on by default in Kueue 0.19 and newer.
+        waits_for_pods: True if ``waitForPodsReady`` is on; None if that depends on the release, since it is not set:
+            it is on by default from :data:`WAITS_BY_DEFAULT` on.
     """
 
     excluded: tuple[str, ...] = ()
@@ -62,7 +66,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     retained: frozenset[str] = frozenset()
     ignores_undeclared: bool = False
     frameworks: tuple[str, ...] = _DEFAULT_FRAMEWORKS
-    waits_for_pods: bool = False
+    waits_for_pods: bool | None = False
 
 
 def read_settings(document: Any) -> QueueSettings:
@@ -89,14 +93,15 @@ def read_settings(document: Any) -> QueueSettings:
     )
 
 
-def _waits(top: Mapping[str, Any]) -> bool:
-    """In v1beta1 it is off without ``enable``; in v1beta2 Kueue 0.19 and newer have it on without a word of it."""
+def _waits(top: Mapping[str, Any]) -> bool | None:
+    """In v1beta1 it is off without ``enable``; in v1beta2 the section alone turns it on."""
     if _mapping(top, "featureGates").get("DisableWaitForPodsReady") is True:
         return False
+    newer = str(top.get("apiVersion", "")).endswith("/v1beta2")
     value = top.get("waitForPodsReady")
     if value is None:
-        return str(top.get("apiVersion", "")).endswith("/v1beta2")
-    return isinstance(value, dict) and value.get("enable", True) is not False
+        return None if newer else False
+    return isinstance(value, dict) and value.get("enable", newer) is not False
 
 
 def _mapping(item: Mapping[str, Any], key: str) -> Mapping[str, Any]:

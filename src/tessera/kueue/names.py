@@ -23,6 +23,8 @@ POD_GROUP_COUNT = f"{GROUP}/pod-group-total-count"
 CONFIG_NAMESPACE = "kueue-system"
 CONFIG_MAP = "kueue-manager-config"
 CONFIG_KEY = "controller_manager_config.yaml"
+#: The Deployment of Kueue's own manifests.
+MANAGER = "kueue-controller-manager"
 
 #: The resource into which Kueue transforms each MIG resource. It is not the quota resource that admission writes into
 #: pods: an output of that name would be added to it, and pods charged double.

@@ -12,7 +12,7 @@ import msgspec
 from tessera.api.names import QUOTA_RESOURCE
 from tessera.kube.quantity import parse_quantity
 from tessera.kueue.names import CHARGED_RESOURCE
-from tessera.kueue.objects import Workload
+from tessera.kueue.objects import CheckState, Workload
 
 _GIB = 2**30
 #: Characters of a message that are looked through.
@@ -94,7 +94,7 @@ def waiting_reason(item: Workload) -> WaitingReason:
         return WaitingReason(case=Case.ADMITTED)
     if item.is_true("QuotaReserved"):
         waiting = [each for each in item.status.admission_checks if each.state != "Ready"]
-        text = "; ".join(f"{each.name}: {each.message or each.state}" for each in waiting)
+        text = "; ".join(f"{each.name}: {each.message or _silence(each)}" for each in waiting)
         return WaitingReason(case=Case.CHECK, message=text, subject=", ".join(each.name for each in waiting))
     found = item.condition("QuotaReserved")
     if found is None:
@@ -105,6 +105,11 @@ def waiting_reason(item: Workload) -> WaitingReason:
     if item.is_true("Evicted"):
         return WaitingReason(case=Case.SENT_BACK, message=_message(item, "Evicted"))
     return WaitingReason(case=_TYPED.get(found.reason, Case.OTHER), message=found.message)
+
+
+def _silence(check: CheckState) -> str:
+    """What a check says that gives no reason; it is ``Pending`` from the start, before anybody has looked at it."""
+    return "no answer yet" if check.state == "Pending" else f"{check.state}, without a reason"
 
 
 def _message(item: Workload, type_: str) -> str:

@@ -15,7 +15,15 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kube.resources import API_SERVICES, CONFIGMAPS, DEPLOYMENTS, MUTATING_WEBHOOKS, SERVICES
 from tessera.kube.transport.interface import Request, Response
-from tessera.kueue.names import CONFIG_KEY, CONFIG_MAP, CONFIG_NAMESPACE, CONFIGURATION_GROUP, VISIBILITY_GROUP
+from tessera.kueue.charges import read_settings
+from tessera.kueue.names import (
+    CONFIG_KEY,
+    CONFIG_MAP,
+    CONFIG_NAMESPACE,
+    CONFIGURATION_GROUP,
+    MANAGER,
+    VISIBILITY_GROUP,
+)
 from tessera_lab.kubelet.images.catalogue import ImageProgram
 from tessera_lab.kubelet.images.image_programs import FAILED_EXIT, ProgramContext
 from tessera_lab.kueue.stand_in import StandIn, create_kinds
@@ -30,12 +38,11 @@ Services = dict[tuple[str, str], Callable[[Request], Awaitable[Response]]]
 VERSION = "v1beta2"
 #: The image's name says what runs in the lab.
 IMAGE = "registry.k8s.io/kueue/kueue:simulated-by-the-lab"
-DEPLOYMENT = "kueue-controller-manager"
 VISIBILITY_SERVICE = "kueue-visibility-server"
 WEBHOOKS = "kueue-mutating-webhook-configuration"
 _LABELS = {"control-plane": "controller-manager"}
-#: Seconds of ``waitForPodsReady`` without a timeout.
-_READY_TIMEOUT = 300.0
+#: Seconds of ``waitForPodsReady`` without a timeout, in Kueue 0.19 and newer.
+_READY_TIMEOUT = 1800.0
 #: Seconds between two looks for the manager.
 _POLL = 0.1
 
@@ -73,7 +80,7 @@ async def _create_manager(client: Client) -> None:
     template = {"metadata": {"labels": _LABELS}, "spec": {"containers": [container]}}
     # No two managers side by side: the stand-in elects no leader.
     rules = {"replicas": 1, "strategy": {"type": "Recreate"}, "selector": {"matchLabels": _LABELS}}
-    deployment = {**_named(DEPLOYMENT), "spec": {**rules, "template": template}}
+    deployment = {**_named(MANAGER), "spec": {**rules, "template": template}}
     await client.create(DEPLOYMENTS.as_dicts(), deployment, CONFIG_NAMESPACE)
     service = {"namespace": CONFIG_NAMESPACE, "name": VISIBILITY_SERVICE, "port": 443}
     names: Json = {"group": VISIBILITY_GROUP, "version": VERSION, "service": service, "insecureSkipTLSVerify": True}
@@ -135,13 +142,13 @@ async def _read_configuration(client: Client) -> Json:
 
 def _stand_in(client: Client, clock: Clock, configuration: Json) -> StandIn:
     waits = configuration.get("waitForPodsReady") or {}
-    # v1beta1 has `enable`; in v1beta2 the section alone turns it on.
     timeout = parse_duration(waits["timeout"]) if waits.get("timeout") else _READY_TIMEOUT
     return StandIn(
         client,
         clock,
         resources=configuration.get("resources") or {},
         version=VERSION,
-        ready_timeout=timeout if waits.get("enable", bool(waits)) else None,
+        # As in Kueue 0.19, it is on where it is not set.
+        ready_timeout=None if read_settings(configuration).waits_for_pods is False else timeout,
         webhooks=KueueWebhooks(everything=bool(configuration.get("manageJobsWithoutQueueName"))),
     )
