@@ -81,7 +81,9 @@ def test_a_node_without_an_agent_is_an_error(
 ) -> None:
     _, options = server
     assert main(["health", "n7", *options]) == 1
-    assert "no agent of Tessera runs on node 'n7'" in capsys.readouterr().err
+    assert "no agent of Tessera runs on node 'n7'; see tessera why node/n7" in capsys.readouterr().err
+    assert main(["health", "no such", *options]) == 1
+    assert "see tessera why 'node/no such'" in capsys.readouterr().err
 
 
 def test_an_error_is_explained_without_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:

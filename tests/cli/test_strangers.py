@@ -48,6 +48,15 @@ def test_a_right_that_is_missing_is_named(
         assert fact in told
 
 
+def test_a_command_that_is_suggested_has_the_names_that_a_user_gave_as_one_word(
+    server: tuple[Objects, str], capsys: Told
+) -> None:
+    there, kubeconfig = server
+    there.refused = frozenset({"pods/proxy", "pods", "waitingpods", "instaslices", "usages"})
+    assert main(["queue", "-n", "no such; id", "--kubeconfig", kubeconfig]) == 1
+    assert "--user=NAME -n 'no such; id'" in capsys.readouterr().err
+
+
 def test_a_server_that_is_not_there_is_told_in_plain_words(tmp_path: Path, capsys: Told) -> None:
     with serving(Objects(), tmp_path) as kubeconfig:
         pass

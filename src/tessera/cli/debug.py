@@ -1,6 +1,7 @@
 """``tessera debug``: fetches the decisions that a process recorded, and replays them with this version's code."""
 
 import asyncio
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -63,7 +64,8 @@ def record(
     file.write_bytes(found)
     from tessera.text import count_noun
 
-    say(f"{count_noun(len(found.splitlines()), 'record')} in {file}; replay them with: tessera debug replay {file}")
+    replay = shlex.join(["tessera", "debug", "replay", str(file)])
+    say(f"{count_noun(len(found.splitlines()), 'record')} in {file}; replay them with: {replay}")
 
 
 @command.command()

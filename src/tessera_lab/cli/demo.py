@@ -6,6 +6,7 @@ the cards are simulated, and the output marks them. The times are measured in th
 
 import asyncio
 import random
+import shlex
 import shutil
 import sys
 import tempfile
@@ -139,7 +140,8 @@ def command(keep: bool) -> None:
         asyncio.run(_play(lab, progress, clock, keep=keep))
         if keep:
             _play_scenario(Path(lab.kubeconfig).parent)
-            text = NEXT.format(kubeconfig=lab.kubeconfig, path=_path(), node=NODE, page=lab.page, scenario=SCENARIO)
+            file = shlex.quote(lab.kubeconfig)
+            text = NEXT.format(kubeconfig=file, path=_path(), node=NODE, page=lab.page, scenario=SCENARIO)
             say_document(text)
     _summary(progress)
 

@@ -1,5 +1,6 @@
 """``tessera lab``: a simulated cluster on this machine, in the background."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -162,9 +163,11 @@ def up(folder: Path | None, **options: Any) -> None:
     parse_system(options["system"], options["kernel"])
     parse_groups(options["groups"])
     state = lab_folder.start(_folder(folder), _arguments(options))
-    say(
-        f"lab is up: {state.server}, {_simulation_speed(state)}", *_page(state), f"export KUBECONFIG={state.kubeconfig}"
-    )
+    say(f"lab is up: {state.server}, {_simulation_speed(state)}", *_page(state), _export(state))
+
+
+def _export(state: "LabState") -> str:
+    return f"export KUBECONFIG={shlex.quote(str(state.kubeconfig))}"
 
 
 def _page(state: "LabState") -> list[str]:
@@ -223,7 +226,7 @@ def status(folder: Path | None, output: str) -> int:
         case _:
             time = "virtual" if state.virtual_time else "real"
             say(f"lab is up since {state.started}: {state.server}, process {state.pid}, {time} time")
-            say(_simulation_speed(state), *_page(state), f"export KUBECONFIG={state.kubeconfig}")
+            say(_simulation_speed(state), *_page(state), _export(state))
     return 0
 
 

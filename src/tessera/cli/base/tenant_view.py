@@ -4,6 +4,7 @@ The direct way reads the agents' pages and the objects of the whole cluster. A t
 ``view.tessera.dev`` tells tenants of the cluster's cards, with the names that they may see.
 """
 
+import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -94,7 +95,7 @@ async def missing_rights(
     if isinstance(view, Forbidden):
         lines.append(
             f"To see all cards, and the names of pods in {namespace}, you need the ClusterRole {_ROLE} there (or view):"
-            f" kubectl create rolebinding gpu-viewers --clusterrole={_ROLE} {subject} -n {namespace}"
+            f" kubectl create rolebinding gpu-viewers --clusterrole={_ROLE} {subject} -n {shlex.quote(namespace)}"
         )
     elif isinstance(view, NotFound):
         lines.append("The API for users with the rights of one namespace is not installed: tessera install --dashboard")
@@ -136,7 +137,7 @@ async def describe_role(client: "Client | None", needed: NeededRole) -> str:
 
 
 async def _subject(client: "Client") -> str:
-    """The option of kubectl that names this user: ``--user=jane``."""
+    """The option of kubectl that names this user, as a word of a shell: ``--user=jane``."""
     from tessera.kube.client.errors import ApiError
     from tessera.kube.resources import SELF_SUBJECT_REVIEWS
 
@@ -147,5 +148,5 @@ async def _subject(client: "Client") -> str:
     name = str((made.get("status") or {}).get("userInfo", {}).get("username", "NAME"))
     match name.split(":"):
         case ["system", "serviceaccount", namespace, account]:
-            return f"--serviceaccount={namespace}:{account}"
-    return f"--user={name}"
+            return shlex.quote(f"--serviceaccount={namespace}:{account}")
+    return shlex.quote(f"--user={name}")

@@ -1,5 +1,6 @@
 """Shared by ``tessera top`` and ``tessera idle``: reading the agents' pages, and cells of tables."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -47,7 +48,8 @@ async def read_or_explain(
     found = {each.node for each in usage.fleet.nodes} | {each.node for each in usage.fleet.failures}
     missing = sorted(set(nodes) - found)
     if missing:
-        raise CommandError(f"error: no agent of Tessera runs on node {missing[0]!r}; see tessera why node/{missing[0]}")
+        look = shlex.join(["tessera", "why", f"node/{missing[0]}"])
+        raise CommandError(f"error: no agent of Tessera runs on node {missing[0]!r}; see {look}")
     return usage
 
 

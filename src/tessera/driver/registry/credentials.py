@@ -13,6 +13,7 @@ between them may be in any language, and a private key in the file is not read.
 
 import base64
 import binascii
+import shlex
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -221,7 +222,7 @@ class PullSecrets:
         except NotFound:
             raise CredentialsError(f"{where} does not exist; make it, or take it off imagePullSecrets") from None
         except Forbidden as error:
-            grant = f"grant it by tessera install --pull-secret {name}, repeating its other options"
+            grant = f"grant it by tessera install --pull-secret {shlex.quote(name)}, repeating its other options"
             raise CredentialsError(f"{where} may not be read: {grant}, or as docs/security.md says: {error}") from error
         except ApiError as error:
             raise ConnectionError(f"{where}: {error}") from error
