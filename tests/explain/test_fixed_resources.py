@@ -98,6 +98,24 @@ def test_pinned_pods_of_managed_namespaces_hold_their_cards_before_they_are_boun
     assert "pod team/b" in found.help[0]
 
 
+@pytest.mark.parametrize(
+    ("told", "case"), [("Reserved", "reserved"), ("Full", "placing"), ("", "placing")], ids=["reserved", "full", "new"]
+)
+def test_free_cards_that_are_reserved_for_others_are_told_by_the_word_of_the_controller(told: str, case: str) -> None:
+    """No object has the reservations of whole cards; `why` once said for minutes that the pod gets these cards now."""
+    has_two = node(gives={"nvidia.com/gpu": "2", "pods": "9"})
+    labels = {"kubernetes.io/hostname": "n1"}
+    has_two = msgspec.structs.replace(has_two, metadata=msgspec.structs.replace(has_two.metadata, labels=labels))
+    waits = behind_the_gate("1")
+    conditions = [{"type": "tessera.dev/SlicePromised", "status": "False", "reason": told}] if told else []
+    status = msgspec.convert({"phase": "Pending", "conditions": conditions}, type(waits.status))
+    found = why_here(msgspec.structs.replace(waits, status=status), nodes=[has_two], instaslices=[])
+    assert found.case == case
+    if case == "reserved":
+        assert found.verdict == "waits for room; the free cards that would do are reserved for pods that go first"
+        assert found.facts[1] == "free, but reserved: 1 x nvidia.com/gpu, on node n1"
+
+
 def test_cards_that_are_free_on_different_nodes_are_told_so() -> None:
     nodes = []
     for name in ("n1", "n2"):

@@ -265,9 +265,10 @@ def _room_by_moves(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Full
 def _explain_reserved(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Reserved) -> Explanation:
     """Explains that free slots are kept for pods that go first."""
     firsts = [each for each in slicer.state.reservations.values() if each.key in reason.keys]
+    room = "cards" if pod.devices else "slots"
     return Explanation(
         case="reserved",
-        verdict=f"waits for room; the free slots that would do are reserved for {list_names(reason.keys)}",
+        verdict=f"waits for room; the free {room} that would do are reserved for {list_names(reason.keys)}",
         facts=(
             _request(pod),
             *_own_reservation(view, slicer, pod),

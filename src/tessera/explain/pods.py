@@ -34,6 +34,7 @@ from tessera.explain.snapshot import ClusterView
 from tessera.forecast.queue_text import place_of_text
 from tessera.kube.resources import Pod
 from tessera.kueue.names import PREFIX, QUEUE_LABEL
+from tessera.placement.demand import Reserved
 from tessera.text import list_names, one_line
 
 #: A MIG resource with a spelling mistake.
@@ -274,6 +275,8 @@ def _explain_gated(
     refused = [each for each in view.events_of(pod.metadata.uid) if each.reason == "SliceRefused"]
     if promise is not None:
         where = f"{view.slices(promise.slices)}, on node {promise.node}"
+        if facts.devices and _is_reserved_for_others(pod):
+            return _explain_reserved_cards(facts, where)
         done = "promised and recorded" if promise.recorded else "free for it"
         return Explanation(
             case="placing",
@@ -289,6 +292,26 @@ def _explain_gated(
         verdict="is held by Tessera's gate, and the controller does not plan for it",
         facts=tuple(view.describe_event(each) for each in refused[-1:]),
         help=("read the controller's log", _CONTROLLER_LOG),
+    )
+
+
+def _explain_reserved_cards(facts: PodInfo, where: str) -> Explanation:
+    return Explanation(
+        case="reserved",
+        verdict="waits for room; the free cards that would do are reserved for pods that go first",
+        facts=(f"it requests {profiles_text(facts)}", f"free, but reserved: {where}"),
+        help=("a pod that ends before all of the reserved cards are free may use them: set activeDeadlineSeconds",),
+    )
+
+
+def _is_reserved_for_others(pod: Pod) -> bool:
+    """True if the controller last told a pod that the free cards are reserved for others.
+
+    It records reservations of slices in Instaslice objects, and those of whole cards and shares nowhere else.
+    """
+    return any(
+        (each.type, each.status, each.reason) == (SLICE_PROMISED_CONDITION, "False", Reserved.WORD.capitalize())
+        for each in pod.status.conditions
     )
 
 

@@ -240,7 +240,7 @@ class Reserved(msgspec.Struct, frozen=True, tag=True):
     def text(self) -> str:
         """The reason in words."""
         return (
-            f"the free memory slots that would do for {_count_profiles(self.profiles)} are reserved for"
+            f"the free {room_word(self.profiles)} that would do for {_count_profiles(self.profiles)} are reserved for"
             f" {_list_keys(self.keys)}, which goes first"
         )
 
@@ -376,6 +376,11 @@ Reason = (
 )
 #: Keys that a text names at most.
 _KEYS_NAMED = 3
+
+
+def room_word(profiles: Iterable[str]) -> str:
+    """What pods with these profiles get room on: ``memory slots`` for slices, ``cards`` for whole cards and shares."""
+    return "cards" if all(map(is_device_profile, profiles)) else "memory slots"
 
 
 def _list_keys(keys: tuple[str, ...]) -> str:

@@ -30,6 +30,7 @@ from tessera.placement.demand import (
     Reason,
     Reserved,
     UnknownProfile,
+    room_word,
 )
 from tessera.placement.enough_ends import find_enough_ends
 from tessera.placement.explain import RefusalExplainer
@@ -212,7 +213,8 @@ def _describe(pod: PodInfo, reason: Reason) -> tuple[str, str]:
             return ("node-not-ready" if _AWAY.intersection(rules) else "no-node"), reason.text
         case Reserved(keys=keys):
             before = count_noun(len(keys), "pod")
-            return "reserved", f"the free memory slots that would do for {wanted} are reserved for {before} before it"
+            room = room_word(pod.profiles)
+            return "reserved", f"the free {room} that would do for {wanted} are reserved for {before} before it"
         case GangIncomplete():
             return "gang-incomplete", reason.text
         case GangTooLarge():
