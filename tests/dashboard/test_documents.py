@@ -69,6 +69,44 @@ def test_a_card_tells_why_its_activity_is_not_known() -> None:
     assert [card_of(documents, f"card/n1/GPU-{n}").busy_absent for n in (1, 2)] == ["mig_mode", ""]
 
 
+HAS_WHOLE = NodeUsage(node="n1", cards=(msgspec.structs.replace(card(), kind="whole"),))
+
+
+@pytest.mark.parametrize(
+    ("changes", "starting"),
+    [
+        ({"nodeName": "n1"}, 1),
+        ({"nodeName": "of a silent agent"}, 0),
+        ({}, 0),
+        ({"pinned": True}, 1),
+        ({"nodeName": "n1", "phase": "Running"}, 0),
+        ({"nodeName": "n1", "limits": {"nvidia.com/mig-1g.5gb": "1"}}, 0),
+    ],
+)
+def test_pods_that_take_their_whole_cards_now_are_counted(changes: dict[str, Any], starting: int) -> None:
+    """A card is free for the page until the agent lists who holds it."""
+    given = dict(changes)
+    limits, phase = given.pop("limits", {"nvidia.com/gpu": "1"}), given.pop("phase", "Pending")
+    mark = {"tessera.dev/pinned": "uid-a"} if given.pop("pinned", False) else {}
+    body = msgspec.to_builtins(pod("a", limits, **given))
+    body["metadata"]["annotations"], body["status"]["phase"] = mark, phase
+    pods = [msgspec.convert(body, Pod)]
+    summary = make_documents(FleetUsage(nodes=(HAS_WHOLE,)), pods, [])["summary"]
+    assert isinstance(summary, SummaryDocument)
+    assert summary.starting == starting
+    held = msgspec.structs.replace(HAS_WHOLE, leases=(msgspec.structs.replace(lease("a"), uid="uid-a"),))
+    summary = make_documents(FleetUsage(nodes=(held,)), pods, [])["summary"]
+    assert isinstance(summary, SummaryDocument)
+    assert summary.starting == 0
+
+
+def test_the_card_of_a_cordoned_node_has_no_room() -> None:
+    closed = make_node("n1")
+    closed = msgspec.structs.replace(closed, spec=msgspec.structs.replace(closed.spec, unschedulable=True))
+    found = card_of(make_documents(FleetUsage(nodes=(HAS_WHOLE,)), [], [], nodes=[closed]), "card/n1/GPU-1")
+    assert (found.closed, found.free) == (True, {"gpu": 0})
+
+
 def test_the_summary_counts_only_cards_that_measure() -> None:
     usage = NodeUsage(
         node="n1",

@@ -11,6 +11,7 @@ from tessera.api.instaslice import Instaslice
 from tessera.api.nodes.health import CardHealth
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, LeaseUsage, NodeUsage
+from tessera.cli.base.tiles import draw
 from tessera.explain.card_map import NodeCards
 from tessera.explain.fleet_map import CardFilter, count_waiting, map_fleet, select, summarize
 from tessera.kube.resources import Node, Pod
@@ -76,6 +77,21 @@ def only(nodes: list[NodeCards]) -> NodeCards:
 def test_what_has_room_is_counted(card: CardUsage, leases: tuple[LeaseUsage, ...], possible: dict[str, int]) -> None:
     (found,) = only(map_fleet([], [page(card, leases=leases)])).cards
     assert found.possible == possible
+
+
+@pytest.mark.parametrize(
+    ("spec", "ready", "closed"),
+    [({}, "True", False), ({"unschedulable": True}, "True", True), ({}, "False", True), ({}, "Unknown", True)],
+)
+def test_nothing_is_possible_on_a_closed_node(spec: dict[str, Any], ready: str, *, closed: bool) -> None:
+    body = {"metadata": {"name": "n1"}, "spec": spec, "status": {"conditions": [{"type": "Ready", "status": ready}]}}
+    on_demand = CardUsage(uuid=GPU, index=3, model=A100, mig=True, slots=8)
+    pages = [page(on_demand, whole(), shared(), FIXED, node="n1")]
+    found = only(map_fleet([sliced()], pages, nodes=iter([msgspec.convert(body, Node)])))
+    assert found.closed is closed
+    assert all(card.possible for card in found.cards)
+    assert all(any(card.possible.values()) is not closed for card in found.cards)
+    assert ("  takes no new pods now: the node is cordoned, or not ready" in draw([found], colour=False)) is closed
 
 
 def test_cards_on_demand_are_shown_as_recorded_beside_the_others() -> None:

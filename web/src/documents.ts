@@ -84,6 +84,8 @@ export interface Card {
   health?: Health;
   /** The node's agent does not answer; the rest are Tessera's records. */
   silent?: boolean;
+  /** The node takes no new pods: it is cordoned, or not ready. */
+  closed?: boolean;
 }
 
 export interface Waiting {
@@ -208,6 +210,8 @@ export interface Summary {
   cards: number;
   pods: number;
   waiting: number;
+  /** Pods that have a place for whole cards or shares, and are not listed with these yet. */
+  starting?: number;
   held: number;
   wastedLeases: number;
   measured: number;

@@ -35,9 +35,25 @@ export function Room({ found, view, change, onOpen }: RoomProps) {
           </button>
         ))}
       </p>
+      <Limits closed={found.closed} />
       {view.room && <Places found={found} room={view.room} onOpen={onOpen} />}
     </section>
   );
+}
+
+/** Why a pod may wait although there is room: what is not counted, and which part is not for every pod. */
+function Limits({ closed }: { closed: number }) {
+  const cases = [...store.waiting.values()].map((pod) => pod.case);
+  const barred = cases.filter((each) => each === "reserved").length;
+  const placing = cases.filter((each) => each === "placing").length;
+  const starting = store.summary?.starting ?? 0;
+  const reasons = [
+    closed > 0 && `Not counted: ${count(closed, "card")} on nodes that take no new pods (cordoned, or not ready).`,
+    barred > 0 && `Reserved for pods that go first: what ${count(barred, "waiting pod")} would use.`,
+    placing > 0 && `${count(placing, "waiting pod")} will get a part of it now.`,
+    starting > 0 && `${count(starting, "pod")} will take a part of it: they have their place, and start now.`,
+  ].filter((each) => each !== false);
+  return reasons.length > 0 ? <small>{reasons.join(" ")}</small> : null;
 }
 
 /** The cards with room, in words. */

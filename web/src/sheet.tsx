@@ -86,6 +86,7 @@ function Details({ id }: { id: string }) {
         <Value name="heat">{celsius(card.temperature)}</Value>
       </dl>
       <h3>Room</h3>
+      {card.closed && <p>Its node takes no new pods: it is cordoned, or not ready.</p>}
       <p>{free.length > 0 ? free.map(([name, number]) => `${number} x ${roomName(name)}`).join(", or ") : "None."}</p>
       <h3>Held by {count(leases.length, "lease")}</h3>
       <ul class="plain">

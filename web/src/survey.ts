@@ -30,6 +30,8 @@ export interface Survey {
   wasted: Held[];
   /** What fits, by name, whatever the filter. */
   room: [string, number][];
+  /** Cards on nodes that take no new pods, whatever the filter. */
+  closed: number;
   /** True if a name is hidden from the visitor. */
   hidesPods: boolean;
   hidesNodes: boolean;
@@ -71,12 +73,14 @@ export function survey(store: Store, filter: Filter, words: Filter): Survey {
     unwell: [],
     wasted: [],
     room: [],
+    closed: 0,
     hidesPods: false,
     hidesNodes: false,
   };
   for (const [id, card] of store.cards) {
     const { free } = card;
     for (const name in free) room.set(name, (room.get(name) ?? 0) + (free[name] ?? 0));
+    if (card.closed) found.closed += 1;
     if (isHidden(card.node)) found.hidesNodes = true;
     const held = heldOf(id, card);
     if (held[0] && isHidden(held[0].lease.pod)) found.hidesPods = true;

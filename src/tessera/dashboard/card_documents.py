@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from tessera.api.instaslice import Instaslice
-from tessera.api.names import GATE
+from tessera.api.names import GATE, GPU_RESOURCES, PINNED_ANNOTATION
 from tessera.api.nodes.health import CardHealth, CardState
 from tessera.api.nodes.usage import CardUsage, NodeUsage
 from tessera.clock import parse_rfc3339
@@ -63,7 +63,7 @@ def make_documents(
         pods: the pods that the user may read.
         instaslices: the Instaslice objects that the user may read.
         reasons: for pods that wait, by ``namespace/name``, why they do.
-        nodes: for the offers of nodes whose agent does not answer.
+        nodes: for the offers of nodes whose agent does not answer, and for those that take no new pods.
         queue: the controller's queue; None if it is not known.
         simulated: True if an agent that is silent now had simulated cards.
     """
@@ -77,7 +77,8 @@ def make_documents(
         usage, offers[node.node] = answering.get(node.node), node.resources
         mapped = {card.uuid: card for card in node.cards}
         cards = _cards(usage, owners, mapped) if usage else (_silent_card(node.node, card) for card in node.cards)
-        documents |= {f"card/{each.node}/{each.uuid}": each for each in cards}
+        for each in cards:
+            documents[f"card/{each.node}/{each.uuid}"] = msgspec.structs.replace(each, closed=node.closed)
     for failure in fleet.failures:
         documents[f"failure/{failure.node}"] = FailureDocument(
             node=failure.node,
@@ -95,7 +96,7 @@ def make_documents(
                 waiting = msgspec.structs.replace(waiting, case=why.case, reason=why.verdict)
             row = queued.get(f"{waiting.namespace}/{waiting.pod}")
             documents[f"waiting/{waiting.namespace}/{waiting.pod}"] = _in_queue(waiting, row) if row else waiting
-    documents["summary"] = _summary(fleet, documents.values(), simulated=simulated)
+    documents["summary"] = _summary(fleet, documents.values(), _count_starting(fleet, pods), simulated=simulated)
     return documents
 
 
@@ -293,7 +294,26 @@ def _created(pod: Pod) -> float:
         return 0.0
 
 
-def _summary(fleet: FleetUsage, documents: Iterable[Document], *, simulated: bool) -> SummaryDocument:
+def _count_starting(fleet: FleetUsage, pods: Iterable[Pod]) -> int:
+    """Pods with a place for whole cards or shares on a node whose agent does not list these as theirs yet."""
+    listed = {lease.uid for usage in fleet.nodes for lease in usage.leases}
+    answering = {usage.node for usage in fleet.nodes}
+    return sum(
+        pod.metadata.uid not in listed
+        and pod.status.phase == "Pending"
+        and not pod.metadata.deletion_timestamp
+        and (pod.spec.node_name in answering if pod.spec.node_name else _is_pinned(pod))
+        and any(name in GPU_RESOURCES for each in pod.spec.containers for name in each.resources.limits)
+        for pod in pods
+    )
+
+
+def _is_pinned(pod: Pod) -> bool:
+    """True if Tessera has given a pod its node, and kube-scheduler has not bound it yet."""
+    return pod.metadata.annotations.get(PINNED_ANNOTATION) == pod.metadata.uid
+
+
+def _summary(fleet: FleetUsage, documents: Iterable[Document], starting: int, *, simulated: bool) -> SummaryDocument:
     cards, waiting = [], 0
     for each in documents:
         if isinstance(each, CardDocument):
@@ -310,6 +330,7 @@ def _summary(fleet: FleetUsage, documents: Iterable[Document], *, simulated: boo
         cards=len(cards),
         pods=len({(lease.namespace, lease.pod) for lease in leases}),
         waiting=waiting,
+        starting=starting,
         held=sum(card.held for card in cards),
         wasted_leases=sum(lease.state in ("never_used", "idle", "resident") for lease in leases),
         measured=len(busy),

@@ -136,6 +136,7 @@ class CardDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
         replicas: shares of the card, or of each of its MIG devices.
         health: its state and evidence; None for a card that is well.
         silent: True if the node's agent does not answer: what is shown are Tessera's records.
+        closed: True if the node takes no new pods: it is cordoned, or not ready. Nothing more fits then.
     """
 
     node: NodeName
@@ -160,6 +161,7 @@ class CardDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     replicas: int = 1
     health: HealthDocument | None = None
     silent: bool = False
+    closed: bool = False
 
 
 class WaitingDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -275,6 +277,8 @@ class SummaryDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
         cards: cards, with the silent ones.
         pods: pods that hold cards.
         waiting: pods that wait for cards.
+        starting: pods that have a place for whole cards or shares, which no agent lists as theirs yet: what fits now
+            still counts these.
         held: cards that containers hold, parts added; of silent cards, what Tessera's records say.
         wasted_leases: leases in the states never_used, idle and resident.
         silent: cards whose agent does not answer, known from Tessera's records.
@@ -292,6 +296,7 @@ class SummaryDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     held: float
     wasted_leases: int
     measured: int
+    starting: int = 0
     silent: int = 0
     unwell: int = 0
     busy: float | None = None

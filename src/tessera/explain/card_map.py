@@ -109,12 +109,14 @@ class NodeCards(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         cards: its cards in the order of the driver's indexes.
         resources: what is known of cards that are not listed.
         unread: the reason for which the agent's page could not be read; empty if it was, or was not needed.
+        closed: True if it takes no new pods: it is cordoned, or not ready. Nothing is possible on its cards then.
     """
 
     node: str
     cards: tuple[MappedCard, ...]
     resources: tuple[NodeResource, ...] = ()
     unread: str = ""
+    closed: bool = False
 
 
 class PendingNode(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

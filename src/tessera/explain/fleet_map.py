@@ -90,23 +90,37 @@ def map_fleet(
         instaslices: the records of nodes with slices on demand.
         usages: the agents' pages.
         unread: nodes whose page could not be read, with the reason.
-        nodes: for the offers of nodes without a page.
+        nodes: for the offers of nodes without a page, and for those that take no new pods.
         pods: for the use of these offers.
     """
-    unread = unread or {}
+    unread, nodes = unread or {}, list(nodes)
     sliced = {each.node: each.cards for each in cards_of(instaslices)}
     pages = {each.node: each for each in usages}
     resources = _resources_without_page(nodes, pods, pages.keys())
     names = sorted({*sliced, *pages, *resources, *unread})
+    closed = {node.metadata.name for node in nodes if _is_closed(node)}
     return [
         NodeCards(
             node=name,
-            cards=_merge(sliced.get(name, ()), pages.get(name)),
+            closed=name in closed,
+            cards=_without_room(_merge(sliced.get(name, ()), pages.get(name)), closed=name in closed),
             resources=resources.get(name, ()),
             unread=unread.get(name, "") if name not in pages else "",
         )
         for name in names
     ]
+
+
+def _is_closed(node: Node) -> bool:
+    """True if a node takes no new pods: it is cordoned, or kubelet does not report it as ready."""
+    ready = (each.status == "True" for each in node.status.conditions if each.type == "Ready")
+    return node.spec.unschedulable or not next(ready, True)
+
+
+def _without_room(cards: tuple[MappedCard, ...], *, closed: bool) -> tuple[MappedCard, ...]:
+    if not closed:
+        return cards
+    return tuple(msgspec.structs.replace(each, possible=dict.fromkeys(each.possible, 0)) for each in cards)
 
 
 def _merge(sliced: Sequence[MappedCard], page: NodeUsage | None) -> tuple[MappedCard, ...]:

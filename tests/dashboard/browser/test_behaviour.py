@@ -2,12 +2,13 @@
 
 import re
 
+import msgspec
 import pytest
 from playwright.sync_api import Route, expect
 from tests.dashboard.browser.conftest import LivePage, Visits
 from tests.dashboard.browser.scene import NOW, device, scene
 
-from tessera.dashboard.documents import WaitingDocument
+from tessera.dashboard.documents import CardDocument, WaitingDocument
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e" + "x" * 200
 
@@ -25,6 +26,34 @@ def test_tiles_come_and_go(visit: Visits, live: LivePage) -> None:
     expect(tile).to_be_visible()
     live.publish(scene())
     expect(tile).to_have_count(0)
+
+
+def test_the_room_says_which_part_of_it_is_not_for_every_pod(visit: Visits, live: LivePage) -> None:
+    """The page once counted free cards, and listed pods that wait for them, without a word why."""
+    visitor = visit()
+    room = visitor.region("Free room")
+    expect(room.get_by_text("Not counted")).to_have_count(0)
+    documents = scene()
+    for key, each in documents.items():
+        if isinstance(each, CardDocument) and each.node == "gpu-4":
+            documents[key] = msgspec.structs.replace(each, closed=True, free=dict.fromkeys(each.free, 0))
+    documents |= {
+        f"waiting/team/{case}-{n}": WaitingDocument(
+            namespace="team", pod=f"{case}-{n}", requests="1 x gpu", since=NOW, case=case
+        )
+        for case, number in (("reserved", 2), ("placing", 1))
+        for n in range(number)
+    }
+    documents["summary"] = msgspec.structs.replace(documents["summary"], starting=3)
+    live.publish(documents)
+    expect(room.get_by_text("Not counted")).to_have_text(
+        "Not counted: 3 cards on nodes that take no new pods (cordoned, or not ready)."
+        " Reserved for pods that go first: what 2 waiting pods would use. 1 waiting pod will get a part of it now."
+        " 3 pods will take a part of it: they have their place, and start now."
+    )
+    visitor.page.get_by_role("button", name="gpu-4, card 0").first.click()
+    sheet = visitor.page.get_by_role("complementary", name="Card")
+    expect(sheet.get_by_text("Its node takes no new pods: it is cordoned, or not ready.")).to_be_visible()
 
 
 def test_words_and_fields_filter(visit: Visits) -> None:

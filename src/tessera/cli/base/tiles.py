@@ -106,6 +106,8 @@ def _draw_node(node: NodeCards, *, colour: bool, width: int) -> Iterator[str]:
         yield f"  {which}: {one_line(node.unread)}"
     elif not node.cards and not node.resources:
         yield "  none of this node's cards can be sliced"
+    if node.closed:
+        yield "  takes no new pods now: the node is cordoned, or not ready"
     letters = _letters(node)
     for card in node.cards:
         row = _row if card.slots else _bar
