@@ -4,6 +4,7 @@
 process.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +176,7 @@ def test_a_cluster_policy_of_somebody_else_is_left_alone(cluster: Any, values: s
 
 def test_kubectl_knows_the_kinds_by_their_names(cluster: Any) -> None:
     for name in ("nvd", "nvdriver", "nvdrivers", "nvidiadrivers"):
-        assert cluster.get(name)["items"] == []
+        assert json.loads(cluster.kubectl("get", name, "-o", "json"))["items"] == []
     assert "finished kernel modules" in cluster.kubectl("explain", "clusterpolicy.spec.driver.usePrecompiled")
     wrong = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "a"}}
     told = cluster.kubectl(

@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.support.command_line import run_tessera
 from tests.support.helm_program import HELM
+from tests.support.object_reader import ObjectReader
 
 #: Seconds that anything in a cluster may take: a lab on a loaded machine of two cores, or a cluster that pulls images.
 TIMEOUT = 180.0
@@ -31,6 +32,7 @@ class ClusterUser:
     def __init__(self, kubeconfig: Path) -> None:
         self.kubeconfig = kubeconfig
         self.env = {**os.environ, "KUBECONFIG": str(kubeconfig)}
+        self._reader = ObjectReader(kubeconfig)
 
     def run(self, *command: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
         """Runs any program as this cluster's user would."""
@@ -45,8 +47,10 @@ class ClusterUser:
         return done.stderr if fails else done.stdout
 
     def get(self, *arguments: str) -> Any:
-        """``kubectl get ... -o json``, decoded."""
-        return json.loads(self.kubectl("get", *arguments, "-o", "json"))
+        """What ``kubectl get ... -o json`` shows, decoded; several kinds or ``-k`` are left to kubectl itself."""
+        if "," in arguments[0] or arguments[0].startswith("-"):
+            return json.loads(self.kubectl("get", *arguments, "-o", "json"))
+        return self._reader.read(*arguments)
 
     def helm(self, *arguments: str, fails: bool = False) -> str:
         """Runs the real Helm and returns what it printed; standard error if it is expected to fail."""
