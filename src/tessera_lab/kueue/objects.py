@@ -1,6 +1,6 @@
 """Kueue's objects as the lab stores them: their kinds, their conditions, and the order of Workloads."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from tessera.kube.resources.meta import Resource
 from tessera.kueue.names import GROUP
@@ -11,6 +11,27 @@ Json = dict[str, Any]
 def kind(plural: str, name: str, version: str, *, namespaced: bool = False) -> Resource[Json]:
     """A kind of Kueue."""
     return Resource(GROUP, version, plural, name, namespaced, dict)
+
+
+class Kinds(NamedTuple):
+    """Kueue's kinds at one version of its API."""
+
+    workloads: Resource[Json]
+    local_queues: Resource[Json]
+    cluster_queues: Resource[Json]
+    checks: Resource[Json]
+    flavors: Resource[Json]
+
+
+def make_kinds(version: str) -> Kinds:
+    """The kinds at a version."""
+    return Kinds(
+        workloads=kind("workloads", "Workload", version, namespaced=True),
+        local_queues=kind("localqueues", "LocalQueue", version, namespaced=True),
+        cluster_queues=kind("clusterqueues", "ClusterQueue", version),
+        checks=kind("admissionchecks", "AdmissionCheck", version),
+        flavors=kind("resourceflavors", "ResourceFlavor", version),
+    )
 
 
 def condition(item: Json, type_: str) -> Json | None:

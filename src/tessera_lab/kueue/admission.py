@@ -1,0 +1,184 @@
+"""Reserves quota for Workloads that wait, in the order of priority and age; preempts lower priorities."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from tessera.clock import Clock, parse_rfc3339, rfc3339
+from tessera.kube.client.client import Client
+from tessera_lab.kueue.eviction import Eviction
+from tessera_lab.kueue.objects import Kinds, condition, is_true, key_of, order
+from tessera_lab.kueue.quota import Usage
+from tessera_lab.kueue.requests import as_quantities, pod_set_requests
+from tessera_lab.kueue.workload_status import WorkloadStatus
+from tessera_lab.kueue.workloads import Job
+
+Json = dict[str, Any]
+
+
+class _Queues(NamedTuple):
+    """ClusterQueues and AdmissionChecks by name, LocalQueues by ``namespace/name``."""
+
+    cluster: Mapping[str, Json]
+    local: Mapping[str, Json]
+    checks: Mapping[str, Json]
+
+    def queue_of(self, item: Json) -> tuple[str, str]:
+        """The ClusterQueue of a Workload, and why it admits nothing; that is empty if it may."""
+        key = f"{item['metadata']['namespace']}/{item['spec']['queueName']}"
+        if key not in self.local:
+            return "", f"LocalQueue {item['spec']['queueName']} doesn't exist"
+        name = self.local[key]["spec"]["clusterQueue"]
+        if name not in self.cluster:
+            return name, f"ClusterQueue {name} doesn't exist"
+        if any(not is_true(self.checks.get(each, {}), "Active") for each in self.checks_of(name)):
+            return name, f"ClusterQueue {name} is inactive"
+        return name, ""
+
+    def checks_of(self, name: str) -> list[str]:
+        """The admission checks of a ClusterQueue."""
+        rules = (self.cluster[name]["spec"].get("admissionChecksStrategy") or {}).get("admissionChecks") or ()
+        return [rule["name"] for rule in rules]
+
+    def preempts(self, name: str) -> bool:
+        """True if a ClusterQueue preempts lower priorities of its own."""
+        return (self.cluster[name]["spec"].get("preemption") or {}).get("withinClusterQueue") == "LowerPriority"
+
+
+class Admission:
+    """Reserves quota.
+
+    Args:
+        client: an administrator.
+        clock: the time.
+        kinds: Kueue's kinds at the version that is used.
+        resources: ``resources`` of the Configuration.
+        status: writes the status of Workloads.
+        eviction: evicts those of lower priority.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        clock: Clock,
+        kinds: Kinds,
+        *,
+        resources: Mapping[str, Any],
+        status: WorkloadStatus,
+        eviction: Eviction,
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._kinds = kinds
+        self._resources = resources
+        self._status = status
+        self._eviction = eviction
+
+    async def admit(self, found: Mapping[str, Job]) -> None:
+        """Reserves quota for those that wait, or says why not; ``found`` has the jobs by key."""
+        queues = await self._read_queues()
+        workloads = list((await self._client.list(self._kinds.workloads)).items)
+        usage = self._usage(queues.cluster, workloads)
+        waiting = [each for each in workloads if key_of(each) in found and self._is_waiting(each)]
+        for item in sorted(waiting, key=order):
+            name, text = queues.queue_of(item)
+            if text:
+                await self._status.set_condition(item, "QuotaReserved", False, "Inadmissible", text)
+                continue
+            refused = await self._reserve(item, name, usage[name], queues.checks_of(name))
+            if refused:
+                if queues.preempts(name):
+                    await self._preempt(item, name, workloads, found)
+                await self._status.set_condition(item, "QuotaReserved", False, "Pending", refused)
+        await self._show_usage(queues.cluster, usage)
+
+    async def _read_queues(self) -> _Queues:
+        cluster = (await self._client.list(self._kinds.cluster_queues)).items
+        local = (await self._client.list(self._kinds.local_queues)).items
+        checks = (await self._client.list(self._kinds.checks)).items
+        return _Queues(
+            cluster={each["metadata"]["name"]: each for each in cluster},
+            local={key_of(each): each for each in local},
+            checks={each["metadata"]["name"]: each for each in checks},
+        )
+
+    def _usage(self, queues: Mapping[str, Json], workloads: list[Json]) -> dict[str, Usage]:
+        """What is reserved in each ClusterQueue."""
+        usage = {name: Usage(queue) for name, queue in queues.items()}
+        for item in workloads:
+            admission = item.get("status", {}).get("admission")
+            if admission and not is_true(item, "Finished") and admission["clusterQueue"] in usage:
+                for stored, pods in zip(admission["podSetAssignments"], item["spec"]["podSets"], strict=True):
+                    amounts = pod_set_requests(pods, self._resources)
+                    usage[admission["clusterQueue"]].add(stored.get("flavors") or {}, amounts)
+        return usage
+
+    async def _reserve(self, item: Json, name: str, usage: Usage, needed: list[str]) -> str:
+        """Reserves quota; returns the reason if there is not enough."""
+        assignments = []
+        for pods in item["spec"]["podSets"]:
+            amounts = pod_set_requests(pods, self._resources)
+            flavors, text = usage.assign(pods["name"], amounts, old=self._kinds.workloads.version == "v1beta1")
+            if text:
+                return text
+            usage.add(flavors, amounts)
+            assignments.append(
+                {
+                    "name": pods["name"],
+                    "flavors": flavors,
+                    "resourceUsage": as_quantities(amounts),
+                    "count": pods["count"],
+                }
+            )
+        now = rfc3339(self._clock.now())
+        states = [{"name": each, "state": "Pending", "lastTransitionTime": now, "message": ""} for each in needed]
+        text = f"Quota reserved in ClusterQueue {name}"
+        conditions = self._status.with_condition(item, "QuotaReserved", True, "QuotaReserved", text)
+        evicted = condition(item, "Evicted")
+        if evicted is not None:
+            again = {"status": {"conditions": conditions}}
+            before = f"Previously: {evicted['message']}"
+            conditions = self._status.with_condition(again, "Evicted", False, "QuotaReserved", before)
+        admission = {"clusterQueue": name, "podSetAssignments": assignments}
+        await self._status.write(item, {"conditions": conditions, "admission": admission, "admissionChecks": states})
+        return ""
+
+    async def _preempt(self, item: Json, queue: str, workloads: list[Json], found: Mapping[str, Job]) -> None:
+        """Evicts the lowest of lower priority; the next look sees the quota that it leaves."""
+        victims = [
+            each
+            for each in workloads
+            if (each.get("status", {}).get("admission") or {}).get("clusterQueue") == queue
+            and each["spec"].get("priority", 0) < item["spec"].get("priority", 0)
+            and key_of(each) in found
+            and not found[key_of(each)].finished
+        ]
+        if victims:
+            victim = min(victims, key=lambda each: int(each["spec"].get("priority", 0)))
+            text = f"Preempted to accommodate a workload (UID: {item['metadata']['uid']})"
+            await self._eviction.evict(found[key_of(victim)], victim, "Preempted", text)
+
+    def _is_waiting(self, item: Json) -> bool:
+        if is_true(item, "QuotaReserved") or is_true(item, "Finished") or item["spec"].get("active") is False:
+            return False
+        until = (item.get("status", {}).get("requeueState") or {}).get("requeueAt")
+        return until is None or parse_rfc3339(until) <= self._clock.now()
+
+    async def _show_usage(self, queues: Mapping[str, Json], usage: Mapping[str, Usage]) -> None:
+        for name, queue in queues.items():
+            flavors = [
+                {
+                    "name": flavor["name"],
+                    "resources": [
+                        {
+                            "name": each["name"],
+                            "total": as_quantities({"": usage[name].used(flavor["name"], each["name"])})[""],
+                        }
+                        for each in flavor["resources"]
+                    ],
+                }
+                for group in queue["spec"].get("resourceGroups") or ()
+                for flavor in group["flavors"]
+            ]
+            if flavors != queue.get("status", {}).get("flavorsReservation"):
+                patch = {"status": {"flavorsReservation": flavors}}
+                await self._client.merge_patch(self._kinds.cluster_queues, name, patch, subresource="status")
