@@ -28,6 +28,7 @@ from tessera.controller.slicing.state.events import (
     RetryDue,
     TimePassed,
     WriteDone,
+    WriteOutcomeUnknown,
     WriteRefused,
 )
 from tessera.controller.slicing.state.instructions import (
@@ -74,6 +75,8 @@ class SlicerCluster:
         self.namespaces: dict[str, dict[str, str]] = {}
         #: Pods whose eviction a PodDisruptionBudget refuses.
         self.protected: set[PodUid] = set()
+        #: Pods whose next eviction gets no answer.
+        self.unanswered: set[PodUid] = set()
         self.version = 0
         #: Tests read its instructions as they come, whatever their kind.
         self.slicer: Any = Slicer(reserve_after, preempts=preempts, moves=moves)
@@ -222,6 +225,11 @@ class SlicerCluster:
         elif isinstance(instruction, Evict) and instruction.uid in self.protected:
             self.writes.append(instruction)
             self.slicer.handle(WriteRefused(instruction, "it would violate the pod's disruption budget."))
+            self.slicer.handle(RetryDue(instruction))
+        elif isinstance(instruction, Evict) and instruction.uid in self.unanswered:
+            self.unanswered.discard(instruction.uid)
+            self.writes.append(instruction)
+            self.slicer.handle(WriteOutcomeUnknown(instruction))
             self.slicer.handle(RetryDue(instruction))
         else:
             self.apply(instruction)

@@ -240,8 +240,9 @@ def test_an_outage_is_logged_once_whatever_number_of_writes_it_fails(
         (refusal(429, "TooManyRequests"), ["TooManyRequests"]),
         (refusal(403, "Forbidden"), ["Forbidden"]),
         (refusal(404, "NotFound"), []),
+        (Response(status=429, headers={"retry-after": "1"}, body=b"Too many requests, please try again later."), []),
     ],
-    ids=["budget", "policy", "gone"],
+    ids=["budget", "policy", "gone", "busy server"],
 )
 def test_the_reason_of_a_refused_eviction_reaches_the_slicer(
     cluster: SlicerCluster, monkeypatch: pytest.MonkeyPatch, answer: Response, reasons: list[str]

@@ -229,6 +229,17 @@ def test_a_refused_eviction_ends_the_plan_and_the_reservation(cluster: SlicerClu
     assert cluster.where(large)
 
 
+def test_an_eviction_that_the_server_did_not_answer_is_asked_for_again(cluster: SlicerCluster) -> None:
+    """The server is too busy, or the connection breaks: neither is a refusal, after which the pod would rest."""
+    large = fragmented(cluster)
+    cluster.unanswered.add(cluster.pods["uid-small"].uid)
+    later(cluster)
+    assert evicted(cluster) == ["small", "small"]
+    assert (cluster.slicer.mover.evicted, cluster.slicer.mover.refused) == (1, 0)
+    assert list(told(cluster, "small")) == ["SliceMoved"]
+    assert cluster.where(large)
+
+
 def test_the_freed_place_goes_to_the_waiting_pod_and_to_nobody_else(cluster: SlicerCluster) -> None:
     large = fragmented(cluster)
     cluster.pass_time(61)

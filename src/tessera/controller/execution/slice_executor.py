@@ -162,12 +162,13 @@ class SliceExecutor:
             self._slicer.handle(UngateDenied(write, error.message))
             self._executor.call_later(_RECONSIDER, partial(self._slicer.handle, DenialExpired(write.uid)))
             return FREE
-        if isinstance(error, ApiError) and not isinstance(error, BrokenAnswer):
+        postponed = isinstance(write, Evict) and isinstance(error, ApiError) and error.retry_after is not None
+        if isinstance(error, ApiError) and not isinstance(error, BrokenAnswer) and not postponed:
             self._slicer.handle(WriteRefused(write, error.message))
         else:
             self._slicer.handle(WriteOutcomeUnknown(write))
         hold = self._executor.back_off(write.key)
-        by_budget = isinstance(write, Evict) and isinstance(error, TooManyRequests)
+        by_budget = isinstance(write, Evict) and isinstance(error, TooManyRequests) and not postponed
         if by_budget or not self._outages.note_failure(error):
             _log.info("%s %s: %s; again in %.1f s", kind, write.key[1], error, hold.seconds)
         return hold

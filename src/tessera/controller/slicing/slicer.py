@@ -187,8 +187,8 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
                 self._state.expect_ends(ends)
             case WriteRefused(write, reason):
                 self._outcomes.note_refusal(write, reason)
-            case WriteOutcomeUnknown():
-                pass  # the record that the watch shows decides; the key stays busy until the retry
+            case WriteOutcomeUnknown(write):
+                self._outcomes.note_no_answer(write)
             case RetryDue(write):
                 self._outcomes.retry(write)
             case UngateDenied(write, reason):

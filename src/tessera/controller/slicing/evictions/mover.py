@@ -10,7 +10,8 @@ Rules:
 - A move is recorded before its eviction (:mod:`tessera.controller.slicing.state.move_record`). The moves of the last
   hour never exceed the budget, and a pod that was made anew since its owner's last move does not move in that hour.
 - One pod is evicted after the other, through the eviction API. An eviction that is refused, or that has no effect in a
-  minute, ends the plan; if nothing has moved yet, the reservation ends too.
+  minute, ends the plan; if nothing has moved yet, the reservation ends too. A server that is too busy to answer
+  has refused nothing: it is asked again in that minute.
 """
 
 from collections.abc import Sequence
@@ -54,6 +55,7 @@ class MovePlan:
         left: the pods to evict, in order; the first is the present one.
         since: when the present one was recorded.
         asked: the present one, once its eviction was asked for.
+        again: the server has not answered that request, or not now: the eviction is asked for again.
         done: pods that have been evicted.
     """
 
@@ -62,6 +64,7 @@ class MovePlan:
     left: list[PodUid] = field(default_factory=list)
     since: float = 0.0
     asked: PodInfo | None = None
+    again: bool = False
     done: int = 0
 
 
@@ -121,6 +124,12 @@ class Mover:
                 text = not_moved_text(plan.asked, plan.reserved, reason, MOVE_COUNTS)
                 self._state.add_event(plan.asked, "SliceMoveRefused", text)
                 self._give_up(plan)
+
+    def note_no_answer(self, uid: PodUid) -> None:
+        """Takes in that the server did not answer an eviction, or that it asked for another try."""
+        for plan in self._plans.values():
+            if plan.asked is not None and plan.asked.uid == uid:
+                plan.again = True
 
     def run(self) -> None:
         """Carries plans on, and looks for moves for the first waiting pods."""
@@ -217,7 +226,7 @@ class Mover:
         if pod is None or pod.terminating or not pod.node:
             self._advance(plan, now)
             return
-        plan.since, plan.asked = now, None
+        plan.since, plan.asked, plan.again = now, None, False
         entry = RecordedMove(uid=pod.uid, owner=pod.owner, date=now)
         self._state.moves[pod.node] = (*self._state.moves.get(pod.node, ()), entry)
         self._state.dirty_nodes.add(pod.node)
@@ -235,7 +244,7 @@ class Mover:
             self._advance(plan, now)
         elif now >= plan.since + EVICTION_SECONDS:
             self._give_up(plan)
-        elif plan.asked is None and self._is_recorded(pod):
+        elif (plan.asked is None or plan.again) and self._is_recorded(pod):
             self._evict(plan, pod)
 
     def _is_recorded(self, pod: PodInfo) -> bool:
@@ -248,8 +257,8 @@ class Mover:
             return
         if ("pod", pod.uid) in self._state.busy:
             return
-        plan.asked = pod
-        self.evicted += 1
+        self.evicted += plan.asked is None
+        plan.asked, plan.again = pod, False
         self._state.evictions[pod.uid] = Evict(uid=pod.uid, namespace=pod.namespace, name=pod.name, version=0)
 
     def _advance(self, plan: MovePlan, now: float) -> None:

@@ -147,7 +147,10 @@ class WriteRefused:
 
 @dataclass(frozen=True, slots=True)
 class WriteOutcomeUnknown:
-    """No answer shows if the server accepted a write. Its key stays busy until :class:`RetryDue`."""
+    """No answer shows if the server accepted a write, or it was too busy for an eviction and asked for another try.
+
+    The key stays busy until :class:`RetryDue`.
+    """
 
     write: Write
 

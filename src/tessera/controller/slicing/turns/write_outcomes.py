@@ -53,6 +53,11 @@ class WriteOutcomes:
         elif isinstance(write, Evict):
             self._mover.note_refusal(write.uid, reason)
 
+    def note_no_answer(self, write: Write) -> None:
+        """Nothing shows if the server took a write: the object that the watch shows decides."""
+        if isinstance(write, Evict):
+            self._mover.note_no_answer(write.uid)
+
     def retry(self, write: Write) -> None:
         """The pause after a failed write is over."""
         self._state.busy.discard(write.key)
