@@ -1,5 +1,6 @@
 """The plan of moves names pods that may move, places that fit, and why others stay without room."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -53,13 +54,16 @@ def test_one_small_pod_moves_so_that_a_whole_card_is_free() -> None:
     assert (room.pod, room.slots, room.place.node) == ("team/large", 8, "n1")
     assert (move.pod, move.slots, move.from_.node, move.to.node) == ("team/small", 1, "n1", "n2")
     assert (found.stuck, found.movable) == ((), 2)
-    assert list(plan_lines(found)) == [
+    lines = list(plan_lines(found))
+    assert lines == [
         "team/large gets 7g.40gb on GPU 0, memory slots 0-7 of node n1 if 1 pod moves:",
         "  team/small from 1g.5gb on GPU 0, memory slot 0 of node n1 to 1g.5gb on GPU 0, memory slot 6 of node n2",
         "  gain 76m, price 11m (time of one memory slot): worth it",
         "1 pod would end and start anew; 1 waiting pod would get 8 memory slots.",
         "Nothing was changed. To carry out a move: kubectl delete pod POD -n NAMESPACE",
     ]
+    page = (Path(__file__).parents[2] / "docs" / "queues.md").read_text(encoding="utf-8")
+    assert "\n".join(["$ tessera defrag --plan", *lines]) in page, "the page shows another output"
 
 
 def test_the_pin_to_its_node_does_not_keep_a_pod_there() -> None:
