@@ -128,6 +128,12 @@ QUEUE_MODELS = Limit(
     "models of cards in the usage of a Queue's status, those with the most",
     "a cluster has a few; a node that lies cannot add thousands",
 )
+QUEUE_ACCOUNTS = Limit(
+    10_000,
+    "queues",
+    "queues whose usage the controller remembers",
+    "some 650 bytes each; of more, the namespaces without a Queue that hold nothing and have used least are forgotten",
+)
 RETRIED_PODS = Limit(
     64,
     "pods",

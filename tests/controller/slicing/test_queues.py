@@ -16,6 +16,7 @@ from tessera.controller.objects.node_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.pod_relations import NO_RELATIONS, PodAffinityRule, PodRelations, PodSelection
 from tessera.controller.slicing.planning import batch_placement, lasting_refusals
+from tessera.controller.slicing.state import queue_ledger
 from tessera.controller.slicing.state.events import NamespaceObserved, NodeDeleted, QueueDeleted, StorageListed
 from tessera.controller.slicing.state.instructions import ReportQueue
 from tessera.kube.resources import Taint, Toleration
@@ -572,6 +573,29 @@ def test_a_pod_is_found_to_be_refused_by_more_nodes_than_one_decision_asks(
     end(cluster, runs, 3)
     end(cluster, small, 3)
     assert placed(cluster, stuck) == 1
+
+
+def test_of_many_namespaces_those_are_forgotten_that_used_least(
+    cluster: SlicerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a Queue object, each namespace that had ever held a slice kept its account."""
+    monkeypatch.setattr(queue_ledger, "QUEUE_ACCOUNTS", 8)
+    cluster.queue("research")
+    cluster.node("n1")
+    keeps = pods(cluster, "keeps", 1)
+    cluster.settle()
+    for number in range(12):
+        short = pods(cluster, f"team-{number}", 1, "3g.20gb" if number == 2 else ALL)
+        cluster.settle()
+        cluster.pass_time(3600)
+        cluster.remove(short[0])
+        cluster.settle()
+    ledger, totals = cluster.slicer.state.ledger, cluster.slicer.state.inventory.totals
+    known = [name for name in ("keeps", *(f"team-{n}" for n in range(12))) if ledger.share(name, totals, cluster.date)]
+    assert placed(cluster, keeps) == 1
+    assert "keeps" in known
+    assert "team-2" in known, "it used most"
+    assert len(known) <= 8
 
 
 def test_pods_that_all_nodes_refuse_are_asked_about_on_nodes_that_change(

@@ -11,9 +11,11 @@ What is held is constant between two calls of :meth:`QueueLedger.assign`, so usa
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from heapq import nsmallest
 
 from tessera.api.names import PodUid
 from tessera.api.queues import HALF_LIFE, Queue, Share
+from tessera.limits.planning import QUEUE_ACCOUNTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,10 @@ class QueueAccount:
         models = self.held.keys() | self.usage.keys()
         return {each: self.held[each] + (self.usage.get(each, 0.0) - self.held[each]) * left for each in models}
 
+    def total_used(self, half_life: float, now: float) -> float:
+        """Decayed usage of all models at a time."""
+        return sum(self.used(half_life, now).values())
+
     def settle(self, half_life: float, now: float) -> None:
         """Brings the decayed usage up to a time."""
         if now:
@@ -73,7 +79,7 @@ class QueueLedger:
 
     def __init__(self, queues: dict[str, Queue]) -> None:
         self.queues = queues
-        #: Accounts; one without an object, pods and usage is dropped.
+        #: Accounts; one without an object, pods and usage is dropped, and of too many those with the least usage.
         self._accounts: dict[str, QueueAccount] = {}
         #: What each pod holds, with its queue.
         self._pods: dict[PodUid, tuple[str, Holding]] = {}
@@ -126,6 +132,15 @@ class QueueLedger:
             if not account.held[model]:
                 del account.held[model]
         account.gib += sign * holding.gib
+        if len(self._accounts) > QUEUE_ACCOUNTS:
+            self._forget_least(now)
+
+    def _forget_least(self, now: float) -> None:
+        """Drops the accounts with the least usage, of namespaces that hold nothing, until half of the limit is left."""
+        idle = (name for name, each in self._accounts.items() if not each.held and name not in self.queues)
+        surplus = len(self._accounts) - QUEUE_ACCOUNTS // 2
+        for name in nsmallest(surplus, idle, key=lambda each: self._accounts[each].total_used(HALF_LIFE, now)):
+            del self._accounts[name]
 
     def _half_life(self, name: str) -> float:
         queue = self.queues.get(name)
