@@ -640,6 +640,30 @@ def test_decisions_end_while_more_pods_close_their_queues_than_one_looks_at(
     assert placed(cluster, small) == 1
 
 
+def test_decisions_end_though_a_pod_that_closes_its_queue_costs_all_that_one_may_spend(
+    cluster: SlicerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The decision that found all nodes to refuse it had nothing left to find that again when it planned the pod."""
+    cluster.queue("team-a", maximum=2)
+    cluster.node("n1")
+    cluster.node("n2")
+    for number in range(8):
+        selection = PodSelection(frozenset({"team-a"}), None, (Requirement("app", "In", ("server", f"{number}")),))
+        relations = PodRelations(anti_affinity=(PodAffinityRule(selection, "kubernetes.io/hostname"),))
+        cluster.pod(f"away-{number}", namespace="team-a", gates=(), node=NodeName("n2"), relations=relations)
+    pods(cluster, "team-a", 2)
+    cluster.settle()
+    on_n1 = NodeConstraints(selector=(("kubernetes.io/hostname", "n1"),))
+    facts: dict[str, Any] = {"amounts": {"cpu": 50_000}, "labels": (("app", "server"),), "constraints": on_n1}
+    (stuck,) = pods(cluster, "team-a", 1, "2g.10gb", **facts)
+    cluster.settle()
+    assert isinstance(cluster.slicer.state.waiting[stuck.uid], QueueFull)
+    monkeypatch.setattr(lasting_refusals, "_REFUSAL_STEPS", 4)
+    cluster.node("n1", allocatable={**cluster.nodes[NodeName("n1")].allocatable, "cpu": 40_000})
+    cluster.settle()
+    assert isinstance(cluster.slicer.state.waiting[stuck.uid], NoNode)
+
+
 def test_one_decision_looks_at_no_more_pods_than_it_may(
     cluster: SlicerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

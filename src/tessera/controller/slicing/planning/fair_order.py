@@ -107,7 +107,15 @@ class FairOrder:
         """Returns those of these pods that no node lets in; those of gangs only if by their own constraints."""
         with self._lasting_refusals(self.refusals.work.part(_SHARE_OF_CLOSING_PODS)) as refusals:
             run = _Run(self._state, refusals)
-            return [pod for pod in pods if not run.may_start(pod) or run.lasting_refusal(pod) is not None]
+            found: list[PodInfo] = []
+            for pod in pods:
+                if run.may_start(pod):
+                    refused = run.lasting_refusal(pod)
+                    if refused is None:
+                        continue
+                    self.refusals.found[pod.uid] = refused
+                found.append(pod)
+            return found
 
     @contextmanager
     def _lasting_refusals(self, work: StepBudget) -> Iterator[LastingRefusals | None]:

@@ -78,12 +78,15 @@ class RefusalMemory:
         work: what the present decision may still spend.
         admitted: kinds that a node lets in, or for which none is open. They are not asked about again until nothing is
             left to ask, or nodes, other pods or volumes have changed: so each decision gets further.
+        found: refusals that the present decision has found and not used yet: to find one again may cost more than is
+            left.
     """
 
     def __init__(self) -> None:
         self.is_behind = False
         self.work = StepBudget(_REFUSAL_STEPS)
         self.admitted: set[Hashable] = set()
+        self.found: dict[PodUid, LastingRefusal] = {}
         #: Pods of these kinds, as they were: even to find out their kind again may cost much.
         self._admitted_pods: dict[PodUid, PodInfo] = {}
         #: By kind of pods, the last used at the end.
@@ -100,6 +103,7 @@ class RefusalMemory:
             True if pods may be refused by all nodes of which the last decision did not know it.
         """
         self.work = StepBudget(_REFUSAL_STEPS)
+        self.found.clear()
         changed = nodes_changed or dependencies_changed
         if changed or not self.is_behind:
             self.admitted.clear()
@@ -159,6 +163,9 @@ class LastingRefusals:
         """Returns the refusal if every node that is open to the pod refuses it; None if one does not."""
         if self._memory.is_admitted(pod):
             return None
+        found = self._memory.found.pop(pod.uid, None)
+        if found is not None:
+            return found
         if self._work.is_spent:
             self._memory.is_behind = True
             return None
