@@ -1,5 +1,6 @@
 """The version before, kept by ``scripts/previous_version.py``: its chart, and its code for containers of a lab."""
 
+import compileall
 from pathlib import Path
 
 from tests.support.archives import unpack
@@ -19,7 +20,11 @@ def previous_version() -> str:
 
 
 def unpack_previous(folder: Path) -> Path:
-    """Unpacks its code; returns the folder with the package ``tessera``."""
+    """Unpacks its code and compiles it; returns the folder with the package ``tessera``.
+
+    Its processes start at once: each would compile all that it imports.
+    """
     (archive,) = FOLDER.glob("tessera-*.tar.xz")
     unpack(archive, folder)
+    compileall.compile_dir(folder, quiet=1)
     return folder
