@@ -100,6 +100,16 @@ def test_pods_that_take_their_whole_cards_now_are_counted(changes: dict[str, Any
     assert summary.starting == 0
 
 
+def test_the_summary_says_why_the_queue_cannot_be_read() -> None:
+    lost = make_documents(FleetUsage(), [], [], queue="no controller runs in tessera-system")["summary"]
+    assert isinstance(lost, SummaryDocument)
+    assert (lost.unqueued, lost.unqueued_detail) == (True, "no controller runs in tessera-system")
+    for queue in (None, QueuePage(leads=True)):
+        summary = make_documents(FleetUsage(), [], [], queue=queue)["summary"]
+        assert isinstance(summary, SummaryDocument)
+        assert not summary.unqueued
+
+
 def test_the_card_of_a_cordoned_node_has_no_room() -> None:
     closed = make_node("n1")
     closed = msgspec.structs.replace(closed, spec=msgspec.structs.replace(closed.spec, unschedulable=True))

@@ -212,6 +212,9 @@ export interface Summary {
   waiting: number;
   /** Pods that have a place for whole cards or shares, and are not listed with these yet. */
   starting?: number;
+  /** The controller's queue cannot be read, and why. */
+  unqueued?: boolean;
+  unqueuedDetail?: string;
   held: number;
   wastedLeases: number;
   measured: number;

@@ -35,25 +35,35 @@ export function Room({ found, view, change, onOpen }: RoomProps) {
           </button>
         ))}
       </p>
-      <Limits closed={found.closed} />
+      <Limits found={found} />
       {view.room && <Places found={found} room={view.room} onOpen={onOpen} />}
     </section>
   );
 }
 
 /** Why a pod may wait although there is room: what is not counted, and which part is not for every pod. */
-function Limits({ closed }: { closed: number }) {
+function Limits({ found: { closed, room } }: { found: Survey }) {
   const cases = [...store.waiting.values()].map((pod) => pod.case);
   const barred = cases.filter((each) => each === "reserved").length;
   const placing = cases.filter((each) => each === "placing").length;
+  const free = new Set(room.filter(([, number]) => number > 0).map(([name]) => `1 x ${resourceOf(name)}`));
+  const full = [...store.waiting.values()].filter((pod) => pod.case === "full" && free.has(pod.requests)).length;
   const starting = store.summary?.starting ?? 0;
   const reasons = [
     closed > 0 && `Not counted: ${count(closed, "card")} on nodes that take no new pods (cordoned, or not ready).`,
     barred > 0 && `Reserved for pods that go first: what ${count(barred, "waiting pod")} would use.`,
     placing > 0 && `${count(placing, "waiting pod")} will get a part of it now.`,
     starting > 0 && `${count(starting, "pod")} will take a part of it: they have their place, and start now.`,
+    full > 0 &&
+      `${count(full, "waiting pod")} found none of it: it became free just now, or their nodes are others (choose "why").`,
   ].filter((each) => each !== false);
   return reasons.length > 0 ? <small>{reasons.join(" ")}</small> : null;
+}
+
+/** What pods ask for, by the name of room: `mig-3g.20gb` for `3g.20gb`. */
+function resourceOf(room: string): string {
+  if (room === "gpu") return "gpu";
+  return room === "share" ? "gpu.shared" : `mig-${room.replace("+me", ".me")}`;
 }
 
 /** The cards with room, in words. */

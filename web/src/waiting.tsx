@@ -5,6 +5,7 @@ import type { Waiting } from "./documents";
 import { readRefusal } from "./feed";
 import { Panel } from "./panel";
 import { session } from "./session";
+import { store } from "./store";
 import { age, count, integer, isHidden, podName } from "./words";
 
 interface Explanation {
@@ -73,6 +74,15 @@ function Place({ pod }: { pod: Waiting }) {
   );
 }
 
+/** Says that the controller does not tell its queue. */
+function unqueued(): string[] {
+  const { unqueued, unqueuedDetail } = store.summary ?? {};
+  const why = unqueuedDetail ? `: ${unqueuedDetail}` : "";
+  return unqueued
+    ? [`Places and expected starts are not known, since the controller's queue cannot be read${why}.`]
+    : [];
+}
+
 export function WaitingPods({ pods, filtered }: { pods: Waiting[]; filtered: boolean }) {
   const groups = alike(pods);
   const draw = (most: number) =>
@@ -89,6 +99,7 @@ export function WaitingPods({ pods, filtered }: { pods: Waiting[]; filtered: boo
       draw={draw}
       empty="No pod waits for cards."
       first={4}
+      remarks={unqueued()}
       note={pods.some((pod) => pod.position) ? "in the order of the queue" : "oldest first"}
     />
   );

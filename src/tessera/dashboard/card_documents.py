@@ -53,7 +53,7 @@ def make_documents(
     reasons: Mapping[str, Explanation] | None = None,
     nodes: Iterable[Node] = (),
     *,
-    queue: QueuePage | None = None,
+    queue: QueuePage | str | None = None,
     simulated: bool = False,
 ) -> dict[str, Document]:
     """Makes all documents by key.
@@ -64,11 +64,11 @@ def make_documents(
         instaslices: the Instaslice objects that the user may read.
         reasons: for pods that wait, by ``namespace/name``, why they do.
         nodes: for the offers of nodes whose agent does not answer, and for those that take no new pods.
-        queue: the controller's queue; None if it is not known.
+        queue: the controller's queue, or why it cannot be read; None if it was not asked yet.
         simulated: True if an agent that is silent now had simulated cards.
     """
     pods, reasons = list(pods), reasons or {}
-    queued = {row.key: row for row in queue.pods} if queue is not None else {}
+    queued = {row.key: row for row in queue.pods} if isinstance(queue, QueuePage) else {}
     answering = {usage.node: usage for usage in fleet.nodes}
     owners = owners_of(pods)
     documents: dict[str, Document] = {}
@@ -96,7 +96,10 @@ def make_documents(
                 waiting = msgspec.structs.replace(waiting, case=why.case, reason=why.verdict)
             row = queued.get(f"{waiting.namespace}/{waiting.pod}")
             documents[f"waiting/{waiting.namespace}/{waiting.pod}"] = _in_queue(waiting, row) if row else waiting
-    documents["summary"] = _summary(fleet, documents.values(), _count_starting(fleet, pods), simulated=simulated)
+    summary = _summary(fleet, documents.values(), _count_starting(fleet, pods), simulated=simulated)
+    if isinstance(queue, str):
+        summary = msgspec.structs.replace(summary, unqueued=True, unqueued_detail=queue)
+    documents["summary"] = summary
     return documents
 
 

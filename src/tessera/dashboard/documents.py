@@ -287,6 +287,8 @@ class SummaryDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
         busy: mean activity of these cards.
         power: watts of all cards that measure it.
         simulated: True if cards exist only in a lab, also while their agents are silent.
+        unqueued: True if the controller's queue cannot be read: nobody knows places and expected starts.
+        unqueued_detail: why it cannot.
     """
 
     nodes: int
@@ -302,6 +304,8 @@ class SummaryDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     busy: float | None = None
     power: float | None = None
     simulated: bool = False
+    unqueued: bool = False
+    unqueued_detail: ClusterText = ""
 
 
 class DriverDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -75,8 +75,8 @@ class ClusterSource:
         self._fleet = FleetUsage()
         #: Guards the reading of the agents' pages, and its last time.
         self._reading, self._read_at = asyncio.Lock(), float("-inf")
-        #: The controller's queue, or why it is not known; guard and last time of its reading.
-        self._queue: QueuePage | str = "it was not asked yet"
+        #: The controller's queue, or why it cannot be read; None before the first reading. Guard and time of the last.
+        self._queue: QueuePage | str | None = None
         self._queue_reading, self._queue_read_at = asyncio.Lock(), float("-inf")
         #: The last refusal of each kind that the user may not read.
         self._refused: dict[str, str] = {}
@@ -156,7 +156,7 @@ class ClusterSource:
     async def read_queue(self) -> QueuePage | str:
         """The controller's queue, read again if it is older than :data:`PERIOD`; or why nobody tells it."""
         async with self._queue_reading:
-            if self._clock.monotonic() - self._queue_read_at >= PERIOD:
+            if self._queue is None or self._clock.monotonic() - self._queue_read_at >= PERIOD:
                 self._queue_read_at = self._clock.monotonic()
                 try:
                     self._queue = await read_queue(self._client)
@@ -185,7 +185,7 @@ class ClusterSource:
         now = self._clock.now()
         nodes = list(self._nodes.cache.values())
         found = make_documents(
-            fleet, pods, instaslices, self._reasons, nodes, queue=self._known_queue, simulated=self._simulated
+            fleet, pods, instaslices, self._reasons, nodes, queue=self._queue, simulated=self._simulated
         )
         documents: dict[str, Document] = {**found, **self._kueue.documents}
         documents |= {f"node/{each.node}": each for each in node_documents(nodes, now)}
@@ -223,10 +223,6 @@ class ClusterSource:
                 await self.read_queue()
                 self._changed.set()
             await self._clock.sleep(PERIOD)
-
-    @property
-    def _known_queue(self) -> QueuePage | None:
-        return self._queue if isinstance(self._queue, QueuePage) else None
 
     async def _read_fleet(self) -> FleetUsage:
         try:

@@ -44,16 +44,35 @@ def test_the_room_says_which_part_of_it_is_not_for_every_pod(visit: Visits, live
         for case, number in (("reserved", 2), ("placing", 1))
         for n in range(number)
     }
+    for name, asks in (("free", "1 x gpu.shared"), ("none", "1 x mig-7g.40gb")):
+        full = WaitingDocument(namespace="team", pod=name, requests=asks, since=NOW, case="full")
+        documents[f"waiting/team/{name}"] = full
     documents["summary"] = msgspec.structs.replace(documents["summary"], starting=3)
     live.publish(documents)
     expect(room.get_by_text("Not counted")).to_have_text(
         "Not counted: 3 cards on nodes that take no new pods (cordoned, or not ready)."
         " Reserved for pods that go first: what 2 waiting pods would use. 1 waiting pod will get a part of it now."
         " 3 pods will take a part of it: they have their place, and start now."
+        ' 1 waiting pod found none of it: it became free just now, or their nodes are others (choose "why").'
     )
     visitor.page.get_by_role("button", name="gpu-4, card 0").first.click()
     sheet = visitor.page.get_by_role("complementary", name="Card")
     expect(sheet.get_by_text("Its node takes no new pods: it is cordoned, or not ready.")).to_be_visible()
+
+
+def test_a_queue_that_nobody_tells_is_named_where_pods_wait(visit: Visits, live: LivePage) -> None:
+    visitor = visit()
+    told = visitor.region("Waiting").get_by_text("Places and expected starts are not known")
+    expect(told).to_have_count(0)
+    documents = scene()
+    documents["summary"] = msgspec.structs.replace(
+        documents["summary"], unqueued=True, unqueued_detail="no controller runs in tessera-system"
+    )
+    live.publish(documents)
+    expect(told).to_have_text(
+        "Places and expected starts are not known, since the controller's queue cannot be read:"
+        " no controller runs in tessera-system."
+    )
 
 
 def test_words_and_fields_filter(visit: Visits) -> None:
