@@ -153,7 +153,7 @@ def used_for_drivers(folder: Path) -> set[Right]:
         await lab.until(lambda: [made.version for made in lab.driver_sets] == [NEWER] * 3, "all have it", 7200)
         await lab.policy(version="550.54.14")
         await lab.until(lambda: lab.condition("GpuDriverReady", "a")[1] == "Upgrading", "the next one is tried", 7200)
-        await lab.clock.sleep(7200)
+        await lab.clock.sleep(1800)
         await lab.client.delete(CLUSTER_POLICIES, "cluster-policy")
         await lab.delete_owned("web")
         await lab.until(lambda: not lab.driver_sets, "nothing is left once nobody uses it")
