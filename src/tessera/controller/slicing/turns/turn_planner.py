@@ -221,8 +221,10 @@ class TurnPlanner:
     def _let_pass(self, pods: Sequence[PodInfo], work: StepBudget) -> None:
         """Plans pods with deadlines on the slots of reservations that they do not delay."""
         for pod in pods[:PASSING_PODS]:
-            if work.is_spent or pod.uid not in self._state.waiting:
+            if work.is_spent:
                 return
+            if pod.uid not in self._state.waiting:
+                continue
             before = reservations_before(self._state, pod)
             left = without_passed(self._state, pod, before)
             found, _ = self._planner.plan_beside(left, [pod], {}, work)
