@@ -202,10 +202,8 @@ class CertificateManager:
             return False
         served = [self._served.bundle] if self._served is not None else []
         wanted = join_bundles([bundle, *served], now)
-        if all(
-            authority_fingerprints(wanted) <= authority_fingerprints(one.client_config.ca_bundle)
-            for one in item.webhooks
-        ):
+        fingerprints = authority_fingerprints(wanted)
+        if all(fingerprints <= authority_fingerprints(each) for each in self._trusted_bundles()):
             return True
         text = base64.b64encode(join_bundles([wanted, *self._trusted_bundles()], now)).decode()
         webhooks = [{"name": one.name, "clientConfig": {"caBundle": text}} for one in item.webhooks]
