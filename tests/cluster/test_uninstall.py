@@ -349,6 +349,22 @@ def test_what_users_have_in_the_namespace_of_instaslices_stays(removable: Callab
     removable(scenario)
 
 
+def test_a_namespace_that_is_being_deleted_is_not_looked_into(removable: Callable[..., None]) -> None:
+    """An earlier run deleted it, and with it the Role by which the chart's Job may list there."""
+
+    async def scenario(lab: Removable) -> None:
+        held = {"metadata": {"name": "theirs", "finalizers": ["example.com/held"]}}
+        await lab.client.create(CONFIGMAPS.as_dicts(), held, "instaslice-system")
+        await lab.client.delete(NAMESPACES, "instaslice-system")
+        results = await lab.uninstall()
+        assert not [each for each in results if isinstance(each, Done) and each.result == "kept"]
+        assert [each.name for each in left_of(results)] == ["namespace/instaslice-system"]
+        await lab.client.merge_patch(CONFIGMAPS, "theirs", {"metadata": {"finalizers": None}}, "instaslice-system")
+        assert left_of(await lab.uninstall()) == []
+
+    removable(scenario)
+
+
 LABELS = {"app.kubernetes.io/part-of": "tessera"}
 
 

@@ -227,6 +227,8 @@ async def delete_namespaces(client: Client, *, drivers_stay: bool, own: bool, dr
     found = await get_object(client, NAMESPACES.as_dicts(), INSTASLICE_NAMESPACE, None)
     if found is None or (found["metadata"].get("labels") or {}).get(PART_OF) != "tessera":
         return
+    if found["metadata"].get("deletionTimestamp"):  # the right to list there may be gone with its Role
+        return
     notes = tuple([each async for each in _of_users(client, INSTASLICE_NAMESPACE)])
     if notes:
         yield Done(f"namespace/{INSTASLICE_NAMESPACE}", "kept", (f"it has {', '.join(notes[:5])}",))
