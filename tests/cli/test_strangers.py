@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 from tests.cli.objects import KUBECONFIG, Objects, encoded, objects, serving
 
+from tessera.cli.base.connection import describe_error
 from tessera.cli.main import main
+from tessera.kube.client.errors import Status, Unauthorized
 from tessera.limits.processes import INPUT_FILE
 
 Told = pytest.CaptureFixture[str]
@@ -46,6 +48,14 @@ def test_a_right_that_is_missing_is_named(
     assert f'User "jane" cannot list resource "{missing}"' in told
     for fact in facts:
         assert fact in told
+
+
+def test_credentials_that_have_expired_are_told_with_the_next_step() -> None:
+    error = Unauthorized(Status(code=401, reason="Unauthorized", message="Unauthorized"))
+    assert describe_error(error) == (
+        "Error from server (Unauthorized): Unauthorized; the server does not know these credentials, or they have"
+        " expired: log in again, or use another context"
+    )
 
 
 def test_a_command_that_is_suggested_has_the_names_that_a_user_gave_as_one_word(

@@ -116,21 +116,27 @@ class CommandError(click.ClickException):
         super().__init__("\n".join(one_line(line, LINE_SHOWN) for line in lines))
 
 
+#: What follows the server's refusal of credentials.
+_UNKNOWN_USER = (
+    "; the server does not know these credentials, or they have expired: log in again, or use another context"
+)
+
+
 def describe_error(error: BaseException) -> str | None:
     """The line for an error that a user can act on; None for a defect of this program."""
-    from tessera.kube.client.errors import ApiError, Forbidden
+    from tessera.kube.client.errors import ApiError, Forbidden, Unauthorized
     from tessera.nvml.errors import NvmlError
 
     if isinstance(error, BaseExceptionGroup):
         lines = [describe_error(each) for each in error.exceptions]
         return next((line for line in lines if line is not None), None) if all(lines) else None
     if isinstance(error, ApiError):
-        right = (
-            "; ask an administrator for this right, or use a context that has it"
-            if isinstance(error, Forbidden)
-            else ""
-        )
-        return " ".join(str(error).split()) + right
+        step = ""
+        if isinstance(error, Forbidden):
+            step = "; ask an administrator for this right, or use a context that has it"
+        elif isinstance(error, Unauthorized):
+            step = _UNKNOWN_USER
+        return " ".join(str(error).split()) + step
     if isinstance(error, ConnectionError) and str(error).endswith("connection refused"):
         return f"error: {error}; nothing listens there: check that the cluster is up and that this is its address"
     if isinstance(error, (UserError, NvmlError, OSError, ValueError)):
