@@ -164,6 +164,15 @@ def test_without_the_role_each_command_says_which_one_to_bind(page: Page, comman
     assert (pages, everything) == (command[0] != "why", command[0] in {"map", "why"})
 
 
+def test_only_who_may_list_pods_reads_what_they_were_told(page: Page) -> None:
+    own, everywhere = page.run("team-b", "queue"), page.run("team-b", "queue", "-A")
+    assert (own.returncode, everywhere.returncode) == (0, 1)
+    assert "this is what the pods were told. To see all cards" in own.stderr
+    assert "You may not list the pods of all namespaces" in everywhere.stderr
+    assert "\nTo see who stands before which pod, you need" in everywhere.stderr
+    assert "were told" not in everywhere.stderr
+
+
 def test_the_roles_that_map_and_why_name_are_the_ones_that_they_take(page: Page) -> None:
     """Each command is run again after each line that it printed."""
     page.lab.kubectl("-n", "team-b", "create", "serviceaccount", "viewer")

@@ -1,4 +1,4 @@
-"""A lab that runs as a process of its own, driven from outside as a user does: by kubectl and the command line."""
+"""A lab that runs as a process of its own, driven from outside as a user does: by the API and the command line."""
 
 from pathlib import Path
 

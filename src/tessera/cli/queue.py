@@ -179,15 +179,17 @@ async def _read_slices(client: "Client", namespace: str | None, now: float) -> "
         found = await _read_as_tenant(client, namespace, error)
         if isinstance(found, QueueReading):
             return found
-        page = found
-    if not isinstance(page, str):
-        shown = page if namespace is None else in_namespace(page, [namespace])
-        return QueueReading(page=shown, note=stale_note(page.age))
+        why, note = found, f"this is what the pods were told. {found}"
+    else:
+        if not isinstance(page, str):
+            shown = page if namespace is None else in_namespace(page, [namespace])
+            return QueueReading(page=shown, note=stale_note(page.age))
+        why = note = page
     try:
-        return await read_told(client, namespace, now, page)
+        return await read_told(client, namespace, now, note)
     except Forbidden as error:
         where = "all namespaces: name one with -n" if namespace is None else f"namespace {namespace}"
-        raise CommandError(" ".join(str(error).split()), f"You may not list the pods of {where}", page) from error
+        raise CommandError(" ".join(str(error).split()), f"You may not list the pods of {where}", why) from error
 
 
 def stale_note(seconds: float) -> str:
@@ -207,14 +209,13 @@ async def _read_as_tenant(client: "Client", namespace: str | None, refused: "Api
     from tessera.kube.client.errors import ApiError
     from tessera.observe.queue_reading import QueueReading
 
-    told = "this is what the pods were told"
     if namespace is None:
-        return f"{told}; to see who stands before them, you need {await describe_role(client, READ_PAGES)}"
+        return f"To see who stands before which pod, you need {await describe_role(client, READ_PAGES)}"
     try:
         page = in_namespace((await read_view(client, WAITING_PODS, namespace)).queue, [namespace])
     except ApiError as error:
         _, *roles = await missing_rights(client, namespace, refused, error, READ_PAGES)
-        return f"{told}. {'. '.join(roles)}"
+        return ". ".join(roles)
     names = (name for row in page.pods for each in row.blockers for name in (each.pod, each.node))
     return QueueReading(page=page, note=HIDDEN_NAMES if any(name.startswith(HIDDEN) for name in names) else "")
 

@@ -1,10 +1,13 @@
 """Times as autoscalers write them."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.cli.base.inputs import parse_duration
+from tessera.cli.base.connection import CommandError
+from tessera.cli.base.inputs import parse_duration, read_text
 from tessera.provisioning.advise.findings import span
 
 
@@ -34,3 +37,10 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 @given(st.integers(0, 100_000))
 def test_what_is_written_can_be_read(seconds: int) -> None:
     assert parse_duration(span(seconds)) == seconds
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match=r"missing\.yaml: No such file or directory"):
+        read_text(tmp_path / "missing.yaml")
+    with pytest.raises(CommandError, match=r": Is a directory"):
+        read_text(tmp_path)

@@ -103,11 +103,13 @@ def read_text(file: Path) -> str:
     """The text of a file; ``-`` is standard input.
 
     Raises:
-        CommandError: it is longer than :data:`~tessera.limits.processes.INPUT_FILE`, or not UTF-8.
+        CommandError: it cannot be read, is longer than :data:`~tessera.limits.processes.INPUT_FILE`, or is not UTF-8.
     """
-    # A pipe or a device has no size beforehand.
-    with _standard_input() if str(file) == "-" else file.open("rb") as opened:
-        content = opened.read(INPUT_FILE + 1)
+    try:  # a pipe or a device has no size beforehand
+        with _standard_input() if str(file) == "-" else file.open("rb") as opened:
+            content = opened.read(INPUT_FILE + 1)
+    except OSError as error:
+        raise CommandError(f"error: {display_name(file)}: {error.strerror or error}") from error
     if len(content) > INPUT_FILE:
         limit = f"longer than {INPUT_FILE >> 20} MiB; is this the file that you meant?"
         raise CommandError(f"error: {display_name(file)}: {limit}")
