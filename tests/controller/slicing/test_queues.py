@@ -1,7 +1,9 @@
 """Queues: pods of the queue that had less go first, a guarantee goes before, a maximum holds back."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from heapq import nsmallest
 from itertools import count
 from typing import Any
 
@@ -19,6 +21,7 @@ from tessera.controller.slicing.planning import batch_placement, lasting_refusal
 from tessera.controller.slicing.state import queue_ledger
 from tessera.controller.slicing.state.events import NamespaceObserved, NodeDeleted, QueueDeleted, StorageListed
 from tessera.controller.slicing.state.instructions import ReportQueue
+from tessera.controller.slicing.state.queue_ledger import Holding, QueueLedger
 from tessera.kube.resources import Taint, Toleration
 from tessera.kube.resources.selectors import Requirement
 from tessera.limits.planning import DECISION_STEPS, RETRIED_PODS
@@ -596,6 +599,28 @@ def test_of_many_namespaces_those_are_forgotten_that_used_least(
     assert "keeps" in known
     assert "team-2" in known, "it used most"
     assert len(known) <= 8
+
+
+def test_namespaces_that_all_hold_slices_are_not_searched_for_each_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 14,000 of them, each pod that came or went took 0.6 ms."""
+    searches: list[int] = []
+
+    def search(number: int, names: Iterable[str], key: Any) -> list[str]:
+        searches.append(number)
+        return nsmallest(number, names, key=key)
+
+    monkeypatch.setattr(queue_ledger, "QUEUE_ACCOUNTS", 8)
+    monkeypatch.setattr(queue_ledger, "nsmallest", search)
+    ledger = QueueLedger({"research": Queue(name="research")})
+    one = Holding(Counter({"A100": 1}), 5)
+    for number in range(64):
+        ledger.assign(PodUid(f"uid-{number}"), f"team-{number}", one, 1.0)
+    assert len(searches) == 12, "once for 4 or 5 further namespaces"
+    for number in range(64):
+        ledger.assign(PodUid(f"uid-{number}"), f"team-{number}", None, 2.0)
+    for number in range(64, 128):
+        ledger.assign(PodUid(f"uid-{number}"), f"team-{number}", one, 3.0)
+    assert not ledger.account("team-0").usage, "those that hold nothing any more are forgotten"
 
 
 def test_pods_that_all_nodes_refuse_are_asked_about_on_nodes_that_change(

@@ -81,6 +81,8 @@ class QueueLedger:
         self.queues = queues
         #: Accounts; one without an object, pods and usage is dropped, and of too many those with the least usage.
         self._accounts: dict[str, QueueAccount] = {}
+        #: Accounts that were left when some were dropped last.
+        self._left = 0
         #: What each pod holds, with its queue.
         self._pods: dict[PodUid, tuple[str, Holding]] = {}
         #: Queues of which a pod that waits for the maximum may fit now; see
@@ -132,15 +134,19 @@ class QueueLedger:
             if not account.held[model]:
                 del account.held[model]
         account.gib += sign * holding.gib
-        if len(self._accounts) > QUEUE_ACCOUNTS:
+        if len(self._accounts) > max(QUEUE_ACCOUNTS, self._left + QUEUE_ACCOUNTS // 2):
             self._forget_least(now)
 
     def _forget_least(self, now: float) -> None:
-        """Drops the accounts with the least usage, of namespaces that hold nothing, until half of the limit is left."""
+        """Drops the accounts with the least usage, of namespaces that hold nothing, until half of the limit is left.
+
+        If more must stay, the next time is when half of the limit has been added: all accounts are looked at each time.
+        """
         idle = (name for name, each in self._accounts.items() if not each.held and name not in self.queues)
         surplus = len(self._accounts) - QUEUE_ACCOUNTS // 2
         for name in nsmallest(surplus, idle, key=lambda each: self._accounts[each].total_used(HALF_LIFE, now)):
             del self._accounts[name]
+        self._left = len(self._accounts)
 
     def _half_life(self, name: str) -> float:
         queue = self.queues.get(name)
