@@ -177,6 +177,23 @@ def test_a_pod_that_ends_before_the_slots_are_expected_to_be_free_may_use_them(c
     assert "default/big" in reserved(cluster), "the pod that passes does not end the reservation"
 
 
+def test_a_pod_that_leaves_the_gate_for_a_fixed_layout_does_not_stop_those_behind_it(cluster: SlicerCluster) -> None:
+    """The step that let the first one go once gave no reserved slots to the next one, which waited until a change."""
+    cluster.node("n1")
+    running(cluster, "old", "3g.20gb", deadline=1000.0)
+    gone = running(cluster, "gone", "3g.20gb", deadline=1000.0)
+    waiting(cluster, "big", "7g.40gb")
+    cluster.settle()
+    after(cluster, 60)
+    cluster.device_node("fixed", count=0, fixed_profiles=frozenset({"1g.12gb"}))
+    cluster.remove(gone)
+    cluster.settle()
+    other = waiting(cluster, "other", "1g.12gb", deadline=300.0)
+    short = waiting(cluster, "short", "3g.20gb", deadline=300.0)
+    cluster.settle()
+    assert (cluster.pods[other.uid].gated, bool(cluster.where(short))) == (False, True)
+
+
 def test_a_pod_that_may_ignore_its_deadline_for_days_does_not_get_reserved_slots(cluster: SlicerCluster) -> None:
     cluster.node("n1")
     running(cluster, "old", "3g.20gb", deadline=1000.0)
