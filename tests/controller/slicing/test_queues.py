@@ -645,6 +645,20 @@ def test_pods_that_all_nodes_refuse_are_asked_about_on_nodes_that_change(
     assert placed(cluster, stuck) == 1
 
 
+def test_the_reason_of_a_pod_that_all_nodes_refuse_counts_the_nodes_that_came_since(cluster: SlicerCluster) -> None:
+    """The reason once stayed as it was: it named neither the new nodes nor what these lack."""
+    cluster.queue("team-a", maximum=8)
+    cluster.node("n1")
+    cluster.node("n2")
+    (stuck,) = pods(cluster, "team-a", 1, amounts={"cpu": 100_000, "memory": 2**41})
+    cluster.settle()
+    cluster.node("n3", allocatable={"cpu": 200_000, "memory": 2**40, "pods": 110})
+    cluster.settle()
+    reason = cluster.slicer.state.waiting[stuck.uid]
+    assert isinstance(reason, NoNode)
+    assert dict(reason.counts) == {"node(s) were too small: cpu": 2, "node(s) were too small: memory": 1}
+
+
 def test_decisions_end_while_more_pods_close_their_queues_than_one_looks_at(
     cluster: SlicerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

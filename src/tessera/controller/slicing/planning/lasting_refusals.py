@@ -6,7 +6,8 @@ of cards, CPU and memory does not.
 One decision asks a bounded number of nodes. The answers are kept, and the next decision carries on where this one has
 stopped: a node is asked again once room may have grown there, or, for a pod that depends on other pods and volumes,
 once these have changed. Each decision gets further, and one that has nothing left to ask is the last. Few kinds of pods
-are kept; a pod that all nodes have refused keeps its refusal until one of the nodes that change lets it in.
+are kept; a pod of another kind that all nodes have refused keeps its refusal, with its counts of nodes, until one of
+the nodes that change lets it in.
 """
 
 from collections.abc import Hashable, Sequence
@@ -121,6 +122,10 @@ class RefusalMemory:
         """Notes that the pod is of an admitted kind."""
         self._admitted_pods[pod.uid] = pod
 
+    def knows(self, kind: Hashable) -> bool:
+        """True if the answers about a kind are kept, so that only nodes that have changed are asked again."""
+        return kind in self._kinds
+
     def of(self, kind: Hashable, state: SlicerState) -> _Refusals:
         """Returns the refusals of a kind that are still valid."""
         found = self._kinds.pop(kind, None) or _Refusals()
@@ -169,32 +174,42 @@ class LastingRefusals:
         if self._work.is_spent:
             self._memory.is_behind = True
             return None
-        again = self._again(pod)
-        if again is not None:
+        again, is_exact = self._again(pod)
+        if again is not None and is_exact:
             return again
         kinds = tuple(rule.kind(pod) for rule in self._filters)
         key = (pod.profiles, pod.constraints, tuple(sorted(pod.amounts.items())), kinds)
+        if again is not None and not self._memory.knows(key):
+            return again
         if key not in self._known:
             self._known[key] = None if key in self._memory.admitted else self._ask(pod, key)
         if key in self._memory.admitted:
             self._memory.note_admitted(pod)
         return self._known[key]
 
-    def _again(self, pod: PodInfo) -> LastingRefusal | None:
-        """Returns the last refusal of a pod if all nodes refused it and those that have changed since do so again."""
+    def _again(self, pod: PodInfo) -> tuple[LastingRefusal | None, bool]:
+        """Returns the last refusal of a pod if all nodes refused it and those that have changed since do so again.
+
+        The second value is False if its reason may be out of date: another number of nodes is open to the pod now, or
+        one of those that changed refuses it by a rule that the reason does not name.
+        """
         reason = self._state.waiting.get(pod.uid)
         if pod.uid not in self._state.refused_by_all or not isinstance(reason, NoNode):
-            return None
+            return None, False
         index = self._state.cluster.index
         changed = self._state.cluster.capacity_changes.nodes_changed_since_refusal(pod.uid)
         able = index.open_to(pod.constraints) & self._makers_of(pod.profiles)
         if changed is None or not able:
-            return None
+            return None, False
+        counts = dict(reason.counts)
+        is_exact = sum(counts.values()) == able.bit_count()
         for node in index.each(able & union(index.mask_of(name) for name in changed)):
             self._work.spend(1)
-            if not self._refusal(pod, node):
-                return None
-        return LastingRefusal(self._complete(pod, reason.counts), pod.uid in self._state.dependent)
+            why = self._refusal(pod, node)
+            if not why:
+                return None, False
+            is_exact &= why in counts
+        return LastingRefusal(self._complete(pod, reason.counts), pod.uid in self._state.dependent), is_exact
 
     def _ask(self, pod: PodInfo, kind: Hashable) -> LastingRefusal | None:
         index, found = self._state.cluster.index, self._memory.of(kind, self._state)
