@@ -645,6 +645,27 @@ def test_pods_that_all_nodes_refuse_are_asked_about_on_nodes_that_change(
     assert placed(cluster, stuck) == 1
 
 
+def test_pods_that_all_nodes_refuse_stay_known_behind_those_that_spend_the_budget(
+    cluster: SlicerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were planned instead, and later all nodes were asked about them anew."""
+    monkeypatch.setattr(lasting_refusals, "REFUSED_KINDS", 1)
+    monkeypatch.setattr(lasting_refusals, "_REFUSAL_STEPS", 60)
+    for number in range(10):
+        cluster.node(f"n{number}")
+    cluster.queue("team-a", maximum=8)
+    runs = pods(cluster, "team-b", 1)
+    cluster.settle()
+    stuck = [pods(cluster, "team-a", 1, amounts={"cpu": 10**9 + number})[0] for number in range(5)]
+    cluster.settle()
+    assert cluster.slicer.state.refused_by_all == {pod.uid for pod in stuck}
+    for number in range(10):
+        pods(cluster, "team-a", 1, amounts={"cpu": 2 * 10**9 + number}, priority=1)
+    cluster.remove(runs[0])
+    cluster.slicer.decide()
+    assert cluster.slicer.state.refused_by_all >= {pod.uid for pod in stuck}
+
+
 def test_the_reason_of_a_pod_that_all_nodes_refuse_counts_the_nodes_that_came_since(cluster: SlicerCluster) -> None:
     """The reason once stayed as it was: it named neither the new nodes nor what these lack."""
     cluster.queue("team-a", maximum=8)

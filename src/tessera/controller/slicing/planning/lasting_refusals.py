@@ -29,6 +29,9 @@ _REFUSAL_STEPS = 10_000
 #: Nodes that are asked about a pod at least, however much its rules about other pods cost: a pod whose rules cost more
 #: than a decision may spend is decided in some decisions, and not in one for each node.
 _LEAST_NODES = 1_000
+#: Nodes that are asked again about a pod that all have refused though the budget is spent: to plan it would cost more,
+#: and its refusal by all would be forgotten.
+_FEW_NODES = 4
 #: Nodes whose profiles are looked up at the cost of asking one node about one pod.
 _LOOKUPS_A_STEP = 32
 
@@ -171,12 +174,13 @@ class LastingRefusals:
         found = self._memory.found.pop(pod.uid, None)
         if found is not None:
             return found
-        if self._work.is_spent:
+        is_spent = self._work.is_spent
+        again, is_exact = (None, False) if is_spent and not self._costs_little_again(pod) else self._again(pod)
+        if again is not None and (is_exact or is_spent):
+            return again
+        if is_spent:
             self._memory.is_behind = True
             return None
-        again, is_exact = self._again(pod)
-        if again is not None and is_exact:
-            return again
         kinds = tuple(rule.kind(pod) for rule in self._filters)
         key = (pod.profiles, pod.constraints, tuple(sorted(pod.amounts.items())), kinds)
         if again is not None and not self._memory.knows(key):
@@ -186,6 +190,16 @@ class LastingRefusals:
         if key in self._memory.admitted:
             self._memory.note_admitted(pod)
         return self._known[key]
+
+    def _costs_little_again(self, pod: PodInfo) -> bool:
+        """True if few nodes have to be asked again about a pod without rules about other pods and volumes.
+
+        The nodes whose cards have its profiles are known by then: to find them costs a look at all nodes.
+        """
+        if pod.profiles not in self._makers or pod.uid in self._state.dependent:
+            return False
+        changed = self._state.cluster.capacity_changes.nodes_changed_since_refusal(pod.uid)
+        return changed is not None and len(changed) <= _FEW_NODES
 
     def _again(self, pod: PodInfo) -> tuple[LastingRefusal | None, bool]:
         """Returns the last refusal of a pod if all nodes refused it and those that have changed since do so again.
@@ -209,7 +223,8 @@ class LastingRefusals:
             if not why:
                 return None, False
             is_exact &= why in counts
-        return LastingRefusal(self._complete(pod, reason.counts), pod.uid in self._state.dependent), is_exact
+        current = reason if self._work.is_spent else self._complete(pod, reason.counts)
+        return LastingRefusal(current, pod.uid in self._state.dependent), is_exact
 
     def _ask(self, pod: PodInfo, kind: Hashable) -> LastingRefusal | None:
         index, found = self._state.cluster.index, self._memory.of(kind, self._state)
