@@ -269,7 +269,9 @@ def queue_lines(
     if not page.pods:
         among = f" among the first; {page.omitted:,} more wait" if page.omitted else ""
         named = "" if pod is None else f' "{one_line(pod)}"'
-        yield f"No pod{named}{'' if namespace is None else f' of namespace {namespace}'} waits for slices{among}."
+        where = "" if namespace is None else f" of namespace {namespace}"
+        new = f"; pods of the last {age(page.age)} are not known yet" if page.age >= 1 else ""
+        yield f"No pod{named}{where} waits for slices{among}{new}."
         return
     header: Sequence[str] = _TOLD_HEADER if found.told else _HEADER
     rows = [_told_cells(row, page.taken) if found.told else _cells(row, page.taken) for row in page.pods]
