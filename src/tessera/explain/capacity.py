@@ -44,6 +44,7 @@ from tessera.placement.demand import (
     Reason,
     Reserved,
     UnknownProfile,
+    room_word,
 )
 from tessera.placement.moves import MOST_MOVES
 from tessera.text import age, count_noun, list_names
@@ -265,7 +266,7 @@ def _room_by_moves(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Full
 def _explain_reserved(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Reserved) -> Explanation:
     """Explains that free slots are kept for pods that go first."""
     firsts = [each for each in slicer.state.reservations.values() if each.key in reason.keys]
-    room = "cards" if pod.devices else "slots"
+    room = room_word(pod.profiles)
     return Explanation(
         case="reserved",
         verdict=f"waits for room; the free {room} that would do are reserved for {list_names(reason.keys)}",
