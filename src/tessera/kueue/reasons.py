@@ -108,7 +108,7 @@ def waiting_reason(item: Workload) -> WaitingReason:
 
 
 def _silence(check: CheckState) -> str:
-    """What a check says that gives no reason; it is ``Pending`` from the start, before anybody has looked at it."""
+    """Text for a check without a message. Each check is ``Pending`` until its controller has looked at the Workload."""
     return "no answer yet" if check.state == "Pending" else f"{check.state}, without a reason"
 
 

@@ -379,7 +379,7 @@ _KEYS_NAMED = 3
 
 
 def room_word(profiles: Iterable[str]) -> str:
-    """What pods with these profiles get room on: ``memory slots`` for slices, ``cards`` for whole cards and shares."""
+    """Names what pods with these profiles take: ``cards`` for whole cards and shares, ``memory slots`` for slices."""
     return "cards" if all(map(is_device_profile, profiles)) else "memory slots"
 
 

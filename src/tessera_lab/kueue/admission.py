@@ -102,7 +102,7 @@ class Admission:
         )
 
     def _usage(self, queues: Mapping[str, Json], workloads: list[Json]) -> dict[str, Usage]:
-        """What is reserved in each ClusterQueue."""
+        """Returns the reserved amounts of each ClusterQueue."""
         usage = {name: Usage(queue) for name, queue in queues.items()}
         for item in workloads:
             admission = item.get("status", {}).get("admission")

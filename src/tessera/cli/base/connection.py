@@ -116,7 +116,7 @@ class CommandError(click.ClickException):
         super().__init__("\n".join(one_line(line, LINE_SHOWN) for line in lines))
 
 
-#: What follows the server's refusal of credentials.
+#: Next step after the server has refused the user's credentials.
 _UNKNOWN_USER = (
     "; the server does not know these credentials, or they have expired: log in again, or use another context"
 )

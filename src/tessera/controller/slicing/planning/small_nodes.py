@@ -75,7 +75,7 @@ class SmallNodes:
 
 
 def _amount(node: NodeInfo, resource: str) -> int:
-    """What an empty node has of a resource; the most there is for one that kubelet will publish soon."""
+    """Returns the amount of a resource on an empty node; the largest number if kubelet has not published it yet."""
     amount = node.allocatable_amount(resource)
     return sys.maxsize if amount is None else amount
 
