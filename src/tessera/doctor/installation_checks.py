@@ -12,7 +12,7 @@ from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, NODE_GROUPS_MAP, pars
 from tessera.clock import parse_time_or_zero
 from tessera.doctor.facts import TRIAL_RESOURCE, ClusterFacts, Object, Refusal
 from tessera.doctor.findings import Finding, error, ok, unknown, warning
-from tessera.doctor.platform_checks import is_gpu_node, is_ready
+from tessera.doctor.platform_checks import is_gpu_node
 from tessera.kube.resources import Node
 from tessera.text import count_noun, list_names, one_line
 
@@ -140,7 +140,7 @@ def _agents(facts: ClusterFacts, pods: Sequence[Object]) -> Iterator[Finding]:
         return
     agents = {(each.get("spec") or {}).get("nodeName", ""): each for each in pods if _app(each) == "tessera-agent"}
     cards = [each for each in facts.nodes if is_gpu_node(each)]
-    missing = [each.metadata.name for each in cards if each.metadata.name not in agents and is_ready(each)]
+    missing = [each.metadata.name for each in cards if each.metadata.name not in agents and each.status.is_ready]
     silent = [
         each.metadata.name
         for each in cards

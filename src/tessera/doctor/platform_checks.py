@@ -87,7 +87,7 @@ def _nodes(nodes: Sequence[Node]) -> Iterator[Finding]:
     yield ok("gpu-nodes", f"{count_noun(len(cards), 'node')} with NVIDIA GPUs")
     yield _kubelets(cards)
     yield from _runtimes(cards)
-    not_ready = [each.metadata.name for each in cards if not is_ready(each)]
+    not_ready = [each.metadata.name for each in cards if not each.status.is_ready]
     if not_ready:
         yield warning("ready", f"not Ready: {list_names(not_ready)}", "see kubectl describe node", _named(not_ready))
     else:
@@ -102,11 +102,6 @@ def is_gpu_node(node: Node) -> bool:
         or "nvidia.com/mig.config" in labels
         or any(name.startswith("nvidia.com/") for name in node.status.capacity)
     )
-
-
-def is_ready(node: Node) -> bool:
-    """True if kubelet says so."""
-    return any(each.type == "Ready" and each.status == "True" for each in node.status.conditions)
 
 
 def _kubelets(nodes: list[Node]) -> Finding:
@@ -184,7 +179,7 @@ def _node_clocks(facts: ClusterFacts) -> Finding:
     leases, nodes = facts.node_leases, facts.nodes
     if isinstance(leases, Refusal) or isinstance(nodes, Refusal):
         return unknown("node-clocks", "not examined: that needs the right to list leases in kube-node-lease")
-    ready = {each.metadata.name for each in nodes if is_ready(each)}
+    ready = {each.metadata.name for each in nodes if each.status.is_ready}
     ahead, behind = [], []
     for each in leases:
         name, text = each["metadata"]["name"], (each.get("spec") or {}).get("renewTime")

@@ -113,8 +113,7 @@ def map_fleet(
 
 def _is_closed(node: Node) -> bool:
     """True if a node takes no new pods: it is cordoned, or kubelet does not report it as ready."""
-    ready = (each.status == "True" for each in node.status.conditions if each.type == "Ready")
-    return node.spec.unschedulable or not next(ready, True)
+    return node.spec.unschedulable or not node.status.is_ready
 
 
 def _without_room(cards: tuple[MappedCard, ...], *, closed: bool) -> tuple[MappedCard, ...]:

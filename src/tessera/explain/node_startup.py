@@ -91,7 +91,7 @@ def describe_startup(node: Node) -> Iterator[str]:
 
 def _deadline(node: Node) -> tuple[Condition | None, Condition | None]:
     """The condition of a missed deadline and the condition of an extended one; at most one of them is there."""
-    found = next((each for each in node.status.conditions if each.type == PROVISIONED_CONDITION), None)
+    found = node.status.condition(PROVISIONED_CONDITION)
     if found is None or found.status != "False":
         return None, None
     return (None, found) if found.reason == EXTENDED else (found, None)

@@ -27,7 +27,6 @@ from tessera.explain.node_reasons import relevant_warnings, remedies_for, remedi
 from tessera.explain.node_startup import describe_startup, explain_startup
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import Condition, Node
-from tessera.provisioning.node_readiness import condition_of
 from tessera.text import list_names
 
 #: Labels that bring an agent to a node (``deploy/agent.yaml``); None stands for any value.
@@ -85,21 +84,19 @@ def explain_node(view: ClusterView, node: Node) -> Explanation:
 
 
 def _explain_down(view: ClusterView, node: Node) -> Explanation | None:
-    ready = condition_of(node, "Ready")
-    if ready is not None and ready.status == "True":
+    if node.status.is_ready:
         return None
-    message = "it has no Ready condition" if ready is None else ready.message or ready.reason or "kubelet is not ready"
     return Explanation(
         case="node-down",
         verdict="is not ready, so the state of its cards is unknown",
-        facts=(message, *_facts(view, node, "last reported: ")),
+        facts=(node.status.not_ready_reason, *_facts(view, node, "last reported: ")),
         help=(f"kubectl describe node {node.metadata.name}",),
     )
 
 
 def _explain_missing_driver(view: ClusterView, node: Node) -> Explanation | None:
     """An agent that waits for the driver is not ready; the driver is the obstacle, not the agent."""
-    condition = condition_of(node, ADVERTISED)
+    condition = node.status.condition(ADVERTISED)
     if condition is None or condition.status != "False":
         return None
     verdict = "offers no card to kubelet"

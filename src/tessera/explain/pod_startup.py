@@ -223,10 +223,7 @@ def _node_fault(view: ClusterView, name: str) -> str:
     node = view.node(name)
     if node is None:
         return "" if "nodes" in view.snapshot.forbidden else f"there is no node {name} any more"
-    ready = next((each for each in node.status.conditions if each.type == "Ready"), None)
-    if ready is None:
-        return f"node {name} has no Ready condition"
-    return "" if ready.status == "True" else f"node {name}: {ready.message or ready.reason or 'not ready'}"
+    return "" if node.status.is_ready else f"node {name}: {node.status.not_ready_reason}"
 
 
 def _restarts(pod: Pod) -> Iterator[str]:

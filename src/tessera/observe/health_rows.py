@@ -168,7 +168,7 @@ def _rules(cards: Iterable[HealthRow]) -> Iterable[RuleState]:
 
 def read_condition(node: Node, why: str) -> NodeHealth:
     """The health of a node by its condition."""
-    found = next((each for each in node.status.conditions if each.type == CONDITION), None)
+    found = node.status.condition(CONDITION)
     if found is None:
         return NodeHealth(node=node.metadata.name, why=why)
     return NodeHealth(

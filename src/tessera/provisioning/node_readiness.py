@@ -8,7 +8,7 @@ from tessera.api.driver.node_status import ADVERTISED_CONDITION, DRIVER_ANNOTATI
 from tessera.api.names import MIG_CONFIG_LABEL, is_on_demand
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
 from tessera.kube.quantity import count_or_zero
-from tessera.kube.resources import Condition, Node
+from tessera.kube.resources import Node
 
 #: The agent's conditions that show whether the requested settings are in force.
 LAYOUT_CONDITION, SHARING_CONDITION = "GpuMigLayoutApplied", "GpuSharingApplied"
@@ -25,10 +25,9 @@ def offers_gpus(node: Node) -> bool:
 
 
 def _missing_offers(node: Node) -> Iterator[str]:
-    ready = condition_of(node, "Ready")
-    if ready is None or ready.status != "True":
+    if not node.status.is_ready:
         yield "the node is not Ready"
-    advertised = condition_of(node, ADVERTISED_CONDITION)
+    advertised = node.status.condition(ADVERTISED_CONDITION)
     if advertised is not None and advertised.status != "True":
         yield f"{advertised.message or 'its agent waits'} ({advertised.reason})"
     text = node.metadata.annotations.get(OFFERS_ANNOTATION)
@@ -48,7 +47,7 @@ def _missing_offers(node: Node) -> Iterator[str]:
 
 def _not_in_force(node: Node) -> Iterator[str]:
     """Yields the requested settings that are not in force."""
-    sharing, layout = condition_of(node, SHARING_CONDITION), condition_of(node, LAYOUT_CONDITION)
+    sharing, layout = node.status.condition(SHARING_CONDITION), node.status.condition(LAYOUT_CONDITION)
     asked = node.metadata.labels.get(MIG_CONFIG_LABEL, "")
     if layout is None and asked and not is_on_demand(asked):
         yield f"its MIG layout {asked[:63]} is requested, and its agent has not reported it"
@@ -69,11 +68,6 @@ def _not_allocatable(node: Node, offers: Collection[NodeOffer]) -> Iterator[str]
         given = count_or_zero(node.status.allocatable.get(resource, "0"))
         if given < wanted:
             yield f"kubelet gives {given} of {wanted} {resource}"
-
-
-def condition_of(node: Node, kind: str) -> Condition | None:
-    """The node's condition of a type; None if it has none."""
-    return next((each for each in node.status.conditions if each.type == kind), None)
 
 
 def allocatable_text(node: Node) -> str:

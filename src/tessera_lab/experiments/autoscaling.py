@@ -164,11 +164,10 @@ class _TimelineRecorder:
         if event.kind is EventKind.DELETED or self._scaler.cloud.instance(name) is None:
             return
         cards = int(node.status.allocatable.get(RESOURCE, "0"))
-        ready = any(each.type == "Ready" and each.status == "True" for each in node.status.conditions)
         self._record_step(name, "registered", "is registered")
-        if ready:
+        if node.status.is_ready:
             self._record_step(name, "ready", "is Ready" + ("" if cards else ", and offers no card yet"))
-        if ready and cards:
+        if node.status.is_ready and cards:
             self._record_step(name, "usable", "offers its card")
 
     def _record_step(self, name: str, step: str, text: str) -> None:

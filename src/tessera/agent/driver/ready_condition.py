@@ -158,7 +158,7 @@ class ReadyConditionWriter:
 
 
 def _current(node: Node) -> Condition | None:
-    return next((each for each in node.status.conditions if each.type == CONDITION), None)
+    return node.status.condition(CONDITION)
 
 
 def _is_same(shown: Condition, desired: NodeCondition) -> bool:

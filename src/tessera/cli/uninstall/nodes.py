@@ -115,17 +115,12 @@ _RESULTS: Mapping[RemovalState, Literal["left by its agent", "waits"]] = {
 def _expected(informer: Informer[Node], agents: Mapping[str, bool]) -> list[str]:
     """The nodes whose agent will still answer."""
     nodes = ((name, informer.cache.get(name)) for name, runs in sorted(agents.items()) if runs)
-    return [name for name, node in nodes if node is not None and is_ready(node) and not _has_left(_answer(node))]
+    return [name for name, node in nodes if node is not None and node.status.is_ready and not _has_left(_answer(node))]
 
 
 def _differs(informer: Informer[Node], agents: Mapping[str, bool], before: tuple[object, object]) -> bool:
     answers = {name: _answer(informer.cache.get(name)) for name in sorted(agents)}
     return (answers, _expected(informer, agents)) != before
-
-
-def is_ready(node: Node) -> bool:
-    """True if kubelet reports that it works."""
-    return any(each.type == "Ready" and each.status == "True" for each in node.status.conditions)
 
 
 def _answer(node: Node | None) -> RemovalAnswer | None:
@@ -147,7 +142,7 @@ def _why_late(answer: RemovalAnswer | None) -> str:
 
 
 def _why_unreachable(node: Node, *, runs: bool) -> str:
-    reason = "its agent does not run" if is_ready(node) or not runs else "it is not ready"
+    reason = "its agent does not run" if node.status.is_ready or not runs else "it is not ready"
     return (
         f"{reason}, so nobody cleaned it; on the node, remove {FILES}, and slices by nvidia-smi mig -dci and"
         " nvidia-smi mig -dgi; a reboot removes the slices as well"

@@ -30,7 +30,7 @@ from tessera.cli.install.apply import get_object
 from tessera.cli.install.manifests import AGENT, CONTROLLER, MPS_HOST, WEBHOOK
 from tessera.cli.uninstall.drivers import remove_drivers
 from tessera.cli.uninstall.giving_back import give_back
-from tessera.cli.uninstall.nodes import ask_agents, clean_nodes, is_ready, wait_for_agents
+from tessera.cli.uninstall.nodes import ask_agents, clean_nodes, wait_for_agents
 from tessera.cli.uninstall.objects import (
     InstalledObject,
     delete_definitions,
@@ -170,7 +170,7 @@ async def _end_lost_pods(client: Client, app: str) -> list[str]:
     pods = (await client.list(PODS, SYSTEM_NAMESPACE, label_selector=f"app.kubernetes.io/name={app}")).items
     if not pods:
         return []
-    working = {each.metadata.name for each in (await client.list(NODES)).items if is_ready(each)}
+    working = {each.metadata.name for each in (await client.list(NODES)).items if each.status.is_ready}
     ending: list[str] = []
     for each in pods:
         if not each.spec.node_name or each.spec.node_name in working:

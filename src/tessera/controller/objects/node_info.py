@@ -114,7 +114,6 @@ class NodeInfo:
 
 def read_node(node: Node) -> NodeInfo:
     """Reads a node."""
-    ready = next((c.status == "True" for c in node.status.conditions if c.type == "Ready"), False)
     try:
         allocatable = parse_amounts(node.status.allocatable)
     except ValueError:
@@ -129,7 +128,7 @@ def read_node(node: Node) -> NodeInfo:
         labels=dict(node.metadata.labels),
         taints=node.spec.taints,
         cordoned=node.spec.unschedulable,
-        ready=ready,
+        ready=node.status.is_ready,
         allocatable=allocatable,
         fixed_profiles=frozenset() if is_on_demand(layout) else _fixed_profiles(node, offers),
         object_fault=next((c.message for c in node.status.conditions if _reports_object_fault(c)), ""),

@@ -292,7 +292,7 @@ class ScaleUp:
                 yield request
 
     def _asks_for_cards(self, group: NodeGroup) -> bool:
-        return asks_for_cards(group, has_ready=any(map(_is_ready, self._nodes_of(group))))
+        return asks_for_cards(group, has_ready=any(each.status.is_ready for each in self._nodes_of(group)))
 
     # Writes
 
@@ -312,7 +312,7 @@ class ScaleUp:
 
     async def _create(self, asker: NodeAsker, group: NodeGroup, name: str) -> bool:
         nodes = list(self._nodes_of(group))
-        has_ready = any(map(_is_ready, nodes))
+        has_ready = any(each.status.is_ready for each in nodes)
         spec = pod_spec(group, self._options.image, map(_hostname, nodes), has_ready=has_ready)
         try:
             await asker.create(group.name, name, spec, cards=self._asks_for_cards(group), version=group_version(group))
@@ -331,10 +331,6 @@ class ScaleUp:
             _log.warning("request for a node, %s, cannot be deleted, tried again: %s", request.name, error)
             return False
         return True
-
-
-def _is_ready(node: Node) -> bool:
-    return any((each.type, each.status) == ("Ready", "True") for each in node.status.conditions)
 
 
 def _hostname(node: Node) -> str:

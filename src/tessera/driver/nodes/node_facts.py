@@ -171,9 +171,6 @@ def read_node_facts(node: Node) -> DriverNodeFacts:
     """Reads the facts from a Node object."""
     labels, info = node.metadata.labels, node.status.node_info
     pool, missing = _pool(node)
-    conditions = {each.type: each for each in node.status.conditions}
-    ready = conditions.get("Ready")
-    condition = conditions.get(DRIVER_CONDITION)
     return DriverNodeFacts(
         name=node.metadata.name,
         uid=node.metadata.uid,
@@ -188,7 +185,7 @@ def read_node_facts(node: Node) -> DriverNodeFacts:
             name.startswith((GPU_RESOURCES[0], MIG_RESOURCE_PREFIX)) and count != "0"
             for name, count in node.status.allocatable.items()
         ),
-        ready=ready is not None and ready.status == "True",
+        ready=node.status.is_ready,
         unschedulable=node.spec.unschedulable,
         boot_id=info.boot_id,
         created=node.metadata.creation_timestamp or "",
@@ -197,7 +194,7 @@ def read_node_facts(node: Node) -> DriverNodeFacts:
         upgrade_state=labels.get(UPGRADE_STATE_LABEL, ""),
         record_annotation=node.metadata.annotations.get(RECORD_ANNOTATION, ""),
         status_annotation=node.metadata.annotations.get(DRIVER_ANNOTATION, ""),
-        condition=condition,
+        condition=node.status.condition(DRIVER_CONDITION),
     )
 
 

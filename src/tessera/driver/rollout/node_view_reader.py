@@ -73,7 +73,7 @@ def read_node_view(
         unschedulable=node.spec.unschedulable,
         cordoned_by_us=CORDONED_ANNOTATION in notes,
         cordoned_before=INITIAL_ANNOTATION in notes,
-        ready=any(each.type == "Ready" and each.status == "True" for each in node.status.conditions),
+        ready=node.status.is_ready,
         skip_reason=_skip_reason(labels),
         requested=notes.get(REQUESTED_ANNOTATION) == "true",
         pause_label=labels.get(PAUSE_LABEL, ""),
@@ -142,7 +142,7 @@ def _has_ended(pod: Pod) -> bool:
 
 
 def _driver_pod_view(pod: Pod, now: float) -> DriverPodView:
-    ready = any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)
+    ready = pod.status.is_ready
     return DriverPodView(
         set=pod.metadata.labels.get(DRIVER_SET_LABEL, ""),
         ready=ready and pod.metadata.deletion_timestamp is None,

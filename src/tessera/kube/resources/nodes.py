@@ -58,6 +58,26 @@ class NodeStatus(Wire, frozen=True, kw_only=True):
     addresses: tuple[NodeAddress, ...] = ()
     node_info: NodeSystemInfo = NodeSystemInfo()
 
+    def condition(self, kind: str) -> Condition | None:
+        """Returns the condition of a type; None if the node has none."""
+        return next((each for each in self.conditions if each.type == kind), None)
+
+    @property
+    def is_ready(self) -> bool:
+        """True if kubelet reports the node as ready. A node without the condition is not ready, as for the scheduler.
+
+        Kubernetes sets the condition to ``Unknown`` when kubelet no longer renews the node's lease.
+        """
+        return not self.not_ready_reason
+
+    @property
+    def not_ready_reason(self) -> str:
+        """Kubernetes' words for why the node is not ready; empty if it is."""
+        ready = self.condition("Ready")
+        if ready is None:
+            return "it has no Ready condition"
+        return "" if ready.status == "True" else ready.message or ready.reason or "kubelet is not ready"
+
 
 class Node(Wire, frozen=True, kw_only=True):
     """A node, partial."""

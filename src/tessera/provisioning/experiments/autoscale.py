@@ -130,8 +130,7 @@ class Autoscale:
 
     def _note(self, event: WatchEvent[Node]) -> None:
         node = event.object
-        ready = any(each.type == "Ready" and each.status == "True" for each in node.status.conditions)
-        if ready and event.kind is not EventKind.DELETED:
+        if node.status.is_ready and event.kind is not EventKind.DELETED:
             self._ready.setdefault(node.metadata.name, self._clock.monotonic())
         else:
             self._ready.pop(node.metadata.name, None)

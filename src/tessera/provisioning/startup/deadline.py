@@ -27,7 +27,6 @@ from tessera.limits.messages import CONDITION_MESSAGE
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, ProvisioningRecord
 from tessera.provisioning.node_readiness import (
     allocatable_text,
-    condition_of,
     driver_status,
     driver_text,
     missing_offer,
@@ -131,7 +130,7 @@ def judge_startup(
     """
     tainted = bool(startup_taints(node, keys))
     came = record is not None and record.usable
-    shown = condition_of(node, PROVISIONED_CONDITION)
+    shown = node.status.condition(PROVISIONED_CONDITION)
     hidden = came and shown is None
     if not (tainted or hidden or (record is not None and not came) or (shown is not None and shown.status != "True")):
         return StartupJudgement()

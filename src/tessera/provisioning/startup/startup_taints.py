@@ -163,7 +163,7 @@ class StartupController:
     async def _write_condition(self, node: Node, desired: ProvisionedCondition, now: float) -> None:
         """Writes the condition if its content changes, and an Event if its reason changes."""
         meta, desired = node.metadata, msgspec.structs.replace(desired, text=one_line(desired.text, CONDITION_MESSAGE))
-        shown = next((each for each in node.status.conditions if each.type == PROVISIONED_CONDITION), None)
+        shown = node.status.condition(PROVISIONED_CONDITION)
         before = (
             _ConditionText(shown.status, shown.reason, _stable_text(shown.reason, shown.message)) if shown else None
         )

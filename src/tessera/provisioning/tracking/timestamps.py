@@ -135,7 +135,7 @@ class PodTimestamps(msgspec.Struct, frozen=True, kw_only=True):
 def read_node(node: Node) -> NodeTimestamps:
     """Reads a Node."""
     labels, status = node.metadata.labels, driver_status(node)
-    sharing = next((each for each in node.status.conditions if each.type == SHARING_CONDITION), None)
+    sharing = node.status.condition(SHARING_CONDITION)
     preinstalled = status is not None and status.strategy is DriverStrategy.PREINSTALLED
     agent_speaks = OFFERS_ANNOTATION in node.metadata.annotations
     managed = status is not None and not preinstalled and not _is_left_alone(status)

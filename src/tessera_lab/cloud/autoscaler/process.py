@@ -109,13 +109,12 @@ class ClusterAutoscaler:
             return None
         own = [pod for pod in pods if pod.spec.node_name == node.metadata.name]
         cards = _card_count(node.status.allocatable)
-        ready = any(each.type == "Ready" and each.status == "True" for each in node.status.conditions)
         starting = any(taint.key.startswith(_STARTUP) for taint in node.spec.taints)
         return GroupNode(
             name=node.metadata.name,
             group=instance.group,
             created=parse_rfc3339(node.metadata.creation_timestamp or ""),
-            ready=ready and not starting,
+            ready=node.status.is_ready and not starting,
             labelled=GPU_LABEL in node.metadata.labels,
             cards=cards,
             free=max(0, cards - sum(map(_requested_cards, own))),
