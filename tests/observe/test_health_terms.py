@@ -16,7 +16,7 @@ def test_an_xid_is_explained_with_its_name_remedy_and_reaction(word: str) -> Non
 
 def test_an_xid_that_is_not_listed_says_what_happens() -> None:
     found = explain_xid(7777)
-    assert (found.name, found.reaction) == ("", REACTIONS[Reaction.DRAIN])
+    assert (found.name, found.reaction) == ("", REACTIONS[Reaction.WITHHOLD])
     assert "does not list it" in found.meaning
 
 

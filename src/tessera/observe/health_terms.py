@@ -28,7 +28,7 @@ _ENDS = "three clean probes in a row, and 30 s without the error; the time doubl
 REACTIONS: Mapping[Reaction, str] = {
     Reaction.IGNORE: "none: the program caused the error; it is counted in tessera_gpu_events_total",
     Reaction.DEGRADE: f"shows the error and goes on to allocate the card, until {_ENDS}",
-    Reaction.DRAIN: f"{_TAKEN}, or of the GPU instance that the error names, until {_ENDS}",
+    Reaction.WITHHOLD: f"{_TAKEN}, or of the GPU instance that the error names, until {_ENDS}",
     Reaction.RESET: f"{_TAKEN} until it was reset; resets it once no pod holds any part of it",
     Reaction.REBOOT: f"{_TAKEN} until the node was booted; does not boot it",
 }
@@ -108,7 +108,7 @@ _OTHERS: Mapping[str, Term] = {
             term="probe",
             meaning="the agent's own calls to the card fail: three in a row, or the driver says that the card is lost",
             asks="nothing",
-            reaction=f"failed: {REACTIONS[Reaction.DRAIN]}; lost: {REACTIONS[Reaction.REBOOT]}",
+            reaction=f"failed: {REACTIONS[Reaction.WITHHOLD]}; lost: {REACTIONS[Reaction.REBOOT]}",
             note="A lost card is never given out, whatever the breaker says.",
             source=_TESSERA,
         ),

@@ -50,7 +50,7 @@ def report_xid(machine: MachineState, card: SimCard, xid: int) -> None:
         machine.lose_card(card.uuid)
         return
     machine.queue_event(SimEvent(GpuEventKind.XID, card.uuid, xid))
-    action = _ASKS.get(CATALOGUE.get(xid, Reaction.DRAIN))
+    action = _ASKS.get(CATALOGUE.get(xid, Reaction.WITHHOLD))
     if action is not None:
         card.attributes = msgspec.structs.replace(attributes_of(card), recovery_action=int(action))
 

@@ -176,7 +176,7 @@ def test_a_version_that_was_changed_is_damage(tmp_path: Path) -> None:
 
 
 PLACE = "GPU-5a6b:3g.20gb:4"
-MARK = Fault(scope=DeviceScope("GPU-5a6b"), source="XID 48", reaction=Reaction.DRAIN, text="x", since=1.5, last=2.5)
+MARK = Fault(scope=DeviceScope("GPU-5a6b"), source="XID 48", reaction=Reaction.WITHHOLD, text="x", since=1.5, last=2.5)
 #: What each kept file of an agent holds: its type, and a value.
 FILES: dict[str, tuple[Any, Any]] = {
     "journal.json": (SliceJournal, SliceJournal(owners={PLACE: PodUid("u1")}, bindings={PodUid("u1"): {PLACE: PLACE}})),

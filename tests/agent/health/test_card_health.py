@@ -23,7 +23,7 @@ def fault(source: str, reaction: Reaction, *, since: float = 0.0, gi: int = -1, 
     [
         ([], CardState.HEALTHY, 0.0, ""),
         ([fault("XID 63", Reaction.DEGRADE, since=5)], CardState.DEGRADED, 5.0, "ends after 3 clean probes"),
-        ([fault("XID 94", Reaction.DRAIN, since=7, gi=3)], CardState.DRAINING, 7.0, "not before 00:00:37 UTC"),
+        ([fault("XID 94", Reaction.WITHHOLD, since=7, gi=3)], CardState.DRAINING, 7.0, "not before 00:00:37 UTC"),
         ([fault("XID 48", Reaction.RESET)], CardState.NEEDS_RESET, 0.0, "resets the card once no pod holds"),
         ([fault("XID 48", Reaction.RESET, reset=True)], CardState.NEEDS_RESET, 0.0, "the card was reset; ends after"),
         ([fault("XID 79", Reaction.REBOOT)], CardState.NEEDS_REBOOT, 0.0, "reboot the node"),

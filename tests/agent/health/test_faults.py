@@ -149,7 +149,7 @@ def test_an_error_that_was_long_ago_is_forgotten() -> None:
 
 def test_an_error_that_returned_all_year_still_goes_by_itself() -> None:
     mark = Fault(
-        scope=DeviceScope(ONE), source="XID 94", reaction=Reaction.DRAIN, text="", since=0, last=0, returns=5000
+        scope=DeviceScope(ONE), source="XID 94", reaction=Reaction.WITHHOLD, text="", since=0, last=0, returns=5000
     )
     health = HealthStateMachine(HealthPolicy(), faults=[mark])
     assert probes(health, 900, 20) == 960, "no number of returns makes it stay longer than the longest quiet time"
@@ -190,7 +190,7 @@ def test_one_failed_probe_proves_nothing_three_do() -> None:
     assert health.react(probe(ProbeResult.FAILED), 0) == ()
     assert health.react(probe(ProbeResult.FAILED), 10) == ()
     (change,) = health.react(probe(ProbeResult.FAILED), 20)
-    assert change.after.reaction is Reaction.DRAIN
+    assert change.after.reaction is Reaction.WITHHOLD
     assert probes(health, 30, 10) == 50
 
 
@@ -205,7 +205,7 @@ def test_an_event_of_an_unnamed_card_drains_all_and_all_come_back() -> None:
     health = node()
     changes = health.react(xid(48, gpu=None), 0)
     assert {change.scope.gpu for change in changes} == {ONE, OTHER}
-    assert {change.after.reaction for change in changes} == {Reaction.DRAIN}
+    assert {change.after.reaction for change in changes} == {Reaction.WITHHOLD}
     assert probes(health, 10, 10) == 30
     assert not health.health_of(DeviceScope(OTHER)).healthy
 

@@ -362,7 +362,7 @@ def test_every_change_of_health_is_reported_once_and_shown(tmp_path: Path) -> No
         for fact in (where, "XID 94", "not allocated", "until its probes succeed"):
             assert fact in text
         assert agent.watch.condition().message == node.told[0][1]
-        assert agent.gauge("tessera_gpu_health", gpu=node.one) == Reaction.DRAIN
+        assert agent.gauge("tessera_gpu_health", gpu=node.one) == Reaction.WITHHOLD
         assert agent.gauge("tessera_gpu_health", gpu=node.other) == Reaction.IGNORE
         await asyncio.sleep(45)
         assert node.told[1:] == [("GpuRecovered", f"{where}: nothing is wrong with it any more")]

@@ -69,20 +69,20 @@ def policy(disable: str = "", enable: str = "") -> HealthPolicy:
 def test_the_two_variables(disable: str, enable: str, ignored: set[int], counted: set[int]) -> None:
     chosen = policy(disable, enable)
     assert {xid for xid in ignored if chosen.reaction(xid) is not Reaction.IGNORE} == set()
-    assert {xid for xid in counted if chosen.reaction(xid) < Reaction.DRAIN} == set()
+    assert {xid for xid in counted if chosen.reaction(xid) < Reaction.WITHHOLD} == set()
 
 
 @pytest.mark.parametrize(
     ("xid", "reaction"),
     [
         (63, Reaction.DEGRADE),
-        (94, Reaction.DRAIN),
+        (94, Reaction.WITHHOLD),
         (48, Reaction.RESET),
         (95, Reaction.RESET),
         (119, Reaction.RESET),
         (79, Reaction.REBOOT),
         (13, Reaction.IGNORE),
-        (9999, Reaction.DRAIN),
+        (9999, Reaction.WITHHOLD),
     ],
 )
 def test_by_default(xid: int, reaction: Reaction) -> None:
@@ -90,7 +90,7 @@ def test_by_default(xid: int, reaction: Reaction) -> None:
 
 
 def test_an_ignored_xid_that_is_enabled_drains_at_least() -> None:
-    assert policy(enable="43").reaction(43) is Reaction.DRAIN
+    assert policy(enable="43").reaction(43) is Reaction.WITHHOLD
 
 
 def test_no_error_that_needs_a_reset_counts_as_one_of_the_program() -> None:

@@ -106,7 +106,7 @@ def test_a_lost_card_is_not_given_out_and_a_spared_one_is_unless_another_fault_h
         found = health.health_of(DeviceScope(gpu))
         if any(fault.lost for fault in faults):
             assert found.reaction is Reaction.REBOOT
-        elif all(health.spares(fault) or fault.reaction < Reaction.DRAIN for fault in faults):
+        elif all(health.spares(fault) or fault.reaction < Reaction.WITHHOLD for fault in faults):
             assert found.healthy
             assert not health.needs_reset(gpu)
         else:

@@ -13,7 +13,7 @@ from tessera.text import count_noun, one_line
 _STATES = {
     Reaction.IGNORE: CardState.HEALTHY,
     Reaction.DEGRADE: CardState.DEGRADED,
-    Reaction.DRAIN: CardState.DRAINING,
+    Reaction.WITHHOLD: CardState.DRAINING,
     Reaction.RESET: CardState.NEEDS_RESET,
     Reaction.REBOOT: CardState.NEEDS_REBOOT,
 }
@@ -21,7 +21,7 @@ _STATES = {
 _NEEDS = {
     Reaction.IGNORE: "nothing",
     Reaction.DEGRADE: "attention",
-    Reaction.DRAIN: "drain",
+    Reaction.WITHHOLD: "drain",
     Reaction.RESET: "reset",
     Reaction.REBOOT: "reboot",
 }

@@ -6,9 +6,9 @@ card: a bad card withholds all its shares and MIG devices, a bad instance only i
 
 A fault ends by hysteresis: after a number of clean probes in a row and a quiet time since the last error. The quiet
 time doubles each time the same error returns soon. A fault that needs a reset or a reboot ends only after the card was
-reset, or when the driver itself reports that no action is left. One failed probe proves nothing; several in a row drain
-the card. A card that fell off the bus is drained at once. A boot of the node ends every fault: an error that it did not
-cure shows again.
+reset, or when the driver itself reports that no action is left. One failed probe proves nothing; several in a row
+withhold the card. A card that fell off the bus is withheld at once. A boot of the node ends every fault: an error that
+it did not cure shows again.
 
 A row remapper that waits for a reset, or has no spare row left, makes its card degraded as long as the card reports it.
 
@@ -110,7 +110,7 @@ class Hysteresis(msgspec.Struct, frozen=True, kw_only=True):
         quiet: seconds without the error that must have passed as well.
         longest_quiet: upper limit in seconds of ``quiet``, which grows with each return of the error.
         memory: seconds after its end in which a fault that comes again counts as returned.
-        failed_probes: failed probes in a row that drain a card.
+        failed_probes: failed probes in a row that withhold a card.
     """
 
     clean_probes: int = 3
@@ -234,7 +234,7 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
             # The event does not name its card; the next probes read the driver's recovery action of every card.
             for gpu in self._gpus:
                 self._add(
-                    DeviceScope(gpu), source, Reaction.DRAIN, f"{source} on a card that the driver cannot name", now
+                    DeviceScope(gpu), source, Reaction.WITHHOLD, f"{source} on a card that the driver cannot name", now
                 )
         elif event.gpu in self._gpus:
             instance = reaction < Reaction.RESET and event.gi_id is not None
@@ -262,7 +262,7 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
             self._failures[probe.gpu] = self._failures.get(probe.gpu, 0) + 1
             self._restart_clean_count(probe.gpu)
             if self._failures[probe.gpu] >= self._hysteresis.failed_probes:
-                self._add(scope, PROBE, Reaction.DRAIN, f"probes of the card fail: {probe.text}", now)
+                self._add(scope, PROBE, Reaction.WITHHOLD, f"probes of the card fail: {probe.text}", now)
         else:
             self._failures.pop(probe.gpu, None)
             reaction = DRIVER_REACTIONS[probe.recovery] if probe.recovery is not None else Reaction.IGNORE
@@ -323,7 +323,7 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
 
 def is_spared(fault: Fault, spared: Collection[CardRule]) -> bool:
     """True if the fault would take its card away, and the breaker prevents it; ``spared`` are the breaker's faults."""
-    return fault.reaction >= Reaction.DRAIN and not fault.lost and fault.rule in spared
+    return fault.reaction >= Reaction.WITHHOLD and not fault.lost and fault.rule in spared
 
 
 def _worst_of(faults: Iterable[Fault], scope: DeviceScope, spared: Collection[CardRule]) -> DeviceHealth:

@@ -13,7 +13,7 @@ from tessera.nvml.interface import GpuInfo
 #: The consequence of each reaction, for people.
 _CONSEQUENCES: Mapping[Reaction, str] = {
     Reaction.DEGRADE: "still allocated",
-    Reaction.DRAIN: "not allocated until its probes succeed for a while",
+    Reaction.WITHHOLD: "not allocated until its probes succeed for a while",
     Reaction.RESET: "not allocated until the card is reset",
     Reaction.REBOOT: UNTIL_BOOT,
 }

@@ -197,7 +197,7 @@ class HealthMonitor:
         """The faults that take cards away unless the breaker spares them; lost cards are none of its business."""
         found: dict[CardRule, int] = {}
         for fault in self._health.faults():
-            if fault.scope.gpu in self._gpus and fault.reaction >= Reaction.DRAIN and not fault.lost:
+            if fault.scope.gpu in self._gpus and fault.reaction >= Reaction.WITHHOLD and not fault.lost:
                 found[fault.rule] = min(int(fault.since), found.get(fault.rule, int(fault.since)))
         return tuple(CardFault(rule.gpu, rule.rule, since) for rule, since in sorted(found.items()))
 

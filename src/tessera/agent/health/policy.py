@@ -3,7 +3,7 @@
 An XID is the driver's number for an error. :data:`CATALOGUE` maps the remedies of NVIDIA's catalogue
 (:mod:`tessera.nvml.xids`) to five steps. Five XIDs are never counted, as in NVIDIA's device plugin, since they are
 errors of the program and not of the card. The two environment variables of that plugin (``DP_DISABLE_HEALTHCHECKS``,
-``DP_ENABLE_HEALTHCHECKS``) change the choice. An XID in no list drains the card, where NVIDIA's plugin marks it
+``DP_ENABLE_HEALTHCHECKS``) change the choice. An XID in no list withholds the card, where NVIDIA's plugin marks it
 unhealthy; here the card recovers after clean probes.
 
 One difference is intended: with all XIDs disabled, those that are enabled one by one still count. NVIDIA's
@@ -40,7 +40,7 @@ DRIVER_REACTIONS: Mapping[RecoveryAction, Reaction] = {
     RecoveryAction.NONE: Reaction.IGNORE,
     RecoveryAction.GPU_RESET: Reaction.RESET,
     RecoveryAction.NODE_REBOOT: Reaction.REBOOT,
-    RecoveryAction.DRAIN_P2P: Reaction.DRAIN,
+    RecoveryAction.DRAIN_P2P: Reaction.WITHHOLD,
     RecoveryAction.DRAIN_AND_RESET: Reaction.RESET,
     RecoveryAction.RECOVER_IMEX_DOMAIN: Reaction.DEGRADE,
     RecoveryAction.BUS_RESET: Reaction.RESET,
@@ -56,13 +56,13 @@ XID_RECOVERY_CHANGED = 154
 REMEDY_REACTIONS: Mapping[Remedy, Reaction] = {
     Remedy.IGNORE: Reaction.DEGRADE,
     Remedy.DRIVER_DECIDES: Reaction.DEGRADE,
-    Remedy.RESTART_APP: Reaction.DRAIN,
-    Remedy.CHECK_CABLES: Reaction.DRAIN,
-    Remedy.UPDATE_SOFTWARE: Reaction.DRAIN,
-    Remedy.WORKFLOW_45: Reaction.DRAIN,
-    Remedy.WORKFLOW_NVLINK: Reaction.DRAIN,
-    Remedy.CONTACT_SUPPORT: Reaction.DRAIN,
-    Remedy.UNSTATED: Reaction.DRAIN,
+    Remedy.RESTART_APP: Reaction.WITHHOLD,
+    Remedy.CHECK_CABLES: Reaction.WITHHOLD,
+    Remedy.UPDATE_SOFTWARE: Reaction.WITHHOLD,
+    Remedy.WORKFLOW_45: Reaction.WITHHOLD,
+    Remedy.WORKFLOW_NVLINK: Reaction.WITHHOLD,
+    Remedy.CONTACT_SUPPORT: Reaction.WITHHOLD,
+    Remedy.UNSTATED: Reaction.WITHHOLD,
     Remedy.RESET_GPU: Reaction.RESET,
     Remedy.WORKFLOW_48: Reaction.RESET,
     Remedy.RESTART_NODE: Reaction.REBOOT,
@@ -124,11 +124,11 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
         reactions: the reaction by XID.
         unlisted: the reaction to an XID that ``reactions`` lacks.
         disabled: XIDs that are ignored, beside :data:`APPLICATION_XIDS`.
-        enabled: XIDs that always count; they drain at least.
+        enabled: XIDs that always count; they withhold the card at least.
     """
 
     reactions: Mapping[int, Reaction] = CATALOGUE
-    unlisted: Reaction = Reaction.DRAIN
+    unlisted: Reaction = Reaction.WITHHOLD
     disabled: XidList = XidList()
     enabled: XidList = XidList()
 
@@ -144,7 +144,7 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
         """The reaction to an XID."""
         listed = self.reactions.get(xid, self.unlisted)
         if xid in self.enabled:
-            return max(listed, Reaction.DRAIN)
+            return max(listed, Reaction.WITHHOLD)
         if xid in self.disabled or xid in APPLICATION_XIDS:
             return Reaction.IGNORE
         return listed

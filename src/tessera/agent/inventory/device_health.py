@@ -14,14 +14,14 @@ from tessera.api.sharing.devices import AdvertisedDevice, GpuDescription
 
 
 class Reaction(IntEnum):
-    """The reaction that an error requires. From ``DRAIN`` on no new container gets the device."""
+    """The reaction that an error requires. From ``WITHHOLD`` on no new container gets the device."""
 
     #: No reaction: the program caused the error.
     IGNORE = 0
     #: The error is shown; the device can still be allocated.
     DEGRADE = 1
     #: The device is not allocated until it has shown enough clean probes.
-    DRAIN = 2
+    WITHHOLD = 2
     #: The device is not allocated before the card was reset.
     RESET = 3
     #: The device is not allocated before the node was booted.
@@ -50,10 +50,10 @@ class DeviceHealth(msgspec.Struct, frozen=True):
     @property
     def healthy(self) -> bool:
         """True if the device may be allocated."""
-        return self.reaction < Reaction.DRAIN
+        return self.reaction < Reaction.WITHHOLD
 
 
-_GONE = DeviceHealth(Reaction.DRAIN, "the device is no longer there")
+_GONE = DeviceHealth(Reaction.WITHHOLD, "the device is no longer there")
 
 
 def entry_health(
