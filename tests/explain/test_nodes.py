@@ -8,6 +8,7 @@ import pytest
 from tests.explain.test_pods import OF_AGENTS
 
 from tessera.api.driver.node_status import DRIVER_ANNOTATION, DriverPhase, DriverStatus, DriverStrategy
+from tessera.api.nodes.card_faults import CARDS_ANNOTATION, CardFault, encode_cards
 from tessera.api.nodes.health import BOOT_STEP
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.clock import rfc3339
@@ -431,6 +432,8 @@ def test_a_tenants_pod_with_the_agents_label_is_no_agent() -> None:
 
 
 def test_a_lost_card_gets_the_next_step_that_its_health_names() -> None:
-    text = "GPU 2 (GPU-c): XID 79; not allocated until the node is rebooted"
-    found = answer(node(("GpuHealthy", "False", "CardUnhealthy", text)))
+    lost = CardFault("GPU-c", "probe", index=2, asks="reboot", lost=True)
+    unhealthy = node(("GpuHealthy", "False", "CardUnhealthy", "text for people, which nobody parses"))
+    unhealthy.metadata.annotations[CARDS_ANNOTATION] = encode_cards(4, [lost])
+    found = answer(unhealthy)
     assert found.help == (BOOT_STEP, "see who holds the card: tessera health n1")

@@ -22,7 +22,8 @@ from tessera.api.instaslice import (
     Slice,
 )
 from tessera.api.names import GATE, resource_of
-from tessera.api.nodes.health import BOOT_STEP
+from tessera.api.nodes.card_faults import CARDS_ANNOTATION, CardFault, encode_cards
+from tessera.api.nodes.health import BOOT_STEP, describe_fault
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.api.queues import Queue
 from tessera.clock import rfc3339
@@ -192,14 +193,13 @@ def test_a_running_pod_says_where_its_slice_is() -> None:
     assert found.facts == ("it has 3g.20gb on GPU 0, memory slots 4-7",)
 
 
-LOST = f"GPU 2 ({GPU}): XID 79, the card fell off the bus; not allocated until the node is rebooted"
+LOST = CardFault(GPU, "XID 79", index=2, asks="reboot")
 
 
-def with_fault(message: str) -> Node:
-    healthy = Condition(type="GpuHealthy", status="False", reason="CardUnhealthy", message=message)
+def with_faults(*faults: CardFault) -> Node:
     found = node()
-    conditions = (*found.status.conditions, healthy)
-    return msgspec.structs.replace(found, status=msgspec.structs.replace(found.status, conditions=conditions))
+    annotations = {**found.metadata.annotations, CARDS_ANNOTATION: encode_cards(8, faults)}
+    return msgspec.structs.replace(found, metadata=msgspec.structs.replace(found.metadata, annotations=annotations))
 
 
 def other_card_listed(record: Instaslice) -> Instaslice:
@@ -212,13 +212,13 @@ def other_card_listed(record: Instaslice) -> Instaslice:
 def test_a_running_pod_on_a_lost_card_says_so_with_the_cards_own_index() -> None:
     found = answer(
         bound(status={"phase": "Running"}),
-        nodes=[with_fault(f"{LOST}; GPU 3 (GPU-other): single-bit-ecc; still allocated")],
+        nodes=[with_faults(LOST, CardFault("GPU-other", "XID 63", index=3, asks="attention"))],
         instaslices=[other_card_listed(cards(("a", "3g.20gb", 4, 4, "created")))],
     )
     assert (found.case, found.verdict) == ("runs", "runs on node n1, on a card that is not well")
     assert found.facts == (
         "it has 3g.20gb on GPU 2, memory slots 4-7",
-        "GPU 2 of the node: XID 79, the card fell off the bus; not allocated until the node is rebooted",
+        f"GPU 2 of the node: {describe_fault(LOST.evidence())}",
     )
     assert found.help == (BOOT_STEP, "see the card: tessera health n1")
 
@@ -236,7 +236,7 @@ def test_a_pod_keeps_the_index_of_its_card_when_another_card_is_withheld() -> No
 
 def test_a_running_pod_with_a_whole_card_names_the_lost_cards_of_its_node() -> None:
     who = bound(profile="", limits={"nvidia.com/gpu": "1"}, status={"phase": "Running"})
-    found = answer(who, nodes=[with_fault(LOST)])
+    found = answer(who, nodes=[with_faults(LOST)])
     assert "GPU 2 of the node is not well: XID 79" in said(found)
     assert found.help == ("find out whether it holds that card: tessera health n1",)
 

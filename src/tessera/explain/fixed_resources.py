@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping
 
 from tessera.agent.base.node_conditions import TYPES
 from tessera.api.names import SLICE_CONDITION
+from tessera.api.nodes.card_faults import read_node_faults
+from tessera.api.nodes.health import describe_fault
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, OfferKind, decode_offers
 from tessera.controller.objects.resource_amounts import pod_amounts
-from tessera.explain.card_faults import read_card_faults
 from tessera.explain.explanation import Explanation
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.quantity import parse_quantity
@@ -104,11 +105,11 @@ def explain_fixed_request(view: ClusterView, pod: Pod, asked: Mapping[str, int])
 def _explain_running(view: ClusterView, pod: Pod, wants: str) -> Explanation:
     """The API server does not know which cards a pod has, only that a card of its node has a fault."""
     node = view.node(pod.spec.node_name)
-    faults = [each for each in read_card_faults(node) if each.withheld] if node is not None else []
+    faults = read_node_faults(node) if node is not None else []
     return Explanation(
         case="runs",
         verdict=f"runs on node {pod.spec.node_name}",
-        facts=(wants, *(f"GPU {each.index} of the node is not well: {each.text}" for each in faults)),
+        facts=(wants, *(f"{fault.name} of the node is not well: {describe_fault(error)}" for fault, error in faults)),
         help=(f"find out whether it holds that card: tessera health {pod.spec.node_name}",) if faults else (),
     )
 

@@ -15,12 +15,12 @@ from tessera.api.driver.node_status import DRIVER_ANNOTATION, WAITING_FOR_KUBELE
 from tessera.api.instaslice import OBJECT_CONDITION
 from tessera.api.names import MIG_CONFIG_LABEL, MIG_CONFIG_STATE_LABEL, is_on_demand
 from tessera.api.nodes.agent_pod import AGENT_LABEL
+from tessera.api.nodes.card_faults import read_node_faults
 from tessera.api.nodes.gpu_labels import ACCELERATOR_LABELS, PRESENT_LABELS
 from tessera.api.nodes.health import BOOT_STEP
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
 from tessera.api.sharing.profile_selection import PROFILE_LABEL
 from tessera.driver.nodes.node_status import read_status
-from tessera.explain.card_faults import read_card_faults
 from tessera.explain.explanation import Explanation
 from tessera.explain.fixed_resources import dynamic_resources
 from tessera.explain.node_reasons import relevant_warnings, remedies_for, remedies_for_empty_node, remedy_fields
@@ -172,7 +172,7 @@ def _explain_by_conditions(view: ClusterView, node: Node) -> Explanation:
     for aspect in _ASPECTS:
         found = conditions.get(aspect.type)
         if found is not None and found.status == "False":
-            boot = found.type == HEALTH and any(each.needs_boot for each in read_card_faults(node))
+            boot = found.type == HEALTH and any(error.asks == "reboot" for _, error in read_node_faults(node))
             steps = (BOOT_STEP, f"see who holds the card: tessera health {node.metadata.name}") if boot else ()
             return Explanation(
                 case=_case_of(found.reason),

@@ -7,7 +7,7 @@ that stops containers in general (images, configuration).
 from collections.abc import Iterator
 
 from tessera.api.nodes.agent_pod import AGENT_LABEL
-from tessera.api.nodes.health import BOOT_STEP
+from tessera.api.nodes.health import BOOT_STEP, describe_fault
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.allocation import Allocation
@@ -138,18 +138,18 @@ def explain_bound(
     if facts.terminating:
         return Explanation(case="leaving", verdict=f"is being deleted; it has {where}, on node {facts.node}")
     if pod.status.phase == "Running":
-        faults = [each for each in view.card_faults(promise.slices if promise is not None else ()) if each.withheld]
+        faults = view.card_faults(promise.slices if promise is not None else ())
         return Explanation(
             case="runs",
             verdict=f"runs on node {facts.node}{', on a card that is not well' if faults else ''}",
             facts=(
                 f"it has {where}",
-                *(f"GPU {each.index} of the node: {each.text}" for each in faults),
+                *(f"{fault.name} of the node: {describe_fault(error)}" for fault, error in faults),
                 *waiting_containers(pod),
                 *_restarts(pod),
             ),
             help=(
-                *([BOOT_STEP] if any(each.needs_boot for each in faults) else []),
+                *([BOOT_STEP] if any(error.asks == "reboot" for _, error in faults) else []),
                 *([f"see the card: tessera health {facts.node}"] if faults else []),
             ),
         )

@@ -15,11 +15,12 @@ from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.instaslice import Instaslice, Slice
 from tessera.api.names import NodeName
 from tessera.api.nodes.agent_pod import AGENT_DAEMON_SET, is_agent
+from tessera.api.nodes.card_faults import CardFault, read_node_faults
+from tessera.api.nodes.health import Evidence
 from tessera.clock import parse_rfc3339
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.planning.pod_kinds import kind_of
 from tessera.controller.slicing.slicer import Slicer
-from tessera.explain.card_faults import CardFaultText, read_card_faults
 from tessera.explain.order_objects import OrderObjects
 from tessera.explain.slicer_from_objects import slicer_from_objects
 from tessera.kube.resources import CoreEvent, Lease, Node, Pod, ResourceQuota
@@ -103,9 +104,9 @@ class ClusterView:
                 queues=snapshot.order.queues,
             )
         #: What the agents say of cards with faults, by UUID.
-        self._faults = {each.gpu: each for node in snapshot.nodes for each in read_card_faults(node)}
+        self._faults = {each[0].gpu: each for node in snapshot.nodes for each in read_node_faults(node)}
         #: The driver's index by UUID; of a card that is not listed, from its fault.
-        self._indexes = {each.gpu: each.index for each in self._faults.values()}
+        self._indexes = {fault.gpu: fault.index for fault, _ in self._faults.values() if fault.index >= 0}
         for item in snapshot.instaslices:
             self._indexes |= item.status.node_resources.indexes()
 
@@ -127,7 +128,7 @@ class ClusterView:
         found: T = self._made[key]
         return found
 
-    def card_faults(self, slices: Iterable[Slice]) -> list[CardFaultText]:
+    def card_faults(self, slices: Iterable[Slice]) -> list[tuple[CardFault, Evidence]]:
         """The faults of the cards on which these slices lie."""
         return [self._faults[gpu] for gpu in sorted({each.gpu_uuid for each in slices} & self._faults.keys())]
 

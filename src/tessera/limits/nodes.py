@@ -129,10 +129,16 @@ CARD_FAULTS = Limit(
     "64 cards with four kinds of errors each",
 )
 CARD_FAULTS_TEXT = Limit(
-    32 * 1024,
+    64 * 1024,
     "characters",
     "each of these two annotations",
-    "all faults that are allowed have 30 KiB",
+    "all faults that are allowed have 50 KiB without their words, which are left out if they are more",
+)
+CARD_FAULT_WORDS = Limit(
+    120,
+    "characters",
+    "words of one fault in a node's annotation tessera.dev/cards",
+    "NVML's texts of errors fit; XIDs have none, since readers have their meaning",
 )
 LINKED_CARDS = Limit(
     16,

@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.agent.health.conftest import EPOCH, Agent, Node, play
+from tests.agent.health.conftest import Agent, Node, play
 
 from tessera.agent.health.events import (
     CardProbed,
@@ -18,27 +18,32 @@ from tessera.agent.health.events import (
 from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.policy import HealthPolicy
 from tessera.agent.inventory.device_health import DeviceScope, Reaction
-from tessera.api.nodes.card_faults import CardFault, CardRule
+from tessera.api.nodes.card_faults import CardRule
 from tessera.api.nodes.health import CardState
 from tessera.nvml.interface import GpuEvent, GpuEventKind, GpuUuid
 from tessera.replay.player import DECIDERS, replay
 from tessera.replay.service import Recorders, read_records
 
 
+def _counted(agent: Agent) -> set[CardRule]:
+    """The faults that the Node's annotation shows the breaker."""
+    return {fault.key for fault in agent.watch.card_faults() if fault.counts_for_breaker}
+
+
 def test_a_spared_card_stays_allocated_and_is_taken_away_when_the_breaker_closes(node: Node) -> None:
     async def story(node: Node, agent: Agent) -> None:
         node.xid(48)
         await asyncio.sleep(0.1)
-        assert agent.watch.card_faults() == (CardFault(node.one, "XID 48", int(EPOCH)),)
+        assert _counted(agent) == {CardRule(node.one, "XID 48")}
         assert agent.watch.is_unhealthy(node.one)
         node.spared = frozenset({CardRule(node.one, "XID 48")})
         node.xid(63)  # any change has the agent look at its Node
         await asyncio.sleep(2)
         assert not agent.watch.is_unhealthy(node.one)
         found = agent.watch.describe(node.one)
-        assert (found.state, "breaker is open" in found.next) == (CardState.DEGRADED, True)
+        assert (found.state, "spared by the breaker" in found.next) == (CardState.DEGRADED, True)
         assert {(each.source, each.spared) for each in found.evidence} == {("XID 48", True), ("XID 63", False)}
-        assert agent.watch.card_faults() == (CardFault(node.one, "XID 48", int(EPOCH)),)
+        assert _counted(agent) == {CardRule(node.one, "XID 48")}
         assert agent.watch.condition().reason == "CardDegraded"
         assert "spared by the breaker" in agent.watch.condition().message
         node.spared = frozenset()
@@ -63,7 +68,7 @@ def test_a_spared_card_is_not_reset(node: Node) -> None:
     play(node, story)
 
 
-def test_a_lost_card_is_never_spared_nor_listed(node: Node) -> None:
+def test_a_lost_card_is_never_spared_nor_counted(node: Node) -> None:
     async def story(node: Node, agent: Agent) -> None:
         node.spared = frozenset({CardRule(node.one, "probe"), CardRule(node.one, "XID 79")})
         node.xid(79)
@@ -71,7 +76,8 @@ def test_a_lost_card_is_never_spared_nor_listed(node: Node) -> None:
         await asyncio.sleep(2)
         assert agent.watch.is_unhealthy(node.one)
         assert agent.watch.describe(node.one).state == CardState.LOST
-        assert {fault.rule for fault in agent.watch.card_faults()} == {"XID 79"}
+        assert _counted(agent) == {CardRule(node.one, "XID 79")}
+        assert {(fault.rule, fault.lost) for fault in agent.watch.card_faults()} == {("XID 79", False), ("probe", True)}
 
     play(node, story)
 

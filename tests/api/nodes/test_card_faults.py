@@ -13,6 +13,7 @@ from tessera.api.nodes.card_faults import (
     encode_cards,
     encode_spared,
 )
+from tessera.api.nodes.health import describe_xid
 from tessera.limits.nodes import CARD_FAULTS, CARD_FAULTS_TEXT, NODE_CARDS
 
 FAULT = CardFault("GPU-1", "XID 48", 1_700_000_000)
@@ -23,8 +24,44 @@ def test_what_an_agent_writes_is_read_again() -> None:
     assert decode_spared(encode_spared([FAULT.key])) == {CardRule("GPU-1", "XID 48")}
 
 
+def test_lost_cards_and_those_that_stay_allocated_are_listed_apart_from_what_the_breaker_counts() -> None:
+    lost = CardFault("GPU-2", "probe", index=2, asks="reboot", lost=True, text="the card does not answer")
+    rows = CardFault("GPU-3", "row-remapping", index=3, asks="attention", text="no spare row")
+    assert decode_cards(encode_cards(8, [lost, rows, FAULT])) == NodeCards(8, (FAULT,), (lost, rows))
+
+
+def test_the_words_of_an_xid_are_not_carried_and_read_again() -> None:
+    told = CardFault("GPU-1", "XID 48", asks="reset", text=describe_xid(48))
+    (found,) = decode_cards(encode_cards(8, [told])).faults
+    assert (found.text, found.evidence().text) == ("", told.text)
+
+
+FAULTS = st.builds(
+    CardFault,
+    gpu=st.from_regex(r"GPU-[0-9a-z-]{1,64}", fullmatch=True),
+    rule=st.one_of(st.sampled_from(["probe", "driver"]), st.integers(0, 99999).map(lambda xid: f"XID {xid}")),
+    since=st.integers(0, 2**40),
+    index=st.integers(-1, 63),
+    part=st.integers(-1, 14),
+    asks=st.sampled_from(["attention", "drain", "reset", "reboot"]),
+    text=st.text(),
+    lost=st.booleans(),
+    reset=st.booleans(),
+)
+
+
+@given(FAULTS)
+def test_every_fault_that_an_agent_has_is_read_as_written(fault: CardFault) -> None:
+    found = decode_cards(encode_cards(1, [fault]))
+    (each,) = (*found.faults, *found.others)
+    assert (each.key, each.asks, each.lost, each.part) == (fault.key, fault.asks, fault.lost, fault.part)
+
+
 def test_an_agent_writes_no_more_than_readers_accept() -> None:
-    many = [CardFault(f"GPU-{'a' * 60}{number}", f"XID {number}", 2**40) for number in range(CARD_FAULTS + 9)]
+    many = [
+        CardFault(f"GPU-{'a' * 60}{number}", "probe", 2**40, 63, 9999, "reset", '"' * 500, reset=True)
+        for number in range(CARD_FAULTS + 9)
+    ]
     strange = [CardFault("GPU-1", "XID 9999999"), CardFault("card\n", "XID 1")]
     found = decode_cards(encode_cards(NODE_CARDS + 1, [*many, *strange]))
     assert (found.count, len(found.faults)) == (NODE_CARDS, CARD_FAULTS)

@@ -1,11 +1,13 @@
 """Describes the health of one card for the page ``/usage``: its state, its faults, and what happens next. Pure."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Literal
 
-from tessera.agent.health.faults import ROW_REMAPPING, Fault, Hysteresis
+from tessera.agent.health.faults import Fault, Hysteresis
 from tessera.agent.inventory.device_health import Reaction
-from tessera.api.nodes.health import BOOT_STEP, CardHealth, CardState, Evidence
+from tessera.api.nodes.card_faults import CardFault
+from tessera.api.nodes.health import BOOT_STEP, ROW_REMAPPING, CardHealth, CardState, Evidence, next_step
 from tessera.limits.messages import CONDITION_MESSAGE
 from tessera.limits.nodes import CARD_EVIDENCE
 from tessera.text import count_noun, one_line
@@ -18,20 +20,12 @@ _STATES = {
     Reaction.REBOOT: CardState.NEEDS_REBOOT,
 }
 #: Words of :attr:`tessera.api.nodes.health.Evidence.asks`.
-_NEEDS = {
-    Reaction.IGNORE: "nothing",
+_NEEDS: Mapping[Reaction, Literal["attention", "drain", "reset", "reboot"]] = {
     Reaction.DEGRADE: "attention",
     Reaction.WITHHOLD: "drain",
     Reaction.RESET: "reset",
     Reaction.REBOOT: "reboot",
 }
-
-
-#: Next step of a card whose faults the breaker spares.
-_SPARED = (
-    "still allocated: so many cards of the cluster report this error that the breaker is open; find out whether the"
-    " cards or the reports are wrong"
-)
 
 
 def describe_card(faults: Sequence[Fault], hysteresis: Hysteresis, spared: Collection[Fault] = ()) -> CardHealth:
@@ -49,39 +43,60 @@ def describe_card(faults: Sequence[Fault], hysteresis: Hysteresis, spared: Colle
     state = CardState.LOST if any(fault.lost for fault in faults) else _STATES[worst.reaction]
     if worst in spared:
         state = CardState.DEGRADED
+    evidence = tuple(describe_error(fault, spared=fault in spared) for fault in ordered[:CARD_EVIDENCE])
+    told = next((each for each in evidence if each.spared), evidence[0]) if state is CardState.DEGRADED else evidence[0]
+    outlook = _outlook(worst, told, hysteresis)
     return CardHealth(
         state=state,
         since=min(fault.since for fault in ordered if fault.reaction is worst.reaction),
-        evidence=tuple(_evidence(fault, spared=fault in spared) for fault in ordered[:CARD_EVIDENCE]),
-        next=_SPARED if spared and state is CardState.DEGRADED else _next_step(state, worst, hysteresis),
+        evidence=evidence,
+        next="; ".join(filter(None, [next_step(told), outlook])),
         cut=max(0, len(ordered) - CARD_EVIDENCE),
     )
 
 
-def _evidence(fault: Fault, *, spared: bool) -> Evidence:
-    instance = f"GPU instance {fault.scope.gi_id}" if fault.scope.gi_id >= 0 else ""
+def describe_error(fault: Fault, *, spared: bool) -> Evidence:
+    """The error as pages, conditions and Events tell it."""
     return Evidence(
         source=fault.source,
         text=one_line(fault.text, CONDITION_MESSAGE),
         asks=_NEEDS[fault.reaction],
-        part=instance,
+        part=f"GPU instance {fault.scope.gi_id}" if fault.scope.gi_id >= 0 else "",
         since=fault.since,
         last=fault.last,
         count=fault.count,
         spared=spared,
+        lost=fault.lost,
+        reset=fault.reset,
     )
 
 
-def _next_step(state: CardState, worst: Fault, hysteresis: Hysteresis) -> str:
-    match state:
-        case CardState.DEGRADED if worst.source == ROW_REMAPPING:
-            return "still allocated; ends once the card no longer reports it"
-        case CardState.NEEDS_RESET if worst.reset:
-            return f"the card was reset; {_clean_probes(worst, hysteresis)}"
-        case CardState.NEEDS_RESET:
-            return "Tessera resets the card once no pod holds any part of it and no process has it open"
-        case CardState.NEEDS_REBOOT | CardState.LOST:
+def list_fault(fault: Fault, index: int) -> CardFault:
+    """The fault as the annotation of the Node has it; ``index`` is the card's."""
+    return CardFault(
+        gpu=fault.scope.gpu,
+        rule=fault.source,
+        since=int(fault.since),
+        index=index,
+        part=fault.scope.gi_id,
+        asks=_NEEDS[fault.reaction],
+        text=fault.text,
+        lost=fault.lost,
+        reset=fault.reset,
+    )
+
+
+def _outlook(worst: Fault, error: Evidence, hysteresis: Hysteresis) -> str:
+    """What the administrator of the node wants to know as well; it may change with each probe."""
+    match worst.reaction:
+        case _ if error.spared:
+            return "find out whether the cards or the reports are wrong"
+        case Reaction.REBOOT:
             return BOOT_STEP
+        case Reaction.RESET if not worst.reset:
+            return "Tessera resets it once no pod holds any part of it and no process has it open"
+        case Reaction.DEGRADE if worst.source == ROW_REMAPPING:
+            return ""
         case _:
             return _clean_probes(worst, hysteresis)
 

@@ -40,8 +40,8 @@ from tessera.agent.health.events import (
 from tessera.agent.health.policy import DRIVER_REACTIONS, ECC_REACTIONS, HealthPolicy, RecoveryAction
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
 from tessera.api.nodes.card_faults import CardRule
+from tessera.api.nodes.health import ROW_REMAPPING, describe_xid
 from tessera.nvml.interface import GpuEvent, GpuEventKind
-from tessera.nvml.xids import XIDS
 from tessera.replay.recorder import Decider
 
 
@@ -85,8 +85,6 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
 #: The source of the faults that failed probes show.
 PROBE = "probe"
-#: The source of the faults of a row remapper. They end when the card no longer reports them.
-ROW_REMAPPING = "row-remapping"
 #: The source of the faults of a broken event watch. They concern the watch, not the cards, and are not kept on disk.
 EVENT_WATCH = "events"
 
@@ -179,6 +177,10 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
 
     def health_of(self, scope: DeviceScope) -> DeviceHealth:
         """The health of a device: the worst fault on it or on the card that it is a part of."""
+        return _health_by(self.worst_fault(scope), self._spared)
+
+    def worst_fault(self, scope: DeviceScope) -> Fault | None:
+        """The worst fault on a device or on the card that it is a part of; None without one."""
         return _worst_of(self._faults.values(), scope, self._spared)
 
     def react(self, event: HealthEvent, now: float) -> tuple[HealthChange, ...]:
@@ -220,7 +222,8 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
             case FaultsSpared():
                 self._spared = event.faults
         touched = sorted({fault.scope for fault in (*before, *self._faults.values())})
-        pairs = [(scope, _worst_of(before, scope, spared_before), self.health_of(scope)) for scope in touched]
+        earlier = {scope: _health_by(_worst_of(before, scope, spared_before), spared_before) for scope in touched}
+        pairs = [(scope, earlier[scope], self.health_of(scope)) for scope in touched]
         return tuple(HealthChange(scope, old, new) for scope, old, new in pairs if old != new)
 
     def _take_hardware_event(self, event: GpuEvent, now: float) -> None:
@@ -241,8 +244,8 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
             scope = DeviceScope(event.gpu)
             if instance and event.gi_id is not None:
                 scope = DeviceScope(event.gpu, event.gi_id, -1 if event.ci_id is None else event.ci_id)
-            known = XIDS.get(event.xid or 0)
-            self._add(scope, source, reaction, source if known is None else f"{source}, {known.text}", now)
+            text = source if event.xid is None else describe_xid(event.xid)
+            self._add(scope, source, reaction, text, now)
 
     def _take_rows(self, event: RowsRead, now: float) -> None:
         key = DeviceScope(event.gpu), ROW_REMAPPING
@@ -326,15 +329,18 @@ def is_spared(fault: Fault, spared: Collection[CardRule]) -> bool:
     return fault.reaction >= Reaction.WITHHOLD and not fault.lost and fault.rule in spared
 
 
-def _worst_of(faults: Iterable[Fault], scope: DeviceScope, spared: Collection[CardRule]) -> DeviceHealth:
-    """The health of a scope by the worst fault that covers it."""
-    found = [
-        (Reaction.DEGRADE if is_spared(fault, spared) else fault.reaction, fault)
-        for fault in faults
-        if fault.scope.covers(scope)
-    ]
-    if not found:
+def _worst_of(faults: Iterable[Fault], scope: DeviceScope, spared: Collection[CardRule]) -> Fault | None:
+    """The worst fault that covers a scope."""
+    found = [fault for fault in faults if fault.scope.covers(scope)]
+    return min(found, key=lambda each: (-_effect(each, spared), each.since, each.source), default=None)
+
+
+def _effect(fault: Fault, spared: Collection[CardRule]) -> Reaction:
+    return Reaction.DEGRADE if is_spared(fault, spared) else fault.reaction
+
+
+def _health_by(worst: Fault | None, spared: Collection[CardRule]) -> DeviceHealth:
+    if worst is None:
         return DeviceHealth()
-    reaction, worst = min(found, key=lambda each: (-each[0], each[1].since, each[1].source))
-    text = f"{worst.text}, spared by the breaker of the cluster" if reaction < worst.reaction else worst.text
-    return DeviceHealth(reaction, text, worst.since)
+    text = f"{worst.text}, spared by the breaker of the cluster" if is_spared(worst, spared) else worst.text
+    return DeviceHealth(_effect(worst, spared), text, worst.since)

@@ -4,19 +4,12 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple, Protocol
 
 from tessera.agent.base.node_objects import EventType
+from tessera.agent.health.card_health import describe_error
 from tessera.agent.health.faults import HealthChange, HealthStateMachine
-from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
+from tessera.agent.inventory.device_health import DeviceScope, Reaction
 from tessera.api.nodes.card_faults import CardRule
-from tessera.api.nodes.health import UNTIL_BOOT
+from tessera.api.nodes.health import describe_fault
 from tessera.nvml.interface import GpuInfo
-
-#: The consequence of each reaction, for people.
-_CONSEQUENCES: Mapping[Reaction, str] = {
-    Reaction.DEGRADE: "still allocated",
-    Reaction.WITHHOLD: "not allocated until its probes succeed for a while",
-    Reaction.RESET: "not allocated until the card is reset",
-    Reaction.REBOOT: UNTIL_BOOT,
-}
 
 
 class HealthCondition(NamedTuple):
@@ -37,12 +30,11 @@ def health_condition(health: HealthStateMachine, gpus: Mapping[str, GpuInfo]) ->
     if not gpus:
         return HealthCondition("Unknown", "NoCards", "no card was found yet")
     scopes = sorted({fault.scope for fault in health.faults() if fault.scope.gpu in gpus})
-    found = {scope: health.health_of(scope) for scope in scopes}
-    if not found:
+    if not scopes:
         cards = "card" if len(gpus) == 1 else f"{len(gpus)} cards"
         return HealthCondition("True", "CardsHealthy", f"nothing is wrong with the node's {cards}")
-    text = "; ".join(f"{name_scope(scope, gpus)}: {describe_health(each)}" for scope, each in found.items())
-    if all(each.healthy for each in found.values()):
+    text = "; ".join(f"{name_scope(scope, gpus)}: {describe_scope(health, scope)}" for scope in scopes)
+    if all(health.health_of(scope).healthy for scope in scopes):
         return HealthCondition("True", "CardDegraded", text)
     return HealthCondition("False", "CardUnhealthy", text)
 
@@ -68,13 +60,15 @@ class HealthEvents:
 
     Args:
         node: the Node object.
+        health: the state machine with the faults.
 
     Attributes:
         gpus: the node's cards by UUID, as last listed; their indexes name them in the texts.
     """
 
-    def __init__(self, node: NodeEventSink) -> None:
+    def __init__(self, node: NodeEventSink, health: HealthStateMachine) -> None:
         self._node = node
+        self._health = health
         self.gpus: Mapping[str, GpuInfo] = {}
 
     def record_change(self, change: HealthChange) -> None:
@@ -84,7 +78,7 @@ class HealthEvents:
             self._node.record_on_node("GpuRecovered", f"{name}: nothing is wrong with it any more", "Normal")
         else:
             reason = "GpuDegraded" if change.after.healthy else "GpuUnhealthy"
-            self._node.record_on_node(reason, f"{name}: {describe_health(change.after)}", "Warning")
+            self._node.record_on_node(reason, f"{name}: {describe_scope(self._health, change.scope)}", "Warning")
 
     def record_reset(self, gpu: str) -> None:
         """Records that a card was reset because of its fault."""
@@ -106,6 +100,7 @@ def name_scope(scope: DeviceScope, gpus: Mapping[str, GpuInfo]) -> str:
     return f"{name}{instance}{compute}"
 
 
-def describe_health(health: DeviceHealth) -> str:
-    """The fault and its consequence."""
-    return f"{health.text}; {_CONSEQUENCES[health.reaction]}"
+def describe_scope(health: HealthStateMachine, scope: DeviceScope) -> str:
+    """The sentence about the worst fault of a card or an instance; empty without a fault."""
+    worst = health.worst_fault(scope)
+    return "" if worst is None else describe_fault(describe_error(worst, spared=health.spares(worst)))

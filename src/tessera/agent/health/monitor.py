@@ -22,7 +22,7 @@ import msgspec
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.metrics import Metrics
 from tessera.agent.base.state_file import StateFile
-from tessera.agent.health.card_health import describe_card
+from tessera.agent.health.card_health import describe_card, list_fault
 from tessera.agent.health.events import (
     CardProbed,
     CardReset,
@@ -99,7 +99,6 @@ class HealthMonitor:
     ) -> None:
         self._prober = CardProber(hardware)
         self._node = node
-        self._events = HealthEvents(node)
         self._metrics = metrics
         self._changes = changes
         self._clock = clock
@@ -111,6 +110,7 @@ class HealthMonitor:
         #: Id of the boot in which the faults were found; empty while unknown.
         self._boot = stored.boot
         self._health = HealthStateMachine(policy, faults=[self._not_of_the_future(fault) for fault in stored.marks])
+        self._events = HealthEvents(node, self._health)
         #: By card, the last state of its row remapper; a card that was not read since the start is missing.
         self._rows: dict[str, str] = {}
         #: The faults that the breaker spares, as the Node has them.
@@ -194,12 +194,9 @@ class HealthMonitor:
         return describe_card(faults, self._health.hysteresis, spared)
 
     def card_faults(self) -> tuple[CardFault, ...]:
-        """The faults that take cards away unless the breaker spares them; lost cards are none of its business."""
-        found: dict[CardRule, int] = {}
-        for fault in self._health.faults():
-            if fault.scope.gpu in self._gpus and fault.reaction >= Reaction.WITHHOLD and not fault.lost:
-                found[fault.rule] = min(int(fault.since), found.get(fault.rule, int(fault.since)))
-        return tuple(CardFault(rule.gpu, rule.rule, since) for rule, since in sorted(found.items()))
+        """The faults of the node's cards, for the Node; not those of the event watch, which no card has."""
+        listed = [each for each in self._health.faults() if each.scope.gpu in self._gpus and each.source != EVENT_WATCH]
+        return tuple(list_fault(fault, self._gpus[fault.scope.gpu].index) for fault in listed)
 
     def gpus_to_empty(self) -> frozenset[str]:
         """UUIDs of the cards that must be reset or booted."""

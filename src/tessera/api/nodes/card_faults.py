@@ -1,19 +1,24 @@
-"""Two annotations of a Node, by which agents and the controller keep one rule from taking too many cards away.
+"""Two annotations of a Node: the faults of its cards, and those that take no card away for now.
 
-``tessera.dev/cards``, by the agent: the number of the node's cards, and each fault that takes one away.
+``tessera.dev/cards``, by the agent: the number of the node's cards, and their faults. There reads what is wrong with a
+card who may read the Node and not the agents' pages.
 ``tessera.dev/spared-faults``, by the controller: the faults of this node that take no card away for now. The agent
 reads it from the watch of its own Node that it has anyway. See docs/decisions/health-breaker.md.
 
-Both are bounded. A reader takes a value that cannot be read for none: then no fault is spared, which is the safe side.
+The second keeps one rule from taking too many cards away. Both are bounded. A reader takes a value that cannot be read
+for none: then no fault is spared, which is the safe side.
 """
 
 import re
 from collections.abc import Iterable
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
-from tessera.limits.nodes import CARD_FAULTS, CARD_FAULTS_TEXT, NODE_CARDS
+from tessera.api.nodes.health import Evidence, describe_xid
+from tessera.kube.resources import Node
+from tessera.limits.nodes import CARD_FAULT_WORDS, CARD_FAULTS, CARD_FAULTS_TEXT, NODE_CARDS, NODE_INDEXES
+from tessera.text import one_line
 
 _T = TypeVar("_T")
 
@@ -35,35 +40,75 @@ class CardRule(msgspec.Struct, frozen=True, order=True):
     rule: _Rule
 
 
-class CardFault(msgspec.Struct, frozen=True, order=True):
-    """A fault that takes a card away, unless it is spared.
+class CardFault(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
+    """A fault of a card or of a GPU instance on it.
 
     Attributes:
         gpu: UUID of the card.
         rule: the source of the error.
         since: Unix time of the first error, whole seconds.
+        index: of the driver; -1 if it is not known.
+        part: id of the GPU instance; -1 for the whole card.
+        asks: as :attr:`tessera.api.nodes.health.Evidence.asks`.
+        text: the error in words; empty if ``rule`` says it.
+        lost: True if the driver cannot reach the card.
+        reset: True if the card was reset since.
     """
 
     gpu: _Uuid
     rule: _Rule
     since: Annotated[int, msgspec.Meta(ge=0, le=2**40)] = 0
+    index: Annotated[int, msgspec.Meta(ge=-1, le=int(NODE_INDEXES))] = -1
+    part: Annotated[int, msgspec.Meta(ge=-1, le=9999)] = -1
+    asks: Literal["attention", "drain", "reset", "reboot"] = "drain"
+    text: Annotated[str, msgspec.Meta(max_length=int(CARD_FAULT_WORDS))] = ""
+    lost: bool = False
+    reset: bool = False
 
     @property
     def key(self) -> CardRule:
-        """The fault without its time."""
+        """Card and rule, as the breaker knows the fault."""
         return CardRule(self.gpu, self.rule)
+
+    @property
+    def counts_for_breaker(self) -> bool:
+        """True if the fault takes its card away, or a part of it, unless it is spared; a lost card never is."""
+        return self.asks != "attention" and not self.lost
+
+    @property
+    def name(self) -> str:
+        """``GPU 0``, ``GPU 0 GPU instance 7``; the UUID for a card without an index."""
+        card = f"GPU {self.index}" if self.index >= 0 else self.gpu
+        return card if self.part < 0 else f"{card} GPU instance {self.part}"
+
+    def evidence(self, *, spared: bool = False) -> Evidence:
+        """The error as agents' pages have it, for the sentence about it."""
+        xid = self.rule.removeprefix("XID ")
+        text = self.text or (describe_xid(int(xid)) if xid != self.rule else self.rule)
+        return Evidence(
+            source=self.rule,
+            text=text,
+            asks=self.asks,
+            part="" if self.part < 0 else f"GPU instance {self.part}",
+            since=self.since,
+            spared=spared and self.counts_for_breaker,
+            lost=self.lost,
+            reset=self.reset,
+        )
 
 
 class NodeCards(msgspec.Struct, frozen=True):
-    """The cards of a node, as far as the breaker needs them.
+    """The cards of a node.
 
     Attributes:
         count: number of cards.
-        faults: the faults that take cards away, sorted.
+        faults: the faults that take cards away unless they are spared, sorted.
+        others: those of lost cards, and of cards that stay allocated; the breaker does not count them.
     """
 
     count: Annotated[int, msgspec.Meta(ge=0, le=int(NODE_CARDS))] = 0
     faults: Annotated[tuple[CardFault, ...], msgspec.Meta(max_length=int(CARD_FAULTS))] = ()
+    others: Annotated[tuple[CardFault, ...], msgspec.Meta(max_length=int(CARD_FAULTS))] = ()
 
 
 _CARDS = msgspec.json.Decoder(NodeCards)
@@ -72,13 +117,36 @@ _SPARED = msgspec.json.Decoder(Annotated[tuple[CardRule, ...], msgspec.Meta(max_
 
 def encode_cards(count: int, faults: Iterable[CardFault]) -> str:
     """The value of ``tessera.dev/cards``; faults that no reader accepts are left out, so they take their cards away."""
-    listed = [fault for fault in sorted(faults) if _UUID.fullmatch(fault.gpu) and _RULE.fullmatch(fault.rule)]
-    return msgspec.json.encode(NodeCards(min(count, int(NODE_CARDS)), tuple(listed[:CARD_FAULTS]))).decode()
+    known = [fault for fault in sorted(faults) if _UUID.fullmatch(fault.gpu) and _RULE.fullmatch(fault.rule)]
+    counted = [_shorten(fault) for fault in known if fault.counts_for_breaker][:CARD_FAULTS]
+    others = [_shorten(fault) for fault in known if not fault.counts_for_breaker][: CARD_FAULTS - len(counted)]
+    text = _encode(count, counted, others)
+    if len(text) > CARD_FAULTS_TEXT:  # nothing that anybody decides by is in the words
+        counted, others = ([msgspec.structs.replace(each, text="") for each in part] for part in (counted, others))
+        text = _encode(count, counted, others)
+    return text
+
+
+def _shorten(fault: CardFault) -> CardFault:
+    """The fault without words that its rule says already."""
+    known = fault.text == msgspec.structs.replace(fault, text="").evidence().text
+    return msgspec.structs.replace(fault, text="" if known else one_line(fault.text, CARD_FAULT_WORDS))
+
+
+def _encode(count: int, faults: Iterable[CardFault], others: Iterable[CardFault]) -> str:
+    return msgspec.json.encode(NodeCards(min(count, int(NODE_CARDS)), tuple(faults), tuple(others))).decode()
 
 
 def decode_cards(text: str) -> NodeCards:
     """The content of ``tessera.dev/cards``; no cards if it cannot be read."""
     return _decode(_CARDS, text) or NodeCards()
+
+
+def read_node_faults(node: Node) -> list[tuple[CardFault, Evidence]]:
+    """The faults of a node's cards, each with the error for the sentence about it; none if they cannot be read."""
+    cards = decode_cards(node.metadata.annotations.get(CARDS_ANNOTATION, ""))
+    spared = decode_spared(node.metadata.annotations.get(SPARED_ANNOTATION, ""))
+    return [(each, each.evidence(spared=each.key in spared)) for each in (*cards.faults, *cards.others)]
 
 
 def encode_spared(faults: Iterable[CardRule]) -> str:

@@ -1,5 +1,7 @@
 """The health of a card, and what is wrong with a pod's use of it, as agents report them on the page ``/usage``.
 
+:func:`describe_fault` is the one sentence about an error: conditions, Events, commands and the page all show it.
+
 Times are Unix times in seconds. Texts are for people; words that programs compare are listed with their field. A reader
 of another agent's page trusts nothing: :mod:`tessera.api.nodes.bounds` bounds numbers and texts,
 :mod:`tessera.usage.agent_pages` the page, and who shows a text escapes it.
@@ -10,12 +12,9 @@ from enum import StrEnum
 import msgspec
 
 from tessera.api.nodes.bounds import Name, Value, Words
+from tessera.nvml.xids import XIDS, Remedy
 
-#: Consequences of a fault, in messages of the condition ``GpuHealthy``: the beginning of each, and the one of a card
-#: that needs a reboot.
-WITHHELD = "not allocated"
-UNTIL_BOOT = f"{WITHHELD} until the node is rebooted"
-#: Next step of a lost card, and of one that needs a reboot.
+#: What an administrator does about a lost card, and about one that needs a reboot.
 BOOT_STEP = "drain and reboot the node; if the error returns after that, the card or its slot is broken"
 
 
@@ -51,6 +50,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
         last: time of the last error.
         count: number of errors.
         spared: True if the error would take the card away, and the breaker of the cluster prevents it.
+        lost: True if the driver cannot reach the card.
+        reset: True if the card was reset since.
     """
 
     source: Name
@@ -61,6 +62,53 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     last: Value = 0.0
     count: int = 1
     spared: bool = False
+    lost: bool = False
+    reset: bool = False
+
+
+#: Source of the errors that the card's row remapper reports.
+ROW_REMAPPING = "row-remapping"
+#: What the owners of the pods on a card can do, where the card has to be empty.
+_EMPTY_IT = "delete the pods on it, so that their owners start them on other cards"
+#: Remedies that say nothing to do.
+_NO_REMEDY = frozenset({Remedy.IGNORE, Remedy.UNSTATED, Remedy.DRIVER_DECIDES})
+
+
+def describe_fault(error: Evidence) -> str:
+    """The sentence about an error: class and number, meaning, and what happens next."""
+    return f"{error.text or error.source}; {next_step(error)}"
+
+
+def next_step(error: Evidence) -> str:
+    """What happens to the card, or to its part, because of an error, and what the owners of its pods can do."""
+    if error.spared:
+        return "still allocated, spared by the breaker: many cards of the cluster report this error"
+    match error.asks:
+        case "drain":
+            return f"not allocated until its probes succeed for a while{_remedy(error.source)}"
+        case "reset" if error.reset:
+            return "not allocated until its probes succeed for a while; it was reset"
+        case "reset":
+            return f"not allocated until it is reset, which needs it empty: {_EMPTY_IT}"
+        case "reboot":
+            return f"not allocated until the node is rebooted: {_EMPTY_IT}"
+        case _ if error.source == ROW_REMAPPING:
+            return "still allocated; ends once the card no longer reports it"
+        case _:
+            return "still allocated"
+
+
+def describe_xid(number: int) -> str:
+    """An XID with its meaning: ``XID 48, memory lost data: an ECC error of two bits``."""
+    known = XIDS.get(number)
+    return f"XID {number}" if known is None else f"XID {number}, {known.text}"
+
+
+def _remedy(source: str) -> str:
+    """What NVIDIA's catalogue asks for after an XID; empty for other errors."""
+    number = source.removeprefix("XID ")
+    known = XIDS.get(int(number)) if number.isdecimal() and source != number else None
+    return "" if known is None or known.remedy in _NO_REMEDY else f"; NVIDIA's remedy: {known.remedy.value}"
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -1,0 +1,59 @@
+"""The one sentence about an error: class and number, meaning, and what happens next."""
+
+import pytest
+
+from tessera.api.nodes.health import Evidence, describe_fault, describe_xid
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (
+            Evidence(source="XID 48", text=describe_xid(48), asks="reset"),
+            (
+                "XID 48, memory lost data: an ECC error of two bits; not allocated until it is reset, which needs it"
+                " empty: delete the pods on it, so that their owners start them on other cards"
+            ),
+        ),
+        (
+            Evidence(source="XID 48", text=describe_xid(48), asks="reset", reset=True),
+            (
+                "XID 48, memory lost data: an ECC error of two bits; not allocated until its probes succeed for a"
+                " while; it was reset"
+            ),
+        ),
+        (
+            Evidence(source="XID 48", text=describe_xid(48), asks="reset", spared=True),
+            (
+                "XID 48, memory lost data: an ECC error of two bits; still allocated, spared by the breaker: many cards"
+                " of the cluster report this error"
+            ),
+        ),
+        (
+            Evidence(source="XID 94", text=describe_xid(94), asks="drain", part="GPU instance 7"),
+            (
+                "XID 94, memory lost data of one program, and of no other; not allocated until its probes succeed for a"
+                " while; NVIDIA's remedy: restart the program"
+            ),
+        ),
+        (
+            Evidence(source="probe", text="the card does not answer: lost", asks="reboot", lost=True),
+            (
+                "the card does not answer: lost; not allocated until the node is rebooted: delete the pods on it, so"
+                " that their owners start them on other cards"
+            ),
+        ),
+        (
+            Evidence(source="row-remapping", text="no spare row", asks="attention"),
+            "no spare row; still allocated; ends once the card no longer reports it",
+        ),
+        (
+            Evidence(source="XID 999", text=describe_xid(999), asks="drain"),
+            "XID 999; not allocated until its probes succeed for a while",
+        ),
+        (Evidence(source="double-bit-ecc", asks="attention"), "double-bit-ecc; still allocated"),
+        (Evidence(source="hw_thermal", asks="a word of a newer agent"), "hw_thermal; still allocated"),
+    ],
+)
+def test_the_sentence_says_what_happened_and_what_happens_next(error: Evidence, sentence: str) -> None:
+    assert describe_fault(error) == sentence
