@@ -298,6 +298,10 @@ class MissingDriver:
         """Returns False: there is no library."""
         return False
 
+    def module(self) -> str:
+        """Returns an empty text: no kernel module is loaded."""
+        return ""
+
     def nvml(self, _home: DriverHome) -> AsyncNvml:
         """Refuses to open NVML.
 

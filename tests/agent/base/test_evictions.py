@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,14 @@ import pytest
 from tests.agent.mig_config.node import Node, played
 
 from tessera.agent.base.node_objects import Blocked, Evicted, Evictor, Gone
-from tessera.agent.mig_config.card_reconciler import EVICTION_DELAY_LIMIT
+from tessera.agent.mig_config.card_reconciler import EVICTION_DELAY_LIMIT, RETRY_PAUSE
 from tessera.agent.mig_config.status import LayoutState
 from tessera.api.names import PodUid
 from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import PODS
+from tessera.kubelet.interfaces import PodResources
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
@@ -149,6 +150,33 @@ def test_no_pod_is_evicted_while_new_pods_would_still_be_sent_to_the_node(play: 
             node.changes.notify()
             await node.clock.sleep(0.1)
             assert not await cluster.there()
+
+        await played(Node(tmp_path, evictor=cluster.evictor), laid)
+
+    play(story)
+
+
+def test_kubelet_is_not_asked_again_for_the_pods_because_something_else_changes(play: Play, tmp_path: Path) -> None:
+    async def story(cluster: Cluster) -> None:
+        async def laid(node: Node) -> None:
+            node.pod("web", node.make(0, "7g.40gb", 0), uid=cluster.uid)
+            node.counted_too_many = ("nvidia.com/mig-7g.40gb",)
+            node.start()
+            node.label("2x2g.10gb-3x1g.5gb")
+            asked = 0
+            listed = node.kubelet.pod_resources
+
+            async def pod_resources() -> Sequence[PodResources]:
+                nonlocal asked
+                asked += 1
+                return await listed()
+
+            node.kubelet.pod_resources = pod_resources  # type: ignore[method-assign]
+            for _ in range(round(EVICTION_DELAY_LIMIT / 2 / 0.1)):
+                await node.clock.sleep(0.1)
+                node.changes.notify()
+            assert await cluster.there()
+            assert EVICTION_DELAY_LIMIT / 2 / RETRY_PAUSE / 2 < asked <= EVICTION_DELAY_LIMIT / 2 / RETRY_PAUSE + 3
 
         await played(Node(tmp_path, evictor=cluster.evictor), laid)
 

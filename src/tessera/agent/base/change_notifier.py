@@ -1,7 +1,14 @@
-"""One signal for all parts of an agent: a fact changed, check again."""
+"""One signal for all parts of an agent: a fact changed, check again.
+
+The signal does not say which fact changed, and a part that waits may have caused it by its own writes. So a part that
+must pause, as after a failure, waits with :meth:`ChangeNotifier.wait_differs`: it names the facts that end its pause.
+"""
 
 import asyncio
 from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class ChangeNotifier:
@@ -36,7 +43,11 @@ class ChangeNotifier:
         finally:
             self._waiters.discard(waiter)
 
-    async def wait_until(self, condition: Callable[[], bool], seconds: float) -> bool:
+    async def wait_differs(self, facts: Callable[[], T], before: T, seconds: float | None = None) -> None:
+        """Returns once ``facts()`` is no longer ``before``, or after ``seconds``; no other change ends the wait."""
+        await self.wait_until(lambda: facts() != before, seconds)
+
+    async def wait_until(self, condition: Callable[[], bool], seconds: float | None) -> bool:
         """Waits until a condition holds; ``False`` if it does not hold within ``seconds``."""
         try:
             async with asyncio.timeout(seconds):

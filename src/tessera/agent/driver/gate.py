@@ -1,9 +1,10 @@
 """Opens the driver as soon as it may be used, and closes it again: waits for events, and writes markers.
 
 :mod:`tessera.agent.driver.driver_state` decides. The gate checks after every event on the node or the Node object, with
-two exceptions by time. First, if a driver reports that it is ready and does not open, the gate tries again with growing
-pauses. Second, a module of the host that an administrator loads by hand makes no device node before its first use, so
-no event shows it: the gate tries to open a driver every :data:`HOST_RECHECK`.
+two exceptions by time. First, if a driver reports that it is ready and NVML fails, the gate tries again with growing
+pauses. A pause ends early only if something differs that others decide (:class:`_Outside`): the gate's own markers are
+events too, and must not end it. Second, a module of the host that an administrator loads by hand makes no device node
+before its first use, so no event shows it: the gate tries to open a driver every :data:`HOST_RECHECK`.
 
 Many parts of the agent call NVML, and each treats an error as one of its own call. :class:`NvmlWithLossDetection`
 notices when the driver itself is gone: then everything must be released before another driver can come.
@@ -13,7 +14,7 @@ import logging
 import random
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 import msgspec
 
@@ -109,6 +110,8 @@ class NvmlWithLossDetection(AsyncNvml):
 
 #: Seconds after which the gate tries to open a driver of the host again without any event.
 HOST_RECHECK = 60.0
+#: Shortest pause in seconds after NVML failed; the pauses double up to :data:`~tessera.kube.backoff.LONGEST`.
+FIRST_PAUSE = 0.5
 
 
 class OpenDriver(msgspec.Struct, frozen=True):
@@ -116,6 +119,20 @@ class OpenDriver(msgspec.Struct, frozen=True):
 
     found: DriverFound
     hardware: NvmlWithLossDetection
+
+
+class _Outside(NamedTuple):
+    """What others decide about the driver; the agent writes none of it.
+
+    Attributes:
+        facts: the markers, files and labels that decide which driver may be used.
+        removal: the request that Tessera leaves the node.
+        module: the kernel module that is loaded, see :meth:`.DriverBackend.module`.
+    """
+
+    facts: DriverFacts
+    removal: RemovalRequest | None
+    module: str
 
 
 class DriverGate:
@@ -149,7 +166,7 @@ class DriverGate:
         self._condition = condition
         self._changes = changes
         self._clock = clock
-        self._backoff = Backoff(rng)
+        self._backoff = Backoff(rng, shortest=FIRST_PAUSE)
         #: True if the Node's labels ask for a pause, and true if they name a driver set.
         self._labels = (False, False)
         #: The request that Tessera leaves this node; ``None`` without one.
@@ -174,8 +191,8 @@ class DriverGate:
             NvmlError: only a new process can open the host's driver.
         """
         while True:
-            count = self._changes.count
-            found = find_driver(self._facts())
+            outside = self._outside()
+            found = find_driver(outside.facts)
             pause: float | None = None
             if isinstance(found, DriverFound):
                 try:
@@ -188,7 +205,7 @@ class DriverGate:
             if self.removal is not None:
                 return None
             self._condition.set_waiting(found)
-            await self._changes.wait(count, pause)
+            await self._changes.wait_differs(self._outside, outside, pause)
 
     async def _open(self, found: DriverFound, stack: AsyncExitStack) -> OpenDriver:
         watched = NvmlWithLossDetection(self._driver.nvml(found.home), self._changes)
@@ -205,7 +222,7 @@ class DriverGate:
     async def report_nvml_failure(self, text: str) -> None:
         """Reports that NVML failed after it was opened; returns when to open it again."""
         self._condition.set_waiting(WaitReason("NvmlFailed", f"the driver is there, but NVML fails: {text}"))
-        await self._changes.wait(self._changes.count, self._backoff.next())
+        await self._changes.wait_differs(self._outside, self._outside(), self._backoff.next())
 
     async def wait_validated(self, opened: OpenDriver) -> bool:
         """Waits until the cards may be advertised; ``False`` if the driver must be released first."""
@@ -242,6 +259,9 @@ class DriverGate:
     def note_released(self) -> None:
         """Notes that the driver was released: removes the markers."""
         self._remove_markers(PLUGIN_READY, DRIVER_READY)
+
+    def _outside(self) -> "_Outside":
+        return _Outside(self._facts(), self.removal, self._driver.module())
 
     def _facts(self) -> DriverFacts:
         paused, managed = self._labels

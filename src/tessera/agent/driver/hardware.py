@@ -35,6 +35,10 @@ class DriverBackend(Protocol):
         """True if the driver's library is below the driver root."""
         ...
 
+    def module(self) -> str:
+        """Identifies the kernel module that is loaded; empty if none is."""
+        ...
+
     def nvml(self, home: DriverHome) -> AsyncNvml:
         """The driver's NVML, not opened yet."""
         ...
@@ -72,6 +76,14 @@ class MachineDriver:
         """See :meth:`DriverBackend.has_library`."""
         return find_library(self._root) is not None
 
+    def module(self) -> str:
+        """See :meth:`DriverBackend.module`; a module that is loaded again makes its control device again."""
+        try:
+            status = (self._dev / CONTROL_DEVICE).stat()
+        except OSError:  # not there
+            return ""
+        return f"{status.st_dev}-{status.st_ino}"
+
     def nvml(self, home: DriverHome) -> AsyncNvml:
         """See :meth:`DriverBackend.nvml`. Opening it makes device nodes that a driver container made for itself."""
         return ThreadedNvml(RealNvml if home is DriverHome.HOST else self._of_container, self._clock)
@@ -82,15 +94,15 @@ class MachineDriver:
 
     def needs_new_process(self, error: NvmlError) -> bool:
         """The container runtime gives a container the host's library when it starts the container, and never later."""
-        missing = error.code == LIBRARY_NOT_FOUND and (self._dev / CONTROL_DEVICE).exists()
-        return missing or isinstance(error, DriverMismatch)
+        missing = error.code == LIBRARY_NOT_FOUND and self.module()
+        return bool(missing) or isinstance(error, DriverMismatch)
 
     async def watch(self, changes: ChangeNotifier) -> None:
         """See :meth:`DriverBackend.watch`; watches the control device."""
-        loaded: bool | None = None
+        loaded: str | None = None
         async for _ in watch_folder(self._dev):
-            before, loaded = loaded, (self._dev / CONTROL_DEVICE).exists()
-            if loaded is not before:
+            before, loaded = loaded, self.module()
+            if loaded != before:
                 changes.notify()
 
     def _of_container(self) -> RealNvml:
@@ -120,6 +132,10 @@ class SimulatedDriver:
         ready = self._markers is not None and (self._markers / DRIVER_CONTAINER_READY).exists()
         return ready or self._machine.host_driver is None
 
+    def module(self) -> str:
+        """See :meth:`DriverBackend.module`."""
+        return self._machine.loaded_driver or ""
+
     def nvml(self, _home: DriverHome) -> AsyncNvml:
         """See :meth:`DriverBackend.nvml`."""
         return InlineNvml(self._machine, self._clock)
@@ -134,11 +150,11 @@ class SimulatedDriver:
 
     async def watch(self, changes: ChangeNotifier) -> None:
         """See :meth:`DriverBackend.watch`."""
-        loaded = self._machine.loaded_driver
+        loaded = self.module()
 
         def compare_module() -> None:
             nonlocal loaded
-            before, loaded = loaded, self._machine.loaded_driver
+            before, loaded = loaded, self.module()
             if loaded != before:
                 changes.notify()
 

@@ -112,14 +112,20 @@ class ReadyConditionWriter:
     async def run(self) -> None:
         """Writes until cancelled."""
         while True:
-            count = self._changes.count
+            state = self._state()
             node, desired = self._node.node(), self._desired
             pause = None
             if node is not None and desired is not None:
                 pause = self._seconds_until_write(node, desired)
             if node is not None and desired is not None and pause == 0:
                 pause = await self._write(node, desired)
-            await self._changes.wait(count, pause)
+            await self._changes.wait_differs(self._state, state, pause)
+
+    def _state(self) -> object:
+        """What decides about a write: the Node, the condition that it shows, and the desired one."""
+        node = self._node.node()
+        shown = None if node is None else (node.metadata.uid, _current(node))
+        return shown, self._desired
 
     def _seconds_until_write(self, node: Node, desired: NodeCondition) -> float | None:
         """Seconds until the next write: 0 for now, ``None`` for none before a change."""

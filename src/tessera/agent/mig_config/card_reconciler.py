@@ -137,7 +137,7 @@ class CardReconciler:
     async def run(self) -> None:
         """Runs until cancelled."""
         while True:
-            count, inputs = self._changes.count, self._inputs(users=True)
+            inputs = self._inputs(users=True)
             if inputs.goal != self._goal:
                 self._goal, self._evict_at = inputs.goal, None
                 self._set_status(None if inputs.goal is None else CardStatus(LayoutState.PENDING, APPLYING))
@@ -147,7 +147,7 @@ class CardReconciler:
                 events.append(await self._executor.read(self._uuid))
             instruction = self._machine.handle(events, self._clock.monotonic())
             if isinstance(instruction, Wait | InSync | RequestReboot):
-                await self._rest(instruction, count, inputs)
+                await self._rest(instruction, inputs)
             else:
                 await self._carry_out(instruction)
 
@@ -181,17 +181,19 @@ class CardReconciler:
 
     async def _evict(self, users: Sequence[UserPod]) -> None:
         """Requests the evictions, unless the scheduler would still send new pods to the Node in their place."""
-        count = self._changes.count
         pause = self._seconds_until_eviction()
         if pause:
             pods, resources = ", ".join(map(str, users)), ", ".join(self._users.overcounted_resources())
             text = f"{self._machine.name}: {pods}: evicted when the node stops counting the card's {resources}"
             self._set_status(CardStatus(LayoutState.PENDING, "CardsInUse", text))
-            await self._changes.wait(count, min(pause, RETRY_PAUSE))
+            await self._changes.wait_differs(self._eviction_inputs, self._eviction_inputs(), min(pause, RETRY_PAUSE))
             return
         for user in users:
             refusal = await self._users.evict(user)
             self._events.append(EvictionAnswered(user.pod, refusal, self._clock.monotonic()))
+
+    def _eviction_inputs(self) -> object:
+        return self._users.overcounted_resources(), self._inputs(users=True)
 
     def _seconds_until_eviction(self) -> float:
         """Seconds to wait for a Node that still counts the fenced devices; 0 once it does not or the wait is over."""
@@ -228,7 +230,7 @@ class CardReconciler:
             self._changed = False
         return True
 
-    async def _rest(self, instruction: Wait | InSync | RequestReboot, count: int, inputs: _Inputs) -> None:
+    async def _rest(self, instruction: Wait | InSync | RequestReboot, inputs: _Inputs) -> None:
         """Reports the status, and waits until an input differs from those before the last decision.
 
         Only a waiting card depends on users; a card that is in sync ignores them.
@@ -240,12 +242,8 @@ class CardReconciler:
         if not waits:
             inputs = inputs._replace(users=None)
         until = await self._report(instruction)
-        while inputs == self._inputs(users=waits):
-            pause = None if until is None else until - self._clock.monotonic()
-            if pause is not None and pause <= 0:
-                return
-            await self._changes.wait(count, pause)
-            count = self._changes.count
+        pause = None if until is None else max(0.0, until - self._clock.monotonic())
+        await self._changes.wait_differs(lambda: self._inputs(users=waits), inputs, pause)
 
     async def _report(self, instruction: Wait | InSync | RequestReboot) -> float | None:
         """Sets the status; returns the time of the next decision, ``None`` for at the next change."""

@@ -107,7 +107,10 @@ class LayoutReconciler:
                         reconciler = self._cards[card.uuid] = self._make_card(card)
                         group.create_task(reconciler.run(), name=f"layout of card {card.uuid}")
                 self._update_status()
-                await self._changes.wait(count, None if self._write_error is None else RETRY_PAUSE)
+                if self._write_error is None:
+                    await self._changes.wait(count)
+                else:
+                    await self._changes.wait_differs(self._read_inputs, self._inputs, RETRY_PAUSE)
 
     # Requests of card reconcilers -------------------------------------------------------------------------------
 
@@ -126,9 +129,12 @@ class LayoutReconciler:
 
     # The desired layout -----------------------------------------------------------------------------------------
 
+    def _read_inputs(self) -> tuple[DesiredLayout, Sequence[GpuState]]:
+        return self._config.layout, self._inventory.inventory.gpus
+
     def _resolve(self) -> None:
         """Checks the desired layout if it or the inventory has changed."""
-        layout, cards = inputs = self._config.layout, self._inventory.inventory.gpus
+        layout, cards = inputs = self._read_inputs()
         if self._inputs is not None and self._write_error is None:
             last_layout, last_cards = self._inputs
             if layout == last_layout and cards is last_cards:

@@ -243,10 +243,7 @@ class DaemonSupervisor:
             self._backoff.reset()
         pause = self._backoff.next()
         self._publish(frozenset(), text)
-        until = self._clock.monotonic() + pause
-        plan = self._plan
-        while self._plan is plan and (rest := until - self._clock.monotonic()) > 0:
-            await self._wake.wait(self._wake.count, rest)
+        await self._wake.wait_differs(lambda: self._plan, self._plan, pause)
 
     def _publish(self, served: frozenset[str], why: str) -> None:
         if bool(served) != bool(self._served):

@@ -85,6 +85,8 @@ class DeviceOccupancy:
         self._allocations = [_Allocation(resource, ids, now, frozenset()) for resource, ids in self._file.load() or ()]
         #: Time of the last answer, monotonic seconds.
         self._read_at = 0.0
+        #: Monotonic time before which kubelet is not asked again, since it has just failed to answer.
+        self._ask_again_at = 0.0
 
     @property
     def has_answer(self) -> bool:
@@ -127,6 +129,8 @@ class DeviceOccupancy:
         """Asks kubelet if its answer may differ; returns the seconds until the next call, ``None`` for never."""
         about = (self._device_users.live_pods(), offer)
         now = self._clock.monotonic()
+        if now < self._ask_again_at:  # kubelet has just failed, and nothing that changes here makes it answer
+            return self._ask_again_at - now
         settled = [each for each in self._allocations if self._is_settled(each, now)]
         if about != self._read_for or settled or self._next_read_at() <= now:
             try:
@@ -134,6 +138,7 @@ class DeviceOccupancy:
             except ConnectionError as error:
                 since = now if self._silence is None else self._silence[0]
                 self._silence = since, f"kubelet does not say which pods hold devices: {error}"
+                self._ask_again_at = self._clock.monotonic() + RETRY
                 return RETRY
             self._read_for, self._silence, self._read_at = about, None, now
             self._allocations = [self._look_up_holder(each) for each in self._allocations if each not in settled]

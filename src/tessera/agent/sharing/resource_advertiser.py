@@ -188,7 +188,12 @@ class ResourceAdvertiser:
             self._served.start(group, self)
             while True:
                 count = self._changes.count
-                await self._changes.wait(count, await self._update())
+                pause = await self._update()
+                before, self._announced = self._announced, self._state()
+                if before != self._announced:
+                    self._changes.notify()
+                    count += 1  # our own change wakes the other parts, not this one
+                await self._changes.wait(count, pause)
 
     async def _update(self) -> float | None:
         """Decides and publishes; returns the seconds until the next call if nothing changes."""
@@ -202,9 +207,6 @@ class ResourceAdvertiser:
             self._set_services()
             waits.append(self._publish())
         waits.append(await self._names.remove_stale(self._served.plugins.keys() | self._devices.on_demand_resources()))
-        before, self._announced = self._announced, self._state()
-        if before != self._announced:
-            self._changes.notify()
         return min((each for each in waits if each is not None), default=None)
 
     def _state(self) -> object:

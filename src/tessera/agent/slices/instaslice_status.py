@@ -289,7 +289,7 @@ class InstasliceStatusWriter:
             except (ApiError, OSError) as error:  # OSError: no connection, no answer, or a disk that takes no journal
                 pause = self._backoff.next()
                 _log.warning("status of instaslice %s not written, again in %.1f s: %s", self._name, pause, error)
-                await self._changes.wait(count, pause)
+                await self._changes.wait_differs(lambda: self._patch()[0], self._patch()[0], pause)
             else:
                 if not patch:
                     await self._changes.wait(count, waits)
