@@ -161,7 +161,7 @@ class NvmlLibrary:
         struct.sharedJpegCount = told.jpeg_engines
 
     def c_nvmlDeviceGetNvLinkState(self, device: Any, number: int, active: Any) -> None:
-        if number >= 12:
+        if number >= 18:
             raise InvalidArgument("link")
         active._obj.value = self.link(device, number) is not None
 
@@ -176,7 +176,7 @@ class NvmlLibrary:
     def link(self, device: Any, number: int) -> Any:
         """Every second link of a card is down until all that are up have a number."""
         links = self.machine.nvlinks(self.gpu(device))
-        numbers = [n for n in range(12) if len(links) > 6 or n % 2]
+        numbers = [n for n in range(18) if len(links) > 6 or n % 2]
         return dict(zip(numbers, links, strict=False)).get(number)
 
     def c_nvmlDeviceGetTopologyCommonAncestor(self, one: Any, other: Any, level: Any) -> None:

@@ -39,6 +39,8 @@ GPM = {
     21: (Quantity.PCIE_RECEIVED, 1024.0 * 1024.0),
 }
 ULONGLONG = 3
+#: Field id of the recovery action (nvml.h), which the base class answers.
+RECOVERY_ACTION = 230
 
 
 class MeteringLibrary(NvmlLibrary):
@@ -125,6 +127,9 @@ class MeteringLibrary(NvmlLibrary):
         reasons._obj.value = round(self.measured(device, Quantity.THROTTLE_REASONS))
 
     def c_nvmlDeviceGetFieldValues(self, device: Any, count: Any, values: Any) -> None:
+        if values._obj[0].fieldId == RECOVERY_ACTION:
+            super().c_nvmlDeviceGetFieldValues(device, count, values)
+            return
         for field in values._obj:
             assert count.value == len(values._obj)
             quantity, unit = FIELDS[field.fieldId]

@@ -25,6 +25,7 @@ COMMANDS: Table = {
     "usage": ("tessera.cli.usage", "Show GPU-hours by namespace, user, label or model, and their cost."),
     "idle": ("tessera.cli.idle", "List cards and slices that pods hold and do not use."),
     "health": ("tessera.cli.health", "Show which cards are not well, why, and what happens next."),
+    "accept": ("tessera.cli.accept", "Check everything that Tessera uses of a machine's cards, before they get work."),
     "plan": ("tessera.cli.plan", "Compute a MIG layout for a card model, without a cluster."),
     "config": (
         "tessera.cli.config.command",

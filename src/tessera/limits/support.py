@@ -38,3 +38,15 @@ ARCHIVE_VALUES = Limit(
     "values of containers' environments that are searched for in the texts of a support archive",
     "each costs one search through all texts; the manifest tells if there were more",
 )
+ACCEPT_SMI_LOG = Limit(
+    16 * 1024 * 1024,
+    "bytes",
+    "output of `nvidia-smi -q -x` that `tessera accept` reads",
+    "a card has some 20 KB, and more with MIG devices and processes; 16 cards with 1,000 processes have less",
+)
+ACCEPT_DOCUMENT = Limit(
+    16 * 1024 * 1024,
+    "bytes",
+    "a document of `tessera accept` that is read back, from a file or from its pod",
+    "one of 16 cards has less than 1 MB",
+)

@@ -347,6 +347,14 @@ class Nvml(Protocol):
         """
         ...
 
+    def event_kinds(self, gpu: GpuUuid) -> list[GpuEventKind]:
+        """The kinds of hardware events that the card reports; an event set is registered for them and freed again.
+
+        Raises:
+            NotSupported: the card reports no events.
+        """
+        ...
+
     def wait_event(self, seconds: float) -> GpuEvent | None:
         """The next hardware event of any card, ``None`` when ``seconds`` passed without one."""
         ...

@@ -12,6 +12,30 @@ NO_INSTANCE = 0xFFFFFFFF
 _log = logging.getLogger(__name__)
 
 
+def _watched_kinds(binding: Any) -> dict[int, GpuEventKind]:
+    """The kinds that are watched, by NVML's bit."""
+    return {
+        binding.nvmlEventTypeXidCriticalError: GpuEventKind.XID,
+        binding.nvmlEventTypeDoubleBitEccError: GpuEventKind.DOUBLE_BIT_ECC,
+        binding.nvmlEventTypeSingleBitEccError: GpuEventKind.SINGLE_BIT_ECC,
+    }
+
+
+def event_kinds(binding: Any, gpu: GpuUuid, handle: Any) -> list[GpuEventKind]:
+    """See :meth:`.Nvml.event_kinds`."""
+    kinds = _watched_kinds(binding)
+    with translate_errors(binding.NVMLError, f"events of {gpu}"):
+        supported = binding.nvmlDeviceGetSupportedEventTypes(handle) & sum(kinds)
+        if not supported:
+            raise NotSupported(f"events of {gpu}: the card reports none of those that are watched")
+        events = binding.nvmlEventSetCreate()
+        try:
+            binding.nvmlDeviceRegisterEvents(handle, supported, events)
+        finally:
+            binding.nvmlEventSetFree(events)
+    return [kind for bit, kind in kinds.items() if supported & bit]
+
+
 class RealEvents:
     """All events of all cards that can report any.
 
@@ -26,11 +50,7 @@ class RealEvents:
 
     def __init__(self, binding: Any) -> None:
         self._nvml = binding
-        self._kinds = {
-            binding.nvmlEventTypeXidCriticalError: GpuEventKind.XID,
-            binding.nvmlEventTypeDoubleBitEccError: GpuEventKind.DOUBLE_BIT_ECC,
-            binding.nvmlEventTypeSingleBitEccError: GpuEventKind.SINGLE_BIT_ECC,
-        }
+        self._kinds = _watched_kinds(binding)
         with translate_errors(binding.NVMLError, "event set"):
             self._set = binding.nvmlEventSetCreate()
             count = binding.nvmlDeviceGetCount()

@@ -40,6 +40,7 @@ from tessera.nvml.interface import (
     DeviceMemory,
     GiProfileInfo,
     GpuEvent,
+    GpuEventKind,
     GpuInfo,
     GpuInstance,
     GpuProcess,
@@ -50,7 +51,7 @@ from tessera.nvml.interface import (
 from tessera.nvml.measurements import Measurements, ProcessActivity
 from tessera.nvml.real.cards import RealCardReader
 from tessera.nvml.real.device_nodes import card_device_files, mig_device_files
-from tessera.nvml.real.events import decode_text, instance_id
+from tessera.nvml.real.events import decode_text, event_kinds, instance_id
 from tessera.nvml.real.library import load, unload
 from tessera.nvml.real.meter import CardMeter
 from tessera.nvml.real.mig import MigReader
@@ -304,6 +305,10 @@ class RealNvml:
         self._meter.close()
         with self._session.suspend():
             reset_card(pci_bus_id, tool=self._reset_tool)
+
+    def event_kinds(self, gpu: GpuUuid) -> list[GpuEventKind]:
+        """See :meth:`.Nvml.event_kinds`."""
+        return event_kinds(self._nvml, gpu, self._handle(gpu))
 
     def wait_event(self, seconds: float) -> GpuEvent | None:
         """See :meth:`.Nvml.wait_event`.

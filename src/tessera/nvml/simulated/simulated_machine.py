@@ -27,6 +27,7 @@ from tessera.nvml.interface import (
     DeviceMemory,
     GiProfileInfo,
     GpuEvent,
+    GpuEventKind,
     GpuInfo,
     GpuInstance,
     GpuProcess,
@@ -236,6 +237,12 @@ class SimulatedMachine:
             if card.processes:
                 raise InUse(f"reset of {gpu}: process {card.processes[0].pid} computes on it")
             card.restart()
+
+    def event_kinds(self, gpu: GpuUuid) -> list[GpuEventKind]:
+        """See :meth:`.Nvml.event_kinds`."""
+        with self._access.card("event_kinds", gpu) as card:
+            ecc = [GpuEventKind.DOUBLE_BIT_ECC, GpuEventKind.SINGLE_BIT_ECC] if attributes_of(card).ecc else []
+            return [GpuEventKind.XID, *ecc]
 
     def wait_event(self, _seconds: float) -> GpuEvent | None:
         """Returns the next event if there is one already; never waits (the caller does, on its clock)."""

@@ -1,0 +1,194 @@
+"""Reads the machine around the cards: ``/sys``, ``/proc``, ``/dev`` and the output of ``nvidia-smi``."""
+
+import platform
+import re
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Timer
+
+import msgspec
+
+from tessera import __version__
+from tessera.accept.facts import DriverVersions, HostFacts, PciFunction, SmiCard
+from tessera.accept.smi_log import parse_smi_log
+from tessera.limits.support import ACCEPT_SMI_LOG
+
+#: PCI vendor of NVIDIA, and the classes of its cards: display and 3D controllers (PCI-SIG, class codes).
+_VENDOR, _CLASSES = 0x10DE, (0x0300, 0x0302)
+#: Transfer rate of a lane by PCIe generation, GT/s, as the kernel writes it (drivers/pci/probe.c, pci_speed_string).
+_GENERATIONS = {
+    "2.5": 1,
+    "5": 2,
+    "5.0": 2,
+    "8": 3,
+    "8.0": 3,
+    "16": 4,
+    "16.0": 4,
+    "32": 5,
+    "32.0": 5,
+    "64": 6,
+    "64.0": 6,
+}
+_VERSION = re.compile(r"\b\d{3,4}\.\d+(?:\.\d+)?\b")
+_DEVICE = re.compile(r"nvidia(\d+)")
+#: Seconds that nvidia-smi may take: slow on many cards without persistence mode.
+_SMI_SECONDS = 60.0
+_LIBRARY = "libnvidia-ml.so."
+
+
+class FactError(Exception):
+    """A fact cannot be read; the text is the reason."""
+
+
+class MachineFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """The places that are read.
+
+    Attributes:
+        sys: the host's ``/sys``.
+        proc: the host's ``/proc``.
+        dev: the host's ``/dev``.
+        smi: how ``nvidia-smi`` is called.
+    """
+
+    sys: Path = Path("/sys")
+    proc: Path = Path("/proc")
+    dev: Path = Path("/dev")
+    smi: Sequence[str] = ("nvidia-smi",)
+
+    def pci_functions(self) -> tuple[PciFunction, ...]:
+        """The cards that the kernel sees on PCI, by address.
+
+        Raises:
+            FactError: ``/sys`` has no PCI devices.
+        """
+        folder = self.sys / "bus/pci/devices"
+        try:
+            found = sorted(folder.iterdir())
+        except OSError as error:
+            raise FactError(f"{folder}: {error.strerror}") from error
+        return tuple(_pci_function(path) for path in found if _is_card(path))
+
+    def device_minors(self) -> tuple[int, ...]:
+        """``N`` of each ``/dev/nvidiaN``.
+
+        Raises:
+            FactError: the folder cannot be read.
+        """
+        try:
+            names = [path.name for path in self.dev.iterdir()]
+        except OSError as error:
+            raise FactError(f"{self.dev}: {error.strerror}") from error
+        return tuple(sorted(int(match[1]) for name in names if (match := _DEVICE.fullmatch(name))))
+
+    def driver_versions(self, library: str) -> DriverVersions:
+        """The driver's version by its parts; ``library`` is what NVML says."""
+        return DriverVersions(
+            library=library,
+            library_file=_loaded_library(_text(Path("/proc/self/maps"))),
+            module=_text(self.sys / "module/nvidia/version").strip(),
+            running=next(iter(_VERSION.findall(_text(self.proc / "driver/nvidia/version"))), ""),
+        )
+
+    def smi_log(self) -> tuple[SmiCard, ...]:
+        """The cards as ``nvidia-smi`` shows them now.
+
+        Raises:
+            FactError: the tool is not there, fails, hangs, or writes something else.
+        """
+        return _parse(self._run_smi())
+
+    def _run_smi(self) -> bytes:
+        command = [*self.smi, "-q", "-x"]
+        try:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)  # noqa: S603 - no shell
+        except OSError as error:
+            raise FactError(f"{command[0]}: {error.strerror}") from error
+        timer = Timer(_SMI_SECONDS, process.kill)
+        timer.start()
+        with process:
+            output = (process.stdout.read(ACCEPT_SMI_LOG + 1)) if process.stdout else b""
+            if len(output) > ACCEPT_SMI_LOG:
+                process.kill()
+            status = process.wait()
+            timer.cancel()
+        if len(output) > ACCEPT_SMI_LOG:
+            raise FactError(f"{command[0]} writes more than {ACCEPT_SMI_LOG} bytes")
+        if status:
+            raise FactError(f"{' '.join(command)} ended with status {status}")
+        return output
+
+
+def host_facts() -> HostFacts:
+    """This machine and the versions on it."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        binding = version("nvidia-ml-py")
+    except PackageNotFoundError:
+        binding = ""
+    try:
+        system = platform.freedesktop_os_release().get("PRETTY_NAME", "")
+    except OSError:
+        system = ""
+    return HostFacts(
+        hostname=platform.node(),
+        kernel=platform.release(),
+        architecture=platform.machine(),
+        system=system,
+        tessera=__version__,
+        binding=binding,
+    )
+
+
+def _parse(log: bytes) -> tuple[SmiCard, ...]:
+    try:
+        return parse_smi_log(log)
+    except ValueError as error:
+        raise FactError(str(error)) from error
+
+
+def _is_card(path: Path) -> bool:
+    return _number(path / "vendor") == _VENDOR and _number(path / "class") >> 8 in _CLASSES
+
+
+def _pci_function(path: Path) -> PciFunction:
+    slot = path.resolve().parent  # the bridge above the card, which has the slot's limits
+    generations = [_generation(each / "max_link_speed") for each in (path, slot)]
+    lanes = [_number(each / "max_link_width") for each in (path, slot)]
+    return PciFunction(
+        address=path.name,
+        device=f"0x{_number(path / 'device'):04X}{_number(path / 'vendor'):04X}",
+        generation=_generation(path / "current_link_speed"),
+        most_generation=min(filter(None, generations), default=0),
+        lanes=_number(path / "current_link_width"),
+        most_lanes=min(filter(None, lanes), default=0),
+    )
+
+
+def _generation(path: Path) -> int:
+    return _GENERATIONS.get(_text(path).partition(" ")[0], 0)
+
+
+def _number(path: Path) -> int:
+    """A number of a file of ``/sys``; 0 if it has none."""
+    try:
+        return int(_text(path), 0)
+    except ValueError:
+        return 0
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _loaded_library(maps: str) -> str:
+    """Version in the name of the loaded library of NVML."""
+    for line in maps.splitlines():
+        name = line.rpartition("/")[2]
+        if name.startswith(_LIBRARY) and (match := _VERSION.fullmatch(name.removeprefix(_LIBRARY))):
+            return match[0]
+    return ""
