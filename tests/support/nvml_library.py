@@ -3,7 +3,7 @@
 
 import ctypes
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -13,6 +13,56 @@ from tessera.nvml.interface import GpuUuid
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 NONE = 0xFFFFFFFF
+
+#: Functions that the library of each driver branch lacks, of those that Tessera calls (nvml.h of these branches).
+_SINCE_510 = {
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+    "nvmlDeviceGetMemoryInfo_v2",
+    "nvmlDeviceGetGpuInstanceProfileInfoV",
+    "nvmlGpuInstanceGetComputeInstanceProfileInfoV",
+}
+_SINCE_525 = {
+    "nvmlGpmQueryDeviceSupport",
+    "nvmlGpmSampleAlloc",
+    "nvmlGpmSampleFree",
+    "nvmlGpmSampleGet",
+    "nvmlGpmMigSampleGet",
+    "nvmlGpmMetricsGet",
+    "nvmlDeviceGetGpuFabricInfo",
+}
+_SINCE_535 = {"nvmlDeviceGetCurrentClocksEventReasons"}
+_SINCE_550 = {"nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetSramEccErrorStatus"}
+_SINCE_570 = {"nvmlDeviceGetMarginTemperature"}
+BRANCHES: Mapping[str, frozenset[str]] = {
+    "470.256.02": frozenset(_SINCE_510 | _SINCE_525 | _SINCE_535 | _SINCE_550 | _SINCE_570),
+    "510.108.03": frozenset(_SINCE_525 | _SINCE_535 | _SINCE_550 | _SINCE_570),
+    "515.105.01": frozenset(_SINCE_525 | _SINCE_535 | _SINCE_550 | _SINCE_570),
+    "525.147.05": frozenset(_SINCE_535 | _SINCE_550 | _SINCE_570),
+    "535.54.03": frozenset(_SINCE_550 | _SINCE_570),
+    # This release has withdrawn the third version of the lists, which came back later with the layout of the second.
+    "535.98": frozenset(
+        {"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v3"}
+        | _SINCE_550
+        | _SINCE_570
+    ),
+    "535.183.01": frozenset(_SINCE_550 | _SINCE_570),
+    "550.90.07": frozenset(_SINCE_570),
+    "570.86.15": frozenset(),
+    "580.65.06": frozenset(),
+}
+
+
+class _LongProcess(ctypes.Structure):
+    """``nvmlProcessInfo_t`` of the drivers 535.43.02 to 535.86.05, whose functions of version 3 fill this."""
+
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("usedGpuMemory", ctypes.c_ulonglong),
+        ("gpuInstanceId", ctypes.c_uint),
+        ("computeInstanceId", ctypes.c_uint),
+        ("usedGpuCcProtectedMemory", ctypes.c_ulonglong),
+    )
 
 
 class NvmlLibrary:
@@ -138,6 +188,9 @@ class NvmlLibrary:
         if fabric is not None:
             info._obj.clusterUuid = type(info._obj.clusterUuid).from_buffer_copy(uuid.UUID(fabric[0]).bytes)
             info._obj.cliqueId = int(fabric[1])
+
+    def c_nvmlDeviceGetGpuFabricInfo(self, device: Any, info: Any) -> None:
+        self.c_nvmlDeviceGetGpuFabricInfoV(device, info)
 
     def c_nvmlDeviceGetFieldValues(self, device: Any, count: Any, values: Any) -> None:
         assert count.value == 1
@@ -297,10 +350,20 @@ class NvmlLibrary:
         number._obj.value = self.at(device)[3]
 
     def c_nvmlDeviceGetComputeRunningProcesses_v3(self, device: Any, count: Any, found: Any) -> None:
+        early = self.machine.driver_version().startswith(("535.54", "535.86"))
+        self.list_processes(device, count, found, _LongProcess if early else None)
+
+    def c_nvmlDeviceGetComputeRunningProcesses_v2(self, device: Any, count: Any, found: Any) -> None:
+        self.list_processes(device, count, found)
+
+    def list_processes(self, device: Any, count: Any, found: Any, layout: type[Any] | None = None) -> None:
+        """Writes the processes of a device, as structs of the caller or of another ``layout``."""
         held = self.machine.processes(self.at(device)[1])
         room, count._obj.value = count._obj.value, len(held)
         if len(held) > room:
             raise NvmlError("size", code=7)
+        if layout is not None and found:
+            found = (layout * len(held)).from_address(ctypes.addressof(found))
         for number, one in enumerate(held):
             found[number].pid, found[number].usedGpuMemory = one.pid, one.memory_bytes
             found[number].gpuInstanceId = NONE if one.gi_id is None else one.gi_id

@@ -126,6 +126,9 @@ class MeteringLibrary(NvmlLibrary):
     def c_nvmlDeviceGetCurrentClocksEventReasons(self, device: Any, reasons: Any) -> None:
         reasons._obj.value = round(self.measured(device, Quantity.THROTTLE_REASONS))
 
+    def c_nvmlDeviceGetCurrentClocksThrottleReasons(self, device: Any, reasons: Any) -> None:
+        self.c_nvmlDeviceGetCurrentClocksEventReasons(device, reasons)
+
     def c_nvmlDeviceGetFieldValues(self, device: Any, count: Any, values: Any) -> None:
         if values._obj[0].fieldId == RECOVERY_ACTION:
             super().c_nvmlDeviceGetFieldValues(device, count, values)

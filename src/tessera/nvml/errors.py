@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
+from tessera.nvml.measurements import Absence
+
 
 class NvmlError(Exception):
     """A call that NVML refused. ``code`` is the number of NVML's ``nvmlReturn_t``.
@@ -126,6 +128,17 @@ def make_error(code: int, text: str) -> NvmlError:
     """
     kind = _KINDS.get(code) or _SAME_AS.get(code) or UnknownNvmlError
     return kind(text, code=code)
+
+
+#: NVML's numbers for a quantity that a card or driver does not know: invalid argument, not supported, no function.
+_UNKNOWN_QUANTITY = frozenset({2, 3, 13})
+
+
+def absence_of(error: NvmlError) -> Absence:
+    """The reason that an error stands for. A driver calls an unknown quantity not supported or an invalid argument."""
+    if isinstance(error, NoPermission):
+        return Absence.NO_PERMISSION
+    return Absence.NOT_SUPPORTED if error.code in _UNKNOWN_QUANTITY else Absence.FAILED
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable
 
 import msgspec
+import pytest
 from tests.agent.conftest import NODE, Scene
 from tests.agent.monitoring.conftest import Rows
 
@@ -13,6 +14,7 @@ from tessera.agent.main.run import run_components
 from tessera.agent.main.wiring import Components
 from tessera.api.nodes.usage import NodeUsage
 from tessera.nvml.asynchronous.inline import InlineNvml
+from tessera.nvml.errors import NoPermission, NotSupported, NvmlError, UnknownNvmlError
 from tessera.observe.usage_rows import card_rows
 from tessera.replay.service import Recorders
 
@@ -122,5 +124,34 @@ def test_pods_on_a_lost_card_stay_its_holders(play: Callable[..., None], rows: R
         page = msgspec.json.decode(exporter.usage_json(), type=NodeUsage)
         assert page.cards[0].health.next.endswith("; nobody holds it")
         assert [(each.pod, each.gpu, each.share) for each in page.ended] == [("web", card, 0.5)]
+
+    play(story, cards="2xA100-40GB")
+
+
+@pytest.mark.parametrize("operation", ["instances", "measure_instance", "memory", "processes", "process_activity"])
+@pytest.mark.parametrize("error", [UnknownNvmlError, NotSupported, NoPermission])
+def test_a_refused_call_drops_neither_card_nor_holder(
+    play: Callable[..., None], rows: Read, operation: str, error: type[NvmlError]
+) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin(agent=False)
+        components = start(scene)
+        await scene.joined()
+        await run_web(scene)
+        await components.refresh_inventory()
+        scene.machine.fail(operation, error, times=None, gpu=scene.machine.uuids()[0])
+        await scene.clock.sleep(30.0)
+        text = components.exporter.text
+        assert holders(rows, text) == [("default", "web", "main", "slice", 0.5)]
+        assert len(rows(text, "tessera_gpu_power_watts")) == 2
+        page = msgspec.json.decode(components.exporter.usage_json(), type=NodeUsage)
+        assert [bool(card.values) for card in page.cards] == [True, True]
+        absent = {labels["metric"] for labels, _ in rows(text, "tessera_metric_unavailable")}
+        if operation == "memory":
+            assert "memory_used" in absent
+        if operation == "processes":
+            assert "processes" in absent
+            assert page.leases[0].state == "unknown"
+            assert "its processes cannot be read" in page.leases[0].evidence
 
     play(story, cards="2xA100-40GB")

@@ -1,41 +1,15 @@
 """Measurements by the real binding: the same quantities and values as the simulated machine behind the library."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
-import pynvml
 import pytest
-from tests.support.nvml_metering import MeteringLibrary
+from tests.nvml.real.conftest import Pair
 
 from tessera.nvml.errors import GpuLost, NotSupported, NvmlNotFound
 from tessera.nvml.interface import GpuUuid
 from tessera.nvml.measurements import ACTIVITIES, Absence, Measurements, ProcessActivity, Quantity
-from tessera.nvml.real.real_nvml import RealNvml
-from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 GIB = 1 << 30
-Pair = tuple[RealNvml, SimulatedMachine, MeteringLibrary]
-
-
-@pytest.fixture
-def pair(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., Pair]]:
-    """Makes a simulated machine and the real back end over it; no GPM sample may be left at the end."""
-    made: list[tuple[RealNvml, MeteringLibrary]] = []
-
-    def make(cards: str, *, mig: bool = False) -> Pair:
-        machine = SimulatedMachine(cards, seed="node-1", mig=mig, now=lambda: 0.0)
-        library = MeteringLibrary(machine)
-        monkeypatch.setattr(pynvml, "nvmlLib", library)
-        monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
-        monkeypatch.setattr(pynvml, "_nvmlLib_refcount", 0)
-        real = RealNvml(proc=tmp_path, sys=tmp_path)
-        made.append((real, library))
-        return real, machine, library
-
-    yield make
-    for real, library in made:
-        real.close()
-        assert library.samples == {}
 
 
 def assert_alike(real: Measurements, simulated: Measurements) -> None:

@@ -292,6 +292,12 @@ class _Renderer:
             for device in gpu.devices
             for quantity, reason in device.measured.absent.items()
         )
+        absent += Counter(
+            ("processes", device.processes_absent.value)
+            for gpu in self._sample.gpus
+            for device in gpu.devices
+            if device.processes_absent is not None
+        )
         for (metric, reason), count in sorted(absent.items()):
             self.page.add(UNAVAILABLE, {"metric": metric, "reason": reason}, count)
 

@@ -31,7 +31,7 @@ from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, Node
 from tessera.api.names import PodUid
 from tessera.api.nodes.health import Finding
 from tessera.limits.nodes import ENDED_LEASES
-from tessera.nvml.measurements import Quantity
+from tessera.nvml.measurements import Absence, Quantity
 from tessera.text import percent
 
 #: Seconds after which a device without any process counts as never used.
@@ -112,11 +112,12 @@ class PastLease(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Use(NamedTuple):
-    """One look at a lease; ``None`` for what cannot be measured."""
+    """One look at a lease; ``None`` for what cannot be measured. ``unread``: why no process could be read."""
 
     processes: int | None
     busy: float | None
     memory: float
+    unread: Absence | None = None
 
 
 class _History:
@@ -264,6 +265,8 @@ def _decide(use: _Use, history: _History, now: float) -> tuple[LeaseState, str]:
     highest = history.highest
     if highest is not None and highest >= BUSY:
         return LeaseState.BUSY, f"up to {percent(highest)} busy in the last {_minutes(min(held, WINDOW))}"
+    if use.unread is not None:
+        return LeaseState.UNKNOWN, f"its processes cannot be read: {use.unread.value}"
     if quiet > 0:
         return LeaseState.UNKNOWN, f"no process for {_minutes(quiet)}"
     if highest is None:
@@ -278,7 +281,10 @@ def _use(lease: Lease, device: DeviceSample) -> _Use:
     values: Mapping[Quantity, float] = device.measured.values
     if lease.ratio >= 1:
         busy = values.get(Quantity.ENGINE_ACTIVE, values.get(Quantity.GPU_UTILIZATION))
-        return _Use(len(device.processes), busy, values.get(Quantity.MEMORY_USED, 0.0))
+        memory, unread = values.get(Quantity.MEMORY_USED, 0.0), device.processes_absent
+        return _Use(len(device.processes) if unread is None else None, busy, memory, unread)
+    if device.processes_absent is not None:
+        return _Use(None, None, 0.0, device.processes_absent)
     own = [each for each in device.processes if each.pod == lease.uid]
     foreign = any(each.pod is None for each in device.processes)
     activities = [each.sm for each in own if each.sm is not None]

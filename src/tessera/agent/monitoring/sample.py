@@ -16,7 +16,7 @@ from tessera.api.sharing.devices import AdvertisedDevice, Advertisement
 from tessera.api.sharing.kinds import SharingKind
 from tessera.kube.resources import Pod
 from tessera.nvml.interface import DeviceMemory, GpuInfo
-from tessera.nvml.measurements import Measurements, Quantity
+from tessera.nvml.measurements import Absence, Measurements, Quantity
 
 #: Values of the label ``kind``.
 WHOLE, FIXED_MIG, SLICE = "whole", "mig", "slice"
@@ -53,7 +53,8 @@ class DeviceSample(msgspec.Struct, frozen=True, kw_only=True):
         size: memory slots of its GPU instance; 0 for a whole card.
         share: its part of the card: 1 for a whole card, memory slots of all slots for a MIG device.
         measured: its measurements; for a MIG device its memory and its activity.
-        processes: the processes that compute on it.
+        processes: the processes that compute on it, as far as they were read.
+        processes_absent: why they could not be read; ``None`` if they were, or nobody holds the device.
     """
 
     uuid: str
@@ -64,6 +65,7 @@ class DeviceSample(msgspec.Struct, frozen=True, kw_only=True):
     share: float = 1.0
     measured: Measurements
     processes: tuple[ProcessUse, ...] = ()
+    processes_absent: Absence | None = None
 
 
 class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -224,15 +226,16 @@ def slice_leases(
             )
 
 
-def measure_memory(memory: DeviceMemory, activity: Measurements) -> Measurements:
+#: Memory of a MIG device.
+_MEMORY = Quantity.MEMORY_TOTAL, Quantity.MEMORY_USED, Quantity.MEMORY_FREE
+
+
+def measure_memory(memory: DeviceMemory | Absence, activity: Measurements) -> Measurements:
     """Adds the memory of a MIG device to the measurements of its GPU instance."""
-    values = {
-        **activity.values,
-        Quantity.MEMORY_TOTAL: float(memory.total),
-        Quantity.MEMORY_USED: float(memory.used),
-        Quantity.MEMORY_FREE: float(memory.total - memory.used),
-    }
-    return Measurements(values, activity.absent)
+    if isinstance(memory, Absence):
+        return Measurements(activity.values, {**activity.absent, **dict.fromkeys(_MEMORY, memory)})
+    sizes = map(float, (memory.total, memory.used, memory.total - memory.used))
+    return Measurements({**activity.values, **dict(zip(_MEMORY, sizes, strict=True))}, activity.absent)
 
 
 def measure_lease(lease: Lease, device: DeviceSample) -> tuple[float | None, float | None]:
@@ -241,6 +244,8 @@ def measure_lease(lease: Lease, device: DeviceSample) -> tuple[float | None, flo
     if lease.ratio >= 1:
         busy = values.get(Quantity.ENGINE_ACTIVE, values.get(Quantity.GPU_UTILIZATION))
         return values.get(Quantity.MEMORY_USED), busy
+    if device.processes_absent is not None:
+        return None, None
     processes = [each for each in device.processes if each.pod == lease.uid]
     activities = [each.sm for each in processes if each.sm is not None]
     measured = bool(processes) and len(activities) == len(processes)

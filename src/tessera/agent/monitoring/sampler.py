@@ -2,9 +2,9 @@
 
 Rules:
 
-- One call to NVML after another, in the agent's one session; a card that fails is not measured in the sample, and is
-  measured again with the next one. It keeps the MIG devices, leases and offer that it had last: NVML lists no MIG
-  device of a lost card, but pods still hold them.
+- One call to NVML after another, in the agent's one session. A call that is refused makes its own values absent, with
+  the reason, and no others. Only a card that cannot be measured at all is silent in the sample. It keeps the MIG
+  devices, leases and offer that it had last: NVML lists no MIG device of a lost card, but pods still hold them.
 - MIG devices are read with each sample, so a slice that was made is in the next sample and a destroyed one is not.
 - The processes of each device that is held are read. Only those of shared devices are looked up in the kernel: the
   holder of any other device has all of them.
@@ -14,6 +14,7 @@ Rules:
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 import msgspec
@@ -38,9 +39,9 @@ from tessera.api.sharing.devices import Advertisement
 from tessera.clock import Clock
 from tessera.kubelet.interfaces import Kubelet, PodResources
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
-from tessera.nvml.errors import NvmlError
-from tessera.nvml.interface import GpuInfo, GpuInstance, MigUuid
-from tessera.nvml.measurements import Measurements, Quantity
+from tessera.nvml.errors import NvmlError, absence_of
+from tessera.nvml.interface import DeviceMemory, GpuInfo, GpuInstance, MigUuid
+from tessera.nvml.measurements import ACTIVITIES, Absence, Measurements, Quantity
 
 _log = logging.getLogger(__name__)
 
@@ -171,26 +172,37 @@ class NodeSampler:
         )
 
     async def _sample_gpu(self, info: GpuInfo, held: Mapping[str, bool]) -> GpuSample | None:
-        hardware = self._hardware
         try:
-            measured = await hardware.measure(info.uuid)
-            instances = await hardware.instances(info.uuid) if info.mig_capable else []
-            activity: Mapping[int, float] | None = None
-            if held.get(info.uuid):
-                try:
-                    activity = {each.pid: each.sm for each in await hardware.process_activity(info.uuid)}
-                except NvmlError:
-                    activity = None  # not measured: no value, rather than 0
-            processes = await self._read_processes(info.uuid, held, activity)
-            slots = self._slots(info)
-            devices = [device for each in instances for device in await self._sample_instance(info, each, slots, held)]
+            measured = await self._hardware.measure(info.uuid)
         except NvmlError as error:
-            _log.debug("%s is missing from this sample: %s", info.uuid, error)
+            _log.debug("%s is silent in this sample: %s", info.uuid, error)
             return None
-        card = DeviceSample(uuid=info.uuid, measured=measured, processes=processes)
+        activity: Mapping[int, float] | None = None
+        if held.get(info.uuid):
+            with suppress(NvmlError):  # not measured: no value, rather than 0
+                activity = {each.pid: each.sm for each in await self._hardware.process_activity(info.uuid)}
+        processes, unread = await self._read_processes(info.uuid, held, activity)
         state = self._inventory.inventory.gpu(info.uuid)
         bandwidth = state.attributes.pcie_bandwidth if state is not None and state.attributes is not None else 0.0
-        return GpuSample(info=info, slots=slots, card=card, mig_devices=tuple(devices), pcie_bandwidth=bandwidth)
+        return GpuSample(
+            info=info,
+            slots=self._slots(info),
+            card=DeviceSample(uuid=info.uuid, measured=measured, processes=processes, processes_absent=unread),
+            mig_devices=tuple(await self._sample_mig_devices(info, held)) if info.mig_capable else (),
+            pcie_bandwidth=bandwidth,
+        )
+
+    async def _sample_mig_devices(self, info: GpuInfo, held: Mapping[str, bool]) -> list[DeviceSample]:
+        """The MIG devices of a card; those of the inventory if they cannot be listed now."""
+        instances: Sequence[GpuInstance]
+        try:
+            instances = await self._hardware.instances(info.uuid)
+        except NvmlError as error:
+            _log.debug("MIG devices of %s are those of the last inventory: %s", info.uuid, error)
+            state = self._inventory.inventory.gpu(info.uuid)
+            instances = () if state is None else state.instances
+        slots = self._slots(info)
+        return [device for each in instances for device in await self._sample_instance(info, each, slots, held)]
 
     def _slots(self, info: GpuInfo) -> int:
         state = self._inventory.inventory.gpu(info.uuid)
@@ -202,11 +214,18 @@ class NodeSampler:
         """The MIG devices of one GPU instance; its activity counts for each of them."""
         if not instance.compute_instances:
             return []
-        activity = await self._hardware.measure_instance(info.uuid, instance.gi_id)
+        try:
+            activity = await self._hardware.measure_instance(info.uuid, instance.gi_id)
+        except NvmlError as error:
+            activity = Measurements({}, dict.fromkeys(ACTIVITIES, absence_of(error)))
         devices = []
         for compute in instance.compute_instances:
-            memory = await self._hardware.memory(compute.mig_uuid)
-            processes = await self._read_processes(compute.mig_uuid, held, None)
+            memory: DeviceMemory | Absence
+            try:
+                memory = await self._hardware.memory(compute.mig_uuid)
+            except NvmlError as error:
+                memory = absence_of(error)
+            processes, unread = await self._read_processes(compute.mig_uuid, held, None)
             devices.append(
                 DeviceSample(
                     uuid=compute.mig_uuid,
@@ -217,25 +236,30 @@ class NodeSampler:
                     share=instance.size / slots / len(instance.compute_instances) if slots else 0.0,
                     measured=measure_memory(memory, activity),
                     processes=processes,
+                    processes_absent=unread,
                 )
             )
         return devices
 
     async def _read_processes(
         self, device: str, held: Mapping[str, bool], activity: Mapping[int, float] | None
-    ) -> tuple[ProcessUse, ...]:
-        """The processes of a device that is held; ``held`` is true for a shared one."""
+    ) -> tuple[tuple[ProcessUse, ...], Absence | None]:
+        """The processes of a device that is held, or why they cannot be read; ``held`` is true for a shared one."""
         if device not in held:
-            return ()
+            return (), None
+        try:
+            listed = await self._hardware.processes(MigUuid(device))
+        except NvmlError as error:
+            return (), absence_of(error)
         found = []
-        for each in await self._hardware.processes(MigUuid(device)):
+        for each in listed:
             process = self._processes.identify(each.pid) if held[device] else None
             pod = None if process is None else self._processes.pod_of(process)
             sm = None if activity is None else activity.get(each.pid, 0.0)
             name = self._processes.name_of(each.pid) if pod is None and device in self._inspected else ""
             cpu = None if self._hardware.simulated else self._processes.cpu_seconds(each.pid)
             found.append(ProcessUse(None if pod is None else pod.pod, each.memory_bytes, sm, each.pid, name, cpu))
-        return tuple(found)
+        return tuple(found), None
 
     def _nvlink_rates(self, gpus: Sequence[GpuSample], now: float) -> dict[str, float]:
         before = {gpu.info.uuid: _nvlink_bytes(gpu) for gpu in self._last.gpus}

@@ -8,7 +8,6 @@ card.
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from ctypes import byref
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +15,7 @@ from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, 
 from tessera.nvml.errors import InvalidArgument, NotSupported, NvmlNotFound, UnknownNvmlError, translate_errors
 from tessera.nvml.interface import GpuInfo, GpuUuid, MigUuid
 from tessera.nvml.real.events import decode_text
+from tessera.nvml.real.older_drivers import fabric_info
 
 _MIB = 1024 * 1024
 T = TypeVar("T")
@@ -85,8 +85,7 @@ class RealCardReader:
 
     def _fabric(self, handle: Any) -> tuple[str, str] | None:
         """Cluster UUID and clique of a card that has joined a fabric; the switches of one machine are none."""
-        info = self._nvml.c_nvmlGpuFabricInfoV_t()
-        self._nvml.nvmlDeviceGetGpuFabricInfoV(handle, byref(info))
+        info = fabric_info(self._nvml, handle)
         cluster = uuid.UUID(bytes=bytes(info.clusterUuid))
         joined = info.state == self._nvml.NVML_GPU_FABRIC_STATE_COMPLETED and info.status == 0
         return (str(cluster), str(info.cliqueId)) if joined and cluster.int else None

@@ -12,9 +12,16 @@ from ctypes import c_uint
 from math import isnan
 from typing import Any, NamedTuple
 
-from tessera.nvml.errors import NoPermission, NvmlError, make_error, translate_errors
+from tessera.nvml.errors import GpuLost, NvmlError, absence_of, make_error, translate_errors
 from tessera.nvml.interface import GpuUuid
-from tessera.nvml.measurements import ACTIVITIES, Absence, Measurements, ProcessActivity, Quantity
+from tessera.nvml.measurements import (
+    ACTIVITIES,
+    Absence,
+    Measurements,
+    ProcessActivity,
+    Quantity,
+)
+from tessera.nvml.real.older_drivers import memory_sizes, throttle_reasons
 
 #: Scope of a field value that means all NVLinks of the card (nvml.h).
 _ALL_LINKS = 0xFFFFFFFF
@@ -125,11 +132,6 @@ def _energy(nvml: Any, handle: Any) -> tuple[float, ...]:
     return (nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000,)
 
 
-def _memory(nvml: Any, handle: Any) -> tuple[float, ...]:
-    info = nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2)
-    return info.total, info.used, info.free, info.reserved
-
-
 def _pcie_replays(nvml: Any, handle: Any) -> tuple[float, ...]:
     return (nvml.nvmlDeviceGetPcieReplayCounter(handle),)
 
@@ -144,11 +146,11 @@ def _remapped_rows(nvml: Any, handle: Any) -> tuple[float, ...]:
 
 
 def _throttle_reasons(nvml: Any, handle: Any) -> tuple[float, ...]:
-    return (nvml.nvmlDeviceGetCurrentClocksEventReasons(handle),)
+    return (throttle_reasons(nvml, handle),)
 
 
-#: The quantities of each getter, in the order of its answer.
-_GETTERS: Sequence[tuple[Callable[[Any, Any], tuple[float, ...]], tuple[Quantity, ...]]] = (
+#: The quantities of each getter, in the order of its answer; ``None`` in it is a quantity that the driver lacks.
+_GETTERS: Sequence[tuple[Callable[[Any, Any], Sequence[float | None]], tuple[Quantity, ...]]] = (
     (_utilization, (Quantity.GPU_UTILIZATION, Quantity.MEMORY_UTILIZATION)),
     (_encoder, (Quantity.ENCODER_UTILIZATION,)),
     (_decoder, (Quantity.DECODER_UTILIZATION,)),
@@ -162,7 +164,7 @@ _GETTERS: Sequence[tuple[Callable[[Any, Any], tuple[float, ...]], tuple[Quantity
     (_power, (Quantity.POWER,)),
     (_power_limit, (Quantity.POWER_LIMIT,)),
     (_energy, (Quantity.ENERGY,)),
-    (_memory, (Quantity.MEMORY_TOTAL, Quantity.MEMORY_USED, Quantity.MEMORY_FREE, Quantity.MEMORY_RESERVED)),
+    (memory_sizes, (Quantity.MEMORY_TOTAL, Quantity.MEMORY_USED, Quantity.MEMORY_FREE, Quantity.MEMORY_RESERVED)),
     (_pcie_replays, (Quantity.PCIE_REPLAYS,)),
     (_ecc, (Quantity.ECC_CORRECTED, Quantity.ECC_UNCORRECTED)),
     (
@@ -201,9 +203,17 @@ class CardMeter:
         for read, quantities in _GETTERS:
             try:
                 with translate_errors(self._nvml.NVMLError, gpu):
-                    values.update(zip(quantities, read(self._nvml, handle), strict=True))
+                    answer = read(self._nvml, handle)
+            except GpuLost:
+                raise
             except NvmlError as error:
-                absent.update(dict.fromkeys(quantities, _absence(error)))
+                absent.update(dict.fromkeys(quantities, absence_of(error)))
+                continue
+            for quantity, value in zip(quantities, answer, strict=True):
+                if value is None:
+                    absent[quantity] = Absence.NOT_SUPPORTED
+                else:
+                    values[quantity] = value
         self._read_fields(gpu, handle, values, absent)
         if mig_enabled:
             # The driver refuses GPM of a whole card in MIG mode; its instances have their own.
@@ -227,7 +237,8 @@ class CardMeter:
             with translate_errors(self._nvml.NVMLError, f"processes of {gpu}"):
                 samples = self._nvml.nvmlDeviceGetProcessUtilization(handle, since)
         except NvmlError as error:
-            if error.code == self._nvml.NVML_ERROR_NOT_FOUND:  # no process computed since then
+            # No process computed since then; for no samples at all the binding raises its own answer, success.
+            if error.code in (self._nvml.NVML_ERROR_NOT_FOUND, self._nvml.NVML_SUCCESS):
                 return []
             raise
         newest: dict[int, Any] = {}
@@ -265,11 +276,11 @@ class CardMeter:
             with translate_errors(self._nvml.NVMLError, f"field values of {gpu}"):
                 read = self._nvml.nvmlDeviceGetFieldValues(handle, [(each.id, each.scope) for each in _FIELDS.values()])
         except NvmlError as error:
-            absent.update(dict.fromkeys(_FIELDS, _absence(error)))
+            absent.update(dict.fromkeys(_FIELDS, absence_of(error)))
             return
         for (quantity, field), value in zip(_FIELDS.items(), read, strict=True):
             if value.nvmlReturn or value.valueType >= len(_VALUE_TYPES):
-                absent[quantity] = _absence(make_error(value.nvmlReturn, gpu))
+                absent[quantity] = absence_of(make_error(value.nvmlReturn, gpu))
             else:
                 values[quantity] = getattr(value.value, _VALUE_TYPES[value.valueType]) * field.factor
 
@@ -289,7 +300,7 @@ class CardMeter:
             with translate_errors(self._nvml.NVMLError, f"GPM of {gpu}"):
                 sample = self._take_sample(gi_id, handle)
         except NvmlError as error:
-            absent.update(dict.fromkeys(ACTIVITIES, _absence(error)))
+            absent.update(dict.fromkeys(ACTIVITIES, absence_of(error)))
             if before is not None:
                 self._free(before)
             return
@@ -339,12 +350,12 @@ class CardMeter:
             with translate_errors(self._nvml.NVMLError, f"GPM of {gpu}"):
                 self._nvml.nvmlGpmMetricsGet(request)
         except NvmlError as error:
-            absent.update(dict.fromkeys(_GPM, _absence(error)))
+            absent.update(dict.fromkeys(_GPM, absence_of(error)))
             return
         for place, (quantity, (_, factor)) in enumerate(_GPM.items()):
             metric = request.metrics[place]
             if metric.nvmlReturn:
-                absent[quantity] = _absence(make_error(metric.nvmlReturn, gpu))
+                absent[quantity] = absence_of(make_error(metric.nvmlReturn, gpu))
             elif isnan(metric.value):  # the engine was powered off all the time
                 absent[quantity] = Absence.FAILED
             else:
@@ -352,14 +363,3 @@ class CardMeter:
 
     def _free(self, sample: Any) -> None:
         self._nvml.nvmlGpmSampleFree(sample)
-
-
-def _absence(error: NvmlError) -> Absence:
-    """The reason that an error stands for. A driver calls an unknown quantity not supported or an invalid argument."""
-    if isinstance(error, NoPermission):
-        return Absence.NO_PERMISSION
-    return Absence.NOT_SUPPORTED if error.code in _UNKNOWN_QUANTITY else Absence.FAILED
-
-
-#: NVML's numbers for a quantity that a card or driver does not know: invalid argument, not supported, no function.
-_UNKNOWN_QUANTITY = frozenset({2, 3, 13})

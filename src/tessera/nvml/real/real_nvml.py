@@ -55,6 +55,7 @@ from tessera.nvml.real.events import decode_text, event_kinds, instance_id
 from tessera.nvml.real.library import load, unload
 from tessera.nvml.real.meter import CardMeter
 from tessera.nvml.real.mig import MigReader
+from tessera.nvml.real.older_drivers import compute_processes, mps_clients
 from tessera.nvml.real.session import NvmlSession, reset_card
 
 _MIB = 1024 * 1024
@@ -227,9 +228,9 @@ class RealNvml:
         """See :meth:`.Nvml.processes`. Clients of MPS are among them."""
         handle = self._handle(device)
         with self._errors(f"processes of {device}"):
-            listed = list(self._nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle))
+            listed = compute_processes(self._nvml, handle)
         with suppress(NotSupported), self._errors(f"MPS clients of {device}"):
-            listed += self._nvml.nvmlDeviceGetMPSComputeRunningProcesses_v3(handle)
+            listed += mps_clients(self._nvml, handle)
         found = [
             GpuProcess(
                 pid=one.pid,
@@ -249,8 +250,14 @@ class RealNvml:
 
     def measure(self, gpu: GpuUuid) -> Measurements:
         """See :meth:`.Nvml.measure`."""
-        handle = self._handle(gpu)
-        return self._meter.measure(gpu, handle, mig_enabled=bool(self._cards.mig_mode(handle)[0]))
+        handle, mig_enabled = self._handle(gpu), False
+        try:
+            mig_enabled = bool(self._cards.mig_mode(handle)[0])
+        except GpuLost:
+            raise
+        except NvmlError as error:  # the calls that the mode forbids are then refused one by one
+            _log.debug("MIG mode of %s is not known while it is measured: %s", gpu, error)
+        return self._meter.measure(gpu, handle, mig_enabled=mig_enabled)
 
     def measure_instance(self, gpu: GpuUuid, gi_id: int) -> Measurements:
         """See :meth:`.Nvml.measure_instance`."""
