@@ -73,7 +73,7 @@ def test_an_identified_document_has_the_names_and_says_so(read: Read) -> None:
         (b"", "no document of tessera accept -o json"),
         (b"[" * 100_000, "no document"),
         (b'{"format": "x"}', "no document"),
-        (b" " * (ACCEPT_DOCUMENT + 1), f"has at most {ACCEPT_DOCUMENT}"),
+        (b" " * (ACCEPT_DOCUMENT + 1), f"has {ACCEPT_DOCUMENT}"),
     ],
 )
 def test_other_files_are_refused_by_name(content: bytes, said: str) -> None:

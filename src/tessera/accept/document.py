@@ -73,7 +73,7 @@ def read_document(content: bytes, name: str) -> Document:
         DocumentError: it is too large, or no document of an acceptance.
     """
     if len(content) > ACCEPT_DOCUMENT:
-        raise DocumentError(f"{name}: {len(content)} bytes; a document of tessera accept has at most {ACCEPT_DOCUMENT}")
+        raise DocumentError(f"{name}: {len(content)} bytes; a document of tessera accept has {ACCEPT_DOCUMENT}")
     try:
         document = msgspec.json.decode(content, type=Document)
     except (ValueError, RecursionError) as error:

@@ -113,7 +113,7 @@ class MachineFiles(msgspec.Struct, frozen=True, kw_only=True):
             status = process.wait()
             timer.cancel()
         if len(output) > ACCEPT_SMI_LOG:
-            raise FactError(f"{command[0]} writes more than {ACCEPT_SMI_LOG} bytes")
+            raise FactError(f"{command[0]} writes too much; it may have {ACCEPT_SMI_LOG}")
         if status:
             raise FactError(f"{' '.join(command)} ended with status {status}")
         return output

@@ -51,7 +51,7 @@ def command(*, output: str, identified: bool, driver_root: Path, timeout: float,
     answers with /sys, /dev, /proc and nvidia-smi. It needs the driver, no cluster.
 
     The output has one line for each check. The JSON document has every value; it names no machine unless --identified
-    is given, and says in "contains" what it has.
+    is given, and says in "contains" what it has. tessera lab up --nodes-from makes a simulated node of it.
 
     The exit code is 0 if no check failed, 2 if one failed, and 1 after an error of the command.
 

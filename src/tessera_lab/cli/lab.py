@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from tessera.cli.base.connection import report_errors
 from tessera.cli.base.console import say, say_document, say_json
@@ -33,6 +34,14 @@ def lab_options(function: Any) -> Any:
                 metavar="CARDS[,CARDS]...",
                 help="The nodes' cards: 4xA100-40GB for one node; 2xA30+1xH200 for a node with mixed cards;"
                 " 10*8xH100-80GB for ten equal nodes; 0 for a node without cards; 4xA30@rhcos4.15 for another --os.",
+            ),
+            click.option(
+                "--nodes-from",
+                multiple=True,
+                metavar="FILE",
+                type=click.Path(path_type=Path, dir_okay=False, exists=True, resolve_path=True),
+                help="Add a node with simulated cards as this document of `tessera accept -o json` describes;"
+                " repeatable. Without --nodes, the lab has no other node.",
             ),
             click.option(
                 "--os",
@@ -138,20 +147,23 @@ def command() -> None:
 @command.command()
 @lab_options
 @dir_option
+@click.pass_context
 @report_errors
-def up(folder: Path | None, **options: Any) -> None:
+def up(context: click.Context, /, folder: Path | None, **options: Any) -> None:
     """Start a lab in the background.
 
     \b
     Examples:
       tessera lab up
       tessera lab up --nodes 4xA100-40GB,8xH100-80GB
+      tessera lab up --nodes-from accept.json
       tessera lab up --nodes 0 --group gpu=4xA100-40GB:0-3 --virtual-time
       tessera lab up --nodes 4xA30,4xA30@rhcos4.15 --os ubuntu22.04 --kernel 5.15.0-119-generic
       export KUBECONFIG="$(tessera lab status -o kubeconfig)"
     """
     from tessera_lab.cloud.autoscaled_groups import parse_groups
-    from tessera_lab.cluster.options import parse_nodes, parse_system
+    from tessera_lab.cluster.accepted_nodes import lab_nodes
+    from tessera_lab.cluster.options import parse_system
     from tessera_lab.daemon import lab_folder
     from tessera_lab.installation.image_processes import parse_image
 
@@ -159,7 +171,9 @@ def up(folder: Path | None, **options: Any) -> None:
         parse_image(image)
     if options["images"] and (options["installed"] or options["virtual_time"]):
         raise click.UsageError("--image needs --no-tessera, and real time: its processes share cards in files")
-    parse_nodes(options["nodes"])
+    if options["nodes_from"] and context.get_parameter_source("nodes") is ParameterSource.DEFAULT:
+        options["nodes"] = ""
+    lab_nodes(options["nodes"], options["nodes_from"])
     parse_system(options["system"], options["kernel"])
     parse_groups(options["groups"])
     state = lab_folder.start(_folder(folder), _arguments(options))
@@ -185,6 +199,7 @@ def _arguments(options: dict[str, Any]) -> list[str]:
     flags += ["--kueue"] * options["kueue"]
     pairs = [("--nodes", options["nodes"]), ("--port", options["port"]), ("--publish-every", options["publish_every"])]
     pairs += [("--image-pull", options["image_pull"]), ("--slice-latency", options["slice_latency"])]
+    pairs += [("--nodes-from", each) for each in options["nodes_from"]]
     pairs += [("--group", each) for each in options["groups"]] + [("--idle-time", options["idle_time"])]
     pairs += [("--image", each) for each in options["images"]]
     pairs += [("--os", options["system"]), ("--kernel", options["kernel"])]

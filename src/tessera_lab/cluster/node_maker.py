@@ -20,6 +20,7 @@ from tessera.mig.models import model_by_short_name
 from tessera.nvml.simulated.machine_state import DRIVER_VERSION, parse_spec
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.cluster.accepted_nodes import apply_cards
 from tessera_lab.cluster.options import ClusterOptions, LabNodeSpec, cards_file, node_folders
 from tessera_lab.kubelet.containers.launcher import NodeSoftware
 from tessera_lab.kubelet.context import Entrypoint, GrpcPlugins, InProcessPlugins, KubeletOptions, NodeDirectories
@@ -161,10 +162,11 @@ class NodeMaker:
         if self._options.shared_cards and self._options.folder is not None:
             state = cards_file(self._options.folder, spec.name)
             state.parent.mkdir(parents=True, exist_ok=True)
-        driver = None if self._options.drivers else DRIVER_VERSION
+        driver = None if self._options.drivers else spec.driver or DRIVER_VERSION
         machine = SimulatedMachine(
             spec.spec, seed=spec.name, latencies=latencies, state=state, driver=driver, now=self._clock.monotonic
         )
+        apply_cards(machine, spec.accepted)
         machine.set_mps_host(False)
         return machine
 

@@ -17,7 +17,7 @@ import msgspec
 from tessera.api.names import MIG_CONFIG_DYNAMIC
 from tessera.driver.build.settings import KERNEL
 from tessera.limits.messages import ECHOED
-from tessera.nvml.simulated.machine_state import parse_spec
+from tessera.nvml.simulated.machine_state import SimCard, parse_spec
 from tessera_lab.kubelet.context import KubeletOptions
 from tessera_lab.kubelet.images.catalogue import ImageCatalogue
 from tessera_lab.limits import LAB_CARDS, LAB_NODES
@@ -94,6 +94,8 @@ class LabNodeSpec(msgspec.Struct, frozen=True, kw_only=True):
         kernel: ``uname -r``; empty for the cluster's default.
         os_image: ``PRETTY_NAME`` of its os-release; empty for the cluster's default.
         architecture: CPU architecture as registries name it.
+        driver: version of the host's driver; empty for the lab's.
+        accepted: the cards of a document of ``tessera accept``; empty for cards as their models are.
     """
 
     name: str
@@ -101,6 +103,8 @@ class LabNodeSpec(msgspec.Struct, frozen=True, kw_only=True):
     kernel: str = ""
     os_image: str = ""
     architecture: str = "amd64"
+    driver: str = ""
+    accepted: tuple[SimCard, ...] = ()
 
     @property
     def spec(self) -> str:

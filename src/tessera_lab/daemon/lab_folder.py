@@ -40,7 +40,7 @@ class LabState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         pid: its process.
         server: the API server's address.
         kubeconfig: file for kubectl.
-        nodes: as given to ``--nodes``.
+        nodes: as given to ``--nodes``, and the files of ``--nodes-from``.
         virtual_time: true if time skips simulated waits.
         started: RFC 3339.
         registries: true if it has simulated registries, which ``resolve`` can query.

@@ -39,8 +39,9 @@ from tessera_lab.apiserver.admission.plugins import DEFAULT_CLASS
 from tessera_lab.apiserver.authz.certificates import CertificateAuthority
 from tessera_lab.apiserver.main.http_server import HttpServer
 from tessera_lab.cloud.autoscaled_groups import parse_groups, run_autoscaler
+from tessera_lab.cluster.accepted_nodes import lab_nodes
 from tessera_lab.cluster.cluster import ADMIN, ClusterOptions, SimulatedCluster
-from tessera_lab.cluster.options import parse_nodes, parse_system
+from tessera_lab.cluster.options import parse_system
 from tessera_lab.daemon.card_requests import card_handlers
 from tessera_lab.daemon.control_socket import RequestHandler, format_gpu_list, serve_control_socket
 from tessera_lab.daemon.lab_folder import LabState, lock_folder, publish_state
@@ -103,6 +104,7 @@ class LabOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of ``tessera lab up``; see its help."""
 
     nodes: str
+    nodes_from: tuple[Path, ...] = ()
     virtual_time: bool
     image_pull: float
     slice_latency: float
@@ -142,7 +144,7 @@ class LabProcess:
         self._folder = folder
         self._network = network
         self._lab_options = options
-        self._nodes = parse_nodes(options.nodes)
+        self._nodes = lab_nodes(options.nodes, options.nodes_from)
         self._groups = parse_groups(options.groups)
         self._commands = commands
         self._cluster: SimulatedCluster | None = None
@@ -317,7 +319,7 @@ class LabProcess:
                 pid=os.getpid(),
                 server=url,
                 kubeconfig=str(path),
-                nodes=self._lab_options.nodes,
+                nodes=",".join(filter(None, (self._lab_options.nodes, *map(str, self._lab_options.nodes_from)))),
                 virtual_time=self._lab_options.virtual_time,
                 started=rfc3339(clock.now()),
                 registries=self._lab_options.drivers,

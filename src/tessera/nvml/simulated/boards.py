@@ -82,7 +82,7 @@ def gpu_info(card: SimCard) -> GpuInfo:
         index=card.index,
         minor=card.index,
         name=model.product_name,
-        memory_mib=model.memory_mib,
+        memory_mib=card.memory_mib,
         pci_bus_id=card.pci_bus_id,
         pci_device_id=f"0x{device_id:04X}10DE",
         compute_capability=model.compute_capability,

@@ -110,7 +110,7 @@ def read_memory(device: SimDevice) -> DeviceMemory:
 
 def _memory_bytes(card: SimCard, instance: SimGpuInstance | None) -> int:
     if instance is None:
-        return card.gpu_model.memory_mib * _MIB
+        return card.memory_mib * _MIB
     return profile_memory_mib(card, card.geometry.profile(instance.profile)) * _MIB
 
 
