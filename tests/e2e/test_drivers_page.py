@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.driver.registry.programs import Image, registry
-from tests.support.pages import ROOT, Page
+from tests.support.pages import ROOT, Page, Shell
 
 from tessera.driver.coverage.kernels import parse_kernel_lists
 from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET, RED_HAT
@@ -32,7 +32,7 @@ def host(tmp_path: Path) -> Iterator[str]:
 
 
 def test_every_command_prints_what_the_page_shows(lab_folder: Path, host: str) -> None:
-    Page(PAGE, {"localhost:5000": host}).play(lab_folder)
+    Page(PAGE, {"localhost:5000": host}).play(Shell(lab_folder))
     assert not lab_folder.exists()
 
 

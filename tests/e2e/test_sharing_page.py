@@ -5,14 +5,14 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from tests.support.pages import ROOT, Page, shows
+from tests.support.pages import ROOT, Page, Shell, shows
 
 PAGE = Page(ROOT / "docs" / "sharing.md")
 EXAMPLES = ROOT / "examples" / "sharing"
 
 
 def test_every_command_prints_what_the_page_shows(lab_folder: Path) -> None:
-    PAGE.play(lab_folder)
+    PAGE.play(Shell(lab_folder))
     assert not lab_folder.exists()
 
 

@@ -10,9 +10,12 @@ import re
 import shlex
 import subprocess
 import sys
+import textwrap
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from pathlib import Path
+from string import Template
 
 from tests.support.command_line import run_tessera
 
@@ -22,10 +25,15 @@ TIMEOUT = 180.0
 #: First and longest seconds between two looks. They leave the core to the lab, and let virtual time leap.
 PAUSES = 0.1, 1.0
 #: Commands that only look; `get` of one field prints no end of line.
-_LOOKS = re.compile(r"kubectl (get|describe|logs)|tessera (why|map|lab smi|driver status|provisioning report$)")
+_LOOKS = re.compile(
+    r"kubectl (get|describe|logs)|tessera (why|map|health|top|idle|queue|lab smi|driver status|provisioning report$)"
+)
+#: Exit statuses that are no failure, besides 0: `tessera health` says by 2 that a card is not allocated.
+_MAY_EXIT = {"tessera health": 2}
 #: Commands of ours alone, whose words any shell would pass on as they are: they need no new interpreter.
 _OURS = re.compile(r"tessera( ([\w./:=@,+-]+|'[^']*'))*")
-_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+#: A block; in a list it is indented.
+_FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 #: What differs from run to run, and what stands for it.
 _MADE_UP = (
     (re.compile(r"\b(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{27}\b"), r"\1-UUID"),
@@ -52,16 +60,24 @@ class Page:
         self._text = path.read_text(encoding="utf-8")
         self._stands_for = dict(stands_for or {})
 
+    def parted(self, heading: str) -> tuple["Page", "Page"]:
+        """The page before the line with a heading, and from there on."""
+        before, found, after = self._text.partition(f"\n{heading}\n")
+        assert found, f"the page has no line {heading!r}"
+        parts = copy(self), copy(self)
+        parts[0]._text, parts[1]._text = before, found + after
+        return parts
+
     @property
     def languages(self) -> set[str]:
         """Of its blocks."""
-        return {match[1] for match in _FENCE.finditer(self._text)}
+        return {match[2] for match in _FENCE.finditer(self._text)}
 
     def blocks(self, language: str) -> Iterator[str]:
         """The page's blocks of a language, in their order."""
         for match in _FENCE.finditer(self._text):
-            if match[1] == language:
-                yield match[2]
+            if match[2] == language:
+                yield textwrap.dedent(match[3])
 
     def steps(self) -> Iterator[tuple[str, list[str]]]:
         """Every command of the page, and the lines that it shows for it. A backslash continues a command."""
@@ -74,24 +90,28 @@ class Page:
                     command = command[:-1] + shown.pop(0)
                 yield command, shown
 
-    def play(self, lab_folder: Path) -> None:
-        """Types all commands, in their order.
+    def play(self, shell: "Shell", wait: Callable[[float], None] = time.sleep) -> None:
+        """Types all commands into the shell, in their order.
+
+        Args:
+            shell: the reader's shell.
+            wait: waits so many seconds between two looks.
 
         Raises:
             AssertionError: something else was printed than the page shows.
         """
-        shell = Shell(lab_folder)
         for command, shown in self.steps():
             deadline, pause = time.monotonic() + TIMEOUT, PAUSES[0]
             status, printed = self._typed(shell, command)
             while not shows(shown, printed) and _LOOKS.match(command) and time.monotonic() < deadline:
-                time.sleep(pause)
+                wait(pause)
                 pause = min(2 * pause, PAUSES[1])
                 status, printed = self._typed(shell, command)
             expected = "\n".join(shown)
             assert shows(shown, printed), f"$ {command}\n--- printed:\n{printed}\n--- the page shows:\n{expected}"
             may_fail = expected.lower().startswith("error") or "wrong" in expected
-            assert status == 0 or may_fail, f"$ {command}: exit status {status}\n{printed}"
+            allowed = {0, *(code for words, code in _MAY_EXIT.items() if command.startswith(words))}
+            assert status in allowed or may_fail, f"$ {command}: exit status {status}\n{printed}"
 
     def _typed(self, shell: "Shell", command: str) -> tuple[int, str]:
         for written, meant in self._stands_for.items():
@@ -120,13 +140,19 @@ def _plain(line: str) -> str:
 
 
 class Shell:
-    """A reader's shell: what was exported stays so."""
+    """A reader's shell: what was exported stays so.
 
-    def __init__(self, lab_folder: Path) -> None:
+    Args:
+        lab_folder: the folder of the lab that the reader starts, or that runs.
+        exported: variables that the reader has set before.
+    """
+
+    def __init__(self, lab_folder: Path, exported: Mapping[str, str] | None = None) -> None:
         programs = Path(sys.executable).parent
         path = f"{programs}:{programs.parent / 'tools' / 'bin'}:{os.environ['PATH']}"
         self._env = {**os.environ, "PATH": path, "TESSERA_LAB": str(lab_folder), "PYTHONUTF8": "1"}
         self._env.pop("KUBECONFIG", None)
+        self._env |= exported or {}
 
     def run(self, command: str) -> tuple[int, str]:
         """The exit status, and what was printed on both outputs."""
@@ -135,8 +161,9 @@ class Shell:
             status, printed = self.run(f"echo {exported[2]}")
             self._env[exported[1]] = printed.strip()
             return status, ""
-        if _OURS.fullmatch(command):
-            words = shlex.split(command)[1:]
+        plain = Template(command).safe_substitute(self._env)
+        if _OURS.fullmatch(plain):
+            words = shlex.split(plain)[1:]
             ours = run_tessera(*words, env=self._env, cwd=ROOT, timeout=TIMEOUT, merged=True)
             return ours.returncode, ours.stdout
         done = subprocess.run(

@@ -1,0 +1,87 @@
+"""The runbooks, played from top to bottom in labs that have the fault of their alert; see :mod:`tests.support.pages`.
+
+Tessera is a release of Helm, so that pages can change values. Labs run on virtual time. What people do on a node itself
+is played by the lab: a reboot is one of the simulated node, and repaired hardware is a mended card.
+"""
+
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from monitoring.alerts import ALERTS
+from tests.e2e.runbook_faults import DRILLS, WITHOUT_DRILL
+from tests.support.command_line import start_lab
+from tests.support.pages import ROOT, Page, Shell
+from tests.support.running_lab import RunningLab
+
+from tessera_lab.daemon.lab_folder import stop
+
+RUNBOOKS = ROOT / "docs" / "runbooks"
+#: Commands on a node itself, and what they are in a lab.
+ON_THE_NODE: Mapping[str, str] = {
+    "ssh $NODE sudo systemctl reboot": "tessera lab reboot $NODE > /dev/null",
+    "ssh $NODE nvidia-smi -L": "tessera lab smi $NODE",
+}
+#: Programs of the other commands.
+PROGRAMS = ("export", "helm", "kubectl", "tessera")
+#: Seconds of virtual time between two looks.
+MINUTE = 60
+OVER = "## How to see that it is over"
+
+StartLab = Callable[[tuple[str, ...]], RunningLab]
+
+
+@pytest.fixture(scope="module")
+def lab_of() -> Iterator[StartLab]:
+    """The lab with these arguments, which several pages share."""
+    top = Path(tempfile.mkdtemp(prefix="tl-", dir="/tmp"))
+    labs: dict[tuple[str, ...], RunningLab] = {}
+
+    def find(arguments: tuple[str, ...]) -> RunningLab:
+        if arguments not in labs:
+            labs[arguments] = lab = RunningLab(start_lab(top / str(len(labs)), ["--virtual-time", *arguments]))
+            lab.helm("install", "tessera", "charts/tessera", "-n", "kube-system", "--take-ownership", "--wait")
+        return labs[arguments]
+
+    try:
+        yield find
+    finally:
+        for lab in labs.values():
+            stop(lab.folder)
+        shutil.rmtree(top, ignore_errors=True)
+
+
+def page_of(alert: str) -> Page:
+    return Page(RUNBOOKS / f"{alert}.md", ON_THE_NODE)
+
+
+def test_every_alert_has_a_drill() -> None:
+    assert set(DRILLS) == {each.name for each in ALERTS} - WITHOUT_DRILL
+
+
+@pytest.mark.parametrize("alert", DRILLS)
+def test_every_command_of_a_page_can_be_played(alert: str) -> None:
+    """Each stands in a block of its own or begins one that does, and needs nothing that a lab does not have."""
+    page = page_of(alert)
+    assert page.languages == {"console"}
+    commands = [command for command, _ in page.steps()]
+    for command in commands:
+        assert command in ON_THE_NODE or command.split()[0] in PROGRAMS, command
+    for quoted in re.findall(r"`((?:helm|kubectl|ssh|tessera) [^`]+)`", (RUNBOOKS / f"{alert}.md").read_text()):
+        assert any(command.startswith(quoted) for command in commands), f"`{quoted}` is in no block of the page"
+
+
+@pytest.mark.parametrize("alert", [name for name, _ in sorted(DRILLS.items(), key=lambda each: each[1].lab)])
+def test_a_page_ends_the_fault_of_its_alert(lab_of: StartLab, alert: str) -> None:
+    drill = DRILLS[alert]
+    lab = lab_of(drill.lab)
+    drill.fault(lab)
+    until, after = page_of(alert).parted(OVER)
+    shell = Shell(lab.folder, {"KUBECONFIG": str(lab.kubeconfig), "COLUMNS": "100"})
+    until.play(shell, wait=lambda _pause: lab.pass_time(MINUTE))
+    drill.repair(lab)
+    after.play(shell, wait=lambda _pause: lab.pass_time(MINUTE))
+    lab.kubectl("delete", "namespace", "research", "--ignore-not-found")
