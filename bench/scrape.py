@@ -1,6 +1,6 @@
 """The cost of metrics on one node: a sample, its text, and a scrape, with 8 cards x 7 slices and 56 pods.
 
-    python bench/scrape.py                     about ten seconds
+    python bench/scrape.py                     about half a minute
     python bench/scrape.py --json scrape.json
 
 The cards are simulated, so the time that NVML itself takes is not in it; everything else is the agent's code. *sample*
@@ -43,7 +43,7 @@ from tessera.kubelet.interfaces import ContainerDevices, ContainerResources, Dev
 from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.interface import GpuUuid
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
-from tessera.status_pages import serve_status
+from tessera.serving.status_server import FRESH, serve_status
 
 CARDS, SLICES, PROFILE = 8, 7, "1g.10gb"
 
@@ -182,6 +182,7 @@ async def scrape(
     async with aiohttp.ClientSession() as session:
         for number in range(scrapes):
             sampling = asyncio.create_task(take(sampler, options)) if number % 10 == 0 else None
+            await asyncio.sleep(FRESH)  # within that time clients share one answer
             begin, cpu = time.perf_counter(), time.process_time()
             async with session.get(f"http://127.0.0.1:{port}/metrics") as answer:
                 await answer.read()
@@ -209,7 +210,7 @@ def main() -> None:
     """Measures, prints a table and writes JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=100, help="samples to take (100)")
-    parser.add_argument("--scrapes", type=int, default=300, help="scrapes of each kind (300)")
+    parser.add_argument("--scrapes", type=int, default=100, help="scrapes of each kind (100)")
     parser.add_argument("--json", type=Path, help="write the figures here")
     given = parser.parse_args()
     found = asyncio.run(measure(given.samples, given.scrapes))

@@ -10,11 +10,9 @@ import aiohttp
 import pytest
 from tests.support.ports import free_port
 
-from tessera.clock import SystemClock
 from tessera.controller.base.options import ControllerOptions
-from tessera.status_pages import serve_status
+from tessera.serving.status_server import serve_status
 from tessera.webhook.base.options import WebhookOptions
-from tessera.webhook.serving.server import LoopHeartbeat, serve_health
 
 Serve = Callable[[int], Coroutine[Any, Any, None]]
 
@@ -39,7 +37,7 @@ def controller(port: int) -> Coroutine[Any, Any, None]:
 
 
 def webhook(port: int) -> Coroutine[Any, Any, None]:
-    return serve_health(WebhookOptions().address, port, Process(), LoopHeartbeat(SystemClock()))
+    return serve_status(Process(), port, address=WebhookOptions().address)
 
 
 @pytest.mark.parametrize("serve", [agent, controller, webhook], ids=lambda each: each.__name__)

@@ -24,7 +24,8 @@ from tessera.dashboard.source import ClusterSource
 from tessera.dashboard.view.run import ViewApi
 from tessera.dashboard.view.server import ViewAnswers
 from tessera.kube.client.client import Client
-from tessera.status_pages import OnListening, serve_status
+from tessera.serving.status_server import serve_status
+from tessera.status_pages import OnListening
 
 _log = logging.getLogger(__name__)
 

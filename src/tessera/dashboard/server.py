@@ -32,17 +32,18 @@ from tessera.dashboard.names import LOOPBACK, PageNames
 from tessera.dashboard.visibility import Visibility
 from tessera.explain.explanation import ExplanationReport
 from tessera.kube.client.errors import ApiError
-from tessera.limits.access import PAGE_CONNECTIONS, PAGE_HEADER, PAGE_HEADER_TIME, PAGE_HEADERS
+from tessera.limits.access import PAGE_BYTES, PAGE_CONNECTIONS, PAGE_HEADER, PAGE_HEADER_TIME, PAGE_HEADERS
 from tessera.limits.processes import PAGE_READERS
+from tessera.serving.bounded_port import Bounds, Connection, ConnectionPort
+from tessera.serving.status_server import listening_socket
 from tessera.status_pages import JSON, TEXT, OnListening
-from tessera.webhook.serving.bounded_port import Bounds, Connection, ConnectionPort
-from tessera.webhook.serving.server import listening_socket
 
 #: Explains why a pod waits, by namespace and name, for a visitor who may see so much.
 Explain = Callable[[str, str, Visibility], Awaitable[ExplanationReport]]
 
-_BOUNDS = Bounds(
+PAGE_BOUNDS = Bounds(
     connections=PAGE_CONNECTIONS,
+    bytes=PAGE_BYTES,
     headers=PAGE_HEADERS,
     header=PAGE_HEADER,
     header_time=PAGE_HEADER_TIME,
@@ -136,7 +137,7 @@ class PageServer:
             self._names = PageNames([f"http://{name}:{port}" for name in LOOPBACK])
         if on_listening is not None:
             on_listening(host, port)
-        await _PagePort(self.respond, self._address.tls).serve(listener)
+        await PagePort(self.respond, self._address.tls).serve(listener)
 
     async def respond(self, request: web.BaseRequest, connection: Connection) -> web.StreamResponse:
         """The answer to a request; a feed is the answer until its reader goes."""
@@ -228,18 +229,19 @@ class PageServer:
                 del self._readers[key]
 
 
-class _PagePort(ConnectionPort):
-    """The page's port."""
+class PagePort(ConnectionPort):
+    """The page's port; ``respond`` answers its requests."""
 
     def __init__(
         self,
         respond: Callable[[web.BaseRequest, Connection], Awaitable[web.StreamResponse]],
         tls: ssl.SSLContext | None,
     ) -> None:
-        super().__init__("page", tls, _BOUNDS)
+        super().__init__("page", tls, PAGE_BOUNDS)
         self._respond = respond
 
     async def respond(self, request: web.BaseRequest, connection: Connection) -> web.StreamResponse:
+        """See :meth:`ConnectionPort.respond`."""
         connection.set_deadline(PAGE_HEADER_TIME, "while its answer was made")
         return await self._respond(request, connection)
 

@@ -77,6 +77,12 @@ PAGE_CONNECTIONS = Limit(
     "connections to the page; beyond them, the address with the most loses its longest silent one",
     "twice the readers of the feed",
 )
+PAGE_BYTES = Limit(
+    4 * 2**20,
+    "bytes",
+    "requests that the page's port holds, all connections together; the feed's requests count while they are served",
+    "8 KiB for each connection; a browser sends 2 KiB, with a large token 10",
+)
 PAGE_HEADERS = Limit(
     64,
     "headers",

@@ -95,7 +95,7 @@ PORT_CONNECTIONS = Limit(
 PORT_BYTES = Limit(
     32 * 2**20,
     "bytes",
-    "unfinished bodies that a port of the webhook holds, all connections together",
+    "requests that the webhook's port holds, headers and bodies of all connections together",
     "ten of the largest reviews at once; a process has 512 MiB",
 )
 PORT_HEADERS = Limit(
@@ -109,6 +109,30 @@ PORT_HEADER = Limit(
     "bytes",
     "the request line, or one header, of a request to the webhook",
     "those of the API server are far shorter; a header is stored before its request is checked",
+)
+STATUS_CONNECTIONS = Limit(
+    64,
+    "connections",
+    "connections to the port of health and metrics of a process",
+    "kubelet, two Prometheus servers and a few readers of `/usage` or `/queue` need ten",
+)
+STATUS_BYTES = Limit(
+    2 * 2**20,
+    "bytes",
+    "requests that the port of health and metrics holds, all connections together",
+    "64 requests of 32 KiB; Prometheus sends less than 1 KiB",
+)
+STATUS_IDLE_TIME = Limit(
+    65_000,
+    "ms",
+    "the pause between two requests of a connection to the port of health and metrics",
+    "longer than the usual interval of scrapes, 15 to 60 s",
+)
+STATUS_REQUESTS = Limit(
+    20,
+    "requests per second",
+    "requests of one address to the port of health and metrics; those beyond wait a second and get 429",
+    "a probe every 10 s, a scrape every 15 s, and people; each answer costs CPU time of the process",
 )
 PORT_HEADER_TIME = Limit(
     5_000,
@@ -137,8 +161,8 @@ AUTHORITIES = Limit(
 STANDSTILL = Limit(
     30_000,
     "ms",
-    "time without progress of admission after which `/healthz` fails",
-    "no review takes a twentieth of it; kubelet then restarts the process",
+    "time without progress of a process after which its `/healthz` fails",
+    "no review and no decision takes a twentieth of it; kubelet then restarts the process",
 )
 FEED_CHANGES = Limit(
     240,

@@ -11,7 +11,7 @@ from tessera.agent.slices.events import GpuRead, InitialSyncDone, ObservedInstan
 from tessera.agent.slices.slice_table import SlicesCollector
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.names import PodUid
-from tessera.status_pages import serve_status
+from tessera.serving.status_server import serve_status
 
 LEFT, RIGHT = SlicePosition("GPU-a", "3g.20gb", 0), SlicePosition("GPU-a", "3g.20gb", 4)
 

@@ -6,7 +6,7 @@ import aiohttp
 from prometheus_client import generate_latest
 
 from tessera.controller.base.metrics import ControllerMetrics
-from tessera.status_pages import serve_status
+from tessera.serving.status_server import serve_status
 
 
 class Process:

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from tests.support.api_user import ManualClock
 
-from tessera.dashboard.access.pace import Pace
 from tessera.dashboard.access.review_cache import BusyError, ReviewCache, SilentError
+from tessera.serving.pace import Pace
 
 LIFE = 60.0
 

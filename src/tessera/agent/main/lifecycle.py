@@ -61,7 +61,8 @@ from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kubelet.interfaces import Kubelet
 from tessera.nvml.errors import NvmlError
 from tessera.replay.service import Recorders, serve_records
-from tessera.status_pages import JsonDocuments, serve_status
+from tessera.serving.status_server import serve_status
+from tessera.status_pages import JsonDocuments
 
 _log = logging.getLogger(__name__)
 

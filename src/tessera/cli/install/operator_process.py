@@ -41,7 +41,7 @@ from tessera.kube.client.errors import ApiError
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import CONFIGMAPS, ConfigMap
 from tessera.kube.watch.informer import Informer
-from tessera.status_pages import serve_status
+from tessera.serving.status_server import serve_status
 from tessera.text import one_line
 
 _log = logging.getLogger(__name__)

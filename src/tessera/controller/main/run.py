@@ -23,7 +23,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.leader_election import LeaderElector
 from tessera.kube.runtime import KubeRuntime
 from tessera.replay.service import Recorders, serve_records
-from tessera.status_pages import serve_status
+from tessera.serving.status_server import serve_status
 
 
 async def run(

@@ -13,10 +13,10 @@ import math
 from collections.abc import Sequence
 
 from tessera.clock import Clock
-from tessera.dashboard.access.pace import Pace
 from tessera.dashboard.access.review_cache import BusyError, ReviewCache, SilentError
 from tessera.dashboard.access.reviewer import Person, Reviewer, Right
 from tessera.limits.access import RIGHTS_LIFE
+from tessera.serving.pace import Pace
 
 
 class AnsweredRights:

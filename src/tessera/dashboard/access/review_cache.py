@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, NamedTuple, TypeVar
 
 from tessera.clock import Clock
-from tessera.dashboard.access.pace import Pace
 from tessera.kube.client.errors import ApiError
+from tessera.serving.pace import Pace
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

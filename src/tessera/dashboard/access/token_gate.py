@@ -11,13 +11,13 @@ import hashlib
 import secrets
 
 from tessera.clock import Clock
-from tessera.dashboard.access.pace import Pace
 from tessera.dashboard.access.review_cache import BusyError, ReviewCache, SilentError
 from tessera.dashboard.access.reviewer import Person, Reviewer
 from tessera.dashboard.access.rights import Rights
 from tessera.dashboard.access.visitors import LoginNeededError, NotNowError, Visitor
 from tessera.dashboard.visibility import Visibility
 from tessera.limits.access import PAGE_REVIEWS, PAGE_TOKENS, PERSON_READERS, REFUSED_TOKENS, RIGHTS_LIFE, TOKEN_REVIEWS
+from tessera.serving.pace import Pace
 
 #: Readers without a token have together as many feeds as this number of users.
 _NAMELESS = 4

@@ -25,13 +25,13 @@ from tessera.dashboard.view.objects import CLUSTER, EXPLANATIONS, GROUP, RESOURC
 from tessera.dashboard.visibility import Redactor, Visibility
 from tessera.kube.client.errors import ApiError, ServiceUnavailable, Status
 from tessera.kube.resources.meta import Resource
-from tessera.limits.access import PAGE_HEADER, PAGE_HEADERS, VIEW_ANSWERS
+from tessera.limits.access import PAGE_BYTES, PAGE_HEADER, PAGE_HEADERS, VIEW_ANSWERS
 from tessera.observe.cluster_reading import ClusterReading
+from tessera.serving.bounded_port import Bounds, Connection, ConnectionPort
 from tessera.usage.agent_pages import FleetUsage
-from tessera.webhook.serving.bounded_port import Bounds, Connection, ConnectionPort
 
 _API_VERSION = f"{GROUP}/{VERSION}"
-_BOUNDS = Bounds(headers=PAGE_HEADERS, header=PAGE_HEADER, cancels=True)
+_BOUNDS = Bounds(bytes=PAGE_BYTES, headers=PAGE_HEADERS, header=PAGE_HEADER, cancels=True)
 #: Seconds for which an answer is used again.
 _FRESH = 2.0
 _VERBS: Mapping[str, list[str]] = {EXPLANATIONS.plural: ["get"]}

@@ -18,6 +18,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.resources import CONFIGMAPS, NODES, ConfigMap
 from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kube.watch.informer import Informer
+from tessera.serving.status_server import serve_status
 from tessera.webhook.admission.review import Reviewer, ReviewError
 from tessera.webhook.base.metrics import WebhookMetrics
 from tessera.webhook.base.options import WebhookOptions
@@ -26,13 +27,7 @@ from tessera.webhook.nodes.gpu_nodes import GpuNodeWatcher
 from tessera.webhook.serving.certificate_manager import CertificateManager
 from tessera.webhook.serving.certificates import Certificate
 from tessera.webhook.serving.given_certificate import GivenCertificate
-from tessera.webhook.serving.server import (
-    LoopHeartbeat,
-    load_certificate,
-    serve_health,
-    serve_reviews,
-    server_context,
-)
+from tessera.webhook.serving.server import load_certificate, serve_reviews, server_context
 
 _log = logging.getLogger(__name__)
 
@@ -134,9 +129,7 @@ class WebhookReplica:
             group.create_task(self._note_missing_groups())
             group.create_task(self._certificates.run())
             if options.health_port is not None:
-                heartbeat = LoopHeartbeat(self._clock)
-                group.create_task(heartbeat.run())
-                group.create_task(serve_health(options.address, options.health_port, self, heartbeat))
+                group.create_task(serve_status(self, options.health_port, address=options.address))
             await self._objects.wait_synced()
             await self._nodes.wait_synced()
             # One try suffices: without the right to list, the groups stay unknown, and admission allows for any.

@@ -5,23 +5,18 @@ import contextlib
 import io
 import logging
 import socket
-import threading
-import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import aiohttp
 import pytest
-from prometheus_client import generate_latest
 
 from tessera.clock import SystemClock
-from tessera.limits.processes import PORT_BYTES, PORT_CONNECTIONS, REVIEW_BODY, STANDSTILL
+from tessera.limits.processes import PORT_BYTES, PORT_CONNECTIONS, REVIEW_BODY
+from tessera.serving.bounded_port import BoundedPort, Bounds
 from tessera.status_pages import TEXT, Page
-from tessera.webhook.base.metrics import WebhookMetrics
-from tessera.webhook.serving.bounded_port import BoundedPort, Bounds
 from tessera.webhook.serving.certificates import issue
-from tessera.webhook.serving.server import LoopHeartbeat, load_certificate, serve_health, server_context
+from tessera.webhook.serving.server import load_certificate, server_context
 
 #: No deadline passes during a test that does not wait for it.
 PATIENT = Bounds(header_time=600_000, body_time=600_000)
@@ -153,74 +148,3 @@ async def test_dropped_connections_are_logged_in_one_line(caplog: pytest.LogCapt
             await at.until_connections(5)
     assert len(caplog.records) <= 2, caplog.messages
     assert all("connections cut off" in message for message in caplog.messages)
-
-
-# -- health ----------------------------------------------------------------------------------------------------------
-
-
-class Process:
-    """A process that is not ready for the given reason."""
-
-    def __init__(self, reason: str = "") -> None:
-        self._reason = reason
-
-    def metrics_text(self) -> bytes:
-        return generate_latest(WebhookMetrics().registry)
-
-    def unready_reason(self) -> str:
-        return self._reason
-
-
-def serve(port: int, reason: str = "") -> Coroutine[Any, Any, None]:
-    return serve_health("127.0.0.1", port, Process(reason), LoopHeartbeat(SystemClock()))
-
-
-async def test_health_answers_while_admission_is_busy() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        number = free.getsockname()[1]
-    health = asyncio.create_task(serve(number, "not yet"))
-    answers: list[str] = []
-    asked = threading.Event()
-
-    def ask() -> None:
-        for path in ("healthz", "readyz", "x", "metrics"):
-            with socket.create_connection(("127.0.0.1", number)) as client:
-                client.sendall(f"GET /{path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
-                answers.append(client.makefile().read())
-        asked.set()
-
-    try:
-        while not health.done() and not answers:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", number), timeout=1):
-                break
-            await asyncio.sleep(0)
-        threading.Thread(target=ask, daemon=True).start()
-        end = time.monotonic() + 30
-        while not asked.is_set() and time.monotonic() < end:
-            sum(range(1000))  # this loop does nothing else meanwhile
-    finally:
-        health.cancel()
-        await asyncio.wait({health})
-    assert ["200" in answers[0], "503" in answers[1], "404" in answers[2]] == [True] * 3
-    assert answers[1].endswith("not yet\n")
-    assert 'tessera_reviews_total{verdict="refused"} 0.0' in answers[3]
-
-
-def test_a_loop_that_stands_still_is_said_to() -> None:
-    class Time(SystemClock):
-        seconds = 0.0
-
-        def monotonic(self) -> float:
-            return self.seconds
-
-    clock = Time()
-    pulse = LoopHeartbeat(clock)
-    clock.seconds = STANDSTILL / 1000
-    assert pulse.missing == ""
-    clock.seconds += 1
-    assert pulse.missing == "admission has stood still for 31 s"
-
-
-async def test_a_port_that_is_taken_is_an_error() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
-        await serve(taken.getsockname()[1])

@@ -3,11 +3,14 @@
 Any pod in the cluster may connect, and the API server must get through. So:
 
 - a client that misses a deadline is cut off: for handshake and headers, a body, the next request of a connection;
-- the number of connections, and the bytes of unfinished bodies, are bounded. At a bound, a new client is accepted, and
-  the address that holds most loses one of its own: the connection that was silent longest, or the largest body;
+- the number of connections is bounded, and so are the bytes of all requests, headers and bodies, that are not answered
+  yet. At a bound, a new client is accepted, and the address that holds most loses one of its own: the connection that
+  was silent longest, or the largest request. A new client of that very address is turned away at once if none of its
+  connections was silent for a second: that costs a tenth of taking it in;
 - the server counts the connections that it cuts off, and logs them in one line a minute.
 
-aiohttp handles HTTP. This module accepts sockets itself, because aiohttp counts a connection only after the handshake.
+aiohttp handles HTTP. This module accepts sockets itself, because aiohttp counts a connection only after the handshake,
+and counts bytes itself, because aiohttp bounds a header and their number, but not the headers of all connections.
 """
 
 import asyncio
@@ -17,6 +20,7 @@ import ssl
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -40,6 +44,10 @@ _log = logging.getLogger(__name__)
 _REPORT = 60.0
 #: Pause in seconds when the process has no file descriptor left for a connection.
 _NO_SOCKET = 0.1
+#: Seconds of silence before a connection gives way to another one of its own address.
+_SILENT = 1.0
+#: Clients taken from the queue before the loop does other work.
+_IN_A_ROW = 32
 #: Bytes that a connection buffers besides the counted ones.
 _BUFFER = 16 * 1024
 
@@ -120,27 +128,43 @@ class _Malformed(logging.Filter):
         return False
 
 
+class _Protocol(web.RequestHandler):
+    """aiohttp's protocol, which also reports the bytes that it takes in."""
+
+    __slots__ = ("_port",)
+
+    def __init__(self, server: "_Server", port: "ConnectionPort", **options: Any) -> None:
+        super().__init__(server, **options)
+        self._port = port
+
+    def data_received(self, data: bytes) -> None:
+        if self._port.hold(self, len(data)):
+            super().data_received(data)
+
+
 class _Server(web.Server):
-    """aiohttp's server, which also reports lost connections."""
+    """aiohttp's server, which also reports bytes and lost connections."""
 
     def __init__(self, port: "ConnectionPort", drops: Drops, bounds: Bounds) -> None:
         self._log = logging.getLogger(f"{__name__}.http")
         self._filter = _Malformed(drops)
         self._log.addFilter(self._filter)
-        super().__init__(
-            port.handle,
-            access_log=None,
-            logger=self._log,
-            handler_cancellation=bounds.cancels,
-            keepalive_timeout=2 * bounds.idle_time / 1000,  # the deadlines here are shorter
-            lingering_time=0,
-            read_bufsize=_BUFFER,
-            max_headers=bounds.headers,
-            max_field_size=bounds.header,
-            max_line_size=bounds.header,
-            auto_decompress=False,
-        )
+        super().__init__(port.handle, handler_cancellation=bounds.cancels)
+        self._options = {
+            "access_log": None,
+            "logger": self._log,
+            "keepalive_timeout": 2 * bounds.idle_time / 1000,  # the deadlines here are shorter
+            "lingering_time": 0,
+            "read_bufsize": _BUFFER,
+            "max_headers": bounds.headers,
+            "max_field_size": bounds.header,
+            "max_line_size": bounds.header,
+            "auto_decompress": False,
+        }
         self._port = port
+
+    def __call__(self) -> web.RequestHandler:
+        return _Protocol(self, self._port, loop=asyncio.get_running_loop(), **self._options)
 
     def close(self) -> None:
         """Removes the log filter."""
@@ -156,7 +180,7 @@ class Connection:
 
     Attributes:
         address: the client's address.
-        unfinished_bytes: bytes of its unfinished body.
+        unfinished_bytes: bytes of its request that is not answered yet.
         silent_since: the loop's time of its last progress.
     """
 
@@ -173,6 +197,7 @@ class Connection:
         """Sets the deadline of the next phase; at its end the connection is cut off with this reason."""
         loop = asyncio.get_running_loop()
         self.silent_since = loop.time()
+        self._port.note_progress(self)
         self.clear_deadline()
         self._timer = loop.call_later(milliseconds / 1000, self.cut_off, otherwise)
 
@@ -211,7 +236,9 @@ class ConnectionPort(ABC):
         self._bounds = bounds
         self._context = context
         self._loop = asyncio.get_running_loop()
-        self._connections: set[Connection] = set()
+        #: The open connections by address; of each address, the one that was silent longest first.
+        self._held: dict[str, dict[Connection, None]] = {}
+        self._count = 0
         self._by_protocol: dict[object, Connection] = {}
         self._unfinished_bytes = 0
         self.drops = Drops(self._loop, name)
@@ -220,15 +247,27 @@ class ConnectionPort(ABC):
     @property
     def connections(self) -> int:
         """Returns the number of open connections."""
-        return len(self._connections)
+        return self._count
 
     @property
     def unfinished_bytes(self) -> int:
-        """Returns the bytes of unfinished bodies."""
+        """Returns the bytes of all requests that are not answered yet."""
         return self._unfinished_bytes
+
+    def hold(self, protocol: object, count: int) -> bool:
+        """Counts bytes that came; returns false if their connection was cut off."""
+        connection = self._by_protocol.get(protocol)
+        if connection is None:
+            return False
+        connection.unfinished_bytes += count
+        self._unfinished_bytes += count
+        if self._unfinished_bytes > self._bounds.bytes:
+            self._largest_request().cut_off("beyond the bytes of all")
+        return protocol in self._by_protocol
 
     async def serve(self, listener: socket.socket) -> None:
         """Accepts until cancelled; closes the socket."""
+        in_a_row = 0
         try:
             while True:
                 try:
@@ -238,16 +277,24 @@ class ConnectionPort(ABC):
                     await asyncio.sleep(_NO_SOCKET)
                 else:
                     self._accept(sock, str(address[0]))
+                in_a_row = (in_a_row + 1) % _IN_A_ROW
+                if not in_a_row:
+                    await asyncio.sleep(0)  # sock_accept does not wait while clients are in the queue
         finally:
             listener.close()
-            for connection in list(self._connections):
+            for connection in [each for held in self._held.values() for each in held]:
                 connection.close()
             self._server.close()
             self.drops.close()
 
     def forget(self, connection: Connection) -> None:
-        """Removes a connection from the count."""
-        self._connections.discard(connection)
+        """Removes a connection from the count; a second call is no error."""
+        held = self._held.get(connection.address, {})
+        if connection in held:
+            self._count -= 1
+            del held[connection]
+            if not held:
+                del self._held[connection.address]
         self._by_protocol.pop(connection.protocol, None)
         self._release(connection)
 
@@ -258,17 +305,33 @@ class ConnectionPort(ABC):
             connection.clear_deadline()
             self.forget(connection)
 
+    def note_progress(self, connection: Connection) -> None:
+        """Notes that a connection is the one of its address that was silent for the shortest time."""
+        held = self._held.get(connection.address, {})
+        if connection in held:
+            del held[connection]
+            held[connection] = None
+
     def _release(self, connection: Connection) -> None:
         self._unfinished_bytes -= connection.unfinished_bytes
         connection.unfinished_bytes = 0
 
     def _accept(self, sock: socket.socket, address: str) -> None:
-        if len(self._connections) >= self._bounds.connections:
-            self._largest_holder(lambda _: 1, lambda each: -each.silent_since).cut_off("beyond the connections of all")
+        if self._count >= self._bounds.connections:
+            greediest = max(self._held, key=lambda each: len(self._held[each]))
+            silent_longest = next(iter(self._held[greediest]))
+            if greediest == address and self._loop.time() - silent_longest.silent_since < _SILENT:
+                sock.close()
+                self.drops.add("beyond the connections of all")
+                return
+            silent_longest.cut_off("beyond the connections of all")
         connection = Connection(self, address)
-        self._connections.add(connection)
+        self._held.setdefault(address, {})[connection] = None
+        self._count += 1
         connection.set_deadline(self._bounds.header_time, "without a request in time")
         connection.task = self._loop.create_task(self._connect(connection, sock))
+        # A task that is cancelled before its first step cannot close the socket itself.
+        connection.task.add_done_callback(lambda task: sock.close() if task.cancelled() else None)
 
     async def _connect(self, connection: Connection, sock: socket.socket) -> None:
         """Does the TLS handshake; afterwards aiohttp's protocol makes the callbacks."""
@@ -285,10 +348,6 @@ class ConnectionPort(ABC):
             sock.close()
             self.drops.add("without a handshake")
             connection.close()
-        except asyncio.CancelledError:
-            sock.close()
-            connection.close()
-            raise
 
     @abstractmethod
     async def respond(self, request: web.BaseRequest, connection: Connection) -> web.StreamResponse:
@@ -303,17 +362,17 @@ class ConnectionPort(ABC):
         connection = self._by_protocol.get(request.protocol)
         if connection is None:
             raise ConnectionResetError  # cut off between two steps of the loop
-        response = await self.respond(request, connection)
+        try:
+            response = await self.respond(request, connection)
+        finally:
+            self._release(connection)
         connection.set_deadline(self._bounds.idle_time, "idle")
         return response
 
-    def _largest_holder(self, weight: Callable[[Connection], int], rank: Callable[[Connection], float]) -> Connection:
-        """Returns the highest-ranked connection of the address that holds most."""
-        holds: Counter[str] = Counter()
-        for each in self._connections:
-            holds[each.address] += weight(each)
-        ((address, _),) = holds.most_common(1)
-        return max((each for each in self._connections if each.address == address), key=rank)
+    def _largest_request(self) -> Connection:
+        """Returns the connection with the largest request of the address that holds most bytes."""
+        held = max(self._held.values(), key=lambda held: sum(each.unfinished_bytes for each in held))
+        return max(held, key=lambda each: each.unfinished_bytes)
 
 
 class BoundedPort(ConnectionPort):
@@ -335,10 +394,7 @@ class BoundedPort(ConnectionPort):
     async def respond(self, request: web.BaseRequest, connection: Connection) -> web.StreamResponse:
         """See :meth:`ConnectionPort.respond`."""
         connection.set_deadline(self._bounds.body_time, "without the whole body in time")
-        try:
-            body = await self._read_body(request, connection)
-        finally:
-            self._release(connection)
+        body = await self._read_body(request)
         if body is None:
             text = f"the body is too long: {REVIEW_BODY} are allowed; make the pod smaller\n"
             response = web.Response(status=413, text=text)
@@ -347,7 +403,7 @@ class BoundedPort(ConnectionPort):
         status, content_type, content = self._answer(request.method, request.path, body)
         return web.Response(status=status, body=content, headers={"content-type": content_type})
 
-    async def _read_body(self, request: web.BaseRequest, connection: Connection) -> bytes | None:
+    async def _read_body(self, request: web.BaseRequest) -> bytes | None:
         """Returns the body; None if it is too long.
 
         Raises:
@@ -359,14 +415,8 @@ class BoundedPort(ConnectionPort):
         try:
             async for chunk in request.content.iter_any():
                 chunks += chunk
-                connection.unfinished_bytes += len(chunk)
-                self._unfinished_bytes += len(chunk)
-                if connection.unfinished_bytes > REVIEW_BODY:
+                if len(chunks) > REVIEW_BODY:
                     return None
-                if self._unfinished_bytes > self._bounds.bytes:
-                    self._largest_holder(
-                        lambda each: each.unfinished_bytes, lambda each: each.unfinished_bytes
-                    ).cut_off("beyond the bytes of all")
             return bytes(chunks)
         except (web.RequestPayloadError, HttpProcessingError) as error:
             raise ConnectionResetError from error

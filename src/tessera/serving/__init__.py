@@ -1,0 +1,1 @@
+"""Serves HTTP: every port of every process is a :class:`~tessera.serving.bounded_port.ConnectionPort`."""
