@@ -39,6 +39,8 @@ BROKEN = CardHealth(
     holders=(Holder(namespace="research", pod="trainer-0"),),
 )
 
+#: Kubelet says that the node is well.
+READY = ({"type": "Ready", "status": "True"},)
 SLOWED = Finding(
     kind="throttled",
     text="its card is slowed down by heat or power supply, in 96% of the samples",
@@ -151,10 +153,10 @@ def nodes() -> list[Node]:
     failed = driver(phase=DriverPhase.FAILED, reason="no image for kernel 5.14.0-284 in the registry", version="570")
     ready = driver(DriverStrategy.PRECOMPILED, phase=DriverPhase.READY, version="570")
     return [
-        make_node("gpu-5", annotations={PROVISIONING_ANNOTATION: way, **pulling}),
-        make_node("gpu-6", annotations=failed),
-        make_node("gpu-4", annotations=ready),
-        make_node("gpu-3", annotations=offering()),
+        make_node("gpu-5", conditions=READY, annotations={PROVISIONING_ANNOTATION: way, **pulling}),
+        make_node("gpu-6", conditions=READY, annotations=failed),
+        make_node("gpu-4", conditions=READY, annotations=ready),
+        make_node("gpu-3", conditions=READY, annotations=offering()),
     ]
 
 
@@ -177,7 +179,7 @@ def explanations() -> dict[str, Explanation]:
     """Why pods wait, by ``namespace/name``: of the cards that the scene has."""
     held = [holding("vllm", "gpu-1", "mig-3g.20gb"), holding("new-pod", "gpu-1", "mig-1g.5gb")]
     held += [holding(name, "gpu-2", "gpu") for name in ("forgotten", "trainer-7")]
-    whole = make_node("gpu-2", annotations=offering(), allocatable={"nvidia.com/gpu": "2"})
+    whole = make_node("gpu-2", conditions=READY, annotations=offering(), allocatable={"nvidia.com/gpu": "2"})
     return explain_waiting(NOW, [*waiting(), *held], [sliced("gpu-1"), whole], records()[:1])
 
 
