@@ -188,6 +188,7 @@ def a_pod(name: str, *, gate: str = "", node: str = "", profile: str = "3g.20gb"
 def objects() -> dict[str, list[Obj]]:
     waits = {"name": "main", "restartCount": 2, "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no"}}}
     ended = {"name": "main", "state": {"terminated": {"exitCode": 1, "reason": "Error"}}}
+    ready = {"type": "Ready", "status": "True"}
     instaslice = msgspec.to_builtins(cards(("x", "7g.40gb", 0, 8, "created")))
     instaslice["metadata"]["name"] = "n1"
     row = {"node": "n9", "uid": "u9", "at": {"requested": NOW - 900, "registered": NOW - 800, "ready": NOW - 790,
@@ -197,14 +198,14 @@ def objects() -> dict[str, list[Obj]]:
     event = {"reason": "FailedScheduling", "type": "Warning", "message": "0/1 nodes", "lastTimestamp": rfc3339(NOW)}
     about = [("Pod", f"uid-{name}", name) for name in "abcd"] + [("ReplicaSet", "uid-web-1", "web-1")]
     return {
-        "nodes": [a_node("n1", ready="True"), a_node("n2", ready="False")],
+        "nodes": [a_node("n1", ready="True"), a_node("n2", ready="False"), a_node("n3", ready="True")],
         "pods": [
             a_pod("a", gate="instaslice.redhat.com/accelerator"),
             a_pod("b", gate="team.example/gate"),
             a_pod("c", node="n1", containerStatuses=[waits]),
             a_pod("d", node="n1", phase="Failed", reason="UnexpectedAdmissionError", message="no",
                   containerStatuses=[ended]),
-            {**a_pod("tessera-agent-1", node="n2", profile=""), "metadata": {
+            {**a_pod("tessera-agent-1", node="n3", profile="", conditions=[ready]), "metadata": {
                 **meta("tessera-agent-1"), "namespace": "tessera-system",
                 "labels": {"app.kubernetes.io/name": "tessera-agent"},
                 "ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "tessera-agent", "uid": "1",
@@ -226,7 +227,7 @@ def objects() -> dict[str, list[Obj]]:
         "jobs": [{"metadata": meta("train"), "spec": {"parallelism": 2}, "status": {"conditions": [
             {"type": "Suspended", "status": "False", "reason": "r", "message": "m"}]}}],
         "statefulsets": [],
-        "usage": [{"node": "n2", "driver": "580", "cards": [{"uuid": "GPU-1", "model": "NVIDIA A100",
+        "usage": [{"node": "n3", "driver": "580", "cards": [{"uuid": "GPU-1", "model": "NVIDIA A100",
             "absent": {"power": "not_supported"}, "throttled": ["sw_power_cap"], "values": {"temperature": 40},
             "health": {"state": "needs_reset", "next": "reset it", "evidence": [
                 {"source": "XID 48", "text": "bad", "asks": "reset", "part": "GPU instance 1"}],

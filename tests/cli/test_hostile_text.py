@@ -53,7 +53,7 @@ READING = (
     ["idle", "--unknown"],
     ["idle", "-o", "json"],
     ["health"],
-    ["health", "n2"],
+    ["health", "n3"],
     ["health", "-o", "json"],
     ["doctor", "--all"],
     ["doctor", "-o", "json"],

@@ -6,13 +6,14 @@ import msgspec
 import pytest
 
 from tessera.api.nodes.health import CardHealth, Evidence, Finding, Holder
+from tessera.api.nodes.silence import SilentNode
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, EndedLease, LeaseUsage, NodeUsage
 from tessera.api.queues import Queue
 from tessera.dashboard.aliases import Aliases, Objects
 from tessera.dashboard.visibility import FULL, Redactor, Visibility
 from tessera.explain.order_objects import OrderObjects
 from tessera.forecast.queue_page import Blocker, ExpectedStart, QueuedPod, QueuePage
-from tessera.usage.agent_pages import FleetUsage, NodeFailure
+from tessera.usage.agent_pages import FleetUsage
 
 REDACTOR = Redactor(b"key")
 #: Texts that nobody without a right to nodes, or to the pods of team-b, may see.
@@ -71,7 +72,7 @@ FLEET = FleetUsage(
             cut=2,
         ),
     ),
-    failures=(NodeFailure(node="node-secret", reason="failure-secret"),),
+    failures=(SilentNode(node="node-secret", reason="failure-secret"),),
 )
 TEAM_A = frozenset({"team-a"})
 

@@ -11,6 +11,7 @@ from tests.provisioning.conftest import make_node, offering
 
 from tessera.api.instaslice import ForeignSlice
 from tessera.api.nodes.health import CardHealth, Evidence, Holder
+from tessera.api.nodes.silence import SilentNode
 from tessera.api.nodes.usage import DeviceUsage, NodeUsage
 from tessera.dashboard.card_documents import make_documents, waiting_pod
 from tessera.dashboard.documents import (
@@ -24,7 +25,7 @@ from tessera.dashboard.documents import (
 from tessera.dashboard.waiting_reasons import explain_waiting
 from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage
 from tessera.kube.resources import Pod
-from tessera.usage.agent_pages import FleetUsage, NodeFailure
+from tessera.usage.agent_pages import FleetUsage
 
 #: A slice that others made, as the record and as the agent have it.
 FOREIGN = ForeignSlice(gpu_uuid="GPU-0", start=4, size=4)
@@ -124,7 +125,7 @@ def test_the_summary_counts_only_cards_that_measure() -> None:
         cards=(card(gpu_utilization=0.5, power=10.0), card("GPU-2", 1)),
         leases=(lease("a", state="idle"), lease("b", "GPU-2", share=0.25)),
     )
-    fleet = FleetUsage(nodes=(usage,), failures=(NodeFailure(node="n2", reason="gone"),))
+    fleet = FleetUsage(nodes=(usage,), failures=(SilentNode(node="n2", reason="gone"),))
     documents = make_documents(fleet, [pod("w", {"nvidia.com/gpu": "1"})], [])
     assert documents["failure/n2"] == FailureDocument(node="n2", reason="gone")
     assert documents["summary"] == SummaryDocument(
@@ -240,7 +241,7 @@ def test_a_promised_slice_is_drawn_before_it_exists_and_a_foreign_one_is_named()
 
 
 def test_a_card_whose_agent_is_silent_is_drawn_from_the_records() -> None:
-    fleet = FleetUsage(failures=(NodeFailure(node="n1", reason="gone"),))
+    fleet = FleetUsage(failures=(SilentNode(node="n1", reason="gone"),))
     documents = make_documents(fleet, [], [cards(("a", "3g.20gb", 4, 4, "created"))])
     card = card_of(documents, "card/n1/GPU-0")
     assert (card.silent, card.kind, card.slots, card.held, card.free) == (True, "slice", 8, 0.5, {})
@@ -251,7 +252,7 @@ def test_a_card_whose_agent_is_silent_is_drawn_from_the_records() -> None:
 
 
 def test_simulated_cards_stay_so_while_their_agent_is_silent() -> None:
-    fleet = FleetUsage(failures=(NodeFailure(node="n1", reason="gone"),))
+    fleet = FleetUsage(failures=(SilentNode(node="n1", reason="gone"),))
     summary = make_documents(fleet, [], [], simulated=True)["summary"]
     assert isinstance(summary, SummaryDocument)
     assert summary.simulated
@@ -284,7 +285,7 @@ def test_a_lease_tells_that_it_cannot_be_measured(absence: str, processes: int, 
 
 def test_a_node_without_a_page_tells_its_offers() -> None:
     node = make_node("n1", annotations=offering())
-    fleet = FleetUsage(failures=(NodeFailure(node="n1", reason="gone"),))
+    fleet = FleetUsage(failures=(SilentNode(node="n1", reason="gone"),))
     failure = make_documents(fleet, [pod("a", {"nvidia.com/gpu": "1"}, nodeName="n1")], [], nodes=[node])["failure/n1"]
     assert failure == FailureDocument(
         node="n1",

@@ -8,12 +8,11 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from tessera.agent.base.metrics import MemoryUsage, Metrics
-from tessera.agent.base.node_conditions import TYPES
 from tessera.agent.slices.events import SliceJournal
 from tessera.agent.slices.slice_table import SlicesCollector
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.driver import driver_policy, node_status, policy_status
-from tessera.api.driver.node_status import ADVERTISED_CONDITION as ADVERTISED
+from tessera.api.nodes.conditions import AGENT_CONDITIONS
 from tessera.cli.agent import command
 from tessera.cli.main import tessera
 from tessera.controller.base.metrics import ControllerMetrics as Controller
@@ -110,7 +109,7 @@ def test_the_user_guide_has_every_metric_reason_and_option_of_provisioning() -> 
 
 def test_the_user_guide_has_every_condition_of_the_node() -> None:
     text = GUIDE.read_text(encoding="utf-8")
-    assert {name for name in {*TYPES, ADVERTISED} if f"| `{name}` |" not in text} == set()
+    assert {name for name in AGENT_CONDITIONS if f"| `{name}` |" not in text} == set()
 
 
 def test_the_user_guide_has_every_metric_label_and_annotation_of_drivers() -> None:

@@ -4,10 +4,11 @@ import msgspec
 from tests.observe.conftest import card, lease
 
 from tessera.api.nodes.health import CardHealth, CardState, Evidence, Finding, Holder
+from tessera.api.nodes.silence import SilentNode
 from tessera.api.nodes.usage import CardUsage, NodeUsage
-from tessera.kube.resources import Node
 from tessera.limits.nodes import CARD_EVIDENCE, CARD_HOLDERS
-from tessera.observe.health_rows import NodeHealth, RuleState, judge_fleet, read_condition
+from tessera.observe.health_rows import RuleState, judge_fleet
+from tessera.usage.agent_pages import FleetUsage
 
 
 def sick(uuid: str, state: str, *evidence: Evidence, index: int = 0) -> CardUsage:
@@ -16,7 +17,9 @@ def sick(uuid: str, state: str, *evidence: Evidence, index: int = 0) -> CardUsag
 
 def test_the_worst_cards_come_first_and_all_are_counted() -> None:
     cards = (sick("a", "healthy"), sick("b", "lost"), sick("c", "degraded"))
-    health = judge_fleet([NodeUsage(node="n1", cards=cards), NodeUsage(node="n0", cards=(sick("d", "lost"),))])
+    health = judge_fleet(
+        FleetUsage(nodes=(NodeUsage(node="n1", cards=cards), NodeUsage(node="n0", cards=(sick("d", "lost"),))))
+    )
     assert [(row.node, row.uuid, row.allocated) for row in health.cards] == [
         ("n0", "d", False),
         ("n1", "b", False),
@@ -29,14 +32,15 @@ def test_the_worst_cards_come_first_and_all_are_counted() -> None:
 
 def test_degraded_cards_are_no_reason_to_act_and_a_silent_node_is() -> None:
     page = NodeUsage(node="n", cards=(sick("a", "degraded"),))
-    assert judge_fleet([page]).complete
-    assert not judge_fleet([page], [NodeHealth(node="m", why="no answer")]).complete
+    assert judge_fleet(FleetUsage(nodes=(page,))).complete
+    assert not judge_fleet(FleetUsage(nodes=(page,)), nodes_known=False).complete
+    assert not judge_fleet(FleetUsage(nodes=(page,), failures=(SilentNode(node="m", reason="no answer"),))).complete
 
 
 def test_a_state_of_a_later_agent_is_unknown_and_lists_are_cut() -> None:
     health = CardHealth(state="molten", evidence=(Evidence(source="x"),) * 100, holders=(Holder(pid=1),) * 100, cut=1)
     page = NodeUsage(node="n", cards=(msgspec.structs.replace(card(), health=health),))
-    found = judge_fleet([page]).cards[0].health
+    found = judge_fleet(FleetUsage(nodes=(page,))).cards[0].health
     assert (found.state, len(found.evidence), len(found.holders)) == ("unknown", CARD_EVIDENCE, CARD_HOLDERS)
     assert found.cut == 1 + 200 - CARD_EVIDENCE - CARD_HOLDERS
 
@@ -45,18 +49,11 @@ def test_rules_count_cards_that_are_taken_away_and_cards_that_the_breaker_spares
     away, spared = Evidence(source="XID 48", asks="reset"), Evidence(source="XID 48", asks="reset", spared=True)
     shown = Evidence(source="XID 63")
     cards = (sick("a", "needs_reset", away, away), sick("b", "degraded", spared), sick("c", "degraded", shown))
-    assert judge_fleet([NodeUsage(node="n", cards=cards)]).rules == [RuleState(rule="XID 48", taken=1, spared=1)]
+    assert judge_fleet(FleetUsage(nodes=(NodeUsage(node="n", cards=cards),))).rules == [
+        RuleState(rule="XID 48", taken=1, spared=1)
+    ]
 
 
 def test_leases_with_findings_are_listed() -> None:
     page = NodeUsage(node="n", leases=(lease("a", findings=(Finding(kind="pcie_bound"),)), lease("b")))
-    assert [each.lease.pod for each in judge_fleet([page]).findings] == ["a"]
-
-
-def test_a_node_without_an_answer_is_judged_by_its_condition() -> None:
-    condition = {"type": "GpuHealthy", "status": "False", "message": "GPU 0: lost", "lastTransitionTime": "2026"}
-    shown = {"metadata": {"name": "n"}, "status": {"conditions": [condition]}}
-    found = read_condition(msgspec.convert(shown, type=Node), "no answer")
-    assert found == NodeHealth(node="n", why="no answer", status="False", message="GPU 0: lost", since="2026")
-    bare = read_condition(msgspec.convert({"metadata": {"name": "n"}}, type=Node), "no answer")
-    assert bare == NodeHealth(node="n", why="no answer")
+    assert [each.lease.pod for each in judge_fleet(FleetUsage(nodes=(page,))).findings] == ["a"]

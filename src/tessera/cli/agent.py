@@ -252,13 +252,14 @@ def _with_variables(arguments: Sequence[str], environment: Mapping[str, str]) ->
 
 async def _run(options: Any, kubeconfig: Path | None, context: str | None) -> None:
     from tessera.agent.main.lifecycle import run_lifecycle
+    from tessera.api.nodes.conditions import CARDS_MANAGER
     from tessera.clock import SystemClock
     from tessera.kubelet.grpc import GrpcKubelet
 
     clock = SystemClock()
     options.state_dir.mkdir(parents=True, exist_ok=True)
     kubelet = GrpcKubelet(options.plugin_dir, options.pod_resources / "kubelet.sock", clock=clock)
-    async with connect("tessera-agent", kubeconfig, context) as client:
+    async with connect(CARDS_MANAGER, kubeconfig, context) as client:
         await run_lifecycle(options, client, _driver(options, clock), kubelet, clock, reboot=_reboot(options))
 
 

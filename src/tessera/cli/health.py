@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import shutil
 import textwrap
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,14 +13,14 @@ import click
 
 from tessera.cli.base.connection import cluster_options, connect, own_namespace, report_errors
 from tessera.cli.base.console import say, say_json
+from tessera.cli.base.usage import NODES_UNKNOWN, SILENT
 from tessera.text import age, count_noun, list_names, one_line
 
 if TYPE_CHECKING:
     from tessera.api.nodes.health import Evidence, Holder
-    from tessera.kube.client.client import Client
-    from tessera.observe.health_rows import FleetHealth, HealthRow, NodeHealth, PodFindings, RuleState
+    from tessera.api.nodes.silence import SilentNode
+    from tessera.observe.health_rows import FleetHealth, HealthRow, PodFindings, RuleState
     from tessera.observe.health_terms import Term
-    from tessera.observe.reading import Usage
 
 #: Exit code if a card is not allocated, or its health is not known; 1 is an error of the command.
 NOT_HEALTHY = 2
@@ -49,8 +50,8 @@ def command(*, node: str | None, term: str | None, output: str, kubeconfig: Path
     is healthy; degraded (still allocated); draining (not allocated until its probes succeed for a while); needs_reset;
     needs_reboot; or lost. It also names pods that use their card badly, with the measurements that show it.
 
-    It reads the agents' pages, as tessera top does. Of a node whose agent does not answer, it shows the condition
-    GpuHealthy.
+    It reads the agents' pages, as tessera top does. A node that should answer and does not is unknown, with the reason:
+    one with an agent's pod, with Tessera's records, or with a label of GPUs.
 
     The exit code is 0 if every card is allocated, 2 if a card is not or its health is not known, and 1 after an error.
 
@@ -110,22 +111,7 @@ async def _read(node: str | None, kubeconfig: Path | None, context: str | None) 
         namespace = own_namespace(None, kubeconfig, context)
         nodes = () if node is None else (node,)
         usage = await read_or_explain(client, nodes, namespace=namespace, owners=False)
-        return judge_fleet(usage.fleet.nodes, await _read_silent(client, usage))
-
-
-async def _read_silent(client: "Client", usage: "Usage") -> list["NodeHealth"]:
-    """The conditions of the nodes whose agents do not answer, as far as they can be read."""
-    from tessera.kube.client.errors import ApiError
-    from tessera.kube.resources import NODES
-    from tessera.observe.health_rows import NodeHealth, read_condition
-
-    found = []
-    for failure in usage.fleet.failures:
-        try:
-            found.append(read_condition(await client.get(NODES, failure.node), failure.reason))
-        except (ApiError, OSError):
-            found.append(NodeHealth(node=failure.node, why=failure.reason))
-    return found
+        return judge_fleet(usage.fleet, nodes_known=usage.nodes_known)
 
 
 # Text ---------------------------------------------------------------------------------------------------------------
@@ -141,8 +127,14 @@ def _lines(health: "FleetHealth", node: str | None) -> Iterator[str]:
         nodes = sorted({row.node for row in cards[_CARDS:]})
         yield ""
         yield f"{len(cards) - _CARDS} more cards on {list_names(nodes)}; see tessera health NODE, or -o json"
-    for silent in health.silent:
+    for silent in health.silent[:_CARDS]:
         yield from _silent_lines(silent)
+    if len(health.silent) > _CARDS:
+        yield ""
+        yield f"{len(health.silent) - _CARDS} more nodes do not answer; see -o json"
+    if not health.nodes_known:
+        yield ""
+        yield from _wrap(NODES_UNKNOWN, "", "    ")
     if health.findings:
         yield ""
         yield "Pods that use their card badly:"
@@ -210,13 +202,11 @@ def _holder(holder: "Holder") -> str:
     return f"process {holder.pid} ({holder.process or 'name not known'})"
 
 
-def _silent_lines(node: "NodeHealth") -> Iterator[str]:
+def _silent_lines(node: "SilentNode") -> Iterator[str]:
     yield ""
-    yield from _wrap(f"{node.node}: {node.why}", "", "    ")
-    if node.status:
-        yield from _wrap(f"condition GpuHealthy is {node.status} since {node.since}: {node.message}", "  ", "    ")
-    else:
-        yield "  its condition GpuHealthy cannot be read"
+    yield from _wrap(f"{node.node}: unknown: {node.text(time.time()) or SILENT}", "", "    ")
+    if node.next:
+        yield from _wrap(f"next: {node.next}", "  ", "    ")
 
 
 def _finding_lines(each: "PodFindings") -> Iterator[str]:
@@ -245,6 +235,7 @@ def _document(health: "FleetHealth") -> dict[str, object]:
         "counts": health.counts,
         "cards": health.cards,
         "silent": health.silent,
+        "nodesKnown": health.nodes_known,
         "rules": health.rules,
         "findings": [
             {

@@ -53,7 +53,8 @@ def command(
     usage = asyncio.run(_read(nodes, own_namespace(namespace, kubeconfig, context), kubeconfig, context))
     if output == "json":
         rows = idle_rows(usage.leases, namespace=namespace, unknown=unknown)
-        say_json({"simulated": usage.simulated, "leases": [_document(row) for row in rows]})
+        leases = [_document(row) for row in rows]
+        say_json({"simulated": usage.simulated, "leases": leases, "silent": usage.fleet.failures})
     else:
         say(*idle_lines(usage, namespace=namespace, unknown=unknown))
     warn_of_failures(usage)
@@ -87,7 +88,9 @@ def idle_lines(usage: "Usage", *, namespace: str | None, unknown: bool) -> Itera
     judged = [row for row in usage.leases if namespace is None or row.lease.namespace == namespace]
     unjudged = [row for row in judged if row.lease.state == "unknown"]
     if not rows:
-        yield _none_line(len(judged), len(unjudged), len(usage.cards), namespace)
+        silent = len(usage.fleet.failures)
+        unknown_nodes = f" {count_noun(silent, 'node')} did not answer." if silent else ""
+        yield _none_line(len(judged), len(unjudged), len(usage.cards), namespace) + unknown_nodes
         yield from _unknown_lines(unjudged)
         return
     cells = [

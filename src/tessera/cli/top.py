@@ -110,7 +110,7 @@ def command(
     usage = asyncio.run(_read_once(screen, kubeconfig, context))
     if output == "json":
         rows: Sequence[object] = view.select_cards(usage) if view.view is View.CARDS else view.select_leases(usage)
-        say_json({"simulated": usage.simulated, by: rows})
+        say_json({"simulated": usage.simulated, by: rows, "silent": usage.fleet.failures})
     else:
         say(*screen.table(usage))
     warn_of_failures(usage)
@@ -188,12 +188,14 @@ class TopScreen:
         yield from visible_rows(rows, view, room)
 
     def _status(self, usage: "Usage") -> str:
+        from tessera.text import list_names
+
         view = self.view
         parts = [f"{view.view.value} by {view.order}{' reversed' if view.reverse else ''}"]
         if view.filter or view.editing:
             parts.append(f"filter: {view.filter}{'_' if view.editing else ''}")
         if usage.fleet.failures:
-            parts.append(f"{len(usage.fleet.failures)} nodes do not answer")
+            parts.append(f"no answer from {list_names([each.node for each in usage.fleet.failures], 2)}")
         return "   ".join((*parts, "h: help"))
 
 

@@ -17,13 +17,14 @@ from tessera.api.instaslice import Instaslice, NodeResources, PodRef, Slice
 from tessera.api.nodes.agent_pod import is_agent
 from tessera.api.nodes.health import CardHealth
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
+from tessera.api.nodes.silence import SilentNode
 from tessera.api.nodes.usage import CardUsage, LeaseUsage, NodeUsage
 from tessera.api.queues import ANY_NAMESPACE
 from tessera.dashboard.visibility import HIDDEN, Redactor, Visibility
 from tessera.explain.order_objects import OrderObjects
 from tessera.forecast.queue_page import Blocker, QueuePage
 from tessera.kube.resources import Node, Pod
-from tessera.usage.agent_pages import FleetUsage, NodeFailure
+from tessera.usage.agent_pages import FleetUsage
 
 _replace = msgspec.structs.replace
 
@@ -170,7 +171,7 @@ class Aliases:
         """The agents' pages as the reader may see them."""
         failures = fleet.failures
         if not self._visibility.full:
-            failures = tuple(NodeFailure(node=self._node(each.node), reason="") for each in failures)
+            failures = tuple(SilentNode(node=self._node(each.node), reason="") for each in failures)
         return FleetUsage(nodes=tuple(map(self._page, fleet.nodes)), failures=failures)
 
     def _page(self, page: NodeUsage) -> NodeUsage:

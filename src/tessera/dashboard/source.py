@@ -15,6 +15,7 @@ import msgspec
 
 from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.api.nodes.silence import SilentNode, silent_nodes
 from tessera.clock import Clock
 from tessera.dashboard.aliases import Objects
 from tessera.dashboard.card_documents import make_documents
@@ -33,7 +34,7 @@ from tessera.kube.resources import NODES, PODS, Pod
 from tessera.kube.resources.meta import Resource
 from tessera.kube.watch.informer import Informer
 from tessera.observe.queue_reading import read_queue
-from tessera.usage.agent_pages import FleetUsage, NodeFailure, read_fleet
+from tessera.usage.agent_pages import FleetUsage, read_fleet
 
 _log = logging.getLogger(__name__)
 
@@ -180,7 +181,7 @@ class ClusterSource:
     def _publish(self) -> None:
         pods: list[Pod] = list(self._pods.cache.values())
         instaslices: list[Instaslice] = list(self._instaslices.cache.values())
-        refused = (NodeFailure(node=name, reason=reason) for name, reason in self._refused.items())
+        refused = (SilentNode(node=name, reason=reason) for name, reason in self._refused.items())
         fleet = msgspec.structs.replace(self._fleet, failures=(*self._fleet.failures, *refused))
         now = self._clock.now()
         nodes = list(self._nodes.cache.values())
@@ -224,12 +225,19 @@ class ClusterSource:
                 self._changed.set()
             await self._clock.sleep(PERIOD)
 
+    def _silent(self) -> dict[str, SilentNode]:
+        """The nodes that should answer and do not; none before the nodes are read, which the page says itself."""
+        if not self._nodes.synced:
+            return {}
+        objects = {each.metadata.name for each in self._instaslices.cache.values()}
+        return silent_nodes(self._nodes.cache.values(), self._pods.cache.values(), objects)
+
     async def _read_fleet(self) -> FleetUsage:
         try:
-            return await read_fleet(self._client, list(self._pods.cache.values()))
+            return await read_fleet(self._client, list(self._pods.cache.values()), self._silent())
         except (ApiError, OSError) as error:
             _log.warning("the agents' pages cannot be read: %s", error)
             text = f"the API server does not answer: {error}"
             if isinstance(error, Forbidden):
                 text = "you may not get pods/proxy in tessera-system: bind the ClusterRole tessera-usage-reader"
-            return msgspec.structs.replace(self._fleet, failures=(NodeFailure(node="all nodes", reason=text),))
+            return msgspec.structs.replace(self._fleet, failures=(SilentNode(node="all nodes", reason=text),))

@@ -5,9 +5,8 @@ import binascii
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tessera.agent.base.node_conditions import TYPES
-from tessera.api.driver.node_status import ADVERTISED_CONDITION
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
+from tessera.api.nodes.conditions import AGENT_CONDITIONS
 from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, NODE_GROUPS_MAP, parse_node_groups
 from tessera.clock import parse_time_or_zero
 from tessera.doctor.facts import TRIAL_RESOURCE, ClusterFacts, Object, Refusal
@@ -161,12 +160,11 @@ def _conditions(nodes: Sequence[Node] | Refusal) -> Finding:
     """What the agents say of their nodes: no driver yet, a layout that does not fit, a profile that does not exist."""
     if isinstance(nodes, Refusal):
         return unknown("node-conditions", "not examined: that needs the right to list nodes")
-    known = TYPES | {ADVERTISED_CONDITION}
     wrong = {
         each.metadata.name: f"{one.type}: {one.reason}"
         for each in nodes
         for one in each.status.conditions
-        if one.type in known and one.status == "False"
+        if one.type in AGENT_CONDITIONS and one.status == "False"
     }
     if wrong:
         text = "; ".join(f"{name} {what}" for name, what in list(wrong.items())[:5])

@@ -10,12 +10,11 @@ from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
+from tessera.api.driver.node_status import ADVERTISED_CONDITION
 from tessera.api.instaslice import Instaslice, NodeGpu, ProfilePlacements, Slice, recorded_slices
 from tessera.api.names import MIG_CONFIG_LABEL, is_on_demand
+from tessera.api.nodes.conditions import LAYOUT
 from tessera.kube.resources import Node
-
-#: Conditions of a node whose messages are the reason that its cards are missing: its driver's, and its layout's.
-READY, LAYOUT = "GpuNodeReady", "GpuMigLayoutApplied"
 
 
 class Tile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -139,7 +138,7 @@ def pending_nodes(nodes: Iterable[Node], joined: Collection[str]) -> list[Pendin
 def _pending_reason(node: Node) -> str:
     """The message of the node's condition that is not true; the driver's before the layout's."""
     wrong = {each.type: each for each in node.status.conditions if each.status != "True"}
-    message = next((wrong[kind].message for kind in (READY, LAYOUT) if kind in wrong), "")
+    message = next((wrong[kind].message for kind in (ADVERTISED_CONDITION, LAYOUT) if kind in wrong), "")
     return message or "its agent has not reported its cards yet"
 
 

@@ -8,9 +8,9 @@ they were as configured.
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from tessera.agent.base.node_conditions import TYPES
 from tessera.api.names import SLICE_CONDITION
 from tessera.api.nodes.card_faults import read_node_faults
+from tessera.api.nodes.conditions import CARD_CONDITIONS
 from tessera.api.nodes.health import describe_fault
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, OfferKind, decode_offers
 from tessera.controller.objects.resource_amounts import pod_amounts
@@ -250,7 +250,9 @@ def _offers_anything(view: ClusterView) -> bool:
 def _faulty_nodes(view: ClusterView) -> Iterator[str]:
     """Nodes whose cards are not as configured; they may offer more later."""
     for node in view.snapshot.nodes:
-        wrong = [each.reason for each in node.status.conditions if each.type in TYPES and each.status == "False"]
+        wrong = [
+            each.reason for each in node.status.conditions if each.type in CARD_CONDITIONS and each.status == "False"
+        ]
         if wrong:
             name = node.metadata.name
             yield f"node {name} is not as configured ({', '.join(wrong)}): tessera why node/{name}"

@@ -7,7 +7,7 @@ list of pods their number.
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,6 +16,7 @@ from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.api.nodes.agent_pod import AGENT_LABEL
+from tessera.api.nodes.silence import silent_nodes
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden
@@ -39,7 +40,7 @@ class ClusterReading(msgspec.Struct, frozen=True, kw_only=True):
         instaslices: the records of nodes with slices on demand.
         nodes: all nodes; None without the right.
         pods: all pods; None without the right.
-        fleet: the agents' pages; None without the right.
+        fleet: the agents' pages, and the nodes that should have answered and did not; None without the right.
         failure: why the cluster cannot be read now; then the rest is what was read last. None if it can be.
     """
 
@@ -61,12 +62,12 @@ async def read_cluster(client: Client, nodes: Sequence[str] = ()) -> ClusterRead
         NotFound: the kind Instaslice is not installed.
         Forbidden: the user may not read Instaslice objects.
     """
-    instaslices, listed, pods, fleet = await asyncio.gather(
+    instaslices, listed, pods = await asyncio.gather(
         _list(client, INSTASLICES, INSTASLICE_NAMESPACE),
         _if_allowed(client, NODES),
         _if_allowed(client, PODS),
-        _pages(client, nodes),
     )
+    fleet = await _pages(client, nodes, instaslices, listed)
     return ClusterReading(instaslices=instaslices, nodes=listed, pods=pods, fleet=fleet)
 
 
@@ -81,11 +82,18 @@ async def _if_allowed(client: Client, resource: Resource[T]) -> Sequence[T] | No
         return None
 
 
-async def _pages(client: Client, nodes: Sequence[str]) -> FleetUsage | None:
+async def _pages(
+    client: Client, names: Sequence[str], instaslices: Iterable[Instaslice], nodes: Iterable[Node] | None
+) -> FleetUsage | None:
     label, value = AGENT_LABEL
     try:
         agents = (await client.list(PODS, SYSTEM_NAMESPACE, label_selector=f"{label}={value}")).items
-        return await read_fleet(client, [each for each in agents if not nodes or each.spec.node_name in nodes])
+        silent = {} if nodes is None else silent_nodes(nodes, agents, {each.metadata.name for each in instaslices})
+        return await read_fleet(
+            client,
+            [each for each in agents if not names or each.spec.node_name in names],
+            {name: each for name, each in silent.items() if not names or name in names},
+        )
     except Forbidden:
         return None
 
@@ -123,7 +131,14 @@ async def watch_cluster(
     }
     for informer in informers.values():
         informer.add_handler(lambda _: changed.set())
-    pages = _Pages(client, first.fleet, nodes)
+
+    async def read_pages() -> FleetUsage | None:
+        if not synced.done():
+            return first.fleet
+        listed = informers[NODES.plural].cache.values() if NODES.plural in informers else None
+        return await _pages(client, nodes, informers[INSTASLICES.plural].cache.values(), listed)
+
+    pages = _Pages(first.fleet, read_pages)
     tasks = [asyncio.create_task(each.run()) for each in informers.values()]
     probe = _Probe(client)
     tasks += [asyncio.create_task(each.run(clock, changed)) for each in (pages, probe)]
@@ -157,16 +172,15 @@ async def watch_cluster(
 class _Pages:
     """The agents' pages, read again and again; the last ones stay while nobody answers."""
 
-    def __init__(self, client: Client, fleet: FleetUsage | None, nodes: Sequence[str]) -> None:
+    def __init__(self, fleet: FleetUsage | None, read: Callable[[], Awaitable[FleetUsage | None]]) -> None:
         self.fleet = fleet
-        self._client = client
-        self._nodes = nodes
+        self._read = read
 
     async def run(self, clock: Clock, changed: asyncio.Event) -> None:
         while self.fleet is not None:
             await clock.sleep(PERIOD)
             with contextlib.suppress(ApiError, OSError):
-                found = await _pages(self._client, self._nodes)
+                found = await self._read()
                 if found != self.fleet:
                     self.fleet = found
                     changed.set()

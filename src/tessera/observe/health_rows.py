@@ -1,4 +1,4 @@
-"""The health of the cluster's cards, from the agents' pages; where an agent does not answer, from its Node. Pure.
+"""The health of the cluster's cards, from the agents' pages; unknown where an agent does not answer. Pure.
 
 A rule is the source of an error, ``XID 48``. The breaker is open for a rule as long as a card is spared that it would
 take away; see docs/decisions/health-breaker.md.
@@ -10,12 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from tessera.api.nodes.health import CardHealth, CardState
-from tessera.api.nodes.usage import LeaseUsage, NodeUsage
-from tessera.kube.resources import Node
+from tessera.api.nodes.silence import SilentNode
+from tessera.api.nodes.usage import LeaseUsage
 from tessera.limits.nodes import CARD_EVIDENCE, CARD_HOLDERS
+from tessera.usage.agent_pages import FleetUsage
 
-#: The Node's condition of its cards (docs/user-guide.md, conditions and events).
-CONDITION = "GpuHealthy"
 #: Order of the states, the worst first.
 STATES = (
     CardState.LOST,
@@ -52,24 +51,6 @@ class HealthRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     health: CardHealth
 
 
-class NodeHealth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The health of a node whose agent does not answer.
-
-    Attributes:
-        node: its name.
-        why: the reason that the agent's page was not read.
-        status: of the condition GpuHealthy: ``True``, ``False`` or ``Unknown``; empty if the Node has none.
-        message: of the condition.
-        since: of the condition, RFC 3339.
-    """
-
-    node: str
-    why: str
-    status: str = ""
-    message: str = ""
-    since: str = ""
-
-
 class RuleState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Cards with an error of one rule: those that it has taken away, and those that the breaker spares."""
 
@@ -94,13 +75,15 @@ class FleetHealth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         rules: the errors that take cards away, by rule.
         findings: leases with findings.
         simulated: True if cards exist only in a lab.
+        nodes_known: False if the user may not read nodes: whether others should have answered is unknown then.
     """
 
     cards: Sequence[HealthRow]
-    silent: Sequence[NodeHealth]
+    silent: Sequence[SilentNode]
     rules: Sequence[RuleState]
     findings: Sequence[PodFindings]
     simulated: bool
+    nodes_known: bool = True
 
     @property
     def counts(self) -> Mapping[CardState, int]:
@@ -111,12 +94,12 @@ class FleetHealth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     @property
     def complete(self) -> bool:
         """True if every card's health is known, and every card is allocated."""
-        return all(row.allocated for row in self.cards) and not self.silent
+        return all(row.allocated for row in self.cards) and not self.silent and self.nodes_known
 
 
-def judge_fleet(nodes: Iterable[NodeUsage], silent: Iterable[NodeHealth] = ()) -> FleetHealth:
+def judge_fleet(fleet: FleetUsage, *, nodes_known: bool = True) -> FleetHealth:
     """Collects the health of these nodes' cards."""
-    pages = list(nodes)
+    pages = fleet.nodes
     cards = [
         HealthRow(
             node=usage.node,
@@ -133,12 +116,13 @@ def judge_fleet(nodes: Iterable[NodeUsage], silent: Iterable[NodeHealth] = ()) -
     ]
     return FleetHealth(
         cards=sorted(cards, key=lambda row: (STATES.index(CardState(row.health.state)), row.node, row.index)),
-        silent=list(silent),
+        silent=fleet.failures,
         rules=list(_rules(cards)),
         findings=[
             PodFindings(node=usage.node, lease=lease) for usage in pages for lease in usage.leases if lease.findings
         ],
         simulated=any(usage.simulated for usage in pages),
+        nodes_known=nodes_known,
     )
 
 
@@ -164,17 +148,3 @@ def _rules(cards: Iterable[HealthRow]) -> Iterable[RuleState]:
             (spared if all(each.spared for each in away if each.source == rule) else taken)[rule] += 1
     for rule in sorted(taken | spared):
         yield RuleState(rule=rule, taken=taken[rule], spared=spared[rule])
-
-
-def read_condition(node: Node, why: str) -> NodeHealth:
-    """The health of a node by its condition."""
-    found = node.status.condition(CONDITION)
-    if found is None:
-        return NodeHealth(node=node.metadata.name, why=why)
-    return NodeHealth(
-        node=node.metadata.name,
-        why=why,
-        status=found.status,
-        message=found.message,
-        since=found.last_transition_time or "",
-    )

@@ -1,27 +1,36 @@
-"""Reads the agents' pages, and the pods for the workloads that own them."""
+"""Reads the agents' pages, the pods for the workloads that own them, and who should have answered."""
 
+import contextlib
 from collections.abc import Sequence
 
 import msgspec
 
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
+from tessera.api.instaslice import INSTASLICES
+from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.api.nodes.agent_pod import AGENT_LABEL
+from tessera.api.nodes.silence import SilentNode, silent_nodes
 from tessera.kube.client.client import Client
-from tessera.kube.client.errors import Forbidden
-from tessera.kube.resources import PODS, Pod
+from tessera.kube.client.errors import Forbidden, NotFound
+from tessera.kube.resources import NODES, PODS, Node, Pod
+from tessera.kube.resources.meta import PartialObject, Resource
 from tessera.observe.usage_rows import CardRow, LeaseRow, card_rows, lease_rows, owners_of
-from tessera.usage.agent_pages import FleetUsage, read_fleet
+from tessera.usage.agent_pages import NONE_SILENT, FleetUsage, read_fleet
+
+#: Instaslice objects by name only: their slices are not needed here.
+_OBJECTS = Resource(INSTASLICES.group, INSTASLICES.version, INSTASLICES.plural, INSTASLICES.kind, True, PartialObject)
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """Use of the cluster's cards at one time.
 
     Attributes:
-        fleet: the agents' pages.
+        fleet: the agents' pages, and the nodes that should have answered and did not.
         cards: a row for each card.
         leases: a row for each lease.
         agents: number of agents' pods; 0 where Tessera is not installed.
         owners_known: False if the user may not list pods of all namespaces, so that no lease names its workload.
+        nodes_known: False if the user may not read nodes, so that one without an agent's pod is missing everywhere.
     """
 
     fleet: FleetUsage
@@ -29,6 +38,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     leases: Sequence[LeaseRow]
     agents: int
     owners_known: bool = True
+    nodes_known: bool = True
 
     @property
     def simulated(self) -> bool:
@@ -50,7 +60,8 @@ async def read_usage(client: Client, nodes: Sequence[str] = (), *, owners: bool 
     label, value = AGENT_LABEL
     agents = (await client.list(PODS, SYSTEM_NAMESPACE, label_selector=f"{label}={value}")).items
     chosen = [pod for pod in agents if not nodes or pod.spec.node_name in nodes]
-    fleet = await read_fleet(client, chosen)
+    silent = await _read_silent(client, chosen, nodes)
+    fleet = await read_fleet(client, chosen, silent or NONE_SILENT)
     pods: Sequence[Pod] = ()
     known = True
     if owners:
@@ -64,4 +75,28 @@ async def read_usage(client: Client, nodes: Sequence[str] = (), *, owners: bool 
         leases=lease_rows(fleet.nodes, owners_of(pods)),
         agents=len(agents),
         owners_known=known,
+        nodes_known=silent is not None,
     )
+
+
+async def _read_silent(client: Client, agents: Sequence[Pod], names: Sequence[str]) -> dict[str, SilentNode] | None:
+    """The nodes that should answer and do not, all or those of ``names``; None if the user may not read nodes."""
+    try:
+        nodes = await _read_nodes(client, names)
+    except Forbidden:
+        return None
+    try:
+        objects = {each.metadata.name for each in (await client.list(_OBJECTS, INSTASLICE_NAMESPACE)).items}
+    except (Forbidden, NotFound):
+        objects = set()  # the other signs remain
+    return silent_nodes(nodes, agents, objects.intersection(names) if names else objects)
+
+
+async def _read_nodes(client: Client, names: Sequence[str]) -> Sequence[Node]:
+    if not names:
+        return (await client.list(NODES)).items
+    found = []
+    for name in names:
+        with contextlib.suppress(NotFound):
+            found.append(await client.get(NODES, name))
+    return found

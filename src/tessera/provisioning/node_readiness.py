@@ -6,12 +6,10 @@ import msgspec
 
 from tessera.api.driver.node_status import ADVERTISED_CONDITION, DRIVER_ANNOTATION, DriverPhase, DriverStatus
 from tessera.api.names import MIG_CONFIG_LABEL, is_on_demand
+from tessera.api.nodes.conditions import LAYOUT, SHARING
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
 from tessera.kube.quantity import count_or_zero
 from tessera.kube.resources import Node
-
-#: The agent's conditions that show whether the requested settings are in force.
-LAYOUT_CONDITION, SHARING_CONDITION = "GpuMigLayoutApplied", "GpuSharingApplied"
 
 
 def missing_offer(node: Node) -> str:
@@ -47,7 +45,7 @@ def _missing_offers(node: Node) -> Iterator[str]:
 
 def _not_in_force(node: Node) -> Iterator[str]:
     """Yields the requested settings that are not in force."""
-    sharing, layout = node.status.condition(SHARING_CONDITION), node.status.condition(LAYOUT_CONDITION)
+    sharing, layout = node.status.condition(SHARING), node.status.condition(LAYOUT)
     asked = node.metadata.labels.get(MIG_CONFIG_LABEL, "")
     if layout is None and asked and not is_on_demand(asked):
         yield f"its MIG layout {asked[:63]} is requested, and its agent has not reported it"
@@ -55,7 +53,7 @@ def _not_in_force(node: Node) -> Iterator[str]:
         if each is not None and each.status != "True":
             yield f"condition {each.type} is {each.status} ({each.reason}): {each.message}"
     if sharing is None:
-        yield f"its agent has not reported how its cards are shared (condition {SHARING_CONDITION})"
+        yield f"its agent has not reported how its cards are shared (condition {SHARING})"
 
 
 def _not_allocatable(node: Node, offers: Collection[NodeOffer]) -> Iterator[str]:

@@ -6,11 +6,11 @@ only.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from tessera.api.nodes.agent_pod import is_agent
+from tessera.api.nodes.silence import SilentNode, agents_by_node
 from tessera.api.nodes.usage import AGENT_PORT, USAGE_PATH, NodeUsage
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden, ServiceUnavailable
@@ -19,15 +19,9 @@ from tessera.limits.nodes import NODE_CARDS, USAGE_LEASES, USAGE_PAGE
 
 #: Pages that are fetched at the same time.
 _PARALLEL = 16
+NONE_SILENT: Mapping[str, SilentNode] = {}
 #: In the message of an API server that reached no port of the pod (Go's net.OpError); a TLS error does not have it.
 _NO_CONNECTION = "dial tcp"
-
-
-class NodeFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """A node whose page could not be read; ``reason`` says why."""
-
-    node: str
-    reason: str
 
 
 class FleetUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,34 +29,47 @@ class FleetUsage(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         nodes: the nodes that answered, by name.
-        failures: the other ones, by name.
+        failures: the nodes that should have answered and did not, by name.
     """
 
     nodes: tuple[NodeUsage, ...] = ()
-    failures: tuple[NodeFailure, ...] = ()
+    failures: tuple[SilentNode, ...] = ()
 
 
-async def read_fleet(client: Client, agents: Iterable[Pod]) -> FleetUsage:
-    """Gets the pages of these pods; pods that are no agents are left out.
+async def read_fleet(client: Client, pods: Iterable[Pod], silent: Mapping[str, SilentNode] = NONE_SILENT) -> FleetUsage:
+    """Gets the pages of the agents among these pods.
+
+    Args:
+        client: the user's client.
+        pods: pods with the agents' among them.
+        silent: the nodes that should answer and do not, as far as the API server knows. They are not asked, since each
+            could cost a time-out, but for those whose agent runs: their page may have cards, and is an answer then.
 
     Raises:
         Forbidden: the user may not use the proxy of any of them.
     """
     limit = asyncio.Semaphore(_PARALLEL)
 
-    async def read(pod: Pod) -> NodeUsage | NodeFailure:
+    async def read(pod: Pod) -> NodeUsage | SilentNode:
         async with limit:
             return await _read_page(client, pod)
 
-    placed = sorted((pod for pod in agents if is_agent(pod) and pod.spec.node_name), key=lambda pod: pod.spec.node_name)
-    found = await asyncio.gather(*map(read, placed))
+    asked = {name: agents for name, agents in agents_by_node(pods).items() if name not in silent or silent[name].speaks}
+    failed: dict[str, SilentNode] = {}
+    answers: dict[str, NodeUsage] = {}
+    for each in await asyncio.gather(*(read(pod) for agents in asked.values() for pod in agents)):
+        if isinstance(each, SilentNode):
+            failed[each.node] = each
+        elif each.node not in answers or each.cards:  # of two agents in an upgrade, one has the cards
+            answers[each.node] = each
+    told = {name for name, page in answers.items() if page.cards or name not in silent}
     return FleetUsage(
-        nodes=tuple(each for each in found if isinstance(each, NodeUsage)),
-        failures=tuple(each for each in found if isinstance(each, NodeFailure)),
+        nodes=tuple(page for name, page in sorted(answers.items()) if name in told),
+        failures=tuple(each for name, each in sorted({**failed, **silent}.items()) if name not in told),
     )
 
 
-async def _read_page(client: Client, pod: Pod) -> NodeUsage | NodeFailure:
+async def _read_page(client: Client, pod: Pod) -> NodeUsage | SilentNode:
     node, metadata = pod.spec.node_name, pod.metadata
     path = PODS.path(metadata.namespace, f"{metadata.name}:{AGENT_PORT}", f"proxy{USAGE_PATH}")
     try:
@@ -72,21 +79,21 @@ async def _read_page(client: Client, pod: Pod) -> NodeUsage | NodeFailure:
     except (ApiError, OSError) as error:
         if isinstance(error, ServiceUnavailable) and _NO_CONNECTION in str(error):
             look = f"look at its state with: kubectl -n {metadata.namespace} get pods -o wide"
-            return NodeFailure(node=node, reason=f"its agent's pod {metadata.name} does not accept connections; {look}")
-        return NodeFailure(node=node, reason=f"its agent {metadata.name} does not answer: {error}")
+            return SilentNode(node=node, reason=f"its agent's pod {metadata.name} does not accept connections; {look}")
+        return SilentNode(node=node, reason=f"its agent {metadata.name} does not answer: {error}")
     if len(answer.body) > USAGE_PAGE:
-        return NodeFailure(node=node, reason=f"the page of its agent is too large; read are {USAGE_PAGE}")
+        return SilentNode(node=node, reason=f"the page of its agent is too large; read are {USAGE_PAGE}")
     try:
         usage = msgspec.json.decode(answer.body, type=NodeUsage)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        return NodeFailure(node=node, reason=f"the page of its agent cannot be read: {error}")
+        return SilentNode(node=node, reason=f"the page of its agent cannot be read: {error}")
     return _check(usage, node)
 
 
-def _check(usage: NodeUsage, node: str) -> NodeUsage | NodeFailure:
+def _check(usage: NodeUsage, node: str) -> NodeUsage | SilentNode:
     if usage.node != node:
-        return NodeFailure(node=node, reason=f"its agent reports about another node, {usage.node!r}")
+        return SilentNode(node=node, reason=f"its agent reports about another node, {usage.node!r}")
     if len(usage.cards) > NODE_CARDS or len(usage.leases) > USAGE_LEASES:
         found = f"{len(usage.cards):,} cards and {len(usage.leases):,} leases"
-        return NodeFailure(node=node, reason=f"its agent reports {found}; read are {NODE_CARDS}, and {USAGE_LEASES}")
+        return SilentNode(node=node, reason=f"its agent reports {found}; read are {NODE_CARDS}, and {USAGE_LEASES}")
     return usage

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from tests.agent.conftest import NODE
 
-from tessera.agent.base.node_conditions import SHARING
-from tessera.agent.driver.ready_condition import FIELD_MANAGER, REPAIR_PAUSE
+from tessera.agent.driver.ready_condition import REPAIR_PAUSE
 from tessera.api.driver.node_status import ADVERTISED_CONDITION as ADVERTISED
+from tessera.api.nodes.conditions import ADVERTISED_MANAGER, SHARING
 from tessera.kube.resources import NODES
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def test_other_conditions_stay_while_there_is_no_driver(play: Callable[..., None
             name: each for name, each in before.items() if name != ADVERTISED
         }
         node = await scene.client.get(NODES.as_dicts(), NODE)
-        assert FIELD_MANAGER in {each["manager"] for each in node["metadata"]["managedFields"]}
+        assert ADVERTISED_MANAGER in {each["manager"] for each in node["metadata"]["managedFields"]}
 
     play(story, driver=None)
 

@@ -14,6 +14,7 @@ from tests.provisioning.conftest import T0, driver, make_node, offering
 from tessera.api.driver.node_status import DriverPhase, DriverStrategy
 from tessera.api.instaslice import Instaslice
 from tessera.api.nodes.health import CardHealth, Evidence, Finding, Holder
+from tessera.api.nodes.silence import SilentNode
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, LeaseUsage, NodeUsage
 from tessera.clock import rfc3339
 from tessera.dashboard.card_documents import make_documents
@@ -26,7 +27,7 @@ from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage
 from tessera.kube.resources import Node, Pod
 from tessera.provisioning.history import encode_record
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION
-from tessera.usage.agent_pages import FleetUsage, NodeFailure
+from tessera.usage.agent_pages import FleetUsage
 
 #: The time in the browser.
 NOW = T0 + 100
@@ -123,7 +124,7 @@ def fixed() -> NodeUsage:
 
 def fleet(*more: DeviceUsage, pod_name: str = "vllm") -> FleetUsage:
     """The agents' pages; ``more`` are further MIG devices of the first card."""
-    silent = NodeFailure(node="gpu-3", reason="its agent does not answer: connection refused")
+    silent = SilentNode(node="gpu-3", reason="its agent does not answer: connection refused")
     return FleetUsage(nodes=(on_demand(*more, pod_name=pod_name), wholes(), fixed()), failures=(silent,))
 
 

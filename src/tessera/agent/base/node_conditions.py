@@ -11,15 +11,11 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from tessera.agent.base.desired_config import DesiredSharing
+from tessera.api.nodes.conditions import CARD_CONDITIONS, LAYOUT, MPS, SHARING
 from tessera.api.sharing.devices import Advertisement
 from tessera.kube.resources import Condition
 from tessera.limits.messages import CONDITION_MESSAGE
 from tessera.text import one_line
-
-SHARING, LAYOUT, HEALTH, MPS = "GpuSharingApplied", "GpuMigLayoutApplied", "GpuHealthy", "GpuMpsReady"
-#: Every type that an agent may have written while there is a driver; only
-#: :mod:`tessera.agent.driver.ready_condition` writes ``GpuNodeReady``.
-TYPES = frozenset({SHARING, LAYOUT, HEALTH, MPS})
 
 ConditionStatus = Literal["True", "False", "Unknown"]
 
@@ -127,7 +123,7 @@ def read_conditions(shown: Iterable[Condition]) -> dict[str, NodeCondition]:
     return {
         each.type: NodeCondition(each.type, truths.get(each.status, "Unknown"), each.reason, each.message)
         for each in shown
-        if each.type in TYPES
+        if each.type in CARD_CONDITIONS
     }
 
 

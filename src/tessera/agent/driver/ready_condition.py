@@ -15,6 +15,7 @@ from tessera.agent.base.node_objects import NodeSource
 from tessera.agent.driver.driver_state import WaitReason
 from tessera.api.driver.node_status import ADVERTISED_CONDITION as CONDITION
 from tessera.api.driver.node_status import WAITING_FOR_KUBELET
+from tessera.api.nodes.conditions import ADVERTISED_MANAGER
 from tessera.clock import Clock, rfc3339
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.client import Client
@@ -26,8 +27,6 @@ from tessera.text import one_line
 
 _log = logging.getLogger(__name__)
 
-#: Field manager of the condition.
-FIELD_MANAGER = "tessera-agent-driver"
 #: Seconds after a write before it is repeated because the Node shows another condition.
 REPAIR_PAUSE = 30.0
 
@@ -60,7 +59,7 @@ class ReadyConditionWriter:
         clock: Clock,
         rng: random.Random,
     ) -> None:
-        self._client = client.with_field_manager(FIELD_MANAGER)
+        self._client = client.with_field_manager(ADVERTISED_MANAGER)
         self._name = node.node_name
         self._node = node
         self._events = events

@@ -6,7 +6,6 @@ Nothing is decided here; every answer comes from the parts at that moment.
 from collections.abc import Iterator, Sequence
 
 from tessera.agent.base.node_conditions import (
-    HEALTH,
     NodeCondition,
     layout_condition,
     mps_condition,
@@ -24,6 +23,7 @@ from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser
 from tessera.api.names import WHOLE_CARDS
 from tessera.api.nodes.card_faults import CardFault
 from tessera.api.nodes.card_links import CardLinks
+from tessera.api.nodes.conditions import HEALTH
 from tessera.api.sharing.profile import MigStrategy
 
 

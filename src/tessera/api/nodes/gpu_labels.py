@@ -10,6 +10,8 @@ The labels with product names are here too, so that writers of labels and select
 import re
 from collections.abc import Mapping
 
+from tessera.api.names import MIG_CONFIG_LABEL
+
 #: Labels that mean GPUs with the value ``true``: NVIDIA's operator; Node Feature Discovery by NVIDIA's PCI vendor alone
 #: (as that operator configures it), and with the class of 3D controllers or of VGA controllers (its default).
 PRESENT_LABELS = (
@@ -49,11 +51,20 @@ ACCELERATOR_LABELS = tuple(
 )
 
 
+#: NVIDIA's label by which people keep operators from a node's cards, with the value ``false``.
+DEPLOY_OPERANDS_LABEL = "nvidia.com/gpu.deploy.operands"
+
+
 def labels_say_gpu(labels: Mapping[str, str]) -> bool:
     """True if one of these labels says that the node has NVIDIA GPUs."""
     return any(labels.get(name) == "true" for name in PRESENT_LABELS) or any(
         name in labels for name in ACCELERATOR_LABELS
     )
+
+
+def is_gpu_node(labels: Mapping[str, str]) -> bool:
+    """True if anything indicates that the node has NVIDIA GPUs: these labels, or one of a MIG layout."""
+    return MIG_CONFIG_LABEL in labels or labels_say_gpu(labels)
 
 
 #: Most characters of a label's value, and of its name after the prefix (Kubernetes, label syntax).

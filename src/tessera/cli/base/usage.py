@@ -1,6 +1,7 @@
 """Shared by ``tessera top`` and ``tessera idle``: reading the agents' pages, and cells of tables."""
 
 import shlex
+import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
 
 #: The text of a cell without a measurement.
 NOT_MEASURED = "n/a"
+#: Said of a node whose reason the user may not see.
+SILENT = "its agent does not answer"
+#: Said to a user without the right to read nodes.
+NODES_UNKNOWN = (
+    "You may not read nodes, so a node without an agent's pod may be missing here: ask for the ClusterRole"
+    " tessera-cluster-view."
+)
 #: Seconds in an hour.
 _HOUR = 3600.0
 
@@ -43,7 +51,7 @@ async def read_or_explain(
         usage = await read_usage(client, nodes, owners=owners)
     except Forbidden as error:
         usage = await _read_as_tenant(client, nodes, namespace, error, owners=owners)
-    if not usage.agents:
+    if not usage.agents and not usage.fleet.failures:
         raise CommandError("error: no agent of Tessera runs in this cluster; run tessera install")
     found = {each.node for each in usage.fleet.nodes} | {each.node for each in usage.fleet.failures}
     missing = sorted(set(nodes) - found)
@@ -87,11 +95,13 @@ def warn_of_failures(usage: "Usage") -> None:
     """Writes a line to standard error for each node that did not answer, at most ten, and one about hidden names."""
     if any(each.node.startswith(HIDDEN) for each in usage.fleet.nodes):
         say(f"note: {HIDDEN_NAMES}", err=True)
-    failures = usage.fleet.failures
+    failures, now = usage.fleet.failures, time.time()
     for each in failures[:10]:
-        say(f"warning: node {each.node} is not shown: {each.reason or 'its agent does not answer'}", err=True)
+        say(f"warning: node {each.node} is not shown: {each.text(now) or SILENT}", err=True)
     if len(failures) > 10:
         say(f"warning: {len(failures) - 10} more nodes are not shown", err=True)
+    if not usage.nodes_known:
+        say(f"note: {NODES_UNKNOWN}", err=True)
 
 
 def percent(value: float | None) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from tessera.api.nodes.silence import SilentNode, silent_nodes
 from tessera.explain.card_map import NodeCards, PendingNode, pending_nodes
 from tessera.explain.fleet_map import count_waiting, map_fleet
 from tessera.observe.cluster_reading import ClusterReading
@@ -36,7 +37,7 @@ class ClusterMap(msgspec.Struct, frozen=True, kw_only=True):
 
 def make_map(reading: ClusterReading) -> ClusterMap:
     """Makes the map of what was read."""
-    fleet, nodes = reading.fleet or FleetUsage(), reading.nodes or ()
+    fleet, nodes = reading.fleet or FleetUsage(failures=_silent(reading)), reading.nodes or ()
     unread = {each.node: each.reason for each in fleet.failures}
     found = map_fleet(reading.instaslices, fleet.nodes, unread, nodes, reading.pods or ())
     with_cards = [each for each in found if each.cards or each.resources or each.unread]
@@ -46,4 +47,13 @@ def make_map(reading: ClusterReading) -> ClusterMap:
         waiting=None if reading.pods is None else count_waiting(reading.pods),
         note="" if reading.fleet is not None else NO_PAGES,
         simulated=any(each.simulated for each in fleet.nodes),
+    )
+
+
+def _silent(reading: ClusterReading) -> tuple[SilentNode, ...]:
+    """The nodes that should answer and do not, for a user who may not read the agents' pages."""
+    if reading.nodes is None or reading.pods is None:
+        return ()
+    return tuple(
+        silent_nodes(reading.nodes, reading.pods, {each.metadata.name for each in reading.instaslices}).values()
     )

@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from tessera.api.driver.node_status import DRIVER_ANNOTATION, DRIVER_CONDITION, DRIVER_SET_LABEL, UPGRADE_STATE_LABEL
-from tessera.api.names import GPU_RESOURCES, MIG_CONFIG_LABEL, MIG_RESOURCE_PREFIX
-from tessera.api.nodes.gpu_labels import labels_say_gpu
+from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX
+from tessera.api.nodes.gpu_labels import DEPLOY_OPERANDS_LABEL, is_gpu_node
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.nodes.upgrade_record import RECORD_ANNOTATION
 from tessera.kube.resources import Condition, Node
@@ -28,7 +28,6 @@ from tessera.limits.nodes import OS_IMAGE
 _NFD = "feature.node.kubernetes.io/system-os_release."
 
 #: Labels of NVIDIA's operator that keep a node's driver unchanged.
-_OPERANDS_LABEL = "nvidia.com/gpu.deploy.operands"
 DEPLOY_DRIVER_LABEL = "nvidia.com/gpu.deploy.driver"
 PREINSTALLED = "pre-installed"
 _WORKLOAD_LABEL = "nvidia.com/gpu.workload.config"
@@ -203,11 +202,6 @@ def equal_except_version(first: DriverNodeFacts, second: DriverNodeFacts) -> boo
     return msgspec.structs.replace(first, version="") == msgspec.structs.replace(second, version="")
 
 
-def is_gpu_node(labels: Mapping[str, str]) -> bool:
-    """True if anything indicates that the node has an NVIDIA GPU; NFD's labels are not required."""
-    return MIG_CONFIG_LABEL in labels or labels_say_gpu(labels)
-
-
 def page_kib(kernel: str) -> int:
     """Size of a kernel's memory page in KiB: 64 if its name ends so (``+64k``, ``_64k``, ``-64k``), else 4."""
     return 64 if kernel.endswith(("+64k", "_64k", "-64k")) else 4
@@ -260,7 +254,7 @@ def _preinstalled_reason(node: Node) -> str:
 
 def opt_out_reason(labels: Mapping[str, str]) -> str:
     """Reason that a label, which people set, keeps Tessera from a node's driver; empty if no label does."""
-    for name in (_OPERANDS_LABEL, DEPLOY_DRIVER_LABEL):
+    for name in (DEPLOY_OPERANDS_LABEL, DEPLOY_DRIVER_LABEL):
         if labels.get(name) == "false":
             return f"its label {name} is false"
     workload = labels.get(_WORKLOAD_LABEL, _CONTAINER_WORKLOAD)

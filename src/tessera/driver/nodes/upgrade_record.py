@@ -17,7 +17,6 @@ INITIAL_ANNOTATION = "nvidia.com/gpu-driver-upgrade.node-initial-state.unschedul
 ENABLED_ANNOTATION = "nvidia.com/gpu-driver-upgrade-enabled"
 #: Labels by which people exclude a node from upgrades (gpu-operator).
 DEPLOY_DRIVER_LABEL = "nvidia.com/gpu.deploy.driver"
-DEPLOY_OPERANDS_LABEL = "nvidia.com/gpu.deploy.operands"
 
 #: Annotation: Tessera cordoned the node and will uncordon it.
 CORDONED_ANNOTATION = "tessera.dev/driver-upgrade-cordoned"

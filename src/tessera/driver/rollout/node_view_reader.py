@@ -14,12 +14,12 @@ from tessera.api.driver.node_status import (
     WAITING_FOR_KUBELET,
 )
 from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX
+from tessera.api.nodes.gpu_labels import DEPLOY_OPERANDS_LABEL
 from tessera.clock import parse_rfc3339
 from tessera.driver.manifests.names import APP_LABEL, NAMESPACE
 from tessera.driver.nodes.upgrade_record import (
     CORDONED_ANNOTATION,
     DEPLOY_DRIVER_LABEL,
-    DEPLOY_OPERANDS_LABEL,
     INITIAL_ANNOTATION,
     RECORD_ANNOTATION,
     REQUESTED_ANNOTATION,

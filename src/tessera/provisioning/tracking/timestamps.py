@@ -20,6 +20,7 @@ from tessera.api.driver.node_status import (
 )
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.names import MIG_CONFIG_LABEL, SIMULATED_RUNTIME
+from tessera.api.nodes.conditions import SHARING
 from tessera.api.nodes.gpu_labels import labels_say_gpu
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.clock import parse_rfc3339
@@ -27,7 +28,7 @@ from tessera.kube.resources import Condition, Node, Pod
 from tessera.limits.provisioning import RECORD_TEXT
 from tessera.provisioning.history import decode_record
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, ProvisioningRecord
-from tessera.provisioning.node_readiness import SHARING_CONDITION, driver_status, missing_offer, offers_gpus
+from tessera.provisioning.node_readiness import driver_status, missing_offer, offers_gpus
 
 #: The things that a driver of NVIDIA's operator waits for.
 _NFD_KERNEL = "feature.node.kubernetes.io/kernel-version.full"
@@ -135,7 +136,7 @@ class PodTimestamps(msgspec.Struct, frozen=True, kw_only=True):
 def read_node(node: Node) -> NodeTimestamps:
     """Reads a Node."""
     labels, status = node.metadata.labels, driver_status(node)
-    sharing = node.status.condition(SHARING_CONDITION)
+    sharing = node.status.condition(SHARING)
     preinstalled = status is not None and status.strategy is DriverStrategy.PREINSTALLED
     agent_speaks = OFFERS_ANNOTATION in node.metadata.annotations
     managed = status is not None and not preinstalled and not _is_left_alone(status)

@@ -1,0 +1,26 @@
+"""The conditions that a node's agent writes on its Node, and how the controller marks those of a silent agent.
+
+A silent agent cannot take back what it said, so the controller sets its conditions to ``Unknown``, as Kubernetes does
+with kubelet's: there, reason ``NodeStatusUnknown`` and message "Kubelet stopped posting node status.". The controller
+writes as the agent's own field manager. So the agent's next write takes every field over, and a condition that a later
+agent no longer has disappears with it.
+"""
+
+from tessera.api.driver.node_status import ADVERTISED_CONDITION
+from tessera.kube.resources import Condition
+
+SHARING, LAYOUT, HEALTH, MPS = "GpuSharingApplied", "GpuMigLayoutApplied", "GpuHealthy", "GpuMpsReady"
+#: Every type that an agent may have written while there is a driver.
+CARD_CONDITIONS = frozenset({SHARING, LAYOUT, HEALTH, MPS})
+#: Field manager of these, and of ``GpuNodeReady``, which an agent writes without a driver too.
+CARDS_MANAGER, ADVERTISED_MANAGER = "tessera-agent", "tessera-agent-driver"
+#: The types that each of them writes, and all of these.
+CONDITIONS_BY_MANAGER = {CARDS_MANAGER: CARD_CONDITIONS, ADVERTISED_MANAGER: frozenset({ADVERTISED_CONDITION})}
+AGENT_CONDITIONS = CARD_CONDITIONS | {ADVERTISED_CONDITION}
+#: Reason of a condition whose writer is silent; the status is ``Unknown``.
+AGENT_STATUS_UNKNOWN = "AgentStatusUnknown"
+
+
+def is_marked_silent(condition: Condition) -> bool:
+    """True if the controller marked a condition since the agent that wrote it is silent."""
+    return condition.status == "Unknown" and condition.reason == AGENT_STATUS_UNKNOWN
