@@ -71,7 +71,8 @@ class NvmlLibrary:
     The binding calls these functions as it calls C: handles are opaque pointers, answers are written through
     references, and the result is NVML's error number. So the binding's own code, structs and constants are tested.
 
-    Functions named in ``without`` are missing, as in the library of an old driver; ``instead`` replaces functions.
+    Functions named in ``without`` are missing, as in the library of an old driver; ``instead`` replaces functions;
+    ``broken`` has, by function and card, the error that the function returns for that card and its parts.
     """
 
     def __init__(self, machine: SimulatedMachine) -> None:
@@ -79,6 +80,7 @@ class NvmlLibrary:
         self.opened = 0
         self.without: set[str] = set()
         self.instead: dict[str, Callable[..., None]] = {}
+        self.broken: dict[tuple[str, GpuUuid], int] = {}
         self._handles: list[tuple[Any, ...]] = [()]
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -87,6 +89,8 @@ class NvmlLibrary:
             raise AttributeError(name)
 
         def call(*args: Any) -> int:
+            if code := self.broken and self.code_of(name, args):
+                return code
             try:
                 function(self, *args)
             except NvmlError as error:
@@ -97,6 +101,38 @@ class NvmlLibrary:
             return b"as the driver words it"
 
         return text if name == "nvmlErrorString" else call
+
+    def code_of(self, name: str, args: tuple[Any, ...]) -> int:
+        """The code of a broken function; 0 for a call on another card.
+
+        The search by UUID goes over all cards, and stops at one that is lost, or lacks power or interrupts (nvml.h).
+        """
+        gpus = self.machine.uuids()
+        if name == "nvmlDeviceGetHandleByIndex_v2":
+            return self.broken.get((name, gpus[args[0].value]), 0) if args[0].value < len(gpus) else 0
+        if name == "nvmlDeviceGetHandleByUUID":
+            wanted = args[0].value.decode()
+            searched = [
+                each for each in gpus if self.broken.get(("nvmlDeviceGetHandleByIndex_v2", each)) in (8, 11, 15)
+            ]
+            if searched:
+                return self.broken["nvmlDeviceGetHandleByIndex_v2", searched[0]]
+            with suppress(NvmlNotFound):
+                card = self.machine._access.read().find_device(wanted).card.uuid
+                return self.broken.get((name, card), 0)
+            return 0
+        return next((code for (each, gpu), code in self.broken.items() if each == name and self.concerns(gpu, args)), 0)
+
+    def concerns(self, gpu: GpuUuid, args: tuple[Any, ...]) -> bool:
+        """True if the first argument is a handle of the card or of a part of it."""
+        try:
+            kind, uuid, *_ = self.at(args[0])
+        except (TypeError, ValueError, IndexError, ctypes.ArgumentError):
+            return False
+        if kind == "mig":
+            with suppress(NvmlNotFound):
+                return self.machine._access.read().find_device(uuid).card.uuid == gpu
+        return bool(uuid == gpu)
 
     def put(self, reference: Any, *what: Any) -> None:
         """Writes a handle."""
@@ -141,10 +177,11 @@ class NvmlLibrary:
         version._obj.value = self.machine.cuda_version()
 
     def c_nvmlDeviceGetCount_v2(self, count: Any) -> None:
-        count._obj.value = len(self.machine.devices())
+        self.machine.devices()
+        count._obj.value = len(self.machine.uuids())
 
     def c_nvmlDeviceGetHandleByIndex_v2(self, index: Any, device: Any) -> None:
-        gpu = self.machine.devices()[index.value].uuid
+        gpu = self.machine.uuids()[index.value]
         self.machine.instances(gpu)
         self.put(device, "gpu", gpu)
 

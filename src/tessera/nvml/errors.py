@@ -45,7 +45,10 @@ class NoPermission(NvmlError):
     """The process may not do it (4)."""
 
     code = 4
-    advice = "run as root with the MIG config capability (/proc/driver/nvidia/capabilities/mig/config)"
+    advice = (
+        "run as root, with the card's device files; changes of MIG need the MIG config capability"
+        " (/proc/driver/nvidia/capabilities/mig/config)"
+    )
 
 
 class NvmlNotFound(NvmlError):
@@ -113,6 +116,12 @@ _KINDS: dict[int, type[NvmlError]] = {
         InsufficientResources,
     )
 }
+#: Errors by which the driver itself is gone: not initialized (1), not loaded or without a library (9, 12), of another
+#: version than its library (18). A call for one card may fail with them while the driver answers all others; then the
+#: error is that card's, so a system call decides.
+DRIVER_CODES = frozenset({1, 9, 12, 18})
+#: Errors of a card that is no longer there: not found (6), lost (15), GPU not found (28).
+LOST_CODES = frozenset({6, 15, 28})
 #: No library was found; distinct from a driver that is not loaded.
 LIBRARY_NOT_FOUND = 12
 #: Numbers that mean the same to a caller: library not found, function not found, GPU not found.

@@ -14,6 +14,7 @@ Rules:
 The interface knows nothing of Kubernetes, of pods or of the owner of an instance.
 """
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import NewType, Protocol
 
@@ -22,7 +23,7 @@ import msgspec
 from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink
 from tessera.nvml.measurements import Measurements, ProcessActivity
 
-#: ``GPU-`` and a UUID; survives reboots.
+#: ``GPU-`` and a UUID; survives reboots. ``GPU-unread-<index>`` for a card whose UUID nobody could read yet.
 GpuUuid = NewType("GpuUuid", str)
 #: ``MIG-`` and a UUID; names a compute instance. The same slice created again has the same one.
 MigUuid = NewType("MigUuid", str)
@@ -45,6 +46,8 @@ class GpuInfo(msgspec.Struct, frozen=True, kw_only=True):
         mig_pending: MIG mode after the card's next reset.
         numa_node: ``None`` if the platform does not report it.
         lost: the card fell off the bus; all other fields are the last known values.
+        error: NVML's words if the card cannot be read for another reason; the other fields are then those that could be
+            read or were known before. Empty if the card was read or is lost.
     """
 
     uuid: GpuUuid
@@ -60,6 +63,17 @@ class GpuInfo(msgspec.Struct, frozen=True, kw_only=True):
     mig_pending: bool = False
     numa_node: int | None = None
     lost: bool = False
+    error: str = ""
+
+    @property
+    def readable(self) -> bool:
+        """True if the card was read: it is not lost, and no call for its values failed."""
+        return not self.lost and not self.error
+
+    @property
+    def identified(self) -> bool:
+        """True if its product is known: it was read now, or earlier since the node's boot."""
+        return bool(self.name)
 
 
 class GiProfileInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,7 +201,18 @@ class Nvml(Protocol):
         ...
 
     def devices(self) -> list[GpuInfo]:
-        """Every card by index. A card that was seen before and is lost is listed with ``lost`` set."""
+        """Every card by index, also those that cannot be read (:attr:`GpuInfo.readable`).
+
+        Raises:
+            NvmlError: the driver does not answer at all; never because of one card.
+        """
+        ...
+
+    def remember(self, cards: Iterable[GpuInfo]) -> None:
+        """Sets the cards that were read earlier since the node's boot, in place of all that this session knows.
+
+        Such a card is listed by its own name while it cannot be read.
+        """
         ...
 
     def set_mig_mode(self, gpu: GpuUuid, enabled: bool) -> MigModeResult:

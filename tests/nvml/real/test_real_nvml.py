@@ -115,7 +115,8 @@ def test_a_card_that_was_seen_and_is_lost_stays_listed_as_lost(real: RealNvml, m
 def test_a_card_that_vanished_counts_as_lost(real: RealNvml, machine: SimulatedMachine) -> None:
     real.devices()
     gpu = machine.uuids()[0]
-    machine.fail("memory", NvmlNotFound, gpu=gpu)
+    for search in ("memory", "instances"):
+        machine.fail(search, NvmlNotFound, gpu=gpu, times=None)
     with pytest.raises(GpuLost, match="was there"):
         real.instances(gpu)
     with pytest.raises(NvmlNotFound):

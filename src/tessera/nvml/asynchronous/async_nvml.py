@@ -8,7 +8,7 @@ NVML calls block: destroying an instance can take a second, and a GPU in trouble
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink
@@ -88,6 +88,10 @@ class AsyncNvml(ABC):
     async def devices(self) -> list[GpuInfo]:
         """See :meth:`.Nvml.devices`."""
         return await self.call("devices", lambda nvml: nvml.devices())
+
+    async def remember(self, cards: Sequence[GpuInfo]) -> None:
+        """See :meth:`.Nvml.remember`."""
+        await self.call("remember", lambda nvml: nvml.remember(cards))
 
     async def set_mig_mode(self, gpu: GpuUuid, enabled: bool) -> MigModeResult:
         """See :meth:`.Nvml.set_mig_mode`."""

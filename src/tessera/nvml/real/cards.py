@@ -6,18 +6,30 @@ card.
 """
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink, pcie_bandwidth
-from tessera.nvml.errors import InvalidArgument, NotSupported, NvmlNotFound, UnknownNvmlError, translate_errors
+from tessera.nvml.errors import (
+    DRIVER_CODES,
+    LOST_CODES,
+    InvalidArgument,
+    NotSupported,
+    NvmlError,
+    NvmlNotFound,
+    UnknownNvmlError,
+    translate_errors,
+)
 from tessera.nvml.interface import GpuInfo, GpuUuid, MigUuid
 from tessera.nvml.real.events import decode_text
 from tessera.nvml.real.older_drivers import fabric_info
 
 _MIB = 1024 * 1024
+#: NVIDIA's vendor id, and PCI classes of GPUs with and without a display (PCI-SIG, class codes 03 00 and 03 02).
+_NVIDIA, _DISPLAY = 0x10DE, 0x0300
+_GPUS = frozenset({_DISPLAY, 0x0302})
 T = TypeVar("T")
 
 
@@ -33,32 +45,77 @@ class RealCardReader:
         self._nvml, self._sys = binding, sys
 
     def info(self, index: int) -> GpuInfo:
-        """The card of NVML's index.
+        """The card of NVML's index. An error of a call for one of its values is listed with it.
 
         Raises:
-            GpuLost: it does not answer.
+            NvmlError: its UUID cannot be read, or the driver may be gone.
         """
         nvml = self._nvml
         with self._errors(f"card {index}"):
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            pci = nvml.nvmlDeviceGetPciInfo(handle)
-            mode = self.mig_mode(handle)
-            numa_node = self._pci_number(pci, "numa_node")
-            return GpuInfo(
-                uuid=GpuUuid(decode_text(nvml.nvmlDeviceGetUUID(handle))),
-                index=index,
-                minor=nvml.nvmlDeviceGetMinorNumber(handle),
-                name=decode_text(nvml.nvmlDeviceGetName(handle)),
-                # A card that shares the machine's memory (GB10) reports no memory of its own.
-                memory_mib=self._read_or(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total // _MIB, "memory", 0),
-                pci_bus_id=decode_text(pci.busId),
-                pci_device_id=f"0x{pci.pciDeviceId:08X}",
-                compute_capability=tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle)),
-                mig_capable=mode != (None, None),
-                mig_enabled=bool(mode[0]),
-                mig_pending=bool(mode[1]),
-                numa_node=numa_node if numa_node is not None and numa_node >= 0 else None,  # -1: unknown to the kernel
-            )
+            uuid = GpuUuid(decode_text(nvml.nvmlDeviceGetUUID(handle)))
+        errors: list[NvmlError] = []
+
+        def read(what: str, call: Callable[[], T], default: T, *, absent: bool = False) -> T:
+            """The value; ``default`` if it cannot be read, which is no error where a card may be without it."""
+            try:
+                with self._errors(f"{what} of card {index}"):
+                    return call()
+            except NvmlError as error:
+                if error.code in DRIVER_CODES:
+                    raise
+                if not (absent and isinstance(error, NotSupported | InvalidArgument)):
+                    errors.append(error)
+                return default
+
+        no_mig: tuple[int | None, int | None] = (None, None)
+        no_compute: tuple[int, int] = (0, 0)
+        pci = read("PCI address", lambda: nvml.nvmlDeviceGetPciInfo(handle), None)
+        name = read("name", lambda: decode_text(nvml.nvmlDeviceGetName(handle)), "")
+        minor = read("minor number", lambda: nvml.nvmlDeviceGetMinorNumber(handle), -1)
+        mode = read("MIG mode", lambda: tuple(nvml.nvmlDeviceGetMigMode(handle)), no_mig, absent=True)
+        # A card that shares the machine's memory (GB10) reports no memory of its own.
+        memory = read("memory", lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total // _MIB, 0, absent=True)
+        compute = read(
+            "compute capability",
+            lambda: tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle)),
+            no_compute,
+            absent=True,
+        )
+        numa_node = self._pci_number(pci, "numa_node") if pci is not None else None
+        lost = any(error.code in LOST_CODES for error in errors)
+        return GpuInfo(
+            uuid=uuid,
+            index=index,
+            minor=minor,
+            name=name,
+            memory_mib=memory,
+            pci_bus_id="" if pci is None else decode_text(pci.busId),
+            pci_device_id=f"0x{0 if pci is None else pci.pciDeviceId:08X}",
+            compute_capability=compute,
+            mig_capable=mode != no_mig,
+            mig_enabled=bool(mode[0]),
+            mig_pending=bool(mode[1]),
+            numa_node=numa_node if numa_node is not None and numa_node >= 0 else None,  # -1: unknown to the kernel
+            lost=lost,
+            error=str(errors[0]) if errors and not lost else "",
+        )
+
+    def bus(self) -> Mapping[str, bool]:
+        """The GPUs on the PCI bus by address in NVML's form; false for one that another driver has (``vfio-pci``).
+
+        A GPU with a display that no driver has is left out: the driver does not support every old one.
+        """
+        found: dict[str, bool] = {}
+        for folder in sorted((self._sys / "bus/pci/devices").glob("*:*:*.*")):
+            kind = (_read_number(folder / "class") or 0) >> 8
+            if _read_number(folder / "vendor") != _NVIDIA or kind not in _GPUS or (folder / "physfn").exists():
+                continue
+            driver = folder / "driver"
+            if driver.exists() or kind != _DISPLAY:
+                domain, _, rest = folder.name.upper().partition(":")
+                found[f"{domain.zfill(8)}:{rest}"] = not driver.exists() or driver.resolve().name == "nvidia"
+        return found
 
     def mig_mode(self, handle: Any) -> tuple[int | None, int | None]:
         """Current and pending mode; ``None`` for a card without MIG."""
@@ -156,10 +213,7 @@ class RealCardReader:
     def _pci_number(self, pci: Any, file: str) -> int | None:
         """Returns a number from the kernel about a card, in any base; ``None`` if the kernel does not report it."""
         domain, _, rest = decode_text(pci.busId).lower().partition(":")
-        try:
-            return int((self._sys / f"bus/pci/devices/{domain[-4:]}:{rest}" / file).read_text(), 0)
-        except (OSError, ValueError):
-            return None
+        return _read_number(self._sys / f"bus/pci/devices/{domain[-4:]}:{rest}" / file)
 
     def _read_or(self, read: Callable[[], T], call: str, default: T) -> T:
         """Returns the card's answer; ``default`` if the card does not support the call."""
@@ -171,3 +225,10 @@ class RealCardReader:
 
     def _errors(self, call: str) -> AbstractContextManager[None]:
         return translate_errors(self._nvml.NVMLError, call)
+
+
+def _read_number(path: Path) -> int | None:
+    try:
+        return int(path.read_text(), 0)
+    except (OSError, ValueError):
+        return None

@@ -1,9 +1,11 @@
 """Events of real cards: XIDs and ECC errors, as the driver reports them."""
 
+import ctypes
 import logging
+from collections.abc import Callable
 from typing import Any
 
-from tessera.nvml.errors import NotSupported, NvmlError, translate_errors
+from tessera.nvml.errors import NotSupported, NvmlError, UnknownNvmlError, translate_errors
 from tessera.nvml.interface import GpuEvent, GpuEventKind, GpuUuid
 
 #: NVML writes this where an event or process belongs to no GPU or compute instance.
@@ -41,22 +43,40 @@ class RealEvents:
 
     Cards are watched as a whole; an event of a MIG device names its instances.
 
+    An event has the handle of its card. A card that fell off the bus cannot be asked for its UUID, so the handles are
+    noted when the cards are registered.
+
     Args:
         binding: the module ``pynvml``, with NVML open.
+        name_of: gives the last known UUID of the card of an index.
 
     Raises:
         NotSupported: no card reports events.
+        NvmlError: no card can be registered now.
     """
 
-    def __init__(self, binding: Any) -> None:
+    def __init__(self, binding: Any, name_of: Callable[[int], GpuUuid]) -> None:
         self._nvml = binding
         self._kinds = _watched_kinds(binding)
+        self._name_of = name_of
+        #: Each registered card by the address of its handle, which is the same for as long as NVML is open.
+        self._cards: dict[int, GpuUuid] = {}
+        #: Indexes that are registered, or have no events.
+        self._watched: set[int] = set()
         with translate_errors(binding.NVMLError, "event set"):
             self._set = binding.nvmlEventSetCreate()
             count = binding.nvmlDeviceGetCount()
-        if not sum(self._watch(index) for index in range(count)):
+        self.watch(count)
+        if not self._cards:
             self.close()
+            if len(self._watched) < count:
+                raise UnknownNvmlError(f"events: none of {count} cards can be registered")
             raise NotSupported(f"events: none of {count} cards reports any")
+
+    def watch(self, count: int) -> None:
+        """Registers those of the first ``count`` cards that are not registered yet."""
+        for index in set(range(count)) - self._watched:
+            self._watch(index)
 
     def wait(self, seconds: float) -> GpuEvent | None:
         """The next event, ``None`` when the time is over."""
@@ -83,30 +103,40 @@ class RealEvents:
         with translate_errors(self._nvml.NVMLError, "event set"):
             self._nvml.nvmlEventSetFree(self._set)
 
-    def _watch(self, index: int) -> bool:
-        """Registers for those of our event kinds that the card supports; False if it supports none."""
-        wanted = sum(self._kinds)
+    def _watch(self, index: int) -> None:
+        """Registers for those of our event kinds that the card supports."""
+        nvml, wanted = self._nvml, sum(self._kinds)
         try:
-            with translate_errors(self._nvml.NVMLError, f"events of card {index}"):
-                handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
-                supported = self._nvml.nvmlDeviceGetSupportedEventTypes(handle) & wanted
+            with translate_errors(nvml.NVMLError, f"events of card {index}"):
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)
+                supported = nvml.nvmlDeviceGetSupportedEventTypes(handle) & wanted
                 if supported:
-                    self._nvml.nvmlDeviceRegisterEvents(handle, supported, self._set)
+                    nvml.nvmlDeviceRegisterEvents(handle, supported, self._set)
+                    self._cards[_address(handle)] = self._read_uuid(handle) or self._name_of(index)
         except NvmlError as error:  # one card without events must not hide those of the others
-            _log.warning("card %d will report no events: %s", index, error)
-            return False
-        return bool(supported)
+            _log.warning("card %d reports no events for now: %s", index, error)
+        else:
+            self._watched.add(index)
 
     def _card(self, handle: Any) -> GpuUuid | None:
+        """The card of an event; ``None`` for one that was not registered and cannot be asked: it may be any card."""
+        return self._cards.get(_address(handle)) or self._read_uuid(handle)
+
+    def _read_uuid(self, handle: Any) -> GpuUuid | None:
         try:
-            with translate_errors(self._nvml.NVMLError, "card of an event"):
+            with translate_errors(self._nvml.NVMLError, "UUID of a card with events"):
                 return GpuUuid(decode_text(self._nvml.nvmlDeviceGetUUID(handle)))
-        except NvmlError as error:  # a lost card: the event may concern any card
-            _log.warning("an event's card cannot be read: %s", error)
+        except NvmlError as error:
+            _log.warning("%s", error)
             return None
 
 
-def instance_id(number: int) -> int | None:
+def _address(handle: Any) -> int:
+    """The address that a handle is: two handles of one card are different objects of the binding."""
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
+
+
+def instance_id(number: int | None) -> int | None:
     """A GPU or compute instance's id; ``None`` for "none"."""
     return None if number == NO_INSTANCE else number
 

@@ -131,6 +131,16 @@ class MigReader:
                 found[ids] = MigUuid(decode_text(nvml.nvmlDeviceGetUUID(device)))
         return found
 
+    def find_device(self, handle: Any, uuid: str) -> Any:
+        """The handle of a card's MIG device; ``None`` if the card has no such device."""
+        nvml = self._nvml
+        for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+            with suppress(nvml.NVMLError):
+                device = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+                if decode_text(nvml.nvmlDeviceGetUUID(device)) == uuid:
+                    return device
+        return None
+
     def _errors(self, call: str) -> AbstractContextManager[None]:
         return translate_errors(self._nvml.NVMLError, call)
 

@@ -7,14 +7,13 @@ import it.
 NVML leaves these tasks to its caller:
 
 * a profile's table is fixed for a card, so it is read once;
-* a card that was listed before and cannot be found any more is lost, whatever NVML calls it;
+* a card that does not answer is listed by the name that it had (:mod:`tessera.nvml.known_cards`);
 * a reset of a card needs another tool and ends the session meanwhile (:mod:`tessera.nvml.real.session`);
 * compute-instance profiles are found by their own index, which follows from the slice count and not from the GPU
   instance's profile.
 """
 
-import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from ctypes import byref
 from importlib import import_module
@@ -26,6 +25,7 @@ import msgspec
 from tessera.mig.names import resource_spelling
 from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink
 from tessera.nvml.errors import (
+    DRIVER_CODES,
     GpuLost,
     InvalidArgument,
     NotSupported,
@@ -48,6 +48,7 @@ from tessera.nvml.interface import (
     MigModeResult,
     MigUuid,
 )
+from tessera.nvml.known_cards import UNREAD, KnownCards
 from tessera.nvml.measurements import Measurements, ProcessActivity
 from tessera.nvml.real.cards import RealCardReader
 from tessera.nvml.real.device_nodes import card_device_files, mig_device_files
@@ -59,8 +60,6 @@ from tessera.nvml.real.older_drivers import compute_processes, mps_clients
 from tessera.nvml.real.session import NvmlSession, reset_card
 
 _MIB = 1024 * 1024
-
-_log = logging.getLogger(__name__)
 
 
 class RealNvml:
@@ -92,12 +91,11 @@ class RealNvml:
         self._cards = RealCardReader(self._nvml, sys)
         self._meter = CardMeter(self._nvml)
         self._proc = proc
-        #: Every card that was listed, as last read; lost ones stay.
-        self._known_cards: dict[GpuUuid, GpuInfo] = {}
+        self._known = KnownCards()
         #: The profile tables that were read; a change of MIG mode and a reset remove a card's table.
         self._profiles: dict[GpuUuid, list[GiProfileInfo]] = {}
         self._reset_tool = tuple(reset_tool)
-        self._session = NvmlSession(self._nvml)
+        self._session = NvmlSession(self._nvml, self._known.name_of)
         self._own_library = library is not None
         if library is not None:
             load(self._nvml, library)
@@ -118,25 +116,26 @@ class RealNvml:
             return int(self._nvml.nvmlSystemGetCudaDriverVersion_v2())
 
     def devices(self) -> list[GpuInfo]:
-        """See :meth:`.Nvml.devices`. A card that was lost before it was ever listed has no UUID and is only logged."""
-        found: dict[GpuUuid, GpuInfo] = {}
+        """See :meth:`.Nvml.devices`."""
         self._session.begin()
         with self._errors("device count"):
             count = self._nvml.nvmlDeviceGetCount()
+        read: list[GpuInfo] = []
+        failed: dict[int, NvmlError] = {}
         for index in range(count):
             try:
-                info = self._cards.info(index)
-            except GpuLost as error:
-                _log.warning("card %d cannot be read: %s", index, error)
-                continue
-            found[info.uuid] = info
-        gone = {
-            uuid: msgspec.structs.replace(info, lost=True)
-            for uuid, info in self._known_cards.items()
-            if uuid not in found
-        }
-        self._known_cards = gone | found
-        return sorted(self._known_cards.values(), key=lambda info: info.index)
+                read.append(self._cards.info(index))
+            except NvmlError as error:
+                if error.code in DRIVER_CODES:
+                    self.driver_version()  # raises if it is the driver that does not answer
+                failed[index] = error
+        cards = self._known.merge(read, failed, self._cards.bus())
+        self._session.watch_cards(sum(info.readable for info in cards))
+        return cards
+
+    def remember(self, cards: Iterable[GpuInfo]) -> None:
+        """See :meth:`.Nvml.remember`."""
+        self._known.remember(cards)
 
     def set_mig_mode(self, gpu: GpuUuid, enabled: bool) -> MigModeResult:
         """See :meth:`.Nvml.set_mig_mode`."""
@@ -231,15 +230,10 @@ class RealNvml:
             listed = compute_processes(self._nvml, handle)
         with suppress(NotSupported), self._errors(f"MPS clients of {device}"):
             listed += mps_clients(self._nvml, handle)
-        found = [
-            GpuProcess(
-                pid=one.pid,
-                memory_bytes=one.usedGpuMemory or 0,
-                gi_id=instance_id(one.gpuInstanceId),
-                ci_id=instance_id(one.computeInstanceId),
-            )
-            for one in listed
-        ]
+        found = []
+        for one in listed:
+            gi_id, ci_id = self._instance_ids(device, one.gpuInstanceId, one.computeInstanceId)
+            found.append(GpuProcess(pid=one.pid, memory_bytes=one.usedGpuMemory or 0, gi_id=gi_id, ci_id=ci_id))
         return list({(one.pid, one.gi_id, one.ci_id): one for one in found}.values())
 
     def memory(self, device: GpuUuid | MigUuid) -> DeviceMemory:
@@ -323,7 +317,11 @@ class RealNvml:
         Raises:
             NotSupported: no card reports events.
         """
-        return self._session.wait(seconds)
+        event = self._session.wait(seconds)
+        if event is None:
+            return None
+        gi_id, ci_id = self._instance_ids(event.gpu, event.gi_id, event.ci_id)
+        return msgspec.structs.replace(event, gi_id=gi_id, ci_id=ci_id)
 
     def latency(self, _operation: str) -> float:
         """0: real calls take their own time."""
@@ -343,13 +341,41 @@ class RealNvml:
 
     def _handle(self, device: str) -> Any:
         self._session.begin()
+        if device.startswith(UNREAD):
+            with self._errors(device):
+                self._nvml.nvmlDeviceGetHandleByIndex(int(device.removeprefix(UNREAD)))
+            raise NvmlNotFound(f"{device}: the card answers now; list the cards again")
         try:
             with self._errors(device):
                 return self._nvml.nvmlDeviceGetHandleByUUID(device)
-        except NvmlNotFound as error:
-            if device in self._known_cards:
+        except NvmlError as error:
+            if (handle := self._find_handle(device)) is not None:
+                return handle
+            if isinstance(error, NvmlNotFound) and self._known.get(device) is not None:
                 raise GpuLost(f"{device} was there and is not found any more") from error
             raise
+
+    def _find_handle(self, device: str) -> Any:
+        """A handle without NVML's search by UUID; ``None`` if there is none.
+
+        The search goes over all cards, and fails if any of them is lost (nvml.h, ``nvmlDeviceGetHandleByUUID``).
+        """
+        for info in self._known.all():
+            if info.uuid == device or (info.mig_enabled and device.startswith("MIG-")):
+                with suppress(NvmlError), self._errors(device):
+                    card = self._nvml.nvmlDeviceGetHandleByIndex(info.index)
+                    if decode_text(self._nvml.nvmlDeviceGetUUID(card)) == device:
+                        return card
+                    if info.mig_enabled and (found := self._mig.find_device(card, device)) is not None:
+                        return found
+        return None
+
+    def _instance_ids(self, device: str | None, gi_id: int | None, ci_id: int | None) -> tuple[int | None, int | None]:
+        """The instance of an event or process; on a card without MIG there is none, whatever number NVML gives."""
+        known = self._known.get(device) if device is not None else None
+        if known is not None and not known.mig_enabled:
+            return None, None
+        return instance_id(gi_id), instance_id(ci_id)
 
     def _profile_row(self, gpu: GpuUuid, profile: str) -> GiProfileInfo:
         rows = self.gi_profiles(gpu)

@@ -9,7 +9,7 @@ a persistence daemon) has the card open; its refusal is the error.
 """
 
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any
@@ -23,7 +23,7 @@ from tessera.nvml.errors import (
     UnknownNvmlError,
     translate_errors,
 )
-from tessera.nvml.interface import GpuEvent
+from tessera.nvml.interface import GpuEvent, GpuUuid
 from tessera.nvml.real.events import RealEvents
 
 #: A wait for events holds the session for so long at a time, seconds; a reset waits for the session.
@@ -35,10 +35,14 @@ class NvmlSession:
 
     Args:
         binding: the module ``pynvml``.
+        name_of: gives the last known UUID of the card of an index.
     """
 
-    def __init__(self, binding: Any) -> None:
+    def __init__(self, binding: Any, name_of: Callable[[int], GpuUuid]) -> None:
         self._nvml = binding
+        self._name_of = name_of
+        #: Number of cards that could be read, now and when the events were registered.
+        self._readable, self._registered = 0, 0
         self._open = False
         self._events: RealEvents | None = None
         self._turn, self._held = Lock(), Lock()
@@ -69,6 +73,10 @@ class NvmlSession:
             finally:
                 self.begin()
 
+    def watch_cards(self, readable: int) -> None:
+        """Notes how many cards can be read; the next wait for events registers those that can be read again."""
+        self._readable = readable
+
     def wait(self, seconds: float) -> GpuEvent | None:
         """The next event, ``None`` when the time is over.
 
@@ -80,12 +88,21 @@ class NvmlSession:
             with self._turn:  # a reset that closes the session goes first
                 pass
             with self._held:
-                if self._events is None:
-                    self._events = RealEvents(self._nvml)
-                event = self._events.wait(min(left, _EVENT_WAIT))
+                event = self._register().wait(min(left, _EVENT_WAIT))
             left -= _EVENT_WAIT
             if event is not None or left <= 0:
                 return event
+
+    def _register(self) -> RealEvents:
+        """The registered cards: all at the first wait, then those that came back."""
+        readable = self._readable
+        if self._events is None:
+            self._events = RealEvents(self._nvml, self._name_of)
+        elif readable > self._registered:
+            with translate_errors(self._nvml.NVMLError, "device count"):
+                self._events.watch(self._nvml.nvmlDeviceGetCount())
+        self._registered = readable
+        return self._events
 
     def _end(self) -> None:
         events, self._events = self._events, None

@@ -7,7 +7,7 @@ change that succeeds notifies the subscribers of this process.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tessera.nvml.errors import DriverNotLoaded, GpuLost, NotSupported, NvmlNotFound, make_error
+from tessera.nvml.errors import DriverNotLoaded, GpuLost, NotSupported, NvmlError, NvmlNotFound, make_error
 from tessera.nvml.interface import GpuUuid
 from tessera.nvml.simulated.machine_state import ANY, MachineState, SimCard, SimDevice, SimulatedFault
 from tessera.nvml.simulated.state_file import MachineStore
@@ -68,6 +68,15 @@ class MachineAccess:
             yield machine
         if changes:
             self._notify()
+
+    def listing_error(self, machine: MachineState, card: SimCard) -> NvmlError | None:
+        """The error of one card when the cards are listed; ``None`` if it can be read."""
+        if card.lost:
+            return GpuLost(f"card {card.index}")
+        fault = next(
+            (each for each in machine.faults if each.gpu == card.uuid and _applies(each, "devices", card.uuid)), None
+        )
+        return None if fault is None else make_error(fault.code, f"card {card.index}")
 
     @contextmanager
     def card(self, operation: str, gpu: GpuUuid, *, changes: bool = False) -> Iterator[SimCard]:

@@ -20,6 +20,7 @@ from tessera.mig.models import model_by_short_name
 from tessera.nvml.attributes import CardAttributes, ComputeMode, NvLink
 from tessera.nvml.errors import InUse, NvmlNotFound
 from tessera.nvml.interface import GpuEventKind, GpuUuid, MigUuid
+from tessera.nvml.known_cards import UNREAD
 
 #: Version of the simulated driver: new enough for every model that can be simulated.
 DRIVER_VERSION = "595.58.03"
@@ -235,13 +236,13 @@ class MachineState(msgspec.Struct):
     mps_daemons: list[SimMpsDaemon] = []
 
     def find_card(self, gpu: str) -> SimCard:
-        """Returns the card of that UUID.
+        """Returns the card of that UUID, or of the index in ``GPU-unread-<index>``.
 
         Raises:
             NotFound: the machine has no such card.
         """
         for card in self.cards:
-            if card.uuid == gpu:
+            if gpu in (card.uuid, f"{UNREAD}{card.index}"):
                 return card
         raise NvmlNotFound(f"{gpu}: the machine has no such card; it has {', '.join(card.uuid for card in self.cards)}")
 

@@ -35,6 +35,7 @@ from tessera.nvml.interface import (
     MigModeResult,
     MigUuid,
 )
+from tessera.nvml.known_cards import KnownCards
 from tessera.nvml.measurements import Measurements, ProcessActivity, Quantity
 from tessera.nvml.simulated import load, mig_rules, process_rules
 from tessera.nvml.simulated.boards import attributes_of, common_ancestor, cuda_version, gpu_info, nvlinks_of
@@ -87,6 +88,7 @@ class SimulatedMachine:
         fresh = build_machine(spec, seed, driver or "", mig=mig)
         self._passthrough = passthrough
         self._access = MachineAccess(MemoryStore(fresh) if state is None else FileStore(state, fresh))
+        self._known = KnownCards(gpu_info(card) for card in self._access.read().cards)
         #: Open sessions of this process with the driver.
         self._sessions: set[object] = set()
         self._counters = GrowingCounters(now)
@@ -109,8 +111,20 @@ class SimulatedMachine:
 
     def devices(self) -> list[GpuInfo]:
         """See :meth:`.Nvml.devices`."""
+        read: list[GpuInfo] = []
+        failed: dict[int, NvmlError] = {}
         with self._access.call("devices") as machine:
-            return [gpu_info(card) for card in machine.cards]
+            for card in machine.cards:
+                error = self._access.listing_error(machine, card)
+                if error is None:
+                    read.append(gpu_info(card))
+                else:
+                    failed[card.index] = error
+            return self._known.merge(read, failed)
+
+    def remember(self, cards: Iterable[GpuInfo]) -> None:
+        """See :meth:`.Nvml.remember`."""
+        self._known.remember(cards)
 
     def set_mig_mode(self, gpu: GpuUuid, enabled: bool) -> MigModeResult:
         """See :meth:`.Nvml.set_mig_mode`."""
@@ -303,7 +317,7 @@ class SimulatedMachine:
     def fail(
         self,
         operation: str,
-        error: type[NvmlError],
+        error: type[NvmlError] | int,
         *,
         skip: int = 0,
         times: int | None = 1,
@@ -316,13 +330,14 @@ class SimulatedMachine:
 
         Args:
             operation: the call's name, or :data:`.machine_state.ANY`.
-            error: the error that the call raises.
+            error: the error that the call raises, or NVML's number of it.
             skip: matching calls that succeed first.
             times: how many fail then.
             gpu: only calls on this card or on a MIG device of it.
         """
+        code = error if isinstance(error, int) else error.code
         with self._access.change() as machine:
-            machine.faults.append(SimulatedFault(operation=operation, code=error.code, skip=skip, times=times, gpu=gpu))
+            machine.faults.append(SimulatedFault(operation=operation, code=code, skip=skip, times=times, gpu=gpu))
 
     def heal(self) -> None:
         """Removes every fault of :meth:`fail`."""
