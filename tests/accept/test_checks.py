@@ -128,7 +128,7 @@ def test_a_card_that_is_lost_is_counted_and_not_readable(machine: SimulatedMachi
     found = judge(read())
     assert found["cards"].status is Status.FAILED
     assert found["cards"].text.startswith("NVML 2, readable 1, ")
-    assert found["cards"].evidence[0] == "card 1 is lost"
+    assert found["cards"].evidence[0] == "card 1: the card is lost: it fell off the bus; drain the node and reboot it"
 
 
 def test_a_call_that_fails_is_named_with_its_card_and_number(

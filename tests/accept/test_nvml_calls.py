@@ -95,7 +95,9 @@ def test_a_lost_card_is_not_asked(cut: SimulatedMachine) -> None:
     cut.lose(cut.uuids()[1])
     with pytest.raises(GpuLost):
         cut.memory(cut.uuids()[1])
-    assert {each.text for each in read(cut) if each.card == 1} == {"the card is lost"}
+    assert {each.text for each in read(cut) if each.card == 1} == {
+        "the card is lost: it fell off the bus; drain the node and reboot it"
+    }
 
 
 def test_a_skipped_call_says_why() -> None:

@@ -78,7 +78,7 @@ def count_cards(facts: Facts) -> Finding:
     """Cards of NVML, readable ones, PCI functions, device files and the node's capacity: the same number of each."""
     counts: dict[str, int] = {
         "NVML": len(facts.cards),
-        "readable": sum(not card.lost for card in facts.cards),
+        "readable": sum(card.readable for card in facts.cards),
     }
     if facts.pci is not None:
         counts["PCI functions"] = len(facts.pci)
@@ -90,7 +90,7 @@ def count_cards(facts: Facts) -> Finding:
         counts["capacity"] = capacity
     missing += [f"capacity: {reason}"] if reason else []
     text = ", ".join(f"{name} {number}" for name, number in counts.items())
-    lost = [f"card {card.index} is lost" for card in facts.cards if card.lost]
+    lost = [f"card {card.index}: {card.problem}" for card in facts.cards if not card.readable]
     same = len(set(counts.values())) == 1 and facts.cards
     return Finding(Status.OK if same else Status.FAILED, text if facts.cards else "no card", [*lost, *missing])
 

@@ -63,7 +63,7 @@ class CallReader:
         """Makes every call: on the machine, and on each card that can be read."""
         subjects = [_Subject(each) for each in _MACHINE]
         for card in cards:
-            if not card.lost:
+            if card.readable:
                 subjects += _about_card(card, cards, self._instances(card))
         for name in reading_calls(self._protocol):
             yield from self._read_each(name, subjects, cards)
@@ -115,7 +115,7 @@ def _about_card(card: GpuInfo, cards: Sequence[GpuInfo], instances: Sequence[Gpu
     yield _Subject({"gpu": card.uuid}, card.index)
     yield _Subject({"device": card.uuid}, card.index)
     for other in cards:
-        if other.index != card.index and not other.lost:
+        if other.index != card.index and other.readable:
             yield _Subject({"gpu": card.uuid, "other": other.uuid}, card.index, {"other": other.index})
     for instance in instances:
         place = {"gi_id": instance.gi_id}
@@ -151,6 +151,6 @@ def _is_machine(wanted: Mapping[str, Any]) -> bool:
 
 
 def _nothing_to_ask(card: GpuInfo) -> str:
-    if card.lost:
-        return "the card is lost"
+    if not card.readable:
+        return card.problem
     return "the card has no MIG device now" if card.mig_enabled else "not for this card: it has no MIG device, no peer"

@@ -45,7 +45,7 @@ def read_facts(
     calls: list[CallResult] = list(reader.read_all(cards))
     facts = _Reading({} if node is not None else {"node": node_absent})
     smi = facts.read("smi", files, lambda each: each.smi_log())
-    calls += [reader.read("measure", card) for card in cards if not card.lost]
+    calls += [reader.read("measure", card) for card in cards if card.readable]
     return Facts(
         simulated=files is None,
         taken=taken,

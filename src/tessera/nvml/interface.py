@@ -29,6 +29,10 @@ GpuUuid = NewType("GpuUuid", str)
 MigUuid = NewType("MigUuid", str)
 
 
+#: What a lost card is called, for people.
+LOST_TEXT = "the card is lost: it fell off the bus"
+
+
 class GpuInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One physical card.
 
@@ -69,6 +73,13 @@ class GpuInfo(msgspec.Struct, frozen=True, kw_only=True):
     def readable(self) -> bool:
         """True if the card was read: it is not lost, and no call for its values failed."""
         return not self.lost and not self.error
+
+    @property
+    def problem(self) -> str:
+        """Why the card cannot be read, for people; empty if it was read."""
+        if self.lost:
+            return f"{LOST_TEXT}; drain the node and reboot it"
+        return f"the card cannot be read: {self.error}" if self.error else ""
 
     @property
     def identified(self) -> bool:
@@ -208,7 +219,7 @@ class Nvml(Protocol):
         """
         ...
 
-    def remember(self, cards: Iterable[GpuInfo]) -> None:
+    def set_known_cards(self, cards: Iterable[GpuInfo]) -> None:
         """Sets the cards that were read earlier since the node's boot, in place of all that this session knows.
 
         Such a card is listed by its own name while it cannot be read.

@@ -28,9 +28,9 @@ class KnownCards:
     def __init__(self, cards: Iterable[GpuInfo] = ()) -> None:
         #: By UUID; all of them are readable in their last values.
         self._cards: dict[GpuUuid, GpuInfo] = {}
-        self.remember(cards)
+        self.set(cards)
 
-    def remember(self, cards: Iterable[GpuInfo]) -> None:
+    def set(self, cards: Iterable[GpuInfo]) -> None:
         """Sets the known cards, in place of all before."""
         self._cards = {}
         self._add(cards)

@@ -74,15 +74,13 @@ def format_gpu_list(nvml: Nvml) -> str:
     """One line per card and, below it, one per MIG device; without a final line break.
 
     Raises:
-        NvmlError: a card that is not lost could not be read.
+        NvmlError: the instances of a card could not be read.
     """
     lines: list[str] = []
     for gpu in nvml.devices():
-        if gpu.lost:
-            bus = gpu.pci_bus_id
-            lines.append(
-                f"Unable to determine the device handle for GPU {bus}: GPU is lost. Reboot to recover this GPU"
-            )
+        if not gpu.readable:
+            why = "GPU is lost. Reboot to recover this GPU" if gpu.lost else gpu.error
+            lines.append(f"Unable to determine the device handle for GPU {gpu.pci_bus_id}: {why}")
             continue
         lines.append(f"GPU {gpu.index}: {gpu.name} (UUID: {gpu.uuid})")
         lines += _format_mig_lines(nvml.instances(gpu.uuid) if gpu.mig_enabled else [])

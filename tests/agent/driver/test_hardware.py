@@ -118,6 +118,23 @@ async def test_a_driver_that_is_gone_is_remembered_and_a_lost_card_is_not_taken_
         assert changes.count == 1
 
 
+@pytest.mark.parametrize("error", [DriverNotLoaded, DriverMismatch])
+async def test_a_card_that_says_the_driver_is_gone_is_not_believed_while_the_driver_answers(
+    error: type[NvmlError],
+) -> None:
+    machine = SimulatedMachine("2xA30", seed="n")
+    async with NvmlWithLossDetection(InlineNvml(machine, SystemClock()), ChangeNotifier()) as nvml:
+        machine.fail("memory", error, gpu=machine.uuids()[0], times=None)
+        with pytest.raises(error):
+            await nvml.memory(machine.uuids()[0])
+        assert not nvml.gone
+        with machine.change() as state:
+            state.driver_version = ""
+        with pytest.raises(DriverNotLoaded):
+            await nvml.memory(machine.uuids()[1])
+        assert nvml.gone
+
+
 async def test_a_driver_that_cannot_be_closed_in_order_is_closed() -> None:
     class Gone(InlineNvml):
         async def __aexit__(self, *exc_info: object) -> None:

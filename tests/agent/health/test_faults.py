@@ -10,6 +10,7 @@ from tessera.agent.health.events import (
     CardsListed,
     EventWatchFailed,
     EventWatchRestored,
+    FaultsSpared,
     HardwareEventReported,
     HealthEvent,
     InstanceDestroyed,
@@ -344,3 +345,54 @@ def test_changes_tell_every_change_of_verdict(facts: list[HealthEvent]) -> None:
             told = {scope: known for scope, known in told.items() if (scope.gpu, scope.gi_id) != (fact.gpu, fact.gi_id)}
     for gpu in (ONE, OTHER):
         assert told.get(DeviceScope(gpu), Reaction.IGNORE) == health.health_of(DeviceScope(gpu)).reaction
+
+
+def listed(unreadable: dict[str, str] | None = None, *more: str) -> CardsListed:
+    return CardsListed(frozenset({ONE, OTHER, *more}), unreadable or {})
+
+
+def test_a_card_that_is_listed_with_an_error_is_withheld_at_once_and_no_other() -> None:
+    health = node()
+    (change,) = health.react(listed({ONE: "card 0: Unknown Error"}), 1)
+    assert (change.scope, change.after.reaction) == (DeviceScope(ONE), Reaction.WITHHOLD)
+    assert change.after.text == "the card cannot be read: card 0: Unknown Error"
+    assert health.health_of(DeviceScope(OTHER)).healthy
+
+
+def test_clean_probes_do_not_end_the_fault_of_a_card_while_it_is_listed_with_an_error() -> None:
+    health = node()
+    health.react(listed({ONE: "card 0: Unknown Error"}), 0)
+    assert probes(health, 10, 20) is None
+    health.react(listed(), 300)
+    assert probes(health, 310, 3) == 330
+
+
+def test_the_same_list_again_is_no_further_error() -> None:
+    health = node()
+    for now in range(5):
+        health.react(listed({ONE: "card 0: Unknown Error"}), now)
+    (fault,) = health.faults()
+    assert (fault.count, fault.last) == (1, 0)
+
+
+def test_a_card_that_is_listed_with_an_error_has_one_fault_though_its_probes_fail_too() -> None:
+    health = node()
+    health.react(listed({ONE: "card 0: Unknown Error"}), 0)
+    for now in range(1, 5):
+        health.react(probe(ProbeResult.FAILED), now)
+    assert [fault.source for fault in health.faults()] == ["unreadable"]
+
+
+def test_the_breaker_spares_no_card_that_cannot_be_read() -> None:
+    health = node()
+    health.react(listed({ONE: "card 0: Unknown Error"}), 0)
+    health.react(FaultsSpared(frozenset({fault.rule for fault in health.faults()})), 1)
+    assert not health.health_of(DeviceScope(ONE)).healthy
+
+
+def test_the_fault_of_a_card_without_a_name_ends_when_the_card_has_one() -> None:
+    health = node()
+    health.react(listed({"GPU-unread-2": "card 2: Unknown Error"}, "GPU-unread-2"), 0)
+    assert not health.health_of(DeviceScope("GPU-unread-2")).healthy
+    health.react(listed(None, "GPU-3"), 1)
+    assert health.faults() == ()

@@ -22,7 +22,7 @@ def test_what_is_kept_free_or_lost_is_not_given_out() -> None:
     assert overcounted_resources({GPU: "2"}, offer(), WithholdingReasons(fenced=frozenset({"GPU-1"}))) == (GPU,)
     assert overcounted_resources({GPU: "1"}, offer(), WithholdingReasons(fenced=frozenset({"GPU-1"}))) == ()
     assert overcounted_resources(
-        {GPU: "1"}, offer(), WithholdingReasons(fenced=frozenset({"GPU-1"}), lost=frozenset({"GPU-0"}))
+        {GPU: "1"}, offer(), WithholdingReasons(fenced=frozenset({"GPU-1"}), unreadable={"GPU-0": "lost"})
     ) == (GPU,)
 
 

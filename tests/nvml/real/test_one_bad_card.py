@@ -205,7 +205,7 @@ def test_a_card_of_an_earlier_process_keeps_its_name(
 ) -> None:
     before = RealNvml(sys=Path("/nonexistent")).devices()
     library.broken = {(BY_INDEX, before[1].uuid): 15}
-    real.remember(before)
+    real.set_known_cards(before)
     assert [(info.uuid, info.index, info.lost) for info in real.devices()] == [
         (info.uuid, info.index, info.index == 1) for info in before
     ]
@@ -216,7 +216,7 @@ def test_a_card_of_which_only_a_fault_is_known_gets_the_index_that_fails(
 ) -> None:
     gpu = machine.uuids()[2]
     library.broken = {(BY_INDEX, gpu): 999}
-    real.remember([blank_card(gpu)])
+    real.set_known_cards([blank_card(gpu)])
     bad = real.devices()[2]
     assert (bad.uuid, bad.index, bad.readable) == (gpu, 2, False)
 

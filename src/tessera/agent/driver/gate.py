@@ -55,6 +55,10 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+#: Calls that concern no card; the list of cards fails only when the driver does.
+_NODE_CALLS = frozenset({"devices", "driver_version", "cuda_version"})
+
+
 class NvmlWithLossDetection(AsyncNvml):
     """Passes all calls on, and notices when the driver is gone.
 
@@ -88,7 +92,8 @@ class NvmlWithLossDetection(AsyncNvml):
         try:
             return await self._inner.call(operation, call, card=card)
         except (DriverNotLoaded, DriverMismatch) as error:
-            self._record_loss(error)
+            if operation in _NODE_CALLS or not await self._answers():
+                self._record_loss(error)
             raise
 
     async def wait_event(self, seconds: float) -> GpuEvent | None:
@@ -101,6 +106,14 @@ class NvmlWithLossDetection(AsyncNvml):
 
     async def _process_exit(self, processes: list[GpuProcess], /) -> None:
         await self._inner._process_exit(processes)  # noqa: SLF001 - the same interface, one object further
+
+    async def _answers(self) -> bool:
+        """True if the driver still answers; then an error is that of one card."""
+        try:
+            await self._inner.driver_version()
+        except NvmlError:
+            return False
+        return True
 
     def _record_loss(self, error: Exception) -> None:
         if not self.gone:

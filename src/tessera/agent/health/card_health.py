@@ -7,7 +7,7 @@ from typing import Literal
 from tessera.agent.health.faults import Fault, Hysteresis
 from tessera.agent.inventory.device_health import Reaction
 from tessera.api.nodes.card_faults import CardFault
-from tessera.api.nodes.health import BOOT_STEP, ROW_REMAPPING, CardHealth, CardState, Evidence, next_step
+from tessera.api.nodes.health import BOOT_STEP, ROW_REMAPPING, UNREADABLE, CardHealth, CardState, Evidence, next_step
 from tessera.limits.messages import CONDITION_MESSAGE
 from tessera.limits.nodes import CARD_EVIDENCE
 from tessera.text import count_noun, one_line
@@ -89,6 +89,8 @@ def list_fault(fault: Fault, index: int) -> CardFault:
 def _outlook(worst: Fault, error: Evidence, hysteresis: Hysteresis) -> str:
     """What the administrator of the node wants to know as well; it may change with each probe."""
     match worst.reaction:
+        case _ if worst.source == UNREADABLE and not worst.clean:
+            return "Tessera lists the cards again every few seconds; if the error stays, drain and reboot the node"
         case _ if error.spared:
             return "find out whether the cards or the reports are wrong"
         case Reaction.REBOOT:

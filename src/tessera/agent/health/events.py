@@ -1,5 +1,6 @@
 """Events that the health state machine takes in. Values only."""
 
+from collections.abc import Mapping
 from enum import Enum
 
 import msgspec
@@ -10,9 +11,10 @@ from tessera.nvml.interface import GpuEvent
 
 
 class CardsListed(msgspec.Struct, frozen=True):
-    """NVML listed the node's cards: these UUIDs and no others."""
+    """NVML listed the node's cards: these UUIDs and no others; ``unreadable`` has the error of each it cannot read."""
 
     gpus: frozenset[str]
+    unreadable: Mapping[str, str] = {}
 
 
 class ProbeResult(Enum):

@@ -7,19 +7,19 @@ card: a bad card withholds all its shares and MIG devices, a bad instance only i
 A fault ends by hysteresis: after a number of clean probes in a row and a quiet time since the last error. The quiet
 time doubles each time the same error returns soon. A fault that needs a reset or a reboot ends only after the card was
 reset, or when the driver itself reports that no action is left. One failed probe proves nothing; several in a row
-withhold the card. A card that fell off the bus is withheld at once. A boot of the node ends every fault: an error that
-it did not cure shows again.
+withhold the card. A card that fell off the bus, or is listed with an error, is withheld at once. A boot of the node
+ends every fault: an error that it did not cure shows again.
 
 A row remapper that waits for a reset, or has no spare row left, makes its card degraded as long as the card reports it.
 
 A fault that the breaker of the cluster spares is shown like any other and takes no card away
-(docs/decisions/health-breaker.md). A lost card is never spared.
+(docs/decisions/health-breaker.md). A card that is lost or cannot be read is never spared.
 
 Nothing here resets a card or evicts a pod. A broken event watch makes the cards degraded, not unhealthy, until it works
 again: a card is not bad because events cannot be read, and probes go on.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
@@ -40,8 +40,9 @@ from tessera.agent.health.events import (
 from tessera.agent.health.policy import DRIVER_REACTIONS, ECC_REACTIONS, HealthPolicy, RecoveryAction
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
 from tessera.api.nodes.card_faults import CardRule
-from tessera.api.nodes.health import ROW_REMAPPING, describe_xid
-from tessera.nvml.interface import GpuEvent, GpuEventKind
+from tessera.api.nodes.health import ROW_REMAPPING, UNREADABLE, describe_xid
+from tessera.nvml.interface import LOST_TEXT, GpuEvent, GpuEventKind
+from tessera.nvml.known_cards import UNREAD
 from tessera.replay.recorder import Decider
 
 
@@ -76,6 +77,11 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     def lost(self) -> bool:
         """True if the driver cannot reach the card."""
         return self.source == PROBE and self.reaction is Reaction.REBOOT
+
+    @property
+    def unreadable(self) -> bool:
+        """True if the card, or its MIG instances, cannot be read."""
+        return self.lost or self.source == UNREADABLE
 
     @property
     def rule(self) -> CardRule:
@@ -138,6 +144,8 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         self._hysteresis = hysteresis or Hysteresis()
         #: The node's cards, as last listed; events of other cards are ignored.
         self._gpus: frozenset[str] = frozenset()
+        #: The error of each card that was listed with one.
+        self._unreadable: Mapping[str, str] = {}
         #: The faults that are not over, at most one for each scope and source.
         self._faults = {(fault.scope, fault.source): fault for fault in faults}
         #: Last end of each fault, and the number of its ends so far. Grows with the kinds of faults, not with time.
@@ -193,7 +201,7 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         before, spared_before = list(self._faults.values()), self._spared
         match event:
             case CardsListed():
-                self._gpus = event.gpus
+                self._take_list(event, now)
             case HardwareEventReported():
                 self._take_hardware_event(event.event, now)
             case CardProbed():
@@ -225,6 +233,15 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         earlier = {scope: _health_by(_worst_of(before, scope, spared_before), spared_before) for scope in touched}
         pairs = [(scope, earlier[scope], self.health_of(scope)) for scope in touched]
         return tuple(HealthChange(scope, old, new) for scope, old, new in pairs if old != new)
+
+    def _take_list(self, event: CardsListed, now: float) -> None:
+        for gpu, error in event.unreadable.items():
+            if self._unreadable.get(gpu) != error or (DeviceScope(gpu), UNREADABLE) not in self._faults:
+                self._add(DeviceScope(gpu), UNREADABLE, Reaction.WITHHOLD, f"the card cannot be read: {error}", now)
+        self._gpus, self._unreadable = event.gpus, event.unreadable
+        # A card that had no name of its own has one now.
+        gone = {key for key in self._faults if key[0].gpu.startswith(UNREAD) and key[0].gpu not in event.gpus}
+        self._faults = {key: fault for key, fault in self._faults.items() if key not in gone}
 
     def _take_hardware_event(self, event: GpuEvent, now: float) -> None:
         if event.kind is GpuEventKind.XID:
@@ -260,10 +277,12 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
             for gi_id in self.faulty_instances(probe.gpu) - probe.instances:
                 self._drop_instance(probe.gpu, gi_id)
         if probe.result is ProbeResult.LOST:
-            self._add(scope, PROBE, Reaction.REBOOT, f"the card does not answer: {probe.text or 'lost'}", now)
+            self._add(scope, PROBE, Reaction.REBOOT, LOST_TEXT, now)
         elif probe.result is ProbeResult.FAILED:
             self._failures[probe.gpu] = self._failures.get(probe.gpu, 0) + 1
             self._restart_clean_count(probe.gpu)
+            if probe.gpu in self._unreadable:
+                return  # it is listed with its error already
             if self._failures[probe.gpu] >= self._hysteresis.failed_probes:
                 self._add(scope, PROBE, Reaction.WITHHOLD, f"probes of the card fail: {probe.text}", now)
         else:
@@ -279,6 +298,8 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
     def _count_clean_probe(self, probe: CardProbed, now: float) -> None:
         for key, fault in list(self._faults.items()):
             if fault.scope.gpu != probe.gpu or fault.source in {EVENT_WATCH, ROW_REMAPPING}:
+                continue
+            if fault.source == UNREADABLE and fault.scope.gpu in self._unreadable:
                 continue
             cleaner = msgspec.structs.replace(fault, clean=min(fault.clean + 1, self._hysteresis.clean_probes))
             cured = fault.reaction < Reaction.RESET or fault.reset or probe.recovery is RecoveryAction.NONE
@@ -326,7 +347,7 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
 
 def is_spared(fault: Fault, spared: Collection[CardRule]) -> bool:
     """True if the fault would take its card away, and the breaker prevents it; ``spared`` are the breaker's faults."""
-    return fault.reaction >= Reaction.WITHHOLD and not fault.lost and fault.rule in spared
+    return fault.reaction >= Reaction.WITHHOLD and not fault.unreadable and fault.rule in spared
 
 
 def _worst_of(faults: Iterable[Fault], scope: DeviceScope, spared: Collection[CardRule]) -> Fault | None:

@@ -115,8 +115,9 @@ class HealthMonitor:
         self._rows: dict[str, str] = {}
         #: The faults that the breaker spares, as the Node has them.
         self._spared: frozenset[CardRule] = frozenset()
-        #: The node's cards by UUID, as last listed.
+        #: The node's cards by UUID, as last listed, and the error of each that could not be read.
         self._gpus: dict[str, GpuInfo] = {}
+        self._unreadable: dict[str, str] = {}
         #: Time of the last probe of each card, monotonic seconds.
         self._probed_at: dict[str, float] = {}
         #: Time of the next probe of each card, monotonic seconds; has exactly the node's cards.
@@ -125,18 +126,24 @@ class HealthMonitor:
 
     # Events -----------------------------------------------------------------------------------------------------
 
-    def set_cards(self, gpus: Iterable[GpuInfo]) -> None:
-        """Takes in the node's cards. New ones are probed at once."""
+    def set_cards(self, gpus: Iterable[GpuInfo], unreadable: Mapping[str, str] | None = None) -> None:
+        """Takes in the node's cards. New ones are probed at once.
+
+        Args:
+            gpus: the cards.
+            unreadable: by UUID, the error of each card that cannot be read, besides lost ones.
+        """
         found = {str(gpu.uuid): gpu for gpu in gpus}
-        if found == self._gpus:
+        if (found, unreadable or {}) == (self._gpus, self._unreadable):
             return
         self._gpus = self._events.gpus = found
+        self._unreadable = dict(unreadable or {})
         now = self._clock.monotonic()
         self._due = {uuid: self._due.get(uuid, now) for uuid in self._gpus}
-        self._apply(CardsListed(frozenset(self._gpus)))
+        self._apply(CardsListed(frozenset(self._gpus), self._unreadable))
         for gpu in self._gpus.values():
             if gpu.lost:
-                self._apply(CardProbed(gpu=gpu.uuid, result=ProbeResult.LOST, text="it fell off the bus"))
+                self._apply(CardProbed(gpu=gpu.uuid, result=ProbeResult.LOST))
         self._changes.notify()
 
     def note_hardware_event(self, event: GpuEvent | None) -> None:

@@ -5,7 +5,8 @@ layout can be checked before a GPU is changed. A GPU that cannot be read keeps t
 instances; nothing here decides what that means.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -18,7 +19,7 @@ from tessera.mig.models import model_by_product
 from tessera.mig.names import parse_profile_name
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.attributes import CardAttributes, MigAttributes, NvLink
-from tessera.nvml.errors import GpuLost, NvmlError, NvmlNotFound
+from tessera.nvml.errors import GpuLost, NvmlError, NvmlNotFound, UnknownNvmlError
 from tessera.nvml.interface import GiProfileInfo, GpuInfo, GpuInstance, GpuUuid
 
 
@@ -44,16 +45,16 @@ class GpuState(msgspec.Struct, frozen=True, kw_only=True):
         info: NVML's basic facts.
         instances: its GPU instances by start; empty without MIG mode.
         geometry: how it can be cut; ``None`` for a card without MIG, and for an unknown model while MIG is off.
-        geometry_problem: why the profiles of a GPU in MIG mode cannot be read; empty if they were read.
+        mig_problem: why the profiles or instances of a GPU in MIG mode cannot be read; empty if they were read.
         attributes: the values that do not change while the driver runs; ``None`` if they cannot be read.
-        mig_attributes: attributes of its MIG devices, by UUID.
+        mig_attributes: attributes of its MIG devices, by UUID; the last ones that were read while it has a problem.
         links: its NVLinks that are up.
     """
 
     info: GpuInfo
     instances: tuple[GpuInstance, ...] = ()
     geometry: Geometry | None = None
-    geometry_problem: str = ""
+    mig_problem: str = ""
     attributes: CardAttributes | None = None
     mig_attributes: Mapping[str, MigAttributes] = {}
     links: tuple[NvLink, ...] = ()
@@ -62,6 +63,11 @@ class GpuState(msgspec.Struct, frozen=True, kw_only=True):
     def uuid(self) -> str:
         """The UUID of the GPU."""
         return self.info.uuid
+
+    @property
+    def error(self) -> str:
+        """NVML's words if the GPU or its MIG instances cannot be read; empty if they were read, or the GPU is lost."""
+        return self.info.error or self.mig_problem
 
 
 class GpuInventory(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +105,8 @@ class InventoryReader:
         self._hardware = hardware
         self._changes = changes
         self._inventory = GpuInventory()
+        #: Called with every reading.
+        self._listeners: list[Callable[[GpuInventory], None]] = []
         #: Tables of the GPUs in MIG mode that :meth:`read_card` has read; a table changes with the driver only.
         self._geometries: dict[GpuUuid, Geometry] = {}
 
@@ -107,15 +115,21 @@ class InventoryReader:
         """The last reading; no GPUs before the first :meth:`refresh`."""
         return self._inventory
 
+    def add_listener(self, listener: Callable[[GpuInventory], None]) -> None:
+        """Calls ``listener`` with every reading from now on, before others are woken."""
+        self._listeners.append(listener)
+
     async def refresh(self) -> GpuInventory:
         """Reads every GPU again.
 
         Raises:
             NvmlError: the cards cannot be listed; the last reading is kept.
         """
-        found = await read_gpu_inventory(self._hardware)
-        if found != self._inventory:
-            self._inventory = found
+        found = _keep_mig_devices(await read_gpu_inventory(self._hardware), self._inventory)
+        changed, self._inventory = found != self._inventory, found
+        for listener in self._listeners:
+            listener(found)
+        if changed:
             self._changes.notify()
         return found
 
@@ -131,6 +145,8 @@ class InventoryReader:
             raise NvmlNotFound(f"card {uuid}: the driver no longer lists it; drain the node and reboot it")
         if info.lost:
             raise GpuLost(f"card {uuid}")
+        if not info.readable:
+            raise UnknownNvmlError(f"card {uuid} cannot be read: {info.error}")
         if not info.mig_enabled:
             self._geometries.pop(uuid, None)
             return CardReading(info, None, ())
@@ -161,41 +177,48 @@ async def read_gpu_inventory(hardware: AsyncNvml) -> GpuInventory:
     )
 
 
+def _keep_mig_devices(found: GpuInventory, before: GpuInventory) -> GpuInventory:
+    """Keeps which MIG devices a GPU had that cannot be read now: pods may hold them."""
+    gpus = []
+    for gpu in found.gpus:
+        old = before.gpu(gpu.uuid) if not gpu.info.readable or gpu.mig_problem else None
+        gpus.append(gpu if old is None else msgspec.structs.replace(gpu, mig_attributes=old.mig_attributes))
+    return msgspec.structs.replace(found, gpus=tuple(gpus))
+
+
 async def _read_gpu(hardware: AsyncNvml, info: GpuInfo) -> GpuState:
-    geometry, problem = await _read_geometry(hardware, info)
-    instances: tuple[GpuInstance, ...] = ()
+    """One card; each value that it does not give is left out, and no other."""
+    geometry = _geometry_of_model(info)
+    if not info.readable:
+        return GpuState(info=info, geometry=geometry)
     attributes: CardAttributes | None = None
-    mig: dict[str, MigAttributes] = {}
     links: tuple[NvLink, ...] = ()
-    if not info.lost:
+    instances: tuple[GpuInstance, ...] = ()
+    problem = ""
+    with suppress(NvmlError):
+        attributes = await hardware.attributes(info.uuid)
+    with suppress(NvmlError):
+        links = tuple(await hardware.nvlinks(info.uuid))
+    if info.mig_enabled:
         try:
-            attributes = await hardware.attributes(info.uuid)
-            links = tuple(await hardware.nvlinks(info.uuid))
-            if info.mig_enabled and not problem:
-                instances = tuple(await hardware.instances(info.uuid))
-                for each in (compute for instance in instances for compute in instance.compute_instances):
-                    mig[each.mig_uuid] = await hardware.mig_attributes(each.mig_uuid)
-        except NvmlError:
-            pass  # It is listed with the values that were read; health and MIG config find out what is wrong.
+            geometry = geometry_of(info, await hardware.gi_profiles(info.uuid))
+            instances = tuple(await hardware.instances(info.uuid))
+        except (NvmlError, ValueError) as error:
+            problem = str(error)
+    mig: dict[str, MigAttributes] = {}
+    for each in (compute for instance in instances for compute in instance.compute_instances):
+        mig[each.mig_uuid] = MigAttributes()
+        with suppress(NvmlError):
+            mig[each.mig_uuid] = await hardware.mig_attributes(each.mig_uuid)
     return GpuState(
         info=info,
         instances=instances,
         geometry=geometry,
-        geometry_problem=problem,
+        mig_problem=problem,
         attributes=attributes,
         mig_attributes=mig,
         links=links,
     )
-
-
-async def _read_geometry(hardware: AsyncNvml, info: GpuInfo) -> tuple[Geometry | None, str]:
-    """The profiles of a GPU, and why those of a GPU in MIG mode cannot be read."""
-    if info.lost or not info.mig_enabled:
-        return _geometry_of_model(info), ""
-    try:
-        return geometry_of(info, await hardware.gi_profiles(info.uuid)), ""
-    except (NvmlError, ValueError) as error:
-        return _geometry_of_model(info), str(error)
 
 
 def _geometry_of_model(info: GpuInfo) -> Geometry | None:

@@ -113,11 +113,11 @@ def sliceable_gpus(inventory: GpuInventory, refused: Mapping[str, str] | None = 
     skipped: list[SkippedGpu] = []
     for gpu in inventory.gpus:
         reason, waits = _unfit(gpu.info)
-        if not reason and gpu.geometry is not None and not gpu.geometry_problem:
+        if not reason and gpu.geometry is not None and not gpu.mig_problem:
             gpus.append(SliceableGpu(gpu.info, gpu.geometry))
         else:
-            reason = (refused or {}).get(gpu.uuid, reason or gpu.geometry_problem)
-            skipped.append(SkippedGpu(gpu.info, reason, waits))
+            reason = (refused or {}).get(gpu.uuid, reason or gpu.mig_problem)
+            skipped.append(SkippedGpu(gpu.info, reason, waits or bool(gpu.mig_problem)))
     return SliceableGpus(tuple(gpus), tuple(skipped))
 
 
@@ -137,7 +137,7 @@ async def enable_mig(hardware: AsyncNvml, uuids: Collection[str]) -> dict[str, s
     refused: dict[str, str] = {}
     for info in await hardware.devices():
         off = not info.mig_enabled and not info.mig_pending
-        if info.uuid in uuids and info.mig_capable and not info.lost and off:
+        if info.uuid in uuids and info.mig_capable and info.readable and off:
             try:
                 if await hardware.set_mig_mode(info.uuid, enabled=True) is MigModeResult.IN_USE:
                     refused[info.uuid] = (
@@ -182,8 +182,8 @@ def placements(geometry: Geometry) -> dict[str, ProfilePlacements]:
 
 
 def _unfit(info: GpuInfo) -> tuple[str, bool]:
-    if info.lost:
-        return "the card does not answer; drain the node and reboot it", False
+    if not info.readable:
+        return info.problem, not info.lost
     if not info.mig_capable:
         return "the card cannot do MIG", False
     if not info.mig_enabled and info.mig_pending:

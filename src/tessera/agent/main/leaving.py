@@ -97,7 +97,9 @@ class CardRelease:
             return [f"the cards cannot be listed, so instances on them stay: {error}"]
         notes = await self._keep_journal() if keep else []
         for card in cards:
-            if card.mig_enabled and not card.lost:
+            if card.error:
+                notes.append(f"GPU {card.index} ({card.uuid}): {card.problem}; its instances stay")
+            elif card.mig_enabled and card.readable:
                 try:
                     notes += await self._free_card(card, keep=keep)
                 except NvmlError as error:

@@ -11,6 +11,7 @@ import random
 
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.base.runtime import AgentEnvironment, RebootNode
+from tessera.agent.health.monitor import SUSPECT_PROBE_INTERVAL
 from tessera.agent.health.policy import APPLICATION_XIDS
 from tessera.agent.inventory.card_ownership import CardOwner
 from tessera.agent.main.wiring import Components
@@ -71,6 +72,7 @@ async def run_components(components: Components) -> None:
         _assign_recorded_cards(components)
         await _assign_used_cards(components)
         group.create_task(_watch_hardware(components))
+        group.create_task(_reread_unreadable_cards(components))
         for each in (
             components.mig_config,
             components.mps,
@@ -112,6 +114,18 @@ async def _assign_used_cards(components: Components) -> None:
             continue
         ownership.assume({card: CardOwner.STATIC for card in used if not ownership.is_known(card)})
         return
+
+
+async def _reread_unreadable_cards(components: Components) -> None:
+    """Lists the cards again while one of them cannot be read; NVML has no event for its return."""
+    while True:
+        count = components.changes.count
+        unreadable = [gpu.uuid for gpu in components.inventory_reader.inventory.gpus if gpu.error]
+        if unreadable:
+            await components.clock.sleep(SUSPECT_PROBE_INTERVAL)
+            await components.reread_cards(unreadable)
+        else:
+            await components.changes.wait(count)
 
 
 async def _watch_hardware(components: Components) -> None:

@@ -5,6 +5,7 @@ they start.
 """
 
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 
 from prometheus_client import generate_latest
@@ -19,7 +20,7 @@ from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.policy import HealthPolicy
 from tessera.agent.inventory.card_ownership import CardOwnership, StaticGpus
 from tessera.agent.inventory.device_users import DeviceUsers
-from tessera.agent.inventory.gpu_inventory import InventoryReader
+from tessera.agent.inventory.gpu_inventory import GpuInventory, InventoryReader
 from tessera.agent.memory.enforcement import MemoryEnforcement
 from tessera.agent.memory.inputs import AgentInputs, ProcessMemoryReader
 from tessera.agent.memory.monitor import MemoryMonitor
@@ -108,6 +109,7 @@ class Components:
         self._static_gpus = StaticGpus(self.inventory_reader, self.ownership)
         self.config = self._build_config_watcher()
         self.health = self._build_health()
+        self.inventory_reader.add_listener(self._note_inventory)
         self.mps = self._build_mps()
         self._drainer = DeviceDrainer(kubelet, self.mirror, Evictor(client) if options.mig_evict else None)
         self.mig_config = self._build_mig_config()
@@ -147,12 +149,22 @@ class Components:
         Raises:
             NvmlError: the cards cannot be listed.
         """
-        inventory = await self.inventory_reader.refresh()
-        self.health.set_cards(gpu.info for gpu in inventory.gpus)
+        await self.inventory_reader.refresh()
+
+    def _note_inventory(self, inventory: GpuInventory) -> None:
+        """Takes in a reading of the cards, whichever part asked for it."""
+        self.health.set_cards(
+            (gpu.info for gpu in inventory.gpus), {gpu.uuid: gpu.error for gpu in inventory.gpus if gpu.error}
+        )
 
     async def reread_card(self, gpu: str | None) -> None:
         """Has a card read again after an event on it; all cards for ``None``."""
-        self.slices.suspect(gpu)
+        await self.reread_cards([gpu])
+
+    async def reread_cards(self, gpus: Iterable[str | None]) -> None:
+        """Has cards read again, as :meth:`reread_card` does one."""
+        for gpu in gpus:
+            self.slices.suspect(gpu)
         try:
             await self.refresh_inventory()
         except NvmlError as error:
@@ -352,6 +364,8 @@ class Components:
     async def is_unused(self, uuid: str) -> bool:
         """True if no pod has any part of a card, nor is about to get one."""
         card = self.inventory_reader.inventory.gpu(uuid)
+        if card is not None and card.info.mig_enabled and card.error and not card.mig_attributes:
+            return False  # its MIG devices are not known, so it is not known who holds them
         parts = {uuid, *(card.mig_attributes if card is not None else ())}
         if self.slices.is_busy(uuid) or not parts.isdisjoint(self.advertiser.recent_allocations):
             return False

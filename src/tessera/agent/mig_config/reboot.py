@@ -114,7 +114,7 @@ class RebootRequests:
             found = await self._users.list()
             if pods := sorted({str(each) for users in found.values() for each in users}):
                 return ", ".join(pods)
-            cards = [each.uuid for each in await self._hardware.devices() if not each.lost]
+            cards = [each.uuid for each in await self._hardware.devices() if each.readable]
             pids = [str(one.pid) for uuid in cards for one in await self._hardware.processes(uuid)]
         except (ConnectionError, NvmlError) as error:
             return f"the list of pods and processes on the cards, which cannot be read: {error}"

@@ -115,7 +115,7 @@ class NodeSampler:
         held = {lease.device: lease.ratio < 1 for lease in leases}
         self._inspected = _parts(state for state in inventory.gpus if state.uuid in inspected)
         held |= dict.fromkeys(self._inspected, True)
-        sampled = [await self._sample_gpu(state.info, held) for state in inventory.gpus if not state.info.lost]
+        sampled = [await self._sample_gpu(state.info, held) for state in inventory.gpus if state.info.readable]
         gpus = [gpu for gpu in sampled if gpu is not None]
         present = {device.uuid for gpu in gpus for device in gpu.devices}
         known = self._answers | {gpu.info.uuid: gpu for gpu in gpus}

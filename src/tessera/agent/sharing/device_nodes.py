@@ -6,7 +6,7 @@ not wait.
 
 NVML reports for each NVLink if it is up and which PCI device is at its other end: another card, or an NVSwitch. For two
 cards it reports how far up the PCIe tree they meet. The topology from both decides which whole cards are allocated
-together. The links of a lost card are known from the cards at their other ends.
+together. The links of a card that cannot be read are known from the cards at their other ends.
 """
 
 from collections import Counter
@@ -57,11 +57,11 @@ class DeviceNodes:
 
     async def read(self, cards: Sequence[GpuState]) -> None:
         """Reads the values that may have changed."""
-        joined = [(card.uuid, card.info.pci_bus_id, card.info.lost, card.info.mig_enabled) for card in cards]
+        joined = [(card.uuid, card.info.pci_bus_id, card.info.readable, card.info.mig_enabled) for card in cards]
         if joined != self._topology_of:
             self.topology = await read_topology(self._hardware, [card.info for card in cards])
             self._topology_of = joined
-        numbered = [(card.uuid, card.info.minor, card.info.lost, card.instances) for card in cards]
+        numbered = [(card.uuid, card.info.minor, card.info.readable, card.instances) for card in cards]
         if numbered != self._files_of or self.retry_in() == 0:
             await self._read_files(cards)
             self._files_of = numbered
@@ -70,7 +70,7 @@ class DeviceNodes:
         files: dict[str, tuple[DeviceFile, ...]] = {}
         failed: dict[str, str] = {}
         for card in cards:
-            if card.info.lost:
+            if not card.info.readable:
                 files |= {uuid: each for uuid, each in self.files.items() if uuid in _uuids(card)}
                 continue
             try:
@@ -170,7 +170,7 @@ async def read_topology(hardware: AsyncNvml, cards: Sequence[GpuInfo]) -> Topolo
         for card in sorted(cards, key=lambda each: each.index)
     ]
     meetings: dict[tuple[GpuUuid, GpuUuid], PcieLevel] = {}
-    for one, other in combinations([card.uuid for card in cards if not card.lost], 2):
+    for one, other in combinations([card.uuid for card in cards if card.readable], 2):
         try:
             meetings[one, other] = PcieLevel(await hardware.common_ancestor(one, other))
         except (NvmlError, ValueError):
@@ -179,7 +179,7 @@ async def read_topology(hardware: AsyncNvml, cards: Sequence[GpuInfo]) -> Topolo
 
 
 async def _links(hardware: AsyncNvml, card: GpuInfo) -> tuple[NvLink, ...]:
-    if card.lost:
+    if not card.readable:
         return ()
     try:
         return tuple(await hardware.nvlinks(card.uuid))

@@ -1,7 +1,8 @@
 """Decides which entries of kubelet's list must not be allocated now, and why. Pure.
 
 1. An entry is withheld for the first of these reasons: its device is unhealthy, its device nodes are unknown, its card
-   is lost, its device is fenced, a pod holds the device under another name, or its sharing strategy is not ready.
+   cannot be read, its device is fenced, a pod holds the device under another name, or its sharing strategy is not
+   ready.
 2. A pod can hold a device under another name because kubelet knows entries, not devices: a card that it allocated whole
    counts as free again once the card is listed as shares, or under another resource. So an entry is blocked while a
    container holds, under any other entry, the same share under another resource, the card of a MIG device, or a MIG
@@ -20,7 +21,6 @@ from tessera.agent.inventory.device_users import DeviceUser
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement, device_of
 from tessera.kube.quantity import parse_quantity
 
-_LOST = "the card fell off the bus; drain the node and reboot it"
 _FENCED = "it is kept free, since the layout of its card is about to change"
 
 #: An entry by resource and id.
@@ -56,16 +56,16 @@ class WithholdingReasons(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         unhealthy: health problem of the device, by entry.
-        unreadable: reason that a device's nodes are unknown, by UUID.
-        lost: cards that fell off the bus.
+        nodes_unknown: reason that a device's nodes are unknown, by UUID.
+        unreadable: why a card cannot be read, by UUID.
         fenced: cards and MIG devices that must not be allocated.
         blocked: the pod that holds the device under another name, by resource and entry.
         not_ready: reason that a card's sharing strategy does not serve containers yet, by resource and card.
     """
 
     unhealthy: Mapping[str, str] = {}
+    nodes_unknown: Mapping[str, str] = {}
     unreadable: Mapping[str, str] = {}
-    lost: frozenset[str] = frozenset()
     fenced: frozenset[str] = frozenset()
     blocked: Mapping[EntryKey, str] = {}
     not_ready: Mapping[EntryKey, str] = {}
@@ -133,8 +133,8 @@ def overcounted_resources(
 def _first_reason(resource: str, device: AdvertisedDevice, reasons: WithholdingReasons) -> str:
     return (
         reasons.unhealthy.get(device.id)
-        or reasons.unreadable.get(device.uuid)
-        or (_LOST if device.gpu in reasons.lost else "")
+        or reasons.nodes_unknown.get(device.uuid)
+        or reasons.unreadable.get(device.gpu)
         or fence_reason(device, reasons.fenced)
         or reasons.blocked.get((resource, device.id))
         or reasons.not_ready.get((resource, device.id), "")

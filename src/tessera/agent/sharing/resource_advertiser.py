@@ -280,8 +280,8 @@ class ResourceAdvertiser:
         health = entry_health(entries, self._descriptions, self._devices.health_of)
         return WithholdingReasons(
             unhealthy={entry: verdict.text for entry, verdict in health.items() if not verdict.healthy},
-            unreadable=self._device_nodes.failed if self._options_now.uses_cdi else {},
-            lost=frozenset(card.uuid for card in self._gpu_states if card.info.lost),
+            nodes_unknown=self._device_nodes.failed if self._options_now.uses_cdi else {},
+            unreadable={card.uuid: card.info.problem for card in self._gpu_states if not card.info.readable},
             fenced=self.closed_devices(),
             blocked=self._blocked,
             not_ready=self._strategies.not_ready_reasons(self.offer),

@@ -61,15 +61,15 @@ def ask_cards(nvml: Nvml, say: Say) -> tuple[int, bool]:
     """Reads every card; returns the number of cards, and true if CUDA has a device to compute on.
 
     Raises:
-        ValidationFailed: there is no card, or a card is lost.
+        ValidationFailed: there is no card, or a card cannot be read.
         NvmlError: a card refuses.
     """
     cards = nvml.devices()
     if not cards:
         raise ValidationFailed("NVML: the driver has no card")
     for card in cards:
-        if card.lost:
-            raise ValidationFailed(f"NVML: card {card.index} ({card.uuid}) is lost; drain the node and reboot it")
+        if not card.readable:
+            raise ValidationFailed(f"NVML: card {card.index} ({card.uuid}): {card.problem}")
         nvml.memory(card.uuid)
         say(f"NVML: card {card.index} {card.name} {card.uuid} answers, {card.memory_mib} MiB")
     say(f"NVML: driver {nvml.driver_version()}, {len(cards)} cards")

@@ -15,7 +15,7 @@ from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
-from tessera.api.nodes.health import Evidence, describe_xid
+from tessera.api.nodes.health import UNREADABLE, Evidence, describe_xid
 from tessera.kube.resources import Node
 from tessera.limits.nodes import CARD_FAULT_WORDS, CARD_FAULTS, CARD_FAULTS_TEXT, NODE_CARDS, NODE_INDEXES
 from tessera.text import one_line
@@ -72,8 +72,11 @@ class CardFault(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
 
     @property
     def counts_for_breaker(self) -> bool:
-        """True if the fault takes its card away, or a part of it, unless it is spared; a lost card never is."""
-        return self.asks != "attention" and not self.lost
+        """True if the fault takes its card away, or a part of it, unless it is spared.
+
+        A card that cannot be read is never spared.
+        """
+        return self.asks != "attention" and not self.lost and self.rule != UNREADABLE
 
     @property
     def name(self) -> str:
@@ -103,7 +106,8 @@ class NodeCards(msgspec.Struct, frozen=True):
     Attributes:
         count: number of cards.
         faults: the faults that take cards away unless they are spared, sorted.
-        others: those of lost cards, and of cards that stay allocated; the breaker does not count them.
+        others: those of cards that are lost or cannot be read, and of cards that stay allocated; the breaker does not
+            count them.
     """
 
     count: Annotated[int, msgspec.Meta(ge=0, le=int(NODE_CARDS))] = 0

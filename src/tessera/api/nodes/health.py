@@ -41,8 +41,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     """One error of a card that is not over.
 
     Attributes:
-        source: ``XID 79``, ``double-bit-ecc``, ``probe``, ``driver``, ``events``, ``row remapping`` or a throttle
-            reason such as ``hw_thermal``.
+        source: ``XID 79``, ``double-bit-ecc``, ``probe``, ``driver``, ``events``, ``row-remapping``, ``unreadable``, or
+            a throttle reason such as ``hw_thermal``.
         text: the error in words.
         asks: ``attention``, ``drain``, ``reset`` or ``reboot``.
         part: the GPU instance with the error, ``GPU instance 7``; empty for the whole card.
@@ -68,6 +68,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
 
 #: Source of the errors that the card's row remapper reports.
 ROW_REMAPPING = "row-remapping"
+#: Source of the error of a card that the driver lists with an error. It does not end while the card is listed so.
+UNREADABLE = "unreadable"
 #: What the owners of the pods on a card can do, where the card has to be empty.
 _EMPTY_IT = "delete the pods on it, so that their owners start them on other cards"
 #: Remedies that say nothing to do.
@@ -84,6 +86,8 @@ def next_step(error: Evidence) -> str:
     if error.spared:
         return "still allocated, spared by the breaker: many cards of the cluster report this error"
     match error.asks:
+        case "drain" if error.source == UNREADABLE:
+            return "not allocated until it can be read again"
         case "drain":
             return f"not allocated until its probes succeed for a while{_remedy(error.source)}"
         case "reset" if error.reset:

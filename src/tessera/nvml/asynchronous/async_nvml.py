@@ -89,9 +89,9 @@ class AsyncNvml(ABC):
         """See :meth:`.Nvml.devices`."""
         return await self.call("devices", lambda nvml: nvml.devices())
 
-    async def remember(self, cards: Sequence[GpuInfo]) -> None:
-        """See :meth:`.Nvml.remember`."""
-        await self.call("remember", lambda nvml: nvml.remember(cards))
+    async def set_known_cards(self, cards: Sequence[GpuInfo]) -> None:
+        """See :meth:`.Nvml.set_known_cards`."""
+        await self.call("set_known_cards", lambda nvml: nvml.set_known_cards(cards))
 
     async def set_mig_mode(self, gpu: GpuUuid, enabled: bool) -> MigModeResult:
         """See :meth:`.Nvml.set_mig_mode`."""

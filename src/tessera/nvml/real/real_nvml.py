@@ -13,6 +13,7 @@ NVML leaves these tasks to its caller:
   instance's profile.
 """
 
+import logging
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from ctypes import byref
@@ -60,6 +61,8 @@ from tessera.nvml.real.older_drivers import compute_processes, mps_clients
 from tessera.nvml.real.session import NvmlSession, reset_card
 
 _MIB = 1024 * 1024
+
+_log = logging.getLogger(__name__)
 
 
 class RealNvml:
@@ -133,9 +136,9 @@ class RealNvml:
         self._session.watch_cards(sum(info.readable for info in cards))
         return cards
 
-    def remember(self, cards: Iterable[GpuInfo]) -> None:
-        """See :meth:`.Nvml.remember`."""
-        self._known.remember(cards)
+    def set_known_cards(self, cards: Iterable[GpuInfo]) -> None:
+        """See :meth:`.Nvml.set_known_cards`."""
+        self._known.set(cards)
 
     def set_mig_mode(self, gpu: GpuUuid, enabled: bool) -> MigModeResult:
         """See :meth:`.Nvml.set_mig_mode`."""

@@ -122,9 +122,9 @@ class SimulatedMachine:
                     failed[card.index] = error
             return self._known.merge(read, failed)
 
-    def remember(self, cards: Iterable[GpuInfo]) -> None:
-        """See :meth:`.Nvml.remember`."""
-        self._known.remember(cards)
+    def set_known_cards(self, cards: Iterable[GpuInfo]) -> None:
+        """See :meth:`.Nvml.set_known_cards`."""
+        self._known.set(cards)
 
     def set_mig_mode(self, gpu: GpuUuid, enabled: bool) -> MigModeResult:
         """See :meth:`.Nvml.set_mig_mode`."""

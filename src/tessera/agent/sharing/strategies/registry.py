@@ -33,7 +33,7 @@ def plan_services(
 
     Args:
         offer: the advertised entries.
-        cards: the node's cards by UUID. A card that is lost or missing in the mapping gets no process.
+        cards: the node's cards by UUID. A card that cannot be read, or is missing in the mapping, gets no process.
         strategies: the strategy of each kind.
 
     Raises:
@@ -41,7 +41,7 @@ def plan_services(
     """
     plans: dict[str, ServicePlan] = {}
     for name, offered in sorted(offer.resources.items()):
-        usable = [each for each in offered.devices if each.gpu in cards and not cards[each.gpu].lost]
+        usable = [each for each in offered.devices if each.gpu in cards and cards[each.gpu].readable]
         for kind in dict.fromkeys(each.kind for each in usable):
             own = tuple(each for each in usable if each.kind is kind)
             plan = strategies[kind].plan_service(msgspec.structs.replace(offered, devices=own), cards)
