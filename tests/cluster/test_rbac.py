@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from tests.cluster.driverlab import COSTS, K1, K2, NEWER, REPOSITORY, Drivers, builder, node, play, precompiled
 from tests.cluster.new_nodes import REQUESTS_CRD
+from tests.cluster.test_told_pods import are_told, break_card
 from tests.support.kueue.cluster import KueueCluster
 from tests.support.virtual_lab import manifest
 
@@ -243,6 +244,9 @@ def test_every_right_is_used_and_every_use_is_granted(
             await lab.until(lambda call=call, times=times: lab.told_times("third", "SliceFailed", call) == times, call)
         machine.heal()
         await lab.running("third")
+        break_card(lab, xid=63)
+        await are_told(lab, ["third"], "GpuDegraded")
+        await are_told(lab, ["third"], "GpuRecovered", 300)
         await lab.delete("third")
         await a_job_runs(lab)
         await refused_by_its_scheduler(lab, "fourth")

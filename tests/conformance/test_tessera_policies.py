@@ -310,6 +310,79 @@ async def test_an_agent_that_may_evict_evicts_no_pods_of_the_system(two_nodes: T
     assert (await two_nodes.agent("POST", f"/api/v1/namespaces/default/pods/{unique}/eviction", eviction)).status == 404
 
 
+async def a_pod(api: Api, namespace: str, name: str, node: str = "") -> str:
+    """A pod of the namespace on a node; returns the path of its status."""
+    core = f"/api/v1/namespaces/{namespace}"
+    containers = [{"name": "a", "image": "e.com/a:1"}]
+    spec = {"containers": containers, **({"nodeName": node} if node else {})}
+    metadata = {"name": name, "labels": {"team": "a"}}
+    (await api("POST", f"{core}/pods", {"metadata": metadata, "spec": spec})).ok()
+    return f"{core}/pods/{name}/status"
+
+
+def told(status: str = "False") -> dict[str, Any]:
+    """What an agent applies to a pod's status."""
+    time = {"lastTransitionTime": "2026-01-01T00:00:00Z"}
+    condition = {"type": "tessera.dev/GpuHealthy", "status": status, "reason": "GpuUnhealthy", "message": "m", **time}
+    return {"apiVersion": "v1", "kind": "Pod", "status": {"conditions": [condition]}}
+
+
+async def test_an_agent_tells_the_pods_of_its_node_and_no_others(
+    api: Api, two_nodes: TwoNodes, unique: str, cleanup: Callable[[str], None]
+) -> None:
+    places = {"mine": two_nodes.mine, "other": two_nodes.other, "none": ""}
+    for name in places:
+        cleanup(f"/api/v1/namespaces/{two_nodes.namespace}/pods/{unique}-{name}?gracePeriodSeconds=0")
+    paths = {name: await a_pod(api, two_nodes.namespace, f"{unique}-{name}", at) for name, at in places.items()}
+    query = "?fieldManager=tessera-agent-health&force=true"
+    for status in ("False", "True"):
+        (await two_nodes.agent("PATCH", paths["mine"] + query, told(status), content=APPLY)).ok()
+    found = (await api("GET", paths["mine"].removesuffix("/status"))).ok()["status"]["conditions"]
+    assert [each["status"] for each in found if each["type"] == "tessera.dev/GpuHealthy"] == ["True"]
+    for name in ("other", "none"):
+        answer = await two_nodes.agent("PATCH", paths[name] + query, told(), content=APPLY)
+        denied(answer, f"the agent of node {two_nodes.mine} may not write the status of pod", "on their own node")
+    denied(await two_nodes.unbound("PATCH", paths["mine"] + query, told(), content=APPLY), "names no node")
+
+
+async def test_an_agent_tells_no_pods_of_the_system(
+    api: Api, two_nodes: TwoNodes, unique: str, cleanup: Callable[[str], None]
+) -> None:
+    cleanup(f"/api/v1/namespaces/kube-public/pods/{unique}?gracePeriodSeconds=0")
+    path = await a_pod(api, "kube-public", unique, two_nodes.mine)
+    denied(await two_nodes.agent("PATCH", path, told(), content=STRATEGIC), "begin with kube-")
+
+
+POD_ATTACKS: dict[str, dict[str, Any]] = {
+    "a phase": {"status": {"phase": "Failed"}},
+    "another condition": {"status": {"conditions": [{"type": "Ready", "status": "False"}]}},
+    "the controller's": {"status": {"conditions": [{"type": "tessera.dev/SliceAvailable", "status": "False"}]}},
+    "an address": {"status": {"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}]}},
+    "a container": {"status": {"containerStatuses": [{"name": "a", "restartCount": 9, "image": "i", "imageID": "i"}]}},
+    "a label": {"metadata": {"labels": {"team": "b"}}},
+    "an annotation": {"metadata": {"annotations": {"a": "b"}}},
+}
+
+
+@pytest.mark.parametrize("name", POD_ATTACKS)
+async def test_an_agent_changes_nothing_else_of_a_pod(
+    api: Api, two_nodes: TwoNodes, unique: str, cleanup: Callable[[str], None], name: str
+) -> None:
+    cleanup(f"/api/v1/namespaces/{two_nodes.namespace}/pods/{unique}-pod?gracePeriodSeconds=0")
+    path = await a_pod(api, two_nodes.namespace, f"{unique}-pod", two_nodes.mine)
+    answer = await two_nodes.agent("PATCH", path, POD_ATTACKS[name], content=STRATEGIC)
+    denied(answer, "the condition tessera.dev/GpuHealthy of a pod, and nothing else of it")
+
+
+async def test_an_agent_gives_a_pod_no_finalizer(
+    api: Api, two_nodes: TwoNodes, unique: str, cleanup: Callable[[str], None]
+) -> None:
+    cleanup(f"/api/v1/namespaces/{two_nodes.namespace}/pods/{unique}-pod?gracePeriodSeconds=0")
+    path = await a_pod(api, two_nodes.namespace, f"{unique}-pod", two_nodes.mine)
+    await two_nodes.agent("PATCH", path, {"metadata": {"finalizers": ["example.com/stay"]}}, content=STRATEGIC)
+    assert "finalizers" not in (await api("GET", path.removesuffix("/status"))).ok()["metadata"]
+
+
 async def test_a_driver_pod_pauses_what_uses_the_driver_of_its_node(two_nodes: TwoNodes) -> None:
     for value in ("paused-for-driver-upgrade", "true", None):
         patch = {"metadata": {"labels": {"nvidia.com/gpu.deploy.device-plugin": value}}}

@@ -7,6 +7,7 @@ import pytest
 from tests.kube.conftest import ImpatientClock, ScriptedServer, cancelled
 
 from tessera.kube.client.client import Client
+from tessera.kube.client.errors import Forbidden
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import NODES, PODS
 
@@ -118,3 +119,22 @@ async def test_run_sends_what_is_recorded_later(server: ScriptedServer, recorder
         await server.exhausted.wait()
     assert recorder.sent == 1
     await cancelled(task)
+
+
+async def test_an_event_with_a_key_is_sent_once_also_by_a_restarted_process(
+    server: ScriptedServer, recorder: EventRecorder
+) -> None:
+    taken = {"kind": "Status", "reason": "AlreadyExists", "code": 409, "message": "it exists"}
+    server.answers(MADE, 201).answers(taken, 409)
+    for _ in range(2):
+        await recorder.send_once(POD, "GpuUnhealthy", "XID 48", type="Warning", key="0123")
+    assert [call.json["metadata"]["name"] for call in server.calls] == ["a.0123", "a.0123"]
+    assert recorder.sent == 1
+
+
+async def test_an_event_with_a_key_that_the_server_does_not_take_is_an_error(
+    server: ScriptedServer, recorder: EventRecorder
+) -> None:
+    server.answers({"kind": "Status", "reason": "Forbidden", "code": 403, "message": "no"}, 403)
+    with pytest.raises(Forbidden):
+        await recorder.send_once(POD, "GpuUnhealthy", "XID 48", type="Warning", key="0123")

@@ -28,6 +28,8 @@ STATEFUL_SET_POD_LABEL = "statefulset.kubernetes.io/pod-name"
 SLICE_CONDITION = "tessera.dev/SliceAvailable"
 #: Condition of a pod that waits for slices: its position, and when it starts; the controller writes it.
 SLICE_PROMISED_CONDITION = "tessera.dev/SlicePromised"
+#: Condition of a pod on a card that has, or had, a fault, and its reason once the fault is over; the agent writes it.
+GPU_CONDITION, GPU_RECOVERED = "tessera.dev/GpuHealthy", "GpuRecovered"
 #: Extended resource that counts a pod's slices in Gi of GPU memory, for ResourceQuota and Kueue.
 QUOTA_RESOURCE = "instaslice.redhat.com/accelerator-memory-quota"
 #: Namespace of the Instaslice objects; fixed by the format that users read.

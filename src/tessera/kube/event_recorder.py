@@ -17,7 +17,7 @@ import msgspec
 from tessera.clock import Clock, rfc3339
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, NotFound, TooManyRequests
+from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound, TooManyRequests
 from tessera.kube.outage_log import OutageLog
 from tessera.kube.resources import EVENTS, ObjectReference, Uid
 from tessera.kube.resources.meta import Resource
@@ -133,6 +133,37 @@ class EventRecorder:
             self._wake.set()
         else:
             self.dropped += 1
+
+    async def send_once(
+        self,
+        about: ObjectReference,
+        reason: str,
+        note: str,
+        *,
+        type: Literal["Normal", "Warning"],  # noqa: A002 - the field's own name
+        key: str,
+    ) -> None:
+        """Sends an event now, unless the server has one with the same key; for events that a restart must not repeat.
+
+        Args:
+            about: the object, see :func:`make_reference`.
+            reason: short, CamelCase, for machines.
+            note: a sentence for people; made one printable line and cut to 1024 bytes.
+            type: ``Warning`` if a person should act.
+            key: names this occurrence among all events about the object: letters and digits.
+
+        Raises:
+            ApiError: the server refused it.
+            ConnectionError: the server did not answer.
+        """
+        now = self._clock.now()
+        event = _EventKey(about, type, reason, "", _trim_note(note))
+        body = self._body(event, f"{about.name[:236]}.{key}", _Occurrences(1, now, now))
+        try:
+            await self._client.create(EVENTS, body, _event_namespace(event))
+        except AlreadyExists:
+            return
+        self.sent += 1
 
     @property
     def waiting(self) -> int:

@@ -205,6 +205,10 @@ class HealthMonitor:
         listed = [each for each in self._health.faults() if each.scope.gpu in self._gpus and each.source != EVENT_WATCH]
         return tuple(list_fault(fault, self._gpus[fault.scope.gpu].index) for fault in listed)
 
+    def indexes(self) -> Mapping[str, int]:
+        """The driver's index of each card by UUID."""
+        return {uuid: gpu.index for uuid, gpu in self._gpus.items()}
+
     def gpus_to_empty(self) -> frozenset[str]:
         """UUIDs of the cards that must be reset or booted."""
         return frozenset(gpu for gpu, reaction in self.reactions().items() if reaction >= Reaction.RESET)

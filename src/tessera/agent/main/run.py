@@ -78,6 +78,7 @@ async def run_components(components: Components) -> None:
             components.mps,
             components.health,
             components.node_status,
+            components.pod_reporter,
             components.memory,
         ):
             group.create_task(each.run(), name=type(each).__name__)

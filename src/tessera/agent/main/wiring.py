@@ -16,7 +16,9 @@ from tessera.agent.base.node_objects import ApiMirror, Evictor, NodeMirror, Obje
 from tessera.agent.base.runtime import AgentEnvironment, AgentRuntime
 from tessera.agent.config.config_watcher import ConfigWatcher
 from tessera.agent.health.executor import CardResetter
+from tessera.agent.health.holders import PartHolders
 from tessera.agent.health.monitor import HealthMonitor
+from tessera.agent.health.pod_reporter import PodReporter
 from tessera.agent.health.policy import HealthPolicy
 from tessera.agent.inventory.card_ownership import CardOwnership, StaticGpus
 from tessera.agent.inventory.device_users import DeviceUsers
@@ -119,6 +121,7 @@ class Components:
         self._drainer.advertiser = self.advertiser
         self.memory = self._build_memory()
         self.exporter = self._build_exporter()
+        self.pod_reporter = self._build_pod_reporter()
         self.node_status = self._build_node_status()
         #: Detaches the components from objects that outlive them.
         self.detach = self.mirror.nodes.add_handler(self._notify)
@@ -334,6 +337,18 @@ class Components:
             simulated=self.hardware.simulated,
         )
         return Exporter(sampler, series, self.changes, self.clock, health=self.health)
+
+    def _build_pod_reporter(self) -> PodReporter:
+        return PodReporter(
+            self._client,
+            events=self.events,
+            pods=self.mirror,
+            health=self.health,
+            holders=PartHolders(self.device_users, self.slices, self.mirror, self.inventory_reader),
+            changes=self.changes,
+            clock=self.clock,
+            rng=self._rng,
+        )
 
     def _build_node_status(self) -> NodeStatusPublisher:
         report = NodeReport(

@@ -1,0 +1,176 @@
+"""What pods are told about their cards: plain faults and holdings in, notices out."""
+
+from itertools import pairwise
+from typing import Literal
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tessera.agent.health.faults import EVENT_WATCH, Fault
+from tessera.agent.health.holders import Holdings
+from tessera.agent.health.pod_conditions import PAUSE, PodConditions, PodNotice
+from tessera.agent.inventory.device_health import DeviceScope, Reaction
+from tessera.api.names import GPU_CONDITION, PodUid
+from tessera.api.nodes.health import describe_xid
+from tessera.kube.resources import Condition, Pod
+
+INDEXES = {"GPU-a": 0, "GPU-b": 1}
+CARD, INSTANCE = DeviceScope("GPU-a"), DeviceScope("GPU-a", 7, 0)
+
+
+def pod(name: str = "p", namespace: str = "team", told: Condition | None = None) -> Pod:
+    conditions = [] if told is None else [msgspec.to_builtins(told)]
+    return msgspec.convert(
+        {"metadata": {"name": name, "namespace": namespace, "uid": name}, "status": {"conditions": conditions}}, Pod
+    )
+
+
+def fault(xid: int = 48, reaction: Reaction = Reaction.RESET, scope: DeviceScope = CARD, since: float = 0) -> Fault:
+    return Fault(scope=scope, source=f"XID {xid}", reaction=reaction, text=describe_xid(xid), since=since, last=since)
+
+
+def follow(notice: PodNotice) -> Pod:
+    """The pod once the API server has the notice."""
+    seen = Condition(type=GPU_CONDITION, status=notice.status, reason=notice.reason, message=notice.message)
+    return pod(notice.pod.metadata.name, notice.pod.metadata.namespace, seen)
+
+
+class Node:
+    """The decider with the pods as the API server has them."""
+
+    def __init__(self, **holdings: DeviceScope) -> None:
+        self.conditions = PodConditions()
+        self.pods = {name: pod(name) for name in holdings}
+        self.holdings: Holdings = {PodUid(name): frozenset({part}) for name, part in holdings.items()}
+        self.now = 0.0
+
+    def tell(self, *faults: Fault, spared: tuple[Fault, ...] = ()) -> list[tuple[str, str, str]]:
+        """Name, reason and status of each notice; the server takes all of them."""
+        due, _ = self.conditions.decide(
+            self.pods.values(), self.holdings, faults, spared=spared, indexes=INDEXES, now=self.now
+        )
+        for notice in due:
+            self.pods[notice.pod.metadata.name] = follow(notice)
+            self.conditions.note_told(notice, self.now)
+        return [(notice.pod.metadata.name, notice.reason, notice.status) for notice in due]
+
+    def message(self, name: str) -> str:
+        return self.pods[name].status.conditions[0].message
+
+
+@pytest.mark.parametrize(
+    ("scope", "told"),
+    [
+        (CARD, ["share", "slice"]),
+        (DeviceScope("GPU-a", 7), ["slice"]),
+        (DeviceScope("GPU-a", 7, 1), []),
+        (DeviceScope("GPU-a", 8), []),
+        (DeviceScope("GPU-b"), ["other"]),
+    ],
+)
+def test_a_fault_is_told_to_the_pods_in_its_part_and_to_no_others(scope: DeviceScope, told: list[str]) -> None:
+    node = Node(share=CARD, slice=INSTANCE, other=DeviceScope("GPU-b"))
+    assert node.tell(fault(94, Reaction.WITHHOLD, scope)) == [(name, "GpuUnhealthy", "False") for name in told]
+
+
+def test_a_pod_is_told_once_and_once_more_when_all_is_well() -> None:
+    node = Node(p=CARD)
+    assert node.tell() == []
+    assert node.tell(fault()) == [("p", "GpuUnhealthy", "False")]
+    node.now = 60
+    assert node.tell(fault()) == []
+    assert node.tell(msgspec.structs.replace(fault(), count=9, last=60.0)) == [], "a repeat is no news"
+    assert node.tell() == [("p", "GpuRecovered", "True")]
+    assert node.message("p") == "nothing is wrong with GPU 0 any more"
+    assert node.tell() == []
+
+
+def test_what_is_worse_is_told_at_once_and_anything_else_after_a_pause() -> None:
+    node = Node(p=CARD)
+    degraded = fault(63, Reaction.DEGRADE)
+    assert node.tell(degraded) == [("p", "GpuDegraded", "True")]
+    node.now = 1
+    assert node.tell(degraded, fault()) == [("p", "GpuUnhealthy", "False")]
+    node.now = 2
+    assert node.tell(fault(95)) == []
+    _, pause = node.conditions.decide(
+        node.pods.values(), node.holdings, [fault(95)], spared=(), indexes=INDEXES, now=2.0
+    )
+    assert pause == 1 + PAUSE - 2
+    node.now = 1 + PAUSE
+    assert node.tell(fault(95)) == [("p", "GpuUnhealthy", "False")]
+
+
+def test_a_spared_fault_leaves_the_condition_true_and_says_why() -> None:
+    node = Node(p=CARD)
+    assert node.tell(fault(), spared=(fault(),)) == [("p", "GpuDegraded", "True")]
+    assert "spared by the breaker" in node.message("p")
+
+
+@pytest.mark.parametrize(
+    "quiet",
+    [
+        msgspec.structs.replace(fault(), source=EVENT_WATCH, reaction=Reaction.DEGRADE),
+        fault(scope=DeviceScope("GPU-of-nobody")),
+    ],
+    ids=["a broken event watch", "a card that no pod holds"],
+)
+def test_what_is_no_fault_of_a_pods_card_is_not_told(quiet: Fault) -> None:
+    assert Node(p=CARD).tell(quiet) == []
+
+
+def test_a_pod_whose_holdings_are_not_known_keeps_what_it_was_told() -> None:
+    node = Node(p=CARD)
+    node.tell(fault())
+    node.now, node.holdings = 60, {}
+    assert node.tell() == []
+    assert node.tell(fault(95)) == []
+
+
+def test_pods_of_the_system_are_left_alone() -> None:
+    node = Node(p=CARD)
+    node.pods["p"] = pod("p", "kube-system")
+    assert node.tell(fault()) == []
+
+
+def test_a_pod_with_several_cards_is_told_of_each_with_a_fault_and_never_of_a_uuid() -> None:
+    node = Node(p=CARD)
+    node.holdings = {PodUid("p"): frozenset({CARD, DeviceScope("GPU-b")})}
+    node.tell(fault(), fault(79, Reaction.REBOOT, DeviceScope("GPU-b")))
+    assert node.message("p").startswith("GPU 0: XID 48, ")
+    assert "; GPU 1: XID 79, " in node.message("p")
+    assert "GPU-" not in node.message("p")
+
+
+XIDS: st.SearchStrategy[Literal[48, 63, 79, 94]] = st.sampled_from([48, 63, 79, 94])
+FAULTS = st.lists(
+    st.builds(
+        fault,
+        xid=XIDS,
+        reaction=st.sampled_from([Reaction.DEGRADE, Reaction.WITHHOLD, Reaction.RESET, Reaction.REBOOT]),
+        scope=st.sampled_from([CARD, DeviceScope("GPU-a", 7), DeviceScope("GPU-b")]),
+    ),
+    max_size=3,
+)
+
+
+@given(st.lists(st.tuples(FAULTS, st.floats(0, 30)), max_size=30))
+def test_however_faults_come_and_go_a_pod_is_told_the_truth_in_time_and_not_too_often(
+    rounds: list[tuple[list[Fault], float]],
+) -> None:
+    node, told = Node(p=INSTANCE), [(-PAUSE, 0)]
+    for faults, passed in rounds:
+        node.now += passed
+        for _, reason, status in node.tell(*faults):
+            told.append((node.now, 2 if status == "False" else int(reason != "GpuRecovered")))
+    for (before, rank), (at, next_rank) in pairwise(told):
+        assert at - before >= PAUSE or next_rank > rank
+    lasting = rounds[-1][0] if rounds else []
+    node.now += PAUSE
+    node.tell(*lasting)
+    withheld = any(each.reaction >= Reaction.WITHHOLD for each in lasting if each.scope.covers(INSTANCE))
+    shown = [each.status for each in node.pods["p"].status.conditions]
+    assert shown in ([["False"]] if withheld else [[], ["True"]])
+    assert node.tell(*lasting) == [], "and nothing twice"
