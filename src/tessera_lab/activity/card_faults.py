@@ -90,8 +90,9 @@ def _cut_nvlinks(machine: MachineState, card: SimCard) -> None:
     report_xid(machine, card, XID_NVLINK)
 
 
-def _stop_answering(machine: MachineState, card: SimCard) -> None:
-    machine.faults.append(SimulatedFault(operation=ANY, code=UnknownNvmlError.code, times=None, gpu=card.uuid))
+def refuse_calls(machine: MachineState, card: SimCard, code: int = UnknownNvmlError.code) -> None:
+    """Lets every call on a card fail with an error of NVML, also those that list it."""
+    machine.faults.append(SimulatedFault(operation=ANY, code=code, times=None, gpu=card.uuid))
 
 
 def _refuse_slices(machine: MachineState, card: SimCard) -> None:
@@ -109,6 +110,6 @@ FAULTS: Mapping[str, CardFault] = {
     "heat": CardFault(f"{_HOT:.0f} °C, and the hardware slows it down", _overheat),
     "power": CardFault("the server's power supply slows it down", _brake_power),
     "nvlink": CardFault("its NVLinks are down, with XID 74", _cut_nvlinks),
-    "no-answer": CardFault("every call on it fails", _stop_answering),
+    "unreadable": CardFault("every call on it fails, also those that list it", refuse_calls),
     "no-slices": CardFault("it refuses new MIG instances", _refuse_slices),
 }

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.simulated.machine_state import XID_OFF_THE_BUS
 from tessera.text import count_noun, list_names, one_line
-from tessera_lab.activity.card_faults import FAULTS, mend_card, report_xid
+from tessera_lab.activity.card_faults import FAULTS, mend_card, refuse_calls, report_xid
 from tessera_lab.kubelet.containers.gpu_processes import GpuContainer
 from tessera_lab.kubelet.node.node import SimulatedNode
 
@@ -40,13 +40,14 @@ class LabCards:
             raise ValueError(f"no node {one_line(name)!r}; there are {list_names(list(self._nodes), _SHOWN)}")
         return found
 
-    def break_card(self, place: str, *, fault: str = "", xid: int | None = None) -> str:
+    def break_card(self, place: str, *, fault: str = "", xid: int | None = None, code: int | None = None) -> str:
         """Breaks a card; returns a sentence for people.
 
         Args:
             place: ``NODE/INDEX``.
             fault: a name in :data:`.card_faults.FAULTS`; empty for an XID.
             xid: the XID that the driver reports.
+            code: NVML's error of the fault ``unreadable``.
 
         Raises:
             ValueError: no such card or fault, or the card is lost already.
@@ -62,7 +63,9 @@ class LabCards:
                     f"card {place} fell off the bus and takes no further fault; mend it with: "
                     f"tessera lab mend gpu {place}"
                 )
-            if fault:
+            if code is not None:
+                refuse_calls(machine, card, code)
+            elif fault:
                 FAULTS[fault].apply(machine, card)
             elif xid is not None:
                 report_xid(machine, card, xid)
@@ -86,7 +89,7 @@ class LabCards:
         if lost:
             node.reboot()
             return f"{place} is mended (simulated); node {node.name} reboots, since the card had fallen off the bus"
-        return f"{place} is mended (simulated); the agent uses it again after clean probes, in about 30 s"
+        return f"{place} is mended (simulated); the agent uses it again after clean probes, within a minute"
 
     def use_memory(self, namespace: str, pod: str, amount: int) -> str:
         """Lets a pod hold so much memory on each of its devices; returns a sentence for people.

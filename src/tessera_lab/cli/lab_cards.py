@@ -7,6 +7,7 @@ import click
 
 from tessera.cli.base.connection import report_errors
 from tessera.cli.base.console import say_document
+from tessera.nvml.errors import UnknownNvmlError
 from tessera_lab.cli.lab_folder_option import dir_option, running_lab_folder
 from tessera_lab.limits import LAB_XID
 
@@ -34,33 +35,39 @@ def break_command() -> None:
     "--fault",
     metavar="NAME",
     default="",
-    help="lost, ecc, heat, power, nvlink, no-answer or no-slices; see above.",
+    help="lost, ecc, heat, power, nvlink, unreadable or no-slices; see above.",
+)
+@click.option(
+    "--code",
+    type=click.IntRange(1, UnknownNvmlError.code),
+    help="NVML's error of the fault unreadable (nvmlReturn_t); 999, unknown, unless named.",
 )
 @dir_option
 @report_errors
-def break_gpu(folder: Path | None, card: str, xid: int | None, fault: str) -> None:
+def break_gpu(folder: Path | None, card: str, xid: int | None, fault: str, code: int | None) -> None:
     """Break a simulated card. Tessera is not told; it notices as on real nodes.
 
     \b
     Faults:
-      lost       it fell off the bus, with XID 79
-      ecc        an uncorrectable ECC error, with XID 48; the driver asks for a reset
-      heat       92 degrees Celsius, and the hardware slows it down
-      power      the server's power supply slows it down
-      nvlink     its NVLinks are down, with XID 74
-      no-answer  every call on it fails
-      no-slices  it refuses new MIG instances
+      lost        it fell off the bus, with XID 79
+      ecc         an uncorrectable ECC error, with XID 48; the driver asks for a reset
+      heat        92 degrees Celsius, and the hardware slows it down
+      power       the server's power supply slows it down
+      nvlink      its NVLinks are down, with XID 74
+      unreadable  every call on it fails, also those that list it
+      no-slices   it refuses new MIG instances
 
     \b
     Examples:
       tessera lab break gpu node-1/0 --xid 79
       tessera lab break gpu node-1/2 --fault heat
+      tessera lab break gpu node-1/3 --fault unreadable --code 8
     """
     if (xid is None) == (not fault):
         raise ValueError(
             "name either --xid or --fault, e.g. --xid 79; for the faults see: tessera lab break gpu --help"
         )
-    send(folder, "break", {"card": card, "xid": xid, "fault": fault})
+    send(folder, "break", {"card": card, "xid": xid, "fault": fault, "code": code})
 
 
 @click.group("mend")

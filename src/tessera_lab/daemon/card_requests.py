@@ -6,6 +6,7 @@ from typing import TypeVar
 import msgspec
 
 from tessera.kube.quantity import integer_value
+from tessera.nvml.errors import UnknownNvmlError
 from tessera_lab.activity.lab_cards import LabCards
 from tessera_lab.daemon.control_socket import RequestHandler
 from tessera_lab.limits import LAB_XID
@@ -17,6 +18,7 @@ class _Break(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     card: str
     fault: str = ""
     xid: int | None = None
+    code: int | None = None
 
 
 class _Mend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,7 +57,11 @@ def _break(cards: LabCards, request: _Break) -> str:
         raise ValueError("a card breaks by either an XID or a fault")
     if request.xid is not None and not 1 <= request.xid <= LAB_XID:
         raise ValueError(f"XID {request.xid}: an XID is 1 to {int(LAB_XID)}")
-    return cards.break_card(request.card, fault=request.fault, xid=request.xid)
+    if request.code is not None and request.fault != "unreadable":
+        raise ValueError("a code is the error of the fault unreadable, and of no other")
+    if request.code is not None and not 1 <= request.code <= UnknownNvmlError.code:
+        raise ValueError(f"code {request.code}: an error of NVML is 1 to {UnknownNvmlError.code}")
+    return cards.break_card(request.card, fault=request.fault, xid=request.xid, code=request.code)
 
 
 def _use_memory(cards: LabCards, request: _UseMemory) -> str:

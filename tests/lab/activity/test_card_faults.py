@@ -84,8 +84,9 @@ def test_the_time_for_which_a_card_is_slowed_down_by_heat_is_counted() -> None:
 
 
 def test_calls_on_a_card_that_does_not_answer_fail() -> None:
-    machine = broken("no-answer")
+    machine = broken("unreadable")
     gpu, other = machine.uuids()
+    assert [(info.uuid, info.readable) for info in machine.devices()] == [(gpu, False), (other, True)]
     with pytest.raises(NvmlError):
         machine.memory(gpu)
     machine.memory(other)

@@ -37,7 +37,7 @@ def test_each_built_in_scenario_says_in_a_sentence_what_happens(name: str) -> No
         (scenario(lasts="soon"), "a span is a number"),
         (scenario(repeat="0s"), "1s or more"),
         (scenario(steps=[{"at": "1m", "card": "node-1/0"}]), "one of fault, xid and mend"),
-        (scenario(steps=[{"at": "1m", "card": "node-1/0", "fault": "fire"}]), "no-answer"),
+        (scenario(steps=[{"at": "1m", "card": "node-1/0", "fault": "fire"}]), "unreadable"),
         (scenario(steps=[{"at": "1m", "card": "node-1/0", "xid": 0}]), "1 to 999"),
         (scenario(steps=[{"at": "1m", "card": "c", "xid": 79}] * (LAB_SCENARIO_PARTS + 1)), "at most 100"),
         (scenario(use=[{"pods": "train-*", "use": {"load": 1}}]), "NAMESPACE/NAME"),

@@ -173,6 +173,10 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         faults = (fault for fault in self._faults.values() if fault.source != ROW_REMAPPING)
         return gpu in self._failures or any(fault.scope.gpu == gpu for fault in faults)
 
+    def failing_gpus(self) -> frozenset[str]:
+        """UUIDs of the cards whose last probe failed."""
+        return frozenset(self._failures)
+
     def needs_reset(self, gpu: str) -> bool:
         """True if the worst fault of the card requires a reset, and the card was not reset since."""
         faults = [fault for fault in self._faults.values() if fault.scope.gpu == gpu and not self.spares(fault)]

@@ -209,6 +209,10 @@ class HealthMonitor:
         """The driver's index of each card by UUID."""
         return {uuid: gpu.index for uuid, gpu in self._gpus.items()}
 
+    def failing_gpus(self) -> frozenset[str]:
+        """UUIDs of the cards whose last probe failed."""
+        return self._health.failing_gpus()
+
     def gpus_to_empty(self) -> frozenset[str]:
         """UUIDs of the cards that must be reset or booted."""
         return frozenset(gpu for gpu, reaction in self.reactions().items() if reaction >= Reaction.RESET)
@@ -256,6 +260,8 @@ class HealthMonitor:
         self._metrics.count_probe("not-asked" if probed is None else probed.result.value)
         if probed is not None:
             self._apply(probed)
+            if probed.result is ProbeResult.FAILED:
+                self._changes.notify()  # the cards are listed again
         if not self._health.is_suspect(uuid) and probed is not None:
             self._due[uuid] = self._probed_at[uuid] + PROBE_INTERVAL
 

@@ -118,10 +118,12 @@ async def _assign_used_cards(components: Components) -> None:
 
 
 async def _reread_unreadable_cards(components: Components) -> None:
-    """Lists the cards again while one of them cannot be read; NVML has no event for its return."""
+    """Lists the cards again while one of them cannot be read or fails probes; NVML has no event for its return."""
     while True:
         count = components.changes.count
-        unreadable = [gpu.uuid for gpu in components.inventory_reader.inventory.gpus if gpu.error]
+        failing = components.health.failing_gpus()
+        gpus = components.inventory_reader.inventory.gpus
+        unreadable = [gpu.uuid for gpu in gpus if gpu.error or (gpu.uuid in failing and gpu.info.readable)]
         if unreadable:
             await components.clock.sleep(SUSPECT_PROBE_INTERVAL)
             await components.reread_cards(unreadable)
