@@ -65,7 +65,9 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
 _CARDS = (
     Alert(
         name="TesseraGpuUnhealthy",
-        expr="tessera_gpu_health > 0 < 4",
+        # A card that is only slowed down has an alert of its own. The window is longer than the quiet time of a fault.
+        expr="tessera_gpu_health > 0 < 4\nunless on (node, gpu) (tessera_gpu_health == 1\n"
+        f'and on (node, gpu) max_over_time(tessera_gpu_throttled{{reason=~"{_SLOWDOWNS}"}}[20m]) > 0)',
         hold="5m",
         severity="warning",
         summary="Card {{ $labels.gpu }} of node {{ $labels.node }} has a hardware fault.",

@@ -45,7 +45,9 @@ MIG = f'{CARD}, device="MIG-1", profile="1g.5gb"'
 
 CASES: Mapping[str, Case] = {
     "TesseraGpuUnhealthy": Case(
-        {f"tessera_gpu_health{{{CARD}}}": 2}, CARD_LABELS, {f"tessera_gpu_health{{{CARD}}}": 0}
+        {f"tessera_gpu_health{{{CARD}}}": 2},
+        CARD_LABELS,
+        {f"tessera_gpu_health{{{CARD}}}": 1, f'tessera_gpu_throttled{{{CARD}, reason="hw_thermal"}}': 1},
     ),
     "TesseraCardNeedsReboot": Case(
         {f"tessera_gpu_health{{{CARD}}}": 4}, CARD_LABELS, {f"tessera_gpu_health{{{CARD}}}": 3}
@@ -155,6 +157,7 @@ WARM: Series = {
 #: A second way to the same alert.
 MORE = [
     ("TesseraAgentSilent", {f"up{{{AGENT}}}": 1, f"tessera_sample_timestamp_seconds{{{AGENT}}}": NEVER}, AGENT_LABELS),
+    ("TesseraGpuUnhealthy", {f"tessera_gpu_health{{{CARD}}}": 1}, CARD_LABELS),
     ("TesseraGpuHot", {f"tessera_gpu_memory_temperature_celsius{{{CARD}}}": 99}, CARD_LABELS),
     ("TesseraGpuHot", HOT_FOR_THIS_CARD, CARD_LABELS),
     ("TesseraGpuHot", {f"tessera_gpu_temperature_margin_celsius{{{CARD}}}": -2}, CARD_LABELS),

@@ -9,7 +9,7 @@ from tests.agent.health.conftest import EPOCH, Agent, Node, play
 from tessera.agent.health.card_health import describe_card
 from tessera.agent.health.faults import Fault, Hysteresis
 from tessera.agent.inventory.device_health import DeviceScope, Reaction
-from tessera.api.nodes.health import CardState
+from tessera.api.nodes.health import ROW_REMAPPING, CardState
 from tessera.limits.nodes import CARD_EVIDENCE
 
 
@@ -69,10 +69,10 @@ def test_the_monitor_describes_its_cards(tmp_path: Path) -> None:
 
 def test_a_row_remapper_without_spare_rows_degrades_its_card_until_it_no_longer_reports_that(tmp_path: Path) -> None:
     async def story(node: Node, agent: Agent) -> None:
-        agent.watch.note_rows(node.one, "")
+        agent.watch.note_measured(node.one, {ROW_REMAPPING: ""})
         assert agent.watch.condition().reason == "CardsHealthy"
-        agent.watch.note_rows(node.one, "no spare row")
-        agent.watch.note_rows(node.one, "no spare row")
+        agent.watch.note_measured(node.one, {ROW_REMAPPING: "no spare row"})
+        agent.watch.note_measured(node.one, {ROW_REMAPPING: "no spare row"})
         probes = len(agent.hardware.probes)
         await asyncio.sleep(3600)
         assert len(agent.hardware.probes) - probes <= 122, "the card is probed no more often than a healthy one"
@@ -80,7 +80,10 @@ def test_a_row_remapper_without_spare_rows_degrades_its_card_until_it_no_longer_
         assert (found.state, found.evidence[0].count) == (CardState.DEGRADED, 1)
         assert found.next.startswith("still allocated")
         assert "no spare row" in agent.watch.condition().message
-        agent.watch.note_rows(node.one, "")
+        for seconds in (0, 31):
+            assert agent.watch.condition().reason == "CardDegraded"
+            await asyncio.sleep(seconds)
+            agent.watch.note_measured(node.one, {ROW_REMAPPING: ""})
         assert agent.watch.condition().reason == "CardsHealthy"
         assert [reason for reason, _ in node.told] == ["GpuDegraded", "GpuRecovered"]
 
@@ -91,11 +94,13 @@ def test_a_stored_state_of_rows_ends_if_the_card_was_replaced_meanwhile(tmp_path
     node = Node(tmp_path)
 
     async def before(node: Node, agent: Agent) -> None:
-        agent.watch.note_rows(node.one, "no spare row")
+        agent.watch.note_measured(node.one, {ROW_REMAPPING: "no spare row"})
 
     async def after(node: Node, agent: Agent) -> None:
         assert agent.watch.describe(node.one).state == CardState.DEGRADED
-        agent.watch.note_rows(node.one, "")
+        agent.watch.note_measured(node.one, {ROW_REMAPPING: ""})
+        await asyncio.sleep(31)
+        agent.watch.note_measured(node.one, {ROW_REMAPPING: ""})
         assert agent.watch.describe(node.one).state == CardState.HEALTHY
 
     play(node, before)

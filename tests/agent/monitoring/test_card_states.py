@@ -1,5 +1,7 @@
 """What a sample adds to a card's health: holders of a card to reset, and slow-downs by the hardware."""
 
+from collections.abc import Mapping
+
 import msgspec
 import pytest
 from tests.agent.monitoring.test_lease_states import GPU, INFO, POD
@@ -7,9 +9,10 @@ from tests.agent.monitoring.test_lease_states import GPU, INFO, POD
 from tessera.agent.monitoring.card_states import CardStates
 from tessera.agent.monitoring.exposition import ExpositionOptions
 from tessera.agent.monitoring.lease_states import GRACE, LeaseStates
+from tessera.agent.monitoring.measured_errors import HARDWARE_THROTTLES, find_errors
 from tessera.agent.monitoring.sample import CardOffer, DeviceSample, GpuSample, Lease, NodeSample, ProcessUse, SilentGpu
 from tessera.agent.monitoring.usage_report import report_usage
-from tessera.api.nodes.health import CardHealth, CardState, Holder
+from tessera.api.nodes.health import MEASURED_ERRORS, ROW_REMAPPING, CardHealth, CardState, Holder
 from tessera.explain.fleet_map import map_fleet, pods_of
 from tessera.limits.nodes import CARD_HOLDERS
 from tessera.nvml.measurements import Measurements, Quantity
@@ -24,13 +27,13 @@ class Faults:
 
     def __init__(self, state: CardState = CardState.HEALTHY) -> None:
         self.state = state
-        self.rows: list[str] = []
+        self.errors: list[dict[str, str]] = []
 
     def describe(self, gpu: str) -> CardHealth:
         return CardHealth(state=self.state, next="" if self.state is CardState.HEALTHY else "reset it")
 
-    def note_rows(self, gpu: str, text: str) -> None:
-        self.rows.append(text)
+    def note_measured(self, gpu: str, errors: Mapping[str, str]) -> None:
+        self.errors.append(dict(errors))
 
     def gpus_to_empty(self) -> frozenset[str]:
         return frozenset({GPU})
@@ -46,61 +49,68 @@ def test_pods_and_processes_of_the_host_that_hold_a_card_to_reset_are_named() ->
     states = CardStates(Faults(CardState.NEEDS_RESET))
     own = ProcessUse(POD, 1, pid=7)
     other = ProcessUse(None, 1, pid=9, name="Xorg\x1b[2J")
-    found = states.handle(sample(own, other), 5.0)[GPU]
+    found = states.handle(sample(own, other))[GPU]
     assert found.holders == (Holder(namespace="team", pod="a"), Holder(pid=9, process=r"Xorg\x1b[2J"))
     assert found.next == "reset it"
 
 
 def test_a_card_that_nobody_holds_says_so() -> None:
     free = msgspec.structs.replace(sample(), leases=())
-    assert CardStates(Faults(CardState.NEEDS_RESET)).handle(free, 5.0)[GPU].next == "reset it; nobody holds it"
+    assert CardStates(Faults(CardState.NEEDS_RESET)).handle(free)[GPU].next == "reset it; nobody holds it"
 
 
 def test_holders_are_bounded() -> None:
     others = [ProcessUse(None, 1, pid=pid, name="x") for pid in range(CARD_HOLDERS + 10)]
-    found = CardStates(Faults(CardState.NEEDS_RESET)).handle(sample(*others), 5.0)[GPU]
+    found = CardStates(Faults(CardState.NEEDS_RESET)).handle(sample(*others))[GPU]
     assert (len(found.holders), found.cut) == (CARD_HOLDERS, 11)
 
 
 def test_holders_of_a_card_that_is_allocated_are_not_listed() -> None:
-    assert CardStates(Faults()).handle(sample(ProcessUse(POD, 1, pid=7)), 5.0)[GPU].holders == ()
+    assert CardStates(Faults()).handle(sample(ProcessUse(POD, 1, pid=7)))[GPU].holders == ()
 
 
-def test_a_card_slowed_down_by_its_hardware_is_degraded_as_long_as_that_lasts() -> None:
-    states = CardStates(Faults())
-    assert states.handle(sample(throttle=0x4), 5.0)[GPU].state == CardState.HEALTHY  # the cap of its power
-    states.handle(sample(throttle=HW_THERMAL), 10.0)
-    hot = states.handle(sample(throttle=HW_THERMAL), 20.0)[GPU]
-    assert (hot.state, hot.since, hot.evidence[0].source) == (CardState.DEGRADED, 10.0, "hw_thermal")
-    assert (hot.evidence[0].since, hot.evidence[0].last) == (10.0, 20.0)
-    assert states.handle(sample(), 30.0)[GPU] == CardHealth(state=CardState.HEALTHY)
+@pytest.mark.parametrize(
+    ("bits", "sources"),
+    [
+        (0x4, set()),  # the cap of its power
+        (HW_THERMAL, {"hw-thermal"}),
+        (0x8, {"hw-slowdown"}),
+        (0x8 | 0x80, {"hw-power-brake"}),  # the cause of a slow-down stands for it
+        (0x20, {"sw-thermal"}),
+    ],
+)
+def test_a_slowdown_by_heat_or_power_supply_is_an_error(bits: int, sources: set[str]) -> None:
+    found = find_errors({Quantity.THROTTLE_REASONS: float(bits)})
+    assert {source for source, text in found.items() if text} == sources
+    assert found.keys() <= MEASURED_ERRORS
+    assert len(found) == len(HARDWARE_THROTTLES), "sources that show nothing say so"
 
 
-def test_the_cause_of_a_slowdown_stands_for_it() -> None:
-    found = CardStates(Faults()).handle(sample(throttle=0x8 | 0x80), 5.0)[GPU]
-    assert [each.source for each in found.evidence] == ["hw_power_brake"]
-
-
-def test_what_is_wrong_with_the_row_remapper_is_passed_on() -> None:
-    faults = Faults()
-    states = CardStates(faults)
-    for pending, failed in ((0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 0.0)):
-        measured = Measurements({Quantity.ROW_REMAP_PENDING: pending, Quantity.ROW_REMAP_FAILED: failed})
-        card = DeviceSample(uuid=GPU, measured=measured)
-        states.handle(NodeSample(taken=0, gpus=(GpuSample(info=INFO, card=card),)), 5.0)
-    assert [text.rpartition(": ")[2] for text in faults.rows] == [
+def test_what_is_wrong_with_the_row_remapper_is_an_error() -> None:
+    told = [
+        find_errors({Quantity.ROW_REMAP_PENDING: pending, Quantity.ROW_REMAP_FAILED: failed})
+        for pending, failed in ((0.0, 0.0), (1.0, 0.0), (1.0, 1.0))
+    ]
+    assert [errors[ROW_REMAPPING].rpartition(": ")[2] for errors in told] == [
         "",
         "reset the card when it is free",
         "replace the card",
-        "",
     ]
-    states.handle(sample(), 5.0)
-    assert len(faults.rows) == 4, "a card that does not report its rows is left as it was"
+
+
+def test_what_a_card_does_not_measure_is_not_over() -> None:
+    assert find_errors({}) == {}
+
+
+def test_measured_errors_are_passed_on_to_the_faults_of_the_card() -> None:
+    faults = Faults()
+    CardStates(faults).handle(sample(throttle=HW_THERMAL))
+    assert [errors["hw-thermal"] for errors in faults.errors] == [HARDWARE_THROTTLES["hw_thermal"]]
 
 
 def test_a_silent_card_is_reported_with_those_who_hold_it() -> None:
     silent = NodeSample(taken=0, silent=(SilentGpu(INFO, (LEASE,)),))
-    health = CardStates(Faults(CardState.LOST)).handle(silent, 5.0)
+    health = CardStates(Faults(CardState.LOST)).handle(silent)
     page = report_usage(
         silent, ExpositionOptions(node="n"), unix_time=5.0, judged=(), health=health, states=LeaseStates()
     )

@@ -10,11 +10,13 @@ from tests.agent.conftest import NODE, Scene
 from tests.agent.monitoring.conftest import Rows
 
 from tessera.agent.base.runtime import AgentEnvironment
+from tessera.agent.inventory.device_health import DeviceScope
 from tessera.agent.main.run import run_components
 from tessera.agent.main.wiring import Components
 from tessera.api.nodes.usage import NodeUsage
 from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.errors import NoPermission, NotSupported, NvmlError, UnknownNvmlError
+from tessera.nvml.measurements import Quantity
 from tessera.observe.usage_rows import card_rows
 from tessera.replay.service import Recorders
 
@@ -95,6 +97,39 @@ def test_a_lost_card_is_missing_and_the_others_stay(play: Callable[..., None], r
         assert sorted(states) == ["healthy", "lost"]
         page = msgspec.json.decode(exporter.usage_json(), type=NodeUsage)
         assert [(card.health.state, bool(card.values)) for card in page.cards] == [("lost", False), ("healthy", True)]
+
+    play(story, cards="2xA100-40GB")
+
+
+def test_metric_page_and_condition_say_the_same_of_a_hot_card(play: Callable[..., None], rows: Read) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin(agent=False)
+        components = start(scene)
+        await scene.joined()
+        card = scene.machine.uuids()[0]
+
+        def told() -> tuple[str, str, bool]:
+            (state,) = [
+                labels["state"]
+                for labels, _ in rows(components.exporter.text, "tessera_gpu_health_state")
+                if labels["gpu"] == card
+            ]
+            page = msgspec.json.decode(components.exporter.usage_json(), type=NodeUsage)
+            condition = components.health.condition()
+            return state, page.cards[0].health.state, "too hot" in condition.message and condition.status == "True"
+
+        scene.machine.set_measured(card, Quantity.THROTTLE_REASONS, 0x48)
+        await scene.clock.sleep(12.0)
+        assert told() == ("degraded", "degraded", True)
+        assert components.health.health_of(DeviceScope(card)).healthy, "the card stays allocated"
+        # A card at its limit is not told anew each time.
+        for bits in (0, 0x48, 0, 0x48):
+            scene.machine.set_measured(card, Quantity.THROTTLE_REASONS, bits)
+            await scene.clock.sleep(12.0)
+            assert told() == ("degraded", "degraded", True)
+        scene.machine.set_measured(card, Quantity.THROTTLE_REASONS, 0)
+        await scene.clock.sleep(60.0)
+        assert told() == ("healthy", "healthy", False)
 
     play(story, cards="2xA100-40GB")
 

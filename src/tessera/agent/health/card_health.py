@@ -7,7 +7,7 @@ from typing import Literal
 from tessera.agent.health.faults import Fault, Hysteresis
 from tessera.agent.inventory.device_health import Reaction
 from tessera.api.nodes.card_faults import CardFault
-from tessera.api.nodes.health import BOOT_STEP, ROW_REMAPPING, UNREADABLE, CardHealth, CardState, Evidence, next_step
+from tessera.api.nodes.health import BOOT_STEP, MEASURED_ERRORS, UNREADABLE, CardHealth, CardState, Evidence, next_step
 from tessera.limits.messages import CONDITION_MESSAGE
 from tessera.limits.nodes import CARD_EVIDENCE
 from tessera.text import count_noun, one_line
@@ -97,7 +97,7 @@ def _outlook(worst: Fault, error: Evidence, hysteresis: Hysteresis) -> str:
             return BOOT_STEP
         case Reaction.RESET if not worst.reset:
             return "Tessera resets it once no pod holds any part of it and no process has it open"
-        case Reaction.DEGRADE if worst.source == ROW_REMAPPING:
+        case Reaction.DEGRADE if worst.source in MEASURED_ERRORS:
             return ""
         case _:
             return _clean_probes(worst, hysteresis)

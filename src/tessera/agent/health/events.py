@@ -49,11 +49,17 @@ class HardwareEventReported(msgspec.Struct, frozen=True):
     event: GpuEvent
 
 
-class RowsRead(msgspec.Struct, frozen=True):
-    """The card's row remapper was read: ``text`` says what is wrong with it, empty for nothing."""
+class ErrorsMeasured(msgspec.Struct, frozen=True):
+    """A card was measured.
+
+    Attributes:
+        gpu: the card's UUID.
+        errors: what is wrong, in words by source; empty words for a source that shows nothing. A source that is
+            missing was not measured.
+    """
 
     gpu: str
-    text: str
+    errors: Mapping[str, str]
 
 
 class EventWatchFailed(msgspec.Struct, frozen=True):
@@ -98,6 +104,6 @@ HealthEvent = (
     | CardReset
     | NodeRebooted
     | InstanceDestroyed
-    | RowsRead
+    | ErrorsMeasured
     | FaultsSpared
 )

@@ -10,7 +10,8 @@ reset, or when the driver itself reports that no action is left. One failed prob
 withhold the card. A card that fell off the bus, or is listed with an error, is withheld at once. A boot of the node
 ends every fault: an error that it did not cure shows again.
 
-A row remapper that waits for a reset, or has no spare row left, makes its card degraded as long as the card reports it.
+An error that the card itself measures, such as heat or a row of memory without a spare one, makes it degraded as long
+as it is measured, and for the quiet time after that: a card at its limit reports it now and then.
 
 A fault that the breaker of the cluster spares is shown like any other and takes no card away
 (docs/decisions/health-breaker.md). A card that is lost or cannot be read is never spared.
@@ -27,6 +28,7 @@ from tessera.agent.health.events import (
     CardProbed,
     CardReset,
     CardsListed,
+    ErrorsMeasured,
     EventWatchFailed,
     EventWatchRestored,
     FaultsSpared,
@@ -35,12 +37,11 @@ from tessera.agent.health.events import (
     InstanceDestroyed,
     NodeRebooted,
     ProbeResult,
-    RowsRead,
 )
 from tessera.agent.health.policy import DRIVER_REACTIONS, ECC_REACTIONS, HealthPolicy, RecoveryAction
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
 from tessera.api.nodes.card_faults import CardRule
-from tessera.api.nodes.health import ROW_REMAPPING, UNREADABLE, describe_xid
+from tessera.api.nodes.health import MEASURED_ERRORS, UNREADABLE, describe_xid
 from tessera.nvml.interface import LOST_TEXT, GpuEvent, GpuEventKind
 from tessera.nvml.known_cards import UNREAD
 from tessera.replay.recorder import Decider
@@ -58,7 +59,8 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
         last: time of the last error.
         count: number of errors.
         returns: number of times that the fault had ended and come back before.
-        clean: clean probes in a row since the last error, counted up to the number that ends the fault.
+        clean: clean probes in a row since the last error, counted up to the number that ends the fault; of a measured
+            error, 1 once it is not measured any more.
         reset: true if the card was reset since.
     """
 
@@ -170,12 +172,17 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
 
     def is_suspect(self, gpu: str) -> bool:
         """True if the card or an instance of it has a fault that a probe may end, or its last probe failed."""
-        faults = (fault for fault in self._faults.values() if fault.source != ROW_REMAPPING)
+        faults = (fault for fault in self._faults.values() if fault.source not in MEASURED_ERRORS)
         return gpu in self._failures or any(fault.scope.gpu == gpu for fault in faults)
 
     def failing_gpus(self) -> frozenset[str]:
         """UUIDs of the cards whose last probe failed."""
         return frozenset(self._failures)
+
+    def awaits_end(self, gpu: str) -> bool:
+        """True if an error that the card measures itself is not measured any more, and ends after the quiet time."""
+        faults = (fault for fault in self._faults.values() if fault.source in MEASURED_ERRORS)
+        return any(fault.scope.gpu == gpu and fault.clean for fault in faults)
 
     def needs_reset(self, gpu: str) -> bool:
         """True if the worst fault of the card requires a reset, and the card was not reset since."""
@@ -229,8 +236,8 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
                     self._end(key, now)
             case InstanceDestroyed():
                 self._drop_instance(event.gpu, event.gi_id)
-            case RowsRead():
-                self._take_rows(event, now)
+            case ErrorsMeasured():
+                self._take_measured(event, now)
             case FaultsSpared():
                 self._spared = event.faults
         touched = sorted({fault.scope for fault in (*before, *self._faults.values())})
@@ -268,12 +275,17 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
             text = source if event.xid is None else describe_xid(event.xid)
             self._add(scope, source, reaction, text, now)
 
-    def _take_rows(self, event: RowsRead, now: float) -> None:
-        key = DeviceScope(event.gpu), ROW_REMAPPING
-        if not event.text:
-            self._faults.pop(key, None)
-        elif key not in self._faults or self._faults[key].text != event.text:
-            self._add(*key, Reaction.DEGRADE, event.text, now)
+    def _take_measured(self, event: ErrorsMeasured, now: float) -> None:
+        """A measured error begins at once, and ends when it was not measured for the quiet time."""
+        for source, text in event.errors.items():
+            key = DeviceScope(event.gpu), source
+            fault = self._faults.get(key)
+            if text and (fault is None or (fault.text, fault.clean) != (text, 0)):
+                self._add(*key, Reaction.DEGRADE, text, now)
+            elif fault is not None and not text and not fault.clean:
+                self._faults[key] = msgspec.structs.replace(fault, last=now, clean=1)
+            elif fault is not None and not text and now - fault.last >= self._hysteresis.quiet_time(fault.returns):
+                self._end(key, now)
 
     def _take_probe(self, probe: CardProbed, now: float) -> None:
         scope = DeviceScope(probe.gpu)
@@ -301,7 +313,7 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
 
     def _count_clean_probe(self, probe: CardProbed, now: float) -> None:
         for key, fault in list(self._faults.items()):
-            if fault.scope.gpu != probe.gpu or fault.source in {EVENT_WATCH, ROW_REMAPPING}:
+            if fault.scope.gpu != probe.gpu or fault.source in {EVENT_WATCH, *MEASURED_ERRORS}:
                 continue
             if fault.source == UNREADABLE and fault.scope.gpu in self._unreadable:
                 continue

@@ -14,6 +14,7 @@ This module does not wait for hardware events, since slices on demand need them 
 """
 
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from tessera.agent.health.events import (
     CardProbed,
     CardReset,
     CardsListed,
+    ErrorsMeasured,
     EventWatchFailed,
     EventWatchRestored,
     FaultsSpared,
@@ -35,7 +37,6 @@ from tessera.agent.health.events import (
     InstanceDestroyed,
     NodeRebooted,
     ProbeResult,
-    RowsRead,
 )
 from tessera.agent.health.executor import CardProber, CardResetter
 from tessera.agent.health.faults import EVENT_WATCH, Fault, HealthStateMachine
@@ -55,6 +56,8 @@ _log = logging.getLogger(__name__)
 PROBE_INTERVAL = 60.0
 #: Seconds between two probes of a suspected card.
 SUSPECT_PROBE_INTERVAL = 10.0
+#: Seconds after which unchanged measurements of a card are taken in again, so that an error can end.
+MEASURED_INTERVAL = 15.0
 #: Least seconds between two probes of one card, however many events come.
 _SHORTEST_INTERVAL = 1.0
 
@@ -111,8 +114,8 @@ class HealthMonitor:
         self._boot = stored.boot
         self._health = HealthStateMachine(policy, faults=[self._not_of_the_future(fault) for fault in stored.marks])
         self._events = HealthEvents(node, self._health)
-        #: By card, the last state of its row remapper; a card that was not read since the start is missing.
-        self._rows: dict[str, str] = {}
+        #: By card, its measured errors and the monotonic time at which they were taken in last.
+        self._measured: dict[str, tuple[dict[str, str], float]] = {}
         #: The faults that the breaker spares, as the Node has them.
         self._spared: frozenset[CardRule] = frozenset()
         #: The node's cards by UUID, as last listed, and the error of each that could not be read.
@@ -166,11 +169,19 @@ class HealthMonitor:
         for uuid in self._gpus:
             self._due[uuid] = min(self._due[uuid], self._clock.monotonic() + SUSPECT_PROBE_INTERVAL)
 
-    def note_rows(self, gpu: str, text: str) -> None:
-        """Takes in the state of a card's row remapper; ``text`` says what is wrong with it, empty for nothing."""
-        if gpu in self._gpus and self._rows.get(gpu) != text:
-            self._rows[gpu] = text
-            self._apply(RowsRead(gpu, text))
+    def note_measured(self, gpu: str, errors: Mapping[str, str]) -> None:
+        """Takes in the measured errors of a card: when they change, and until the last one has ended.
+
+        Args:
+            gpu: UUID of the card.
+            errors: in words by source, see :class:`ErrorsMeasured`.
+        """
+        before, at = self._measured.get(gpu, ({}, -math.inf))
+        now = self._clock.monotonic()
+        due = now - at >= MEASURED_INTERVAL and self._health.awaits_end(gpu)
+        if gpu in self._gpus and (errors != before or due):
+            self._measured[gpu] = dict(errors), now
+            self._apply(ErrorsMeasured(gpu, dict(errors)))
 
     def note_card_reset(self, gpu: str) -> None:
         """Takes in the reset of a card."""
@@ -289,7 +300,7 @@ class HealthMonitor:
         another = self._boot != ""
         self._boot = boot
         if another:
-            self._rows.clear()
+            self._measured.clear()
             self._apply(NodeRebooted())
         self._save()
 

@@ -90,7 +90,7 @@ class Exporter:
             count = self._changes.count
             sample = await self._sampler.take(self._health.gpus_to_empty())
             judged, now = self._judge(sample), self._clock.now()
-            cards = self._cards.handle(sample, now)
+            cards = self._cards.handle(sample)
             self._report = report_usage(
                 sample, self._options, unix_time=now, judged=judged, health=cards, states=self._states
             )

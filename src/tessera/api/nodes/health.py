@@ -41,8 +41,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     """One error of a card that is not over.
 
     Attributes:
-        source: ``XID 79``, ``double-bit-ecc``, ``probe``, ``driver``, ``events``, ``row-remapping``, ``unreadable``, or
-            a throttle reason such as ``hw_thermal``.
+        source: ``XID 79``, ``double-bit-ecc``, ``probe``, ``driver``, ``events``, ``unreadable``, or one of
+            :data:`MEASURED_ERRORS`.
         text: the error in words.
         asks: ``attention``, ``drain``, ``reset`` or ``reboot``.
         part: the GPU instance with the error, ``GPU instance 7``; empty for the whole card.
@@ -70,6 +70,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
 ROW_REMAPPING = "row-remapping"
 #: Source of the error of a card that the driver lists with an error. It does not end while the card is listed so.
 UNREADABLE = "unreadable"
+#: Sources of errors that a card measures itself; the error is over once the card no longer measures it.
+MEASURED_ERRORS = frozenset({ROW_REMAPPING, "hw-slowdown", "sw-thermal", "hw-thermal", "hw-power-brake"})
 #: What the owners of the pods on a card can do, where the card has to be empty.
 _EMPTY_IT = "delete the pods on it, so that their owners start them on other cards"
 #: Remedies that say nothing to do.
@@ -96,7 +98,7 @@ def next_step(error: Evidence) -> str:
             return f"not allocated until it is reset, which needs it empty: {_EMPTY_IT}"
         case "reboot":
             return f"not allocated until the node is rebooted: {_EMPTY_IT}"
-        case _ if error.source == ROW_REMAPPING:
+        case _ if error.source in MEASURED_ERRORS:
             return "still allocated; ends once the card no longer reports it"
         case _:
             return "still allocated"
