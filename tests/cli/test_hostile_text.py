@@ -55,6 +55,8 @@ READING = (
     ["health"],
     ["health", "n3"],
     ["health", "-o", "json"],
+    ["cordon", "n1/0", "--reason", "fan is loud"],
+    ["uncordon", "n1/1"],
     ["doctor", "--all"],
     ["doctor", "-o", "json"],
     ["driver", "status", "-v"],

@@ -175,6 +175,7 @@ NODE_ATTACKS: dict[str, tuple[str, Any]] = {
     "upgrade state": ("", {"metadata": {"labels": {"nvidia.com/gpu-driver-upgrade-state": "upgrade-done"}}}),
     "annotation": ("", {"metadata": {"annotations": {"a": "b"}}}),
     "spared faults": ("", {"metadata": {"annotations": {"tessera.dev/spared-faults": "[]"}}}),
+    "cordon of a card": ("", {"metadata": {"annotations": {"tessera.dev/cordon.GPU-1": "no"}}}),
     "taint": ("", {"spec": {"taints": [{"key": "k", "effect": "NoExecute"}]}}),
     "cordon": ("", {"spec": {"unschedulable": True}}),
     "finalizer": ("", {"metadata": {"finalizers": ["example.com/never"]}}),

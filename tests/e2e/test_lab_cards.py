@@ -76,6 +76,39 @@ def test_a_card_that_is_not_there_is_answered_with_those_that_are(
     assert all(fact in said for fact in facts), said
 
 
+def test_a_card_is_cordoned_and_given_back_by_hand(cluster: RunningLab) -> None:
+    said = cluster.tessera("cordon", "node-1/1", "--reason", "fan is loud")
+    assert "running pods stay" in said
+    cluster.eventually(lambda: allocatable(cluster, "node-1")["nvidia.com/gpu"] == "1")
+    cluster.eventually(lambda: condition(cluster, "node-1", "GpuHealthy")["reason"] == "CardCordoned")
+    assert condition(cluster, "node-1", "GpuHealthy")["status"] == "True"
+    assert "cordoned already: fan is loud" in cluster.tessera("cordon", "node-1/1", "--reason", "x", fails=True)
+    cluster.eventually(lambda: "cordoned by hand: fan is loud" in cluster.run_tessera("health").stdout)
+    assert cluster.run_tessera("health").returncode == NOT_HEALTHY
+    assert "cordoned" in cluster.tessera("map")
+    assert "fan is loud" in cluster.tessera("why", "node/node-1")
+    assert "is not cordoned any more" in cluster.tessera("uncordon", "node-1/1")
+    cluster.eventually(lambda: allocatable(cluster, "node-1")["nvidia.com/gpu"] == "2")
+    assert "is not cordoned" in cluster.tessera("uncordon", "node-1/1", fails=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("node-9/0", "--reason", "x"), "there is no node node-9"),
+        (("node-1/7", "--reason", "x"), "node node-1 has no card 7; it has 0 (GPU-"),
+        (("node-1", "--reason", "x"), "write NODE/INDEX, such as gpu-1/0"),
+        (("node-1/0",), "--reason"),
+        (("node-1/0", "--reason", "two\nlines"), "a reason is one printable line"),
+        (("node-1/0", "--reason", "x" * 300), "at most 256 characters"),
+    ],
+)
+def test_a_cordon_that_cannot_be_is_answered_with_what_to_write(
+    cluster: RunningLab, arguments: tuple[str, ...], said: str
+) -> None:
+    assert said in " ".join(cluster.tessera("cordon", *arguments, fails=True).split())
+
+
 def test_a_pod_that_takes_its_neighbours_memory_is_ended(shared: RunningLab) -> None:
     for name in ("neighbour", "hog"):
         shared.kubectl("apply", "-f", "-", manifest=shared.pod(name, {"nvidia.com/gpu.shared": 1}))

@@ -434,6 +434,6 @@ def test_a_tenants_pod_with_the_agents_label_is_no_agent() -> None:
 def test_a_lost_card_gets_the_next_step_that_its_health_names() -> None:
     lost = CardFault("GPU-c", "probe", index=2, asks="reboot", lost=True)
     unhealthy = node(("GpuHealthy", "False", "CardUnhealthy", "text for people, which nobody parses"))
-    unhealthy.metadata.annotations[CARDS_ANNOTATION] = encode_cards(4, [lost])
+    unhealthy.metadata.annotations[CARDS_ANNOTATION] = encode_cards((), [lost])
     found = answer(unhealthy)
     assert found.help == (BOOT_STEP, "see who holds the card: tessera health n1")

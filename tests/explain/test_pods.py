@@ -198,8 +198,22 @@ LOST = CardFault(GPU, "XID 79", index=2, asks="reboot")
 
 def with_faults(*faults: CardFault) -> Node:
     found = node()
-    annotations = {**found.metadata.annotations, CARDS_ANNOTATION: encode_cards(8, faults)}
+    annotations = {**found.metadata.annotations, CARDS_ANNOTATION: encode_cards((), faults)}
     return msgspec.structs.replace(found, metadata=msgspec.structs.replace(found.metadata, annotations=annotations))
+
+
+def test_a_waiting_pod_and_a_running_one_are_told_of_a_cordoned_card() -> None:
+    cordoned = CardFault(GPU, "cordon", index=2, asks="uncordon", text="cordoned by hand: fan is loud")
+    full = [cards(("b", "7g.40gb", 0, 8, "created"))]
+    waiting = answer(pod(), bound("b"), nodes=[with_faults(cordoned)], instaslices=full)
+    assert "node n1: 1 card cordoned by hand: tessera health n1" in waiting.facts
+    found = answer(
+        bound(status={"phase": "Running"}),
+        nodes=[with_faults(cordoned)],
+        instaslices=[cards(("a", "3g.20gb", 4, 4, "created"))],
+    )
+    assert found.verdict == "runs on node n1"
+    assert "GPU 2 of the node: cordoned by hand: fan is loud; not allocated until it is uncordoned" in said(found)
 
 
 def other_card_listed(record: Instaslice) -> Instaslice:
@@ -237,7 +251,7 @@ def test_a_pod_keeps_the_index_of_its_card_when_another_card_is_withheld() -> No
 def test_a_running_pod_with_a_whole_card_names_the_lost_cards_of_its_node() -> None:
     who = bound(profile="", limits={"nvidia.com/gpu": "1"}, status={"phase": "Running"})
     found = answer(who, nodes=[with_faults(LOST)])
-    assert "GPU 2 of the node is not well: XID 79" in said(found)
+    assert "GPU 2 of the node: XID 79" in said(found)
     assert found.help == ("find out whether it holds that card: tessera health n1",)
 
 

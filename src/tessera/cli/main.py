@@ -26,6 +26,8 @@ COMMANDS: Table = {
     "idle": ("tessera.cli.idle", "List cards and slices that pods hold and do not use."),
     "health": ("tessera.cli.health", "Show which cards are not well, why, and what happens next."),
     "accept": ("tessera.cli.accept", "Check everything that Tessera uses of a machine's cards, before they get work."),
+    "cordon": ("tessera.cli.cordon", "Take one card out of service: no new pod gets it, running pods stay."),
+    "uncordon": ("tessera.cli.uncordon", "Give a cordoned card back to pods."),
     "plan": ("tessera.cli.plan", "Compute a MIG layout for a card model, without a cluster."),
     "config": (
         "tessera.cli.config.command",

@@ -7,6 +7,8 @@ and the nodes that they refuse, how full the cards are, and the pods that are se
 
 from collections.abc import Iterator
 
+import msgspec
+
 from tessera.api.names import (
     MIG_CONFIG_DYNAMIC,
     MIG_CONFIG_LABEL,
@@ -64,6 +66,11 @@ def explain_no_room(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Rea
         pod: the waiting pod.
         reason: the reason why the last plan has no place for it.
     """
+    found = _explain_reason(view, slicer, pod, reason)
+    return msgspec.structs.replace(found, facts=(*found.facts, *view.cordoned_cards()))
+
+
+def _explain_reason(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Reason) -> Explanation:
     match reason:
         case UnknownProfile() if pod.devices:
             return _explain_no_device(pod)

@@ -109,7 +109,7 @@ def _explain_running(view: ClusterView, pod: Pod, wants: str) -> Explanation:
     return Explanation(
         case="runs",
         verdict=f"runs on node {pod.spec.node_name}",
-        facts=(wants, *(f"{fault.name} of the node is not well: {describe_fault(error)}" for fault, error in faults)),
+        facts=(wants, *(f"{fault.name} of the node: {describe_fault(error)}" for fault, error in faults)),
         help=(f"find out whether it holds that card: tessera health {pod.spec.node_name}",) if faults else (),
     )
 
@@ -256,6 +256,7 @@ def _faulty_nodes(view: ClusterView) -> Iterator[str]:
         if wrong:
             name = node.metadata.name
             yield f"node {name} is not as configured ({', '.join(wrong)}): tessera why node/{name}"
+    yield from view.cordoned_cards()
 
 
 def scheduler_messages(pod: Pod) -> Iterator[str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from tessera.api.instaslice import Instaslice
-from tessera.api.nodes.health import CardState
+from tessera.api.nodes.health import TAKEN, CardState
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
 from tessera.api.nodes.usage import CardUsage, LeaseUsage, NodeUsage
 from tessera.explain.card_map import CardHolder, MappedCard, NodeCards, NodeResource, Tile, cards_of
@@ -22,8 +22,6 @@ WHOLE_CARD, SHARE = "gpu", "share"
 SHARED = ".shared"
 #: State of a MIG device of a layout that a container holds, and of one that is free.
 HELD, FREE = "held", "free"
-#: States of cards of which pods still get something.
-_ALLOCATED = (CardState.HEALTHY, CardState.DEGRADED, CardState.UNKNOWN)
 _ENDED = ("Succeeded", "Failed")
 _GIB = 2**30
 
@@ -138,7 +136,7 @@ def _merge(sliced: Sequence[MappedCard], page: NodeUsage | None) -> tuple[Mapped
 
 
 def _recorded(mapped: MappedCard, card: CardUsage) -> MappedCard:
-    possible = mapped.possible if card.health.state in _ALLOCATED else dict.fromkeys(mapped.possible, 0)
+    possible = mapped.possible if card.health.state not in TAKEN else dict.fromkeys(mapped.possible, 0)
     return msgspec.structs.replace(
         mapped,
         index=card.index,
@@ -203,7 +201,7 @@ def _possible(
 
     A share of a MIG device is not counted as the device: it has neither its memory nor its cores alone.
     """
-    if not card.kind or card.health.state not in _ALLOCATED:
+    if not card.kind or card.health.state in TAKEN:
         return {}
     if card.kind == "whole":
         return {WHOLE_CARD: 0 if holders else 1}

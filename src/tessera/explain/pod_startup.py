@@ -139,9 +139,10 @@ def explain_bound(
         return Explanation(case="leaving", verdict=f"is being deleted; it has {where}, on node {facts.node}")
     if pod.status.phase == "Running":
         faults = view.card_faults(promise.slices if promise is not None else ())
+        unwell = any(error.asks != "uncordon" for _, error in faults)
         return Explanation(
             case="runs",
-            verdict=f"runs on node {facts.node}{', on a card that is not well' if faults else ''}",
+            verdict=f"runs on node {facts.node}{', on a card that is not well' if unwell else ''}",
             facts=(
                 f"it has {where}",
                 *(f"{fault.name} of the node: {describe_fault(error)}" for fault, error in faults),

@@ -7,7 +7,7 @@ only the pod itself and its events.
 
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -31,9 +31,12 @@ from tessera.limits.planning import MOVES_EXPLAINED
 from tessera.limits.processes import LEASE_DURATION
 from tessera.placement.devices import is_device_profile
 from tessera.provisioning.milestones import ProvisioningRecord
-from tessera.text import age
+from tessera.text import age, count_noun
 
 T = TypeVar("T")
+
+#: Nodes that a fact names.
+_NODES = 3
 
 #: Name of the controller's Lease, as deploy/ has it.
 LEASE = "tessera-controller"
@@ -103,8 +106,12 @@ class ClusterView:
                 namespaces=snapshot.order.namespaces,
                 queues=snapshot.order.queues,
             )
-        #: What the agents say of cards with faults, by UUID.
-        self._faults = {each[0].gpu: each for node in snapshot.nodes for each in read_node_faults(node)}
+        faults = [(node.metadata.name, each) for node in snapshot.nodes for each in read_node_faults(node)]
+        self._cordoned = Counter(name for name, (_, error) in faults if error.asks == "uncordon")
+        #: What the agents say of cards with faults, by UUID; of a cordoned card with a fault, the fault.
+        self._faults = {
+            each[0].gpu: each for _, each in sorted(faults, key=lambda found: found[1][1].asks != "uncordon")
+        }
         #: The driver's index by UUID; of a card that is not listed, from its fault.
         self._indexes = {fault.gpu: fault.index for fault, _ in self._faults.values() if fault.index >= 0}
         for item in snapshot.instaslices:
@@ -127,6 +134,13 @@ class ClusterView:
             self._made[key] = make()
         found: T = self._made[key]
         return found
+
+    def cordoned_cards(self) -> Iterator[str]:
+        """Yields nodes with cards that a person has cordoned: a waiting pod gets none of those."""
+        for name, count in sorted(self._cordoned.items())[:_NODES]:
+            yield f"node {name}: {count_noun(count, 'card')} cordoned by hand: tessera health {name}"
+        if len(self._cordoned) > _NODES:
+            yield f"and cards of {count_noun(len(self._cordoned) - _NODES, 'more node')}"
 
     def card_faults(self, slices: Iterable[Slice]) -> list[tuple[CardFault, Evidence]]:
         """The faults of the cards on which these slices lie."""

@@ -132,13 +132,19 @@ CARD_FAULTS_TEXT = Limit(
     64 * 1024,
     "characters",
     "each of these two annotations",
-    "all faults that are allowed have 50 KiB without their words, which are left out if they are more",
+    "all faults that are allowed have 50 KiB without their words, and the UUIDs of all cards 5 KiB",
 )
 CARD_FAULT_WORDS = Limit(
     120,
     "characters",
     "words of one fault in a node's annotation tessera.dev/cards",
     "NVML's texts of errors fit; XIDs have none, since readers have their meaning",
+)
+CORDON_REASON = Limit(
+    256,
+    "characters",
+    "the reason in an annotation tessera.dev/cordon.*; the rest is cut off",
+    "two lines of a terminal; a node's condition repeats it for each cordoned card",
 )
 LINKED_CARDS = Limit(
     16,

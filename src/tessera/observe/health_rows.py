@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from tessera.api.nodes.health import CardHealth, CardState
+from tessera.api.nodes.health import TAKEN, CardHealth, CardState
 from tessera.api.nodes.silence import SilentNode
 from tessera.api.nodes.usage import LeaseUsage
 from tessera.limits.nodes import CARD_EVIDENCE, CARD_HOLDERS
@@ -21,12 +21,11 @@ STATES = (
     CardState.NEEDS_REBOOT,
     CardState.NEEDS_RESET,
     CardState.DRAINING,
+    CardState.CORDONED,
     CardState.DEGRADED,
     CardState.UNKNOWN,
     CardState.HEALTHY,
 )
-#: States in which nothing of a card is allocated.
-TAKEN = frozenset({CardState.LOST, CardState.NEEDS_REBOOT, CardState.NEEDS_RESET, CardState.DRAINING})
 
 
 class HealthRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

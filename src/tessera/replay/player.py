@@ -109,7 +109,7 @@ DECIDERS: Mapping[str, DeciderKind] = {
     ),
     "health": DeciderKind(
         decider="tessera.agent.health.faults:HealthStateMachine",
-        modules=("tessera.agent.health", "tessera.agent.inventory", "tessera.api.nodes.card_faults", _NVML),
+        modules=("tessera.agent.health", "tessera.agent.inventory", "tessera.api.nodes", _NVML),
     ),
     "breaker": DeciderKind(
         decider="tessera.controller.health.breaker:plan_breaker",

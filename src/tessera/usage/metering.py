@@ -17,12 +17,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from tessera.api.nodes.health import CardState
+from tessera.api.nodes.health import TAKEN
 from tessera.api.nodes.usage import CardUsage, EndedLease, LeaseUsage, NodeUsage
 from tessera.usage.record import CardSeconds, LeaseSeconds, NodeMark, short_name
 
-#: States of cards of which pods get nothing.
-_TAKEN = frozenset({CardState.LOST, CardState.NEEDS_REBOOT, CardState.NEEDS_RESET, CardState.DRAINING})
 #: Seconds; two samples of an agent are at least a second apart.
 _ROUNDING = 0.5
 
@@ -125,7 +123,7 @@ def _gap(mark: NodeMark, until: float) -> Iterator[CardSpan]:
 
 
 def _seconds(card: CardUsage, known: float, held: float, schedulable: bool) -> CardSeconds:
-    usable = schedulable and card.health.state not in _TAKEN
+    usable = schedulable and card.health.state not in TAKEN
     return CardSeconds(capacity=known, unavailable=0.0 if usable else max(0.0, known - held))
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from tessera.api.nodes.health import TAKEN
 from tessera.errors import UserError
 from tessera.limits.usage import PROMETHEUS_ANSWER
 from tessera.text import one_line, percent
@@ -33,7 +34,7 @@ _INFO = "max by (gpu, model) (tessera_gpu_info)"
 #: Labels of a lease.
 _LEASE = "namespace, pod, uid, container, gpu, device"
 _SHARE = f"max by ({_LEASE}) (tessera_pod_gpu_share_ratio)"
-_TAKEN = 'max by (gpu) (tessera_gpu_health_state{state=~"lost|needs_reboot|needs_reset|draining"})'
+_TAKEN = f'max by (gpu) (tessera_gpu_health_state{{state=~"{"|".join(sorted(TAKEN))}"}})'
 _FREE_PART = f"(clamp_min({_INFO} - on (gpu) group_left () sum by (gpu) ({_SHARE}), 0) or {_INFO})"
 CAPACITY = f"sum by (model) ({_INFO})"
 UNAVAILABLE = f"sum by (model) ({_FREE_PART} and on (gpu) {_TAKEN})"

@@ -15,6 +15,7 @@ from tessera.agent.health.executor import CardResetter
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.policy import HealthPolicy, RecoveryAction
 from tessera.api.nodes.card_faults import CardRule
+from tessera.api.nodes.cordons import Cordon
 from tessera.clock import Clock
 from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.attributes import CardAttributes
@@ -69,6 +70,7 @@ class Node:
         self.file = folder / "state" / "marks.json"
         self.boot = "boot-1"
         self.spared: frozenset[CardRule] = frozenset()
+        self.cordoned: tuple[Cordon, ...] | None = ()
         self.told: list[tuple[str, str]] = []
         #: Whether the agent resets cards that ask for it, and which cards somebody holds.
         self.resets = False
@@ -86,6 +88,9 @@ class Node:
 
     def spared_faults(self) -> frozenset[CardRule]:
         return self.spared
+
+    def cordons(self) -> tuple[Cordon, ...] | None:
+        return self.cordoned
 
     def record_on_node(self, reason: str, text: str, kind: EventType) -> None:
         assert kind in {"Normal", "Warning"}
@@ -107,13 +112,14 @@ class Agent:
         self.hardware = Noting(node.machine, node.clock)
         self.metrics = Metrics()
         self.was_reset: list[str] = []
+        self.changes = ChangeNotifier()
         self.watch = HealthMonitor(
             hardware=self.hardware,
             policy=node.policy,
             faults_file=node.file,
             node=node,
             metrics=self.metrics,
-            changes=ChangeNotifier(),
+            changes=self.changes,
             clock=node.clock,
             resetter=CardResetter(self.hardware, host=self, clock=node.clock) if node.resets else None,
         )

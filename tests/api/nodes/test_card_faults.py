@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tessera.api.nodes.card_faults import (
     CardFault,
     CardRule,
+    ListedCard,
     NodeCards,
     decode_cards,
     decode_spared,
@@ -16,23 +17,24 @@ from tessera.api.nodes.card_faults import (
 from tessera.api.nodes.health import describe_xid
 from tessera.limits.nodes import CARD_FAULTS, CARD_FAULTS_TEXT, NODE_CARDS
 
+CARDS = tuple(ListedCard(number, f"GPU-{number}") for number in range(8))
 FAULT = CardFault("GPU-1", "XID 48", 1_700_000_000)
 
 
 def test_what_an_agent_writes_is_read_again() -> None:
-    assert decode_cards(encode_cards(8, [FAULT])) == NodeCards(8, (FAULT,))
+    assert decode_cards(encode_cards(CARDS, [FAULT])) == NodeCards(8, (FAULT,), (), CARDS)
     assert decode_spared(encode_spared([FAULT.key])) == {CardRule("GPU-1", "XID 48")}
 
 
 def test_lost_cards_and_those_that_stay_allocated_are_listed_apart_from_what_the_breaker_counts() -> None:
     lost = CardFault("GPU-2", "probe", index=2, asks="reboot", lost=True, text="the card does not answer")
     rows = CardFault("GPU-3", "row-remapping", index=3, asks="attention", text="no spare row")
-    assert decode_cards(encode_cards(8, [lost, rows, FAULT])) == NodeCards(8, (FAULT,), (lost, rows))
+    assert decode_cards(encode_cards(CARDS, [lost, rows, FAULT])) == NodeCards(8, (FAULT,), (lost, rows), CARDS)
 
 
 def test_the_words_of_an_xid_are_not_carried_and_read_again() -> None:
     told = CardFault("GPU-1", "XID 48", asks="reset", text=describe_xid(48))
-    (found,) = decode_cards(encode_cards(8, [told])).faults
+    (found,) = decode_cards(encode_cards(CARDS, [told])).faults
     assert (found.text, found.evidence().text) == ("", told.text)
 
 
@@ -43,7 +45,7 @@ FAULTS = st.builds(
     since=st.integers(0, 2**40),
     index=st.integers(-1, 63),
     part=st.integers(-1, 14),
-    asks=st.sampled_from(["attention", "drain", "reset", "reboot"]),
+    asks=st.sampled_from(["attention", "uncordon", "drain", "reset", "reboot"]),
     text=st.text(),
     lost=st.booleans(),
     reset=st.booleans(),
@@ -52,7 +54,7 @@ FAULTS = st.builds(
 
 @given(FAULTS)
 def test_every_fault_that_an_agent_has_is_read_as_written(fault: CardFault) -> None:
-    found = decode_cards(encode_cards(1, [fault]))
+    found = decode_cards(encode_cards(CARDS, [fault]))
     (each,) = (*found.faults, *found.others)
     assert (each.key, each.asks, each.lost, each.part) == (fault.key, fault.asks, fault.lost, fault.part)
 
@@ -63,10 +65,12 @@ def test_an_agent_writes_no_more_than_readers_accept() -> None:
         for number in range(CARD_FAULTS + 9)
     ]
     strange = [CardFault("GPU-1", "XID 9999999"), CardFault("card\n", "XID 1")]
-    found = decode_cards(encode_cards(NODE_CARDS + 1, [*many, *strange]))
-    assert (found.count, len(found.faults)) == (NODE_CARDS, CARD_FAULTS)
-    assert encode_cards(1, strange) == encode_cards(1, [])
-    assert len(encode_cards(1, many)) <= CARD_FAULTS_TEXT
+    cards = [ListedCard(number, f"GPU-{'a' * 36}{number}") for number in range(NODE_CARDS + 1)]
+    found = decode_cards(encode_cards(cards, [*many, *strange]))
+    assert (found.count, len(found.faults), len(found.gpus)) == (NODE_CARDS, CARD_FAULTS, NODE_CARDS)
+    assert encode_cards(CARDS, strange) == encode_cards(CARDS, [])
+    assert encode_cards([ListedCard(0, "card\n")], []) == '{"count":1,"faults":[],"others":[],"gpus":[]}'
+    assert len(encode_cards(cards, many)) <= CARD_FAULTS_TEXT
 
 
 @pytest.mark.parametrize(

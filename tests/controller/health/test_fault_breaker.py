@@ -13,6 +13,7 @@ from tessera.api.nodes.card_faults import (
     SPARED_ANNOTATION,
     CardFault,
     CardRule,
+    ListedCard,
     decode_spared,
     encode_cards,
 )
@@ -42,7 +43,7 @@ class Fleet:
 
     async def report(self, name: str, *faults: CardFault) -> None:
         """The agent of a node reports its card."""
-        body = {"metadata": {"annotations": {CARDS_ANNOTATION: encode_cards(1, faults)}}}
+        body = {"metadata": {"annotations": {CARDS_ANNOTATION: encode_cards([ListedCard(0, "GPU-1")], faults)}}}
         if not any(node.metadata.name == name for node in (await self.client.list(NODES)).items):
             await self.client.create(NODES.as_dicts(), {"metadata": {"name": name}})
         await self.client.merge_patch(NODES, name, body)

@@ -3,7 +3,7 @@
 import pytest
 
 from tessera.api.names import MIG_CONFIG_LABEL, MIG_CONFIG_STATE_LABEL, NodeName
-from tessera.api.nodes.card_faults import CARDS_ANNOTATION, encode_cards
+from tessera.api.nodes.card_faults import CARDS_ANNOTATION, ListedCard, encode_cards
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.controller.objects.node_info import NodeInfo, read_node
 from tessera.controller.objects.pod_info import read_pod
@@ -263,7 +263,10 @@ def test_whether_an_object_will_list_the_cards_of_a_node(
     ],
 )
 def test_a_node_whose_cards_are_all_cut_on_demand_says_how_many_it_has(kinds: list[OfferKind], count: int) -> None:
-    annotations = {OFFERS_ANNOTATION: encode_offers(map(offer, kinds)), CARDS_ANNOTATION: encode_cards(4, ())}
+    annotations = {
+        OFFERS_ANNOTATION: encode_offers(map(offer, kinds)),
+        CARDS_ANNOTATION: encode_cards([ListedCard(at, f"GPU-{at}") for at in range(4)], ()),
+    }
     assert read_node(Node(metadata=ObjectMeta(name="n", annotations=annotations))).sliced_cards == count
 
 

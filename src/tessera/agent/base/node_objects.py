@@ -17,6 +17,7 @@ import msgspec
 from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.api.names import PodUid
 from tessera.api.nodes.card_faults import SPARED_ANNOTATION, CardRule, decode_spared
+from tessera.api.nodes.cordons import Cordon, read_cordons
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Conflict, Forbidden, NotFound, TooManyRequests
@@ -193,6 +194,11 @@ class ObjectEvents:
         """The faults that the breaker of the cluster spares; none while there is no Node object."""
         node = self._mirror.node()
         return decode_spared(node.metadata.annotations.get(SPARED_ANNOTATION, "")) if node is not None else frozenset()
+
+    def cordons(self) -> tuple[Cordon, ...] | None:
+        """The cards that a person has taken out of service; ``None`` while there is no Node object."""
+        node = self._mirror.node()
+        return read_cordons(node.metadata.annotations) if node is not None else None
 
     def record_on_node(self, reason: str, text: str, kind: EventType) -> None:
         """Records an event of the node: ``reason`` in CamelCase, ``text`` for people."""

@@ -28,6 +28,10 @@ _NEEDS: Mapping[Reaction, Literal["attention", "drain", "reset", "reboot"]] = {
 }
 
 
+def _need(fault: Fault) -> Literal["attention", "uncordon", "drain", "reset", "reboot"]:
+    return "uncordon" if fault.by_hand else _NEEDS[fault.reaction]
+
+
 def describe_card(faults: Sequence[Fault], hysteresis: Hysteresis, spared: Collection[Fault] = ()) -> CardHealth:
     """Returns the health of a card.
 
@@ -38,11 +42,15 @@ def describe_card(faults: Sequence[Fault], hysteresis: Hysteresis, spared: Colle
     """
     if not faults:
         return CardHealth(state=CardState.HEALTHY)
-    ordered = sorted(faults, key=lambda fault: (fault in spared, -fault.reaction, fault.since, fault.source))
+    ordered = sorted(
+        faults, key=lambda fault: (fault in spared, -fault.reaction, fault.by_hand, fault.since, fault.source)
+    )
     worst = ordered[0]
     state = CardState.LOST if any(fault.lost for fault in faults) else _STATES[worst.reaction]
     if worst in spared:
         state = CardState.DEGRADED
+    elif worst.by_hand:
+        state = CardState.CORDONED
     evidence = tuple(describe_error(fault, spared=fault in spared) for fault in ordered[:CARD_EVIDENCE])
     told = next((each for each in evidence if each.spared), evidence[0]) if state is CardState.DEGRADED else evidence[0]
     outlook = _outlook(worst, told, hysteresis)
@@ -60,7 +68,7 @@ def describe_error(fault: Fault, *, spared: bool) -> Evidence:
     return Evidence(
         source=fault.source,
         text=one_line(fault.text, CONDITION_MESSAGE),
-        asks=_NEEDS[fault.reaction],
+        asks=_need(fault),
         part=f"GPU instance {fault.scope.gi_id}" if fault.scope.gi_id >= 0 else "",
         since=fault.since,
         last=fault.last,
@@ -79,7 +87,7 @@ def list_fault(fault: Fault, index: int) -> CardFault:
         since=int(fault.since),
         index=index,
         part=fault.scope.gi_id,
-        asks=_NEEDS[fault.reaction],
+        asks=_need(fault),
         text=fault.text,
         lost=fault.lost,
         reset=fault.reset,
@@ -95,6 +103,8 @@ def _outlook(worst: Fault, error: Evidence, hysteresis: Hysteresis) -> str:
             return "find out whether the cards or the reports are wrong"
         case Reaction.REBOOT:
             return BOOT_STEP
+        case _ if worst.by_hand:
+            return "to give it back: tessera uncordon NODE/INDEX"
         case Reaction.RESET if not worst.reset:
             return "Tessera resets it once no pod holds any part of it and no process has it open"
         case Reaction.DEGRADE if worst.source in MEASURED_ERRORS:

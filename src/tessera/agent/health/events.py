@@ -7,6 +7,7 @@ import msgspec
 
 from tessera.agent.health.policy import RecoveryAction
 from tessera.api.nodes.card_faults import CardRule
+from tessera.api.nodes.cordons import Cordon
 from tessera.nvml.interface import GpuEvent
 
 
@@ -88,6 +89,12 @@ class FaultsSpared(msgspec.Struct, frozen=True):
     faults: frozenset[CardRule]
 
 
+class CardsCordoned(msgspec.Struct, frozen=True):
+    """A person has taken these cards out of service, and no others."""
+
+    cordons: tuple[Cordon, ...]
+
+
 class InstanceDestroyed(msgspec.Struct, frozen=True):
     """A GPU instance was destroyed; a later one of the same id is another instance."""
 
@@ -106,4 +113,5 @@ HealthEvent = (
     | InstanceDestroyed
     | ErrorsMeasured
     | FaultsSpared
+    | CardsCordoned
 )

@@ -13,6 +13,10 @@ ends every fault: an error that it did not cure shows again.
 An error that the card itself measures, such as heat or a row of memory without a spare one, makes it degraded as long
 as it is measured, and for the quiet time after that: a card at its limit reports it now and then.
 
+A card that a person has cordoned is withheld by a fault of the source ``cordon``. It is no fault of the hardware: it
+begins and ends with the annotation of the Node (:mod:`tessera.api.nodes.cordons`), and neither probe nor boot ends it.
+While it lasts, nothing is done to the card.
+
 A fault that the breaker of the cluster spares is shown like any other and takes no card away
 (docs/decisions/health-breaker.md). A card that is lost or cannot be read is never spared.
 
@@ -27,6 +31,7 @@ import msgspec
 from tessera.agent.health.events import (
     CardProbed,
     CardReset,
+    CardsCordoned,
     CardsListed,
     ErrorsMeasured,
     EventWatchFailed,
@@ -41,6 +46,7 @@ from tessera.agent.health.events import (
 from tessera.agent.health.policy import DRIVER_REACTIONS, ECC_REACTIONS, HealthPolicy, RecoveryAction
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
 from tessera.api.nodes.card_faults import CardRule
+from tessera.api.nodes.cordons import Cordon
 from tessera.api.nodes.health import MEASURED_ERRORS, UNREADABLE, describe_xid
 from tessera.nvml.interface import LOST_TEXT, GpuEvent, GpuEventKind
 from tessera.nvml.known_cards import UNREAD
@@ -86,15 +92,25 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
         return self.lost or self.source == UNREADABLE
 
     @property
+    def by_hand(self) -> bool:
+        """True if a person has taken the card out of service; nothing is wrong with the hardware."""
+        return self.source == CORDON
+
+    @property
     def rule(self) -> CardRule:
         """Card and source, as the breaker knows the fault."""
         return CardRule(self.scope.gpu, self.source)
 
 
+#: The source of the faults of cards that a person has cordoned.
+CORDON = "cordon"
 #: The source of the faults that failed probes show.
 PROBE = "probe"
 #: The source of the faults of a broken event watch. They concern the watch, not the cards, and are not kept on disk.
 EVENT_WATCH = "events"
+
+#: Sources of faults that no probe ends.
+_NOT_PROBED = frozenset({EVENT_WATCH, CORDON, *MEASURED_ERRORS})
 
 #: Number of returns that double the quiet time; further ones would make it overflow.
 _MOST_DOUBLED = 64
@@ -172,7 +188,7 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
 
     def is_suspect(self, gpu: str) -> bool:
         """True if the card or an instance of it has a fault that a probe may end, or its last probe failed."""
-        faults = (fault for fault in self._faults.values() if fault.source not in MEASURED_ERRORS)
+        faults = (fault for fault in self._faults.values() if fault.source not in {CORDON, *MEASURED_ERRORS})
         return gpu in self._failures or any(fault.scope.gpu == gpu for fault in faults)
 
     def failing_gpus(self) -> frozenset[str]:
@@ -185,8 +201,10 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         return any(fault.scope.gpu == gpu and fault.clean for fault in faults)
 
     def needs_reset(self, gpu: str) -> bool:
-        """True if the worst fault of the card requires a reset, and the card was not reset since."""
+        """True if the worst fault requires a reset, and the card was neither reset since nor is cordoned."""
         faults = [fault for fault in self._faults.values() if fault.scope.gpu == gpu and not self.spares(fault)]
+        if any(fault.by_hand for fault in faults):
+            return False
         worst = max((fault.reaction for fault in faults), default=Reaction.IGNORE)
         return worst is Reaction.RESET and any(fault.reaction is worst and not fault.reset for fault in faults)
 
@@ -232,7 +250,7 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
                 self._note_reset(event.gpu)
             case NodeRebooted():
                 self._failures.clear()
-                for key in list(self._faults):
+                for key in [key for key, fault in self._faults.items() if not fault.by_hand]:
                     self._end(key, now)
             case InstanceDestroyed():
                 self._drop_instance(event.gpu, event.gi_id)
@@ -240,6 +258,8 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
                 self._take_measured(event, now)
             case FaultsSpared():
                 self._spared = event.faults
+            case CardsCordoned():
+                self._take_cordons(event.cordons, now)
         touched = sorted({fault.scope for fault in (*before, *self._faults.values())})
         earlier = {scope: _health_by(_worst_of(before, scope, spared_before), spared_before) for scope in touched}
         pairs = [(scope, earlier[scope], self.health_of(scope)) for scope in touched]
@@ -287,6 +307,17 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
             elif fault is not None and not text and now - fault.last >= self._hysteresis.quiet_time(fault.returns):
                 self._end(key, now)
 
+    def _take_cordons(self, cordons: Iterable[Cordon], now: float) -> None:
+        wanted = {(DeviceScope(each.gpu), CORDON): each.reason for each in cordons}
+        for key in [key for key, fault in self._faults.items() if fault.by_hand and key not in wanted]:
+            del self._faults[key]
+        for key, reason in wanted.items():
+            since = self._faults[key].since if key in self._faults else now
+            text = f"cordoned by hand: {reason or 'no reason given'}"
+            self._faults[key] = Fault(
+                scope=key[0], source=CORDON, reaction=Reaction.WITHHOLD, text=text, since=since, last=since
+            )
+
     def _take_probe(self, probe: CardProbed, now: float) -> None:
         scope = DeviceScope(probe.gpu)
         if probe.instances is not None:
@@ -313,7 +344,7 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
 
     def _count_clean_probe(self, probe: CardProbed, now: float) -> None:
         for key, fault in list(self._faults.items()):
-            if fault.scope.gpu != probe.gpu or fault.source in {EVENT_WATCH, *MEASURED_ERRORS}:
+            if fault.scope.gpu != probe.gpu or fault.source in _NOT_PROBED:
                 continue
             if fault.source == UNREADABLE and fault.scope.gpu in self._unreadable:
                 continue
@@ -363,13 +394,13 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
 
 def is_spared(fault: Fault, spared: Collection[CardRule]) -> bool:
     """True if the fault would take its card away, and the breaker prevents it; ``spared`` are the breaker's faults."""
-    return fault.reaction >= Reaction.WITHHOLD and not fault.unreadable and fault.rule in spared
+    return fault.reaction >= Reaction.WITHHOLD and not (fault.unreadable or fault.by_hand) and fault.rule in spared
 
 
 def _worst_of(faults: Iterable[Fault], scope: DeviceScope, spared: Collection[CardRule]) -> Fault | None:
     """The worst fault that covers a scope."""
     found = [fault for fault in faults if fault.scope.covers(scope)]
-    return min(found, key=lambda each: (-_effect(each, spared), each.since, each.source), default=None)
+    return min(found, key=lambda each: (-_effect(each, spared), each.by_hand, each.since, each.source), default=None)
 
 
 def _effect(fault: Fault, spared: Collection[CardRule]) -> Reaction:
@@ -380,4 +411,4 @@ def _health_by(worst: Fault | None, spared: Collection[CardRule]) -> DeviceHealt
     if worst is None:
         return DeviceHealth()
     text = f"{worst.text}, spared by the breaker of the cluster" if is_spared(worst, spared) else worst.text
-    return DeviceHealth(_effect(worst, spared), text, worst.since)
+    return DeviceHealth(_effect(worst, spared), text, worst.since, by_hand=worst.by_hand)

@@ -8,6 +8,7 @@ from tessera.agent.health.card_health import describe_error
 from tessera.agent.health.faults import HealthChange, HealthStateMachine
 from tessera.agent.inventory.device_health import DeviceScope, Reaction
 from tessera.api.nodes.card_faults import CardRule
+from tessera.api.nodes.cordons import Cordon
 from tessera.api.nodes.health import describe_fault
 from tessera.nvml.interface import GpuInfo
 
@@ -21,7 +22,7 @@ class HealthCondition(NamedTuple):
 
 
 def health_condition(health: HealthStateMachine, gpus: Mapping[str, GpuInfo]) -> HealthCondition:
-    """Returns the condition: false if any device must not be allocated; the message names every fault.
+    """Returns the condition: false if a fault of the hardware withholds any device; the message names every fault.
 
     Args:
         health: the state machine with the faults.
@@ -34,9 +35,11 @@ def health_condition(health: HealthStateMachine, gpus: Mapping[str, GpuInfo]) ->
         cards = "card" if len(gpus) == 1 else f"{len(gpus)} cards"
         return HealthCondition("True", "CardsHealthy", f"nothing is wrong with the node's {cards}")
     text = "; ".join(f"{name_scope(scope, gpus)}: {describe_scope(health, scope)}" for scope in scopes)
-    if all(health.health_of(scope).healthy for scope in scopes):
-        return HealthCondition("True", "CardDegraded", text)
-    return HealthCondition("False", "CardUnhealthy", text)
+    found = [health.health_of(scope) for scope in scopes]
+    if not all(each.healthy or each.by_hand for each in found):
+        return HealthCondition("False", "CardUnhealthy", text)
+    cordoned = any(each.by_hand for each in found)
+    return HealthCondition("True", "CardCordoned" if cordoned else "CardDegraded", text)
 
 
 class NodeEventSink(Protocol):
@@ -48,6 +51,10 @@ class NodeEventSink(Protocol):
 
     def spared_faults(self) -> frozenset[CardRule]:
         """The faults that the breaker of the cluster spares."""
+        ...
+
+    def cordons(self) -> tuple[Cordon, ...] | None:
+        """The cards that a person has taken out of service; ``None`` while there is no Node object."""
         ...
 
     def record_on_node(self, reason: str, text: str, kind: EventType) -> None:
@@ -74,7 +81,11 @@ class HealthEvents:
     def record_change(self, change: HealthChange) -> None:
         """Records that the health of a card or an instance changed."""
         name = name_scope(change.scope, self.gpus)
-        if change.after.reaction is Reaction.IGNORE:
+        if change.after.by_hand:
+            self._node.record_on_node("GpuCordoned", f"{name}: {describe_scope(self._health, change.scope)}", "Normal")
+        elif change.before.by_hand and change.after.healthy:
+            self._node.record_on_node("GpuUncordoned", f"{name}: may be allocated again", "Normal")
+        elif change.after.reaction is Reaction.IGNORE:
             self._node.record_on_node("GpuRecovered", f"{name}: nothing is wrong with it any more", "Normal")
         else:
             reason = "GpuDegraded" if change.after.healthy else "GpuUnhealthy"

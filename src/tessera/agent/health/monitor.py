@@ -27,6 +27,7 @@ from tessera.agent.health.card_health import describe_card, list_fault
 from tessera.agent.health.events import (
     CardProbed,
     CardReset,
+    CardsCordoned,
     CardsListed,
     ErrorsMeasured,
     EventWatchFailed,
@@ -44,6 +45,7 @@ from tessera.agent.health.messages import HealthCondition, HealthEvents, NodeEve
 from tessera.agent.health.policy import HealthPolicy
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
 from tessera.api.nodes.card_faults import CardFault, CardRule
+from tessera.api.nodes.cordons import Cordon
 from tessera.api.nodes.health import CardHealth
 from tessera.clock import Clock
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
@@ -118,6 +120,8 @@ class HealthMonitor:
         self._measured: dict[str, tuple[dict[str, str], float]] = {}
         #: The faults that the breaker spares, as the Node has them.
         self._spared: frozenset[CardRule] = frozenset()
+        #: The cards that a person has cordoned, as the Node has them; ``None`` until it was seen.
+        self._cordons: tuple[Cordon, ...] | None = None
         #: The node's cards by UUID, as last listed, and the error of each that could not be read.
         self._gpus: dict[str, GpuInfo] = {}
         self._unreadable: dict[str, str] = {}
@@ -234,7 +238,7 @@ class HealthMonitor:
         return self._health
 
     def condition(self) -> HealthCondition:
-        """The condition ``GpuHealthy``: false if any device must not be allocated."""
+        """The condition ``GpuHealthy``: false if a fault of the hardware withholds any device."""
         return health_condition(self._health, self._gpus)
 
     # The loop ---------------------------------------------------------------------------------------------------
@@ -245,7 +249,7 @@ class HealthMonitor:
             while True:
                 count = self._changes.count
                 self._check_boot()
-                self._check_spared()
+                self._check_node()
                 if not await self._probe_cards():
                     soonest = min(self._due.values(), default=None)
                     pause = None if soonest is None else max(0.0, soonest - self._clock.monotonic())
@@ -304,7 +308,11 @@ class HealthMonitor:
             self._apply(NodeRebooted())
         self._save()
 
-    def _check_spared(self) -> None:
+    def _check_node(self) -> None:
+        cordons = self._node.cordons()
+        if cordons not in {None, self._cordons}:
+            self._cordons = cordons
+            self._apply(CardsCordoned(cordons or ()))
         spared = self._node.spared_faults()
         if spared != self._spared:
             self._spared = spared
@@ -316,7 +324,9 @@ class HealthMonitor:
         changes = self._health.handle(event, self._epoch + self._clock.monotonic())
         self._save()
         for change in changes:
-            if not isinstance(event, InstanceDestroyed) and change.before.reaction is not change.after.reaction:
+            before, after = change.before, change.after
+            same = (before.reaction, before.by_hand) == (after.reaction, after.by_hand)
+            if not isinstance(event, InstanceDestroyed) and not same:
                 self._events.record_change(change)
         if changes:
             self._changes.notify()
@@ -335,9 +345,9 @@ class HealthMonitor:
         return msgspec.structs.replace(fault, since=min(fault.since, now), last=min(fault.last, now))
 
     def reactions(self) -> Mapping[str, int]:
-        """The reaction that each card requires, as a number, for the metrics."""
+        """The reaction that each card requires for its hardware, as a number, for the metrics."""
         worst = dict.fromkeys(self._gpus, 0)
         for fault in self._health.faults():
-            if fault.scope.gpu in worst:
+            if fault.scope.gpu in worst and not fault.by_hand:
                 worst[fault.scope.gpu] = max(worst[fault.scope.gpu], int(fault.reaction))
         return worst

@@ -41,11 +41,19 @@ class DeviceScope(msgspec.Struct, frozen=True, order=True):
 
 
 class DeviceHealth(msgspec.Struct, frozen=True):
-    """Health of a device: the worst reaction required, its reason, and its time (``None``: nothing is wrong)."""
+    """Health of a device by its worst fault.
+
+    Attributes:
+        reaction: the reaction that the fault requires.
+        text: the fault in words.
+        since: its time; ``None``: nothing is wrong.
+        by_hand: true if only a person's cordon withholds the device.
+    """
 
     reaction: Reaction = Reaction.IGNORE
     text: str = ""
     since: float | None = None
+    by_hand: bool = False
 
     @property
     def healthy(self) -> bool:

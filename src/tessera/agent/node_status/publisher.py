@@ -34,7 +34,7 @@ from tessera.agent.node_status.label_facts import SharingFacts, collect_label_fa
 from tessera.agent.node_status.labels import VgpuFacts, node_labels
 from tessera.agent.node_status.offers import node_offers
 from tessera.api.names import MIG_CONFIG_STATE_LABEL, MPS_HOST_LABEL
-from tessera.api.nodes.card_faults import CARDS_ANNOTATION, CardFault, encode_cards
+from tessera.api.nodes.card_faults import CARDS_ANNOTATION, CardFault, ListedCard, encode_cards
 from tessera.api.nodes.card_links import LINKS_ANNOTATION, CardLinks, encode_links
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, encode_offers
 from tessera.clock import Clock, rfc3339
@@ -93,9 +93,10 @@ class _Facts(msgspec.Struct, frozen=True, kw_only=True):
         offers = node_offers(self.inventory, self.sharing.offer, on_demand=self.on_demand - self.leaving)
         state = {MIG_CONFIG_STATE_LABEL: self.mig_state} if self.mig_state else {}
         state |= {MPS_HOST_LABEL: "true"} if self.needs_mps_host else {}
+        cards = [ListedCard(gpu.info.index, gpu.uuid) for gpu in self.inventory.gpus]
         annotations = {
             OFFERS_ANNOTATION: encode_offers(offers),
-            CARDS_ANNOTATION: encode_cards(len(self.inventory.gpus), self.faults),
+            CARDS_ANNOTATION: encode_cards(cards, self.faults),
         }
         if self.links is not None:
             annotations[LINKS_ANNOTATION] = encode_links(self.links)

@@ -1,6 +1,6 @@
 """Two annotations of a Node: the faults of its cards, and those that take no card away for now.
 
-``tessera.dev/cards``, by the agent: the number of the node's cards, and their faults. There reads what is wrong with a
+``tessera.dev/cards``, by the agent: the node's cards, and their faults. There reads what is wrong with a
 card who may read the Node and not the agents' pages.
 ``tessera.dev/spared-faults``, by the controller: the faults of this node that take no card away for now. The agent
 reads it from the watch of its own Node that it has anyway. See docs/decisions/health-breaker.md.
@@ -10,7 +10,7 @@ for none: then no fault is spared, which is the safe side.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal, TypeVar
 
 import msgspec
@@ -60,7 +60,7 @@ class CardFault(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
     since: Annotated[int, msgspec.Meta(ge=0, le=2**40)] = 0
     index: Annotated[int, msgspec.Meta(ge=-1, le=int(NODE_INDEXES))] = -1
     part: Annotated[int, msgspec.Meta(ge=-1, le=9999)] = -1
-    asks: Literal["attention", "drain", "reset", "reboot"] = "drain"
+    asks: Literal["attention", "uncordon", "drain", "reset", "reboot"] = "drain"
     text: Annotated[str, msgspec.Meta(max_length=int(CARD_FAULT_WORDS))] = ""
     lost: bool = False
     reset: bool = False
@@ -74,9 +74,9 @@ class CardFault(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
     def counts_for_breaker(self) -> bool:
         """True if the fault takes its card away, or a part of it, unless it is spared.
 
-        A card that cannot be read is never spared.
+        A card that cannot be read is never spared, and a cordon is no error.
         """
-        return self.asks != "attention" and not self.lost and self.rule != UNREADABLE
+        return self.asks not in {"attention", "uncordon"} and not self.lost and self.rule != UNREADABLE
 
     @property
     def name(self) -> str:
@@ -100,34 +100,45 @@ class CardFault(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
         )
 
 
+class ListedCard(msgspec.Struct, frozen=True, order=True):
+    """A card of a node: the driver's index, and its UUID."""
+
+    index: Annotated[int, msgspec.Meta(ge=0, le=int(NODE_INDEXES))]
+    gpu: _Uuid
+
+
 class NodeCards(msgspec.Struct, frozen=True):
     """The cards of a node.
 
     Attributes:
         count: number of cards.
         faults: the faults that take cards away unless they are spared, sorted.
-        others: those of cards that are lost or cannot be read, and of cards that stay allocated; the breaker does not
-            count them.
+        others: those of cards that are lost or cannot be read, of cards that stay allocated, and cordons; the breaker
+            does not count them.
+        gpus: the cards by index, so that a person's ``NODE/INDEX`` can be resolved without the agent; empty if the
+            agent's version is too old to write them.
     """
 
     count: Annotated[int, msgspec.Meta(ge=0, le=int(NODE_CARDS))] = 0
     faults: Annotated[tuple[CardFault, ...], msgspec.Meta(max_length=int(CARD_FAULTS))] = ()
     others: Annotated[tuple[CardFault, ...], msgspec.Meta(max_length=int(CARD_FAULTS))] = ()
+    gpus: Annotated[tuple[ListedCard, ...], msgspec.Meta(max_length=int(NODE_CARDS))] = ()
 
 
 _CARDS = msgspec.json.Decoder(NodeCards)
 _SPARED = msgspec.json.Decoder(Annotated[tuple[CardRule, ...], msgspec.Meta(max_length=int(CARD_FAULTS))])
 
 
-def encode_cards(count: int, faults: Iterable[CardFault]) -> str:
+def encode_cards(gpus: Iterable[ListedCard], faults: Iterable[CardFault]) -> str:
     """The value of ``tessera.dev/cards``; faults that no reader accepts are left out, so they take their cards away."""
+    cards = sorted(gpus)
     known = [fault for fault in sorted(faults) if _UUID.fullmatch(fault.gpu) and _RULE.fullmatch(fault.rule)]
     counted = [_shorten(fault) for fault in known if fault.counts_for_breaker][:CARD_FAULTS]
     others = [_shorten(fault) for fault in known if not fault.counts_for_breaker][: CARD_FAULTS - len(counted)]
-    text = _encode(count, counted, others)
+    text = _encode(cards, counted, others)
     if len(text) > CARD_FAULTS_TEXT:  # nothing that anybody decides by is in the words
         counted, others = ([msgspec.structs.replace(each, text="") for each in part] for part in (counted, others))
-        text = _encode(count, counted, others)
+        text = _encode(cards, counted, others)
     return text
 
 
@@ -137,8 +148,10 @@ def _shorten(fault: CardFault) -> CardFault:
     return msgspec.structs.replace(fault, text="" if known else one_line(fault.text, CARD_FAULT_WORDS))
 
 
-def _encode(count: int, faults: Iterable[CardFault], others: Iterable[CardFault]) -> str:
-    return msgspec.json.encode(NodeCards(min(count, int(NODE_CARDS)), tuple(faults), tuple(others))).decode()
+def _encode(cards: Sequence[ListedCard], faults: Iterable[CardFault], others: Iterable[CardFault]) -> str:
+    named = [card for card in cards if _UUID.fullmatch(card.gpu) and card.index <= NODE_INDEXES]
+    found = NodeCards(min(len(cards), int(NODE_CARDS)), tuple(faults), tuple(others), tuple(named[:NODE_CARDS]))
+    return msgspec.json.encode(found).decode()
 
 
 def decode_cards(text: str) -> NodeCards:

@@ -25,6 +25,8 @@ class CardState(StrEnum):
     HEALTHY = "healthy"
     #: Something is wrong, and the card is still allocated.
     DEGRADED = "degraded"
+    #: Not allocated until the person who cordoned it uncordons it; nothing is wrong with it.
+    CORDONED = "cordoned"
     #: Not allocated until probes have succeeded for a while.
     DRAINING = "draining"
     #: Not allocated before the card is reset.
@@ -37,14 +39,20 @@ class CardState(StrEnum):
     UNKNOWN = "unknown"
 
 
+#: States in which nothing of a card is allocated.
+TAKEN = frozenset(
+    {CardState.LOST, CardState.NEEDS_REBOOT, CardState.NEEDS_RESET, CardState.DRAINING, CardState.CORDONED}
+)
+
+
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """One error of a card that is not over.
 
     Attributes:
-        source: ``XID 79``, ``double-bit-ecc``, ``probe``, ``driver``, ``events``, ``unreadable``, or one of
+        source: ``XID 79``, ``double-bit-ecc``, ``probe``, ``driver``, ``events``, ``unreadable``, ``cordon``, or one of
             :data:`MEASURED_ERRORS`.
         text: the error in words.
-        asks: ``attention``, ``drain``, ``reset`` or ``reboot``.
+        asks: ``attention``, ``uncordon``, ``drain``, ``reset`` or ``reboot``.
         part: the GPU instance with the error, ``GPU instance 7``; empty for the whole card.
         since: time of the first error.
         last: time of the last error.
@@ -90,6 +98,8 @@ def next_step(error: Evidence) -> str:
     match error.asks:
         case "drain" if error.source == UNREADABLE:
             return "not allocated until it can be read again"
+        case "uncordon":
+            return "not allocated until it is uncordoned; the pods on it keep running"
         case "drain":
             return f"not allocated until its probes succeed for a while{_remedy(error.source)}"
         case "reset" if error.reset:
