@@ -210,3 +210,20 @@ async def test_the_controller_a_removal_and_administrators_take_the_gate_off(sce
     client = api if who == "administrator" else getattr(scene, who)
     found = (await client("PATCH", f"{scene.pods}/p", with_gates(), content=MERGE)).ok()
     assert not found["spec"].get("schedulingGates")
+
+
+async def test_names_of_devices_come_neither_by_a_status_nor_by_a_binding(scene: Scene) -> None:
+    """Their annotations become the pod's, and no policy for pods sees them."""
+    await scene.pod("p")
+    (await scene.tenant("PATCH", f"{scene.pods}/p", with_gates(), content=MERGE)).ok()
+    for name in ("cdi.k8s.io/x", "nvidia.cdi.k8s.io/x", "devices.nri.io/pod", "cdi-devices.noderesource.dev/pod"):
+        named = {"metadata": {"annotations": {name: "nvidia.com/gpu=all"}}}
+        answer = await scene.tenant("PATCH", f"{scene.pods}/p/status", named, content=MERGE)
+        assert f"annotation {name} names devices" in answer.refused(403, "Forbidden")
+        binding = {"target": {"kind": "Node", "name": "n"}, "metadata": {"name": "p", **named["metadata"]}}
+        answer = await scene.tenant(
+            "POST", f"{scene.pods}/p/binding", {**binding, "apiVersion": "v1", "kind": "Binding"}
+        )
+        assert f"annotation {name} names devices" in answer.refused(403, "Forbidden")
+    plain = {"metadata": {"annotations": {"example.com/cdi": "x"}}}
+    (await scene.tenant("PATCH", f"{scene.pods}/p/status", plain, content=MERGE)).ok()

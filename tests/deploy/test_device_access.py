@@ -137,9 +137,19 @@ REFUSED: dict[str, tuple[Obj, str]] = (
         ),
         "what NVIDIA's runtime takes for privileged": (
             pod(container(securityContext={"capabilities": {"add": ["NET_ADMIN", "SYS_ADMIN"]}})),
-            "has the capability SYS_ADMIN",
+            "adds a capability that leads to every GPU",
         ),
-        "all capabilities": (pod(container(securityContext={"capabilities": {"add": ["all"]}})), "SYS_ADMIN"),
+        "processes of the whole node": (
+            pod(container(securityContext={"capabilities": {"add": ["SYS_PTRACE"]}}), hostPID=True),
+            "adds a capability",
+        ),
+        "channels of other pods": (pod(env("NVIDIA_IMEX_CHANNELS", "0")), "NVIDIA_IMEX_CHANNELS"),
+        "the switches": (pod(env("NVIDIA_NVSWITCH", "enabled")), "NVIDIA_NVSWITCH"),
+        "a device injector": (pod(annotations={"devices.nri.io/container.main": "- path: /dev/nvidia0"}), "annotation"),
+        "CDI by a device injector": (
+            pod(annotations={"cdi-devices.noderesource.dev/pod": "- nvidia.com/gpu=all"}),
+            "names devices of the node",
+        ),
         "kubelet's sockets, reading as root": (
             mounts("/var/lib/kubelet", read_only=True),
             "could connect; set securityContext.runAsNonRoot",
@@ -188,6 +198,14 @@ REFUSED: dict[str, tuple[Obj, str]] = (
             "/dev/dri/card0",
             "/dev/char/195:0",
             "/dev/fd/9",
+            "/dev/gdrdrv",
+            "/dev/mem",
+            "/dev/kmem",
+            "/dev/port",
+            "/dev/vfio",
+            "/dev/vfio/12",
+            "/tmp/nvidia-mps",
+            "/tmp/./nvidia-mps/control",
             "dev/nvidia0",
             "./dev",
             "/proc/1/root/dev/nvidia0",
@@ -210,6 +228,35 @@ REFUSED: dict[str, tuple[Obj, str]] = (
         )
     }
     | {
+        f"capability {name!r}": (
+            pod(container(securityContext={"capabilities": {"add": [name]}})),
+            "add only capabilities that docs/security.md lists",
+        )
+        for name in (
+            "all",
+            "ALL",
+            "CAP_ALL",
+            "cap_sys_admin",
+            # Runtimes make CAP_SYS_ADMIN of these by Unicode's rules.
+            "\u017fYS_ADMIN",
+            "CAP_\u017fy\u017f_ADMIN",
+            "SYS_ADM\u0131N",
+            "SYS_ADMIN\n",
+            "SYS_ADMIN ",
+            "CAP_CAP_CHOWN",
+            "SYS_MODULE",
+            "SYS_RAWIO",
+            "DAC_READ_SEARCH",
+            "BPF",
+            "PERFMON",
+            "CHECKPOINT_RESTORE",
+            "MAC_ADMIN",
+            "SYS_BOOT",
+            "A_CAPABILITY_OF_A_LATER_KERNEL",
+            "",
+        )
+    }
+    | {
         f"{path} to write": (mounts(path), "may write to a folder of the node")
         for path in (
             "/",
@@ -222,6 +269,20 @@ REFUSED: dict[str, tuple[Obj, str]] = (
             "/var/lib",
             "/var/lib/kubelet",
             "/var/lib/kubelet/",
+            "/sys",
+            "/sys/bus/pci/devices",
+            "/sys//fs/cgroup",
+            "/proc",
+            "/proc/sys",
+            "/proc/sys/kernel",
+            "/proc/sys/kernel/core_pattern",
+            "/proc/1",
+            "/proc/self/attr",
+            "/proc/sysrq-trigger",
+            "/usr",
+            "/usr/local/nvidia",
+            "/etc/nvidia-container-runtime",
+            "/etc/nvidia-container-runtime/config.toml",
         )
     }
 )
@@ -244,6 +305,14 @@ ADMITTED: dict[str, Obj] = {
     "settings of the kernel": mounts("/proc/sys/net"),
     "sockets of the node": mounts("/var/run", read_only=True),
     "a capability": pod(container(securityContext={"capabilities": {"add": ["NET_ADMIN"], "drop": ["ALL"]}})),
+    "a capability in small letters": pod(container(securityContext={"capabilities": {"add": ["cap_net_raw"]}})),
+    "a debugger": pod(container(securityContext={"capabilities": {"add": ["SYS_PTRACE"]}})),
+    "no channels": pod(env("NVIDIA_IMEX_CHANNELS", "none")),
+    "direct storage": pod(env("NVIDIA_GDS", "enabled")),
+    "files of cards, to read": mounts("/sys/bus/pci", read_only=True),
+    "a file in /tmp": mounts("/tmp/nvidia-mps-notes"),
+    "programs of the node": mounts("/usr/bin"),
+    "memory of a container": mounts("/dev/memory"),
     "logs of the node": mounts("/var/log"),
     "the container runtime's socket": mounts("/run/containerd/containerd.sock", read_only=True),
     "CNI": mounts("/etc/cni/net.d"),

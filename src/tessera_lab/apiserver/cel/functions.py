@@ -8,6 +8,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -155,6 +156,29 @@ def _matches(text: str, pattern: str) -> bool:
         raise EvaluationError(f"error parsing regexp: {error}") from None
 
 
+#: Letters as CEL's functions for ASCII change them, and no others (CEL extensions, strings).
+_LOWER = {ord("A") + each: ord("a") + each for each in range(26)}
+_UPPER = {lower: upper for upper, lower in _LOWER.items()}
+#: White space as Go's ``strings.TrimSpace`` knows it (Unicode White_Space); Python has four control characters more.
+_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
+#: Numbers in texts as Go's ``strconv`` reads them for CEL.
+_INTEGER = re.compile(r"[+-]?[0-9]+\Z")
+_DOUBLE = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\Z|[+-]?(inf|infinity)\Z|nan\Z", re.IGNORECASE)
+
+
+def _double_text(value: float) -> str:
+    """A number as Go's verb ``%g`` writes it: from a million on with an exponent."""
+    if not math.isfinite(value):
+        return {math.inf: "+Inf", -math.inf: "-Inf"}.get(value, "NaN")
+    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    point = len(digits) + int(exponent)
+    if value == 0 or -4 <= point - 1 < 6:
+        text = f"{Decimal(repr(value)).normalize():f}"
+        return "-0" if value == 0 and math.copysign(1, value) < 0 else text
+    mantissa = str(digits[0]) + ("." + "".join(map(str, digits[1:])) if digits[1:] else "")
+    return f"{'-' if sign else ''}{mantissa}e{point - 1:+03d}"
+
+
 def _substring(text: str, start: int, end: int | None = None) -> str:
     stop = len(text) if end is None else end
     if not 0 <= start <= stop <= len(text):
@@ -171,7 +195,9 @@ def _join(target: Any, separator: str = "") -> str:
 def _to_string(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, (str, int, float)):
+    if isinstance(value, float):
+        return _double_text(value)
+    if isinstance(value, (str, int)):
         return str(value)
     raise EvaluationError(f"no such overload: string({type_name(value)})")
 
@@ -179,6 +205,8 @@ def _to_string(value: Any) -> str:
 def _to_int(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise EvaluationError(f"no such overload: int({type_name(value)})")
+    if isinstance(value, str) and _INTEGER.match(value) is None:
+        raise EvaluationError(f"type conversion error: {value!r} is no integer")
     try:
         return int(_check_bounds(int(value)))
     except (ValueError, OverflowError):
@@ -186,10 +214,11 @@ def _to_int(value: Any) -> int:
 
 
 def _to_double(value: Any) -> float:
-    try:
-        return float(value)
-    except (ValueError, TypeError):
-        raise EvaluationError(f"type conversion error: {value!r} is no double") from None
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise EvaluationError(f"no such overload: double({type_name(value)})")
+    if isinstance(value, str) and _DOUBLE.match(value) is None:
+        raise EvaluationError(f"type conversion error: {value!r} is no double")
+    return float(value)
 
 
 def _or_value(target: Any, default: Any) -> Any:
@@ -241,9 +270,9 @@ METHODS: Mapping[str, tuple[Sequence[int], Callable[..., Any]]] = {
     "matches": ((1,), _text(_matches)),
     "size": ((0,), _size),
     "sum": ((0,), _sum),
-    "lowerAscii": ((0,), _text(str.lower)),
-    "upperAscii": ((0,), _text(str.upper)),
-    "trim": ((0,), _text(str.strip)),
+    "lowerAscii": ((0,), _text(lambda text: text.translate(_LOWER))),
+    "upperAscii": ((0,), _text(lambda text: text.translate(_UPPER))),
+    "trim": ((0,), _text(lambda text: text.strip(_SPACE))),
     "split": ((1,), _text(lambda text, separator: text.split(separator) if separator else list(text))),
     "replace": ((2,), _text(str.replace)),
     "indexOf": ((1,), _text(str.find)),

@@ -65,6 +65,19 @@ OURS = """
         ("'a,b'.split(',')", ["a", "b"]),
         ("['a', 'b'].join('-')", "a-b"),
         ("'AbC'.lowerAscii()", "abc"),
+        # Letters outside of ASCII stay: the Kelvin sign, a capital A with dots, a long s, an i without its dot.
+        ("'\u212aA\u00c4'.lowerAscii()", "\u212aa\u00c4"),
+        ("'\u017fY\u0131'.upperAscii()", "\u017fY\u0131"),
+        ("'\u1e9e\u00dfs'.upperAscii()", "\u1e9e\u00dfS"),
+        ("'\t\u00a0a\u3000\u0085'.trim()", "a"),
+        ("'\x1ca\x1f'.trim()", "\x1ca\x1f"),
+        ("'\u200ba'.trim()", "\u200ba"),
+        ("'a'.replace('', '-')", "-a-"),
+        ("string(1.0) + ' ' + string(1000000.0) + ' ' + string(0.00001)", "1 1e+06 1e-05"),
+        ("string(-2.5) + ' ' + string(123456.7)", "-2.5 123456.7"),
+        ("int('-7') + int('+7')", 0),
+        ("double('1e3') + double('.5') + double(2)", 1002.5),
+        ("'K\u212a'.matches('^K+$')", False),
         ("'abc'.substring(1)", "bc"),
         ("'abc'.contains('b') && 'abc'.endsWith('c')", True),
         ("string(5) + string(true)", "5true"),
@@ -91,6 +104,26 @@ def test_values(text: str, wanted: Any) -> None:
     found = value(text)
     assert found == wanted
     assert type(found) is type(wanted)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "int(' 5')",
+        "int('1_000')",
+        "int('\u0663')",
+        "int('')",
+        "int('1.0')",
+        "double(' 1')",
+        "double('1_0')",
+        "double('\u0663')",
+        "double(true)",
+        "int(1e300)",
+    ],
+)
+def test_texts_that_go_takes_for_no_number_are_errors(text: str) -> None:
+    with pytest.raises(EvaluationError):
+        value(text)
 
 
 def test_our_condition_is_false_for_other_pods() -> None:
