@@ -96,3 +96,14 @@ def test_a_machine_without_a_driver_is_told(
     assert told.startswith("error: NVML: nvmlInit")
     assert told.endswith("(nvmlReturn_t 12)\n")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_card_is_for_a_preflight_only(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", "--card", "GPU-1"]) == 1
+    assert "--card is for --preflight" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [[], ["--preflight"]])
+def test_a_machine_without_a_driver_fails_by_name(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", *options]) == 1
+    assert "NVML: nvmlInit" in capsys.readouterr().err

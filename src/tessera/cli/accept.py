@@ -1,7 +1,5 @@
 """``tessera accept``: reads and judges all that Tessera uses of a machine's cards, before they get work."""
 
-import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +7,7 @@ import click
 
 from tessera.cli.base.connection import report_errors
 from tessera.cli.base.console import say, say_json
+from tessera.cli.base.driver_thread import run_within
 from tessera.cli.base.inputs import check_cards
 
 if TYPE_CHECKING:
@@ -64,37 +63,13 @@ def command(*, output: str, identified: bool, driver_root: Path, timeout: float,
     from tessera.accept.checks import Status, judge_all, worst
     from tessera.accept.document import make_document
 
-    facts = _within(timeout, lambda: _read(driver_root, simulate))
+    facts = run_within(timeout, lambda: _read(driver_root, simulate), hung="NVIDIA's driver hangs; reboot the node")
     results = judge_all(facts)
     if output == "json":
         say_json(make_document(facts, results, anonymous=not identified))
     else:
         _print(facts, results)
     return FAILED if worst(results) is Status.FAILED else 0
-
-
-def _within(timeout: float, read: Callable[[], "Facts"]) -> "Facts":
-    """Reads in a thread, which a driver may hang for ever."""
-    import threading
-
-    found: list[Facts] = []
-    failed: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            found.append(read())
-        except BaseException as error:  # noqa: BLE001 - raised again by the caller
-            failed.append(error)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(timeout)
-    if thread.is_alive():
-        say(f"error: no answer within {timeout:g} seconds: NVIDIA's driver hangs; reboot the node", err=True)
-        os._exit(1)  # a thread that hangs in the driver cannot be ended in order
-    if failed:
-        raise failed[0]
-    return found[0]
 
 
 def _read(driver_root: Path, simulate: str | None) -> "Facts":

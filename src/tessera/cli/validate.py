@@ -1,15 +1,20 @@
 """``tessera validate``: tests that containers of this node can compute on its cards."""
 
-import os
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from tessera.api.driver.node_status import CUDA_READY, MARKER_FOLDER, TOOLKIT_READY
-from tessera.cli.base.console import say
+from tessera.cli.base.console import say, say_json
+from tessera.cli.base.driver_thread import run_within
 
 #: Seconds. Enough for a driver without persistence mode to start many cards and compute on each.
 _TIMEOUT = 300.0
+#: Seconds. NVIDIA's diagnostics of many cards take minutes.
+_PREFLIGHT_TIMEOUT = 1800.0
+#: Exit code if a card is not well; 1 is an error of the command.
+_TOO_SLOW = 2
 
 
 @click.command()
@@ -26,53 +31,86 @@ _TIMEOUT = 300.0
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    default=_TIMEOUT,
-    show_default=True,
-    help="Fail after this time, for a driver that hangs.",
+    help="Fail after this time, for a driver that hangs.  [default: 300, with --preflight 1800]",
+)
+@click.option("--preflight", is_flag=True, help="Test memory, computations and bandwidths of each card instead.")
+@click.option("--card", metavar="UUID", help="With --preflight: only this card, and no way between cards.")
+@click.option(
+    "--tools/--no-tools",
+    default=True,
+    help="With --preflight: also run NVIDIA's dcgmi diag and all_reduce_perf, if this image has them.  [default: run]",
+)
+@click.option(
+    "-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Output format of --preflight."
 )
 @click.option("--simulated", is_flag=True, help="Only write the marker files and use no card; for the lab.")
-def command(folder: Path, timeout: float, simulated: bool) -> int:
+def command(
+    *, folder: Path, timeout: float | None, preflight: bool, card: str | None, tools: bool, output: str, simulated: bool
+) -> int:
     """Test every card of this node: query it, then add two vectors on it.
 
     After the queries the command writes the marker file toolkit-ready, after the computations cuda-ready. It runs in a
     container with runtimeClassName nvidia, like every other container that uses cards, so its success means that pods
     can use the cards.
+
+    With --preflight, it writes no marker and needs cards that nobody uses: it writes a pattern into the free memory of
+    each card and reads it again, multiplies matrices, and times copies within the card, to the host and to the next
+    card. A rate far below the board's figure, or below the other cards of the node, is a finding; the exit code is then
+    2. Its computations have run on no real card yet.
     """
+    if card is not None and not preflight:
+        raise click.UsageError("--card is for --preflight")
     if simulated:
         return _validate_simulated(folder)
-    import threading
+    hung = "the driver hangs in the step of the last line"
+    if not preflight:
+        return run_within(timeout or _TIMEOUT, lambda: _report(lambda: _validate(folder)), hung=hung)
+    return run_within(
+        timeout or _PREFLIGHT_TIMEOUT, lambda: _report(lambda: _preflight(card, tools, output)), hung=hung
+    )
 
-    outcome: list[str] = []
-    work = threading.Thread(target=_work, args=(folder, outcome), daemon=True)
-    work.start()
-    work.join(timeout)
-    if work.is_alive():
-        say(f"error: no answer within {timeout:g} seconds: the driver hangs in the step of the last line", err=True)
-        os._exit(1)  # a thread that hangs in the driver cannot be ended in order
-    if outcome[0]:
-        raise click.ClickException(outcome[0])
+
+def _report(work: Callable[[], int]) -> int:
+    """Does the work; an error of a step becomes the command's."""
+    from tessera.agent.validation.cuda import CudaError
+    from tessera.agent.validation.steps import ValidationFailed
+    from tessera.nvml.errors import NvmlError
+
+    try:
+        return work()
+    except NvmlError as error:
+        raise click.ClickException(f"NVML: {error} (nvmlReturn_t {error.code})") from error
+    except CudaError as error:
+        raise click.ClickException(f"CUDA: {error}") from error
+    except (ValidationFailed, OSError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _validate(folder: Path) -> int:
+    from tessera.agent.base.marker_files import MarkerFiles
+    from tessera.agent.validation.steps import validate
+
+    validate(MarkerFiles(folder), _say)
     return 0
 
 
-def _work(folder: Path, outcome: list[str]) -> None:
-    """Validates, and appends the text of the error to ``outcome``; an empty text after success."""
-    from tessera.agent.base.marker_files import MarkerFiles
-    from tessera.agent.validation.cuda import CudaError
-    from tessera.agent.validation.steps import ValidationFailed, validate
-    from tessera.nvml.errors import NvmlError
+def _preflight(card: str | None, tools: bool, output: str) -> int:
+    """Tests cards and prints the result."""
+    from tessera.agent.validation.cuda import load_cuda
+    from tessera.agent.validation.preflight import preflight_lines, run_preflight
+    from tessera.nvml.interface import GpuUuid
+    from tessera.nvml.real.real_nvml import RealNvml
 
-    text = "the validation ended unexpectedly; the traceback is above"
+    nvml = RealNvml()
     try:
-        validate(MarkerFiles(folder), _say)
-        text = ""
-    except NvmlError as error:
-        text = f"NVML: {error} (nvmlReturn_t {error.code})"
-    except CudaError as error:
-        text = f"CUDA: {error}"
-    except (ValidationFailed, OSError) as error:
-        text = str(error)
+        found = run_preflight(nvml, load_cuda(), only=None if card is None else GpuUuid(card), tools=tools)
     finally:
-        outcome.append(text)
+        nvml.close()
+    if output == "json":
+        say_json(found)
+    else:
+        say(*preflight_lines(found))
+    return _TOO_SLOW if found.findings else 0
 
 
 def _validate_simulated(folder: Path) -> int:

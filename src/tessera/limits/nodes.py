@@ -182,3 +182,9 @@ REMOVAL_NOTE = Limit(
     "one of these notes",
     "it names a card, a slice, a pod and a command",
 )
+PREFLIGHT_RESULT = Limit(
+    1024 * 1024,
+    "bytes",
+    "the result of a preflight that its process writes, and the output of one of NVIDIA's tests",
+    "that of 64 cards has 64 KB; NVIDIA's tests write some 10 KB a card",
+)

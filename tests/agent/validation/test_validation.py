@@ -1,121 +1,19 @@
-# ruff: noqa: N802 - exported functions carry CUDA's names
 """A validation: cards answer NVML, a program computes on them, markers are left; or the step that failed is named."""
 
-import ctypes
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.libcuda import Libcuda
 
 from tessera.agent.base.marker_files import MarkerFiles
 from tessera.agent.validation import cuda as cuda_module
-from tessera.agent.validation.cuda import COUNT, KERNEL, PTX, CudaError, load_cuda
+from tessera.agent.validation.cuda import COUNT, CudaError, load_cuda
 from tessera.agent.validation.steps import ValidationFailed, validate
 from tessera.api.driver.node_status import CUDA_READY, DRIVER_CONTAINER_READY, TOOLKIT_READY
 from tessera.nvml.errors import DriverNotLoaded, GpuLost, NvmlError
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
-
-
-class Libcuda:
-    """The functions of ``libcuda.so.1`` that are called: one stand-in device adds as the program says.
-
-    ``fail`` names calls and the result that they answer with; ``off`` is added to every sum.
-    """
-
-    def __init__(self, devices: int = 1, *, fail: dict[str, int] | None = None, off: float = 0.0) -> None:
-        self.devices = devices
-        self.fail = fail or {}
-        self.off = off
-        self.alive: list[str] = []
-        self.ran: list[int] = []
-        self._memory: dict[int, bytearray] = {}
-        self._device = -1
-
-    def __getattribute__(self, name: str) -> Any:
-        if name.startswith("cu") and name in (failures := object.__getattribute__(self, "fail")):
-            if failures[name] < 0:
-                raise AttributeError(name)
-            return lambda *_: failures[name]
-        return object.__getattribute__(self, name)
-
-    def cuInit(self, flags: int) -> int:
-        return 0 if flags == 0 else 1
-
-    def cuDriverGetVersion(self, number: Any) -> int:
-        number._obj.value = 12040
-        return 0
-
-    def cuDeviceGetCount(self, number: Any) -> int:
-        number._obj.value = self.devices
-        return 0
-
-    def cuGetErrorString(self, code: int, text: Any) -> int:
-        text._obj.value = b"as the driver words it"
-        return 0
-
-    def cuDeviceGet(self, handle: Any, device: int) -> int:
-        self._device = device
-        handle._obj.value = device
-        return 0
-
-    def cuCtxCreate_v2(self, context: Any, _flags: int, handle: Any) -> int:
-        context._obj.value = 0x1000 + handle.value
-        self.alive.append("context")
-        return 0
-
-    def cuCtxDestroy_v2(self, _context: Any) -> int:
-        self.alive.remove("context")
-        return 0
-
-    def cuModuleLoadData(self, module: Any, image: bytes) -> int:
-        assert image == PTX
-        module._obj.value = 0x2000
-        self.alive.append("module")
-        return 0
-
-    def cuModuleGetFunction(self, kernel: Any, _module: Any, name: bytes) -> int:
-        assert name == KERNEL
-        kernel._obj.value = 0x3000
-        return 0
-
-    def cuModuleUnload(self, _module: Any) -> int:
-        self.alive.remove("module")
-        return 0
-
-    def cuMemAlloc_v2(self, place: Any, size: Any) -> int:
-        place._obj.value = 0x10_0000_0000 * (len(self._memory) + 1)
-        self._memory[place._obj.value] = bytearray(size.value)
-        self.alive.append("memory")
-        return 0
-
-    def cuMemFree_v2(self, place: Any) -> int:
-        del self._memory[place.value]
-        self.alive.remove("memory")
-        return 0
-
-    def cuMemcpyHtoD_v2(self, place: Any, source: Any, size: Any) -> int:
-        self._memory[place.value][:] = ctypes.string_at(source, size.value)
-        return 0
-
-    def cuMemcpyDtoH_v2(self, target: Any, place: Any, size: Any) -> int:
-        ctypes.memmove(target, bytes(self._memory[place.value]), size.value)
-        return 0
-
-    def cuLaunchKernel(self, _kernel: Any, *shape: Any) -> int:
-        arguments = shape[8]
-        assert shape[0] * shape[3] == ctypes.c_uint32.from_address(arguments[3]).value == COUNT
-        first, second, total = (
-            (ctypes.c_float * COUNT).from_buffer(self._memory[ctypes.c_uint64.from_address(arguments[index]).value])
-            for index in range(3)
-        )
-        for index in range(COUNT):
-            total[index] = first[index] + second[index] + self.off
-        self.ran.append(self._device)
-        return 0
-
-    def cuCtxSynchronize(self) -> int:
-        return 0
 
 
 @pytest.fixture
@@ -134,7 +32,7 @@ def run(
 def test_every_card_answers_and_every_device_computes(markers: MarkerFiles) -> None:
     library = Libcuda(devices=2)
     said = run(markers, SimulatedMachine("2xA30", seed="n"), library)
-    assert library.ran == [0, 1]
+    assert library.ran == [(0, "tessera_add"), (1, "tessera_add")]
     assert library.alive == []
     assert markers.present(TOOLKIT_READY)
     assert markers.present(CUDA_READY)
@@ -208,7 +106,7 @@ def test_a_mig_device_has_to_compute(markers: MarkerFiles) -> None:
     with pytest.raises(CudaError, match=r"cuInit: .*\(CUresult 100\)"):
         run(markers, machine, Libcuda(fail={"cuInit": 100}))
     run(markers, machine, library := Libcuda(devices=1))
-    assert library.ran == [0]
+    assert library.ran == [(0, "tessera_add")]
 
 
 def test_a_card_that_is_left_out_by_cuda_is_no_success(markers: MarkerFiles) -> None:

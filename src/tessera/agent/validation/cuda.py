@@ -1,20 +1,25 @@
-"""Computes on a card with CUDA's driver API: ``libcuda.so.1`` through ctypes, and one vector addition.
+"""CUDA's driver API: ``libcuda.so.1`` through ctypes, and a context on one device.
 
 The library comes with the driver, and into a container with the container runtime; a program that finds it there and
 computes with it proves both. Names and result codes are those of cuda.h. An error names the call, and explains it with
 ``cuGetErrorString``. No package of CUDA is used: it would be a hundred times the size of this program.
 
-The vector addition is the smallest program that needs driver, card and memory to work together. It is PTX, which every
-driver compiles for its card. ISA 4.0 and ``sm_50`` are as old as the oldest driver and card in use (NVIDIA, PTX ISA,
-release notes), so neither CUDA's toolkit nor a choice by model is needed.
+After an error nothing is freed: the context ends with the process, and a second error would hide the first.
 """
 
-from ctypes import CDLL, addressof, byref, c_char_p, c_float, c_int, c_size_t, c_uint32, c_uint64, c_void_p
-from typing import Any
+import uuid
+from collections.abc import Callable, Sequence
+from ctypes import CDLL, addressof, byref, c_byte, c_char_p, c_float, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from typing import Any, Self
+
+from tessera.agent.validation.kernels import BLOCK, PTX
+from tessera.nvml.interface import GpuUuid
 
 LIBRARY = "libcuda.so.1"
 #: ``CUDA_ERROR_NO_DEVICE``: no card, or no card on which a program can compute as a whole.
 NO_DEVICE = 100
+#: Bytes of a device's UUID (``CUuuid``).
+_UUID_BYTES = 16
 
 
 class CudaError(Exception):
@@ -80,6 +85,18 @@ class Cuda:
         self.call("cuDeviceGetCount", byref(number))
         return number.value
 
+    def handle(self, device: int) -> c_int:
+        """The handle of a device by CUDA's index."""
+        handle = c_int()
+        self.call("cuDeviceGet", byref(handle), device)
+        return handle
+
+    def uuid(self, device: int) -> GpuUuid:
+        """The UUID of the device's card."""
+        found = (c_byte * _UUID_BYTES)()
+        self.call("cuDeviceGetUuid", byref(found), self.handle(device))
+        return GpuUuid(f"GPU-{uuid.UUID(bytes=bytes(found))}")
+
     def _text(self, code: int) -> str:
         text = c_char_p()
         if self._library.cuGetErrorString(code, byref(text)) or text.value is None:
@@ -87,58 +104,97 @@ class Cuda:
         return text.value.decode(errors="replace")
 
 
-#: Numbers in each vector, and threads of a block.
-COUNT, BLOCK = 4096, 256
-_SIZE = c_size_t(COUNT * 4)
+class CudaContext:
+    """A context on one device, with all kernels loaded; ended by ``with``.
+
+    Args:
+        cuda: CUDA, initialised.
+        device: CUDA's index.
+
+    Attributes:
+        device: CUDA's index.
+        context: the context's handle.
+    """
+
+    def __init__(self, cuda: Cuda, device: int) -> None:
+        self.cuda, self.device = cuda, device
+        self.context, self._module = c_void_p(), c_void_p()
+        cuda.call("cuCtxCreate_v2", byref(self.context), 0, cuda.handle(device))
+        cuda.call("cuModuleLoadData", byref(self._module), PTX)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.use()
+            self.cuda.call("cuModuleUnload", self._module)
+            self.cuda.call("cuCtxDestroy_v2", self.context)
+
+    def use(self) -> None:
+        """Makes this the thread's context; the newest context is it from the start."""
+        self.cuda.call("cuCtxSetCurrent", self.context)
+
+    def allocate(self, size: int) -> c_uint64:
+        """Memory of the device, ``size`` bytes."""
+        place = c_uint64()
+        self.cuda.call("cuMemAlloc_v2", byref(place), c_size_t(size))
+        return place
+
+    def free(self, *places: c_uint64) -> None:
+        """Frees memory of the device."""
+        for place in places:
+            self.cuda.call("cuMemFree_v2", place)
+
+    def free_bytes(self) -> int:
+        """The device's memory that nothing uses, in bytes."""
+        free, total = c_size_t(), c_size_t()
+        self.cuda.call("cuMemGetInfo_v2", byref(free), byref(total))
+        return free.value
+
+    def write(self, place: c_uint64, values: Any) -> None:
+        """Copies an array of ctypes to the device."""
+        self.cuda.call("cuMemcpyHtoD_v2", place, values, c_size_t(len(bytes(values))))
+
+    def read(self, values: Any, place: c_uint64) -> None:
+        """Copies from the device into an array of ctypes."""
+        self.cuda.call("cuMemcpyDtoH_v2", values, place, c_size_t(len(bytes(values))))
+
+    def launch(self, kernel: str, grid: tuple[int, int], *values: c_uint64 | c_uint32) -> None:
+        """Starts a kernel on a grid of blocks of :data:`~tessera.agent.validation.kernels.BLOCK` threads."""
+        function = c_void_p()
+        self.cuda.call("cuModuleGetFunction", byref(function), self._module, kernel.encode())
+        # cuLaunchKernel takes an array of pointers to the arguments.
+        arguments = (c_void_p * len(values))(*map(addressof, values))
+        self.cuda.call("cuLaunchKernel", function, *grid, 1, BLOCK, 1, 1, 0, None, arguments, None)
+
+    def wait(self) -> None:
+        """Waits until the device has done everything; errors of kernels show here."""
+        self.cuda.call("cuCtxSynchronize")
+
+    def seconds(self, work: Callable[[], None]) -> float:
+        """The device's own time for the work that a function starts."""
+        events: Sequence[c_void_p] = c_void_p(), c_void_p()
+        for event in events:
+            self.cuda.call("cuEventCreate", byref(event), 0)
+        self.cuda.call("cuEventRecord", events[0], None)
+        work()
+        self.cuda.call("cuEventRecord", events[1], None)
+        self.cuda.call("cuEventSynchronize", events[1])
+        milliseconds = c_float()
+        self.cuda.call("cuEventElapsedTime", byref(milliseconds), *events)
+        for event in events:
+            self.cuda.call("cuEventDestroy_v2", event)
+        return milliseconds.value / 1000
+
+
+#: Numbers in each vector.
+COUNT = 4096
 _Vector = c_float * COUNT
-
-KERNEL = b"tessera_add"
-PTX = b"""\
-.version 4.0
-.target sm_50
-.address_size 64
-
-.visible .entry tessera_add(
-    .param .u64 first,
-    .param .u64 second,
-    .param .u64 total,
-    .param .u32 count
-)
-{
-    .reg .pred %p<2>;
-    .reg .b32 %r<6>;
-    .reg .b64 %rd<11>;
-    .reg .f32 %f<4>;
-
-    ld.param.u64 %rd1, [first];
-    ld.param.u64 %rd2, [second];
-    ld.param.u64 %rd3, [total];
-    ld.param.u32 %r1, [count];
-    mov.u32 %r2, %ctaid.x;
-    mov.u32 %r3, %ntid.x;
-    mov.u32 %r4, %tid.x;
-    mad.lo.s32 %r5, %r2, %r3, %r4;
-    setp.ge.u32 %p1, %r5, %r1;
-    @%p1 bra DONE;
-    cvta.to.global.u64 %rd4, %rd1;
-    cvta.to.global.u64 %rd5, %rd2;
-    cvta.to.global.u64 %rd6, %rd3;
-    mul.wide.u32 %rd7, %r5, 4;
-    add.s64 %rd8, %rd4, %rd7;
-    add.s64 %rd9, %rd5, %rd7;
-    add.s64 %rd10, %rd6, %rd7;
-    ld.global.f32 %f1, [%rd8];
-    ld.global.f32 %f2, [%rd9];
-    add.f32 %f3, %f1, %f2;
-    st.global.f32 [%rd10], %f3;
-DONE:
-    ret;
-}
-"""
 
 
 def add_vectors(cuda: Cuda, device: int) -> None:
-    """Adds two vectors on a device and compares the sums.
+    """Adds two vectors on a device and compares the sums: the smallest program that needs driver, card and memory.
 
     Args:
         cuda: initialised.
@@ -147,42 +203,17 @@ def add_vectors(cuda: Cuda, device: int) -> None:
     Raises:
         CudaError: a step failed, or a sum is wrong.
     """
-    handle, context = c_int(), c_void_p()
-    cuda.call("cuDeviceGet", byref(handle), device)
-    cuda.call("cuCtxCreate_v2", byref(context), 0, handle)
-    _in_context(cuda)  # after an error everything ends with the process: a second error would hide the first
-    cuda.call("cuCtxDestroy_v2", context)
-
-
-def _in_context(cuda: Cuda) -> None:
-    module, kernel = c_void_p(), c_void_p()
-    cuda.call("cuModuleLoadData", byref(module), PTX)
-    cuda.call("cuModuleGetFunction", byref(kernel), module, KERNEL)
     first = _Vector(*(float(index) for index in range(COUNT)))
     second = _Vector(*(float(COUNT - 2 * index) for index in range(COUNT)))
     total = _Vector()
-    places = [_memory(cuda) for _ in range(3)]
-    cuda.call("cuMemcpyHtoD_v2", places[0], first, _SIZE)
-    cuda.call("cuMemcpyHtoD_v2", places[1], second, _SIZE)
-    _launch(cuda, kernel, places)
-    cuda.call("cuCtxSynchronize")
-    cuda.call("cuMemcpyDtoH_v2", total, places[2], _SIZE)
-    for place in places:
-        cuda.call("cuMemFree_v2", place)
-    cuda.call("cuModuleUnload", module)
+    with CudaContext(cuda, device) as card:
+        places = [card.allocate(4 * COUNT) for _ in range(3)]
+        card.write(places[0], first)
+        card.write(places[1], second)
+        card.launch("tessera_add", (COUNT // BLOCK, 1), *places, c_uint32(COUNT))
+        card.wait()
+        card.read(total, places[2])
+        card.free(*places)
     wrong = [index for index in range(COUNT) if total[index] != COUNT - index]
     if wrong:
         raise CudaError(f"vector addition: {len(wrong)} of {COUNT} sums are wrong, the first at {wrong[0]}")
-
-
-def _memory(cuda: Cuda) -> c_uint64:
-    place = c_uint64()
-    cuda.call("cuMemAlloc_v2", byref(place), _SIZE)
-    return place
-
-
-def _launch(cuda: Cuda, kernel: c_void_p, places: list[c_uint64]) -> None:
-    values: list[c_uint64 | c_uint32] = [*places, c_uint32(COUNT)]
-    # cuLaunchKernel takes an array of pointers to the arguments.
-    arguments = (c_void_p * len(values))(*map(addressof, values))
-    cuda.call("cuLaunchKernel", kernel, COUNT // BLOCK, 1, 1, BLOCK, 1, 1, 0, None, arguments, None)

@@ -276,6 +276,11 @@ class SimulatedMachine:
 
     # The machine from outside of NVML.
 
+    def compute(self, gpu: GpuUuid) -> None:
+        """Stands for a program that computes on a card: raises the error of a fault of ``compute``, and GpuLost."""
+        with self._access.card("compute", gpu):
+            pass
+
     @property
     def poll_interval(self) -> float | None:
         """Seconds between two checks for changes by other processes; ``None`` if there can be none."""

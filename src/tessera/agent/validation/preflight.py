@@ -1,0 +1,231 @@
+"""The preflight of cards: every test on every card, judged by the board's figures and by the node's other cards.
+
+:func:`run_preflight` computes in this process, so it belongs into a process of its own
+(:mod:`tessera.agent.validation.card_validator`): a card that fails a kernel spoils the process's CUDA, and a context
+holds its card.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tessera.agent.validation.card_tests import (
+    Effort,
+    check_memory,
+    neighbours,
+    time_host_copies,
+    time_memory,
+    time_peer_copy,
+    time_product,
+)
+from tessera.agent.validation.cuda import Cuda, CudaContext, CudaError, add_vectors
+from tessera.agent.validation.figures import FIGURES, PCIE_SOURCE, Measure, compare_with_others, judge, write_rate
+from tessera.agent.validation.nvidia_tools import diagnose_card, has_tool, time_all_reduce
+from tessera.nvml.errors import NvmlError
+from tessera.nvml.interface import GpuInfo, GpuUuid, Nvml
+from tessera.text import one_line
+
+#: Most characters of an error that a result keeps.
+_ERROR = 300
+
+
+class CardPreflight(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The result of one card's preflight.
+
+    Attributes:
+        uuid: the card.
+        index: NVML's index.
+        product: its name.
+        error: the test that failed, in CUDA's or NVML's words; empty if none did.
+        skipped: why a card was not tested, such as MIG mode; empty if it was.
+        memory: bytes that held a pattern.
+        measures: its rates.
+        tool: what tested it: ``tessera``, ``dcgm`` for NVIDIA's diagnostics beside it, or ``simulated``.
+    """
+
+    uuid: GpuUuid
+    index: int
+    product: str
+    error: str = ""
+    skipped: str = ""
+    memory: int = 0
+    measures: tuple[Measure, ...] = ()
+    tool: str = "tessera"
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """Everything that is not well; empty for a card that may take work."""
+        return tuple(filter(None, (self.error, *(each.finding for each in self.measures))))
+
+
+class Preflight(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a node's preflight.
+
+    Attributes:
+        cards: each card, by index.
+        simulated: nothing was computed.
+        all_reduce: bytes per second of NCCL's reduction over all cards; 0 if it did not run.
+        all_reduce_error: why it failed; empty if it did not.
+    """
+
+    cards: tuple[CardPreflight, ...]
+    simulated: bool = False
+    all_reduce: float = 0.0
+    all_reduce_error: str = ""
+
+    @property
+    def findings(self) -> list[str]:
+        """Everything that is not well, one line each."""
+        lines = [f"card {card.index}: {text}" for card in self.cards for text in card.findings]
+        return [*lines, self.all_reduce_error] if self.all_reduce_error else lines
+
+
+class _Rates(msgspec.Struct):
+    """What was measured of a card."""
+
+    info: GpuInfo
+    device: int
+    peer: GpuInfo | None = None
+    error: str = ""
+    memory: int = 0
+    rates: dict[str, float] = {}
+    tool: str = "tessera"
+
+
+def run_preflight(
+    nvml: Nvml, library: Any, *, only: GpuUuid | None = None, effort: Effort | None = None, tools: bool = True
+) -> Preflight:
+    """Tests the cards that CUDA shows; with ``only``, one of them, and no way between cards.
+
+    Args:
+        nvml: the cards, open.
+        library: ``libcuda``, loaded.
+        only: the card to test; ``None`` for all.
+        effort: how much is done.
+        tools: NVIDIA's diagnostics run too, where the image has them.
+
+    Raises:
+        CudaError: CUDA cannot be initialised, or does not show the card.
+        NvmlError: the cards cannot be listed.
+    """
+    effort = effort or Effort()
+    infos = {card.uuid: card for card in nvml.devices() if only in (None, card.uuid)}
+    cuda = Cuda(library)
+    devices = {cuda.uuid(device): device for device in range(cuda.count())}
+    if only is not None and not devices.keys() & infos.keys():
+        raise CudaError(f"{only}: CUDA does not show this card")
+    tested, skipped = [], []
+    for uuid, info in infos.items():
+        error, reason = _skip_reason(info, devices)
+        if error or reason:
+            named = {"uuid": uuid, "index": info.index, "product": info.name}
+            skipped.append(msgspec.convert(named | {"error": error, "skipped": reason}, CardPreflight))
+        else:
+            tested.append(_test_card(cuda, devices[uuid], info, effort))
+    if only is None:
+        _time_ways(cuda, tested, effort)
+    for each in tested:
+        if tools and not each.error and has_tool("dcgmi"):
+            each.tool, each.error = "dcgm", diagnose_card(each.info)
+    rate, error = _all_reduce(tested) if only is None and tools else (0.0, "")
+    results = [*skipped, *_judge_all(nvml, tested)]
+    cards = tuple(sorted(results, key=lambda each: each.index))
+    return Preflight(cards=cards, all_reduce=rate, all_reduce_error=error)
+
+
+def _skip_reason(info: GpuInfo, devices: Mapping[GpuUuid, int]) -> tuple[str, str]:
+    """Why a card cannot be tested: an error, or a reason that is none."""
+    if not info.readable:
+        return info.problem, ""
+    if info.mig_enabled:
+        return "", "the card is in MIG mode; figures are of whole cards"
+    return ("" if info.uuid in devices else "NVML lists the card and CUDA does not"), ""
+
+
+def _test_card(cuda: Cuda, device: int, info: GpuInfo, effort: Effort) -> _Rates:
+    found = _Rates(info=info, device=device)
+    try:
+        add_vectors(cuda, device)
+        with CudaContext(cuda, device) as card:
+            found.memory = check_memory(card, effort)
+            found.rates["memory_bandwidth"] = time_memory(card, effort)
+            found.rates["product"] = time_product(card, effort)
+            found.rates["host_to_card"], found.rates["card_to_host"] = time_host_copies(card, effort)
+    except CudaError as error:
+        found.error = one_line(error, _ERROR)
+    return found
+
+
+def _time_ways(cuda: Cuda, tested: Sequence[_Rates], effort: Effort) -> None:
+    """Times the copy of each card that works to the next one."""
+    able = [each for each in tested if not each.error]
+    for one, other in neighbours(len(able)):
+        try:
+            with CudaContext(cuda, able[one].device) as card, CudaContext(cuda, able[other].device) as peer:
+                rate = time_peer_copy(card, peer, effort)
+        except CudaError as error:
+            able[one].error = one_line(f"copy to card {able[other].info.index}: {error}", _ERROR)
+            continue
+        if rate is not None:
+            able[one].rates["card_to_card"], able[one].peer = rate, able[other].info
+
+
+def _all_reduce(tested: Sequence[_Rates]) -> tuple[float, str]:
+    """NCCL's rate over all cards that work, and why it is not known; both empty without its test or a second card."""
+    able = sum(not each.error for each in tested)
+    if able < 2 or not has_tool("all_reduce_perf"):
+        return 0.0, ""
+    found = time_all_reduce(able)
+    return (found, "") if isinstance(found, float) else (0.0, found)
+
+
+def _judge_all(nvml: Nvml, tested: Sequence[_Rates]) -> Iterator[CardPreflight]:
+    for each in tested:
+        figures = _figures(nvml, each.info, each.peer)
+        measures = []
+        for test, value in each.rates.items():
+            measure = judge(test, value, *figures.get(test, (0.0, "")))
+            same = [other.rates[test] for other in tested if other.info.name == each.info.name and test in other.rates]
+            measures.append(compare_with_others(measure, same))
+        yield CardPreflight(
+            uuid=each.info.uuid,
+            index=each.info.index,
+            product=each.info.name,
+            error=each.error,
+            memory=each.memory,
+            measures=tuple(measures),
+            tool=each.tool,
+        )
+
+
+def _figures(nvml: Nvml, info: GpuInfo, peer: GpuInfo | None) -> dict[str, tuple[float, str]]:
+    """The figure of each test and its source; only those that are known."""
+    found: dict[str, tuple[float, str]] = {}
+    board = FIGURES.get(info.name)
+    if board is not None:
+        found = {"memory_bandwidth": (board.memory, board.source), "product": (board.fp32, board.source)}
+    try:
+        pcie, links = nvml.attributes(info.uuid).pcie_bandwidth, nvml.nvlinks(info.uuid)
+    except NvmlError:
+        return found
+    found |= dict.fromkeys(("host_to_card", "card_to_host"), (pcie, PCIE_SOURCE))
+    if board is not None and board.links and peer is not None:
+        # In one direction, over the links that lead there. A link that is down is no slow copy: it is found elsewhere.
+        there = sum(link.switch or link.remote_pci == peer.pci_bus_id for link in links)
+        found["card_to_card"] = (board.nvlink / 2 * min(there, board.links) / board.links, board.source)
+    return found
+
+
+def preflight_lines(found: Preflight) -> Iterator[str]:
+    """The result as text: a line for each card with its rates, and below it what is not well."""
+    for card in found.cards:
+        rates = ", ".join(f"{each.test} {write_rate(each.test, each.value)}" for each in card.measures)
+        memory = f"{card.memory / 2**30:.3g} GiB of memory tested" if card.memory else ""
+        parts = ", ".join(filter(None, (card.skipped, memory, rates))) or "not tested"
+        yield f"card {card.index} {card.product}: {parts}"
+        yield from (f"  failed: {text}" for text in card.findings)
+    if found.all_reduce:
+        yield f"NCCL all-reduce over {len(found.cards)} cards: {write_rate('', found.all_reduce)} a card"
+    if found.all_reduce_error:
+        yield f"failed: {found.all_reduce_error}"
