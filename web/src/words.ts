@@ -97,6 +97,7 @@ export const WASTED = ["never_used", "idle", "resident"];
 /** States of cards in words; a card that is well has none. */
 export const HEALTH: Record<string, string> = {
   degraded: "degraded",
+  replace: "to be replaced",
   cordoned: "cordoned by hand",
   draining: "draining",
   needs_reset: "needs a reset",

@@ -140,6 +140,12 @@ CARD_FAULT_WORDS = Limit(
     "words of one fault in a node's annotation tessera.dev/cards",
     "NVML's texts of errors fit; XIDs have none, since readers have their meaning",
 )
+CARD_PAST_FAULTS = Limit(
+    24,
+    "faults",
+    "faults of a card that are over, in the agent's file health.json",
+    "eight falls with three errors each; the file has 250 KiB then for 64 cards",
+)
 CORDON_REASON = Limit(
     256,
     "characters",

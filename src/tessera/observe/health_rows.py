@@ -22,6 +22,7 @@ STATES = (
     CardState.NEEDS_RESET,
     CardState.DRAINING,
     CardState.CORDONED,
+    CardState.REPLACE,
     CardState.DEGRADED,
     CardState.UNKNOWN,
     CardState.HEALTHY,

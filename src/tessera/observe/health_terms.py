@@ -120,6 +120,21 @@ _OTHERS: Mapping[str, Term] = {
             source="nvml.h, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION",
         ),
         Term(
+            term="cordon",
+            meaning="a person has taken the card out of service: tessera cordon",
+            asks="nothing",
+            reaction=f"{_TAKEN} until tessera uncordon; pods on it keep running, and nothing is done to it",
+            source=_TESSERA,
+        ),
+        Term(
+            term="replace",
+            meaning="three times in seven days, the card needed a reset or a reboot, or did not answer",
+            asks="replace the card, or look at its slot, cooling and power",
+            reaction="shows it with times and errors, and goes on to allocate the card; tessera cordon takes it away",
+            note="Errors less than an hour apart count once, and those that the breaker spares do not count.",
+            source=_TESSERA,
+        ),
+        Term(
             term="events",
             meaning="the driver's errors cannot be read at present",
             asks="nothing",

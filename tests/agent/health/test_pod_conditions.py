@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.agent.health.faults import CORDON, EVENT_WATCH, Fault
+from tessera.agent.health.faults import CORDON, EVENT_WATCH, REPLACE, Fault
 from tessera.agent.health.holders import Holdings
 from tessera.agent.health.pod_conditions import PAUSE, PodConditions, PodNotice
 from tessera.agent.inventory.device_health import DeviceScope, Reaction
@@ -114,9 +114,10 @@ def test_a_spared_fault_leaves_the_condition_true_and_says_why() -> None:
     [
         msgspec.structs.replace(fault(), source=EVENT_WATCH, reaction=Reaction.DEGRADE),
         msgspec.structs.replace(fault(), source=CORDON, reaction=Reaction.WITHHOLD),
+        msgspec.structs.replace(fault(), source=REPLACE, reaction=Reaction.DEGRADE),
         fault(scope=DeviceScope("GPU-of-nobody")),
     ],
-    ids=["a broken event watch", "a cordon", "a card that no pod holds"],
+    ids=["a broken event watch", "a cordon", "many falls", "a card that no pod holds"],
 )
 def test_what_is_no_fault_of_a_pods_card_is_not_told(quiet: Fault) -> None:
     assert Node(p=CARD).tell(quiet) == []

@@ -17,6 +17,9 @@ A card that a person has cordoned is withheld by a fault of the source ``cordon`
 begins and ends with the annotation of the Node (:mod:`tessera.api.nodes.cordons`), and neither probe nor boot ends it.
 While it lasts, nothing is done to the card.
 
+A card that fell three times in a week is to be replaced (:mod:`tessera.agent.health.history`). That is shown, and takes
+nothing away by itself.
+
 A fault that the breaker of the cluster spares is shown like any other and takes no card away
 (docs/decisions/health-breaker.md). A card that is lost or cannot be read is never spared.
 
@@ -43,6 +46,7 @@ from tessera.agent.health.events import (
     NodeRebooted,
     ProbeResult,
 )
+from tessera.agent.health.history import FALLS, FaultHistory, PastFault, counts_as_fall, describe_falls
 from tessera.agent.health.policy import DRIVER_REACTIONS, ECC_REACTIONS, HealthPolicy, RecoveryAction
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
 from tessera.api.nodes.card_faults import CardRule
@@ -97,6 +101,16 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
         return self.source == CORDON
 
     @property
+    def of_hardware(self) -> bool:
+        """True if the hardware shows the error now: no cordon, no count of falls, no broken event watch."""
+        return self.source not in {CORDON, REPLACE, EVENT_WATCH}
+
+    @property
+    def order(self) -> tuple[bool, bool, float, str]:
+        """Order of faults with one reaction: the first of them describes the card."""
+        return self.by_hand, self.source != REPLACE, self.since, self.source
+
+    @property
     def rule(self) -> CardRule:
         """Card and source, as the breaker knows the fault."""
         return CardRule(self.scope.gpu, self.source)
@@ -104,13 +118,15 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
 #: The source of the faults of cards that a person has cordoned.
 CORDON = "cordon"
+#: The source of the faults of cards that fell too often (:mod:`tessera.agent.health.history`).
+REPLACE = "replace"
 #: The source of the faults that failed probes show.
 PROBE = "probe"
 #: The source of the faults of a broken event watch. They concern the watch, not the cards, and are not kept on disk.
 EVENT_WATCH = "events"
 
 #: Sources of faults that no probe ends.
-_NOT_PROBED = frozenset({EVENT_WATCH, CORDON, *MEASURED_ERRORS})
+_NOT_PROBED = frozenset({EVENT_WATCH, CORDON, REPLACE, *MEASURED_ERRORS})
 
 #: Number of returns that double the quiet time; further ones would make it overflow.
 _MOST_DOUBLED = 64
@@ -153,10 +169,16 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         policy: the reaction to each error.
         hysteresis: the numbers that decide when a fault begins and ends.
         faults: the faults that an earlier process of the same boot found.
+        past: the faults that earlier processes have seen end, also before the boot.
     """
 
     def __init__(
-        self, policy: HealthPolicy, hysteresis: Hysteresis | None = None, *, faults: Iterable[Fault] = ()
+        self,
+        policy: HealthPolicy,
+        hysteresis: Hysteresis | None = None,
+        *,
+        faults: Iterable[Fault] = (),
+        past: Iterable[PastFault] = (),
     ) -> None:
         self._policy = policy
         self._hysteresis = hysteresis or Hysteresis()
@@ -166,12 +188,16 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         self._unreadable: Mapping[str, str] = {}
         #: The faults that are not over, at most one for each scope and source.
         self._faults = {(fault.scope, fault.source): fault for fault in faults}
-        #: Last end of each fault, and the number of its ends so far. Grows with the kinds of faults, not with time.
-        self._past: dict[tuple[DeviceScope, str], tuple[float, int]] = {}
+        self._history = FaultHistory(past)
         #: The faults that the breaker spares, whether or not they are there now.
         self._spared: frozenset[CardRule] = frozenset()
         #: Failed probes in a row, by card; a card whose last probe succeeded has no entry.
         self._failures: dict[str, int] = {}
+
+    @property
+    def past(self) -> tuple[PastFault, ...]:
+        """The faults that are over, as far as they are remembered, in the order of their ends."""
+        return self._history.past
 
     def faults(self) -> tuple[Fault, ...]:
         """Every fault that is not over, sorted."""
@@ -188,7 +214,7 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
 
     def is_suspect(self, gpu: str) -> bool:
         """True if the card or an instance of it has a fault that a probe may end, or its last probe failed."""
-        faults = (fault for fault in self._faults.values() if fault.source not in {CORDON, *MEASURED_ERRORS})
+        faults = (fault for fault in self._faults.values() if fault.source not in {CORDON, REPLACE, *MEASURED_ERRORS})
         return gpu in self._failures or any(fault.scope.gpu == gpu for fault in faults)
 
     def failing_gpus(self) -> frozenset[str]:
@@ -250,7 +276,7 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
                 self._note_reset(event.gpu)
             case NodeRebooted():
                 self._failures.clear()
-                for key in [key for key, fault in self._faults.items() if not fault.by_hand]:
+                for key in [key for key, fault in self._faults.items() if fault.source not in {CORDON, REPLACE}]:
                     self._end(key, now)
             case InstanceDestroyed():
                 self._drop_instance(event.gpu, event.gi_id)
@@ -260,6 +286,7 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
                 self._spared = event.faults
             case CardsCordoned():
                 self._take_cordons(event.cordons, now)
+        self._count_falls(now)
         touched = sorted({fault.scope for fault in (*before, *self._faults.values())})
         earlier = {scope: _health_by(_worst_of(before, scope, spared_before), spared_before) for scope in touched}
         pairs = [(scope, earlier[scope], self.health_of(scope)) for scope in touched]
@@ -358,14 +385,51 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
 
     def _end(self, key: tuple[DeviceScope, str], now: float) -> None:
         """Ends a fault; if the error returns soon, the next fault lasts longer."""
-        self._past[key] = (now, self._faults.pop(key).returns + 1)
+        fault = self._faults.pop(key)
+        self._history.note_end(
+            PastFault(
+                scope=fault.scope,
+                source=fault.source,
+                falls=self._is_fall(fault),
+                since=fault.since,
+                ended=now,
+                ends=min(fault.returns + 1, _MOST_DOUBLED),
+            )
+        )
+
+    def _is_fall(self, fault: Fault) -> bool:
+        down = counts_as_fall(fault.source, fault.reaction, (PROBE, UNREADABLE))
+        return down and not fault.by_hand and not self.spares(fault)
+
+    def _count_falls(self, now: float) -> None:
+        """Marks the cards that fell too often as to be replaced."""
+        for gpu in self._gpus:
+            key = DeviceScope(gpu), REPLACE
+            present = [
+                (each.source, each.since)
+                for each in self._faults.values()
+                if each.scope.gpu == gpu and self._is_fall(each)
+            ]
+            falls = self._history.falls(gpu, present, now)
+            if len(falls) < FALLS:
+                self._faults.pop(key, None)
+            elif key not in self._faults or self._faults[key].count != len(falls):
+                since = falls[FALLS - 1].since
+                self._faults[key] = Fault(
+                    scope=key[0],
+                    source=REPLACE,
+                    reaction=Reaction.DEGRADE,
+                    text=describe_falls(falls),
+                    since=since,
+                    last=falls[-1].since,
+                    count=len(falls),
+                )
 
     def _add(self, scope: DeviceScope, source: str, reaction: Reaction, text: str, now: float) -> None:
         key = (scope, source)
         old = self._faults.get(key)
         if old is None:
-            gone, times = self._past.get(key, (now, 0))
-            returns = times if now - gone <= self._hysteresis.memory else 0
+            returns = self._history.ends(scope, source, now, self._hysteresis.memory)
             self._faults[key] = Fault(
                 scope=scope, source=source, reaction=reaction, text=text, since=now, last=now, returns=returns
             )
@@ -400,7 +464,7 @@ def is_spared(fault: Fault, spared: Collection[CardRule]) -> bool:
 def _worst_of(faults: Iterable[Fault], scope: DeviceScope, spared: Collection[CardRule]) -> Fault | None:
     """The worst fault that covers a scope."""
     found = [fault for fault in faults if fault.scope.covers(scope)]
-    return min(found, key=lambda each: (-_effect(each, spared), each.by_hand, each.since, each.source), default=None)
+    return min(found, key=lambda each: (-_effect(each, spared), *each.order), default=None)
 
 
 def _effect(fault: Fault, spared: Collection[CardRule]) -> Reaction:

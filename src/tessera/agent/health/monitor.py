@@ -41,6 +41,7 @@ from tessera.agent.health.events import (
 )
 from tessera.agent.health.executor import CardProber, CardResetter
 from tessera.agent.health.faults import EVENT_WATCH, Fault, HealthStateMachine
+from tessera.agent.health.history import PastFault
 from tessera.agent.health.messages import HealthCondition, HealthEvents, NodeEventSink, health_condition
 from tessera.agent.health.policy import HealthPolicy
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
@@ -70,10 +71,12 @@ class StoredFaults(msgspec.Struct, frozen=True):
     Attributes:
         boot: the node's boot id when the faults were found; empty if it was unknown.
         marks: the faults, with times in seconds since 1970.
+        past: the faults that are over, also those of earlier boots.
     """
 
     boot: str = ""
     marks: tuple[Fault, ...] = ()
+    past: tuple[PastFault, ...] = ()
 
 
 class HealthMonitor:
@@ -114,7 +117,11 @@ class HealthMonitor:
         stored = self._file.load() or StoredFaults()
         #: Id of the boot in which the faults were found; empty while unknown.
         self._boot = stored.boot
-        self._health = HealthStateMachine(policy, faults=[self._not_of_the_future(fault) for fault in stored.marks])
+        self._health = HealthStateMachine(
+            policy,
+            faults=[self._not_of_the_future(fault) for fault in stored.marks],
+            past=[self._not_ended_later(fault) for fault in stored.past],
+        )
         self._events = HealthEvents(node, self._health)
         #: By card, its measured errors and the monotonic time at which they were taken in last.
         self._measured: dict[str, tuple[dict[str, str], float]] = {}
@@ -334,11 +341,15 @@ class HealthMonitor:
     def _save(self) -> None:
         faults = tuple(fault for fault in self._health.faults() if fault.source != EVENT_WATCH)
         try:
-            self._file.save(StoredFaults(self._boot, faults))
+            self._file.save(StoredFaults(self._boot, faults, self._health.past))
         except OSError as error:
             # Without the file, the faults still hold until this process ends.
             self._metrics.count_unsaved_faults()
             _log.warning("faults of cards are not kept over a restart of the agent: %s", error)
+
+    def _not_ended_later(self, fault: PastFault) -> PastFault:
+        now = self._epoch + self._clock.monotonic()
+        return msgspec.structs.replace(fault, since=min(fault.since, now), ended=min(fault.ended, now))
 
     def _not_of_the_future(self, fault: Fault) -> Fault:
         now = self._epoch + self._clock.monotonic()

@@ -8,7 +8,8 @@ condition stays when the fault has ended: Kubernetes' API conventions have a con
 Rules:
 
 - A fault of a GPU instance concerns the pods in it, a fault of a card all of its holders. The fault of a broken event
-  watch is the agent's and concerns no pod; nor does a cordon, under which running pods stay.
+  watch is the agent's and concerns no pod; nor does a cordon, under which running pods stay, or
+  the number of a card's falls.
 - A pod is told nothing of other pods: neither names nor processes nor UUIDs, only the index of its own card.
 - A pod whose holdings are not known keeps what it was told.
 - A change for the worse is told at once, any other one :data:`PAUSE` after the last at the earliest.
@@ -21,7 +22,7 @@ from typing import Literal
 import msgspec
 
 from tessera.agent.health.card_health import describe_error
-from tessera.agent.health.faults import EVENT_WATCH, Fault
+from tessera.agent.health.faults import Fault
 from tessera.agent.health.holders import Holdings
 from tessera.agent.inventory.device_health import DeviceScope, Reaction
 from tessera.api.names import GPU_CONDITION, GPU_RECOVERED, PodUid
@@ -102,7 +103,7 @@ class PodConditions:
             indexes: the driver's index of each card by UUID.
             now: seconds of a monotonic clock.
         """
-        hardware = [fault for fault in faults if fault.source != EVENT_WATCH and not fault.by_hand]
+        hardware = [fault for fault in faults if fault.of_hardware]
         known = {PodUid(pod.metadata.uid): pod for pod in pods if not pod.metadata.namespace.startswith(_SYSTEM)}
         self._told = {uid: at for uid, at in self._told.items() if uid in known}
         due, pause = [], None

@@ -25,6 +25,8 @@ class CardState(StrEnum):
     HEALTHY = "healthy"
     #: Something is wrong, and the card is still allocated.
     DEGRADED = "degraded"
+    #: Still allocated, and fell so often that it is to be replaced.
+    REPLACE = "replace"
     #: Not allocated until the person who cordoned it uncordons it; nothing is wrong with it.
     CORDONED = "cordoned"
     #: Not allocated until probes have succeeded for a while.
@@ -52,7 +54,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
         source: ``XID 79``, ``double-bit-ecc``, ``probe``, ``driver``, ``events``, ``unreadable``, ``cordon``, or one of
             :data:`MEASURED_ERRORS`.
         text: the error in words.
-        asks: ``attention``, ``uncordon``, ``drain``, ``reset`` or ``reboot``.
+        asks: ``attention``, ``replace``, ``uncordon``, ``drain``, ``reset`` or ``reboot``.
         part: the GPU instance with the error, ``GPU instance 7``; empty for the whole card.
         since: time of the first error.
         last: time of the last error.
@@ -98,6 +100,8 @@ def next_step(error: Evidence) -> str:
     match error.asks:
         case "drain" if error.source == UNREADABLE:
             return "not allocated until it can be read again"
+        case "replace":
+            return "still allocated if nothing else is wrong with it; replace the card, or find out what its slot lacks"
         case "uncordon":
             return "not allocated until it is uncordoned; the pods on it keep running"
         case "drain":

@@ -1,0 +1,122 @@
+"""The faults of a node's cards that are over, kept over restarts and reboots, and the falls of a card. Pure.
+
+The history has two readers. A fault that comes back soon lasts longer (:class:`.faults.Hysteresis`). A card that fell
+several times in a week is to be replaced: each time a reset or a reboot helped, and did not last.
+
+A *fall* is a time in which a card needed a reset or a reboot, did not answer its probes, or could not be read. Faults
+less than :data:`ONE_FALL` apart are one fall, since one cause shows in several errors. Errors that a restarted program
+ends are no falls. NVIDIA's NVSentinel counts alike: five remediations of a node in seven days, repeated XIDs of a GPU
+with bursts joined (its chart health-events-analyzer); here a card counts, so three are enough.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+import msgspec
+
+from tessera.agent.inventory.device_health import DeviceScope, Reaction
+from tessera.limits.nodes import CARD_PAST_FAULTS, NODE_CARDS
+from tessera.text import count_noun
+
+#: Seconds for which a fault that is over is kept: falls are counted for that long.
+WINDOW = 7 * 86_400.0
+#: Seconds between two faults up to which they are one fall.
+ONE_FALL = 3600.0
+#: Falls within :data:`WINDOW` after which a card is to be replaced.
+FALLS = 3
+#: Sources that one text names of one fall.
+_SOURCES = 4
+
+
+class PastFault(msgspec.Struct, frozen=True, kw_only=True):
+    """A fault that is over.
+
+    Attributes:
+        scope: the card or instance.
+        source: as :attr:`.faults.Fault.source`.
+        falls: true if the card had fallen by it.
+        since: time of its first error, seconds of the caller's clock.
+        ended: time of its end.
+        ends: number of ends of this fault without a pause in which it would be forgotten.
+    """
+
+    scope: DeviceScope
+    source: str
+    falls: bool
+    since: float
+    ended: float
+    ends: int = 1
+
+
+class Fall(msgspec.Struct, frozen=True):
+    """A time in which a card was down: its beginning, and the sources of its faults."""
+
+    since: float
+    sources: tuple[str, ...]
+
+
+class FaultHistory:
+    """The faults that are over, of all cards.
+
+    Args:
+        past: as an earlier process kept them.
+    """
+
+    def __init__(self, past: Iterable[PastFault] = ()) -> None:
+        #: In the order of their ends; at most :data:`CARD_PAST_FAULTS` of a card, none older than :data:`WINDOW`.
+        self._past = tuple(past)
+
+    @property
+    def past(self) -> tuple[PastFault, ...]:
+        """The faults that are over, in the order of their ends."""
+        return self._past
+
+    def note_end(self, fault: PastFault) -> None:
+        """Takes in a fault that is over; forgets what is too old, and the first of more than are kept."""
+        recent = [each for each in (*self._past, fault) if fault.ended - each.ended <= WINDOW]
+        kept: dict[str, list[PastFault]] = {}
+        for each in reversed(recent):
+            of_card = kept.setdefault(each.scope.gpu, [])
+            if len(of_card) < CARD_PAST_FAULTS and (of_card or len(kept) <= NODE_CARDS):
+                of_card.append(each)
+        self._past = tuple(sorted((one for card in kept.values() for one in card), key=lambda one: one.ended))
+
+    def ends(self, scope: DeviceScope, source: str, now: float, memory: float) -> int:
+        """The number of times that a fault has ended, if the last end was at most ``memory`` seconds ago."""
+        last = next((one for one in reversed(self._past) if (one.scope, one.source) == (scope, source)), None)
+        return 0 if last is None or now - last.ended > memory else last.ends
+
+    def falls(self, gpu: str, present: Iterable[tuple[str, float]], now: float) -> tuple[Fall, ...]:
+        """The falls of a card in the last :data:`WINDOW`, the first one first.
+
+        Args:
+            gpu: the card's UUID.
+            present: source and beginning of its faults that are not over and that count as falls.
+            now: seconds of the caller's clock.
+        """
+        past = [(one.since, one.ended, one.source) for one in self._past if one.scope.gpu == gpu and one.falls]
+        spans = sorted([*past, *((since, now, source) for source, since in present)])
+        found: list[tuple[float, float, set[str]]] = []
+        for since, ended, source in spans:
+            if found and since - found[-1][1] <= ONE_FALL:
+                first, last, sources = found[-1]
+                found[-1] = first, max(last, ended), sources | {source}
+            else:
+                found.append((since, ended, {source}))
+        return tuple(Fall(since, tuple(sorted(sources))) for since, ended, sources in found if now - ended <= WINDOW)
+
+
+def counts_as_fall(source: str, reaction: Reaction, probes: Iterable[str]) -> bool:
+    """True if a card has fallen by a fault; ``probes`` are the sources of cards that do not answer."""
+    return reaction >= Reaction.RESET or (reaction is Reaction.WITHHOLD and source in set(probes))
+
+
+def describe_falls(falls: Sequence[Fall]) -> str:
+    """``fell 3 times in 7 days: 2026-11-23 10:04 UTC (XID 48), …``; the last ones, if there are many."""
+    shown = falls[-2 * FALLS :]
+    texts = [
+        f"{datetime.fromtimestamp(fall.since, UTC):%Y-%m-%d %H:%M} UTC ({' and '.join(fall.sources[:_SOURCES])})"
+        for fall in shown
+    ]
+    more = "lastly " if len(shown) < len(falls) else ""
+    return f"fell {count_noun(len(falls), 'time')} in {WINDOW / 86400:.0f} days: {more}{', '.join(texts)}"
