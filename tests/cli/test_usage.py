@@ -110,28 +110,36 @@ def test_a_name_that_a_spreadsheet_takes_for_a_formula_is_text(
     assert capsys.readouterr().out.splitlines()[1].startswith("'=cmd(),")
 
 
-def test_a_prometheus_of_the_cluster_is_asked_through_its_service(
+def test_a_service_that_the_user_names_is_asked_through_the_api_server(
     server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server[0].found = {**server[0].found, "services": [SERVICE]}
-    assert main(["usage", *server[1]]) == 0
-    shown = capsys.readouterr().out
-    assert "from Prometheus monitoring/prometheus-server" in shown
-    assert "red" in shown
-    path = "/api/v1/namespaces/monitoring/services/prometheus-server:80/proxy/api/v1/query"
-    assert set(server[0].asked) == {path}
-    assert main(["usage", "--source", "record", *server[1]]) == 0
-    assert "from the controller's record" in capsys.readouterr().out
+    for place, port in (("monitoring/prometheus-server:80", "80"), ("monitoring/prometheus-server", "9090")):
+        server[0].asked.clear()
+        assert main(["usage", "--prometheus", place, *server[1]]) == 0
+        shown = capsys.readouterr().out
+        assert "from Prometheus monitoring/prometheus-server" in shown
+        assert "red" in shown
+        path = f"/api/v1/namespaces/monitoring/services/prometheus-server:{port}/proxy/api/v1/query"
+        assert set(server[0].asked) == {path}
 
 
-def test_without_the_right_to_see_services_the_record_is_read(
-    server: Server, capsys: pytest.CaptureFixture[str]
+def test_no_service_of_a_tenant_writes_the_report(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """Anybody may label a Service in a namespace of one's own as a Prometheus."""
+    labels = {"app.kubernetes.io/name": "prometheus", "operated-prometheus": "true"}
+    for namespace in ("a-tenant", "monitoring", "tessera-system"):
+        meta = {"name": "prometheus-server", "namespace": namespace, "labels": labels}
+        server[0].found = {**server[0].found, "services": [{**SERVICE, "metadata": meta}]}
+        assert main(["usage", *server[1]]) == 0
+        assert "from the controller's record" in capsys.readouterr().out
+    assert server[0].asked == []
+
+
+def test_a_prometheus_may_be_named_by_the_environment(
+    server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server[0].refused = frozenset({"services"})
+    monkeypatch.setenv("TESSERA_PROMETHEUS", "monitoring/prometheus-server:web")
     assert main(["usage", *server[1]]) == 0
-    assert "from the controller's record" in capsys.readouterr().out
-    assert main(["usage", "--source", "prometheus", *server[1]]) == 1
-    assert "--prometheus URL" in capsys.readouterr().err
+    assert "from Prometheus monitoring/prometheus-server" in capsys.readouterr().out
 
 
 def test_a_user_without_the_right_is_told_the_role(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
@@ -186,8 +194,9 @@ def test_a_record_that_cannot_be_read_says_what_to_do(
         (["--since", "0d"], "between a second and a year"),
         (["--since", "900d"], "between a second and a year"),
         (["--since", "week"], "is not a duration"),
-        (["--prometheus", "localhost:9090"], "write http://HOST:PORT"),
-        (["--prometheus", "http://x", "--source", "record"], "exclude each other"),
+        (["--prometheus", "localhost:9090"], "write http://HOST:PORT or NAMESPACE/SERVICE:PORT"),
+        (["--prometheus", "a/../b:80"], "is no address and no Service"),
+        (["--prometheus", "a/b:80/proxy/x"], "is no address and no Service"),
         (["--by", "pod"], "'pod' is not one of"),
     ],
 )

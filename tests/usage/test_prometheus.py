@@ -136,7 +136,7 @@ def test_users_come_from_kube_state_metrics(prometheus: Prometheus, history: His
 
 
 def test_a_label_that_kube_state_metrics_does_not_show_is_named(prometheus: Prometheus, history: History) -> None:
-    with pytest.raises(UserError, match=r"kube_pod_labels with the label label_team.*pods=\[team\].*--source record"):
+    with pytest.raises(UserError, match=r"label label_team.*pods=\[team\].*leave --prometheus out"):
         first_hour(prometheus, history, Grouping.LABEL)
 
 

@@ -42,13 +42,13 @@ _USER, _LABEL = "tessera.dev/user", "app.kubernetes.io/part-of"
     help="File with the price of a GPU-hour by model, for the cost.",
 )
 @click.option(
-    "--source",
-    type=click.Choice(["auto", "record", "prometheus"]),
-    default="auto",
-    show_default=True,
-    help="The controller's record, or a Prometheus; auto takes a Prometheus of the cluster that scrapes the agents.",
+    "--prometheus",
+    metavar="PLACE",
+    envvar="TESSERA_PROMETHEUS",
+    show_envvar=True,
+    help="A Prometheus that scrapes the agents, instead of the controller's record: its address, as"
+    " http://localhost:9090, or its Service in the cluster, as monitoring/prometheus-server:80.",
 )
-@click.option("--prometheus", "url", metavar="URL", help="Address of a Prometheus, as http://localhost:9090.")
 @click.option(
     "--user", metavar="KEY", default=_USER, show_default=True, help="Pods' label of the user, for a Prometheus."
 )
@@ -64,8 +64,7 @@ def command(
     since: float,
     namespaces: tuple[str, ...],
     prices: Path | None,
-    source: str,
-    url: str | None,
+    prometheus: str | None,
     user: str,
     label: str,
     output: str,
@@ -87,14 +86,13 @@ def command(
       tessera usage --by user --since 30d -n team-a
       tessera usage --by model --prices prices.yaml -o csv
       tessera usage --prometheus http://localhost:9090
+      tessera usage --prometheus monitoring/prometheus-server:80
     """
-    if url is not None and source == "record":
-        raise click.UsageError("--prometheus and --source record exclude each other")
     from tessera.usage.prices import read_prices
     from tessera.usage.report import Grouping, make_report
 
     listed = None if prices is None else read_prices(read_text(prices))
-    chooser = _SourceChooser("prometheus" if url else source, url, {Grouping.USER: user, Grouping.LABEL: label})
+    chooser = _SourceChooser(prometheus, {Grouping.USER: user, Grouping.LABEL: label})
     totals = asyncio.run(_read(chooser, Grouping(by), since, kubeconfig, context))
     report = make_report(totals, Grouping(by), namespaces=namespaces, prices=listed)
     if output == "json":
@@ -114,83 +112,61 @@ async def _read(
 
     end = SystemClock().now()
     async with AsyncExitStack() as stack:
-        source = await chooser.choose(stack, end, kubeconfig, context)
+        source = await chooser.choose(stack, kubeconfig, context)
         try:
             return await source.totals(end - since, end, grouping)
         except Forbidden as error:
-            raise CommandError(
-                " ".join(str(error).split()),
-                f"To get the ConfigMap usage-records in tessera-system, you need {await chooser.binding()}",
-            ) from error
+            raise CommandError(" ".join(str(error).split()), await chooser.advice()) from error
 
 
 class _SourceChooser:
-    """Chooses the source.
+    """Chooses the source: the Prometheus that the user names, or else the controller's record.
+
+    No Service is looked for: whoever may create one in any namespace could write the report.
 
     Args:
-        source: ``auto``, ``record`` or ``prometheus``.
-        url: address of a Prometheus; ``None`` to look for one in the cluster.
+        prometheus: address or Service of a Prometheus; ``None`` for the record.
         keys: the pods' labels for a Prometheus.
     """
 
-    def __init__(self, source: str, url: str | None, keys: "Mapping[Grouping, str]") -> None:
-        self._source = source
-        self._url = url
+    def __init__(self, prometheus: str | None, keys: "Mapping[Grouping, str]") -> None:
+        self._prometheus = prometheus
         self._keys = keys
         #: The user's client; ``None`` for an address, and before the choice.
         self._client: Client | None = None
 
-    async def choose(
-        self, stack: AsyncExitStack, end: float, kubeconfig: Path | None, context: str | None
-    ) -> "UsageSource":
+    async def choose(self, stack: AsyncExitStack, kubeconfig: Path | None, context: str | None) -> "UsageSource":
         """The source; what it needs to be asked is open as long as ``stack`` is."""
-        if self._url is not None:
-            return await self._of_address(stack, self._url)
-        return await self._of_cluster(
-            await stack.enter_async_context(connect("tessera-usage", kubeconfig, context)), end
-        )
-
-    async def binding(self) -> str:
-        """The role that lets this user read the record, and the command that binds it."""
-        from tessera.cli.base.tenant_view import READ_PAGES, describe_role
-
-        return await describe_role(self._client, READ_PAGES)
-
-    async def _of_address(self, stack: AsyncExitStack, url: str) -> "UsageSource":
         from tessera.usage.prometheus import PrometheusSource
-        from tessera.usage.prometheus_access import query_address
-
-        if not url.startswith(("http://", "https://")):
-            raise click.BadParameter(f"{url[:100]!r} is no address; write http://HOST:PORT", param_hint="--prometheus")
-        query = await stack.enter_async_context(query_address(url))
-        return PrometheusSource(query, f"Prometheus {url}", self._keys)
-
-    async def _of_cluster(self, client: "Client", end: float) -> "UsageSource":
-        from tessera.errors import UserError
-        from tessera.kube.client.errors import Forbidden
-        from tessera.usage.prometheus import PrometheusSource
-        from tessera.usage.prometheus_access import find_service, query_service
+        from tessera.usage.prometheus_access import parse_service, query_address, query_service
         from tessera.usage.sources import RecordSource
 
-        self._client = client
-        record = RecordSource(client)
-        if self._source == "record":
-            return record
-        service = await find_service(client)
-        if service is None:
-            if self._source == "auto":
-                return record
-            raise CommandError(
-                "error: no Service of a Prometheus is seen in this cluster (label app.kubernetes.io/name=prometheus)",
-                "Name its address, --prometheus URL, or read the controller's record, --source record",
+        place = self._prometheus
+        if place is not None and place.startswith(("http://", "https://")):
+            query = await stack.enter_async_context(query_address(place))
+            return PrometheusSource(query, f"Prometheus {place}", self._keys)
+        service = None if place is None else parse_service(place)
+        if place is not None and service is None:
+            raise click.BadParameter(
+                f"{place[:100]!r} is no address and no Service; write http://HOST:PORT or NAMESPACE/SERVICE:PORT",
+                param_hint="--prometheus",
             )
-        found = PrometheusSource(query_service(client, service), service.label, self._keys)
-        if self._source == "prometheus":
-            return found
-        try:
-            return found if await found.knows_cards(end) else record
-        except (Forbidden, UserError):
-            return record
+        client = self._client = await stack.enter_async_context(connect("tessera-usage", kubeconfig, context))
+        if service is None:
+            return RecordSource(client)
+        return PrometheusSource(query_service(client, service), service.label, self._keys)
+
+    async def advice(self) -> str:
+        """The right that lets this user read the source, and how to get it."""
+        from tessera.cli.base.tenant_view import READ_PAGES, describe_role
+
+        if self._prometheus is not None:
+            return (
+                "To ask a Service, you need the right get services/proxy in its namespace; or forward its port, and"
+                " name the address: --prometheus http://localhost:9090"
+            )
+        role = await describe_role(self._client, READ_PAGES)
+        return f"To get the ConfigMap usage-records in tessera-system, you need {role}"
 
 
 # Output

@@ -82,10 +82,6 @@ class PrometheusSource:
         self._name = name
         self._keys = keys
 
-    async def knows_cards(self, end: float) -> bool:
-        """True if it has samples of cards from the last minutes."""
-        return bool(await self._ask("count (tessera_gpu_info)", end))
-
     async def totals(self, begin: float, end: float, grouping: Grouping) -> UsageTotals:
         """See :meth:`tessera.usage.sources.UsageSource.totals`."""
         seconds = max(1, round(end - begin))
@@ -100,13 +96,14 @@ class PrometheusSource:
         if not cards:
             raise UserError(
                 f"{self._name} has no series tessera_gpu_info in this window: let it scrape the agents"
-                " (kubectl apply -k deploy/monitoring/prometheus), or read the controller's record: --source record"
+                " (kubectl apply -k deploy/monitoring/prometheus), or read the controller's record: leave --prometheus"
+                " out"
             )
         if key and not await self._ask(f'count (kube_pod_labels{{{label_series(key)}!=""}})', end):
             raise UserError(
                 f"{self._name} has no series kube_pod_labels with the label {label_series(key)}: let"
                 f" kube-state-metrics show the label (--metric-labels-allowlist=pods=[{key}]), or read the"
-                " controller's record: --source record"
+                " controller's record: leave --prometheus out"
             )
         rows: dict[UsageKey, LeaseSeconds] = {}
         for expression, name in (

@@ -1,5 +1,6 @@
 """Ways to a Prometheus: its address, or a Service of the cluster through the API server's proxy."""
 
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tessera.errors import UserError
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden
-from tessera.kube.resources import SERVICES, Service
+from tessera.kube.resources import SERVICES
 from tessera.limits.usage import PROMETHEUS_ANSWER
 from tessera.text import one_line
 from tessera.usage.prometheus import Query
@@ -15,23 +16,23 @@ from tessera.usage.prometheus import Query
 if TYPE_CHECKING:
     from aiohttp import StreamReader
 
-#: Labels of a Prometheus' Service: of its charts and of its operator.
-SELECTORS = ("app.kubernetes.io/name=prometheus", "operated-prometheus=true")
-#: Port of a Prometheus that no port of its Service names.
+#: Port of a Prometheus, where the Service is named without one.
 _PORT = 9090
-#: Names of the port; others are of its sidecars.
-_PORT_NAMES = ("http-web", "web", "http")
+#: ``monitoring/prometheus-server:80``: names of a namespace and a Service, and a port by number or name.
+_SERVICE = re.compile(
+    r"([a-z0-9][a-z0-9-]{0,62})/([a-z0-9][a-z0-9-]{0,62})(?::([0-9]{1,5}|[a-z0-9][a-z0-9-]{0,14}))?\Z"
+)
 _QUERY = "/api/v1/query"
 #: Seconds for an answer.
 _TIMEOUT = 60.0
 
 
-class FoundService(NamedTuple):
-    """A Service that looks like a Prometheus."""
+class PrometheusService(NamedTuple):
+    """The Service of a Prometheus."""
 
     namespace: str
     name: str
-    port: int
+    port: str
 
     @property
     def label(self) -> str:
@@ -39,23 +40,13 @@ class FoundService(NamedTuple):
         return f"Prometheus {self.namespace}/{self.name}"
 
 
-async def find_service(client: Client) -> FoundService | None:
-    """The first Service of a Prometheus, by namespace and name; ``None`` if the user sees none."""
-    found: list[Service] = []
-    for selector in SELECTORS:
-        try:
-            found += (await client.list(SERVICES, label_selector=selector)).items
-        except Forbidden:
-            return None
-    if not found:
-        return None
-    chosen = min(found, key=lambda each: (each.metadata.namespace, each.metadata.name))
-    ports = {each.name: each.port for each in chosen.spec.ports}
-    port = next((ports[name] for name in _PORT_NAMES if name in ports), next(iter(ports.values()), _PORT))
-    return FoundService(chosen.metadata.namespace, chosen.metadata.name, port)
+def parse_service(text: str) -> PrometheusService | None:
+    """The Service that a user names as ``NAMESPACE/SERVICE[:PORT]``; ``None`` for a text of another form."""
+    found = _SERVICE.match(text)
+    return None if found is None else PrometheusService(found[1], found[2], found[3] or str(_PORT))
 
 
-def query_service(client: Client, service: FoundService) -> Query:
+def query_service(client: Client, service: PrometheusService) -> Query:
     """Asks a Service through the API server; this needs the right ``get services/proxy`` in its namespace."""
     path = f"{SERVICES.path(service.namespace, f'{service.name}:{service.port}', 'proxy')}{_QUERY}"
 
