@@ -159,5 +159,7 @@ _LIST = (
     Xid(172, "UNCORRECTABLE_SRAM_ERROR", "says of an XID 48 that the error is in SRAM", Remedy.UNSTATED),
 )
 
+#: The XID of a card that fell off the bus.
+XID_OFF_THE_BUS = 79
 #: The XIDs that are known, by number.
 XIDS: Mapping[int, Xid] = MappingProxyType({each.number: each for each in _LIST})

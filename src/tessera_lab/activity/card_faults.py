@@ -19,12 +19,12 @@ from tessera.nvml.simulated.boards import attributes_of
 from tessera.nvml.simulated.load import highest_clock
 from tessera.nvml.simulated.machine_state import (
     ANY,
-    XID_OFF_THE_BUS,
     MachineState,
     SimCard,
     SimEvent,
     SimulatedFault,
 )
+from tessera.nvml.xids import XID_OFF_THE_BUS
 
 #: XID of an uncorrectable ECC error, and of a fault of an NVLink (NVIDIA, XID errors).
 XID_ECC, XID_NVLINK = 48, 74

@@ -54,6 +54,7 @@ from tessera.api.nodes.cordons import Cordon
 from tessera.api.nodes.health import MEASURED_ERRORS, UNREADABLE, describe_xid
 from tessera.nvml.interface import LOST_TEXT, GpuEvent, GpuEventKind
 from tessera.nvml.known_cards import UNREAD
+from tessera.nvml.xids import XID_OFF_THE_BUS
 from tessera.replay.recorder import Decider
 
 
@@ -106,9 +107,9 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
         return self.source not in {CORDON, REPLACE, EVENT_WATCH}
 
     @property
-    def order(self) -> tuple[bool, bool, float, str]:
+    def order(self) -> tuple[bool, bool, bool, float, str]:
         """Order of faults with one reaction: the first of them describes the card."""
-        return self.by_hand, self.source != REPLACE, self.since, self.source
+        return self.by_hand, not self.lost, self.source != REPLACE, self.since, self.source
 
     @property
     def rule(self) -> CardRule:
@@ -351,7 +352,9 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
             for gi_id in self.faulty_instances(probe.gpu) - probe.instances:
                 self._drop_instance(probe.gpu, gi_id)
         if probe.result is ProbeResult.LOST:
-            self._add(scope, PROBE, Reaction.REBOOT, LOST_TEXT, now)
+            reported = (scope, f"XID {XID_OFF_THE_BUS}") in self._faults
+            text = f"{LOST_TEXT} (XID {XID_OFF_THE_BUS})" if reported else LOST_TEXT
+            self._add(scope, PROBE, Reaction.REBOOT, text, now)
         elif probe.result is ProbeResult.FAILED:
             self._failures[probe.gpu] = self._failures.get(probe.gpu, 0) + 1
             self._restart_clean_count(probe.gpu)

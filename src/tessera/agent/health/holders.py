@@ -103,5 +103,5 @@ def _list_parts(inventory: GpuInventory) -> dict[str, DeviceScope]:
 
 def _only_unreadable(inventory: GpuInventory) -> DeviceScope | None:
     """The card that cannot be read, if there is exactly one."""
-    lost = [gpu.uuid for gpu in inventory.gpus if gpu.info.lost]
-    return DeviceScope(lost[0]) if len(lost) == 1 else None
+    silent = [gpu.uuid for gpu in inventory.gpus if not gpu.info.readable]
+    return DeviceScope(silent[0]) if len(silent) == 1 else None

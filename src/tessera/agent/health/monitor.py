@@ -231,6 +231,12 @@ class HealthMonitor:
         """The driver's index of each card by UUID."""
         return {uuid: gpu.index for uuid, gpu in self._gpus.items()}
 
+    def faulty_gpus(self) -> frozenset[str]:
+        """UUIDs of the cards with faults of this boot, whether or not they are listed."""
+        if self._node.boot_id() not in {"", self._boot}:
+            return frozenset()
+        return frozenset(fault.scope.gpu for fault in self._health.faults())
+
     def failing_gpus(self) -> frozenset[str]:
         """UUIDs of the cards whose last probe failed."""
         return self._health.failing_gpus()

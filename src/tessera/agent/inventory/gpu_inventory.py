@@ -126,12 +126,14 @@ class InventoryReader:
             NvmlError: the cards cannot be listed; the last reading is kept.
         """
         found = _keep_mig_devices(await read_gpu_inventory(self._hardware), self._inventory)
-        changed, self._inventory = found != self._inventory, found
+        changed = found != self._inventory
+        if changed:
+            self._inventory = found
         for listener in self._listeners:
-            listener(found)
+            listener(self._inventory)
         if changed:
             self._changes.notify()
-        return found
+        return self._inventory
 
     async def read_card(self, uuid: GpuUuid) -> CardReading:
         """Reads one GPU now. The kept reading stays as it is until :meth:`refresh`.

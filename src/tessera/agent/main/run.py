@@ -68,6 +68,7 @@ async def run_components(components: Components) -> None:
         group.create_task(components.config.run())
         await components.mirror.start(group)
         await components.config.wait_first_read()
+        await components.recall_cards()
         await components.refresh_inventory()
         _assign_recorded_cards(components)
         await _assign_used_cards(components)

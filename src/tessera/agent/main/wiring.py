@@ -23,6 +23,7 @@ from tessera.agent.health.policy import HealthPolicy
 from tessera.agent.inventory.card_ownership import CardOwnership, StaticGpus
 from tessera.agent.inventory.device_users import DeviceUsers
 from tessera.agent.inventory.gpu_inventory import GpuInventory, InventoryReader
+from tessera.agent.inventory.known_cards_file import KnownCardsFile
 from tessera.agent.memory.enforcement import MemoryEnforcement
 from tessera.agent.memory.inputs import AgentInputs, ProcessMemoryReader
 from tessera.agent.memory.monitor import MemoryMonitor
@@ -107,6 +108,7 @@ class Components:
         self.events = EventRecorder(client, component="tessera-agent", instance=options.node_name, clock=clock, rng=rng)
         self._object_events = ObjectEvents(self.events, self.mirror)
         self.inventory_reader = InventoryReader(hardware, self.changes)
+        self._known_cards = KnownCardsFile(options.state_dir / "known-cards.json")
         self.ownership = CardOwnership(options.state_dir / "owners.json")
         self._static_gpus = StaticGpus(self.inventory_reader, self.ownership)
         self.config = self._build_config_watcher()
@@ -146,6 +148,11 @@ class Components:
 
     # Readings of the cards --------------------------------------------------------------------------------------
 
+    async def recall_cards(self) -> None:
+        """Tells the driver's side which cards this boot has had; before the cards are read for the first time."""
+        known = self._known_cards.load(self.mirror.boot_id(), self.health.faulty_gpus())
+        await self.hardware.set_known_cards(known)
+
     async def refresh_inventory(self) -> None:
         """Reads the cards.
 
@@ -156,6 +163,7 @@ class Components:
 
     def _note_inventory(self, inventory: GpuInventory) -> None:
         """Takes in a reading of the cards, whichever part asked for it."""
+        self._known_cards.save(self.mirror.boot_id(), (gpu.info for gpu in inventory.gpus))
         self.health.set_cards(
             (gpu.info for gpu in inventory.gpus), {gpu.uuid: gpu.error for gpu in inventory.gpus if gpu.error}
         )

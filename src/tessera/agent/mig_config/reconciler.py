@@ -140,6 +140,7 @@ class LayoutReconciler:
             if layout == last_layout and cards is last_cards:
                 return
         self._inputs = inputs
+        cards = [card for card in cards if card.info.identified]  # no layout is for a card of which nothing is known
         resolved = resolve_layout(layout, cards)
         try:
             if isinstance(resolved, ResolvedLayout):

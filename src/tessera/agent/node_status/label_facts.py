@@ -62,14 +62,16 @@ def collect_label_facts(
     """Collects the facts behind the labels.
 
     Args:
-        inventory: all cards of the node.
+        inventory: all cards of the node; labels leave out those of which nothing is known.
         sharing: the sharing in force.
         on_demand: UUIDs of the cards that are cut on demand.
         machine: the machine's product name; ``None`` if it cannot be read.
         timestamp: seconds since 1970 at which discovery began.
         vgpu: the host's driver, in a virtual machine with vGPUs; ``None`` elsewhere.
     """
-    cards = {card.uuid: _card(card, on_demand=card.uuid in on_demand) for card in inventory.gpus}
+    cards = {
+        card.uuid: _card(card, on_demand=card.uuid in on_demand) for card in inventory.gpus if card.info.identified
+    }
     return LabelFacts(
         cards=tuple(cards.values()),
         driver_version=inventory.driver_version,

@@ -21,6 +21,7 @@ from tessera.nvml.attributes import CardAttributes, ComputeMode, NvLink
 from tessera.nvml.errors import InUse, NvmlNotFound
 from tessera.nvml.interface import GpuEventKind, GpuUuid, MigUuid
 from tessera.nvml.known_cards import UNREAD
+from tessera.nvml.xids import XID_OFF_THE_BUS
 
 #: Version of the simulated driver: new enough for every model that can be simulated.
 DRIVER_VERSION = "595.58.03"
@@ -28,8 +29,6 @@ DRIVER_VERSION = "595.58.03"
 ANY = "*"
 #: Limit on unread events; beyond it the oldest are dropped, as in the driver's own queue.
 MOST_EVENTS = 1024
-#: XID of a card that fell off the bus (NVIDIA, XID errors).
-XID_OFF_THE_BUS = 79
 
 #: Root of every simulated UUID.
 _NAMESPACE = uuid.UUID("6b1d6d2c-5c1a-5d5f-9a53-7465737365a1")
