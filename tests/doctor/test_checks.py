@@ -39,9 +39,29 @@ def node(name: str = "n1", *, ready: str = "True", wrong: str = "", **info: str)
     )
 
 
+SILENT = msgspec.convert(
+    {
+        "metadata": {"name": "n9"},
+        "status": {
+            "conditions": [
+                {"type": "Ready", "status": "True"},
+                {"type": "GpuHealthy", "status": "Unknown", "reason": "AgentStatusUnknown"},
+            ]
+        },
+    },
+    Node,
+)
+
+
 def pod(app: str, name: str = "n1", *, ready: str = "True", image: str = "tessera:1") -> Mapping[str, Any]:
+    kind = {"apiVersion": "apps/v1", "kind": "DaemonSet", "uid": "u", "controller": True}
     return {
-        "metadata": {"name": f"{app}-{name}", "labels": {"app.kubernetes.io/name": app}},
+        "metadata": {
+            "name": f"{app}-{name}",
+            "namespace": "tessera-system",
+            "labels": {"app.kubernetes.io/name": app},
+            "ownerReferences": [{**kind, "name": app}],
+        },
         "spec": {"nodeName": name, "containers": [{"image": image}]},
         "status": {"conditions": [{"type": "Ready", "status": ready}]},
     }
@@ -149,7 +169,9 @@ CASES: Sequence[tuple[str, Any, str, Verdict, str]] = [
     ("nodes", [node(containerRuntimeVersion="containerd://1.7.20")], "runtime", Verdict.WARNING, "off by default"),
     ("nodes", [node(containerRuntimeVersion="docker://27.1.0")], "runtime", Verdict.WARNING, "not known"),
     ("nodes", [node(ready="False")], "ready", Verdict.WARNING, "n1"),
-    ("nodes", [node(), node("n9")], "agents", Verdict.ERROR, "n9"),
+    ("nodes", [node(), node("n9")], "agents", Verdict.ERROR, "n9: no pod of DaemonSet"),
+    ("nodes", [node(ready="Unknown")], "agents", Verdict.UNKNOWN, "n1: the node is not ready"),
+    ("nodes", [node(), SILENT], "node-conditions", Verdict.WARNING, "n9 GpuHealthy: AgentStatusUnknown"),
     ("daemon_sets", [daemon_set("nvidia-device-plugin")], "others", Verdict.ERROR, "daemonset/theirs in gpu-operator"),
     ("daemon_sets", [INSTASLICE], "others", Verdict.ERROR, "InstaSlice slices the same cards"),
     ("daemon_sets", FORBIDDEN, "others", Verdict.UNKNOWN, "Forbidden"),
@@ -164,7 +186,13 @@ CASES: Sequence[tuple[str, Any, str, Verdict, str]] = [
     ("definitions", [definition(each, "False") for each in DEFINITIONS], "definitions", Verdict.ERROR, "not served"),
     ("pods", [*PODS[:1], *PODS[2:]], "tessera-controller", Verdict.ERROR, "no pod"),
     ("pods", [*PODS[:3], pod("tessera-webhook", ready="False")], "tessera-webhook", Verdict.WARNING, "1 of 2"),
-    ("pods", [pod("tessera-agent", ready="False"), *PODS[1:]], "drivers", Verdict.ERROR, "n1"),
+    (
+        "pods",
+        [pod("tessera-agent", ready="False"), *PODS[1:]],
+        "agents",
+        Verdict.ERROR,
+        "tessera-agent-n1 is not ready",
+    ),
     ("pods", [*PODS[1:], pod("tessera-agent", image="tessera:2")], "versions", Verdict.WARNING, "2 images"),
     ("nodes", [node(wrong="WaitingForDriver")], "node-conditions", Verdict.WARNING, "WaitingForDriver"),
     (
@@ -215,3 +243,13 @@ def test_the_advice_about_instaslice_keeps_its_objects() -> None:
     (found,) = (each for each in examine(msgspec.structs.replace(HEALTHY, daemon_sets=[INSTASLICE])) if each.advice)
     assert "keep its Instaslice objects" in found.advice
     assert "docs/from-nvidia.md#from-instaslice" in found.advice
+
+
+def test_an_agent_that_waits_for_its_driver_is_a_matter_of_drivers() -> None:
+    running = {"containerStatuses": [{"name": "agent", "state": {"running": {}}}]}
+    waits = pod("tessera-agent", ready="False")
+    waits = {**waits, "status": {**waits["status"], **running}}
+    changed = msgspec.structs.replace(HEALTHY, nodes=[node(wrong="WaitingForDriver")], pods=[waits, *PODS[1:]])
+    (found,) = (each for each in check_installation(changed) if each.check == "drivers")
+    assert found.verdict is Verdict.ERROR
+    assert "n1: its agent runs, and has read no card" in found.text

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.explain.test_pods import NOW, cards, lease, node, pod
+from tests.explain.test_pods import NOW, agents_of, cards, lease, node, pod
 from tests.support.searching import examples
 
 from tessera.explain.counterfactuals import allocations_to_end, obstacles_by_node
@@ -62,7 +62,9 @@ class ClusterAndPod:
         for one, machine in zip(nodes, self.machines, strict=True):
             one.status.allocatable["cpu"] = str(machine.cpu)
         held = [cards(*each.held, name=each.name) for each in self.machines]
-        return ClusterView(Snapshot(now=NOW, pods=[who], nodes=nodes, instaslices=held, leases=[lease()]))
+        return ClusterView(
+            Snapshot(now=NOW, pods=[who, *agents_of(nodes)], nodes=nodes, instaslices=held, leases=[lease()])
+        )
 
     @property
     def selector(self) -> dict[str, object]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.explain.test_pods import agents_of
 from tests.explain.test_pods import answer as why_here
 
 from tessera.api.names import GATE, PLACEMENT_LABEL, PLACEMENT_MANAGED
@@ -50,7 +51,7 @@ def pod(name: str = "a", *limits: Mapping[str, str], on: str = "", phase: str = 
 
 
 def answer(who: Pod, nodes: Sequence[Node], *others: Pod, unseen: Sequence[str] = ()) -> Explanation:
-    snapshot = Snapshot(now=1.0, pods=[who, *others], nodes=nodes, forbidden=frozenset(unseen))
+    snapshot = Snapshot(now=1.0, pods=[who, *others, *agents_of(nodes)], nodes=nodes, forbidden=frozenset(unseen))
     return explain_pod(ClusterView(snapshot), who)
 
 

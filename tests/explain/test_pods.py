@@ -1,6 +1,6 @@
 """``tessera why``: one answer a pod, for everything that can be in its way. Plain objects in, text out."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -145,15 +145,20 @@ OF_AGENTS = {
 }
 
 
-def agent(*, ready: str = "True", **metadata: Any) -> Pod:
+def agent(*, node: str = "n1", ready: str = "True", **metadata: Any) -> Pod:
     return msgspec.convert(
         {
-            "metadata": {"name": "agent-x", **OF_AGENTS, **metadata},
-            "spec": {"nodeName": "n1"},
+            "metadata": {"name": "agent-x", "uid": f"uid-agent-{node}", **OF_AGENTS, **metadata},
+            "spec": {"nodeName": node},
             "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]},
         },
         Pod,
     )
+
+
+def agents_of(nodes: Iterable[Node]) -> list[Pod]:
+    """An agent that is ready on each of these nodes."""
+    return [agent(node=each.metadata.name) for each in nodes]
 
 
 def lease(renewed: float = NOW, duration: int = 15) -> Lease:
@@ -174,10 +179,12 @@ def event(about: str, reason: str, message: str, kind: str = "Warning") -> CoreE
     return msgspec.convert(body, CoreEvent)
 
 
-def answer(who: Pod, *others: Pod, **seen: Any) -> Explanation:
-    """About the first pod."""
+def answer(who: Pod, *others: Pod, silent: bool = False, **seen: Any) -> Explanation:
+    """About the first pod. Every node has an agent, if none is given and they are not ``silent``."""
     objects = {"nodes": [node()], "instaslices": [cards()], "leases": [lease()], **seen}
-    return explain_pod(ClusterView(Snapshot(now=NOW, pods=[who, *others], **objects)), who)
+    given = silent or any(each.metadata.name.startswith("agent-") for each in others)
+    agents = [] if given else agents_of(objects["nodes"])
+    return explain_pod(ClusterView(Snapshot(now=NOW, pods=[who, *others, *agents], **objects)), who)
 
 
 def said(found: Explanation) -> str:
@@ -323,9 +330,39 @@ def test_no_node_joined() -> None:
 
 
 def test_a_joined_node_without_an_agent() -> None:
-    found = answer(pod(), instaslices=[])
-    assert found.case == "no-card-reported"
-    assert "no pod of DaemonSet tessera-system/tessera-agent" in said(found)
+    found = answer(pod(), instaslices=[], silent=True)
+    assert found.case == "agent-silent"
+    assert found.verdict.startswith("waits; the agent of n1 does not answer, so nobody knows the cards there")
+    assert "no pod of DaemonSet tessera-system/tessera-agent" in found.facts[0]
+    assert found.help[0] == "see it: tessera why node/n1"
+
+
+FULL = cards(("c", "7g.40gb", 0, 8, "created"))
+
+
+@pytest.mark.parametrize(
+    ("who", "without", "case"),
+    [
+        (pod(), node("n2"), "agent-silent"),
+        (pod(profile="1g.99gb"), node("n2"), "no-such-profile"),
+        (pod(spec={"nodeSelector": {"disk": "fast"}}), node("n2"), "no-node"),
+        (pod(), node("n2", taints=[{"key": "team", "effect": "NoSchedule"}]), "full"),
+        (pod(), node("n2", ready="False"), "full"),
+        (pod(), node("n2", labels={}), "full"),
+    ],
+    ids=["might have room", "never offered it", "selector", "taint", "node not ready", "no cards"],
+)
+def test_a_silent_node_that_might_have_room_comes_first_and_nothing_less_is_advised(
+    who: Pod, without: Node, case: str
+) -> None:
+    found = answer(who, agent(), bound("c", "7g.40gb"), nodes=[node(), without], instaslices=[FULL])
+    assert found.case == case
+    if case == "agent-silent":
+        assert found.verdict.startswith("waits; the agent of n2 does not answer")
+        assert any(each.startswith("on the other nodes it waits for room; ") for each in found.facts)
+        assert not any("request" in each for each in found.help)
+    else:
+        assert "does not answer" not in said(found)
 
 
 @pytest.mark.parametrize(
@@ -454,7 +491,6 @@ def test_kube_scheduler_has_the_word() -> None:
         ([agent()], [], "slice-being-made", "is making its slice"),
         ([agent(namespace="team")], [], "agent-down", "no pod of DaemonSet tessera-system/tessera-agent"),
         ([agent(ownerReferences=[])], [], "agent-down", "no pod of DaemonSet tessera-system/tessera-agent"),
-        ([], [], "agent-down", "no pod of DaemonSet tessera-system/tessera-agent"),
         ([agent(ready="False")], [], "agent-down", "tessera-system/agent-x is not ready"),
         ([agent()], [event("a", "SliceFailed", "GPU is lost")], "slice-failed", "GPU is lost"),
     ],
@@ -463,6 +499,12 @@ def test_a_slice_that_is_not_there_yet(others: list[Pod], events: list[CoreEvent
     found = answer(bound(), *others, events=events, instaslices=[cards(("a", "3g.20gb", 0, 4, ""))])
     assert found.case == case
     assert words in said(found)
+
+
+def test_a_slice_that_nobody_makes() -> None:
+    found = answer(bound(), instaslices=[cards(("a", "3g.20gb", 0, 4, ""))], silent=True)
+    assert found.case == "agent-down"
+    assert "no pod of DaemonSet tessera-system/tessera-agent" in said(found)
 
 
 def test_a_container_that_waits_for_something_else() -> None:
@@ -510,7 +552,7 @@ def workload(desired: int, **more: Any) -> WorkloadState:
 
 def view(*pods: Pod, **seen: Any) -> ClusterView:
     objects = {"nodes": [node()], "instaslices": [cards()], "leases": [lease()], **seen}
-    return ClusterView(Snapshot(now=NOW, pods=pods, **objects))
+    return ClusterView(Snapshot(now=NOW, pods=[*pods, *agents_of(objects["nodes"])], **objects))
 
 
 def test_pods_of_one_reason_are_told_together() -> None:

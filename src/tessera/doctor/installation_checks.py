@@ -5,14 +5,16 @@ import binascii
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
-from tessera.api.nodes.conditions import AGENT_CONDITIONS
+from tessera.api.nodes.conditions import AGENT_CONDITIONS, is_marked_silent
 from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, NODE_GROUPS_MAP, parse_node_groups
+from tessera.api.nodes.silence import Silence, SilentNode, agents_by_node, silent_nodes
 from tessera.clock import parse_time_or_zero
 from tessera.doctor.facts import TRIAL_RESOURCE, ClusterFacts, Object, Refusal
 from tessera.doctor.findings import Finding, error, ok, unknown, warning
-from tessera.doctor.platform_checks import is_gpu_node
-from tessera.kube.resources import Node
+from tessera.kube.resources import Node, Pod
 from tessera.text import count_noun, list_names, one_line
 
 #: Names of the definitions, and who else may bring them.
@@ -137,23 +139,27 @@ def _agents(facts: ClusterFacts, pods: Sequence[Object]) -> Iterator[Finding]:
     if isinstance(facts.nodes, Refusal):
         yield unknown("agents", "not examined: that needs the right to list nodes")
         return
-    agents = {(each.get("spec") or {}).get("nodeName", ""): each for each in pods if _app(each) == "tessera-agent"}
-    cards = [each for each in facts.nodes if is_gpu_node(each)]
-    missing = [each.metadata.name for each in cards if each.metadata.name not in agents and each.status.is_ready]
-    silent = [
-        each.metadata.name
-        for each in cards
-        if each.metadata.name in agents and not _has_condition(agents[each.metadata.name], "Ready")
-    ]
-    if missing:
-        advice = "see the DaemonSet's nodeAffinity: kubectl label node NODE nvidia.com/gpu.present=true"
-        yield error("agents", f"no agent runs on {list_names(missing)}", advice, [f"node/{each}" for each in missing])
-    if silent:
-        text = f"the agent is not ready on {list_names(silent)}: no driver answers, or the cards are not ready"
-        advice = f"tessera why node/{silent[0]}; tessera driver status"
-        yield error("drivers", text, advice, [f"node/{each}" for each in silent])
-    if not (missing or silent):
-        yield ok("agents", f"ready on {count_noun(len(cards), 'node')}")
+    agents = msgspec.convert(pods, list[Pod])
+    silent = silent_nodes(facts.nodes, agents, frozenset())
+    by_kind: dict[Silence, list[SilentNode]] = {}
+    for each in silent.values():
+        by_kind.setdefault(each.kind, []).append(each)
+    for kind, found in by_kind.items():
+        yield _silence(kind, found, facts.now)
+    answering = agents_by_node(agents).keys() - silent.keys()
+    if not silent:
+        yield ok("agents", f"ready on {count_noun(len(answering), 'node')}")
+
+
+def _silence(kind: Silence, found: Sequence[SilentNode], now: float) -> Finding:
+    """A finding for all nodes whose agents are silent for one kind of reason; the first one has the details."""
+    names, first = [each.node for each in found], found[0]
+    check = "drivers" if kind is Silence.WAITS else "agents"
+    text = f"no answer from {list_names(names)}: {first.text(now)}{' on the first of them' if len(found) > 1 else ''}"
+    advice = f"tessera why node/{first.node}; {first.next}"
+    if kind in (Silence.NODE_NOT_READY, Silence.LEAVING):
+        return unknown(check, text, advice)
+    return error(check, text, advice, [f"node/{each}" for each in names])
 
 
 def _conditions(nodes: Sequence[Node] | Refusal) -> Finding:
@@ -164,7 +170,7 @@ def _conditions(nodes: Sequence[Node] | Refusal) -> Finding:
         each.metadata.name: f"{one.type}: {one.reason}"
         for each in nodes
         for one in each.status.conditions
-        if one.type in AGENT_CONDITIONS and one.status == "False"
+        if one.type in AGENT_CONDITIONS and (one.status == "False" or is_marked_silent(one))
     }
     if wrong:
         text = "; ".join(f"{name} {what}" for name, what in list(wrong.items())[:5])

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from tessera.api.instaslice_operator import REMOVE_IT, is_instaslice
-from tessera.api.nodes.gpu_labels import labels_say_gpu
+from tessera.api.nodes.gpu_labels import is_gpu_node
 from tessera.clock import parse_time_or_zero
 from tessera.doctor.facts import ClusterFacts, Refusal
 from tessera.doctor.findings import Finding, error, ok, unknown, warning
@@ -79,7 +79,7 @@ def _feature_gates(gates: Mapping[str, bool] | Refusal) -> Finding:
 
 
 def _nodes(nodes: Sequence[Node]) -> Iterator[Finding]:
-    cards = [each for each in nodes if is_gpu_node(each)]
+    cards = [each for each in nodes if _has_cards(each)]
     if not cards:
         advice = "label the nodes that have cards: kubectl label node NODE nvidia.com/gpu.present=true"
         yield warning("gpu-nodes", "no node is known to have NVIDIA GPUs", advice)
@@ -94,14 +94,9 @@ def _nodes(nodes: Sequence[Node]) -> Iterator[Finding]:
         yield ok("ready", "all of them are Ready")
 
 
-def is_gpu_node(node: Node) -> bool:
+def _has_cards(node: Node) -> bool:
     """True if a node's labels or resources say that it has NVIDIA GPUs."""
-    labels = node.metadata.labels
-    return (
-        labels_say_gpu(labels)
-        or "nvidia.com/mig.config" in labels
-        or any(name.startswith("nvidia.com/") for name in node.status.capacity)
-    )
+    return is_gpu_node(node.metadata.labels) or any(name.startswith("nvidia.com/") for name in node.status.capacity)
 
 
 def _kubelets(nodes: list[Node]) -> Finding:

@@ -19,6 +19,7 @@ from tessera.api.nodes.conditions import HEALTH, LAYOUT, MPS, SHARING
 from tessera.api.nodes.gpu_labels import ACCELERATOR_LABELS, PRESENT_LABELS
 from tessera.api.nodes.health import BOOT_STEP
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
+from tessera.api.nodes.silence import Silence, brings_agent
 from tessera.api.sharing.profile_selection import PROFILE_LABEL
 from tessera.driver.nodes.node_status import read_status
 from tessera.explain.explanation import Explanation
@@ -128,33 +129,34 @@ def _driver(node: Node) -> DriverStatus | None:
 
 
 def _explain_missing_agent(view: ClusterView, node: Node) -> Explanation | None:
-    fault = view.agent_fault(node.metadata.name)
-    if not fault:
-        return None
-    if not _gets_agent(node) and not _agent_conditions(node):
+    silence = view.silent.get(node.metadata.name)
+    if silence is None:
+        return _explain_no_agent_meant(view, node)
+    if silence.kind is Silence.LEAVING:
         return Explanation(
-            case="no-agent",
-            verdict="has no agent, and no label of a GPU node",
-            facts=(
-                f"agents run on nodes with one of the labels {', '.join(map(_label_text, AGENT_NODE_LABELS.items()))}",
-            ),
-            help=(f"if it has cards: kubectl label node {node.metadata.name} nvidia.com/gpu.present=true",),
+            case="leaving",
+            verdict="is being left by Tessera, as tessera uninstall asked",
+            facts=(silence.reason, *_facts(view, node, "last reported: ")),
+            help=(silence.next,),
         )
-    label = "=".join(AGENT_LABEL)
     return Explanation(
         case="agent-down",
         verdict="has no running agent: its cards stay as they are until it runs",
-        facts=(fault, *_facts(view, node, "last reported: ")),
-        help=(
-            f"see it: kubectl get pods -n tessera-system -l {label} -o wide",
-            f"its log: kubectl logs -n tessera-system -l {label} --prefix",
-        ),
+        facts=(silence.text(view.snapshot.now), *_facts(view, node, "last reported: ")),
+        help=(silence.next, f"its log: kubectl logs -n tessera-system -l {'='.join(AGENT_LABEL)} --prefix"),
     )
 
 
-def _gets_agent(node: Node) -> bool:
-    labels = node.metadata.labels
-    return any(name in labels and value in (None, labels[name]) for name, value in AGENT_NODE_LABELS.items())
+def _explain_no_agent_meant(view: ClusterView, node: Node) -> Explanation | None:
+    if view.agent(node.metadata.name) is not None or _agent_conditions(node) or brings_agent(node.metadata.labels):
+        return None
+    labels = ", ".join(map(_label_text, AGENT_NODE_LABELS.items()))
+    return Explanation(
+        case="no-agent",
+        verdict="has no agent, and no label of a GPU node",
+        facts=(f"agents run on nodes with one of the labels {labels}",),
+        help=(f"if it has cards: kubectl label node {node.metadata.name} nvidia.com/gpu.present=true",),
+    )
 
 
 def _label_text(label: tuple[str, str | None]) -> str:

@@ -30,6 +30,7 @@ from tessera.explain.explanation import Explanation
 from tessera.explain.fixed_resources import explain_fixed_request, fixed_requests, format_requests, scheduler_messages
 from tessera.explain.pod_startup import explain_bound, explain_unscheduled
 from tessera.explain.queue import admitted_facts, count_group, explain_held_pod
+from tessera.explain.silent_nodes import put_silent_nodes_first
 from tessera.explain.snapshot import ClusterView
 from tessera.forecast.queue_text import place_of_text
 from tessera.kube.resources import Pod
@@ -65,6 +66,8 @@ def explain_pod(view: ClusterView, pod: Pod) -> Explanation:
             else _explain_by_events(view, pod, facts)
         )
         found = _with_queue(view, found, pod)
+    if not facts.node:
+        found = put_silent_nodes_first(view, found, pod, facts)
     return _with_pod(found, pod, _new_node(view, facts))
 
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.instaslice import Instaslice, Slice
 from tessera.api.names import NodeName
-from tessera.api.nodes.agent_pod import AGENT_DAEMON_SET, is_agent
+from tessera.api.nodes.agent_pod import is_agent
 from tessera.api.nodes.card_faults import CardFault, read_node_faults
 from tessera.api.nodes.health import Evidence
+from tessera.api.nodes.silence import SilentNode, silent_nodes
 from tessera.clock import parse_rfc3339
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.planning.pod_kinds import kind_of
@@ -205,14 +205,19 @@ class ClusterView:
             return ""
         return f"{where} was last renewed {age(since)} ago by {lease.spec.holder_identity}"
 
+    @property
+    def silent(self) -> dict[str, SilentNode]:
+        """The nodes whose agents should answer and do not; none for a user who may read too little."""
+        snapshot = self.snapshot
+        if snapshot.forbidden & {"pods", "nodes"}:
+            return {}
+        objects = {each.metadata.name for each in snapshot.instaslices}
+        return self.once("silent", lambda: silent_nodes(snapshot.nodes, snapshot.pods, objects))
+
     def agent_fault(self, node: NodeName | str) -> str:
-        """The fault of a node's agent, from its pod; empty if it is ready or the user may not read pods."""
-        if "pods" in self.snapshot.forbidden:
-            return ""
-        agent = self.agent(node)
-        if agent is None:
-            return f"no pod of DaemonSet {SYSTEM_NAMESPACE}/{AGENT_DAEMON_SET[-1]} is on node {node}"
-        return "" if agent.status.is_ready else f"the agent's pod {_state(agent)}"
+        """Why the agent of a node does not answer; empty if it does or owes no answer."""
+        found = self.silent.get(node)
+        return found.text(self.snapshot.now) if found is not None else ""
 
     def agent(self, node: NodeName | str) -> Pod | None:
         """The pod of a node's agent, or None; of several, as in an upgrade, one that is ready."""
@@ -242,13 +247,6 @@ class ClusterView:
         """An event as one line: reason, age, message."""
         ago = f" {age(self.snapshot.now - event_time(event))} ago" if event_time(event) else ""
         return f"event {event.reason}{ago}: {textwrap.shorten(event.message, EVENT_SHOWN, placeholder=' ...')}"
-
-
-def _state(pod: Pod) -> str:
-    """``tessera-system/tessera-agent-x is not ready (CrashLoopBackOff)``."""
-    waiting = [each.state.waiting for each in pod.status.container_statuses if each.state and each.state.waiting]
-    why = waiting[0].reason if waiting else pod.status.phase
-    return f"{pod.metadata.namespace}/{pod.metadata.name} is not ready ({why or 'unknown'})"
 
 
 def event_time(event: CoreEvent) -> float:
