@@ -136,7 +136,8 @@ _CARDS = (
 _AGENTS = (
     Alert(
         name="TesseraAgentSilent",
-        expr='up{job="tessera-agent"} == 0\n'
+        expr='max by (node, reason) (tessera_silent_nodes{reason!~"waits|leaving"}) > 0\n'
+        'or up{job="tessera-agent"} == 0\n'
         "or time() - max by (job, instance, node) (tessera_sample_timestamp_seconds) > 120",
         hold="5m",
         severity="critical",

@@ -94,7 +94,11 @@ CASES: Mapping[str, Case] = {
     "TesseraAgentSilent": Case(
         {f"up{{{AGENT}}}": 0},
         AGENT_LABELS,
-        {f"up{{{AGENT}}}": 1, f"tessera_sample_timestamp_seconds{{{AGENT}}}": NOW},
+        {
+            f"up{{{AGENT}}}": 1,
+            f"tessera_sample_timestamp_seconds{{{AGENT}}}": NOW,
+            'tessera_silent_nodes{node="n1", reason="waits"}': 1,
+        },
     ),
     "TesseraConditionFalse": Case(
         {'kube_node_status_condition{node="n1", condition="GpuHealthy", status="false"}': 1},
@@ -156,6 +160,11 @@ WARM: Series = {
 }
 #: A second way to the same alert.
 MORE = [
+    (
+        "TesseraAgentSilent",
+        {'tessera_silent_nodes{node="n1", reason="no_agent"}': 1},
+        {"node": "n1", "reason": "no_agent"},
+    ),
     ("TesseraAgentSilent", {f"up{{{AGENT}}}": 1, f"tessera_sample_timestamp_seconds{{{AGENT}}}": NEVER}, AGENT_LABELS),
     ("TesseraGpuUnhealthy", {f"tessera_gpu_health{{{CARD}}}": 1}, CARD_LABELS),
     ("TesseraGpuHot", {f"tessera_gpu_memory_temperature_celsius{{{CARD}}}": 99}, CARD_LABELS),

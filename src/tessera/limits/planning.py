@@ -326,6 +326,12 @@ NAMESPACES_SHOWN = Limit(
     "namespaces with a series of their own in the controller's metrics of quota, those with the largest amounts",
     "a tenant may make namespaces; the others are one series, `other`",
 )
+SILENT_NODES_SHOWN = Limit(
+    100,
+    "nodes",
+    "nodes with a series of their own in the controller's metric of nodes whose agent does not answer",
+    "an alert for each of more tells nobody more; the others are one series, `other`",
+)
 PROFILES_SHOWN = Limit(
     100,
     "profiles",

@@ -36,6 +36,7 @@ from tessera.agent.node_status.offers import node_offers
 from tessera.api.names import MIG_CONFIG_STATE_LABEL, MPS_HOST_LABEL
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, CardFault, ListedCard, encode_cards
 from tessera.api.nodes.card_links import LINKS_ANNOTATION, CardLinks, encode_links
+from tessera.api.nodes.conditions import is_marked_silent
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, encode_offers
 from tessera.clock import Clock, rfc3339
 from tessera.kube.backoff import Backoff
@@ -323,6 +324,12 @@ class NodeStatusPublisher:
         pause = self._seconds_until_write(self._written_conditions, desired, shown=_is_part(desired, shown))
         if pause != 0:
             return pause
+        # Those that the controller marked while this agent was silent begin anew.
+        self._since |= {
+            each.type: (each.status, each.last_transition_time or "")
+            for each in node.status.conditions
+            if each.type in self._since and is_marked_silent(each)
+        }
         listed = conditions_manifest(desired.values(), self._since, rfc3339(self._clock.now()))
         await self._apply(node, {}, {"conditions": listed})
         self._written_conditions = _Written(desired, self._clock.monotonic())

@@ -6,8 +6,12 @@ writes as the agent's own field manager. So the agent's next write takes every f
 agent no longer has disappears with it.
 """
 
+from typing import Any
+
 from tessera.api.driver.node_status import ADVERTISED_CONDITION
 from tessera.kube.resources import Condition
+from tessera.limits.messages import CONDITION_MESSAGE
+from tessera.text import one_line
 
 SHARING, LAYOUT, HEALTH, MPS = "GpuSharingApplied", "GpuMigLayoutApplied", "GpuHealthy", "GpuMpsReady"
 #: Every type that an agent may have written while there is a driver.
@@ -24,3 +28,27 @@ AGENT_STATUS_UNKNOWN = "AgentStatusUnknown"
 def is_marked_silent(condition: Condition) -> bool:
     """True if the controller marked a condition since the agent that wrote it is silent."""
     return condition.status == "Unknown" and condition.reason == AGENT_STATUS_UNKNOWN
+
+
+def mark_silent(shown: Condition, why: str, node: str, now: str) -> dict[str, Any]:
+    """The condition of a silent agent, in the form of an apply.
+
+    The time of the last heartbeat stays: it is when the agent last spoke. What was wrong by its last word stays too.
+
+    Args:
+        shown: the condition as the Node shows it.
+        why: the reason of the silence.
+        node: the Node's name.
+        now: the present time, RFC 3339.
+    """
+    before = f". It last said: {shown.message or shown.reason}" if shown.status == "False" else ""
+    text = f"Tessera's agent stopped posting the state of the cards: {why}; see tessera why node/{node}{before}"
+    found = {
+        "type": shown.type,
+        "status": "Unknown",
+        "reason": AGENT_STATUS_UNKNOWN,
+        "message": shown.message if is_marked_silent(shown) else one_line(text, CONDITION_MESSAGE),
+        "lastTransitionTime": (shown.last_transition_time if shown.status == "Unknown" else None) or now,
+    }
+    heartbeat = shown.last_heartbeat_time
+    return found if heartbeat is None else {**found, "lastHeartbeatTime": heartbeat}

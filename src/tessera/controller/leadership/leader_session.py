@@ -22,6 +22,7 @@ from tessera.controller.execution.slice_executor import SliceExecutor
 from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
 from tessera.controller.forecasting.queue_task import QueueTask
 from tessera.controller.health.fault_breaker import FaultBreaker
+from tessera.controller.health.silent_agents import SilentAgents
 from tessera.controller.leadership.hand_overs import HandOvers
 from tessera.controller.leadership.informers import ConstraintInformers, QueueInformer, SliceInformers
 from tessera.controller.leadership.pod_groups import PodGroupInformer
@@ -102,6 +103,7 @@ class LeaderSession:
 
     Attributes:
         queue: positions and expected starts of waiting pods.
+        silent_agents: the nodes whose agents should answer and do not.
     """
 
     def __init__(
@@ -170,6 +172,9 @@ class LeaderSession:
             recorders=runtime.recorders,
         )
         self._nodes.add_handler(self._breaker.node_changed)
+        self.silent_agents = SilentAgents(
+            client, nodes=self._nodes, pods=self._pods, objects=self._objects, clock=clock
+        )
         self._undecided = UndecidedNodes(clock.now)
         self._nodes.add_handler(self._undecided.node_changed)
         self._checks = AdmissionChecks(
@@ -230,6 +235,7 @@ class LeaderSession:
             await self._constraints.wait_synced()
             await self._queues.wait_synced()
             group.create_task(self._breaker.run(), name="health breaker")
+            group.create_task(self.silent_agents.run(), name="silent agents")
             group.create_task(self._checks.run(), name="admission checks of Kueue")
             group.create_task(self.queue.run(), name="queue")
             group.create_task(self.queue.write(), name="history of leases")

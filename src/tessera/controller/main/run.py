@@ -2,14 +2,16 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from prometheus_client import generate_latest
 
+from tessera.api.nodes.silence import SilentNode
 from tessera.clock import Clock
 from tessera.controller.base.metrics import ControllerMetrics
 from tessera.controller.base.options import ControllerOptions
+from tessera.controller.health.silent_agents import SilenceCollector
 from tessera.controller.leadership.leader_session import LeaderSession
 from tessera.controller.main.fleet_metrics import FleetCollector
 from tessera.controller.slicing.slicer import Slicer
@@ -77,6 +79,10 @@ class Controller:
         #: The present term of leadership; None while another replica leads.
         self._session: LeaderSession | None = None
         self.metrics.registry.register(FleetCollector(lambda: self.slicer, clock))
+        self.metrics.registry.register(SilenceCollector(self._silent))
+
+    def _silent(self) -> Mapping[str, SilentNode]:
+        return self._session.silent_agents.silent if self._session else {}
 
     def _queue_page(self) -> bytes:
         """The page ``/queue``; empty while another replica leads."""

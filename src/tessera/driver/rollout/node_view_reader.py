@@ -14,6 +14,7 @@ from tessera.api.driver.node_status import (
     WAITING_FOR_KUBELET,
 )
 from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX
+from tessera.api.nodes.conditions import is_marked_silent
 from tessera.api.nodes.gpu_labels import DEPLOY_OPERANDS_LABEL
 from tessera.clock import parse_rfc3339
 from tessera.driver.manifests.names import APP_LABEL, NAMESPACE
@@ -87,9 +88,10 @@ def read_node_view(
 
 
 def _advertises_gpus(node: Node) -> bool:
-    """True if an agent reports that it has the GPUs open; the report remains when the agent is gone."""
+    """True if an agent has the GPUs open by its last word; one that fell silent may have them still."""
     return any(
-        each.type == ADVERTISED_CONDITION and (each.status == "True" or each.reason == WAITING_FOR_KUBELET)
+        each.type == ADVERTISED_CONDITION
+        and (each.status == "True" or each.reason == WAITING_FOR_KUBELET or is_marked_silent(each))
         for each in node.status.conditions
     )
 

@@ -291,13 +291,17 @@ class ContainerStatus(Wire, frozen=True, kw_only=True):
 
 
 class Condition(Wire, frozen=True, kw_only=True):
-    """A condition of any kind of object; ``status`` is ``True``, ``False`` or ``Unknown``."""
+    """A condition of any kind of object; ``status`` is ``True``, ``False`` or ``Unknown``.
+
+    ``last_heartbeat_time`` is that of the writer's last word, on Nodes only.
+    """
 
     type: str = ""
     status: str = ""
     reason: str = ""
     message: str = ""
     last_transition_time: str | None = None
+    last_heartbeat_time: str | None = None
 
 
 class PodStatus(Wire, frozen=True, kw_only=True):
