@@ -153,6 +153,6 @@ def _number(value: Any) -> float:
     """A number, or the text of one, 0 or more and finite; 0 for anything else."""
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return 0.0
     return number if 0 <= number < 1e12 else 0.0

@@ -24,3 +24,8 @@ from tessera.api.pods.pod_groups import read_pod_group
 def test_the_size_is_min_member_within_the_limit(spec: Any, size: int) -> None:
     item = {"metadata": {"namespace": "team", "name": "train"}, "spec": spec}
     assert read_pod_group(item) == ("team/scheduling.x-k8s.io/pod-group=train", size)
+
+
+@pytest.mark.parametrize("wrong", [None, [], "x", 1, True])
+def test_a_group_without_an_object_of_metadata_or_spec_has_the_usual_size(wrong: object) -> None:
+    assert read_pod_group({"metadata": wrong, "spec": wrong})[1] == 1

@@ -66,9 +66,14 @@ def test_without_names_any_certificate_of_the_authority_counts() -> None:
     assert proxy(requestheader_allowed_names="[]").identify(headers(("X-Remote-User", "ann")), other).name == "ann"
 
 
-def test_names_that_cannot_be_read_let_nobody_in() -> None:
+@pytest.mark.parametrize("names", ["front-proxy-client", "null", "", "{}", "[1]", '[""]'])
+@pytest.mark.parametrize(
+    "subject", [CERTIFICATE["subject"], (), ((("commonName", ""),),), ((("organizationName", "o"),),)]
+)
+def test_names_that_cannot_be_read_let_nobody_in(names: str, subject: Any) -> None:
+    """Least of all a certificate without a name."""
     with pytest.raises(NotProxiedError):
-        proxy(requestheader_allowed_names="front-proxy-client").identify(headers(("X-Remote-User", "a")), CERTIFICATE)
+        proxy(requestheader_allowed_names=names).identify(headers(("X-Remote-User", "a")), {"subject": subject})
 
 
 def test_a_cluster_without_a_front_proxy_has_nobody_to_believe() -> None:

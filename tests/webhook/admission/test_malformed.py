@@ -30,7 +30,12 @@ REVIEW = {
         "operation": "CREATE",
         "kind": {"group": "", "version": "v1", "kind": "Pod"},
         "object": {
-            "metadata": {"name": "p", "annotations": {"tessera.dev/gpu-memory": "10Gi", "kubernetes.io/x": "y"}},
+            "metadata": {
+                "name": "p",
+                "annotations": {"tessera.dev/gpu-memory": "10Gi", "kubernetes.io/x": "y"},
+                "labels": {"app": "a"},
+                "ownerReferences": [{"name": "o", "uid": "u", "controller": True}],
+            },
             "spec": {
                 "nodeSelector": {"a": "1"},
                 "schedulingGates": [{"name": "other"}],

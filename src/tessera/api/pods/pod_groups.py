@@ -16,8 +16,8 @@ def read_pod_group(item: Mapping[str, Any]) -> tuple[str, int]:
 
     The size is 1 if ``spec.minMember`` is missing or no number, and 0, which is no size, if it is above the limit.
     """
-    meta, spec = item.get("metadata") or {}, item.get("spec")
-    size = spec.get("minMember") if isinstance(spec, dict) else None
+    meta, spec = (found if isinstance(found := item.get(each), dict) else {} for each in ("metadata", "spec"))
+    size = spec.get("minMember")
     key = pod_group_key(str(meta.get("namespace", "")), str(meta.get("name", "")))
     size = max(1, size) if isinstance(size, int) else 1
     return key, size if size <= GANG_SIZE else 0

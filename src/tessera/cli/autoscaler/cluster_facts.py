@@ -222,7 +222,7 @@ def _accelerator(node: Node) -> tuple[str, str] | None:
     """The accelerator label that the autoscaler uses on this node; labels of other providers have no effect."""
     if any(name in node.metadata.annotations for name in _MACHINE_ANNOTATIONS):
         return accelerator(node.metadata.labels, (CAPI_ACCELERATOR,))
-    scheme = (node.spec.provider_id or "").partition(":")[0]
+    scheme = node.spec.provider_id.partition(":")[0]
     return accelerator(node.metadata.labels, PROVIDER_ACCELERATORS.get(scheme, ACCELERATOR_LABELS))
 
 

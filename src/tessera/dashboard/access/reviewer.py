@@ -33,8 +33,8 @@ class Right(NamedTuple):
 class _User(msgspec.Struct, frozen=True):
     username: str = ""
     uid: str = ""
-    groups: tuple[str, ...] | None = ()
-    extra: Mapping[str, tuple[str, ...]] | None = {}
+    groups: tuple[str, ...] = ()
+    extra: Mapping[str, tuple[str, ...]] = {}
 
 
 class _TokenStatus(msgspec.Struct, frozen=True):
@@ -69,8 +69,8 @@ class Reviewer:
         user = status.user
         if not status.authenticated or not user.username:
             return None
-        extra = tuple(sorted((key, tuple(values)) for key, values in (user.extra or {}).items()))
-        return Person(user.username, user.uid, tuple(user.groups or ()), extra)
+        extra = tuple(sorted((key, tuple(values)) for key, values in user.extra.items()))
+        return Person(user.username, user.uid, user.groups, extra)
 
     async def review_access(self, person: Person, right: Right) -> bool:
         """Whether the person has the right.

@@ -95,6 +95,7 @@ def _names(data: Mapping[str, str], key: str, usual: Sequence[str]) -> tuple[str
         return ("",)
 
 
-def _common_name(certificate: Mapping[str, Any]) -> str:
+def _common_name(certificate: Mapping[str, Any]) -> str | None:
+    """The certificate's name; None if it has none, which is no name of any list."""
     pairs = (pair for part in certificate.get("subject", ()) for pair in part)
-    return next((str(value) for key, value in pairs if key == "commonName"), "")
+    return next((str(value) for key, value in pairs if key == "commonName" and value), None)

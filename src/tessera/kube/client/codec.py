@@ -3,7 +3,8 @@
 Pure. One :class:`Codec` per type. Most watch lines decode in one pass. A line that this pass refuses (another field
 order, a bookmark, an error, an object that breaks its type) decodes in two steps. An object that breaks its type
 becomes an :class:`Undecodable`, never an exception: one bad object must not hide the good ones. Bytes that are no UTF-8
-become replacement characters; levels that nest too deep become a text that says so.
+become replacement characters; levels that nest too deep become a text that says so. A member that is null counts as
+absent, as for Kubernetes.
 
 The decoder names a field below a map as ``$.spec.podAllocationRequests[...].slices[0].start`` and leaves its value out;
 a person who repairs the object needs both. :func:`locate_error` finds them with a few decodings of an object that is
@@ -91,6 +92,7 @@ T = TypeVar("T")
 
 ChangeType = Literal["ADDED", "MODIFIED", "DELETED"]
 
+_NULL = b"null"
 _BOOKMARK = b'{"type":"BOOKMARK"'
 _ERROR = b'{"type":"ERROR"'
 #: A whole text, or the beginning or end of a level.
@@ -264,7 +266,7 @@ class Codec(Generic[T]):
 
 
 def _decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
-    """Decodes; first replaces bytes that are no UTF-8 and levels too deep for the decoder.
+    """Decodes; first replaces bytes that are no UTF-8 and levels too deep for the decoder, and leaves nulls out.
 
     Raises:
         msgspec.DecodeError: the bytes are no JSON, or break the type.
@@ -272,7 +274,24 @@ def _decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
     try:
         return decoder.decode(body)
     except (UnicodeDecodeError, RecursionError):
-        return decoder.decode(_cut_nesting(bytes(body).decode(errors="replace").encode()))
+        body = _cut_nesting(bytes(body).decode(errors="replace").encode())
+    except msgspec.ValidationError:
+        if _NULL not in bytes(body):
+            raise
+    return decoder.decode(_leave_nulls_out(body))
+
+
+def _leave_nulls_out(body: bytes | msgspec.Raw) -> bytes:
+    """Returns the same JSON without members that are null: Go writes so an absent list or map without ``omitempty``."""
+    if _NULL not in bytes(body):
+        return bytes(body)
+
+    def clean(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: clean(each) for key, each in value.items() if each is not None}
+        return [clean(each) for each in value] if isinstance(value, list) else value
+
+    return msgspec.json.encode(clean(msgspec.json.decode(body)))
 
 
 def _cut_nesting(body: bytes) -> bytes:

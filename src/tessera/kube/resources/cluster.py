@@ -178,7 +178,7 @@ class WebhookConfiguration(Wire, frozen=True, kw_only=True):
 class CustomResourceDefinitionStatus(Wire, frozen=True, kw_only=True):
     """Served once the condition ``Established`` is ``True``."""
 
-    conditions: tuple[Condition, ...] | None = ()
+    conditions: tuple[Condition, ...] = ()
 
 
 class CustomResourceDefinition(Wire, frozen=True, kw_only=True):

@@ -96,22 +96,22 @@ class NodeReference(Wire, frozen=True, kw_only=True):
 class MachineSpec(Wire, frozen=True, kw_only=True):
     """``provider_id`` names the virtual machine, as the Node's spec does; a NodeClaim has it in its status."""
 
-    provider_id: str | None = msgspec.field(name="providerID", default="")
+    provider_id: str = msgspec.field(name="providerID", default="")
 
 
 class MachineConditions(Wire, frozen=True, kw_only=True):
     """Conditions in the form of a newer version, next to those of the older one."""
 
-    conditions: tuple[Condition, ...] | None = ()
+    conditions: tuple[Condition, ...] = ()
 
 
 class MachineStatus(Wire, frozen=True, kw_only=True):
     """Progress of a machine: a Machine names its node by ``node_ref``, a NodeClaim by ``node_name``."""
 
     node_ref: NodeReference | None = None
-    node_name: str | None = ""
-    provider_id: str | None = msgspec.field(name="providerID", default="")
-    conditions: tuple[Condition, ...] | None = ()
+    node_name: str = ""
+    provider_id: str = msgspec.field(name="providerID", default="")
+    conditions: tuple[Condition, ...] = ()
     v1beta2: MachineConditions | None = None
 
 

@@ -64,15 +64,15 @@ def read_machine(machine: Machine, resource: Resource[Machine]) -> MachineReques
     """Reads a Machine or NodeClaim."""
     status, labels = machine.status, machine.metadata.labels
     newer = status.v1beta2.conditions if status.v1beta2 is not None else ()
-    conditions = (*(status.conditions or ()), *(newer or ()))
+    conditions = (*status.conditions, *newer)
     node = status.node_ref.name if status.node_ref is not None else status.node_name
     return MachineRequest(
         resource=resource.label,
         namespace=machine.metadata.namespace,
         name=machine.metadata.name,
         uid=machine.metadata.uid,
-        node=node or "",
-        provider_id=machine.spec.provider_id or status.provider_id or "",
+        node=node,
+        provider_id=machine.spec.provider_id or status.provider_id,
         requested=parse_time(machine.metadata.creation_timestamp),
         vm_created=next(
             (true_since(conditions, name) for name in _VM_CONDITIONS if true_since(conditions, name) is not None), None

@@ -88,10 +88,20 @@ class Spec(_JsonObject, frozen=True):
     tolerations: list[Any] | None = None
 
 
+class Owner(_JsonObject, frozen=True):
+    """An entry of ``ownerReferences``."""
+
+    name: str | None = None
+    uid: str | None = None
+    controller: bool | None = None
+
+
 class Metadata(_JsonObject, frozen=True):
     """``metadata``."""
 
     annotations: dict[str, str] | None = None
+    labels: dict[str, str] | None = None
+    owner_references: list[Owner] | None = None
 
 
 class PodSchema(_JsonObject, frozen=True):
