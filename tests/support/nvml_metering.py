@@ -18,6 +18,10 @@ FIELDS = {
     82: (Quantity.MEMORY_TEMPERATURE, 1.0),
     138: (Quantity.NVLINK_TRANSMITTED, 1024.0),
     139: (Quantity.NVLINK_RECEIVED, 1024.0),
+    38: (Quantity.NVLINK_CRC_FLIT_ERRORS, 1.0),
+    45: (Quantity.NVLINK_CRC_DATA_ERRORS, 1.0),
+    52: (Quantity.NVLINK_REPLAYS, 1.0),
+    59: (Quantity.NVLINK_RECOVERIES, 1.0),
     74: (Quantity.THROTTLED_POWER, 1e-9),
     75: (Quantity.THROTTLED_THERMAL, 1e-9),
     76: (Quantity.THROTTLED_SYNC_BOOST, 1e-9),
@@ -39,6 +43,8 @@ GPM = {
     21: (Quantity.PCIE_RECEIVED, 1024.0 * 1024.0),
 }
 ULONGLONG = 3
+#: ``nvmlEccSramErrorStatus_v1`` (nvml.h): the size of the struct, and version 1.
+SRAM_STATUS_V1 = 104 | 1 << 24
 #: Field id of the recovery action (nvml.h), which the base class answers.
 RECOVERY_ACTION = 230
 
@@ -122,6 +128,15 @@ class MeteringLibrary(NvmlLibrary):
         )
         for place, quantity in zip(found, quantities, strict=True):
             place._obj.value = round(self.measured(device, quantity))
+
+    def c_nvmlDeviceGetSramEccErrorStatus(self, device: Any, status: Any) -> None:
+        assert status._obj.version == SRAM_STATUS_V1
+        status._obj.bThresholdExceeded = round(self.measured(device, Quantity.SRAM_THRESHOLD_EXCEEDED))
+
+    def c_nvmlDeviceGetGpuFabricInfoV(self, device: Any, info: Any) -> None:
+        super().c_nvmlDeviceGetGpuFabricInfoV(device, info)
+        if info._obj.state and hasattr(info._obj, "healthMask"):
+            info._obj.healthMask = round(self.measured(device, Quantity.FABRIC_HEALTH))
 
     def c_nvmlDeviceGetCurrentClocksEventReasons(self, device: Any, reasons: Any) -> None:
         reasons._obj.value = round(self.measured(device, Quantity.THROTTLE_REASONS))

@@ -6,6 +6,7 @@ A quantity that a card does not measure is missing from the values, never zero; 
 
 from collections.abc import Mapping
 from enum import Enum
+from typing import NamedTuple
 
 import msgspec
 
@@ -54,6 +55,14 @@ class Quantity(Enum):
     # Bytes since the driver was loaded, all links together.
     NVLINK_TRANSMITTED = "nvlink_transmitted"
     NVLINK_RECEIVED = "nvlink_received"
+    # Errors since the driver was loaded, all links together: packets sent again, links trained again, and flits of flow
+    # control and of data that failed their checksum.
+    NVLINK_REPLAYS = "nvlink_replays"
+    NVLINK_RECOVERIES = "nvlink_recoveries"
+    NVLINK_CRC_FLIT_ERRORS = "nvlink_crc_flit_errors"
+    NVLINK_CRC_DATA_ERRORS = "nvlink_crc_data_errors"
+    # Bits of ``healthMask`` of nvmlGpuFabricInfoV.
+    FABRIC_HEALTH = "fabric_health"
     # Counts since the driver was loaded.
     PCIE_REPLAYS = "pcie_replays"
     ECC_CORRECTED = "ecc_corrected"
@@ -64,6 +73,8 @@ class Quantity(Enum):
     # 0 or 1.
     ROW_REMAP_PENDING = "row_remap_pending"
     ROW_REMAP_FAILED = "row_remap_failed"
+    # 1 if the uncorrected errors of on-chip memory (SRAM) exceed NVIDIA's threshold.
+    SRAM_THRESHOLD_EXCEEDED = "sram_threshold_exceeded"
     # Bits of nvmlClocksEventReasons.
     THROTTLE_REASONS = "throttle_reasons"
     # Seconds since the driver was loaded.
@@ -119,6 +130,42 @@ THROTTLE_REASONS: Mapping[int, str] = {
     0x80: "hw_power_brake",
     0x100: "display_clocks",
 }
+
+
+class FabricFlag(NamedTuple):
+    """A part of ``healthMask`` of nvmlGpuFabricInfoV (nvml.h, ``NVML_GPU_FABRIC_HEALTH_MASK_*``).
+
+    Attributes:
+        shift: its lowest bit.
+        width: mask of its bits after the shift.
+        problems: what is wrong with the fabric, by value; other values are well or not supported.
+    """
+
+    shift: int
+    width: int
+    problems: Mapping[int, str]
+
+
+#: Parts of the health of an NVLink fabric that say that something is wrong.
+FABRIC_FLAGS = (
+    FabricFlag(0, 0x3, {1: "its bandwidth is degraded"}),
+    FabricFlag(2, 0x3, {1: "a route is being recovered"}),
+    FabricFlag(4, 0x3, {1: "a route is unhealthy"}),
+    FabricFlag(6, 0x3, {1: "it recovers from an access that timed out"}),
+    FabricFlag(
+        8,
+        0xF,
+        {
+            2: "its system GUID is wrong",
+            3: "its chassis serial number is wrong",
+            4: "it has no partition",
+            5: "it has too few NVLinks",
+            6: "its firmware does not fit the fabric",
+            7: "its location is not valid",
+            8: "the state of the card is not valid",
+        },
+    ),
+)
 
 
 class Measurements(msgspec.Struct, frozen=True):

@@ -79,6 +79,8 @@ _NOTES: Mapping[int, str] = {
     154: "The next probe reads the action; `tessera health --explain driver` has the reactions to it.",
 }
 
+_AS_LONG_AS_MEASURED = REACTIONS[Reaction.DEGRADE].split(",")[0] + " as long as the card reports it"
+
 _OTHERS: Mapping[str, Term] = {
     each.term: each
     for each in (
@@ -100,9 +102,33 @@ _OTHERS: Mapping[str, Term] = {
             term="row-remapping",
             meaning="the card replaces bad rows of its memory: pending until a reset, or failed for lack of rows",
             asks="pending: reset the card when it is free; failed: replace the card",
-            reaction=REACTIONS[Reaction.DEGRADE].split(",")[0] + " as long as the card reports it",
+            reaction=_AS_LONG_AS_MEASURED,
             note="tessera_gpu_row_remap_pending and tessera_gpu_row_remap_failed show both states.",
             source=_MEMORY,
+        ),
+        Term(
+            term="sram-ecc",
+            meaning="uncorrected errors of the card's on-chip memory (SRAM) exceed NVIDIA's threshold (R550 and newer)",
+            asks="replace the card",
+            reaction=_AS_LONG_AS_MEASURED,
+            note="tessera_gpu_sram_threshold_exceeded shows it.",
+            source=_MEMORY,
+        ),
+        Term(
+            term="nvlink-errors",
+            meaning="NVLinks of the card send packets again, are trained again, or have 100 checksum errors a second",
+            asks="examine the NVLinks; reset the card if the errors go on",
+            reaction=_AS_LONG_AS_MEASURED,
+            note="tessera_gpu_nvlink_replays_total and its neighbours count the errors.",
+            source="limits of DCGM's health checks of NVLinks; the counters are those of nvml.h",
+        ),
+        Term(
+            term="fabric",
+            meaning="the NVLink fabric that joins the cards of several machines is degraded for this card",
+            asks="look at the fabric manager and the switches",
+            reaction=_AS_LONG_AS_MEASURED,
+            note="tessera_gpu_fabric_health_mask has the bits.",
+            source="nvml.h, NVML_GPU_FABRIC_HEALTH_MASK",
         ),
         Term(
             term="probe",

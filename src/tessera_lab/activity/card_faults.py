@@ -16,7 +16,7 @@ from tessera.nvml.errors import UnknownNvmlError
 from tessera.nvml.interface import GpuEventKind
 from tessera.nvml.measurements import Quantity
 from tessera.nvml.simulated.boards import attributes_of
-from tessera.nvml.simulated.load import highest_clock
+from tessera.nvml.simulated.load import WELL_FABRIC, highest_clock
 from tessera.nvml.simulated.machine_state import (
     ANY,
     MachineState,
@@ -33,6 +33,10 @@ XID_ECC, XID_NVLINK = 48, 74
 _HOT, _HOT_MEMORY = 92.0, 98.0
 #: Bits of nvmlClocksEventReasons (nvml.h): HwSlowdown with HwThermalSlowdown, and with HwPowerBrakeSlowdown.
 _THERMAL, _POWER_BRAKE = 0x8 | 0x40, 0x8 | 0x80
+#: The health of a fabric with degraded bandwidth (bits 0 and 1) and an unhealthy route (bits 4 and 5; nvml.h).
+_DEGRADED_FABRIC = WELL_FABRIC & ~0x33 | 0x11
+#: Rule: errors in a second on the NVLinks of a card with the fault ``nvlink-errors``.
+_NVLINK_ERRORS: Mapping[Quantity, float] = {Quantity.NVLINK_REPLAYS: 5.0, Quantity.NVLINK_RECOVERIES: 0.2}
 #: What the driver asks for, by the reaction in the catalogue.
 _ASKS = {Reaction.RESET: RecoveryAction.GPU_RESET, Reaction.REBOOT: RecoveryAction.NODE_REBOOT}
 
@@ -60,6 +64,7 @@ def mend_card(machine: MachineState, card: SimCard) -> None:
     card.attributes = None
     card.nvlinks = None
     card.measured = {}
+    card.growth = {}
     machine.faults = [fault for fault in machine.faults if fault.gpu != card.uuid]
 
 
@@ -90,6 +95,18 @@ def _cut_nvlinks(machine: MachineState, card: SimCard) -> None:
     report_xid(machine, card, XID_NVLINK)
 
 
+def _exceed_sram_threshold(_machine: MachineState, card: SimCard) -> None:
+    card.measured[Quantity.SRAM_THRESHOLD_EXCEEDED.value] = 1.0
+
+
+def _degrade_fabric(_machine: MachineState, card: SimCard) -> None:
+    card.measured[Quantity.FABRIC_HEALTH.value] = float(_DEGRADED_FABRIC)
+
+
+def _disturb_nvlinks(_machine: MachineState, card: SimCard) -> None:
+    card.growth |= {quantity.value: rate for quantity, rate in _NVLINK_ERRORS.items()}
+
+
 def refuse_calls(machine: MachineState, card: SimCard, code: int = UnknownNvmlError.code) -> None:
     """Lets every call on a card fail with an error of NVML, also those that list it."""
     machine.faults.append(SimulatedFault(operation=ANY, code=code, times=None, gpu=card.uuid))
@@ -110,6 +127,11 @@ FAULTS: Mapping[str, CardFault] = {
     "heat": CardFault(f"{_HOT:.0f} °C, and the hardware slows it down", _overheat),
     "power": CardFault("the server's power supply slows it down", _brake_power),
     "nvlink": CardFault("its NVLinks are down, with XID 74", _cut_nvlinks),
+    "nvlink-errors": CardFault("its NVLinks send packets again, and are trained again", _disturb_nvlinks),
+    "fabric": CardFault("its NVLink fabric reports less bandwidth and an unhealthy route", _degrade_fabric),
+    "sram": CardFault(
+        "errors of its on-chip memory exceed NVIDIA's threshold: a card to replace", _exceed_sram_threshold
+    ),
     "unreadable": CardFault("every call on it fails, also those that list it", refuse_calls),
     "no-slices": CardFault("it refuses new MIG instances", _refuse_slices),
 }

@@ -49,13 +49,16 @@ def break_gpu(folder: Path | None, card: str, xid: int | None, fault: str, code:
 
     \b
     Faults:
-      lost        it fell off the bus, with XID 79
-      ecc         an uncorrectable ECC error, with XID 48; the driver asks for a reset
-      heat        92 degrees Celsius, and the hardware slows it down
-      power       the server's power supply slows it down
-      nvlink      its NVLinks are down, with XID 74
-      unreadable  every call on it fails, also those that list it
-      no-slices   it refuses new MIG instances
+      lost           it fell off the bus, with XID 79
+      ecc            an uncorrectable ECC error, with XID 48; the driver asks for a reset
+      heat           92 degrees Celsius, and the hardware slows it down
+      power          the server's power supply slows it down
+      nvlink         its NVLinks are down, with XID 74
+      nvlink-errors  its NVLinks send packets again, and are trained again
+      fabric         its NVLink fabric reports less bandwidth and an unhealthy route
+      sram           errors of its on-chip memory exceed NVIDIA's threshold: a card to replace
+      unreadable     every call on it fails, also those that list it
+      no-slices      it refuses new MIG instances
 
     \b
     Examples:

@@ -12,10 +12,20 @@ from tessera.agent.monitoring.lease_states import GRACE, LeaseStates
 from tessera.agent.monitoring.measured_errors import HARDWARE_THROTTLES, find_errors
 from tessera.agent.monitoring.sample import CardOffer, DeviceSample, GpuSample, Lease, NodeSample, ProcessUse, SilentGpu
 from tessera.agent.monitoring.usage_report import report_usage
-from tessera.api.nodes.health import MEASURED_ERRORS, ROW_REMAPPING, CardHealth, CardState, Holder
+from tessera.api.nodes.health import (
+    FABRIC,
+    MEASURED_ERRORS,
+    NVLINK_ERRORS,
+    ROW_REMAPPING,
+    SRAM_ECC,
+    CardHealth,
+    CardState,
+    Holder,
+)
 from tessera.explain.fleet_map import map_fleet, pods_of
 from tessera.limits.nodes import CARD_HOLDERS
-from tessera.nvml.measurements import Measurements, Quantity
+from tessera.nvml.measurements import Absence, Measurements, Quantity
+from tessera.observe.health_terms import explain_term
 from tessera.observe.usage_rows import card_rows
 
 LEASE = Lease(namespace="team", pod="a", uid=POD, container="main", device=GPU, kind="whole")
@@ -80,7 +90,7 @@ def test_holders_of_a_card_that_is_allocated_are_not_listed() -> None:
     ],
 )
 def test_a_slowdown_by_heat_or_power_supply_is_an_error(bits: int, sources: set[str]) -> None:
-    found = find_errors({Quantity.THROTTLE_REASONS: float(bits)})
+    found = find_errors(Measurements({Quantity.THROTTLE_REASONS: float(bits)}), {}, 0.0)
     assert {source for source, text in found.items() if text} == sources
     assert found.keys() <= MEASURED_ERRORS
     assert len(found) == len(HARDWARE_THROTTLES), "sources that show nothing say so"
@@ -88,7 +98,7 @@ def test_a_slowdown_by_heat_or_power_supply_is_an_error(bits: int, sources: set[
 
 def test_what_is_wrong_with_the_row_remapper_is_an_error() -> None:
     told = [
-        find_errors({Quantity.ROW_REMAP_PENDING: pending, Quantity.ROW_REMAP_FAILED: failed})
+        find_errors(Measurements({Quantity.ROW_REMAP_PENDING: pending, Quantity.ROW_REMAP_FAILED: failed}), {}, 0.0)
         for pending, failed in ((0.0, 0.0), (1.0, 0.0), (1.0, 1.0))
     ]
     assert [errors[ROW_REMAPPING].rpartition(": ")[2] for errors in told] == [
@@ -99,7 +109,66 @@ def test_what_is_wrong_with_the_row_remapper_is_an_error() -> None:
 
 
 def test_what_a_card_does_not_measure_is_not_over() -> None:
-    assert find_errors({}) == {}
+    assert find_errors(Measurements({}), {}, 10.0) == {}
+    assert find_errors(Measurements({}, {Quantity.FABRIC_HEALTH: Absence.FAILED}), {}, 10.0) == {}
+    gone = Measurements({}, {Quantity.FABRIC_HEALTH: Absence.NOT_SUPPORTED})
+    assert find_errors(gone, {}, 10.0) == {FABRIC: ""}
+
+
+def test_a_card_whose_sram_fails_too_often_is_to_be_replaced() -> None:
+    assert find_errors(Measurements({Quantity.SRAM_THRESHOLD_EXCEEDED: 0.0}), {}, 10.0) == {SRAM_ECC: ""}
+    (text,) = find_errors(Measurements({Quantity.SRAM_THRESHOLD_EXCEEDED: 1.0}), {}, 10.0).values()
+    assert text.endswith("replace the card")
+
+
+@pytest.mark.parametrize(
+    ("mask", "words"),
+    [
+        (0x0, ""),  # nothing is supported
+        (0x1AA, ""),
+        (0x1A9, "its bandwidth is degraded"),
+        (0x1A6, "a route is being recovered"),
+        (0x19A, "a route is unhealthy"),
+        (0x16A, "it recovers from an access that timed out"),
+        (0x5AA, "it has too few NVLinks"),
+        (0x199, "its bandwidth is degraded, a route is unhealthy"),
+    ],
+)
+def test_the_health_of_a_fabric_is_told_in_words(mask: int, words: str) -> None:
+    (text,) = find_errors(Measurements({Quantity.FABRIC_HEALTH: float(mask)}), {}, 10.0).values()
+    assert text.rpartition(": ")[2] == words
+
+
+@pytest.mark.parametrize(
+    ("counter", "before", "after", "is_error"),
+    [
+        (Quantity.NVLINK_REPLAYS, 5.0, 5.0, False),
+        (Quantity.NVLINK_REPLAYS, 5.0, 6.0, True),
+        (Quantity.NVLINK_RECOVERIES, 0.0, 1.0, True),
+        (Quantity.NVLINK_RECOVERIES, 7.0, 0.0, False),  # the driver was loaded again
+        (Quantity.NVLINK_CRC_FLIT_ERRORS, 0.0, 999.0, False),
+        (Quantity.NVLINK_CRC_FLIT_ERRORS, 0.0, 1000.0, True),
+        (Quantity.NVLINK_CRC_DATA_ERRORS, 1.0, 1002.0, True),
+    ],
+)
+def test_errors_of_nvlinks_that_grow_are_an_error(
+    counter: Quantity, before: float, after: float, is_error: bool
+) -> None:
+    assert NVLINK_ERRORS not in find_errors(Measurements({counter: after}), {}, 0.0), "one sample shows no growth"
+    assert bool(find_errors(Measurements({counter: after}), {counter: before}, 10.0)[NVLINK_ERRORS]) is is_error
+
+
+def test_growth_is_against_the_sample_before() -> None:
+    faults = Faults()
+    states = CardStates(faults)
+    for taken, replays in ((0.0, 3.0), (10.0, 3.0), (20.0, 4.0), (30.0, 4.0)):
+        card = DeviceSample(uuid=GPU, measured=Measurements({Quantity.NVLINK_REPLAYS: replays}))
+        states.handle(NodeSample(taken=taken, gpus=(GpuSample(info=INFO, card=card),)))
+    assert [bool(errors.get(NVLINK_ERRORS)) for errors in faults.errors] == [False, False, True, False]
+
+
+def test_each_source_of_a_measured_error_is_explained() -> None:
+    assert all(explain_term(source).reaction for source in MEASURED_ERRORS)
 
 
 def test_measured_errors_are_passed_on_to_the_faults_of_the_card() -> None:

@@ -13,6 +13,7 @@ from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, Node
 from tessera.api.names import PodUid
 from tessera.nvml.interface import GpuInfo, GpuUuid
 from tessera.nvml.measurements import Absence, Measurements, Quantity
+from tessera.nvml.xids import XIDS
 
 GIB = 1 << 30
 GPU, MIG = GpuUuid("GPU-1"), "MIG-1"
@@ -111,6 +112,18 @@ def test_xids_are_counted_by_number(rows: Read, names: MetricNames, node_label: 
     found = rows(page, "DCGM_EXP_XID_ERRORS_TOTAL")
     assert [(labels["UUID"], labels["xid"], value) for labels, value in found] == [(GPU, "31", 2), (GPU, "79", 2)]
     assert all(labels[node_label] == "node-1" for labels, _ in found)
+
+
+@pytest.mark.parametrize(
+    ("xid", "message"),
+    [(0, "No Error"), (79, XIDS[79].text), (48, XIDS[48].text), (7777, "Unknown Error")],
+)
+@pytest.mark.parametrize("name", ["DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_XID_ERROR"])
+def test_the_last_xid_alone_has_its_code_and_message(rows: Read, name: str, xid: int, message: str) -> None:
+    page = render(sample(), ExpositionOptions(node="node-1"), xids={GPU: XidHistory(last=xid, counts={xid: 1})})
+    ((labels, value),) = rows(page, name)
+    assert (labels["err_code"], labels["err_msg"], value) == (str(xid), message, xid)
+    assert page.decode().count("err_code=") == 2
 
 
 def test_a_quantity_without_a_value_has_no_row_but_a_reason(rows: Read) -> None:

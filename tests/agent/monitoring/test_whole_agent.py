@@ -19,6 +19,7 @@ from tessera.nvml.errors import NoPermission, NotSupported, NvmlError, UnknownNv
 from tessera.nvml.measurements import Quantity
 from tessera.observe.usage_rows import card_rows
 from tessera.replay.service import Recorders
+from tessera_lab.activity.card_faults import FAULTS, mend_card
 
 Read = Callable[[bytes, str], Rows]
 
@@ -132,6 +133,38 @@ def test_metric_page_and_condition_say_the_same_of_a_hot_card(play: Callable[...
         assert told() == ("healthy", "healthy", False)
 
     play(story, cards="2xA100-40GB")
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("sram", "replace the card"),
+        ("fabric", "its bandwidth is degraded, a route is unhealthy"),
+        ("nvlink-errors", "packets are sent again, links are trained again"),
+    ],
+)
+def test_what_a_card_measures_to_be_wrong_is_told_until_it_is_mended(
+    play: Callable[..., None], rows: Read, fault: str, words: str
+) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin(label="all-disabled", agent=False)
+        components = start(scene)
+        await scene.clock.sleep(5.0)
+        card = scene.machine.uuids()[0]
+        with scene.machine.change() as state:
+            FAULTS[fault].apply(state, state.cards[0])
+        await scene.clock.sleep(120.0)
+        page = msgspec.json.decode(components.exporter.usage_json(), type=NodeUsage)
+        assert [each.health.state for each in page.cards] == ["degraded", "healthy"]
+        assert words in page.cards[0].health.evidence[0].text
+        assert words in components.health.condition().message
+        assert ({"gpu": card, "state": "degraded"}, 1) in rows(components.exporter.text, "tessera_gpu_health_state")
+        with scene.machine.change() as state:
+            mend_card(state, state.cards[0])
+        await scene.clock.sleep(120.0)
+        assert components.health.condition().reason == "CardsHealthy"
+
+    play(story, cards="2xH100-80GB", mig=False)
 
 
 def test_pods_on_a_lost_card_stay_its_holders(play: Callable[..., None], rows: Read) -> None:

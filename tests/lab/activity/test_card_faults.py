@@ -3,8 +3,10 @@
 import pytest
 from click.testing import CliRunner
 
+from tessera.agent.monitoring.measured_errors import find_errors
+from tessera.api.nodes.health import FABRIC, NVLINK_ERRORS, SRAM_ECC
 from tessera.nvml.errors import GpuLost, NvmlError
-from tessera.nvml.interface import GpuEventKind
+from tessera.nvml.interface import GpuEventKind, GpuUuid
 from tessera.nvml.measurements import Quantity
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.activity.card_faults import FAULTS, mend_card, report_xid
@@ -81,6 +83,30 @@ def test_the_time_for_which_a_card_is_slowed_down_by_heat_is_counted() -> None:
     values = machine.measure(gpu).values
     assert (values[Quantity.THROTTLED_THERMAL], values[Quantity.THROTTLED_POWER]) == (30, 0)
     assert values[Quantity.ENERGY] == pytest.approx(90 * 105)  # an idle H100 draws 105 W
+
+
+@pytest.mark.parametrize(
+    ("fault", "source"), [("sram", SRAM_ECC), ("fabric", FABRIC), ("nvlink-errors", NVLINK_ERRORS)]
+)
+def test_a_fault_that_only_measurements_show_is_one_as_long_as_it_lasts(fault: str, source: str) -> None:
+    time = [0.0]
+    machine = SimulatedMachine("2xH100-80GB", seed="n", now=lambda: time[0])
+    gpu, other = machine.uuids()
+
+    def errors(of: GpuUuid) -> str:
+        before = machine.measure(of).values
+        time[0] += 10.0
+        return find_errors(machine.measure(of), before, 10.0).get(source, "")
+
+    assert not errors(gpu)
+    with machine.change() as state:
+        FAULTS[fault].apply(state, state.cards[0])
+    assert errors(gpu)
+    assert errors(gpu)
+    assert not errors(other)
+    with machine.change() as state:
+        mend_card(state, state.cards[0])
+    assert not errors(gpu)
 
 
 def test_calls_on_a_card_that_does_not_answer_fail() -> None:

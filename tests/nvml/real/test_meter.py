@@ -2,14 +2,19 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from tests.nvml.real.conftest import Pair
 
+from tessera.agent.monitoring.measured_errors import find_errors
 from tessera.nvml.errors import GpuLost, NotSupported, NvmlNotFound
 from tessera.nvml.interface import GpuUuid
 from tessera.nvml.measurements import ACTIVITIES, Absence, Measurements, ProcessActivity, Quantity
 
 GIB = 1 << 30
+FABRIC = "7f4a1c3e-0000-4000-8000-00000000abcd", "7"
+#: What a card that has joined no fabric lacks.
+NO_FABRIC = {Quantity.FABRIC_HEALTH: Absence.NOT_SUPPORTED}
 
 
 def assert_alike(real: Measurements, simulated: Measurements) -> None:
@@ -29,6 +34,30 @@ def test_a_card_is_measured_alike(pair: Callable[..., Pair], cards: str) -> None
         assert_alike(real.measure(gpu), machine.measure(gpu))
 
 
+@pytest.mark.parametrize(
+    ("quantity", "value"),
+    [
+        (Quantity.SRAM_THRESHOLD_EXCEEDED, 1.0),
+        (Quantity.FABRIC_HEALTH, 0x199),
+        (Quantity.NVLINK_REPLAYS, 7.0),
+        (Quantity.NVLINK_RECOVERIES, 3.0),
+        (Quantity.NVLINK_CRC_FLIT_ERRORS, 11.0),
+        (Quantity.NVLINK_CRC_DATA_ERRORS, 13.0),
+    ],
+)
+def test_an_error_that_a_card_counts_is_read_alike(pair: Callable[..., Pair], quantity: Quantity, value: float) -> None:
+    real, machine, _ = pair("2xH100-80GB")
+    gpu, other = machine.uuids()
+    attributes = msgspec.structs.replace(machine.attributes(gpu), fabric=FABRIC)
+    for each in (gpu, other):
+        machine.set_attributes(each, attributes)
+    machine.set_measured(gpu, quantity, value)
+    for _ in range(2):
+        assert_alike(real.measure(gpu), machine.measure(gpu))
+    assert real.measure(gpu).values[quantity] == value
+    assert find_errors(real.measure(other), {}, 0.0) == dict.fromkeys(find_errors(machine.measure(other), {}, 0.0), "")
+
+
 @pytest.mark.parametrize("cards", ["1xA100-40GB", "1xH100-80GB"])
 def test_a_card_in_mig_mode_and_its_instances_are_measured_alike(pair: Callable[..., Pair], cards: str) -> None:
     real, machine, _ = pair(cards, mig=True)
@@ -46,9 +75,9 @@ def test_activity_is_a_mean_between_two_samples(pair: Callable[..., Pair]) -> No
     real, machine, _ = pair("1xH100-80GB")
     (gpu,) = machine.uuids()
     machine.start_process(gpu, GIB, activity=0.6)
-    assert real.measure(gpu).absent == dict.fromkeys(ACTIVITIES, Absence.FIRST_SAMPLE)
+    assert real.measure(gpu).absent == dict.fromkeys(ACTIVITIES, Absence.FIRST_SAMPLE) | NO_FABRIC
     second = real.measure(gpu)
-    assert second.absent == {}
+    assert second.absent == NO_FABRIC
     assert second.values[Quantity.ENGINE_ACTIVE] == pytest.approx(0.6)
 
 
@@ -82,7 +111,7 @@ def test_what_is_not_a_number_is_absent(pair: Callable[..., Pair]) -> None:
     real.measure(gpu)
     machine.set_measured(gpu, Quantity.SM_ACTIVE, float("nan"))
     found = real.measure(gpu)
-    assert found.absent == {Quantity.SM_ACTIVE: Absence.FAILED}
+    assert found.absent == {Quantity.SM_ACTIVE: Absence.FAILED} | NO_FABRIC
     assert Quantity.ENGINE_ACTIVE in found.values
 
 

@@ -14,14 +14,17 @@ from tessera.nvml.errors import NvmlError
 from tessera.nvml.measurements import ACTIVITIES, Absence, Quantity
 
 GIB = 1 << 30
-#: Quantities that a whole H100 lacks on a branch, beside those that it lacks on every branch.
+FABRIC = "7f4a1c3e-0000-4000-8000-00000000abcd", "7"
+#: Quantities that a whole H100 in a fabric lacks on a branch, beside those that it lacks on every branch.
+_SINCE_570 = {Quantity.TEMPERATURE_MARGIN}
+_SINCE_550 = {Quantity.SRAM_THRESHOLD_EXCEEDED, Quantity.FABRIC_HEALTH, *_SINCE_570}
 LACKS: dict[str, set[Quantity]] = {
-    "470": {Quantity.MEMORY_RESERVED, Quantity.TEMPERATURE_MARGIN, *ACTIVITIES},
-    "510": {Quantity.TEMPERATURE_MARGIN, *ACTIVITIES},
-    "515": {Quantity.TEMPERATURE_MARGIN, *ACTIVITIES},
-    "525": {Quantity.TEMPERATURE_MARGIN},
-    "535": {Quantity.TEMPERATURE_MARGIN},
-    "550": {Quantity.TEMPERATURE_MARGIN},
+    "470": {Quantity.MEMORY_RESERVED, *ACTIVITIES, *_SINCE_550},
+    "510": {*ACTIVITIES, *_SINCE_550},
+    "515": {*ACTIVITIES, *_SINCE_550},
+    "525": _SINCE_550,
+    "535": _SINCE_550,
+    "550": _SINCE_570,
     "570": set(),
     "580": set(),
 }
@@ -32,6 +35,7 @@ def test_a_branch_lacks_what_the_support_matrix_says_and_nothing_else(pair: Call
     real, machine, _ = pair("2xH100-80GB", driver=version)
     assert [each.uuid for each in real.devices()] == machine.uuids()
     for gpu in machine.uuids():
+        machine.set_attributes(gpu, msgspec.structs.replace(machine.attributes(gpu), fabric=FABRIC))
         machine.set_measured(gpu, Quantity.THROTTLE_REASONS, 0x48)
         for _ in range(2):
             found, simulated = real.measure(gpu), machine.measure(gpu)
@@ -85,9 +89,8 @@ def library_names(library: Any, beginning: str) -> list[str]:
 def test_a_fabric_is_known_since_r525(pair: Callable[..., Pair], version: str) -> None:
     real, machine, _ = pair("1xH100-80GB", driver=version)
     (gpu,) = machine.uuids()
-    fabric = "7f4a1c3e-0000-4000-8000-00000000abcd", "7"
-    machine.set_attributes(gpu, msgspec.structs.replace(machine.attributes(gpu), fabric=fabric))
-    assert real.attributes(gpu).fabric == fabric
+    machine.set_attributes(gpu, msgspec.structs.replace(machine.attributes(gpu), fabric=FABRIC))
+    assert real.attributes(gpu).fabric == FABRIC
 
 
 def test_success_without_samples_is_no_activity(pair: Callable[..., Pair]) -> None:

@@ -13,6 +13,7 @@ from tessera.agent.monitoring.measured_errors import find_errors
 from tessera.agent.monitoring.sample import GpuSample, NodeSample
 from tessera.api.nodes.health import CardHealth, CardState, Holder
 from tessera.limits.nodes import CARD_HOLDERS
+from tessera.nvml.measurements import Quantity
 from tessera.text import one_line
 
 #: States in which it matters who holds a card.
@@ -44,12 +45,18 @@ class CardStates:
 
     def __init__(self, health: HealthSource) -> None:
         self._health = health
+        #: The measurements of each card of the last sample, and the monotonic seconds of that sample.
+        self._last: dict[str, tuple[Mapping[Quantity, float], float]] = {}
 
     def handle(self, sample: NodeSample) -> dict[str, CardHealth]:
         """Takes a sample in; returns the health of each of its cards by UUID."""
         found: dict[str, CardHealth] = {}
+        last, self._last = self._last, {}
         for gpu in sample.gpus:
-            self._health.note_measured(gpu.info.uuid, find_errors(gpu.card.measured.values))
+            measured = gpu.card.measured
+            before, taken = last.get(gpu.info.uuid, ({}, sample.taken))
+            self._health.note_measured(gpu.info.uuid, find_errors(measured, before, sample.taken - taken))
+            self._last[gpu.info.uuid] = measured.values, sample.taken
             devices = {device.uuid for device in gpu.devices}
             pods = [(each.namespace, each.pod) for each in sample.leases if each.device in devices]
             found[gpu.info.uuid] = _add_holders(self._health.describe(gpu.info.uuid), pods, list(_host_processes(gpu)))

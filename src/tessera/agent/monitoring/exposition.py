@@ -38,6 +38,7 @@ from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, Node
 from tessera.api.nodes.health import CardHealth
 from tessera.nvml.interface import GpuInfo
 from tessera.nvml.measurements import THROTTLE_REASONS, Quantity
+from tessera.nvml.xids import XIDS as XIDS_BY_NUMBER
 
 Labels = Mapping[str, str]
 
@@ -235,7 +236,8 @@ class _Renderer:
     def add_xids(self, info: GpuInfo, holder: Lease | None, xids: XidHistory) -> None:
         """Adds the XIDs of a card, also of one that does not answer: most lost cards reported one."""
         dcgm = self._dcgm_rows(_dcgm_labels(info, holder))
-        dcgm.add(of_dialect(XID_48, XID_49, self._options.names), xids.last)
+        labels = _label_text({"err_code": str(xids.last), "err_msg": _xid_text(xids.last)})
+        dcgm.add(of_dialect(XID_48, XID_49, self._options.names), xids.last, labels[1:-1])
         self.page.add(LAST_XID, {"gpu": info.uuid}, xids.last)
         for xid, count in sorted(xids.counts.items()):
             dcgm.add((XID_COUNT,), count, f'xid="{xid}"')
@@ -322,6 +324,12 @@ class _DcgmRows:
         for family in families:
             labels = self._new if self._only_new or family.dialect_49 else self._old
             self._page.add_text(family, f"{labels[:-1]},{more}}}" if more else labels, value)
+
+
+def _xid_text(xid: int) -> str:
+    """The label ``err_msg``: dcgm-exporter's words for no error and for an unknown one, else Tessera's."""
+    known = XIDS_BY_NUMBER.get(xid)
+    return "No Error" if xid == 0 else "Unknown Error" if known is None else known.text
 
 
 def _dcgm_labels(info: GpuInfo, holder: Lease | None, device: DeviceSample | None = None) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """The metric families of measured quantities: dcgm-exporter's names in two dialects, and Tessera's own.
 
 Sources: dcgm-exporter's ``default-counters.csv`` (4.8 and earlier) for names, types and units; the release notes of
-dcgm-exporter 4.9.0 and DCGM 4.7.0 for the renamed families, which have base units. A quantity whose 4.9 name is not
+dcgm-exporter 4.9.0 and DCGM 4.7.0, and the list of renamed fields in DCGM's Python bindings, for the renamed families,
+which have base units. A quantity whose 4.9 name is not
 published keeps only its 4.8 name. ``DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL`` is a rate in MB/s, so it is a gauge here.
 """
 
@@ -191,6 +192,41 @@ _ROWS: Mapping[Quantity, _Row] = {
     ),
     Quantity.NVLINK_TRANSMITTED: _Row("data sent over all NVLinks", "nvlink_transmitted_bytes_total"),
     Quantity.NVLINK_RECEIVED: _Row("data received over all NVLinks", "nvlink_received_bytes_total"),
+    Quantity.NVLINK_REPLAYS: _Row(
+        "packets that NVLinks sent again",
+        "nvlink_replays_total",
+        "DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL",
+        "DEV_NVLINK_REPLAY_ERROR_TOTAL",
+        "errors",
+    ),
+    Quantity.NVLINK_RECOVERIES: _Row(
+        "times that an NVLink was trained again after an error",
+        "nvlink_recoveries_total",
+        "DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL",
+        "DEV_NVLINK_RECOVERY_ERROR_TOTAL",
+        "errors",
+    ),
+    Quantity.NVLINK_CRC_FLIT_ERRORS: _Row(
+        "checksum errors of flow control on NVLinks",
+        "nvlink_crc_flit_errors_total",
+        "DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
+        "DEV_NVLINK_CRC_FLIT_ERROR_TOTAL",
+        "errors",
+    ),
+    Quantity.NVLINK_CRC_DATA_ERRORS: _Row(
+        "checksum errors of data on NVLinks",
+        "nvlink_crc_data_errors_total",
+        "DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL",
+        "DEV_NVLINK_CRC_DATA_ERROR_TOTAL",
+        "errors",
+    ),
+    Quantity.FABRIC_HEALTH: _Row(
+        "health of the NVLink fabric of the card, the bits of nvmlGpuFabricInfoV",
+        "fabric_health_mask",
+        "DEV_FABRIC_HEALTH_MASK",
+        "DEV_FABRIC_HEALTH_MASK",
+        "bits",
+    ),
     Quantity.PCIE_REPLAYS: _Row(
         "PCIe retries", "pcie_replays_total", "DEV_PCIE_REPLAY_COUNTER", "DEV_PCIE_REPLAY_TOTAL", "retries"
     ),
@@ -224,6 +260,13 @@ _ROWS: Mapping[Quantity, _Row] = {
         "row_remap_failed",
         "DEV_ROW_REMAP_FAILURE",
         "DEV_ROW_REMAP_FAILED",
+        "0 or 1",
+    ),
+    Quantity.SRAM_THRESHOLD_EXCEEDED: _Row(
+        "1 if uncorrected errors of on-chip memory exceed NVIDIA's threshold",
+        "sram_threshold_exceeded",
+        "DEV_THRESHOLD_SRM",
+        "DEV_SRAM_EXCEEDED",
         "0 or 1",
     ),
     Quantity.THROTTLED_POWER: _Row(

@@ -78,10 +78,14 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
 
 #: Source of the errors that the card's row remapper reports.
 ROW_REMAPPING = "row-remapping"
+#: Sources of the errors of its on-chip memory, of its NVLink fabric, and of its NVLinks.
+SRAM_ECC, FABRIC, NVLINK_ERRORS = "sram-ecc", "fabric", "nvlink-errors"
 #: Source of the error of a card that the driver lists with an error. It does not end while the card is listed so.
 UNREADABLE = "unreadable"
 #: Sources of errors that a card measures itself; the error is over once the card no longer measures it.
-MEASURED_ERRORS = frozenset({ROW_REMAPPING, "hw-slowdown", "sw-thermal", "hw-thermal", "hw-power-brake"})
+MEASURED_ERRORS = frozenset(
+    {ROW_REMAPPING, SRAM_ECC, FABRIC, NVLINK_ERRORS, "hw-slowdown", "sw-thermal", "hw-thermal", "hw-power-brake"}
+)
 #: What the owners of the pods on a card can do, where the card has to be empty.
 _EMPTY_IT = "delete the pods on it, so that their owners start them on other cards"
 #: Remedies that say nothing to do.

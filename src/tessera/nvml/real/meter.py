@@ -8,7 +8,7 @@ where the driver refuses the pair, as after a reset, or for an instance that was
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from ctypes import c_uint
+from ctypes import byref, c_uint
 from math import isnan
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from tessera.nvml.measurements import (
     ProcessActivity,
     Quantity,
 )
-from tessera.nvml.real.older_drivers import memory_sizes, throttle_reasons
+from tessera.nvml.real.older_drivers import fabric_info, memory_sizes, throttle_reasons
 
 #: Scope of a field value that means all NVLinks of the card (nvml.h).
 _ALL_LINKS = 0xFFFFFFFF
@@ -42,6 +42,10 @@ _FIELDS: Mapping[Quantity, _Field] = {
     Quantity.MEMORY_TEMPERATURE: _Field(82),
     Quantity.NVLINK_TRANSMITTED: _Field(138, _KIB, _ALL_LINKS),
     Quantity.NVLINK_RECEIVED: _Field(139, _KIB, _ALL_LINKS),
+    Quantity.NVLINK_CRC_FLIT_ERRORS: _Field(38),
+    Quantity.NVLINK_CRC_DATA_ERRORS: _Field(45),
+    Quantity.NVLINK_REPLAYS: _Field(52),
+    Quantity.NVLINK_RECOVERIES: _Field(59),
     Quantity.THROTTLED_POWER: _Field(74, 1e-9),
     Quantity.THROTTLED_THERMAL: _Field(75, 1e-9),
     Quantity.THROTTLED_SYNC_BOOST: _Field(76, 1e-9),
@@ -75,6 +79,10 @@ _NOT_IN_MIG_MODE = frozenset(
         Quantity.DECODER_UTILIZATION,
         Quantity.NVLINK_TRANSMITTED,
         Quantity.NVLINK_RECEIVED,
+        Quantity.NVLINK_CRC_FLIT_ERRORS,
+        Quantity.NVLINK_CRC_DATA_ERRORS,
+        Quantity.NVLINK_REPLAYS,
+        Quantity.NVLINK_RECOVERIES,
     }
 )
 
@@ -145,6 +153,18 @@ def _remapped_rows(nvml: Any, handle: Any) -> tuple[float, ...]:
     return tuple(map(float, nvml.nvmlDeviceGetRemappedRows(handle)))
 
 
+def _sram_threshold(nvml: Any, handle: Any) -> tuple[float, ...]:
+    status = nvml.c_nvmlEccSramErrorStatus_v1_t()
+    nvml.nvmlDeviceGetSramEccErrorStatus(handle, byref(status))
+    return (float(bool(status.bThresholdExceeded)),)
+
+
+def _fabric_health(nvml: Any, handle: Any) -> tuple[float | None, ...]:
+    info = fabric_info(nvml, handle)
+    known = info.state != nvml.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED
+    return (getattr(info, "healthMask", None) if known else None,)
+
+
 def _throttle_reasons(nvml: Any, handle: Any) -> tuple[float, ...]:
     return (throttle_reasons(nvml, handle),)
 
@@ -176,6 +196,8 @@ _GETTERS: Sequence[tuple[Callable[[Any, Any], Sequence[float | None]], tuple[Qua
             Quantity.ROW_REMAP_FAILED,
         ),
     ),
+    (_sram_threshold, (Quantity.SRAM_THRESHOLD_EXCEEDED,)),
+    (_fabric_health, (Quantity.FABRIC_HEALTH,)),
     (_throttle_reasons, (Quantity.THROTTLE_REASONS,)),
 )
 

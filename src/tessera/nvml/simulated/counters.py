@@ -1,4 +1,4 @@
-"""Counters of simulated cards that grow with time: energy, and seconds in which a card was slowed down.
+"""Counters of simulated cards that grow with time: energy, seconds of slow-downs, and errors that the lab sets.
 
 A counter is over the time since this process measured the card first. Between two measurements the card counts as it is
 at the second one.
@@ -29,12 +29,15 @@ class GrowingCounters:
         self._counted: dict[GpuUuid, tuple[float, dict[Quantity, float]]] = {}
 
     def count(self, card: SimCard) -> Mapping[Quantity, float]:
-        """Counts the time since the card's last measurement; returns its counters: joules and seconds."""
+        """Counts the time since the card's last measurement; returns its counters in base units."""
         now = self._now()
         since, values = self._counted.get(card.uuid, (now, dict.fromkeys((Quantity.ENERGY, *_THROTTLES), 0.0)))
         reasons = int(card.measured.get(Quantity.THROTTLE_REASONS.value, 0.0))
         values[Quantity.ENERGY] += card_power(card) * (now - since)
         for quantity, bits in _THROTTLES.items():
             values[quantity] += (now - since) * bool(reasons & bits)
+        for name, rate in card.growth.items():
+            quantity = Quantity(name)
+            values[quantity] = values.get(quantity, 0.0) + (now - since) * rate
         self._counted[card.uuid] = now, values
         return dict(values)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tessera.nvml.measurements import ACTIVITIES, Absence, Measurements, ProcessActivity, Quantity
+from tessera.nvml.simulated.boards import attributes_of
 from tessera.nvml.simulated.machine_state import SimCard, SimDevice, SimGpuInstance
 from tessera.nvml.simulated.process_rules import read_memory
 
@@ -19,6 +20,10 @@ _GPM_SINCE = (9, 0)
 _MHZ = 1e6
 #: Rule: degrees Celsius of an idle card, and how many more a busy one has.
 _IDLE_TEMPERATURE, _HEAT = 32.0, 45.0
+#: First compute capability whose driver judges the errors of its SRAM (DCGM, ``DCGM_FI_DEV_THRESHOLD_SRM``: Ampere).
+_SRAM_SINCE = (8, 0)
+#: Every part of the health of a fabric says that nothing is wrong (nvml.h, ``NVML_GPU_FABRIC_HEALTH_MASK_*``).
+WELL_FABRIC = 0x1AA
 #: First compute capability with a temperature margin (nvml.h: Ada).
 _MARGIN_SINCE = (8, 9)
 #: Rule: every card has the limits that ``nvidia-smi -q`` shows for an A100: highest in normal operation, slowdown,
@@ -72,6 +77,10 @@ _NOT_IN_MIG_MODE = (
     Quantity.DECODER_UTILIZATION,
     Quantity.NVLINK_TRANSMITTED,
     Quantity.NVLINK_RECEIVED,
+    Quantity.NVLINK_CRC_FLIT_ERRORS,
+    Quantity.NVLINK_CRC_DATA_ERRORS,
+    Quantity.NVLINK_REPLAYS,
+    Quantity.NVLINK_RECOVERIES,
 )
 
 
@@ -121,6 +130,12 @@ def measure_card(card: SimCard, counters: Mapping[Quantity, float], *, first: bo
         values.setdefault(Quantity.TEMPERATURE_MARGIN, _OPERATING_LIMIT - values[Quantity.TEMPERATURE])
     else:
         absent[Quantity.TEMPERATURE_MARGIN] = Absence.NOT_SUPPORTED
+    if card.gpu_model.compute_capability < _SRAM_SINCE:
+        absent[Quantity.SRAM_THRESHOLD_EXCEEDED] = Absence.NOT_SUPPORTED
+    if attributes_of(card).fabric is not None:
+        values.setdefault(Quantity.FABRIC_HEALTH, WELL_FABRIC)
+    elif Quantity.FABRIC_HEALTH not in values:
+        absent[Quantity.FABRIC_HEALTH] = Absence.NOT_SUPPORTED
     return Measurements({each: value for each, value in values.items() if each not in absent}, absent)
 
 
@@ -169,6 +184,11 @@ _COUNTERS: Sequence[Quantity] = (
     Quantity.ROWS_REMAPPED_UNCORRECTABLE,
     Quantity.ROW_REMAP_PENDING,
     Quantity.ROW_REMAP_FAILED,
+    Quantity.SRAM_THRESHOLD_EXCEEDED,
+    Quantity.NVLINK_CRC_FLIT_ERRORS,
+    Quantity.NVLINK_CRC_DATA_ERRORS,
+    Quantity.NVLINK_REPLAYS,
+    Quantity.NVLINK_RECOVERIES,
     Quantity.THROTTLED_POWER,
     Quantity.THROTTLED_THERMAL,
     Quantity.THROTTLED_SYNC_BOOST,

@@ -81,7 +81,8 @@ class SimCard(msgspec.Struct, omit_defaults=True):
     ``model`` is the short name of a model of :mod:`tessera.mig.models`. ``attributes`` and ``nvlinks`` are ``None`` for
     the model's values in :mod:`tessera.nvml.simulated.boards`, else a test has set them. ``measured`` has quantities
     that were set, by the value of :class:`~tessera.nvml.measurements.Quantity`; they replace the rules of
-    :mod:`tessera.nvml.simulated.load`. ``memory`` is in MiB, 0 for the model's.
+    :mod:`tessera.nvml.simulated.load`. ``growth`` has counters that were set to grow, with their growth in a second.
+    ``memory`` is in MiB, 0 for the model's.
     """
 
     model: str
@@ -96,6 +97,7 @@ class SimCard(msgspec.Struct, omit_defaults=True):
     attributes: CardAttributes | None = None
     nvlinks: list[NvLink] | None = None
     measured: dict[str, float] = {}
+    growth: dict[str, float] = {}
     memory: int = 0
 
     @property
