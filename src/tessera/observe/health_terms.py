@@ -100,10 +100,18 @@ _OTHERS: Mapping[str, Term] = {
         ),
         Term(
             term="row-remapping",
-            meaning="the card replaces bad rows of its memory: pending until a reset, or failed for lack of rows",
-            asks="pending: reset the card when it is free; failed: replace the card",
+            meaning="the card replaces a bad row of its memory by a spare one from its next reset on",
+            asks="reset the card when it is free",
             reaction=_AS_LONG_AS_MEASURED,
-            note="tessera_gpu_row_remap_pending and tessera_gpu_row_remap_failed show both states.",
+            note="tessera_gpu_row_remap_pending shows it.",
+            source=_MEMORY,
+        ),
+        Term(
+            term="no-spare-row",
+            meaning="the card has no spare row left for a bad row of its memory",
+            asks="replace the card",
+            reaction=_AS_LONG_AS_MEASURED,
+            note="tessera_gpu_row_remap_failed shows it.",
             source=_MEMORY,
         ),
         Term(

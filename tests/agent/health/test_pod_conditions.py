@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.agent.health.faults import CORDON, EVENT_WATCH, REPLACE, Fault
+from tessera.agent.health.faults import CORDON, EVENT_WATCH, Fault
 from tessera.agent.health.holders import Holdings
 from tessera.agent.health.pod_conditions import PAUSE, PodConditions, PodNotice
 from tessera.agent.inventory.device_health import DeviceScope, Reaction
 from tessera.api.names import GPU_CONDITION, PodUid
-from tessera.api.nodes.health import describe_xid
+from tessera.api.nodes.health import FELL_TOO_OFTEN, describe_xid
 from tessera.kube.resources import Condition, Pod
 
 INDEXES = {"GPU-a": 0, "GPU-b": 1}
@@ -114,7 +114,7 @@ def test_a_spared_fault_leaves_the_condition_true_and_says_why() -> None:
     [
         msgspec.structs.replace(fault(), source=EVENT_WATCH, reaction=Reaction.DEGRADE),
         msgspec.structs.replace(fault(), source=CORDON, reaction=Reaction.WITHHOLD),
-        msgspec.structs.replace(fault(), source=REPLACE, reaction=Reaction.DEGRADE),
+        msgspec.structs.replace(fault(), source=FELL_TOO_OFTEN, reaction=Reaction.DEGRADE),
         fault(scope=DeviceScope("GPU-of-nobody")),
     ],
     ids=["a broken event watch", "a cordon", "many falls", "a card that no pod holds"],

@@ -136,31 +136,32 @@ def test_metric_page_and_condition_say_the_same_of_a_hot_card(play: Callable[...
 
 
 @pytest.mark.parametrize(
-    ("fault", "words"),
+    ("fault", "state", "words"),
     [
-        ("sram", "replace the card"),
-        ("fabric", "its bandwidth is degraded, a route is unhealthy"),
-        ("nvlink-errors", "packets are sent again, links are trained again"),
+        ("sram", "replace", "exceed NVIDIA's threshold"),
+        ("fabric", "degraded", "its bandwidth is degraded, a route is unhealthy"),
+        ("nvlink-errors", "degraded", "packets are sent again, links are trained again"),
     ],
 )
 def test_what_a_card_measures_to_be_wrong_is_told_until_it_is_mended(
-    play: Callable[..., None], rows: Read, fault: str, words: str
+    play: Callable[..., None], rows: Read, fault: str, state: str, words: str
 ) -> None:
     async def story(scene: Scene) -> None:
         await scene.begin(label="all-disabled", agent=False)
         components = start(scene)
         await scene.clock.sleep(5.0)
         card = scene.machine.uuids()[0]
-        with scene.machine.change() as state:
-            FAULTS[fault].apply(state, state.cards[0])
+        with scene.machine.change() as machine:
+            FAULTS[fault].apply(machine, machine.cards[0])
         await scene.clock.sleep(120.0)
         page = msgspec.json.decode(components.exporter.usage_json(), type=NodeUsage)
-        assert [each.health.state for each in page.cards] == ["degraded", "healthy"]
+        assert [each.health.state for each in page.cards] == [state, "healthy"]
+        assert ("replace the card" in page.cards[0].health.next) is (state == "replace")
         assert words in page.cards[0].health.evidence[0].text
         assert words in components.health.condition().message
-        assert ({"gpu": card, "state": "degraded"}, 1) in rows(components.exporter.text, "tessera_gpu_health_state")
-        with scene.machine.change() as state:
-            mend_card(state, state.cards[0])
+        assert ({"gpu": card, "state": state}, 1) in rows(components.exporter.text, "tessera_gpu_health_state")
+        with scene.machine.change() as machine:
+            mend_card(machine, machine.cards[0])
         await scene.clock.sleep(120.0)
         assert components.health.condition().reason == "CardsHealthy"
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
-from tessera.agent.health.faults import REPLACE, Fault, Hysteresis
+from tessera.agent.health.faults import Fault, Hysteresis
 from tessera.agent.inventory.device_health import Reaction
 from tessera.api.nodes.card_faults import CardFault
 from tessera.api.nodes.health import BOOT_STEP, MEASURED_ERRORS, UNREADABLE, CardHealth, CardState, Evidence, next_step
@@ -29,7 +29,7 @@ _NEEDS: Mapping[Reaction, Literal["attention", "drain", "reset", "reboot"]] = {
 
 
 def _need(fault: Fault) -> Literal["attention", "replace", "uncordon", "drain", "reset", "reboot"]:
-    if fault.source == REPLACE:
+    if fault.to_replace:
         return "replace"
     return "uncordon" if fault.by_hand else _NEEDS[fault.reaction]
 
@@ -51,7 +51,7 @@ def describe_card(faults: Sequence[Fault], hysteresis: Hysteresis, spared: Colle
         state = CardState.DEGRADED
     elif worst.by_hand:
         state = CardState.CORDONED
-    elif worst.source == REPLACE:
+    elif worst.to_replace:
         state = CardState.REPLACE
     evidence = tuple(describe_error(fault, spared=fault in spared) for fault in ordered[:CARD_EVIDENCE])
     told = next((each for each in evidence if each.spared), evidence[0]) if state is CardState.DEGRADED else evidence[0]
@@ -105,7 +105,7 @@ def _outlook(worst: Fault, error: Evidence, hysteresis: Hysteresis) -> str:
             return "find out whether the cards or the reports are wrong"
         case Reaction.REBOOT:
             return BOOT_STEP
-        case _ if worst.source == REPLACE:
+        case _ if worst.to_replace:
             return "to take it out of service until then: tessera cordon NODE/INDEX"
         case _ if worst.by_hand:
             return "to give it back: tessera uncordon NODE/INDEX"

@@ -51,7 +51,7 @@ from tessera.agent.health.policy import DRIVER_REACTIONS, ECC_REACTIONS, HealthP
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
 from tessera.api.nodes.card_faults import CardRule
 from tessera.api.nodes.cordons import Cordon
-from tessera.api.nodes.health import MEASURED_ERRORS, UNREADABLE, describe_xid
+from tessera.api.nodes.health import FELL_TOO_OFTEN, MEASURED_ERRORS, REPLACE_ERRORS, UNREADABLE, describe_xid
 from tessera.nvml.interface import LOST_TEXT, GpuEvent, GpuEventKind
 from tessera.nvml.known_cards import UNREAD
 from tessera.nvml.xids import XID_OFF_THE_BUS
@@ -102,14 +102,19 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
         return self.source == CORDON
 
     @property
+    def to_replace(self) -> bool:
+        """True if the card has to be replaced."""
+        return self.source in REPLACE_ERRORS
+
+    @property
     def of_hardware(self) -> bool:
         """True if the hardware shows the error now: no cordon, no count of falls, no broken event watch."""
-        return self.source not in {CORDON, REPLACE, EVENT_WATCH}
+        return self.source not in {CORDON, FELL_TOO_OFTEN, EVENT_WATCH}
 
     @property
     def order(self) -> tuple[bool, bool, bool, float, str]:
         """Order of faults with one reaction: the first of them describes the card."""
-        return self.by_hand, not self.lost, self.source != REPLACE, self.since, self.source
+        return self.by_hand, not self.lost, not self.to_replace, self.since, self.source
 
     @property
     def rule(self) -> CardRule:
@@ -119,15 +124,13 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
 #: The source of the faults of cards that a person has cordoned.
 CORDON = "cordon"
-#: The source of the faults of cards that fell too often (:mod:`tessera.agent.health.history`).
-REPLACE = "replace"
 #: The source of the faults that failed probes show.
 PROBE = "probe"
 #: The source of the faults of a broken event watch. They concern the watch, not the cards, and are not kept on disk.
 EVENT_WATCH = "events"
 
 #: Sources of faults that no probe ends.
-_NOT_PROBED = frozenset({EVENT_WATCH, CORDON, REPLACE, *MEASURED_ERRORS})
+_NOT_PROBED = frozenset({EVENT_WATCH, CORDON, FELL_TOO_OFTEN, *MEASURED_ERRORS})
 
 #: Number of returns that double the quiet time; further ones would make it overflow.
 _MOST_DOUBLED = 64
@@ -215,7 +218,9 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
 
     def is_suspect(self, gpu: str) -> bool:
         """True if the card or an instance of it has a fault that a probe may end, or its last probe failed."""
-        faults = (fault for fault in self._faults.values() if fault.source not in {CORDON, REPLACE, *MEASURED_ERRORS})
+        faults = (
+            fault for fault in self._faults.values() if fault.source not in {CORDON, FELL_TOO_OFTEN, *MEASURED_ERRORS}
+        )
         return gpu in self._failures or any(fault.scope.gpu == gpu for fault in faults)
 
     def failing_gpus(self) -> frozenset[str]:
@@ -277,7 +282,7 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
                 self._note_reset(event.gpu)
             case NodeRebooted():
                 self._failures.clear()
-                for key in [key for key, fault in self._faults.items() if fault.source not in {CORDON, REPLACE}]:
+                for key in [key for key, fault in self._faults.items() if fault.source not in {CORDON, FELL_TOO_OFTEN}]:
                     self._end(key, now)
             case InstanceDestroyed():
                 self._drop_instance(event.gpu, event.gi_id)
@@ -407,7 +412,7 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
     def _count_falls(self, now: float) -> None:
         """Marks the cards that fell too often as to be replaced."""
         for gpu in self._gpus:
-            key = DeviceScope(gpu), REPLACE
+            key = DeviceScope(gpu), FELL_TOO_OFTEN
             present = [
                 (each.source, each.since)
                 for each in self._faults.values()
@@ -420,7 +425,7 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
                 since = falls[FALLS - 1].since
                 self._faults[key] = Fault(
                     scope=key[0],
-                    source=REPLACE,
+                    source=FELL_TOO_OFTEN,
                     reaction=Reaction.DEGRADE,
                     text=describe_falls(falls),
                     since=since,

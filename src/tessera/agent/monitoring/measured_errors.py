@@ -11,7 +11,7 @@ a second on, since a link corrects fewer by itself.
 
 from collections.abc import Iterator, Mapping
 
-from tessera.api.nodes.health import FABRIC, NVLINK_ERRORS, ROW_REMAPPING, SRAM_ECC
+from tessera.api.nodes.health import FABRIC, NO_SPARE_ROW, NVLINK_ERRORS, ROW_REMAPPING, SRAM_ECC
 from tessera.nvml.measurements import FABRIC_FLAGS, THROTTLE_REASONS, Absence, Measurements, Quantity
 
 #: Throttle reasons of a card that is too hot or lacks power (nvml.h, ``nvmlClocksEventReasons``), in words.
@@ -23,12 +23,18 @@ HARDWARE_THROTTLES: Mapping[str, str] = {
 }
 #: The driver reports ``hw_slowdown`` beside each of these.
 _CAUSES_OF_SLOWDOWN = frozenset({"hw_thermal", "hw_power_brake"})
-#: What the state of the row remapper means, by its flag.
-_ROWS: Mapping[Quantity, str] = {
-    Quantity.ROW_REMAP_FAILED: "memory has no spare row left for a bad one: replace the card",
-    Quantity.ROW_REMAP_PENDING: "a spare row of memory is used from the next reset on: reset the card when it is free",
+#: Flags of a card's memory: their source, and what it means if they are set.
+_MEMORY: Mapping[Quantity, tuple[str, str]] = {
+    Quantity.ROW_REMAP_PENDING: (
+        ROW_REMAPPING,
+        "a spare row of memory is used from the next reset on: reset the card when it is free",
+    ),
+    Quantity.ROW_REMAP_FAILED: (NO_SPARE_ROW, "memory has no spare row left for a bad one"),
+    Quantity.SRAM_THRESHOLD_EXCEEDED: (
+        SRAM_ECC,
+        "uncorrected errors of on-chip memory exceed NVIDIA's threshold",
+    ),
 }
-_SRAM = "uncorrected errors of on-chip memory exceed NVIDIA's threshold: replace the card"
 #: Checksum errors a second on all NVLinks of a card that are an error (DCGM, ``DCGM_LIMIT_MAX_NVLINK_CRC_ERROR``).
 CRC_RATE = 100.0
 #: Counters of NVLinks: the growth in a second from which on it is an error, and its words.
@@ -53,11 +59,11 @@ def find_errors(measured: Measurements, before: Values, seconds: float) -> dict[
         seconds: the time between the two samples.
     """
     values = measured.values
-    found: dict[str, str] = {}
-    if _is_known(Quantity.ROW_REMAP_FAILED, measured):
-        found[ROW_REMAPPING] = next((text for flag, text in _ROWS.items() if values.get(flag)), "")
-    if _is_known(Quantity.SRAM_THRESHOLD_EXCEEDED, measured):
-        found[SRAM_ECC] = _SRAM if values.get(Quantity.SRAM_THRESHOLD_EXCEEDED) else ""
+    found = {
+        source: text if values.get(flag) else ""
+        for flag, (source, text) in _MEMORY.items()
+        if _is_known(flag, measured)
+    }
     if _is_known(Quantity.FABRIC_HEALTH, measured):
         problems = ", ".join(_fabric_problems(int(values.get(Quantity.FABRIC_HEALTH, 0))))
         found[FABRIC] = f"NVLink fabric of the card: {problems}" if problems else ""

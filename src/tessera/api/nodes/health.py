@@ -25,7 +25,7 @@ class CardState(StrEnum):
     HEALTHY = "healthy"
     #: Something is wrong, and the card is still allocated.
     DEGRADED = "degraded"
-    #: Still allocated, and fell so often that it is to be replaced.
+    #: Still allocated, and is to be replaced: it fell too often, or its memory cannot be repaired.
     REPLACE = "replace"
     #: Not allocated until the person who cordoned it uncordons it; nothing is wrong with it.
     CORDONED = "cordoned"
@@ -76,15 +76,20 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     reset: bool = False
 
 
-#: Source of the errors that the card's row remapper reports.
-ROW_REMAPPING = "row-remapping"
+#: Sources of the errors that the card's row remapper reports: a row waits for a reset, and there is none left.
+ROW_REMAPPING, NO_SPARE_ROW = "row-remapping", "no-spare-row"
 #: Sources of the errors of its on-chip memory, of its NVLink fabric, and of its NVLinks.
 SRAM_ECC, FABRIC, NVLINK_ERRORS = "sram-ecc", "fabric", "nvlink-errors"
+#: The source of the faults of cards that fell too often (:mod:`tessera.agent.health.history`).
+FELL_TOO_OFTEN = "replace"
+#: Sources of errors for which the card has to be replaced: no reset and no reboot ends them.
+REPLACE_ERRORS = frozenset({FELL_TOO_OFTEN, NO_SPARE_ROW, SRAM_ECC})
 #: Source of the error of a card that the driver lists with an error. It does not end while the card is listed so.
 UNREADABLE = "unreadable"
 #: Sources of errors that a card measures itself; the error is over once the card no longer measures it.
 MEASURED_ERRORS = frozenset(
-    {ROW_REMAPPING, SRAM_ECC, FABRIC, NVLINK_ERRORS, "hw-slowdown", "sw-thermal", "hw-thermal", "hw-power-brake"}
+    {ROW_REMAPPING, NO_SPARE_ROW, SRAM_ECC, FABRIC, NVLINK_ERRORS}
+    | {"hw-slowdown", "sw-thermal", "hw-thermal", "hw-power-brake"}
 )
 #: What the owners of the pods on a card can do, where the card has to be empty.
 _EMPTY_IT = "delete the pods on it, so that their owners start them on other cards"
@@ -105,7 +110,8 @@ def next_step(error: Evidence) -> str:
         case "drain" if error.source == UNREADABLE:
             return "not allocated until it can be read again"
         case "replace":
-            return "still allocated if nothing else is wrong with it; replace the card, or find out what its slot lacks"
+            slot = ", or find out what its slot lacks" if error.source == FELL_TOO_OFTEN else ""
+            return f"still allocated if nothing else is wrong with it; replace the card{slot}"
         case "uncordon":
             return "not allocated until it is uncordoned; the pods on it keep running"
         case "drain":
