@@ -163,6 +163,9 @@ def _own() -> Schema:
                     "scaleUp": {"enum": ["", "off", "placeholder", "provisioning-request", "auto"]},
                     "moves": {"enum": ["", "off", "recommend", "evict"]},
                     "movesPerHour": {"type": "integer", "minimum": 0, "maximum": 400},
+                    "faultEvictions": {"type": "boolean"},
+                    "faultEvictionNodes": {"type": "integer", "minimum": 0, "maximum": 1000},
+                    "faultToleration": {"type": "string"},
                     "nodeGroups": {
                         "type": ["array", "null"],
                         "maxItems": int(NODE_GROUPS),

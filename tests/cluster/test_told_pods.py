@@ -40,7 +40,7 @@ def break_card(lab: Any, *, xid: int = 48, card: int = 0, node: str = "node-1", 
     machine.report(SimEvent(GpuEventKind.XID, gpu, xid, gi))
 
 
-async def are_told(lab: Any, names: Iterable[str], word: str = "GpuUnhealthy", seconds: float = 2.0) -> None:
+async def are_told(lab: Any, names: Iterable[str], word: str = "GpuNeedsReset", seconds: float = 2.0) -> None:
     for name in names:
         await lab.until(lambda name=name: condition(lab, name).reason == word, f"{name} is told {word}", seconds)
         await lab.until(lambda name=name: len(lab.events_of(name, word)) == 1, f"{name} has the event", seconds)
@@ -81,7 +81,7 @@ def test_every_holder_of_a_card_is_told_at_once_whatever_part_it_holds(
         for name in names:
             found = condition(lab, name)
             assert (found.status, found.message) == ("False", SENTENCE)
-            (event,) = lab.events_of(name, "GpuUnhealthy")
+            (event,) = lab.events_of(name, "GpuNeedsReset")
             assert (event.type, event.message) == ("Warning", SENTENCE)
         same = SENTENCE.removeprefix("GPU 0: ")
         await lab.until(lambda: lab.condition("GpuHealthy")[2].endswith(same), "the Node says the same", 2)
@@ -119,7 +119,7 @@ def test_the_error_of_an_instance_is_told_to_the_pods_in_it(in_lab: Callable[...
         instances = {each.compute_instances[0].mig_uuid: each.gi_id for each in machine.instances(gpu)}
         (held,) = lab.devices("one")
         break_card(lab, xid=94, gi=instances[held])
-        await are_told(lab, ["one"])
+        await are_told(lab, ["one"], "GpuUnhealthy")
         await lab.clock.sleep(15)
         assert condition(lab, "two") == Condition()
         assert f"GPU 0 GPU instance {instances[held]}: XID 94" in condition(lab, "one").message
@@ -162,8 +162,8 @@ def test_a_restarted_agent_repeats_no_event_and_loses_none(in_lab: Callable[...,
         await lab.clock.sleep(60)
         break_card(lab, card=1)
         await are_told(lab, {"one", "two"} - {first}, seconds=30)
-        assert len(lab.events_of(first, "GpuUnhealthy")) == 1
-        assert lab.events_of(first, "GpuUnhealthy")[0].count == 1
+        assert len(lab.events_of(first, "GpuNeedsReset")) == 1
+        assert lab.events_of(first, "GpuNeedsReset")[0].count == 1
 
     in_lab(scenario, nodes="2xA100-40GB", mig_config="", cluster_type=failing.cluster)
 
@@ -189,7 +189,7 @@ def test_a_card_that_was_lost_while_no_agent_ran_is_told_to_the_pods_on_its_devi
             if held & {compute.mig_uuid for each in machine.instances(gpu) for compute in each.compute_instances}:
                 machine.lose(gpu)
         failing.turn("")
-        await are_told(lab, ["one"], seconds=120)
+        await are_told(lab, ["one"], "GpuNeedsReboot", seconds=120)
         assert "not allocated until the node is rebooted" in condition(lab, "one").message
 
     in_lab(scenario, nodes="2xA100-40GB", cluster_type=failing.cluster)

@@ -69,7 +69,7 @@ def test_every_binding_joins_a_role_and_an_account_that_exist() -> None:
 def test_the_option_adds_the_right_to_evict_which_the_agent_uses_and_no_other() -> None:
     plain, more = (set(granted(installed(evict=evict), "tessera-agent")) for evict in (False, True))
     assert more - plain == {("create", "pods/eviction")}
-    assert any("client.evict" in file.read_text() for file in (SOURCE / "agent").rglob("*.py"))
+    assert any("Evictor(" in file.read_text() for file in (SOURCE / "agent").rglob("*.py"))
 
 
 def test_the_values_change_which_config_maps_are_read_and_no_other_right() -> None:

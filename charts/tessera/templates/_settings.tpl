@@ -165,6 +165,9 @@
 {{- if $own.controller.preempt }}{{ $args = append $args "--preempt" }}{{ end -}}
 {{- with $own.controller.moves }}{{ $args = append $args (printf "--moves=%s" .) }}{{ end -}}
 {{- if gt (int $own.controller.movesPerHour) 0 }}{{ $args = append $args (printf "--moves-per-hour=%d" (int $own.controller.movesPerHour)) }}{{ end -}}
+{{- if $own.controller.faultEvictions }}{{ $args = append $args "--fault-evictions" }}{{ end -}}
+{{- if gt (int $own.controller.faultEvictionNodes) 0 }}{{ $args = append $args (printf "--fault-eviction-nodes=%d" (int $own.controller.faultEvictionNodes)) }}{{ end -}}
+{{- with $own.controller.faultToleration }}{{ $args = append $args (printf "--fault-toleration=%s" .) }}{{ end -}}
 {{- $builds := $own.builds -}}
 {{- with $builds.buildahImage }}{{ $args = append $args (printf "--buildah-image=%s" .) }}{{ end -}}
 {{- range $system, $image := $builds.baseImages }}{{ $args = append $args (printf "--build-base-image=%s=%s" $system $image) }}{{ end -}}

@@ -30,6 +30,10 @@ SLICE_CONDITION = "tessera.dev/SliceAvailable"
 SLICE_PROMISED_CONDITION = "tessera.dev/SlicePromised"
 #: Condition of a pod on a card that has, or had, a fault, and its reason once the fault is over; the agent writes it.
 GPU_CONDITION, GPU_RECOVERED = "tessera.dev/GpuHealthy", "GpuRecovered"
+#: Its reasons for a pod on a card that must be empty: to be reset, or for a reboot of the node.
+GPU_NEEDS_RESET, GPU_NEEDS_REBOOT = "GpuNeedsReset", "GpuNeedsReboot"
+#: Annotation of a pod: seconds for which it stays on such a card before it is evicted.
+FAULT_TOLERATION = "tessera.dev/fault-toleration-seconds"
 #: Extended resource that counts a pod's slices in Gi of GPU memory, for ResourceQuota and Kueue.
 QUOTA_RESOURCE = "instaslice.redhat.com/accelerator-memory-quota"
 #: Namespace of the Instaslice objects; fixed by the format that users read.

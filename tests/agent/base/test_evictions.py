@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from tests.agent.mig_config.node import Node, played
 
-from tessera.agent.base.node_objects import Blocked, Evicted, Evictor, Gone
 from tessera.agent.mig_config.card_reconciler import EVICTION_DELAY_LIMIT, RETRY_PAUSE
 from tessera.agent.mig_config.status import LayoutState
 from tessera.api.names import PodUid
 from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
+from tessera.kube.eviction import Blocked, Evicted, Evictor, Gone
 from tessera.kube.resources import PODS
 from tessera.kubelet.interfaces import PodResources
 from tessera_lab.apiserver.interfaces import UserInfo

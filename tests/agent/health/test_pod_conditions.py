@@ -75,10 +75,25 @@ def test_a_fault_is_told_to_the_pods_in_its_part_and_to_no_others(scope: DeviceS
     assert node.tell(fault(94, Reaction.WITHHOLD, scope)) == [(name, "GpuUnhealthy", "False") for name in told]
 
 
+@pytest.mark.parametrize(
+    ("faults", "reason"),
+    [
+        ([fault(94, Reaction.WITHHOLD)], "GpuUnhealthy"),
+        ([fault()], "GpuNeedsReset"),
+        ([msgspec.structs.replace(fault(), reset=True)], "GpuUnhealthy"),
+        ([fault(79, Reaction.REBOOT)], "GpuNeedsReboot"),
+        ([fault(), msgspec.structs.replace(fault(), source=CORDON, reaction=Reaction.WITHHOLD)], "GpuUnhealthy"),
+    ],
+    ids=["drain", "reset", "was reset", "reboot", "cordoned"],
+)
+def test_the_reason_says_whether_the_card_must_be_empty(faults: list[Fault], reason: str) -> None:
+    assert [found[1] for found in Node(p=CARD).tell(*faults)] == [reason]
+
+
 def test_a_pod_is_told_once_and_once_more_when_all_is_well() -> None:
     node = Node(p=CARD)
     assert node.tell() == []
-    assert node.tell(fault()) == [("p", "GpuUnhealthy", "False")]
+    assert node.tell(fault()) == [("p", "GpuNeedsReset", "False")]
     node.now = 60
     assert node.tell(fault()) == []
     assert node.tell(msgspec.structs.replace(fault(), count=9, last=60.0)) == [], "a repeat is no news"
@@ -92,7 +107,7 @@ def test_what_is_worse_is_told_at_once_and_anything_else_after_a_pause() -> None
     degraded = fault(63, Reaction.DEGRADE)
     assert node.tell(degraded) == [("p", "GpuDegraded", "True")]
     node.now = 1
-    assert node.tell(degraded, fault()) == [("p", "GpuUnhealthy", "False")]
+    assert node.tell(degraded, fault()) == [("p", "GpuNeedsReset", "False")]
     node.now = 2
     assert node.tell(fault(95)) == []
     _, pause = node.conditions.decide(
@@ -100,7 +115,7 @@ def test_what_is_worse_is_told_at_once_and_anything_else_after_a_pause() -> None
     )
     assert pause == 1 + PAUSE - 2
     node.now = 1 + PAUSE
-    assert node.tell(fault(95)) == [("p", "GpuUnhealthy", "False")]
+    assert node.tell(fault(95)) == [("p", "GpuNeedsReset", "False")]
 
 
 def test_a_spared_fault_leaves_the_condition_true_and_says_why() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.metrics import Metrics
-from tessera.agent.base.node_objects import EventType, Evictor
+from tessera.agent.base.node_objects import EventType
 from tessera.agent.base.options import EnforcementMode
 from tessera.agent.base.processes import ProcessTable
 from tessera.agent.inventory.device_users import DeviceUser
@@ -32,6 +32,7 @@ from tessera.api.sharing.profile import MigStrategy
 from tessera.api.sharing.profile_parser import parse_profile
 from tessera.clock import Clock, LoopClock
 from tessera.kube.client.client import Client
+from tessera.kube.eviction import Evictor
 from tessera.kube.resources import NAMESPACES, PODS, Pod
 from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.interface import DeviceMemory, Nvml

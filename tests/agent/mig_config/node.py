@@ -12,7 +12,6 @@ from tests.agent.conftest import MortalNvml
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.desired_config import DesiredLayout
-from tessera.agent.base.node_objects import Evictor
 from tessera.agent.inventory.card_ownership import CardOwnership
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.mig_config.drain import DeviceDrainer
@@ -23,6 +22,7 @@ from tessera.agent.mig_config.reconciler import LayoutReconciler
 from tessera.agent.mig_config.status import LayoutState, LayoutStatus
 from tessera.api.mig_layouts.layouts_file import parse_layouts
 from tessera.clock import LoopClock
+from tessera.kube.eviction import Evictor
 from tessera.kube.resources import Pod
 from tessera.kube.resources.meta import ObjectMeta, Uid
 from tessera.kubelet.interfaces import ContainerDevices, ContainerResources, DevicePlugin, PodResources

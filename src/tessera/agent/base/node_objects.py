@@ -1,10 +1,7 @@
-"""The objects of one node on the API server: reads them, records Events about them, evicts pods.
+"""The objects of one node on the API server: reads them, and records Events about them.
 
 The mirror follows the node, its pods and its Instaslice object by watches. All parts of the agent read from it, so they
 see the same state of the cluster. Where a watch that is behind would do harm, it asks the API server itself.
-
-The API server evicts a pod, so that disruption budgets and grace periods are kept. The pod's UID is a precondition:
-another pod of the same name is never evicted. One call sends one request; the caller decides when to try again.
 """
 
 import asyncio
@@ -12,15 +9,13 @@ import random
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
-import msgspec
-
 from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.api.names import PodUid
 from tessera.api.nodes.card_faults import SPARED_ANNOTATION, CardRule, decode_spared
 from tessera.api.nodes.cordons import Cordon, read_cordons
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, Conflict, Forbidden, NotFound, TooManyRequests
+from tessera.kube.client.errors import ApiError
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kube.watch.informer import Informer
@@ -210,48 +205,3 @@ class ObjectEvents:
         """Records an event of a pod: ``reason`` in CamelCase, ``text`` for people."""
         about = make_reference(PODS, pod.metadata.name, pod.metadata.namespace, pod.metadata.uid)
         self._events.record(about, reason, text, type=kind)
-
-
-class Evicted(msgspec.Struct, frozen=True):
-    """The pod will end, within its grace period."""
-
-
-class Blocked(msgspec.Struct, frozen=True):
-    """The pod stays for now; ``text`` says why: a disruption budget, no right to evict, no answer."""
-
-    text: str
-
-
-class Gone(msgspec.Struct, frozen=True):
-    """There is no such pod any longer."""
-
-
-class Evictor:
-    """Evicts pods.
-
-    Args:
-        client: the API server; its identity needs ``create`` on ``pods/eviction``.
-    """
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    async def evict(self, namespace: str, name: str, uid: PodUid) -> Evicted | Blocked | Gone:
-        """Asks for one pod's eviction; never raises because of the server's answer or silence.
-
-        Args:
-            namespace: the pod's namespace.
-            name: the pod's name.
-            uid: the pod's UID; another pod of that name is left alone.
-        """
-        try:
-            await self._client.evict(name, namespace, uid=uid)
-        except (NotFound, Conflict):
-            return Gone()
-        except TooManyRequests as error:
-            return Blocked(" ".join([error.message, *(cause.message for cause in error.causes)]))
-        except Forbidden as error:
-            return Blocked(f"no right to evict it: {error.message}")
-        except (ApiError, ConnectionError, TimeoutError) as error:
-            return Blocked(f"the API server did not evict it: {error}")
-        return Evicted()

@@ -25,7 +25,7 @@ from tessera.agent.health.card_health import describe_error
 from tessera.agent.health.faults import Fault
 from tessera.agent.health.holders import Holdings
 from tessera.agent.inventory.device_health import DeviceScope, Reaction
-from tessera.api.names import GPU_CONDITION, GPU_RECOVERED, PodUid
+from tessera.api.names import GPU_CONDITION, GPU_NEEDS_REBOOT, GPU_NEEDS_RESET, GPU_RECOVERED, PodUid
 from tessera.api.nodes.health import describe_fault
 from tessera.kube.resources import Condition, Pod
 from tessera.limits.messages import CONDITION_MESSAGE
@@ -103,12 +103,16 @@ class PodConditions:
             indexes: the driver's index of each card by UUID.
             now: seconds of a monotonic clock.
         """
-        hardware = [fault for fault in faults if fault.of_hardware]
+        found = list(faults)
+        hardware = [fault for fault in found if fault.of_hardware]
+        cordoned = {fault.scope.gpu for fault in found if fault.by_hand}
         known = {PodUid(pod.metadata.uid): pod for pod in pods if not pod.metadata.namespace.startswith(_SYSTEM)}
         self._told = {uid: at for uid, at in self._told.items() if uid in known}
         due, pause = [], None
         for uid, pod in known.items():
-            notice = _notice(pod, sorted(holdings.get(uid, ())), hardware, spared, indexes)
+            notice = _notice(
+                pod, sorted(holdings.get(uid, ())), hardware, spared=spared, cordoned=cordoned, indexes=indexes
+            )
             if notice is None:
                 continue
             left = self._told.get(uid, now - PAUSE) + PAUSE - now
@@ -127,7 +131,9 @@ def _notice(
     pod: Pod,
     parts: Sequence[DeviceScope],
     faults: Iterable[Fault],
+    *,
     spared: Collection[Fault],
+    cordoned: Collection[str],
     indexes: Mapping[str, int],
 ) -> PodNotice | None:
     """The notice for one pod; None if it knows already, or has nothing to know."""
@@ -146,7 +152,9 @@ def _notice(
     notice = PodNotice(
         pod,
         status="False" if withheld else "True",
-        reason=("GpuUnhealthy" if withheld else "GpuDegraded") if worst else GPU_RECOVERED,
+        reason=(_withheld_reason(worst.values(), spared, cordoned) if withheld else "GpuDegraded")
+        if worst
+        else GPU_RECOVERED,
         message=one_line(text or f"nothing is wrong with {names} any more", CONDITION_MESSAGE),
         before=before,
     )
@@ -156,6 +164,20 @@ def _notice(
         notice.message,
     )
     return None if same else notice
+
+
+def _withheld_reason(faults: Iterable[Fault], spared: Collection[Fault], cordoned: Collection[str]) -> str:
+    """The reason of a pod on a card that is not allocated; nothing needs a card empty that a person has cordoned."""
+    needs = {
+        fault.reaction
+        for fault in faults
+        if fault not in spared
+        and fault.scope.gpu not in cordoned
+        and not (fault.reaction is Reaction.RESET and fault.reset)
+    }
+    if Reaction.REBOOT in needs:
+        return GPU_NEEDS_REBOOT
+    return GPU_NEEDS_RESET if Reaction.RESET in needs else "GpuUnhealthy"
 
 
 def _worst_faults(

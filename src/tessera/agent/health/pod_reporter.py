@@ -104,8 +104,8 @@ class PodReporter:
         self._forget_others({pod.metadata.uid for pod in live})
         pods = [pod for pod in live if pod.metadata.uid not in self._forbidden and not self._is_on_its_way(pod)]
         machine = self._health.state_machine
-        faults = [fault for fault in machine.faults() if fault.of_hardware]
-        if not faults and not any(has_open_condition(pod) for pod in pods):
+        faults = machine.faults()
+        if not any(fault.of_hardware for fault in faults) and not any(has_open_condition(pod) for pod in pods):
             return None
         holdings = await self._holders.read()
         spared = [fault for fault in faults if machine.spares(fault)]

@@ -12,7 +12,7 @@ from prometheus_client import generate_latest
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.metrics import Metrics
-from tessera.agent.base.node_objects import ApiMirror, Evictor, NodeMirror, ObjectEvents
+from tessera.agent.base.node_objects import ApiMirror, NodeMirror, ObjectEvents
 from tessera.agent.base.runtime import AgentEnvironment, AgentRuntime
 from tessera.agent.config.config_watcher import ConfigWatcher
 from tessera.agent.health.executor import CardResetter
@@ -57,6 +57,7 @@ from tessera.agent.sharing.strategies.registry import NodeStrategies
 from tessera.agent.sharing.withdrawn_resources import AdvertisedNames, ApiNodeResources
 from tessera.agent.slices.slice_manager import SliceManager
 from tessera.kube.event_recorder import EventRecorder
+from tessera.kube.eviction import Evictor
 from tessera.kube.resources import Node, Pod
 from tessera.kube.watch.cache import WatchEvent
 from tessera.kubelet.interfaces import Kubelet

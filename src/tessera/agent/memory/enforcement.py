@@ -15,11 +15,12 @@ from enum import Enum
 from typing import Protocol
 
 from tessera.agent.base.metrics import Metrics
-from tessera.agent.base.node_objects import Blocked, EventType, Evicted, Evictor
+from tessera.agent.base.node_objects import EventType
 from tessera.agent.base.options import EnforcementMode
 from tessera.agent.base.processes import ProcessId, ProcessTable
 from tessera.agent.memory.policy import CardUse, MemoryAction, MemoryDecision, is_plausible, sum_by_pod
 from tessera.api.names import PodUid
+from tessera.kube.eviction import Blocked, Evicted, Evictor
 from tessera.kube.resources import Pod
 from tessera.text import list_names
 

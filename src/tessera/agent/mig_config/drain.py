@@ -10,9 +10,9 @@ were given lately count as used as well.
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from tessera.agent.base.node_objects import Blocked, Evictor
 from tessera.agent.inventory.device_users import match_device_users
 from tessera.agent.mig_config.events import UserPod
+from tessera.kube.eviction import Blocked, Evictor
 from tessera.kube.resources import Pod
 from tessera.kubelet.interfaces import Kubelet
 

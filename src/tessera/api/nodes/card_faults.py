@@ -124,6 +124,10 @@ class NodeCards(msgspec.Struct, frozen=True):
     others: Annotated[tuple[CardFault, ...], msgspec.Meta(max_length=int(CARD_FAULTS))] = ()
     gpus: Annotated[tuple[ListedCard, ...], msgspec.Meta(max_length=int(NODE_CARDS))] = ()
 
+    def all_faults(self) -> tuple[CardFault, ...]:
+        """The faults, whether the breaker counts them or not."""
+        return (*self.faults, *self.others)
+
 
 _CARDS = msgspec.json.Decoder(NodeCards)
 _SPARED = msgspec.json.Decoder(Annotated[tuple[CardRule, ...], msgspec.Meta(max_length=int(CARD_FAULTS))])
@@ -163,7 +167,7 @@ def read_node_faults(node: Node) -> list[tuple[CardFault, Evidence]]:
     """The faults of a node's cards, each with the error for the sentence about it; none if they cannot be read."""
     cards = decode_cards(node.metadata.annotations.get(CARDS_ANNOTATION, ""))
     spared = decode_spared(node.metadata.annotations.get(SPARED_ANNOTATION, ""))
-    return [(each, each.evidence(spared=each.key in spared)) for each in (*cards.faults, *cards.others)]
+    return [(each, each.evidence(spared=each.key in spared)) for each in cards.all_faults()]
 
 
 def encode_spared(faults: Iterable[CardRule]) -> str:

@@ -44,6 +44,12 @@ class ControllerMetrics:
             ["rule", "state"],
             registry=self.registry,
         )
+        self._fault_evictions = Counter(
+            "tessera_fault_evictions",
+            "Attempts to evict a pod from a card that must be empty: evicted, blocked, or gone before.",
+            ["outcome"],
+            registry=self.registry,
+        )
         self._new_nodes = Gauge(
             "tessera_requested_nodes",
             "New nodes that waiting pods need, asked of the autoscaler.",
@@ -81,6 +87,10 @@ class ControllerMetrics:
         self._failures = Counter(
             "tessera_api_write_failures", "Writes that failed.", ["kind", "error"], registry=self.registry
         )
+
+    def count_fault_eviction(self, outcome: str) -> None:
+        """Counts an attempt to evict a pod from a card that must be empty: ``evicted``, ``blocked``, or ``gone``."""
+        self._fault_evictions.labels(outcome).inc()
 
     def show_breaker(self, bound: int | None, counts: Mapping[tuple[str, str], int]) -> None:
         """Shows the bound of the breaker, and cards by rule and state; ``None`` while another replica leads."""

@@ -22,6 +22,7 @@ from tessera.controller.execution.slice_executor import SliceExecutor
 from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
 from tessera.controller.forecasting.queue_task import QueueTask
 from tessera.controller.health.fault_breaker import FaultBreaker
+from tessera.controller.health.fault_evictions import FaultEvictions
 from tessera.controller.health.silent_agents import SilentAgents
 from tessera.controller.leadership.hand_overs import HandOvers
 from tessera.controller.leadership.informers import ConstraintInformers, QueueInformer, SliceInformers
@@ -32,6 +33,7 @@ from tessera.controller.slicing.state.events import RefusalTimedOut, TimePassed
 from tessera.driver.resolution import Resolver
 from tessera.driver.run import Drivers
 from tessera.kube.event_recorder import EventRecorder
+from tessera.kube.eviction import Evictor
 from tessera.kube.resources import NODES, PODS
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import Informer
@@ -175,6 +177,16 @@ class LeaderSession:
         self.silent_agents = SilentAgents(
             client, nodes=self._nodes, pods=self._pods, objects=self._objects, clock=clock
         )
+        self._fault_evictions = FaultEvictions(
+            Evictor(client),
+            events=self._events,
+            metrics=metrics,
+            settings=options.remedies,
+            namespace=options.namespace,
+            clock=clock,
+        )
+        self._nodes.add_handler(self._fault_evictions.node_changed)
+        self._pods.add_handler(self._fault_evictions.pod_changed)
         self._undecided = UndecidedNodes(clock.now)
         self._nodes.add_handler(self._undecided.node_changed)
         self._checks = AdmissionChecks(
@@ -236,6 +248,7 @@ class LeaderSession:
             await self._queues.wait_synced()
             group.create_task(self._breaker.run(), name="health breaker")
             group.create_task(self.silent_agents.run(), name="silent agents")
+            group.create_task(self._fault_evictions.run(), name="evictions from faulty cards")
             group.create_task(self._checks.run(), name="admission checks of Kueue")
             group.create_task(self.queue.run(), name="queue")
             group.create_task(self.queue.write(), name="history of leases")

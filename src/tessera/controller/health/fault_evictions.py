@@ -1,0 +1,173 @@
+"""Evicts pods from cards that must be empty, as :mod:`tessera.controller.health.remedies` decides.
+
+The facts come from the informers of nodes and pods that the controller has anyway. While no card must be empty, an
+event of a pod costs one look at its conditions. An eviction is the only write, with the pod's UID as precondition; the
+API server marks the pod before it answers, so a new leader sees it and does not evict it again. Where the API server
+keeps a pod, the next attempt comes with growing pauses.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from tessera.api.names import FAULT_TOLERATION, GPU_CONDITION, GPU_NEEDS_REBOOT, GPU_NEEDS_RESET
+from tessera.api.nodes.card_faults import CARDS_ANNOTATION, SPARED_ANNOTATION, decode_cards, decode_spared
+from tessera.api.nodes.cordons import read_cordons
+from tessera.clock import Clock, parse_time_or_zero
+from tessera.controller.base.options import RemedySettings
+from tessera.controller.health.remedies import FaultyNode, HoldingPod, plan_remedies
+from tessera.kube.event_recorder import EventRecorder, make_reference
+from tessera.kube.eviction import Blocked, Evictor
+from tessera.kube.resources import PODS, Node, Pod
+from tessera.kube.watch.cache import EventKind, WatchEvent
+from tessera.limits.pods import FAULT_TOLERATION_DIGITS
+
+_T = TypeVar("_T")
+
+#: Reasons of a pod's condition that say that its card must be empty.
+_REASONS = frozenset({GPU_NEEDS_RESET, GPU_NEEDS_REBOOT})
+#: Seconds in which changes are collected before one decision.
+SETTLE = 0.2
+#: Seconds to the next attempt for a pod that the API server keeps: first, and at most.
+RETRY, LONGEST_RETRY = 15.0, 300.0
+
+
+class EvictionMetrics(Protocol):
+    """Counts evictions; see :class:`tessera.controller.base.metrics.ControllerMetrics`."""
+
+    def count_fault_eviction(self, outcome: str) -> None:
+        """Counts an attempt: ``evicted``, ``blocked``, or ``gone``."""
+        ...
+
+
+class FaultEvictions:
+    """Empties cards that must be reset, or whose node must be rebooted.
+
+    Args:
+        evictor: evicts pods.
+        events: tells the pod's owner why.
+        metrics: counts evictions.
+        settings: what may be done.
+        namespace: Tessera's own.
+        clock: the time.
+    """
+
+    def __init__(
+        self,
+        evictor: Evictor,
+        *,
+        events: EventRecorder,
+        metrics: EvictionMetrics,
+        settings: RemedySettings,
+        namespace: str,
+        clock: Clock,
+    ) -> None:
+        self._evictor = evictor
+        self._events = events
+        self._metrics = metrics
+        self._settings = settings
+        self._namespace = namespace
+        self._clock = clock
+        self._wake = asyncio.Event()
+        #: The nodes with a card that must be empty, and the pods that hold such a card, by name and UID.
+        self._nodes: dict[str, FaultyNode] = {}
+        self._pods: dict[str, HoldingPod] = {}
+        #: Pods that the API server keeps: number of refusals, and the time of the next attempt.
+        self._refused: dict[str, tuple[int, float]] = {}
+
+    def node_changed(self, event: WatchEvent[Node]) -> None:
+        """Handles an event of a node."""
+        meta = event.object.metadata
+        node = None if event.kind is EventKind.DELETED else _read_node(meta.annotations)
+        self._take(self._nodes, meta.name, node)
+
+    def pod_changed(self, event: WatchEvent[Pod]) -> None:
+        """Handles an event of a pod."""
+        pod = None if event.kind is EventKind.DELETED else _read_pod(event.object)
+        self._take(self._pods, event.object.metadata.uid, pod)
+
+    def _take(self, known: dict[str, _T], key: str, value: _T | None) -> None:
+        if known.get(key) != value:
+            if value is None:
+                known.pop(key, None)
+            else:
+                known[key] = value
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Evicts until cancelled."""
+        self._wake.set()
+        while True:
+            pause = await self._decide()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
+            self._wake.clear()
+            await self._clock.sleep(SETTLE)
+
+    async def _decide(self) -> float | None:
+        """Evicts what is due; returns the seconds until more may be due."""
+        now = self._clock.now()
+        self._refused = {uid: each for uid, each in self._refused.items() if uid in self._pods}
+        refused = frozenset(uid for uid, (_, at) in self._refused.items() if at > now)
+        plan = plan_remedies(
+            self._nodes,
+            self._pods.values(),
+            self._settings,
+            refused=refused,
+            own_namespace=self._namespace,
+            now=now,
+        )
+        for pod in plan.evictions:
+            await self._evict(pod)
+        due = [plan.next_due, *(at for _, at in self._refused.values())]
+        soonest = min((at for at in due if at is not None), default=None)
+        return None if soonest is None else max(SETTLE, soonest - self._clock.now())
+
+    async def _evict(self, pod: HoldingPod) -> None:
+        answer = await self._evictor.evict(pod.namespace, pod.name, pod.uid)
+        about = make_reference(PODS, pod.name, pod.namespace, pod.uid)
+        self._metrics.count_fault_eviction(type(answer).__name__.lower())
+        if isinstance(answer, Blocked):
+            count = self._refused.get(pod.uid, (0, 0.0))[0] + 1
+            self._refused[pod.uid] = count, self._clock.now() + min(RETRY * 2 ** min(count - 1, 16), LONGEST_RETRY)
+            text = f"its card must be empty to be repaired, and the pod stays for now: {answer.text}"
+            self._events.record(about, "GpuFaultEvictionBlocked", text, type="Warning")
+        else:
+            self._refused.pop(pod.uid, None)
+            self._pods[pod.uid] = msgspec.structs.replace(pod, ends=self._clock.now())  # as the watch will show it
+            text = f"evicted from node {pod.node}: its card must be empty to be repaired"
+            self._events.record(about, "GpuFaultEvicted", text, type="Normal")
+
+
+def _read_node(annotations: Mapping[str, str]) -> FaultyNode | None:
+    cards = decode_cards(annotations.get(CARDS_ANNOTATION, ""))
+    if not any(fault.asks in {"reset", "reboot"} for fault in cards.all_faults()):
+        return None
+    spared = decode_spared(annotations.get(SPARED_ANNOTATION, ""))
+    return FaultyNode(cards=cards, spared=spared, cordoned=frozenset(each.gpu for each in read_cordons(annotations)))
+
+
+def _read_pod(pod: Pod) -> HoldingPod | None:
+    """The pod, if its card must be empty; None else."""
+    condition = next((each for each in pod.status.conditions if each.type == GPU_CONDITION), None)
+    if condition is None or condition.status != "False" or condition.reason not in _REASONS:
+        return None
+    if pod.status.phase in {"Succeeded", "Failed"}:
+        return None
+    meta = pod.metadata
+    toleration = meta.annotations.get(FAULT_TOLERATION, "")
+    known = toleration.isascii() and toleration.isdigit() and len(toleration) <= FAULT_TOLERATION_DIGITS
+    return HoldingPod(
+        uid=meta.uid,
+        namespace=meta.namespace,
+        name=meta.name,
+        node=pod.spec.node_name,
+        since=parse_time_or_zero(condition.last_transition_time or ""),
+        toleration=float(toleration) if known else 0.0,
+        owner=next((each.kind for each in meta.owner_references if each.controller), ""),
+        ends=parse_time_or_zero(meta.deletion_timestamp) if meta.deletion_timestamp is not None else None,
+    )

@@ -1,0 +1,111 @@
+"""A card must be reset: its pod is evicted and starts on another card, and the card comes back, whoever is killed."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from tests.support.mortal_process import Fate, mortal
+
+from tessera.api.names import GPU_CONDITION
+from tessera.kube.resources import DEPLOYMENTS, PODS
+from tessera.nvml.attributes import CardAttributes
+from tessera.nvml.interface import GpuEventKind
+from tessera.nvml.simulated.machine_state import SimEvent
+
+#: More writes of the controller, and NVML calls of the agent, than the whole story has; the test proves that they are.
+WRITES, CALLS = 8, 60
+#: `make test` kills the agent at some of its calls, `make soak` at each fourth.
+PARTS = [("before", 0), *(pytest.param(*each, marks=pytest.mark.soak) for each in [("after", 1), ("before", 2)])]
+
+
+async def evicting(lab: Any, *more: str) -> None:
+    """The controller's option."""
+    found = await lab.client.get(DEPLOYMENTS.as_dicts(), "tessera-controller", "tessera-system")
+    (container,) = found["spec"]["template"]["spec"]["containers"]
+    container["args"] = [*container["args"], "--fault-evictions", *more]
+    spec = {"template": {"spec": {"containers": [container]}}}
+    await lab.client.merge_patch(DEPLOYMENTS.as_dicts(), "tessera-controller", {"spec": spec}, "tessera-system")
+    await lab.clock.sleep(60)
+
+
+def break_card(lab: Any, node: str) -> None:
+    machine = lab.cluster.nodes[node].machine
+    (gpu,) = machine.uuids()
+    machine.set_attributes(gpu, CardAttributes(recovery_action=None))
+    machine.report(SimEvent(GpuEventKind.XID, gpu, 48, None))
+
+
+def story(resource: str, fate: Fate, outcome: list[bool]) -> Callable[[Any], Any]:
+    async def scenario(lab: Any) -> None:
+        made: set[str] = set()
+        lab.pods.add_handler(lambda event: made.add(event.object.metadata.uid))
+        await evicting(lab)
+        await lab.create_owned("web", {resource: 1})
+        await lab.until(lambda: lab.ready_of("web"), "the pod runs")
+        home = lab.pod(lab.ready_of("web")).spec.node_name
+        before = made.copy()
+        fate.armed = True
+        break_card(lab, home)
+        await lab.until(lambda: _runs_elsewhere(lab, home), "the pod runs on the other card", 900)
+        await lab.until(lambda: lab.gpus(home).get(resource), "the card is offered again", 900)
+        await lab.until(lambda: lab.condition("GpuHealthy", home)[1] == "CardsHealthy", "nothing is wrong with it")
+        await lab.clock.sleep(300)
+        assert len(made - before) == 1, "one eviction, one new pod"
+        assert _runs_elsewhere(lab, home)
+        fate.armed = False
+        outcome.append(fate.struck)
+
+    return scenario
+
+
+def _runs_elsewhere(lab: Any, home: str) -> bool:
+    name = lab.ready_of("web")
+    return bool(name) and lab.pod(name).spec.node_name != home
+
+
+@pytest.mark.parametrize(
+    ("resource", "mig_config"), [("nvidia.com/gpu", ""), ("nvidia.com/mig-3g.20gb", "dynamic")], ids=["whole", "slice"]
+)
+def test_pod_and_card_do_not_wait_for_each_other(in_lab: Callable[..., None], resource: str, mig_config: str) -> None:
+    in_lab(story(resource, Fate(10**9, after=False), []), nodes="A100-40GB,A100-40GB", mig_config=mig_config)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_the_controller_may_die_at_any_write(in_lab: Callable[..., None], when: str) -> None:
+    die_at(range(1, WRITES + 1), in_lab, "controller", when)
+
+
+@pytest.mark.parametrize(("when", "part"), PARTS)
+def test_the_agent_may_die_at_any_nvml_call(in_lab: Callable[..., None], when: str, part: int) -> None:
+    die_at(range(part + 1, CALLS + 1, 12), in_lab, "agent", when)
+
+
+def die_at(points: Sequence[int], in_lab: Callable[..., None], process: str, when: str) -> None:
+    """Kills the process before or after each of these steps, in a cluster of its own."""
+    outcome: list[bool] = []
+    for at in points:
+        fate = Fate(at, after=when == "after")
+        in_lab(
+            story("nvidia.com/gpu", fate, outcome),
+            nodes="A100-40GB,A100-40GB",
+            mig_config="",
+            cluster_type=mortal(process, fate),
+        )
+    assert outcome[0]
+
+
+def test_a_pod_without_an_owner_stays_and_its_card_is_reset_when_it_ends(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await evicting(lab, "--fault-eviction-nodes=2")
+        await lab.create("alone", {"nvidia.com/gpu": 1})
+        await lab.running("alone")
+        home = lab.pod("alone").spec.node_name
+        break_card(lab, home)
+        await lab.clock.sleep(1800)
+        assert lab.phase("alone") == "Running"
+        told = next(each for each in lab.pod("alone").status.conditions if each.type == GPU_CONDITION)
+        assert (told.status, told.reason) == ("False", "GpuNeedsReset")
+        await lab.client.delete(PODS, "alone", "default", grace_seconds=0)
+        await lab.until(lambda: lab.gpus(home).get("nvidia.com/gpu") == 1, "the empty card was reset", 300)
+
+    in_lab(scenario, nodes="A100-40GB", mig_config="")
