@@ -17,6 +17,7 @@ from tessera.api.nodes.card_faults import CARDS_ANNOTATION, decode_cards
 from tessera.api.nodes.usage import NodeUsage
 from tessera.kube.resources import NODES
 from tessera.nvml.asynchronous.inline import InlineNvml
+from tessera.nvml.errors import NotSupported
 from tessera.nvml.interface import GpuEventKind, GpuUuid, Nvml
 from tessera.nvml.simulated.machine_state import ANY, SimEvent
 from tessera.replay.service import Recorders
@@ -38,7 +39,7 @@ class Node:
 
     def __init__(self, scene: DriverScene) -> None:
         self.scene = scene
-        self.bad = GpuUuid(scene.machine.uuids()[3])
+        self.bad = GpuUuid(scene.machine.uuids()[-5:][0])
 
     def counts(self) -> tuple[int, int]:
         """Capacity and allocatable cards."""
@@ -244,6 +245,27 @@ def test_slices_and_devices_of_other_cards_go_on_beside_a_card_that_cannot_be_re
         await scene.until(lambda: scene.allocatable(resource, count // 2 * 3), 300.0)
 
     play(whole, "3xA100-40GB", mig=mig)
+
+
+@pytest.mark.parametrize("call", ["gi_profiles", "instances"])
+def test_a_card_with_mig_whose_profiles_or_instances_cannot_be_read_is_in_the_condition(
+    play: Callable[..., None], call: str
+) -> None:
+    async def whole(scene: DriverScene) -> None:
+        node = Node(scene)
+        bad = scene.machine.uuids()[1]
+        await scene.begin(label="all-1g.5gb", agent=False)
+        scene.start_life()
+        resource = "nvidia.com/mig-1g.5gb"
+        await scene.until(lambda: scene.allocatable(resource, 14))
+        scene.machine.fail(call, NotSupported, gpu=bad, times=None)
+        scene.machine.report(SimEvent(GpuEventKind.SINGLE_BIT_ECC, bad))
+        await node.tells(f"GPU 1 ({bad}): the card cannot be read: MIG is on, and its profiles or instances cannot be")
+        await scene.until(lambda: scene.allocatable(resource, 7))
+        scene.machine.heal()
+        await scene.until(lambda: scene.allocatable(resource, 14))
+
+    play(whole, "2xA100-40GB", mig=True)
 
 
 def start(scene: DriverScene) -> Components:

@@ -262,6 +262,18 @@ def test_other_functions_on_the_pci_bus_are_no_cards_of_the_driver(
     assert len(real.devices()) == 3
 
 
+def test_a_gpu_that_the_administrator_excluded_is_not_missed(real: RealNvml, library: NvmlLibrary, sys: Path) -> None:
+    def count(_library: Any, found: Any) -> None:
+        found._obj.value = 1
+
+    def describe(_library: Any, _index: Any, info: Any) -> None:
+        info._obj.pci.busId = b"00000000:13:00.0"
+
+    library.instead |= {"nvmlGetExcludedDeviceCount": count, "nvmlGetExcludedDeviceInfoByIndex": describe}
+    put_on_bus(sys, "0000:13:00.0")
+    assert len(real.devices()) == 3
+
+
 def test_a_virtual_function_is_no_card_of_its_own(real: RealNvml, sys: Path) -> None:
     (put_on_bus(sys, "0000:13:00.4") / "physfn").mkdir()
     assert len(real.devices()) == 3

@@ -190,23 +190,15 @@ def _keep_mig_devices(found: GpuInventory, before: GpuInventory) -> GpuInventory
 
 async def _read_gpu(hardware: AsyncNvml, info: GpuInfo) -> GpuState:
     """One card; each value that it does not give is left out, and no other."""
-    geometry = _geometry_of_model(info)
     if not info.readable:
-        return GpuState(info=info, geometry=geometry)
+        return GpuState(info=info, geometry=_geometry_of_model(info))
     attributes: CardAttributes | None = None
     links: tuple[NvLink, ...] = ()
-    instances: tuple[GpuInstance, ...] = ()
-    problem = ""
     with suppress(NvmlError):
         attributes = await hardware.attributes(info.uuid)
     with suppress(NvmlError):
         links = tuple(await hardware.nvlinks(info.uuid))
-    if info.mig_enabled:
-        try:
-            geometry = geometry_of(info, await hardware.gi_profiles(info.uuid))
-            instances = tuple(await hardware.instances(info.uuid))
-        except (NvmlError, ValueError) as error:
-            problem = str(error)
+    geometry, instances, problem = await _read_mig(hardware, info)
     mig: dict[str, MigAttributes] = {}
     for each in (compute for instance in instances for compute in instance.compute_instances):
         mig[each.mig_uuid] = MigAttributes()
@@ -221,6 +213,19 @@ async def _read_gpu(hardware: AsyncNvml, info: GpuInfo) -> GpuState:
         mig_attributes=mig,
         links=links,
     )
+
+
+async def _read_mig(hardware: AsyncNvml, info: GpuInfo) -> tuple[Geometry | None, tuple[GpuInstance, ...], str]:
+    """Table and GPU instances of a card, and why they cannot be read although its MIG mode is on."""
+    if not info.mig_enabled:
+        return _geometry_of_model(info), (), ""
+    try:
+        return geometry_of(info, await hardware.gi_profiles(info.uuid)), tuple(await hardware.instances(info.uuid)), ""
+    except (NvmlError, ValueError) as error:
+        # Another part may have turned MIG mode off meanwhile; it has the card read again.
+        on = any(each.uuid == info.uuid and each.mig_enabled for each in await hardware.devices())
+        text = f"MIG is on, and its profiles or instances cannot be read: {error}" if on else ""
+        return _geometry_of_model(info), (), text
 
 
 def _geometry_of_model(info: GpuInfo) -> Geometry | None:

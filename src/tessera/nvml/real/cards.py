@@ -104,7 +104,8 @@ class RealCardReader:
     def bus(self) -> Mapping[str, bool]:
         """The GPUs on the PCI bus by address in NVML's form; false for one that another driver has (``vfio-pci``).
 
-        A GPU with a display that no driver has is left out: the driver does not support every old one.
+        A GPU with a display that no driver has is left out: the driver does not support every old one. So is a GPU that
+        the administrator has excluded (parameter ``NVreg_ExcludedGpus`` of the kernel module).
         """
         found: dict[str, bool] = {}
         for folder in sorted((self._sys / "bus/pci/devices").glob("*:*:*.*")):
@@ -115,7 +116,16 @@ class RealCardReader:
             if driver.exists() or kind != _DISPLAY:
                 domain, _, rest = folder.name.upper().partition(":")
                 found[f"{domain.zfill(8)}:{rest}"] = not driver.exists() or driver.resolve().name == "nvidia"
-        return found
+        excluded = self._excluded() if found else frozenset()
+        return {address: ours for address, ours in found.items() if address not in excluded}
+
+    def _excluded(self) -> frozenset[str]:
+        """PCI addresses of the GPUs that the administrator has excluded; none if the driver cannot say."""
+        nvml = self._nvml
+        with suppress(NvmlError), self._errors("excluded GPUs"):
+            infos = [nvml.nvmlGetExcludedDeviceInfoByIndex(each) for each in range(nvml.nvmlGetExcludedDeviceCount())]
+            return frozenset(decode_text(each.pci.busId).upper() for each in infos)
+        return frozenset()
 
     def mig_mode(self, handle: Any) -> tuple[int | None, int | None]:
         """Current and pending mode; ``None`` for a card without MIG."""
