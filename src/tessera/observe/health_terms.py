@@ -147,6 +147,14 @@ _OTHERS: Mapping[str, Term] = {
             source=_TESSERA,
         ),
         Term(
+            term="unreadable",
+            meaning="the driver lists the card with an error, has no name for it, or cannot read its MIG instances",
+            asks="what NVML's error says; if it stays, drain and reboot the node",
+            reaction=f"{_TAKEN} while listed so, and until three probes in a row are clean; listed again each 10 s",
+            note="Such a card is never given out, whatever the breaker says; the other cards of the node go on.",
+            source=_TESSERA,
+        ),
+        Term(
             term="driver",
             meaning="the driver reports a recovery action for the card (R565 and newer)",
             asks="the action that it names: reset, drain, or reboot the node",

@@ -60,7 +60,9 @@ LAST_XID = Family("tessera_gpu_last_xid", GAUGE, XID_48.help)
 XIDS = Family("tessera_gpu_xid_errors_total", COUNTER, XID_COUNT.help)
 THROTTLED = Family("tessera_gpu_throttled", GAUGE, "1 while a card is slowed down for this reason, else 0")
 HEALTH_STATE = Family(
-    "tessera_gpu_health_state", GAUGE, "1 for the state of a card, in the label state; also of a card that is lost"
+    "tessera_gpu_health_state",
+    GAUGE,
+    "1 for the state of a card, in the label state; also of a card that is lost or cannot be read",
 )
 UNAVAILABLE = Family("tessera_metric_unavailable", GAUGE, "devices on which a quantity is not measured, by reason")
 CUT = Family("tessera_pod_series_cut", GAUGE, "leases without series of their own, for the limit --max-series")
