@@ -10,6 +10,7 @@ from tests.cli.base.test_tiles import node as sliced
 from tessera.api.instaslice import Instaslice
 from tessera.api.nodes.health import CardHealth
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
+from tessera.api.nodes.silence import SilentNode
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, LeaseUsage, NodeUsage
 from tessera.cli.base.tiles import draw
 from tessera.explain.card_map import NodeCards
@@ -117,7 +118,7 @@ def test_a_node_without_a_page_shows_its_offers_and_their_use() -> None:
     node = msgspec.convert({"metadata": {"name": "n1", "annotations": annotations}}, Node)
     broken = msgspec.convert({"metadata": {"name": "n2", "annotations": {OFFERS_ANNOTATION: "{"}}}, Node)
     pods = [pod("a", node="n1"), pod("b", node="n1", phase="Succeeded"), pod("c", node="n3"), pod("d")]
-    found = map_fleet([], [], {"n1": "its agent does not answer"}, [node, broken], pods)
+    found = map_fleet([], [], {"n1": SilentNode(node="n1", reason="its agent does not answer")}, [node, broken], pods)
     (resource,) = only(found).resources
     assert (resource.used, resource.count, resource.pods) == (1, 16, ("default/a",))
     assert only(found).unread == "its agent does not answer"

@@ -157,6 +157,8 @@ export interface Offer {
 export interface Failure {
   node: string;
   reason: string;
+  since?: number;
+  next?: string;
   offers?: Offer[];
 }
 

@@ -95,13 +95,18 @@ export function Broken({ filtered, unwell, failures, nodes, onOpen }: BrokenProp
 function FailureItem({ failure }: { failure: Failure }) {
   return (
     <li class="item unwell">
-      <b>{failure.node}</b> <span class="warn">{failure.reason || "its agent does not answer"}</span>
+      <b>{failure.node}</b>{" "}
+      <span class="warn">
+        unknown{failure.since ? ` for ${age(Date.now() / 1000 - failure.since)}` : ""}:{" "}
+        {failure.reason || "its agent does not answer"}
+      </span>
       {(failure.offers ?? []).map((each) => (
         <p key={each.resource} class="quiet">
           it offers {each.count} x {each.resource}
           {each.model ? ` (${modelName(each.model)})` : ""}, pods ask for {each.used}
         </p>
       ))}
+      {failure.next && <p>Next: {failure.next}</p>}
     </li>
   );
 }

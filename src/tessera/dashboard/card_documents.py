@@ -83,6 +83,8 @@ def make_documents(
         documents[f"failure/{failure.node}"] = FailureDocument(
             node=failure.node,
             reason=failure.reason,
+            since=failure.since,
+            next=failure.next,
             offers=tuple(
                 OfferDocument(resource=each.resource, model=each.product, count=each.count, used=each.used)
                 for each in offers.get(failure.node, ())

@@ -262,10 +262,20 @@ class OfferDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class FailureDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A node whose agent does not answer, the reason, and what the node offers as far as the node itself says."""
+    """A node whose agent should answer and does not.
+
+    Attributes:
+        node: its name.
+        reason: why.
+        since: Unix time since when; 0 if that is not known.
+        next: what to do.
+        offers: what the node offers, as far as the node itself says.
+    """
 
     node: NodeName
     reason: ClusterText
+    since: float = 0.0
+    next: ClusterText = ""
     offers: tuple[OfferDocument, ...] = ()
 
 

@@ -182,14 +182,18 @@ class ClusterSource:
         pods: list[Pod] = list(self._pods.cache.values())
         instaslices: list[Instaslice] = list(self._instaslices.cache.values())
         refused = (SilentNode(node=name, reason=reason) for name, reason in self._refused.items())
-        fleet = msgspec.structs.replace(self._fleet, failures=(*self._fleet.failures, *refused))
         now = self._clock.now()
         nodes = list(self._nodes.cache.values())
+        about_nodes = list(node_documents(nodes, now))
+        # Of a node that starts up, the document of its start says what it waits for.
+        starting = {each.node for each in about_nodes if each.startup is not None and not each.startup.overdue}
+        silent = (each for each in self._fleet.failures if each.node not in starting)
+        fleet = msgspec.structs.replace(self._fleet, failures=(*silent, *refused))
         found = make_documents(
             fleet, pods, instaslices, self._reasons, nodes, queue=self._queue, simulated=self._simulated
         )
         documents: dict[str, Document] = {**found, **self._kueue.documents}
-        documents |= {f"node/{each.node}": each for each in node_documents(nodes, now)}
+        documents |= {f"node/{each.node}": each for each in about_nodes}
         self._history.record(now, documents)
         self._feeds.publish({**documents, **self._history.documents})
 

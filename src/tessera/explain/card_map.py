@@ -6,7 +6,7 @@ of other kinds.
 """
 
 import itertools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -14,6 +14,7 @@ from tessera.api.driver.node_status import ADVERTISED_CONDITION
 from tessera.api.instaslice import Instaslice, NodeGpu, ProfilePlacements, Slice, recorded_slices
 from tessera.api.names import MIG_CONFIG_LABEL, is_on_demand
 from tessera.api.nodes.conditions import LAYOUT
+from tessera.api.nodes.silence import NONE_SILENT, SilentNode
 from tessera.kube.resources import Node
 
 
@@ -125,18 +126,28 @@ class PendingNode(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     why: str
 
 
-def pending_nodes(nodes: Iterable[Node], joined: Collection[str]) -> list[PendingNode]:
-    """The nodes that are labelled for slices on demand and are not among ``joined``, in the order of their names."""
+def pending_nodes(
+    nodes: Iterable[Node], joined: Collection[str], silent: Mapping[str, SilentNode] = NONE_SILENT
+) -> list[PendingNode]:
+    """The nodes that are labelled for slices on demand and are not among ``joined``, in the order of their names.
+
+    Args:
+        nodes: all nodes.
+        joined: the nodes with cards.
+        silent: the nodes whose agents should answer and do not.
+    """
     labelled = [each for each in nodes if is_on_demand(each.metadata.labels.get(MIG_CONFIG_LABEL, ""))]
     return [
-        PendingNode(node=each.metadata.name, why=_pending_reason(each))
+        PendingNode(node=each.metadata.name, why=_pending_reason(each, silent.get(each.metadata.name)))
         for each in sorted(labelled, key=lambda each: each.metadata.name)
         if each.metadata.name not in joined
     ]
 
 
-def _pending_reason(node: Node) -> str:
-    """The message of the node's condition that is not true; the driver's before the layout's."""
+def _pending_reason(node: Node, silence: SilentNode | None) -> str:
+    """Why its agent is silent, or the message of the condition that is not true, the driver's before the layout's."""
+    if silence is not None and not silence.speaks:
+        return silence.reason
     wrong = {each.type: each for each in node.status.conditions if each.status != "True"}
     message = next((wrong[kind].message for kind in (ADVERTISED_CONDITION, LAYOUT) if kind in wrong), "")
     return message or "its agent has not reported its cards yet"

@@ -12,6 +12,7 @@ import msgspec
 from tessera.api.instaslice import Instaslice
 from tessera.api.nodes.health import TAKEN, CardState
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
+from tessera.api.nodes.silence import NONE_SILENT, Silence, SilentNode
 from tessera.api.nodes.usage import CardUsage, LeaseUsage, NodeUsage
 from tessera.explain.card_map import CardHolder, MappedCard, NodeCards, NodeResource, Tile, cards_of
 from tessera.kube.resources import Node, Pod
@@ -78,7 +79,7 @@ def pods_of(card: MappedCard) -> list[str]:
 def map_fleet(
     instaslices: Iterable[Instaslice],
     usages: Iterable[NodeUsage] = (),
-    unread: Mapping[str, str] | None = None,
+    silent: Mapping[str, SilentNode] = NONE_SILENT,
     nodes: Iterable[Node] = (),
     pods: Iterable[Pod] = (),
 ) -> list[NodeCards]:
@@ -87,23 +88,24 @@ def map_fleet(
     Args:
         instaslices: the records of nodes with slices on demand.
         usages: the agents' pages.
-        unread: nodes whose page could not be read, with the reason.
+        silent: the nodes whose agents should answer and do not.
         nodes: for the offers of nodes without a page, and for those that take no new pods.
         pods: for the use of these offers.
     """
-    unread, nodes = unread or {}, list(nodes)
+    nodes = list(nodes)
     sliced = {each.node: each.cards for each in cards_of(instaslices)}
     pages = {each.node: each for each in usages}
     resources = _resources_without_page(nodes, pods, pages.keys())
-    names = sorted({*sliced, *pages, *resources, *unread})
+    names = sorted({*sliced, *pages, *resources, *silent})
     closed = {node.metadata.name for node in nodes if _is_closed(node)}
+    roomless = closed | {name for name, each in silent.items() if each.kind is not Silence.UNREACHABLE}
     return [
         NodeCards(
             node=name,
             closed=name in closed,
-            cards=_without_room(_merge(sliced.get(name, ()), pages.get(name)), closed=name in closed),
+            cards=_without_room(_merge(sliced.get(name, ()), pages.get(name)), closed=name in roomless),
             resources=resources.get(name, ()),
-            unread=unread.get(name, "") if name not in pages else "",
+            unread=silent[name].reason if name in silent and name not in pages else "",
         )
         for name in names
     ]

@@ -9,13 +9,13 @@ from tessera.api.gpu_operator.settings_reader import SYSTEM_NAMESPACE
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.api.nodes.agent_pod import AGENT_LABEL
-from tessera.api.nodes.silence import SilentNode, silent_nodes
+from tessera.api.nodes.silence import NONE_SILENT, SilentNode, silent_nodes
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden, NotFound
 from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kube.resources.meta import PartialObject, Resource
 from tessera.observe.usage_rows import CardRow, LeaseRow, card_rows, lease_rows, owners_of
-from tessera.usage.agent_pages import NONE_SILENT, FleetUsage, read_fleet
+from tessera.usage.agent_pages import FleetUsage, read_fleet
 
 #: Instaslice objects by name only: their slices are not needed here.
 _OBJECTS = Resource(INSTASLICES.group, INSTASLICES.version, INSTASLICES.plural, INSTASLICES.kind, True, PartialObject)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from tessera.api.nodes.silence import SilentNode, agents_by_node
+from tessera.api.nodes.silence import NONE_SILENT, SilentNode, agents_by_node
 from tessera.api.nodes.usage import AGENT_PORT, USAGE_PATH, NodeUsage
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden, ServiceUnavailable
@@ -19,7 +19,6 @@ from tessera.limits.nodes import NODE_CARDS, USAGE_LEASES, USAGE_PAGE
 
 #: Pages that are fetched at the same time.
 _PARALLEL = 16
-NONE_SILENT: Mapping[str, SilentNode] = {}
 #: In the message of an API server that reached no port of the pod (Go's net.OpError); a TLS error does not have it.
 _NO_CONNECTION = "dial tcp"
 

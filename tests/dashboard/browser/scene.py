@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 from tests.dashboard.test_documents import GATED, pod
 from tests.explain.test_node_startup import record
-from tests.explain.test_pods import GPU
+from tests.explain.test_pods import GPU, agents_of
 from tests.explain.test_pods import cards as recorded
 from tests.explain.test_pods import node as sliced
 from tests.observe.conftest import GIB, lease
@@ -14,7 +14,7 @@ from tests.provisioning.conftest import T0, driver, make_node, offering
 from tessera.api.driver.node_status import DriverPhase, DriverStrategy
 from tessera.api.instaslice import Instaslice
 from tessera.api.nodes.health import CardHealth, Evidence, Finding, Holder
-from tessera.api.nodes.silence import SilentNode
+from tessera.api.nodes.silence import Silence, SilentNode
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, LeaseUsage, NodeUsage
 from tessera.clock import rfc3339
 from tessera.dashboard.card_documents import make_documents
@@ -124,7 +124,13 @@ def fixed() -> NodeUsage:
 
 def fleet(*more: DeviceUsage, pod_name: str = "vllm") -> FleetUsage:
     """The agents' pages; ``more`` are further MIG devices of the first card."""
-    silent = SilentNode(node="gpu-3", reason="its agent does not answer: connection refused")
+    silent = SilentNode(
+        node="gpu-3",
+        kind=Silence.NO_AGENT,
+        reason="no pod of DaemonSet tessera-system/tessera-agent is on it",
+        since=NOW - 720,
+        next="compare the DaemonSet's selector and tolerations with the node's labels and taints",
+    )
     return FleetUsage(nodes=(on_demand(*more, pod_name=pod_name), wholes(), fixed()), failures=(silent,))
 
 
@@ -181,7 +187,8 @@ def explanations() -> dict[str, Explanation]:
     held = [holding("vllm", "gpu-1", "mig-3g.20gb"), holding("new-pod", "gpu-1", "mig-1g.5gb")]
     held += [holding(name, "gpu-2", "gpu") for name in ("forgotten", "trainer-7")]
     whole = make_node("gpu-2", conditions=READY, annotations=offering(), allocatable={"nvidia.com/gpu": "2"})
-    return explain_waiting(NOW, [*waiting(), *held], [sliced("gpu-1"), whole], records()[:1])
+    nodes = [sliced("gpu-1"), whole]
+    return explain_waiting(NOW, [*waiting(), *held, *agents_of(nodes)], nodes, records()[:1])
 
 
 def scene(*more: DeviceUsage, pod_name: str = "vllm", history: bool = True) -> dict[str, Document]:

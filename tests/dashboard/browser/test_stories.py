@@ -54,7 +54,7 @@ def is_broken(visitor: Visitor) -> Locator:
     broken = visitor.region("Broken")
     for text in ("gpu-2, card 1", "needs a reset", "XID 48", "research/trainer-0", "once nobody holds it"):
         expect(broken.get_by_text(text).first).to_be_visible()
-    expect(broken.get_by_text("its agent does not answer: connection refused")).to_be_visible()
+    expect(broken.get_by_text("no pod of DaemonSet tessera-system/tessera-agent is on it")).to_be_visible()
     expect(broken.get_by_text("it offers 1 x nvidia.com/gpu")).to_be_visible()
     expect(broken.get_by_text("no image for kernel 5.14.0-284 in the registry")).to_be_visible()
     return broken

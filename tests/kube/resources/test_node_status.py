@@ -2,6 +2,7 @@
 
 import pytest
 
+from tessera.api.nodes.silence import SilentNode
 from tessera.controller.objects.node_info import read_node
 from tessera.driver.nodes.node_facts import read_node_facts
 from tessera.explain.fleet_map import map_fleet
@@ -32,6 +33,6 @@ def test_a_node_is_ready_only_if_kubelet_says_so(conditions: tuple[Condition, ..
 @pytest.mark.parametrize(("conditions", "reason"), CASES)
 def test_placement_drivers_and_the_page_agree_about_it(conditions: tuple[Condition, ...], reason: str) -> None:
     node = Node(metadata=ObjectMeta(name="n1"), status=NodeStatus(conditions=conditions))
-    (shown,) = map_fleet([], unread={"n1": "no page"}, nodes=[node])
+    (shown,) = map_fleet([], silent={"n1": SilentNode(node="n1", reason="no page")}, nodes=[node])
     found = (read_node(node).ready, read_node_facts(node).ready, not shown.closed)
     assert found == (reason == "",) * 3

@@ -77,6 +77,10 @@ class SilentNode(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
         return f"{self.reason} (for {age(now - self.since)})" if 0 < self.since <= now else self.reason
 
 
+#: Everybody who should answer does.
+NONE_SILENT: Mapping[str, SilentNode] = {}
+
+
 def silent_nodes(nodes: Iterable[Node], pods: Iterable[Pod], objects: Collection[str]) -> dict[str, SilentNode]:
     """Returns the nodes whose agents should answer and do not, by name.
 

@@ -38,12 +38,13 @@ class ClusterMap(msgspec.Struct, frozen=True, kw_only=True):
 def make_map(reading: ClusterReading) -> ClusterMap:
     """Makes the map of what was read."""
     fleet, nodes = reading.fleet or FleetUsage(failures=_silent(reading)), reading.nodes or ()
-    unread = {each.node: each.reason for each in fleet.failures}
-    found = map_fleet(reading.instaslices, fleet.nodes, unread, nodes, reading.pods or ())
-    with_cards = [each for each in found if each.cards or each.resources or each.unread]
+    silent = {each.node: each for each in fleet.failures}
+    found = map_fleet(reading.instaslices, fleet.nodes, silent, nodes, reading.pods or ())
+    pending = pending_nodes(nodes, {each.node for each in found if each.cards}, silent)
+    waiting = {each.node for each in pending}
     return ClusterMap(
-        nodes=with_cards,
-        pending=pending_nodes(nodes, {each.node for each in found if each.cards}),
+        nodes=[each for each in found if each.cards or each.resources or (each.unread and each.node not in waiting)],
+        pending=pending,
         waiting=None if reading.pods is None else count_waiting(reading.pods),
         note="" if reading.fleet is not None else NO_PAGES,
         simulated=any(each.simulated for each in fleet.nodes),
