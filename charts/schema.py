@@ -202,6 +202,7 @@ def _own() -> Schema:
                     "updateStrategy": _MAP,
                     "simulate": {"type": "string"},
                     "migEvict": {"type": "boolean"},
+                    "validateRepairs": {"type": "boolean"},
                     "memoryLimits": {"enum": ["", "off", "observe", "warn", "evict", "kill"]},
                 }
             ),

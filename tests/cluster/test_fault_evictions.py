@@ -7,7 +7,7 @@ import pytest
 from tests.support.mortal_process import Fate, mortal
 
 from tessera.api.names import GPU_CONDITION
-from tessera.kube.resources import DEPLOYMENTS, PODS
+from tessera.kube.resources import DAEMONSETS, DEPLOYMENTS, EVENTS, PODS
 from tessera.nvml.attributes import CardAttributes
 from tessera.nvml.interface import GpuEventKind
 from tessera.nvml.simulated.machine_state import SimEvent
@@ -18,14 +18,25 @@ WRITES, CALLS = 8, 60
 PARTS = [("before", 0), *(pytest.param(*each, marks=pytest.mark.soak) for each in [("after", 1), ("before", 2)])]
 
 
-async def evicting(lab: Any, *more: str) -> None:
-    """The controller's option."""
-    found = await lab.client.get(DEPLOYMENTS.as_dicts(), "tessera-controller", "tessera-system")
-    (container,) = found["spec"]["template"]["spec"]["containers"]
-    container["args"] = [*container["args"], "--fault-evictions", *more]
-    spec = {"template": {"spec": {"containers": [container]}}}
-    await lab.client.merge_patch(DEPLOYMENTS.as_dicts(), "tessera-controller", {"spec": spec}, "tessera-system")
-    await lab.clock.sleep(60)
+async def evicting(lab: Any, *more: str, validates: bool = True) -> None:
+    """The options of controller and agents."""
+    await _add_options(lab, DEPLOYMENTS.as_dicts(), "tessera-controller", "--fault-evictions", *more)
+    if validates:
+        await _add_options(lab, DAEMONSETS.as_dicts(), "tessera-agent", "--validate-repairs")
+    await lab.clock.sleep(120)
+
+
+async def _add_options(lab: Any, kind: Any, name: str, *options: str) -> None:
+    found = await lab.client.get(kind, name, "tessera-system")
+    first, *others = found["spec"]["template"]["spec"]["containers"]
+    first["args"] = [*first["args"], *options]
+    spec = {"template": {"spec": {"containers": [first, *others]}}}
+    await lab.client.merge_patch(kind, name, {"spec": spec}, "tessera-system")
+
+
+async def was_validated(lab: Any, node: str) -> bool:
+    events = (await lab.client.list(EVENTS)).items
+    return any(each.reason == "GpuValidated" and each.involved_object.name == node for each in events)
 
 
 def break_card(lab: Any, node: str) -> None:
@@ -35,11 +46,11 @@ def break_card(lab: Any, node: str) -> None:
     machine.report(SimEvent(GpuEventKind.XID, gpu, 48, None))
 
 
-def story(resource: str, fate: Fate, outcome: list[bool]) -> Callable[[Any], Any]:
+def story(resource: str, fate: Fate, outcome: list[bool], *, validates: bool = True) -> Callable[[Any], Any]:
     async def scenario(lab: Any) -> None:
         made: set[str] = set()
         lab.pods.add_handler(lambda event: made.add(event.object.metadata.uid))
-        await evicting(lab)
+        await evicting(lab, validates=validates)
         await lab.create_owned("web", {resource: 1})
         await lab.until(lambda: lab.ready_of("web"), "the pod runs")
         home = lab.pod(lab.ready_of("web")).spec.node_name
@@ -48,6 +59,8 @@ def story(resource: str, fate: Fate, outcome: list[bool]) -> Callable[[Any], Any
         break_card(lab, home)
         await lab.until(lambda: _runs_elsewhere(lab, home), "the pod runs on the other card", 900)
         await lab.until(lambda: lab.gpus(home).get(resource), "the card is offered again", 900)
+        await lab.clock.sleep(5)
+        assert await was_validated(lab, home) == validates
         await lab.until(lambda: lab.condition("GpuHealthy", home)[1] == "CardsHealthy", "nothing is wrong with it")
         await lab.clock.sleep(300)
         assert len(made - before) == 1, "one eviction, one new pod"
@@ -86,7 +99,8 @@ def die_at(points: Sequence[int], in_lab: Callable[..., None], process: str, whe
     for at in points:
         fate = Fate(at, after=when == "after")
         in_lab(
-            story("nvidia.com/gpu", fate, outcome),
+            # The validator finds no simulated machine behind the calls that kill an agent.
+            story("nvidia.com/gpu", fate, outcome, validates=process != "agent"),
             nodes="A100-40GB,A100-40GB",
             mig_config="",
             cluster_type=mortal(process, fate),

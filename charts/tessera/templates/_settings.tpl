@@ -136,6 +136,7 @@
 {{- with $settings.kubelet }}{{ $args = append $args (printf "--kubelet-root=%s" .) }}{{ end -}}
 {{- with $settings.folders.driverRoot }}{{ $args = append $args (printf "--driver-root=%s" .) }}{{ end -}}
 {{- end -}}
+{{- if $values.validateRepairs }}{{ $args = append $args "--validate-repairs" }}{{ end -}}
 {{- if $values.migEvict }}{{ $args = append $args "--mig-evict" }}{{ end -}}
 {{- with $values.memoryLimits }}{{ $args = append $args (printf "--memory-limits=%s" .) }}{{ end -}}
 {{- with $values.simulate }}{{ $args = append $args (printf "--simulate=%s" .) }}{{ end -}}

@@ -90,6 +90,11 @@ _PASSED_ON = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
     help="Reboot the node if a reset of the card cannot change its MIG mode; at most once for each layout.",
 )
 @click.option(
+    "--validate-repairs",
+    is_flag=True,
+    help="Test a card that was reset, or whose node was rebooted for it, before it is allocated again.",
+)
+@click.option(
     "--memory-limits",
     type=click.Choice(["off", "observe", "warn", "evict", "kill"]),
     default="observe",

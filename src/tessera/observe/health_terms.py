@@ -169,6 +169,13 @@ _OTHERS: Mapping[str, Term] = {
             source=_TESSERA,
         ),
         Term(
+            term="validation",
+            meaning="the card was repaired by a reset or a reboot, and has not passed its test since",
+            asks="nothing; if the test fails, what the test says",
+            reaction=f"{_TAKEN} until it passes; only with --validate-repairs",
+            source=_TESSERA,
+        ),
+        Term(
             term="replace",
             meaning="three times in seven days, the card needed a reset or a reboot, or did not answer",
             asks="replace the card, or look at its slot, cooling and power",

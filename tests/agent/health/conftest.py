@@ -14,6 +14,8 @@ from tessera.agent.base.node_objects import EventType
 from tessera.agent.health.executor import CardResetter
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.policy import HealthPolicy, RecoveryAction
+from tessera.agent.health.validation import RepairValidation
+from tessera.agent.validation.card_validator import SimulatedValidator
 from tessera.api.nodes.card_faults import CardRule
 from tessera.api.nodes.cordons import Cordon
 from tessera.clock import Clock
@@ -74,6 +76,8 @@ class Node:
         self.told: list[tuple[str, str]] = []
         #: Whether the agent resets cards that ask for it, and which cards somebody holds.
         self.resets = False
+        #: Whether the agent tests cards that were repaired.
+        self.validates = False
         self.held: set[str] = set()
         self.kubelet_is_away = False
 
@@ -122,6 +126,9 @@ class Agent:
             changes=self.changes,
             clock=node.clock,
             resetter=CardResetter(self.hardware, host=self, clock=node.clock) if node.resets else None,
+            validation=RepairValidation(SimulatedValidator(node.machine, node.clock), host=self, clock=node.clock)
+            if node.validates
+            else None,
         )
         self._tasks = [asyncio.create_task(self.watch.run()), asyncio.create_task(self._listen())]
 

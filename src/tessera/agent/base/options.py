@@ -85,6 +85,8 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
         mig_strategy: how MIG devices of a layout are advertised; a profile's own setting takes precedence.
         mig_evict: true if the agent evicts pods that hold devices which a layout replaces; otherwise it waits for them.
         mig_reboot: true if the node may be rebooted when a reset of the card cannot change MIG mode.
+        validate_repairs: true if a card that was reset, or whose node was rebooted for it, is tested before it is
+            allocated again.
         memory_limits: the action of the memory monitor on pods that take more than their share.
         device_list_strategies: how containers learn of their devices, a subset of
             :data:`~tessera.api.sharing.profile.DEVICE_LIST_STRATEGIES`; a profile's own setting takes precedence.
@@ -123,6 +125,7 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     mig_strategy: MigStrategy = MigStrategy.MIXED
     mig_evict: bool = False
     mig_reboot: bool = False
+    validate_repairs: bool = False
     memory_limits: EnforcementMode = EnforcementMode.OBSERVE
     device_list_strategies: tuple[str, ...] = ("cdi-cri",)
     device_ids_are_uuids: bool = True

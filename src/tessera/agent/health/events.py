@@ -89,6 +89,20 @@ class FaultsSpared(msgspec.Struct, frozen=True):
     faults: frozenset[CardRule]
 
 
+class CardValidated(msgspec.Struct, frozen=True):
+    """A repaired card was tested.
+
+    Attributes:
+        gpu: the card's UUID.
+        repaired: beginning of its wait for the test.
+        text: what is not well; empty if it may take work.
+    """
+
+    gpu: str
+    repaired: float
+    text: str
+
+
 class CardsCordoned(msgspec.Struct, frozen=True):
     """A person has taken these cards out of service, and no others."""
 
@@ -114,4 +128,5 @@ HealthEvent = (
     | ErrorsMeasured
     | FaultsSpared
     | CardsCordoned
+    | CardValidated
 )

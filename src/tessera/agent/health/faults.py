@@ -17,6 +17,8 @@ A card that a person has cordoned is withheld by a fault of the source ``cordon`
 begins and ends with the annotation of the Node (:mod:`tessera.api.nodes.cordons`), and neither probe nor boot ends it.
 While it lasts, nothing is done to the card.
 
+Where an administrator wants it, a card that was repaired by a reset or a reboot is withheld until it was tested.
+
 A card that fell three times in a week is to be replaced (:mod:`tessera.agent.health.history`). That is shown, and takes
 nothing away by itself.
 
@@ -36,6 +38,7 @@ from tessera.agent.health.events import (
     CardReset,
     CardsCordoned,
     CardsListed,
+    CardValidated,
     ErrorsMeasured,
     EventWatchFailed,
     EventWatchRestored,
@@ -108,8 +111,8 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def of_hardware(self) -> bool:
-        """True if the hardware shows the error now: no cordon, no count of falls, no broken event watch."""
-        return self.source not in {CORDON, FELL_TOO_OFTEN, EVENT_WATCH}
+        """True if the hardware shows the error now: no cordon, count of falls, missing test, or broken event watch."""
+        return self.source not in {CORDON, FELL_TOO_OFTEN, VALIDATION, EVENT_WATCH}
 
     @property
     def order(self) -> tuple[bool, bool, bool, float, str]:
@@ -124,13 +127,17 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
 #: The source of the faults of cards that a person has cordoned.
 CORDON = "cordon"
+#: The source of the faults of cards that were repaired and not tested since.
+VALIDATION = "validation"
 #: The source of the faults that failed probes show.
 PROBE = "probe"
 #: The source of the faults of a broken event watch. They concern the watch, not the cards, and are not kept on disk.
 EVENT_WATCH = "events"
 
 #: Sources of faults that no probe ends.
-_NOT_PROBED = frozenset({EVENT_WATCH, CORDON, FELL_TOO_OFTEN, *MEASURED_ERRORS})
+_NOT_PROBED = frozenset({EVENT_WATCH, CORDON, FELL_TOO_OFTEN, VALIDATION, *MEASURED_ERRORS})
+#: Sources of faults that no boot ends.
+_NOT_BOOTED = frozenset({CORDON, FELL_TOO_OFTEN, VALIDATION})
 
 #: Number of returns that double the quiet time; further ones would make it overflow.
 _MOST_DOUBLED = 64
@@ -174,6 +181,7 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         hysteresis: the numbers that decide when a fault begins and ends.
         faults: the faults that an earlier process of the same boot found.
         past: the faults that earlier processes have seen end, also before the boot.
+        validates: true if a card that was reset, or whose node was rebooted, is withheld until it was tested.
     """
 
     def __init__(
@@ -183,7 +191,9 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         *,
         faults: Iterable[Fault] = (),
         past: Iterable[PastFault] = (),
+        validates: bool = False,
     ) -> None:
+        self._validates = validates
         self._policy = policy
         self._hysteresis = hysteresis or Hysteresis()
         #: The node's cards, as last listed; events of other cards are ignored.
@@ -191,7 +201,9 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         #: The error of each card that was listed with one.
         self._unreadable: Mapping[str, str] = {}
         #: The faults that are not over, at most one for each scope and source.
-        self._faults = {(fault.scope, fault.source): fault for fault in faults}
+        self._faults = {
+            (fault.scope, fault.source): fault for fault in faults if validates or fault.source != VALIDATION
+        }
         self._history = FaultHistory(past)
         #: The faults that the breaker spares, whether or not they are there now.
         self._spared: frozenset[CardRule] = frozenset()
@@ -240,6 +252,12 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         worst = max((fault.reaction for fault in faults), default=Reaction.IGNORE)
         return worst is Reaction.RESET and any(fault.reaction is worst and not fault.reset for fault in faults)
 
+    def awaits_validation(self, gpu: str) -> float | None:
+        """Since when the card waits for a test; None if it waits for none, or is withheld for something else too."""
+        faults = [fault for fault in self._faults.values() if fault.scope.gpu == gpu and not self.spares(fault)]
+        withheld = [fault for fault in faults if fault.reaction >= Reaction.WITHHOLD]
+        return withheld[0].since if [fault.source for fault in withheld] == [VALIDATION] else None
+
     def spares(self, fault: Fault) -> bool:
         """True if the fault would take its card away, and the breaker prevents it."""
         return is_spared(fault, self._spared)
@@ -282,8 +300,8 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
                 self._note_reset(event.gpu)
             case NodeRebooted():
                 self._failures.clear()
-                for key in [key for key, fault in self._faults.items() if fault.source not in {CORDON, FELL_TOO_OFTEN}]:
-                    self._end(key, now)
+                for key in [key for key, fault in self._faults.items() if fault.source not in _NOT_BOOTED]:
+                    self._end(key, now, booted=True)
             case InstanceDestroyed():
                 self._drop_instance(event.gpu, event.gi_id)
             case ErrorsMeasured():
@@ -292,6 +310,8 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
                 self._spared = event.faults
             case CardsCordoned():
                 self._take_cordons(event.cordons, now)
+            case CardValidated():
+                self._take_validation(event, now)
         self._count_falls(now)
         touched = sorted({fault.scope for fault in (*before, *self._faults.values())})
         earlier = {scope: _health_by(_worst_of(before, scope, spared_before), spared_before) for scope in touched}
@@ -391,9 +411,21 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
             else:
                 self._faults[key] = cleaner
 
-    def _end(self, key: tuple[DeviceScope, str], now: float) -> None:
-        """Ends a fault; if the error returns soon, the next fault lasts longer."""
+    def _end(self, key: tuple[DeviceScope, str], now: float, *, booted: bool = False) -> None:
+        """Ends a fault; if the error returns soon, the next fault lasts longer.
+
+        A card that needed a reset or a reboot, or that fell before its node was booted, then waits for a test.
+        """
         fault = self._faults.pop(key)
+        if self._validates and (booted or fault.reaction >= Reaction.RESET) and self._is_fall(fault):
+            self._faults[DeviceScope(fault.scope.gpu), VALIDATION] = Fault(
+                scope=DeviceScope(fault.scope.gpu),
+                source=VALIDATION,
+                reaction=Reaction.WITHHOLD,
+                text=f"repaired after {fault.source}, and not tested yet",
+                since=now,
+                last=now,
+            )
         self._history.note_end(
             PastFault(
                 scope=fault.scope,
@@ -404,6 +436,17 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
                 ends=min(fault.returns + 1, _MOST_DOUBLED),
             )
         )
+
+    def _take_validation(self, event: CardValidated, now: float) -> None:
+        key = DeviceScope(event.gpu), VALIDATION
+        fault = self._faults.get(key)
+        if fault is None or fault.since != event.repaired:
+            return  # the card fell again during the test, and waits for another one
+        if not event.text:
+            del self._faults[key]
+        else:
+            text = f"the test after its repair failed: {event.text}"
+            self._faults[key] = msgspec.structs.replace(fault, text=text, last=now, count=fault.count + 1)
 
     def _is_fall(self, fault: Fault) -> bool:
         down = counts_as_fall(fault.source, fault.reaction, (PROBE, UNREADABLE))
@@ -466,7 +509,8 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
 
 def is_spared(fault: Fault, spared: Collection[CardRule]) -> bool:
     """True if the fault would take its card away, and the breaker prevents it; ``spared`` are the breaker's faults."""
-    return fault.reaction >= Reaction.WITHHOLD and not (fault.unreadable or fault.by_hand) and fault.rule in spared
+    may_be = fault.of_hardware and not fault.unreadable
+    return fault.reaction >= Reaction.WITHHOLD and may_be and fault.rule in spared
 
 
 def _worst_of(faults: Iterable[Fault], scope: DeviceScope, spared: Collection[CardRule]) -> Fault | None:

@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from tessera.agent.base.node_objects import EventType
 from tessera.agent.health.card_health import describe_error
+from tessera.agent.health.events import CardValidated
 from tessera.agent.health.faults import HealthChange, HealthStateMachine
 from tessera.agent.inventory.device_health import DeviceScope, Reaction
 from tessera.api.nodes.card_faults import CardRule
@@ -95,6 +96,14 @@ class HealthEvents:
         """Records that a card was reset because of its fault."""
         name = name_scope(DeviceScope(gpu), self.gpus)
         self._node.record_on_node("GpuReset", f"{name}: was reset because of its error", "Normal")
+
+    def record_validation(self, result: CardValidated) -> None:
+        """Records the result of the test of a repaired card."""
+        name = name_scope(DeviceScope(result.gpu), self.gpus)
+        if result.text:
+            self._node.record_on_node("GpuValidationFailed", f"{name}: {result.text}", "Warning")
+        else:
+            self._node.record_on_node("GpuValidated", f"{name}: works again after its repair", "Normal")
 
     def record_failed_reset(self, gpu: str, error: Exception) -> None:
         """Records that a card could not be reset."""

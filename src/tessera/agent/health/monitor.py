@@ -29,6 +29,7 @@ from tessera.agent.health.events import (
     CardReset,
     CardsCordoned,
     CardsListed,
+    CardValidated,
     ErrorsMeasured,
     EventWatchFailed,
     EventWatchRestored,
@@ -44,6 +45,7 @@ from tessera.agent.health.faults import EVENT_WATCH, Fault, HealthStateMachine
 from tessera.agent.health.history import PastFault
 from tessera.agent.health.messages import HealthCondition, HealthEvents, NodeEventSink, health_condition
 from tessera.agent.health.policy import HealthPolicy
+from tessera.agent.health.validation import RepairValidation
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
 from tessera.api.nodes.card_faults import CardFault, CardRule
 from tessera.api.nodes.cordons import Cordon
@@ -91,6 +93,7 @@ class HealthMonitor:
         changes: notified at every change of health.
         clock: the time.
         resetter: resets cards that need it; ``None`` to leave that to administrators.
+        validation: tests repaired cards before they are allocated again; ``None`` if clean probes are enough.
     """
 
     def __init__(
@@ -104,6 +107,7 @@ class HealthMonitor:
         changes: ChangeNotifier,
         clock: Clock,
         resetter: CardResetter | None = None,
+        validation: RepairValidation | None = None,
     ) -> None:
         self._prober = CardProber(hardware)
         self._node = node
@@ -111,6 +115,7 @@ class HealthMonitor:
         self._changes = changes
         self._clock = clock
         self._resetter = resetter
+        self._validation = validation
         #: Seconds from the monotonic clock to the wall clock, measured at the start.
         self._epoch = clock.now() - clock.monotonic()
         self._file = StateFile(faults_file, StoredFaults)
@@ -121,6 +126,7 @@ class HealthMonitor:
             policy,
             faults=[self._not_of_the_future(fault) for fault in stored.marks],
             past=[self._not_ended_later(fault) for fault in stored.past],
+            validates=validation is not None,
         )
         self._events = HealthEvents(node, self._health)
         #: By card, its measured errors and the monotonic time at which they were taken in last.
@@ -269,6 +275,8 @@ class HealthMonitor:
                     await self._changes.wait(count, pause)
         finally:
             self._prober.stop()
+            if self._validation is not None:
+                self._validation.stop()
 
     async def _probe_cards(self) -> bool:
         """Probes the cards that are due; returns true if there were any."""
@@ -282,6 +290,7 @@ class HealthMonitor:
                 self._take_probe(uuid, probed)
                 if probed is not None:
                     await self._reset_if_needed(uuid)
+                    self._validate_if_needed(uuid)
         return bool(due)
 
     def _take_probe(self, uuid: str, probed: CardProbed | None) -> None:
@@ -303,6 +312,15 @@ class HealthMonitor:
                 self.note_card_reset(uuid)
         except NvmlError as error:
             self._events.record_failed_reset(uuid, error)
+
+    def _validate_if_needed(self, uuid: str) -> None:
+        repaired = self._health.awaits_validation(uuid)
+        if self._validation is not None and repaired is not None:
+            self._validation.start(self._gpus[uuid], repaired, self._take_validation)
+
+    def _take_validation(self, result: CardValidated) -> None:
+        self._events.record_validation(result)
+        self._apply(result)
 
     def _probe_soon(self, uuid: str) -> None:
         if uuid in self._due:

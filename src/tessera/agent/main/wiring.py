@@ -5,6 +5,7 @@ they start.
 """
 
 import logging
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tessera.agent.health.holders import PartHolders
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.pod_reporter import PodReporter
 from tessera.agent.health.policy import HealthPolicy
+from tessera.agent.health.validation import RepairValidation
 from tessera.agent.inventory.card_ownership import CardOwnership, StaticGpus
 from tessera.agent.inventory.device_users import DeviceUsers
 from tessera.agent.inventory.gpu_inventory import GpuInventory, InventoryReader
@@ -56,6 +58,7 @@ from tessera.agent.sharing.static_devices import StaticDevices
 from tessera.agent.sharing.strategies.registry import NodeStrategies
 from tessera.agent.sharing.withdrawn_resources import AdvertisedNames, ApiNodeResources
 from tessera.agent.slices.slice_manager import SliceManager
+from tessera.agent.validation.card_validator import CardValidator, ProcessValidator, SimulatedValidator
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.eviction import Evictor
 from tessera.kube.resources import Node, Pod
@@ -204,9 +207,20 @@ class Components:
             changes=self.changes,
             clock=self.clock,
             resetter=CardResetter(self.hardware, host=self, clock=self.clock),
+            validation=RepairValidation(self._build_validator(), host=self, clock=self.clock)
+            if self.options.validate_repairs
+            else None,
         )
         self._recorders.attach("health", monitor.state_machine)
         return monitor
+
+    def _build_validator(self) -> CardValidator:
+        if self.hardware.machine is not None:
+            return SimulatedValidator(self.hardware.machine, self.clock)
+        if self._driver_root is None:
+            return ProcessValidator(os.environ)
+        found = program_environment(self._driver_root, self.options.state_dir / "driver-libraries")
+        return ProcessValidator({**os.environ, **found})
 
     def _build_mps(self) -> MpsDaemons:
         root = self.options.mps_root

@@ -75,6 +75,11 @@ def _issuer(_context: click.Context, _parameter: click.Parameter, text: str | No
     help="Evict pods that use devices which a new layout removes, instead of waiting.",
 )
 @click.option(
+    "--validate-repairs",
+    is_flag=True,
+    help="Test a card that was reset, or whose node was rebooted for it, before pods get it again.",
+)
+@click.option(
     "--memory-limits",
     type=click.Choice(_LIMITS),
     help="Action on pods that use more than their share of a card's memory.  [default: observe]",

@@ -113,6 +113,7 @@ class InstallChoices(msgspec.Struct, frozen=True, kw_only=True):
         namespace: namespace of the ConfigMaps that the settings name.
         image: image of all pods; empty for the image of ``deploy/``.
         evict: True if the agents evict pods that a layout has to wait for.
+        validate_repairs: True if the agents test repaired cards before pods get them again.
         memory_limits: the agents' ``--memory-limits``; empty for their default.
         simulate: cards that each agent simulates; empty for the node's own cards.
         drivers: the ClusterPolicy and NVIDIADriver by which Tessera installs drivers; empty to use the hosts' drivers.
@@ -137,6 +138,7 @@ class InstallChoices(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = SYSTEM_NAMESPACE
     image: str = ""
     evict: bool = False
+    validate_repairs: bool = False
     memory_limits: str = ""
     simulate: str = ""
     drivers: Sequence[Manifest] = ()
@@ -339,6 +341,8 @@ def _option(argument: str) -> str:
 def _arguments(choices: InstallChoices) -> Iterator[str]:
     if choices.settings is not None:
         yield from _config_arguments(choices, choices.settings)
+    if choices.validate_repairs:
+        yield "--validate-repairs"
     if choices.evict:
         yield "--mig-evict"
     if choices.memory_limits:

@@ -1,0 +1,168 @@
+"""A card that was repaired is tested before it is allocated again, whoever is killed meanwhile."""
+
+import asyncio
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.agent.health.conftest import Agent, Node, play
+
+from tessera.agent.health.events import (
+    CardProbed,
+    CardReset,
+    CardsListed,
+    CardValidated,
+    HardwareEventReported,
+    HealthEvent,
+    NodeRebooted,
+    ProbeResult,
+)
+from tessera.agent.health.faults import VALIDATION, HealthStateMachine
+from tessera.agent.health.policy import HealthPolicy, RecoveryAction
+from tessera.agent.inventory.device_health import DeviceScope
+from tessera.api.nodes.health import CardState
+from tessera.nvml.errors import GpuLost
+from tessera.nvml.interface import GpuEvent, GpuEventKind, GpuUuid
+
+
+async def repair(node: Node) -> None:
+    """The card asks for a reset and gets it; its probes are clean then."""
+    node.xid(48)
+    node.asks_for(RecoveryAction.GPU_RESET)
+    await asyncio.sleep(25)
+    node.asks_for(RecoveryAction.NONE)
+
+
+def test_a_card_that_was_reset_is_tested_and_then_allocated(node: Node) -> None:
+    node.resets = node.validates = True
+    node.machine.slow("compute", 100)
+
+    async def story(node: Node, agent: Agent) -> None:
+        await repair(node)
+        await asyncio.sleep(60)
+        found = agent.watch.describe(node.one)
+        assert agent.was_reset == [node.one]
+        assert (found.state, [each.source for each in found.evidence]) == (CardState.DRAINING, [VALIDATION])
+        assert "passes the test that follows a repair" in found.next
+        assert agent.watch.is_unhealthy(node.one)
+        await asyncio.sleep(150)
+        assert agent.watch.describe(node.one).state == CardState.HEALTHY
+        assert [reason for reason, _ in node.told][-2:] == ["GpuValidated", "GpuRecovered"]
+
+    play(node, story)
+
+
+def test_an_agent_that_is_killed_before_or_in_the_test_tests_again(node: Node) -> None:
+    node.resets = node.validates = True
+    node.machine.slow("compute", 100)
+
+    async def killed(node: Node, agent: Agent) -> None:
+        await repair(node)
+        await asyncio.sleep(60)
+        assert agent.watch.describe(node.one).evidence[0].source == VALIDATION
+
+    async def blind(node: Node, agent: Agent) -> None:
+        assert agent.watch.is_unhealthy(node.one)
+        await asyncio.sleep(20)
+
+    async def last(node: Node, agent: Agent) -> None:
+        assert agent.watch.is_unhealthy(node.one)
+        await asyncio.sleep(150)
+        assert not agent.watch.is_unhealthy(node.one)
+
+    play(node, killed)
+    play(node, blind)
+    node.boot = "boot-2"
+    play(node, last)
+
+
+def test_a_card_that_fails_its_test_stays_away_and_is_tested_again(node: Node) -> None:
+    node.resets = node.validates = True
+
+    async def story(node: Node, agent: Agent) -> None:
+        node.machine.fail("compute", GpuLost, times=2)
+        await repair(node)
+        await asyncio.sleep(200)
+        found = agent.watch.describe(node.one)
+        assert "the test after its repair failed" in found.evidence[0].text
+        assert agent.watch.is_unhealthy(node.one)
+        await asyncio.sleep(2000)
+        assert not agent.watch.is_unhealthy(node.one)
+        assert [reason for reason, _ in node.told].count("GpuValidationFailed") == 2
+
+    play(node, story)
+
+
+def test_a_card_that_somebody_holds_is_not_tested(node: Node) -> None:
+    node.resets = node.validates = True
+
+    async def story(node: Node, agent: Agent) -> None:
+        await repair(node)
+        node.held.add(node.one)
+        await asyncio.sleep(600)
+        assert agent.watch.is_unhealthy(node.one)
+        node.held.clear()
+        await asyncio.sleep(60)
+        assert not agent.watch.is_unhealthy(node.one)
+
+    play(node, story)
+
+
+def test_without_the_option_clean_probes_are_enough_also_for_a_card_that_waits(node: Node) -> None:
+    node.resets = node.validates = True
+
+    async def waiting(node: Node, agent: Agent) -> None:
+        await repair(node)
+        node.held.add(node.one)
+        await asyncio.sleep(100)
+        assert agent.watch.is_unhealthy(node.one)
+
+    async def off(node: Node, agent: Agent) -> None:
+        assert not agent.watch.is_unhealthy(node.one)
+
+    play(node, waiting)
+    node.validates = False
+    play(node, off)
+
+
+CARD = GpuUuid("GPU-1")
+EVENTS: st.SearchStrategy[HealthEvent] = st.one_of(
+    st.sampled_from([48, 79, 94]).map(
+        lambda xid: HardwareEventReported(GpuEvent(kind=GpuEventKind.XID, gpu=CARD, xid=xid))
+    ),
+    st.builds(
+        CardProbed,
+        gpu=st.just(CARD),
+        result=st.sampled_from(ProbeResult),
+        recovery=st.sampled_from([None, RecoveryAction.NONE, RecoveryAction.GPU_RESET]),
+    ),
+    st.just(CardReset(CARD)),
+    st.just(NodeRebooted()),
+    st.builds(CardValidated, st.just(CARD), st.integers(0, 3000).map(float), st.sampled_from(["", "too slow"])),
+)
+
+
+@given(st.lists(EVENTS, max_size=40), st.integers(0, 40))
+def test_no_repaired_card_is_allocated_before_a_test_that_began_after_the_repair(
+    events: list[HealthEvent], restart: int
+) -> None:
+    health = HealthStateMachine(HealthPolicy(), validates=True)
+    health.handle(CardsListed(frozenset({CARD}), {}), 0.0)
+    repaired: float | None = None
+    for number, event in enumerate(events):
+        now = 100.0 * number
+        if number == restart:  # the next process has what the file has
+            health = HealthStateMachine(HealthPolicy(), faults=health.faults(), past=health.past, validates=True)
+            health.handle(CardsListed(frozenset({CARD}), {}), now)
+        before = {fault.source: fault for fault in health.faults()}
+        passes = isinstance(event, CardValidated) and not event.text and event.repaired == repaired
+        health.handle(event, now)
+        after = {fault.source for fault in health.faults()}
+        fallen = [fault for fault in before.values() if fault.source in {"XID 48", "XID 79", "probe", "driver"}]
+        mended = [fault for fault in fallen if fault.source not in after and fault.reaction >= 3]
+        if mended:
+            repaired = now
+        elif passes:
+            repaired = None
+        if repaired is not None:
+            assert not health.health_of(DeviceScope(CARD)).healthy
+            assert VALIDATION in after
