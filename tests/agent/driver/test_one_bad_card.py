@@ -3,20 +3,22 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 from tests.agent.conftest import NODE
 from tests.agent.driver.conftest import DriverScene
 
+from tessera.agent.base.options import ConfigMapName
 from tessera.agent.base.runtime import AgentEnvironment
 from tessera.agent.main.run import run_components
 from tessera.agent.main.wiring import Components
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, decode_cards
 from tessera.api.nodes.usage import NodeUsage
-from tessera.kube.resources import NODES
+from tessera.kube.resources import CONFIGMAPS, NAMESPACES, NODES
 from tessera.nvml.asynchronous.inline import InlineNvml
+from tessera.nvml.attributes import ComputeMode
 from tessera.nvml.errors import NotSupported
 from tessera.nvml.interface import GpuEventKind, GpuUuid, Nvml
 from tessera.nvml.simulated.machine_state import ANY, SimEvent
@@ -102,30 +104,103 @@ def played(play: Callable[..., None], story: Story) -> None:
     play(whole, CARDS, mig=False)
 
 
+class Form(NamedTuple):
+    """A form in which three cards are offered: layout, sharing, resource, devices of each card."""
+
+    label: str
+    sharing: str
+    resource: str
+    each: int
+
+
+FORMS = {
+    "whole": Form("", "", GPU, 1),
+    "cut": Form("all-1g.5gb", "", "nvidia.com/mig-1g.5gb", 7),
+    "time slices": Form("", "{timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}", GPU, 4),
+    "MPS": Form("", "{mps: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}", GPU, 4),
+}
+
+
+async def begin_in_form(scene: DriverScene, form: Form) -> None:
+    await scene.begin(label=form.label, agent=False)
+    if form.sharing:
+        await set_profile(scene, form.sharing)
+    start(scene)
+    await scene.until(lambda: scene.allocatable(form.resource, 3 * form.each))
+
+
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize(
-    ("label", "resource", "each"), [("", GPU, 1), ("all-1g.5gb", "nvidia.com/mig-1g.5gb", 7)], ids=["whole", "cut"]
-)
-def test_an_error_of_any_call_on_one_card_takes_no_other(
-    play: Callable[..., None], call: str, label: str, resource: str, each: int
-) -> None:
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_an_error_of_any_call_on_one_card_takes_no_other(play: Callable[..., None], call: str, form: Form) -> None:
     """An event has the card read and probed again, and the exporter samples it."""
 
     async def whole(scene: DriverScene) -> None:
         bad = scene.machine.uuids()[2]
-        await scene.begin(label=label, agent=False)
-        start(scene)
-        await scene.until(lambda: scene.allocatable(resource, 3 * each))
+        await begin_in_form(scene, form)
         for code in CODES:
             scene.machine.fail(call, code, gpu=bad, times=None)
             scene.machine.report(SimEvent(GpuEventKind.SINGLE_BIT_ECC, bad))
             await scene.clock.sleep(11.0)
             assert scene.agent is not None
             assert not scene.agent.done(), code
-            assert scene.kubelet.ledger.counts()[1][resource] >= 2 * each, code
+            assert scene.kubelet.ledger.counts()[1][form.resource] >= 2 * form.each, code
             scene.machine.heal()
 
-    play(whole, "3xA100-40GB", mig=bool(label))
+    play(whole, "3xA100-40GB", mig=bool(form.label))
+
+
+def end_daemons(scene: DriverScene) -> None:
+    """The MPS daemons have ended, and the cards are in the default mode, as after a driver was loaded again."""
+    with scene.machine.change() as state:
+        state.mps_daemons.clear()
+        for card in state.cards:
+            card.compute_mode = ComputeMode.DEFAULT
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("daemons", [True, False], ids=["MPS daemons run on", "MPS daemons end too"])
+def test_an_agent_that_starts_beside_an_error_of_any_call_offers_the_other_cards(
+    play: Callable[..., None], call: str, form: Form, daemons: bool
+) -> None:
+    async def whole(scene: DriverScene) -> None:
+        bad = scene.machine.uuids()[2]
+        await begin_in_form(scene, form)
+        for code in (3, 4, 9, 15, 999):
+            await scene.kill_agent()
+            if not daemons:
+                end_daemons(scene)
+            scene.machine.fail(call, code, gpu=bad, times=None)
+            start(scene)
+            await scene.clock.sleep(15.0)
+            for _ in range(20):
+                await scene.clock.sleep(0.5)
+                assert scene.kubelet.ledger.counts()[1][form.resource] >= 2 * form.each, code
+            scene.machine.heal()
+
+    if daemons or form is FORMS["MPS"]:
+        play(whole, "3xA100-40GB", mig=bool(form.label))
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_the_other_cards_are_offered_in_every_form_beside_a_card_that_cannot_be_read(
+    play: Callable[..., None], form: Form
+) -> None:
+    async def whole(scene: DriverScene) -> None:
+        await begin_in_form(scene, form)
+        scene.machine.fail(ANY, 8, gpu=scene.machine.uuids()[2], times=None)
+        for _ in range(2):
+            await scene.until(lambda: scene.allocatable(form.resource, 2 * form.each), 300.0)
+            for _ in range(120):
+                await scene.clock.sleep(0.5)
+                assert scene.kubelet.ledger.counts()[1][form.resource] == 2 * form.each
+            await scene.kill_agent()
+            end_daemons(scene)
+            start(scene)
+        scene.machine.heal()
+        await scene.until(lambda: scene.allocatable(form.resource, 3 * form.each), 300.0)
+
+    play(whole, "3xA100-40GB", mig=bool(form.label))
 
 
 @pytest.mark.parametrize("code", CODES)
@@ -266,6 +341,15 @@ def test_a_card_with_mig_whose_profiles_or_instances_cannot_be_read_is_in_the_co
         await scene.until(lambda: scene.allocatable(resource, 14))
 
     play(whole, "2xA100-40GB", mig=True)
+
+
+async def set_profile(scene: DriverScene, sharing: str) -> None:
+    """Has the node's cards shared."""
+    name = ConfigMapName("gpu", "profiles")
+    scene.options = msgspec.structs.replace(scene.options, sharing_config=name)
+    await scene.client.create(NAMESPACES, {"metadata": {"name": name.namespace}})
+    data = {"default": f"{{version: v1, sharing: {sharing}}}"}
+    await scene.client.create(CONFIGMAPS, {"metadata": {"name": name.name}, "data": data}, name.namespace)
 
 
 def start(scene: DriverScene) -> Components:

@@ -52,7 +52,7 @@ class MpsDaemons:
     ) -> None:
         self._launcher = launcher
         self._record = MpsState(state_file)
-        self._cards = ExclusiveCards(hardware, self._record, describe_occupant)
+        self._cards = ExclusiveCards(hardware, self._record, clock, describe_occupant)
         self._host = MpsPaths(host_root)
         self._changes = changes
         self._clock = clock

@@ -12,16 +12,17 @@ sets back only modes that it has set; after a restart the record names them.
 """
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from tessera.agent.base.state_file import StateFile
 from tessera.agent.mps.interfaces import DaemonId
+from tessera.clock import Clock
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.attributes import ComputeMode
-from tessera.nvml.errors import GpuLost, NotSupported, NvmlNotFound
+from tessera.nvml.errors import GpuLost, NotSupported, NvmlError, NvmlNotFound
 from tessera.nvml.interface import GpuUuid
 
 
@@ -93,17 +94,27 @@ class MpsState:
             self._record = record
 
 
+#: Seconds for which a card that has refused the mode is left out.
+REFUSED_PAUSE = 60.0
+
+
 class ExclusiveCards:
-    """The cards that are in the mode ``EXCLUSIVE_PROCESS`` for MPS.
+    """The cards that are in the mode ``EXCLUSIVE_PROCESS`` for MPS. A card that refuses a call hinders no other.
 
     Args:
         hardware: the node's cards.
         record: the cards that were taken, over restarts.
+        clock: the time.
         describe_occupant: returns why a card cannot be taken, besides processes that compute on it; empty if it can.
     """
 
-    def __init__(self, hardware: AsyncNvml, record: MpsState, describe_occupant: Callable[[str], str]) -> None:
+    def __init__(
+        self, hardware: AsyncNvml, record: MpsState, clock: Clock, describe_occupant: Callable[[str], str]
+    ) -> None:
         self._hardware = hardware
+        self._clock = clock
+        #: The cards that have refused the mode: the text, and monotonic seconds until which they are left out.
+        self._refused: dict[str, tuple[str, float]] = {}
         self._describe_occupant = describe_occupant
         self._record = record
 
@@ -112,15 +123,14 @@ class ExclusiveCards:
         return frozenset(card for card, owner in self._record.exclusive.items() if owner == resource)
 
     async def obstacles(self, resource: str, cards: Collection[str]) -> dict[str, str]:
-        """The cards that cannot be taken for a resource now, and why. The resource's own cards can be taken.
-
-        Raises:
-            NvmlError: a card cannot be read.
-        """
+        """The cards that cannot be taken for a resource now, and why. The resource's own cards can be taken."""
         found = {card: await self._obstacle(resource, card) for card in cards}
         return {card: why for card, why in found.items() if why}
 
     async def _obstacle(self, resource: str, card: str) -> str:
+        text, until = self._refused.get(card, ("", 0.0))
+        if text and self._clock.monotonic() < until:
+            return text
         if (owner := self._record.exclusive.get(card)) is not None:
             return "" if owner == resource else f"card {card} is still served by the MPS daemon of {owner}"
         try:
@@ -130,19 +140,29 @@ class ExclusiveCards:
             processes = await self._hardware.processes(GpuUuid(card))
         except GpuLost:
             return f"card {card} is lost"
+        except NvmlError as error:
+            return f"card {card} cannot be read: {error}"
         return f"card {card} still computes for others than MPS" if processes else ""
 
-    async def take(self, resource: str, cards: Collection[str]) -> None:
-        """Sets the mode of cards that are not in it yet.
+    async def take(self, resource: str, cards: Iterable[str]) -> tuple[str, ...]:
+        """Sets the mode of cards that are not in it yet; returns the cards that are in it now.
 
         Raises:
-            NvmlError: a card refuses; the cards before it stay taken.
             OSError: the record cannot be written.
         """
+        taken = []
         for card in cards:
             self._record.add_card(card, resource)
-            if await self._hardware.compute_mode(GpuUuid(card)) is not ComputeMode.EXCLUSIVE_PROCESS:
-                await self._hardware.set_compute_mode(GpuUuid(card), ComputeMode.EXCLUSIVE_PROCESS)
+            try:
+                if await self._hardware.compute_mode(GpuUuid(card)) is not ComputeMode.EXCLUSIVE_PROCESS:
+                    await self._hardware.set_compute_mode(GpuUuid(card), ComputeMode.EXCLUSIVE_PROCESS)
+            except NvmlError as error:
+                text = f"card {card} does not serve MPS alone: {error}"
+                self._refused[card] = text, self._clock.monotonic() + REFUSED_PAUSE
+            else:
+                self._refused.pop(card, None)
+                taken.append(card)
+        return tuple(taken)
 
     async def release(self, cards: Collection[str]) -> None:
         """Sets cards back to the default mode.
@@ -151,10 +171,17 @@ class ExclusiveCards:
         mode ends when the driver loses the card (NVML, on ``nvmlDeviceSetComputeMode``).
 
         Raises:
-            NvmlError: a card refuses; it and those after it stay taken.
+            NvmlError: a card refuses; it stays taken, the others are released.
             OSError: the record cannot be written.
         """
+        refusal: NvmlError | None = None
         for card in sorted(cards):
-            with contextlib.suppress(GpuLost, NvmlNotFound, NotSupported):
-                await self._hardware.set_compute_mode(GpuUuid(card), ComputeMode.DEFAULT)
-            self._record.remove_card(card)
+            try:
+                with contextlib.suppress(GpuLost, NvmlNotFound, NotSupported):
+                    await self._hardware.set_compute_mode(GpuUuid(card), ComputeMode.DEFAULT)
+            except NvmlError as error:
+                refusal = error
+            else:
+                self._record.remove_card(card)
+        if refusal is not None:
+            raise refusal

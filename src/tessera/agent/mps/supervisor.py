@@ -9,11 +9,12 @@ Rules:
 4. Other limits are set while the daemon runs, for clients that connect from then on.
 5. Other cards need another daemon, since a server sees the cards that it was started with. A new daemon costs every
    client its work, so it waits until none is connected. So does the end of a daemon without a plan. A card that cannot
-   be taken yet does not delay the others: it joins them later.
+   be taken yet, or refuses a call, does not delay the others: it joins them later.
 6. An agent that stops leaves its daemons alone; the next one takes over those that it would start.
 """
 
 import asyncio
+import logging
 import random
 from collections.abc import Mapping
 
@@ -46,6 +47,8 @@ SHORTEST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
 #: Seconds that a daemon must run so that its end no longer counts as a failed start: the next pause is short again.
 STABLE = 60.0
+
+_log = logging.getLogger(__name__)
 
 _FAILURES = (ControlFailed, LaunchFailed, NvmlError, OSError)
 
@@ -90,6 +93,8 @@ class DaemonSupervisor:
         self._served: frozenset[str] = frozenset()
         #: The difference from the plan, for people; empty if there is none.
         self._problem = "the MPS daemon is being started"
+        #: Why a card could not be released at the last attempt; empty if every card was.
+        self._refusal = ""
         #: Time from which the daemon has served a card, monotonic seconds; ``None`` while it serves none.
         self._up_since: float | None = None
 
@@ -144,14 +149,19 @@ class DaemonSupervisor:
         while True:
             count = self._wake.count
             plan = self._plan
-            await self._release_cards(keep=() if plan is None else plan.cards)
+            if plan is None:
+                await self._release_cards(keep=())
+            else:
+                await self._try_to_release_cards(keep=plan.cards)
             if self._plan is not plan:
                 continue
             if plan is None:
                 return None
             obstacles = await self._cards.obstacles(self._resource, plan.cards)
             if cards := tuple(card for card in plan.cards if card not in obstacles):
-                return await self._start(cards)
+                if (daemon := await self._start(cards)) is not None:
+                    return daemon
+                continue
             self._publish(frozenset(), _join_texts(obstacles))
             await self._wake.wait(count, CHECK_INTERVAL)
 
@@ -160,15 +170,29 @@ class DaemonSupervisor:
             await self._cards.release(spare)
             self._wake.notify()
 
-    async def _start(self, cards: tuple[str, ...]) -> MpsDaemon:
+    async def _try_to_release_cards(self, keep: tuple[str, ...]) -> None:
+        """Releases cards that are not needed; one that refuses stays taken, and is tried again later."""
+        refusal = ""
+        try:
+            await self._release_cards(keep)
+        except NvmlError as error:
+            refusal = str(error)
+        if refusal and refusal != self._refusal:
+            _log.warning("%s: a card cannot be set back to the default compute mode: %s", self._resource, refusal)
+        self._refusal = refusal
+
+    async def _start(self, cards: tuple[str, ...]) -> MpsDaemon | None:
+        """Starts a daemon on the cards that can be taken; ``None`` if none can."""
         if missing := self._launcher.find_obstacle():
             raise LaunchFailed(missing)
-        await self._cards.take(self._resource, cards)
+        taken = await self._cards.take(self._resource, cards)
+        if not taken:
+            return None
 
         def note(mark: DaemonId) -> None:
-            self._record.add_daemon(self._resource, DaemonRecord(mark, cards))
+            self._record.add_daemon(self._resource, DaemonRecord(mark, taken))
 
-        return await self._launcher.start(DaemonSpec(self._resource, cards), note)
+        return await self._launcher.start(DaemonSpec(self._resource, taken), note)
 
     async def _run_daemon(self, daemon: MpsDaemon) -> None:
         """Follows the plan; returns when the daemon must end.
@@ -176,7 +200,6 @@ class DaemonSupervisor:
         Raises:
             LaunchFailed: the daemon ended by itself.
             ControlFailed: the daemon does not answer, or refuses.
-            NvmlError: a card refuses.
             OSError: the record cannot be written.
         """
         cards = self._record.daemons[self._resource].cards
@@ -228,6 +251,7 @@ class DaemonSupervisor:
             if self._clock.monotonic() >= checked_at + CHECK_INTERVAL and not ended.done():
                 await list_servers(daemon)
                 checked_at = self._clock.monotonic()
+                await self._try_to_release_cards(keep=(*(() if plan is None else plan.cards), *cards))
 
     async def _find_obstacles(self, plan: ServicePlan | None, cards: tuple[str, ...]) -> dict[str, str]:
         """The planned cards that the daemon does not serve and that cannot be taken, with the reasons."""
