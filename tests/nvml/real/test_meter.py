@@ -5,11 +5,13 @@ from collections.abc import Callable
 import msgspec
 import pytest
 from tests.nvml.real.conftest import Pair
+from tests.nvml.real.test_one_bad_card import CODES, FUNCTIONS, SEARCHES
 
 from tessera.agent.monitoring.measured_errors import find_errors
 from tessera.nvml.errors import GpuLost, NotSupported, NvmlNotFound
 from tessera.nvml.interface import GpuUuid
 from tessera.nvml.measurements import ACTIVITIES, Absence, Measurements, ProcessActivity, Quantity
+from tessera.nvml.real.meter import _FIELDS
 
 GIB = 1 << 30
 FABRIC = "7f4a1c3e-0000-4000-8000-00000000abcd", "7"
@@ -152,3 +154,28 @@ def test_processes_in_mig_mode_have_no_shares(pair: Callable[..., Pair]) -> None
     for nvml in (real, machine):
         with pytest.raises(NotSupported):
             nvml.process_activity(gpu)
+
+
+@pytest.mark.parametrize("function", sorted(set(FUNCTIONS) - set(SEARCHES)))
+def test_a_refused_call_takes_its_own_quantities_and_no_others(pair: Callable[..., Pair], function: str) -> None:
+    real, machine, library = pair("1xH100-80GB")
+    (gpu,) = machine.uuids()
+    for _ in range(2):
+        whole = real.measure(gpu)
+    for code in set(CODES) - {GpuLost.code}:
+        library.broken = {(function, gpu): code}
+        found = real.measure(gpu)
+        library.broken = {}
+        assert found.values.keys() | found.absent.keys() == whole.values.keys() | whole.absent.keys()
+        lost = whole.values.keys() - found.values.keys()
+        # One call reads all fields, and one all of GPM; any other reads four quantities at most.
+        assert len(lost) <= (len(_FIELDS) if function == "nvmlDeviceGetFieldValues" else 4) or lost == set(ACTIVITIES)
+        real.measure(gpu)  # a mean begins anew after a refusal
+
+
+def test_a_card_that_falls_off_the_bus_while_it_is_measured_is_lost(pair: Callable[..., Pair]) -> None:
+    real, machine, library = pair("1xA100-40GB")
+    (gpu,) = machine.uuids()
+    library.broken = {("nvmlDeviceGetPowerUsage", gpu): GpuLost.code}
+    with pytest.raises(GpuLost):
+        real.measure(gpu)
