@@ -203,6 +203,7 @@ def _own() -> Schema:
                     "simulate": {"type": "string"},
                     "migEvict": {"type": "boolean"},
                     "validateRepairs": {"type": "boolean"},
+                    "rebootRepairs": {"enum": ["", "systemctl", "sentinel"]},
                     "memoryLimits": {"enum": ["", "off", "observe", "warn", "evict", "kill"]},
                 }
             ),

@@ -87,8 +87,16 @@ CASES: Mapping[str, tuple[Mapping[str, Any] | None, Mapping[str, Any], Sequence[
     "nulls": ({"mig": None, "devicePlugin": {"config": None, "env": None}, "driver": {"version": None}}, {}, []),
     "agent": (
         None,
-        {"agent": {"validateRepairs": True, "migEvict": True, "memoryLimits": "kill", "simulate": "2xA100-40GB"}},
-        ["--validate-repairs", "--mig-evict", "--memory-limits", "kill", "--simulate", "2xA100-40GB"],
+        {
+            "agent": {
+                "rebootRepairs": "sentinel", "validateRepairs": True,
+                "migEvict": True, "memoryLimits": "kill", "simulate": "2xA100-40GB",
+            },
+        },
+        [
+            *("--reboot-repairs", "sentinel", "--validate-repairs", "--mig-evict"),
+            *("--memory-limits", "kill", "--simulate", "2xA100-40GB"),
+        ],
     ),
     "evicting memory": (None, {"agent": {"memoryLimits": "evict"}}, ["--memory-limits", "evict"]),
     "controller": (

@@ -22,7 +22,7 @@ async def evicting(lab: Any, *more: str, validates: bool = True) -> None:
     """The options of controller and agents."""
     await _add_options(lab, DEPLOYMENTS.as_dicts(), "tessera-controller", "--fault-evictions", *more)
     if validates:
-        await _add_options(lab, DAEMONSETS.as_dicts(), "tessera-agent", "--validate-repairs")
+        await _add_options(lab, DAEMONSETS.as_dicts(), "tessera-agent", "--validate-repairs", "--reboot-repairs")
     await lab.clock.sleep(120)
 
 
@@ -44,6 +44,34 @@ def break_card(lab: Any, node: str) -> None:
     (gpu,) = machine.uuids()
     machine.set_attributes(gpu, CardAttributes(recovery_action=None))
     machine.report(SimEvent(GpuEventKind.XID, gpu, 48, None))
+
+
+@pytest.mark.parametrize(
+    ("resource", "mig_config"), [("nvidia.com/gpu", ""), ("nvidia.com/mig-3g.20gb", "dynamic")], ids=["whole", "slice"]
+)
+def test_a_node_is_rebooted_for_its_lost_card_and_the_card_is_tested(
+    in_lab: Callable[..., None], resource: str, mig_config: str
+) -> None:
+    async def scenario(lab: Any) -> None:
+        await evicting(lab)
+        await lab.create_owned("web", {resource: 1})
+        await lab.until(lambda: lab.ready_of("web"), "the pod runs")
+        home = lab.pod(lab.ready_of("web")).spec.node_name
+        boot = _boot(lab, home)
+        machine = lab.cluster.nodes[home].machine
+        machine.lose(machine.uuids()[0])
+        await lab.until(lambda: _runs_elsewhere(lab, home), "the pod runs on the other card", 900)
+        await lab.until(lambda: _boot(lab, home) != boot, "the node was rebooted", 900)
+        await lab.until(lambda: lab.gpus(home).get(resource), "the card is offered again", 900)
+        await lab.clock.sleep(5)
+        assert await was_validated(lab, home)
+
+    in_lab(scenario, nodes="A100-40GB,A100-40GB", mig_config=mig_config)
+
+
+def _boot(lab: Any, node: str) -> str:
+    boot: str = lab.nodes.cache.get(node).status.node_info.boot_id
+    return boot
 
 
 def story(resource: str, fate: Fate, outcome: list[bool], *, validates: bool = True) -> Callable[[Any], Any]:

@@ -136,6 +136,7 @@
 {{- with $settings.kubelet }}{{ $args = append $args (printf "--kubelet-root=%s" .) }}{{ end -}}
 {{- with $settings.folders.driverRoot }}{{ $args = append $args (printf "--driver-root=%s" .) }}{{ end -}}
 {{- end -}}
+{{- with $values.rebootRepairs }}{{ $args = concat $args (list "--reboot-repairs" (printf "--reboot-by=%s" .)) }}{{ end -}}
 {{- if $values.validateRepairs }}{{ $args = append $args "--validate-repairs" }}{{ end -}}
 {{- if $values.migEvict }}{{ $args = append $args "--mig-evict" }}{{ end -}}
 {{- with $values.memoryLimits }}{{ $args = append $args (printf "--memory-limits=%s" .) }}{{ end -}}

@@ -90,6 +90,19 @@ _PASSED_ON = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
     help="Reboot the node if a reset of the card cannot change its MIG mode; at most once for each layout.",
 )
 @click.option(
+    "--reboot-repairs",
+    is_flag=True,
+    help="Reboot the node for a card that needs it, such as one that fell off the bus; once for each fault.",
+)
+@click.option(
+    "--reboot-by",
+    type=click.Choice(["systemctl", "sentinel"]),
+    default="systemctl",
+    show_default=True,
+    help="How the node is rebooted: at once by the host's systemd, when no pod holds any card of it; or by a tool that"
+    " watches the host's file /var/run/reboot-required and drains the node, such as kured.",
+)
+@click.option(
     "--validate-repairs",
     is_flag=True,
     help="Test a card that was reset, or whose node was rebooted for it, before it is allocated again.",
@@ -198,7 +211,7 @@ def options_from(values: Mapping[str, Any], environment: Mapping[str, str]) -> A
     Raises:
         click.BadParameter: a value has a wrong form.
     """
-    from tessera.agent.base.options import AgentOptions, EnforcementMode, MetricNames, ValidationMode
+    from tessera.agent.base.options import AgentOptions, EnforcementMode, MetricNames, RebootWay, ValidationMode
     from tessera.api.sharing.profile import MigStrategy
 
     given = {name: value for name, value in values.items() if value is not None}
@@ -208,6 +221,7 @@ def options_from(values: Mapping[str, Any], environment: Mapping[str, str]) -> A
         "memory_limits": EnforcementMode(given["memory_limits"]),
         "validation": ValidationMode(given["validation"]),
         "metric_names": MetricNames(given["metric_names"]),
+        "reboot_by": RebootWay(given["reboot_by"]),
         "device_list_strategies": _list_strategies(strategies),
         "device_ids_are_uuids": ids == "uuid",
         "environment": {name: environment[name] for name in _PASSED_ON if name in environment},
@@ -270,9 +284,12 @@ async def _run(options: Any, kubeconfig: Path | None, context: str | None) -> No
 
 def _reboot(options: Any) -> Callable[[], Awaitable[None]] | None:
     """The function that reboots the host; None for simulated cards, for which no machine is rebooted."""
-    from tessera.agent.mig_config.reboot import reboot_host
+    from tessera.agent.base.options import RebootWay
+    from tessera.agent.mig_config.reboot import reboot_host, request_by_sentinel
 
-    return reboot_host if options.simulate is None else None
+    if options.simulate is not None:
+        return None
+    return request_by_sentinel if options.reboot_by is RebootWay.SENTINEL else reboot_host
 
 
 def _driver(options: Any, clock: Any) -> Any:

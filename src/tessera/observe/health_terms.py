@@ -30,7 +30,7 @@ REACTIONS: Mapping[Reaction, str] = {
     Reaction.DEGRADE: f"shows the error and goes on to allocate the card, until {_ENDS}",
     Reaction.WITHHOLD: f"{_TAKEN}, or of the GPU instance that the error names, until {_ENDS}",
     Reaction.RESET: f"{_TAKEN} until it was reset; resets it once no pod holds any part of it",
-    Reaction.REBOOT: f"{_TAKEN} until the node was booted; does not boot it",
+    Reaction.REBOOT: f"{_TAKEN} until the node was booted; boots it only with --reboot-repairs",
 }
 
 

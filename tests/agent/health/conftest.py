@@ -14,6 +14,7 @@ from tessera.agent.base.node_objects import EventType
 from tessera.agent.health.executor import CardResetter
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.policy import HealthPolicy, RecoveryAction
+from tessera.agent.health.reboots import RepairReboots
 from tessera.agent.health.validation import RepairValidation
 from tessera.agent.validation.card_validator import SimulatedValidator
 from tessera.api.nodes.card_faults import CardRule
@@ -78,6 +79,10 @@ class Node:
         self.resets = False
         #: Whether the agent tests cards that were repaired.
         self.validates = False
+        #: How the agent reboots the node; empty for not at all. The times at which it was asked, and its refusal.
+        self.reboots = ""
+        self.asked: list[float] = []
+        self.refusal = ""
         self.held: set[str] = set()
         self.kubelet_is_away = False
 
@@ -86,6 +91,11 @@ class Node:
 
     def asks_for(self, action: RecoveryAction) -> None:
         self.machine.set_attributes(self.one, CardAttributes(recovery_action=action))
+
+    async def reboot(self) -> None:
+        if self.refusal:
+            raise OSError(self.refusal)
+        self.asked.append(self.clock.now())
 
     def boot_id(self) -> str:
         return self.boot
@@ -126,6 +136,11 @@ class Agent:
             changes=self.changes,
             clock=node.clock,
             resetter=CardResetter(self.hardware, host=self, clock=node.clock) if node.resets else None,
+            reboots=RepairReboots(
+                node.reboot, file=node.file.parent / "reboots.json", host=self, drains=node.reboots == "sentinel"
+            )
+            if node.reboots
+            else None,
             validation=RepairValidation(SimulatedValidator(node.machine, node.clock), host=self, clock=node.clock)
             if node.validates
             else None,
@@ -136,6 +151,11 @@ class Agent:
         if self.node.kubelet_is_away:
             raise ConnectionError("kubelet is being restarted")
         return gpu not in self.node.held
+
+    async def is_node_empty(self) -> bool:
+        if self.node.kubelet_is_away:
+            raise ConnectionError("kubelet is being restarted")
+        return not self.node.held
 
     async def reread_card(self, gpu: str | None) -> None:
         assert gpu is not None

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.agent.mig_config.reboot import reboot_host
+from tessera.agent.mig_config.reboot import reboot_host, request_by_sentinel
 
 ENDED = "`systemctl reboot` on the host ended with"
 NEEDS = "it needs a privileged container with hostPID on a host with systemd"
@@ -22,6 +22,14 @@ async def test_the_request_enters_all_namespaces_of_process_1(tmp_path: Path) ->
     await reboot_host(nsenter=script(tmp_path, f'echo "$@" > {tmp_path}/asked'))
     asked = (tmp_path / "asked").read_text()
     assert asked == "--target 1 --mount --uts --ipc --net --pid -- systemctl reboot\n"
+
+
+async def test_kured_is_asked_by_a_file_on_the_host(tmp_path: Path) -> None:
+    await request_by_sentinel(nsenter=script(tmp_path, f'echo "$@" > {tmp_path}/asked'))
+    asked = (tmp_path / "asked").read_text()
+    assert asked.endswith(" -- touch /var/run/reboot-required\n")
+    with pytest.raises(OSError, match="`touch /var/run/reboot-required` on the host ended with 1: read-only"):
+        await request_by_sentinel(nsenter=script(tmp_path, "echo read-only; exit 1"))
 
 
 async def test_the_containers_environment_stays_in_the_container(

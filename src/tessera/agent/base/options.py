@@ -21,6 +21,13 @@ class ValidationMode(Enum):
     NEVER = "never"
 
 
+class RebootWay(Enum):
+    """How a node is rebooted."""
+
+    SYSTEMCTL = "systemctl"  # by the host's systemd, at once
+    SENTINEL = "sentinel"  # by whoever watches /var/run/reboot-required, such as kured, which drains the node first
+
+
 class EnforcementMode(Enum):
     """The action of the memory monitor on a pod that takes more than its share."""
 
@@ -85,6 +92,8 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
         mig_strategy: how MIG devices of a layout are advertised; a profile's own setting takes precedence.
         mig_evict: true if the agent evicts pods that hold devices which a layout replaces; otherwise it waits for them.
         mig_reboot: true if the node may be rebooted when a reset of the card cannot change MIG mode.
+        reboot_repairs: true if a reboot of the node is asked for a card that needs one.
+        reboot_by: how the node is rebooted, for a layout or for a card.
         validate_repairs: true if a card that was reset, or whose node was rebooted for it, is tested before it is
             allocated again.
         memory_limits: the action of the memory monitor on pods that take more than their share.
@@ -125,6 +134,8 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     mig_strategy: MigStrategy = MigStrategy.MIXED
     mig_evict: bool = False
     mig_reboot: bool = False
+    reboot_repairs: bool = False
+    reboot_by: RebootWay = RebootWay.SYSTEMCTL
     validate_repairs: bool = False
     memory_limits: EnforcementMode = EnforcementMode.OBSERVE
     device_list_strategies: tuple[str, ...] = ("cdi-cri",)

@@ -125,6 +125,10 @@ class CardHost(Protocol):
         """True if no pod holds any part of a card, nor is about to; raises ConnectionError if that is unknown."""
         ...
 
+    async def is_node_empty(self) -> bool:
+        """True if no pod holds a card of the node, nor is about to; raises ConnectionError if that is unknown."""
+        ...
+
     async def reread_card(self, gpu: str | None) -> None:
         """Reads a card anew after it was reset."""
         ...

@@ -252,6 +252,13 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         worst = max((fault.reaction for fault in faults), default=Reaction.IGNORE)
         return worst is Reaction.RESET and any(fault.reaction is worst and not fault.reset for fault in faults)
 
+    def needs_reboot(self, gpu: str) -> float | None:
+        """Since when the card needs a reboot of its node; None if it does not, or a person has cordoned it."""
+        faults = [fault for fault in self._faults.values() if fault.scope.gpu == gpu and not self.spares(fault)]
+        if any(fault.by_hand for fault in faults):
+            return None
+        return min((fault.since for fault in faults if fault.reaction is Reaction.REBOOT), default=None)
+
     def awaits_validation(self, gpu: str) -> float | None:
         """Since when the card waits for a test; None if it waits for none, or is withheld for something else too."""
         faults = [fault for fault in self._faults.values() if fault.scope.gpu == gpu and not self.spares(fault)]

@@ -105,6 +105,17 @@ class HealthEvents:
         else:
             self._node.record_on_node("GpuValidated", f"{name}: works again after its repair", "Normal")
 
+    def record_reboot(self, gpu: str) -> None:
+        """Records that a reboot of the node was asked for a card."""
+        name = name_scope(DeviceScope(gpu), self.gpus)
+        self._node.record_on_node("GpuRebootRequested", f"{name}: a reboot of the node was requested for it", "Normal")
+
+    def record_failed_reboot(self, gpu: str, error: Exception) -> None:
+        """Records that a reboot could not be asked for."""
+        name = name_scope(DeviceScope(gpu), self.gpus)
+        text = f"{name}: no reboot of the node could be requested for it: {error}"
+        self._node.record_on_node("GpuRebootFailed", text, "Warning")
+
     def record_failed_reset(self, gpu: str, error: Exception) -> None:
         """Records that a card could not be reset."""
         name = name_scope(DeviceScope(gpu), self.gpus)

@@ -45,6 +45,7 @@ from tessera.agent.health.faults import EVENT_WATCH, Fault, HealthStateMachine
 from tessera.agent.health.history import PastFault
 from tessera.agent.health.messages import HealthCondition, HealthEvents, NodeEventSink, health_condition
 from tessera.agent.health.policy import HealthPolicy
+from tessera.agent.health.reboots import REBOOT_DELAY, REBOOT_RETRY, RepairReboots
 from tessera.agent.health.validation import RepairValidation
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
 from tessera.api.nodes.card_faults import CardFault, CardRule
@@ -93,6 +94,7 @@ class HealthMonitor:
         changes: notified at every change of health.
         clock: the time.
         resetter: resets cards that need it; ``None`` to leave that to administrators.
+        reboots: asks for reboots of the node; ``None`` to leave that to administrators.
         validation: tests repaired cards before they are allocated again; ``None`` if clean probes are enough.
     """
 
@@ -107,6 +109,7 @@ class HealthMonitor:
         changes: ChangeNotifier,
         clock: Clock,
         resetter: CardResetter | None = None,
+        reboots: RepairReboots | None = None,
         validation: RepairValidation | None = None,
     ) -> None:
         self._prober = CardProber(hardware)
@@ -116,6 +119,9 @@ class HealthMonitor:
         self._clock = clock
         self._resetter = resetter
         self._validation = validation
+        self._reboots = reboots
+        #: Monotonic time of the last request for a reboot that failed.
+        self._reboot_failed = -REBOOT_RETRY
         #: Seconds from the monotonic clock to the wall clock, measured at the start.
         self._epoch = clock.now() - clock.monotonic()
         self._file = StateFile(faults_file, StoredFaults)
@@ -291,6 +297,7 @@ class HealthMonitor:
                 if probed is not None:
                     await self._reset_if_needed(uuid)
                     self._validate_if_needed(uuid)
+                    await self._reboot_if_needed(uuid)
         return bool(due)
 
     def _take_probe(self, uuid: str, probed: CardProbed | None) -> None:
@@ -312,6 +319,22 @@ class HealthMonitor:
                 self.note_card_reset(uuid)
         except NvmlError as error:
             self._events.record_failed_reset(uuid, error)
+
+    async def _reboot_if_needed(self, uuid: str) -> None:
+        """Asks for a reboot for a card that has needed one for a while; a card that is well may need another later."""
+        if self._reboots is None:
+            return
+        since, now = self._health.needs_reboot(uuid), self._clock.monotonic()
+        try:
+            if since is None and self._health.health_of(DeviceScope(uuid)).healthy:
+                self._reboots.forget(uuid)
+            due = since is not None and self._epoch + now - since >= REBOOT_DELAY
+            may_ask = now - self._reboot_failed >= REBOOT_RETRY
+            if due and may_ask and await self._reboots.request(uuid, self._boot):
+                self._events.record_reboot(uuid)
+        except OSError as error:
+            self._reboot_failed = now
+            self._events.record_failed_reboot(uuid, error)
 
     def _validate_if_needed(self, uuid: str) -> None:
         repaired = self._health.awaits_validation(uuid)

@@ -14,6 +14,7 @@ from prometheus_client import generate_latest
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.metrics import Metrics
 from tessera.agent.base.node_objects import ApiMirror, NodeMirror, ObjectEvents
+from tessera.agent.base.options import RebootWay
 from tessera.agent.base.runtime import AgentEnvironment, AgentRuntime
 from tessera.agent.config.config_watcher import ConfigWatcher
 from tessera.agent.health.executor import CardResetter
@@ -21,6 +22,7 @@ from tessera.agent.health.holders import PartHolders
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.pod_reporter import PodReporter
 from tessera.agent.health.policy import HealthPolicy
+from tessera.agent.health.reboots import RepairReboots
 from tessera.agent.health.validation import RepairValidation
 from tessera.agent.inventory.card_ownership import CardOwnership, StaticGpus
 from tessera.agent.inventory.device_users import DeviceUsers
@@ -98,7 +100,7 @@ class Components:
         self._client = client = environment.client
         self.clock = clock = environment.clock
         self._rng = rng = environment.rng
-        self._reboot = environment.reboot if options.mig_reboot else None
+        self._reboot = environment.reboot
         self._recorders = environment.recorders
         self._processes = environment.processes
         self.hardware = hardware
@@ -207,12 +209,19 @@ class Components:
             changes=self.changes,
             clock=self.clock,
             resetter=CardResetter(self.hardware, host=self, clock=self.clock),
+            reboots=self._build_repair_reboots(),
             validation=RepairValidation(self._build_validator(), host=self, clock=self.clock)
             if self.options.validate_repairs
             else None,
         )
         self._recorders.attach("health", monitor.state_machine)
         return monitor
+
+    def _build_repair_reboots(self) -> RepairReboots | None:
+        if self._reboot is None or not self.options.reboot_repairs:
+            return None
+        drains = self.options.reboot_by is RebootWay.SENTINEL
+        return RepairReboots(self._reboot, file=self.options.state_dir / "reboots.json", host=self, drains=drains)
 
     def _build_validator(self) -> CardValidator:
         if self.hardware.machine is not None:
@@ -247,7 +256,7 @@ class Components:
     def _build_mig_config(self) -> LayoutReconciler:
         journal = LayoutJournal(self.options.state_dir / "layout.json")
         reboots = None
-        if self._reboot is not None:
+        if self._reboot is not None and self.options.mig_reboot:
             reboots = RebootRequests(
                 self._reboot,
                 node=self.mirror,
@@ -408,6 +417,16 @@ class Components:
         if self.slices.is_busy(uuid) or not parts.isdisjoint(self.advertiser.recent_allocations):
             return False
         return parts.isdisjoint(await self.device_users.read())
+
+    async def is_node_empty(self) -> bool:
+        """True if no pod has any card of the node, nor is about to get one; a slice on a lost card is nobody's then."""
+        if self.advertiser.recent_allocations or await self.device_users.read():
+            return False
+        item = self.mirror.instaslice()
+        if item is None:
+            return True
+        recorded = {*item.spec.pod_allocation_requests, *item.status.pod_allocation_results}
+        return recorded.isdisjoint(pod.metadata.uid for pod in await self.mirror.list_bound_pods())
 
     def _describe_occupant(self, uuid: str) -> str:
         """See :meth:`.ResourceAdvertiser.describe_occupant`; the MPS daemons are made before the advertiser."""

@@ -126,11 +126,24 @@ def _failed_status(text: str) -> CardStatus:
 
 
 #: Command that enters the host and requests the reboot; ``nsenter`` is in util-linux, which every Debian image has.
-ARGUMENTS = ("--target", "1", "--mount", "--uts", "--ipc", "--net", "--pid", "--", "systemctl", "reboot")
+ARGUMENTS = ("--target", "1", "--mount", "--uts", "--ipc", "--net", "--pid", "--")
+#: Requests the reboot.
+SYSTEMCTL = ("systemctl", "reboot")
+#: Makes the file by which kured and Debian's tools know that the host wants a reboot.
+SENTINEL = ("touch", "/var/run/reboot-required")
 #: ``PATH`` for the container and the host; no other variable of the container's environment is valid there.
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 #: Seconds that systemd may take to accept the request. A systemctl without an answer gives up after 25 s.
 SYSTEMCTL_TIMEOUT = 30.0
+
+
+async def request_by_sentinel(*, nsenter: str = "nsenter", seconds: float = SYSTEMCTL_TIMEOUT) -> None:
+    """Asks whoever watches the host's file ``/var/run/reboot-required``, such as kured, to drain and reboot the node.
+
+    Raises:
+        OSError: the host cannot be entered, or refuses.
+    """
+    await _run_on_host(SENTINEL, nsenter, seconds)
 
 
 async def reboot_host(*, nsenter: str = "nsenter", seconds: float = SYSTEMCTL_TIMEOUT) -> None:
@@ -149,10 +162,16 @@ async def reboot_host(*, nsenter: str = "nsenter", seconds: float = SYSTEMCTL_TI
     Raises:
         OSError: the host cannot be entered, or refuses.
     """
+    await _run_on_host(SYSTEMCTL, nsenter, seconds)
+
+
+async def _run_on_host(command: tuple[str, ...], nsenter: str, seconds: float) -> None:
+    shown = " ".join(command)
     try:
         process = await asyncio.create_subprocess_exec(
             nsenter,
             *ARGUMENTS,
+            *command,
             env=ENVIRONMENT,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
@@ -164,20 +183,18 @@ async def reboot_host(*, nsenter: str = "nsenter", seconds: float = SYSTEMCTL_TI
         async with asyncio.timeout(seconds):
             answer, _ = await process.communicate()
     except TimeoutError:
-        _log.warning(
-            "`systemctl reboot` on the host has not answered within %g s; the reboot counts as requested", seconds
-        )
+        _log.warning("`%s` on the host has not answered within %g s; the reboot counts as requested", shown, seconds)
         return
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     if process.returncode:
-        raise OSError(_refusal(answer.decode(errors="replace").strip(), process.returncode))
+        raise OSError(_refusal(shown, answer.decode(errors="replace").strip(), process.returncode))
 
 
-def _refusal(answer: str, code: int) -> str:
-    text = f"`systemctl reboot` on the host ended with {code}: {answer or 'no reason given'}"
+def _refusal(command: str, answer: str, code: int) -> str:
+    text = f"`{command}` on the host ended with {code}: {answer or 'no reason given'}"
     if "systemctl" in answer or "nsenter" in answer:
         text += "; it needs a privileged container with hostPID on a host with systemd"
     return text

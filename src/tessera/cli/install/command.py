@@ -75,6 +75,14 @@ def _issuer(_context: click.Context, _parameter: click.Parameter, text: str | No
     help="Evict pods that use devices which a new layout removes, instead of waiting.",
 )
 @click.option(
+    "--reboot-repairs",
+    default="",
+    type=click.Choice(["", "systemctl", "sentinel"]),
+    metavar="WAY",
+    help="Reboot a node for a card that needs it: systemctl, when no pod holds any card of it; or sentinel, the file"
+    " /var/run/reboot-required of the host, for kured, which drains the node.  [default: do not]",
+)
+@click.option(
     "--validate-repairs",
     is_flag=True,
     help="Test a card that was reset, or whose node was rebooted for it, before pods get it again.",

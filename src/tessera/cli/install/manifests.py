@@ -113,6 +113,7 @@ class InstallChoices(msgspec.Struct, frozen=True, kw_only=True):
         namespace: namespace of the ConfigMaps that the settings name.
         image: image of all pods; empty for the image of ``deploy/``.
         evict: True if the agents evict pods that a layout has to wait for.
+        reboot_repairs: how a node is rebooted for a card that needs it; empty for not at all.
         validate_repairs: True if the agents test repaired cards before pods get them again.
         memory_limits: the agents' ``--memory-limits``; empty for their default.
         simulate: cards that each agent simulates; empty for the node's own cards.
@@ -138,6 +139,7 @@ class InstallChoices(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = SYSTEM_NAMESPACE
     image: str = ""
     evict: bool = False
+    reboot_repairs: str = ""
     validate_repairs: bool = False
     memory_limits: str = ""
     simulate: str = ""
@@ -341,6 +343,8 @@ def _option(argument: str) -> str:
 def _arguments(choices: InstallChoices) -> Iterator[str]:
     if choices.settings is not None:
         yield from _config_arguments(choices, choices.settings)
+    if choices.reboot_repairs:
+        yield from ("--reboot-repairs", f"--reboot-by={choices.reboot_repairs}")
     if choices.validate_repairs:
         yield "--validate-repairs"
     if choices.evict:

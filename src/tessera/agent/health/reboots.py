@@ -1,0 +1,83 @@
+"""Asks for a reboot of the node for a card that needs one: once for a fault, and never again if it did not help.
+
+How the node is rebooted is the caller's: systemd reboots it at once, so no pod may hold any card of the node; a file on
+the host (``/var/run/reboot-required``) asks kured or another tool, which drains the node first. The request is on disk,
+flushed, before it is made, so an agent that is killed does not ask twice. A card that is well again may ask anew.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from tessera.agent.base.runtime import RebootNode
+from tessera.agent.base.state_file import StateFile
+from tessera.agent.health.executor import CardHost
+
+#: Seconds from the error to the request, in which an error that passes can pass and pods can be evicted.
+REBOOT_DELAY = 120.0
+#: Seconds after which a request that failed is made again.
+REBOOT_RETRY = 3600.0
+
+
+class StoredReboots(msgspec.Struct, frozen=True):
+    """The content of the file: by card, the boot in which a reboot was asked for."""
+
+    boots: dict[str, str] = {}
+
+
+class RepairReboots:
+    """Asks for reboots.
+
+    Args:
+        reboot: reboots the node, or asks for that.
+        file: keeps the requests over restarts and reboots.
+        host: reports if any card of the node is in use.
+        drains: true if whoever reboots the node drains it first, so that cards may be in use.
+    """
+
+    def __init__(self, reboot: RebootNode, *, file: Path, host: CardHost, drains: bool) -> None:
+        self._reboot = reboot
+        self._file = StateFile(file, StoredReboots)
+        self._host = host
+        self._drains = drains
+        #: The requests for cards that are not well since.
+        self._asked = dict((self._file.load() or StoredReboots()).boots)
+
+    async def request(self, gpu: str, boot: str) -> bool:
+        """Asks for a reboot, if none was asked for the card and no pod stands in the way; returns true if it did.
+
+        Args:
+            gpu: the card that needs it.
+            boot: the node's boot id; empty while unknown, and then nothing is asked.
+
+        Raises:
+            OSError: the request cannot be kept, or is refused.
+        """
+        if not boot or gpu in self._asked or not (self._drains or await self._is_node_empty()):
+            return False
+        self._keep(self._asked | {gpu: boot})
+        try:
+            await self._reboot()
+        except OSError:
+            self._keep({uuid: each for uuid, each in self._asked.items() if uuid != gpu})
+            raise
+        return True
+
+    def forget(self, gpu: str) -> None:
+        """Takes in that a card is well: its next fault may ask again.
+
+        Raises:
+            OSError: that cannot be kept.
+        """
+        if gpu in self._asked:
+            self._keep({uuid: each for uuid, each in self._asked.items() if uuid != gpu})
+
+    async def _is_node_empty(self) -> bool:
+        try:
+            return await self._host.is_node_empty()
+        except ConnectionError:
+            return False
+
+    def _keep(self, asked: dict[str, str]) -> None:
+        self._file.save(StoredReboots(asked), flush=True)
+        self._asked = asked
