@@ -61,6 +61,22 @@ def test_a_card_that_asks_for_a_reset_gets_it(cluster: RunningLab) -> None:
     assert condition(cluster, "node-1", "GpuHealthy")["status"] == "True"
 
 
+def test_a_card_that_cannot_be_read_is_named_and_comes_back(cluster: RunningLab) -> None:
+    cluster.tessera("lab", "break", "gpu", "node-1/0", "--fault", "unreadable", "--code", "8")
+    cluster.eventually(lambda: allocatable(cluster, "node-1")["nvidia.com/gpu"] == "1")
+    text = "the card cannot be read: card 0: NVML error 8"
+    cluster.eventually(lambda: text in condition(cluster, "node-1", "GpuHealthy")["message"])
+    cluster.eventually(lambda: cluster.run_tessera("health", "node-1").returncode == NOT_HEALTHY)
+    health = " ".join(cluster.run_tessera("health", "node-1").stdout.split())
+    assert "node-1/0 NVIDIA A100-SXM4-40GB: draining" in health
+    assert "unreadable" in health
+    assert text in health
+    cluster.tessera("lab", "mend", "gpu", "node-1/0")
+    cluster.eventually(lambda: allocatable(cluster, "node-1")["nvidia.com/gpu"] == "2")
+    refused = cluster.tessera("lab", "break", "gpu", "node-1/0", "--fault", "heat", "--code", "8", fails=True)
+    assert "error of the fault unreadable" in refused
+
+
 @pytest.mark.parametrize(
     ("card", "facts"),
     [

@@ -116,6 +116,7 @@ class Form(NamedTuple):
 FORMS = {
     "whole": Form("", "", GPU, 1),
     "cut": Form("all-1g.5gb", "", "nvidia.com/mig-1g.5gb", 7),
+    "on demand": Form("dynamic", "", "nvidia.com/mig-1g.5gb", 7),
     "time slices": Form("", "{timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}", GPU, 4),
     "MPS": Form("", "{mps: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}", GPU, 4),
 }

@@ -76,7 +76,7 @@ class MachineAccess:
         fault = next(
             (each for each in machine.faults if each.gpu == card.uuid and _applies(each, "devices", card.uuid)), None
         )
-        return None if fault is None else make_error(fault.code, f"card {card.index}")
+        return None if fault is None else make_error(fault.code, f"card {card.index}: NVML error {fault.code}")
 
     @contextmanager
     def card(self, operation: str, gpu: GpuUuid, *, changes: bool = False) -> Iterator[SimCard]:
