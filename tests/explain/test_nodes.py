@@ -211,6 +211,11 @@ def test_what_is_under_way_is_said_to_be(reason: str) -> None:
     assert found.help
 
 
+def test_a_mark_of_the_controller_is_no_change_of_the_agent() -> None:
+    found = answer(node(HEALTHY, ("GpuSharingApplied", "Unknown", "AgentStatusUnknown", "stopped posting")))
+    assert (found.case, found.verdict) == ("not-reported", "has an agent again, which has not reported its cards yet")
+
+
 def test_a_failure_counts_before_a_change() -> None:
     pending = ("GpuMigLayoutApplied", "Unknown", "LayoutApplying", "at work")
     assert answer(node(pending, ("GpuSharingApplied", "False", "ProfileMissing", "none"))).case == "profile-missing"

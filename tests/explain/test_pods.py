@@ -337,6 +337,16 @@ def test_a_joined_node_without_an_agent() -> None:
     assert found.help[0] == "see it: tessera why node/n1"
 
 
+def test_the_card_of_a_pod_that_runs_on_a_silent_node_is_unknown() -> None:
+    held = [cards(("a", "3g.20gb", 0, 4, "created"))]
+    found = answer(bound(status={"phase": "Running"}), instaslices=held, silent=True)
+    assert found.case == "runs"
+    assert found.facts[0].startswith(
+        "the state of its card is unknown, since the agent of its node does not answer: no"
+    )
+    assert "unknown" not in said(answer(bound(status={"phase": "Running"}), instaslices=held))
+
+
 FULL = cards(("c", "7g.40gb", 0, 8, "created"))
 
 

@@ -66,7 +66,9 @@ class AgentCluster:
         """Makes Tessera's namespace."""
         await self.api("POST", "/api/v1/namespaces", {"metadata": {"name": "tessera-system"}})
 
-    async def add_agent(self, node: str, page: NodeUsage | bytes | Exception, *, owned: bool = True) -> None:
+    async def add_agent(
+        self, node: str, page: NodeUsage | bytes | Exception, *, owned: bool = True, ready: bool = False
+    ) -> None:
         """Adds the pod of an agent, and its page."""
         address = f"10.0.0.{len(self.pages) + 1}"
         self.pages[address] = msgspec.json.encode(page) if isinstance(page, NodeUsage) else page
@@ -75,7 +77,8 @@ class AgentCluster:
         owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "tessera-agent", "uid": "u", "controller": True}
         made["metadata"]["ownerReferences"] = [owner] if owned else []
         await self.api("POST", AGENTS, made)
-        await self.api.merge(f"{AGENTS}/agent-{node}/status", {"status": {"podIP": address}})
+        conditions = [{"type": "Ready", "status": str(ready)}]
+        await self.api.merge(f"{AGENTS}/agent-{node}/status", {"status": {"podIP": address, "conditions": conditions}})
 
     async def add_controller(self, page: QueuePage) -> None:
         """Adds the controller's pod, and its page."""

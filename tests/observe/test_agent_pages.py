@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from tests.observe.conftest import AgentCluster, card, lease
 
+from tessera.api.nodes.silence import Silence
 from tessera.api.nodes.usage import NodeUsage
 from tessera.kube.client.errors import Forbidden
 from tessera.limits.nodes import NODE_CARDS, USAGE_LEASES, USAGE_PAGE
@@ -72,6 +73,23 @@ async def test_a_bad_page_is_a_failure_of_its_own_node(
     (failure,) = usage.fleet.failures
     assert failure.node == "bad"
     assert words in failure.reason
+
+
+async def test_a_ready_agent_whose_page_nobody_reaches_is_a_matter_of_the_network(cluster: AgentCluster) -> None:
+    await cluster.begin()
+    await cluster.add_agent("n1", ConnectionRefusedError(111, "refused"), ready=True)
+    (failure,) = (await read_usage(cluster.client())).fleet.failures
+    assert failure.kind is Silence.UNREACHABLE
+    assert failure.reason == "its agent is ready, and the API server cannot reach port 8082 of pod agent-n1"
+    assert "open TCP 8082 from the control plane" in failure.next
+
+
+async def test_a_node_that_is_known_to_be_silent_is_not_asked(cluster: AgentCluster) -> None:
+    await cluster.begin()
+    await cluster.add_agent("n1", AssertionError("not to be read"))
+    await cluster.api("POST", "/api/v1/nodes", {"metadata": {"name": "n1"}})
+    (failure,) = (await read_usage(cluster.client())).fleet.failures
+    assert (failure.node, failure.kind) == ("n1", Silence.NODE_NOT_READY)
 
 
 @pytest.mark.parametrize(

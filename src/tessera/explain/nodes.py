@@ -15,7 +15,7 @@ from tessera.api.instaslice import OBJECT_CONDITION
 from tessera.api.names import MIG_CONFIG_LABEL, MIG_CONFIG_STATE_LABEL, is_on_demand
 from tessera.api.nodes.agent_pod import AGENT_LABEL
 from tessera.api.nodes.card_faults import read_node_faults
-from tessera.api.nodes.conditions import HEALTH, LAYOUT, MPS, SHARING
+from tessera.api.nodes.conditions import HEALTH, LAYOUT, MPS, SHARING, is_marked_silent
 from tessera.api.nodes.gpu_labels import ACCELERATOR_LABELS, PRESENT_LABELS
 from tessera.api.nodes.health import BOOT_STEP
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
@@ -182,6 +182,13 @@ def _explain_by_conditions(view: ClusterView, node: Node) -> Explanation:
                 facts=_put_first(facts, aspect.title),
                 help=steps or remedies_for(found.type, found.reason, fields),
             )
+    if any(map(is_marked_silent, conditions.values())):
+        return Explanation(
+            case="not-reported",
+            verdict="has an agent again, which has not reported its cards yet",
+            facts=facts,
+            help=("check again in a moment; if nothing comes, read the log of the agent's pod",),
+        )
     for aspect in _ASPECTS:
         found = conditions.get(aspect.type)
         if found is not None and found.status != "True":

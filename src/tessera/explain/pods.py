@@ -66,7 +66,10 @@ def explain_pod(view: ClusterView, pod: Pod) -> Explanation:
             else _explain_by_events(view, pod, facts)
         )
         found = _with_queue(view, found, pod)
-    if not facts.node:
+    if facts.node and found.case == "runs" and (fault := view.agent_fault(facts.node)):
+        unknown = f"the state of its card is unknown, since the agent of its node does not answer: {fault}"
+        found = msgspec.structs.replace(found, facts=(unknown, *found.facts))
+    elif not facts.node:
         found = put_silent_nodes_first(view, found, pod, facts)
     return _with_pod(found, pod, _new_node(view, facts))
 

@@ -77,8 +77,7 @@ async def _read_page(client: Client, pod: Pod) -> NodeUsage | SilentNode:
         raise
     except (ApiError, OSError) as error:
         if isinstance(error, ServiceUnavailable) and _NO_CONNECTION in str(error):
-            look = f"look at its state with: kubectl -n {metadata.namespace} get pods -o wide"
-            return SilentNode(node=node, reason=f"its agent's pod {metadata.name} does not accept connections; {look}")
+            return _unreachable(pod)
         return SilentNode(node=node, reason=f"its agent {metadata.name} does not answer: {error}")
     if len(answer.body) > USAGE_PAGE:
         return SilentNode(node=node, reason=f"the page of its agent is too large; read are {USAGE_PAGE}")
@@ -87,6 +86,20 @@ async def _read_page(client: Client, pod: Pod) -> NodeUsage | SilentNode:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         return SilentNode(node=node, reason=f"the page of its agent cannot be read: {error}")
     return _check(usage, node)
+
+
+def _unreachable(pod: Pod) -> SilentNode:
+    """The agent's port took no connection: it is not ready, or something between API server and node refuses it."""
+    node, metadata = pod.spec.node_name, pod.metadata
+    if pod.status.is_ready:
+        return SilentNode(
+            node=node,
+            reason=f"its agent is ready, and the API server cannot reach port {AGENT_PORT} of pod {metadata.name}",
+            next=f"open TCP {AGENT_PORT} from the control plane to the pod: NetworkPolicies of {metadata.namespace},"
+            " firewalls of the nodes",
+        )
+    look = f"look at its state with: kubectl -n {metadata.namespace} get pods -o wide"
+    return SilentNode(node=node, reason=f"its agent's pod {metadata.name} does not accept connections; {look}")
 
 
 def _check(usage: NodeUsage, node: str) -> NodeUsage | SilentNode:

@@ -9,7 +9,9 @@ import pytest
 
 from tessera.agent.base.node_conditions import NodeCondition
 from tessera.agent.node_status.publisher import REPAIR_PAUSE
+from tessera.api.nodes.conditions import CARD_CONDITIONS, CARDS_MANAGER, mark_silent
 from tessera.api.nodes.offers import decode_offers
+from tessera.clock import rfc3339
 from tessera.kube.resources import NODES
 
 Play = Callable[..., None]
@@ -100,6 +102,30 @@ def test_a_restarted_agent_writes_no_condition_that_is_unchanged(play: Play) -> 
         assert stage.writes() == ["metadata", "status", "metadata"]  # when discovery began is a label
         assert await stage.shown() == before
         assert await stage.events() == []
+
+    play(story)
+
+
+def test_an_agent_that_lives_takes_its_conditions_over_from_the_controllers_mark(play: Play) -> None:
+    async def story(stage: Any) -> None:
+        await stage.begin()
+        stage.conditions = [HEALTHY, APPLIED]
+        await stage.offer(SLICED)
+        await stage.clock.sleep(100)
+        node = await stage.admin.get(NODES, "node-1")
+        marked = rfc3339(stage.clock.now())
+        listed = [mark_silent(each, "no pod is on it", "node-1", marked)
+                  for each in node.status.conditions if each.type in CARD_CONDITIONS]  # fmt: skip
+        assert all(each["lastHeartbeatTime"] < marked for each in listed)
+        await stage.admin.with_field_manager(CARDS_MANAGER).apply(
+            NODES, "node-1", {"status": {"conditions": listed}}, subresource="status"
+        )
+        await stage.clock.sleep(10)
+        await stage.changed()
+        shown = (await stage.admin.get(NODES, "node-1")).status
+        for kind in CARD_CONDITIONS & {each.type for each in shown.conditions}:
+            found = shown.condition(kind)
+            assert (found.status, found.last_transition_time >= marked) == ("True", True)
 
     play(story)
 
