@@ -192,7 +192,7 @@ def _evidence(each: "Evidence", now: float) -> str:
     if not meaning or meaning == each.source:
         with contextlib.suppress(UnknownTermError):
             meaning = explain_term(each.source).meaning
-    asks = f", asks for {each.asks}" if each.asks != "attention" else ""
+    asks = f", asks for {each.asks}" if each.asks not in {"attention", "uncordon", "validate"} else ""
     return f"{each.source}{part}{when}{asks}: {meaning}{spared}"
 
 

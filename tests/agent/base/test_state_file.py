@@ -14,7 +14,9 @@ from hypothesis import given
 
 from tessera.agent.base.state_file import STATE_VERSION, NewerStateFileError, StateFile, find_newer_file
 from tessera.agent.health.faults import Fault
+from tessera.agent.health.history import PastFault
 from tessera.agent.health.monitor import StoredFaults as Marks
+from tessera.agent.health.reboots import StoredReboots
 from tessera.agent.inventory.card_ownership import CardOwner
 from tessera.agent.inventory.device_health import DeviceScope, Reaction
 from tessera.agent.memory.grants import Shares
@@ -177,11 +179,13 @@ def test_a_version_that_was_changed_is_damage(tmp_path: Path) -> None:
 
 PLACE = "GPU-5a6b:3g.20gb:4"
 MARK = Fault(scope=DeviceScope("GPU-5a6b"), source="XID 48", reaction=Reaction.WITHHOLD, text="x", since=1.5, last=2.5)
+PAST = PastFault(scope=DeviceScope("GPU-5a6b"), source="XID 48", falls=True, since=1.5, ended=2.5)
 #: What each kept file of an agent holds: its type, and a value.
 FILES: dict[str, tuple[Any, Any]] = {
     "journal.json": (SliceJournal, SliceJournal(owners={PLACE: PodUid("u1")}, bindings={PodUid("u1"): {PLACE: PLACE}})),
     "layout.json": (LayoutJournal, LayoutJournal(layout="all", managed={"GPU-5a6b": (InstancePlace("1g.5gb", 0),)})),
-    "health.json": (Marks, Marks("boot-1", (MARK,))),
+    "health.json": (Marks, Marks("boot-1", (MARK,), (PAST,))),
+    "reboots.json": (StoredReboots, StoredReboots({"GPU-5a6b": "boot-1"})),
     "owners.json": (dict[str, CardOwner], {"GPU-5a6b": CardOwner.ON_DEMAND}),
     "resources.json": (dict[str, float | None], {"nvidia.com/gpu": 12.5, "nvidia.com/gpu.shared": None}),
     "given.json": (list[tuple[str, tuple[str, ...]]], [("nvidia.com/gpu", ("GPU-5a6b::0", "GPU-5a6b::1"))]),

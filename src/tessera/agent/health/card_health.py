@@ -75,7 +75,7 @@ def describe_error(fault: Fault, *, spared: bool) -> Evidence:
         asks=_need(fault),
         part=f"GPU instance {fault.scope.gi_id}" if fault.scope.gi_id >= 0 else "",
         since=fault.since,
-        last=fault.last,
+        last=0.0 if fault.by_hand else fault.last,  # a cordon lasts, it does not happen again
         count=fault.count,
         spared=spared,
         lost=fault.lost,
