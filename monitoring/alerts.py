@@ -24,6 +24,9 @@ or tessera:gpu_memory_temperature:celsius > on (node, gpu) tessera:gpu_memory_te
 or (tessera:gpu_temperature:celsius unless on (gpu) tessera:gpu_slowdown_temperature:celsius) > {_HOT}
 or (tessera:gpu_memory_temperature:celsius unless on (gpu) tessera:gpu_memory_temperature_limit:celsius)
   > {_HOT_MEMORY}"""
+#: The need of a card. The series of an agent ends with its pod, so an update would resolve an alert for a while; the
+#: last value of either pod holds for the time that the next agent needs to start.
+_HEALTH = "max by (node, gpu) (last_over_time(tessera_gpu_health[5m]))"
 #: Lost or replaced nodes in an hour that are a loop and no accident.
 _LOOP = 3
 
@@ -66,7 +69,7 @@ _CARDS = (
     Alert(
         name="TesseraGpuUnhealthy",
         # A card that is only slowed down has an alert of its own. The window is longer than the quiet time of a fault.
-        expr="tessera_gpu_health > 0 < 4\nunless on (node, gpu) (tessera_gpu_health == 1\n"
+        expr=f"{_HEALTH} > 0 < 4\nunless on (node, gpu) ({_HEALTH} == 1\n"
         f'and on (node, gpu) max_over_time(tessera_gpu_throttled{{reason=~"{_SLOWDOWNS}"}}[20m]) > 0)',
         hold="5m",
         severity="warning",
@@ -75,7 +78,7 @@ _CARDS = (
     ),
     Alert(
         name="TesseraCardNeedsReboot",
-        expr="tessera_gpu_health >= 4",
+        expr=f"{_HEALTH} >= 4",
         hold="5m",
         severity="warning",
         summary="Card {{ $labels.gpu }} of node {{ $labels.node }} is not allocated until its node was rebooted.",

@@ -274,3 +274,13 @@ def test_a_page_says_what_the_alert_means_how_to_look_and_what_to_do(alert: Aler
 def test_the_list_of_pages_has_every_alert() -> None:
     listed = re.findall(r"\[(\w+)\]\(\1\.md\)", (RUNBOOK_PAGES / "README.md").read_text(encoding="utf-8"))
     assert listed == list(BY_NAME)
+
+
+@pytest.mark.parametrize(("name", "need"), [("TesseraGpuUnhealthy", 2), ("TesseraCardNeedsReboot", 4)])
+def test_an_update_of_the_agent_does_not_resolve_the_alert_of_a_card(promtool: Promtool, name: str, need: int) -> None:
+    """The pod before ends, and the pod after it is scraped two minutes later."""
+    given = {
+        f'tessera_gpu_health{{{CARD}, pod="before"}}': f"{need}+0x30 stale",
+        f'tessera_gpu_health{{{CARD}, pod="after"}}': f"_x32 {need}+0x60",
+    }
+    promtool.test_rules(*(check(BY_NAME[name], given, CARD_LABELS, at=at) for at in (29, 31, 32, 33, 34, 36, 40)))
