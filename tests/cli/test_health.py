@@ -28,7 +28,7 @@ def test_a_card_that_needs_a_reset_is_shown_with_evidence_holders_and_next_step(
     for fact in (
         "1 card: 1 needs_reset",
         "n3/0 NVIDIA A100: needs_reset",
-        "XID 48 of GPU instance 1, asks for reset: bad",
+        "GPU instance 1: XID 48, bad; not allocated until it is reset",
         "held by team/a, process 7 (Xorg)",
         "next: reset it",
         "team/a: pcie_bound: slow",

@@ -21,9 +21,9 @@ from tessera.api.instaslice import (
     ProfilePlacements,
     Slice,
 )
-from tessera.api.names import GATE, resource_of
+from tessera.api.names import GATE, GPU_CONDITION, resource_of
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, CardFault, encode_cards
-from tessera.api.nodes.health import BOOT_STEP, describe_fault
+from tessera.api.nodes.health import describe_fault
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.api.queues import Queue
 from tessera.clock import rfc3339
@@ -230,18 +230,51 @@ def other_card_listed(record: Instaslice) -> Instaslice:
     return msgspec.structs.replace(record, status=msgspec.structs.replace(record.status, node_resources=resources))
 
 
-def test_a_running_pod_on_a_lost_card_says_so_with_the_cards_own_index() -> None:
+SENTENCE = f"GPU 2: {describe_fault(LOST.evidence())}"
+
+
+def told(reason: str = "GpuUnhealthy", message: str = SENTENCE) -> dict[str, Any]:
+    """The status of a running pod whose agent has told it about its card."""
+    status = "False" if reason == "GpuUnhealthy" else "True"
+    condition = {"type": GPU_CONDITION, "status": status, "reason": reason, "message": message}
+    return {"phase": "Running", "conditions": [condition]}
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["a slice", "a whole card"])
+@pytest.mark.parametrize("forbidden", [(), ("nodes", "instaslices")], ids=["all rights", "own pods"])
+def test_a_running_pod_on_a_bad_card_is_told_what_its_condition_says(whole: bool, forbidden: Sequence[str]) -> None:
+    kind: dict[str, Any] = {"profile": "", "limits": {"nvidia.com/gpu": "1"}} if whole else {}
+    who = bound(status=told(), **kind)
+    found = answer(who, instaslices=[cards(("a", "3g.20gb", 4, 4, "created"))], forbidden=frozenset(forbidden))
+    assert found.verdict.endswith(", on a card that is not well")
+    assert found.facts[0] == SENTENCE
+    assert found.help[-1] == "see the card: tessera health n1"
+
+
+def test_a_pod_whose_card_is_well_again_is_told_nothing_of_it() -> None:
+    found = answer(bound(status=told("GpuRecovered", "nothing is wrong with GPU 2 any more")), instaslices=[cards()])
+    assert "GPU 2" not in said(found)
+
+
+def test_a_lost_card_that_is_not_listed_keeps_its_index() -> None:
     found = answer(
         bound(status={"phase": "Running"}),
-        nodes=[with_faults(LOST, CardFault("GPU-other", "XID 63", index=3, asks="attention"))],
+        nodes=[with_faults(LOST)],
         instaslices=[other_card_listed(cards(("a", "3g.20gb", 4, 4, "created")))],
     )
-    assert (found.case, found.verdict) == ("runs", "runs on node n1, on a card that is not well")
-    assert found.facts == (
-        "it has 3g.20gb on GPU 2, memory slots 4-7",
-        f"GPU 2 of the node: {describe_fault(LOST.evidence())}",
+    assert found.facts == ("it has 3g.20gb on GPU 2, memory slots 4-7",)
+
+
+def test_the_health_of_devices_that_kubelet_reports_is_read_where_no_agent_told_the_pod() -> None:
+    devices = [{"resourceID": "GPU-1", "health": "Unhealthy"}, {"resourceID": "GPU-2", "health": "Healthy"}]
+    resources = [{"name": "nvidia.com/gpu", "resources": devices}]
+    container = {"name": "main", "allocatedResourcesStatus": resources}
+    who = bound(
+        profile="", limits={"nvidia.com/gpu": "2"}, status={"phase": "Running", "containerStatuses": [container]}
     )
-    assert found.help == (BOOT_STEP, "see the card: tessera health n1")
+    found = answer(who)
+    assert found.verdict == "runs on node n1, on a card that is not well"
+    assert found.facts[0] == "kubelet reports 1 unhealthy device of nvidia.com/gpu in main"
 
 
 def test_a_pod_keeps_the_index_of_its_card_when_another_card_is_withheld() -> None:
@@ -253,13 +286,6 @@ def test_a_pod_keeps_the_index_of_its_card_when_another_card_is_withheld() -> No
     status = msgspec.structs.replace(record.status, node_resources=resources)
     found = answer(bound(status={"phase": "Running"}), instaslices=[msgspec.structs.replace(record, status=status)])
     assert found.facts == ("it has 3g.20gb on GPU 3, memory slots 4-7",)
-
-
-def test_a_running_pod_with_a_whole_card_names_the_lost_cards_of_its_node() -> None:
-    who = bound(profile="", limits={"nvidia.com/gpu": "1"}, status={"phase": "Running"})
-    found = answer(who, nodes=[with_faults(LOST)])
-    assert "GPU 2 of the node: XID 79" in said(found)
-    assert found.help == ("find out whether it holds that card: tessera health n1",)
 
 
 @pytest.mark.parametrize(

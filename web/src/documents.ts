@@ -43,6 +43,8 @@ export interface Lease {
   /** Its state can never be told: the device's activity cannot be measured. */
   blind?: boolean;
   findings?: string[];
+  /** The sentence about the fault of its card or GPU instance. */
+  fault?: string;
 }
 
 export interface Tile {

@@ -17,7 +17,6 @@ export function HealthDetails({ health }: { health: Health }) {
       <ul>
         {(health.evidence ?? []).map((each, number) => (
           <li key={each.source + each.text || number}>
-            {!each.text && "an error whose text you may not read,"}
             {!each.text.startsWith(each.source) && <b>{each.source}</b>} {each.text}
             <span class="quiet">
               {" "}

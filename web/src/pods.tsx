@@ -83,7 +83,7 @@ const ORDERS: Record<string, (lease: Lease) => number> = {
   busy: (lease) => lease.busy ?? -1,
   memory: (lease) => lease.memory ?? -1,
   held: (lease) => lease.held,
-  findings: (lease) => (lease.findings ?? []).length,
+  findings: (lease) => (lease.findings ?? []).length + (lease.fault ? 1 : 0),
 };
 
 export function Pods({ held, onOpen }: ListProps) {
@@ -127,6 +127,7 @@ export function Pods({ held, onOpen }: ListProps) {
               <tr key={`${id}/${lease.namespace}/${lease.pod}/${lease.container}`}>
                 <th scope="row">
                   <span class={isHidden(lease.pod) ? "hidden" : ""}>{podName(lease)}</span> <small>{lease.owner}</small>
+                  {lease.fault && <div class="warn">{lease.fault}</div>}
                   {(lease.findings ?? []).map((each) => (
                     <div key={each} class="warn" title={each}>
                       {each.split(":", 1)[0]}

@@ -134,6 +134,7 @@ function LeaseItem({ lease }: { lease: Lease }) {
         {lease.container && <span>container {lease.container}</span>}
         {lease.owner && <span>{lease.owner}</span>}
       </div>
+      {lease.fault && <div class="warn">{lease.fault}</div>}
       {lease.evidence && <div class="quiet">{lease.evidence}</div>}
       {(lease.findings ?? []).map((each) => (
         <div key={each}>{each}</div>

@@ -1,7 +1,6 @@
 """``tessera health``: the health of cards with evidence, holders and next step; explains errors."""
 
 import asyncio
-import contextlib
 import shutil
 import textwrap
 import time
@@ -17,7 +16,7 @@ from tessera.cli.base.usage import NODES_UNKNOWN, SILENT
 from tessera.text import age, count_noun, list_names, one_line
 
 if TYPE_CHECKING:
-    from tessera.api.nodes.health import Evidence, Holder
+    from tessera.api.nodes.health import CardHealth, Evidence, Holder
     from tessera.api.nodes.silence import SilentNode
     from tessera.observe.health_rows import FleetHealth, HealthRow, PodFindings, RuleState
     from tessera.observe.health_terms import Term
@@ -173,27 +172,31 @@ def _card_lines(row: "HealthRow") -> Iterator[str]:
         yield from _wrap(f"held by {list_names(names, len(names))}", "  ", "    ")
     if health.cut:
         yield f"  {health.cut} more errors and holders are not shown"
-    if health.next:
-        yield from _wrap(f"next: {health.next}", "  ", "    ")
+    if _next(health):
+        yield from _wrap(f"next: {_next(health)}", "  ", "    ")
 
 
 def _evidence(each: "Evidence", now: float) -> str:
-    from tessera.observe.health_terms import UnknownTermError, explain_term
+    """The sentence about an error, and when it was."""
+    from tessera.api.nodes.health import describe_fault
 
-    part = f" of {each.part}" if each.part else ""
     if each.count > 1:
-        when = f" {each.count} times, last {age(now - each.last)} ago"
+        when = f" ({each.count} times, last {age(now - each.last)} ago)"
     elif each.last > each.since:
-        when = f" for {age(now - each.since)}"
+        when = f" (for {age(now - each.since)})"
     else:
-        when = f" once, {age(now - each.last)} ago" if each.last else ""
-    spared = "; the breaker keeps the card allocated" if each.spared else ""
-    meaning = each.text.removeprefix(f"{each.source}, ")
-    if not meaning or meaning == each.source:
-        with contextlib.suppress(UnknownTermError):
-            meaning = explain_term(each.source).meaning
-    asks = f", asks for {each.asks}" if each.asks not in {"attention", "uncordon", "validate"} else ""
-    return f"{each.source}{part}{when}{asks}: {meaning}{spared}"
+        when = f" (once, {age(now - each.last)} ago)" if each.last else ""
+    part = f"{each.part}: " if each.part else ""
+    return f"{part}{describe_fault(each)}{when}"
+
+
+def _next(health: "CardHealth") -> str:
+    """What the sentences about the errors do not say of the next step."""
+    from tessera.api.nodes.health import next_step
+
+    told = {next_step(each) for each in health.evidence}
+    first = next((each for each in told if health.next.startswith(each)), "")
+    return health.next.removeprefix(first).lstrip("; ")
 
 
 def _holder(holder: "Holder") -> str:
@@ -212,7 +215,8 @@ def _silent_lines(node: "SilentNode") -> Iterator[str]:
 def _finding_lines(each: "PodFindings") -> Iterator[str]:
     for finding in each.lease.findings:
         text = f"{each.lease.namespace}/{each.lease.pod}: {finding.kind}: {finding.text}"
-        yield from _wrap(f"{text} ({age(finding.window)}). {finding.advice}", "  ", "    ")
+        window = f" ({age(finding.window)})" if finding.window else ""
+        yield from _wrap(f"{text}{window}. {finding.advice}", "  ", "    ")
 
 
 def _wrap(text: str, first: str, others: str) -> Sequence[str]:

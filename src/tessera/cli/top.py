@@ -27,6 +27,8 @@ _POD_HEADER = ("POD", "CONTAINER", "OWNER", "DEVICE", "KIND", "SHARE", "BUSY", "
 #: Columns that a narrow terminal does not show, the first one first.
 _CARD_DROPPED = ("SM MHZ", "THROTTLED BY", "TEMP C", "PODS", "MODEL", "HELD")
 _POD_DROPPED = ("CONTAINER", "KIND", "HELD", "OWNER", "SHARE", "DEVICE")
+#: Faults and excesses of memory that are shown.
+_WARNINGS = 5
 #: Seconds between two readings: an agent takes a sample every 10 s, and at once when slices or pods change.
 _INTERVAL = 5.0
 #: Keys by the sequences that terminals send for them.
@@ -112,7 +114,7 @@ def command(
         rows: Sequence[object] = view.select_cards(usage) if view.view is View.CARDS else view.select_leases(usage)
         say_json({"simulated": usage.simulated, by: rows, "silent": usage.fleet.failures})
     else:
-        say(*screen.table(usage))
+        say(*screen.table(usage), *screen.warnings(usage))
     warn_of_failures(usage)
 
 
@@ -172,6 +174,19 @@ class TopScreen:
             lines.append("no card answers" if not usage.cards else f"no {self.view.view.value} to show")
         return lines
 
+    def warnings(self, usage: "Usage") -> list[str]:
+        """What is wrong with the cards of the pods that are shown, and with their use of it; the first few."""
+        found = [f"{row.key} on {row.node}/{row.card}: {row.lease.fault}" for row in usage.leases if row.lease.fault]
+        found += [
+            f"{row.key} on {row.node}/{row.card}: {each.text}. {each.advice}"
+            for row in usage.leases
+            for each in row.lease.findings
+            if each.kind == "memory_over_limit"
+        ]
+        shown = list(dict.fromkeys(found))
+        more = [f"{len(shown) - _WARNINGS} more; see tessera health"] if len(shown) > _WARNINGS else []
+        return [f"! {each}" for each in (*shown[:_WARNINGS], *more)]
+
     def frame(self, usage: "Usage", width: int, height: int) -> Iterator[str]:
         """The lines of one picture of the terminal."""
         from tessera.observe.top_view import HELP, visible_rows
@@ -183,8 +198,10 @@ class TopScreen:
         yield self._status(usage)[:width]
         if view.shows_help:
             yield from (line[:width] for line in HELP)
+        warnings = self.warnings(usage)[: max(0, height - 6)]
+        yield from (line[:width] for line in warnings)
         yield header
-        room = max(1, height - 3 - (len(HELP) if view.shows_help else 0))
+        room = max(1, height - 3 - len(warnings) - (len(HELP) if view.shows_help else 0))
         yield from visible_rows(rows, view, room)
 
     def _status(self, usage: "Usage") -> str:
@@ -252,7 +269,7 @@ def _pod_cells(row: "LeaseRow") -> tuple[str, ...]:
         lease.kind,
         percent(lease.share),
         percent(lease.busy),
-        gib_of(lease.memory, row.device_memory),
+        gib_of(lease.memory, row.memory_limit),
         lease.state,
         held_for(row),
     )

@@ -248,8 +248,9 @@ def _lease(row: LeaseRow, limit: float | None, unmeasurable: bool) -> LeaseDocum
         wasted=round(lease.wasted),
         busy=lease.busy,
         memory=lease.memory,
-        limit=limit,
+        limit=limit if lease.limit is None else lease.limit,
         blind=unmeasurable and lease.state == "unknown" and lease.busy is None and lease.held >= _SAMPLED,
+        fault=lease.fault,
         findings=tuple(f"{each.kind.replace('_', ' ')}: {each.text}. {each.advice}" for each in lease.findings),
     )
 

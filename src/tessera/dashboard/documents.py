@@ -22,10 +22,13 @@ from tessera.dashboard.visibility import (
 
 
 class EvidenceDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """An error of a card that is not over; see :class:`tessera.api.nodes.health.Evidence`."""
+    """An error of a card that is not over; see :class:`tessera.api.nodes.health.Evidence`.
 
-    source: NodeText
-    text: NodeText
+    The class of a fault is no secret of another tenant, and its sentence names nobody: everybody may see it.
+    """
+
+    source: Public
+    text: Public
     asks: Public
     since: float = 0.0
     count: int = 1
@@ -47,7 +50,7 @@ class HealthDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     state: Public
     since: float = 0.0
     evidence: tuple[EvidenceDocument, ...] = ()
-    next: NodeText = ""
+    next: Public = ""
     holders: tuple[HolderDocument, ...] = ()
     cut: int = 0
 
@@ -55,8 +58,9 @@ class HealthDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
 class LeaseDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Hold of a container on a device; see :class:`tessera.api.nodes.usage.LeaseUsage`.
 
-    ``limit`` is the memory of the device in bytes; of a shared device, the part that belongs to the lease.
-    ``blind`` is true if processes hold the device, and its activity cannot be measured: its state stays unknown.
+    ``limit`` is the memory of the device in bytes; of a shared device, the part that belongs to the lease. ``fault`` is
+    the sentence about the fault of its card or GPU instance. ``blind`` is true if processes hold the device, and its
+    activity cannot be measured: its state stays unknown.
     """
 
     namespace: PodNamespace
@@ -74,6 +78,7 @@ class LeaseDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     limit: float | None = None
     blind: bool = False
     findings: tuple[PodText, ...] = ()
+    fault: PodText = ""
 
 
 class PromiseDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -9,9 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from tessera.api.names import SLICE_CONDITION
-from tessera.api.nodes.card_faults import read_node_faults
 from tessera.api.nodes.conditions import CARD_CONDITIONS
-from tessera.api.nodes.health import describe_fault
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, OfferKind, decode_offers
 from tessera.controller.objects.resource_amounts import pod_amounts
 from tessera.explain.explanation import Explanation
@@ -72,7 +70,7 @@ def explain_fixed_request(view: ClusterView, pod: Pod, asked: Mapping[str, int])
     """
     wants = f"it requests {format_requests(asked)}"
     if pod.status.phase == "Running":
-        return _explain_running(view, pod, wants)
+        return Explanation(case="runs", verdict=f"runs on node {pod.spec.node_name}", facts=(wants,))
     if pod.spec.node_name:
         return _explain_starting(view, pod, wants)
     taken_back = next((each for each in pod.status.conditions if each.type == SLICE_CONDITION), None)
@@ -99,18 +97,6 @@ def explain_fixed_request(view: ClusterView, pod: Pod, asked: Mapping[str, int])
             *([f"you may not list {', '.join(forbidden)}"] if forbidden else []),
         ),
         help=("check what else prevents it: selectors, taints, CPU, memory", _DESCRIBE.format(pod=_key(pod))),
-    )
-
-
-def _explain_running(view: ClusterView, pod: Pod, wants: str) -> Explanation:
-    """The API server does not know which cards a pod has, only that a card of its node has a fault."""
-    node = view.node(pod.spec.node_name)
-    faults = read_node_faults(node) if node is not None else []
-    return Explanation(
-        case="runs",
-        verdict=f"runs on node {pod.spec.node_name}",
-        facts=(wants, *(f"{fault.name} of the node: {describe_fault(error)}" for fault, error in faults)),
-        help=(f"find out whether it holds that card: tessera health {pod.spec.node_name}",) if faults else (),
     )
 
 

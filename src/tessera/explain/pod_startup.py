@@ -7,7 +7,6 @@ that stops containers in general (images, configuration).
 from collections.abc import Iterator
 
 from tessera.api.nodes.agent_pod import AGENT_LABEL
-from tessera.api.nodes.health import BOOT_STEP, describe_fault
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.allocation import Allocation
@@ -138,20 +137,14 @@ def explain_bound(
     if facts.terminating:
         return Explanation(case="leaving", verdict=f"is being deleted; it has {where}, on node {facts.node}")
     if pod.status.phase == "Running":
-        faults = view.card_faults(promise.slices if promise is not None else ())
-        unwell = any(error.asks != "uncordon" for _, error in faults)
         return Explanation(
             case="runs",
-            verdict=f"runs on node {facts.node}{', on a card that is not well' if unwell else ''}",
+            verdict=f"runs on node {facts.node}",
             facts=(
                 f"it has {where}",
-                *(f"{fault.name} of the node: {describe_fault(error)}" for fault, error in faults),
+                *view.cordons(promise.slices if promise is not None else ()),
                 *waiting_containers(pod),
                 *_restarts(pod),
-            ),
-            help=(
-                *([BOOT_STEP] if any(error.asks == "reboot" for _, error in faults) else []),
-                *([f"see the card: tessera health {facts.node}"] if faults else []),
             ),
         )
     return _explain_starting(view, pod, facts, promise, where)

@@ -28,6 +28,7 @@ from tessera.controller.slicing.state.messages import profiles_text
 from tessera.explain.capacity import explain_no_room
 from tessera.explain.explanation import Explanation
 from tessera.explain.fixed_resources import explain_fixed_request, fixed_requests, format_requests, scheduler_messages
+from tessera.explain.pod_health import add_pod_health
 from tessera.explain.pod_startup import explain_bound, explain_unscheduled
 from tessera.explain.queue import admitted_facts, count_group, explain_held_pod
 from tessera.explain.silent_nodes import put_silent_nodes_first
@@ -71,7 +72,7 @@ def explain_pod(view: ClusterView, pod: Pod) -> Explanation:
         found = msgspec.structs.replace(found, facts=(unknown, *found.facts))
     elif not facts.node:
         found = put_silent_nodes_first(view, found, pod, facts)
-    return _with_pod(found, pod, _new_node(view, facts))
+    return add_pod_health(view, _with_pod(found, pod, _new_node(view, facts)), pod)
 
 
 def _with_queue(view: ClusterView, found: Explanation, pod: Pod) -> Explanation:

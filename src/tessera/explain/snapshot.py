@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from tessera.api.instaslice import Instaslice, Slice
 from tessera.api.names import NodeName
 from tessera.api.nodes.agent_pod import is_agent
-from tessera.api.nodes.card_faults import CardFault, read_node_faults
-from tessera.api.nodes.health import Evidence
+from tessera.api.nodes.card_faults import read_node_faults
+from tessera.api.nodes.health import describe_fault
 from tessera.api.nodes.silence import SilentNode, silent_nodes
 from tessera.clock import parse_rfc3339
 from tessera.controller.objects.pod_info import PodInfo
@@ -106,14 +106,13 @@ class ClusterView:
                 namespaces=snapshot.order.namespaces,
                 queues=snapshot.order.queues,
             )
-        faults = [(node.metadata.name, each) for node in snapshot.nodes for each in read_node_faults(node)]
-        self._cordoned = Counter(name for name, (_, error) in faults if error.asks == "uncordon")
-        #: What the agents say of cards with faults, by UUID; of a cordoned card with a fault, the fault.
-        self._faults = {
-            each[0].gpu: each for _, each in sorted(faults, key=lambda found: found[1][1].asks != "uncordon")
-        }
+        listed = [(node.metadata.name, each) for node in snapshot.nodes for each in read_node_faults(node)]
+        faults = [fault for _, (fault, _) in listed]
+        self._cordoned = Counter(name for name, (_, error) in listed if error.asks == "uncordon")
+        #: The cordons by the card's UUID.
+        self._cordons = {each[0].gpu: each for _, each in listed if each[1].asks == "uncordon"}
         #: The driver's index by UUID; of a card that is not listed, from its fault.
-        self._indexes = {fault.gpu: fault.index for fault, _ in self._faults.values() if fault.index >= 0}
+        self._indexes = {fault.gpu: fault.index for fault in faults if fault.index >= 0}
         for item in snapshot.instaslices:
             self._indexes |= item.status.node_resources.indexes()
 
@@ -135,16 +134,18 @@ class ClusterView:
         found: T = self._made[key]
         return found
 
+    def cordons(self, slices: Iterable[Slice]) -> Iterator[str]:
+        """Yields the cordons of the cards on which these slices lie."""
+        for gpu in sorted({each.gpu_uuid for each in slices} & self._cordons.keys()):
+            fault, error = self._cordons[gpu]
+            yield f"{fault.name} of the node: {describe_fault(error)}"
+
     def cordoned_cards(self) -> Iterator[str]:
         """Yields nodes with cards that a person has cordoned: a waiting pod gets none of those."""
         for name, count in sorted(self._cordoned.items())[:_NODES]:
             yield f"node {name}: {count_noun(count, 'card')} cordoned by hand: tessera health {name}"
         if len(self._cordoned) > _NODES:
             yield f"and cards of {count_noun(len(self._cordoned) - _NODES, 'more node')}"
-
-    def card_faults(self, slices: Iterable[Slice]) -> list[tuple[CardFault, Evidence]]:
-        """The faults of the cards on which these slices lie."""
-        return [self._faults[gpu] for gpu in sorted({each.gpu_uuid for each in slices} & self._faults.keys())]
 
     def position(self, profile: str, gpu: str, start: int, size: int) -> str:
         """``3g.20gb on GPU 0, memory slots 4-7``."""

@@ -11,7 +11,7 @@ import msgspec
 
 from tessera.agent.health.policy import APPLICATION_XIDS, ECC_REACTIONS, HealthPolicy
 from tessera.agent.inventory.device_health import Reaction
-from tessera.agent.monitoring.findings import RULES
+from tessera.agent.monitoring.findings import EXCESS, MEMORY_OVER_LIMIT, RULES
 from tessera.errors import UserError
 from tessera.nvml.interface import GpuEventKind
 from tessera.nvml.xids import XIDS
@@ -236,7 +236,7 @@ _FINDINGS: Mapping[str, Term] = {
         reaction="reports it as a finding of the pod, in tessera_pod_gpu_finding, and does nothing",
         source="docs/metrics.md of Tessera; the thresholds are Tessera's choice",
     )
-    for kind, rule in RULES.items()
+    for kind, rule in {MEMORY_OVER_LIMIT: EXCESS, **RULES}.items()
 }
 
 #: The terms that are not numbers.

@@ -80,6 +80,11 @@ class LeaseRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         """``namespace/pod``."""
         return f"{self.lease.namespace}/{self.lease.pod}"
 
+    @property
+    def memory_limit(self) -> float | None:
+        """Bytes that the pod may hold: its part of a shared device, else the whole device."""
+        return self.device_memory if self.lease.limit is None else self.lease.limit
+
 
 def card_rows(nodes: Iterable[NodeUsage]) -> list[CardRow]:
     """The cards of these nodes, in the order of nodes and indexes."""

@@ -129,8 +129,8 @@ def test_who_has_no_token_sees_tiles_without_names(visit: Visits, opened: LivePa
     expect(note).to_contain_text(PODS)
     for name in ("vllm", "gpu-1", "team"):
         expect(visitor.page.get_by_text(name)).to_have_count(0)
-    expect(visitor.region("Broken").get_by_text("an error whose text you may not read, asks for reset")).to_be_visible()
-    expect(visitor.region("Cards").get_by_text("needs a reset", exact=True)).to_be_visible()
+    expect(visitor.region("Broken").get_by_text("XID 48, a double-bit ECC error")).to_be_visible()
+    expect(visitor.region("Cards").get_by_text("needs a reset: XID 48", exact=True)).to_be_visible()
     visitor.region("Cards").get_by_role("button", name="card 0 A100-SXM4-40GB fixed MIG").click()
     expect(visitor.page.get_by_role("complementary").get_by_text("The last hours")).to_be_visible()
     visitor.check()

@@ -131,6 +131,14 @@ def name_scope(scope: DeviceScope, gpus: Mapping[str, GpuInfo]) -> str:
     return f"{name}{instance}{compute}"
 
 
+def describe_part(health: HealthStateMachine, gpu: str, gi_id: int) -> str:
+    """The sentence about the worst fault of hardware of a GPU instance, -1 for the whole card; empty without one."""
+    parts = {fault.scope for fault in health.faults() if fault.scope.gpu == gpu and fault.scope.gi_id in {-1, gi_id}}
+    found = [fault for part in parts if (fault := health.worst_fault(part)) and fault.of_hardware]
+    worst = min(found, key=lambda each: (health.spares(each), -each.reaction, each.since, each.source), default=None)
+    return "" if worst is None else describe_fault(describe_error(worst, spared=health.spares(worst)))
+
+
 def describe_scope(health: HealthStateMachine, scope: DeviceScope) -> str:
     """The sentence about the worst fault of a card or an instance; empty without a fault."""
     worst = health.worst_fault(scope)

@@ -43,7 +43,7 @@ from tessera.agent.health.events import (
 from tessera.agent.health.executor import CardProber, CardResetter
 from tessera.agent.health.faults import EVENT_WATCH, Fault, HealthStateMachine
 from tessera.agent.health.history import PastFault
-from tessera.agent.health.messages import HealthCondition, HealthEvents, NodeEventSink, health_condition
+from tessera.agent.health.messages import HealthCondition, HealthEvents, NodeEventSink, describe_part, health_condition
 from tessera.agent.health.policy import HealthPolicy
 from tessera.agent.health.reboots import REBOOT_DELAY, REBOOT_RETRY, RepairReboots
 from tessera.agent.health.validation import RepairValidation
@@ -233,6 +233,10 @@ class HealthMonitor:
         faults = [fault for fault in self._health.faults() if fault.scope.gpu == gpu]
         spared = [fault for fault in faults if self._health.spares(fault)]
         return describe_card(faults, self._health.hysteresis, spared)
+
+    def describe_part(self, gpu: str, gi_id: int) -> str:
+        """The sentence about the worst fault of a GPU instance, -1 for the whole card; empty without one."""
+        return describe_part(self._health, gpu, gi_id)
 
     def card_faults(self) -> tuple[CardFault, ...]:
         """The faults of the node's cards, for the Node; not those of the event watch, which no card has."""

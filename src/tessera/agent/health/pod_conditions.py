@@ -25,8 +25,9 @@ from tessera.agent.health.card_health import describe_error
 from tessera.agent.health.faults import Fault
 from tessera.agent.health.holders import Holdings
 from tessera.agent.inventory.device_health import DeviceScope, Reaction
-from tessera.api.names import GPU_CONDITION, GPU_NEEDS_REBOOT, GPU_NEEDS_RESET, GPU_RECOVERED, PodUid
+from tessera.api.names import GPU_NEEDS_REBOOT, GPU_NEEDS_RESET, GPU_RECOVERED, PodUid
 from tessera.api.nodes.health import describe_fault
+from tessera.api.pods.gpu_condition import gpu_condition
 from tessera.kube.resources import Condition, Pod
 from tessera.limits.messages import CONDITION_MESSAGE
 from tessera.text import list_names, one_line
@@ -63,11 +64,6 @@ class PodNotice(msgspec.Struct, frozen=True):
     def rank(self) -> int:
         """The larger, the worse."""
         return _rank(self.status, self.reason)
-
-
-def gpu_condition(pod: Pod) -> Condition | None:
-    """The pod's condition about its cards; None if it has none."""
-    return next((each for each in pod.status.conditions if each.type == GPU_CONDITION), None)
 
 
 def has_open_condition(pod: Pod) -> bool:

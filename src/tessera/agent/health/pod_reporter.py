@@ -15,8 +15,9 @@ from typing import Protocol
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.health.holders import PartHolders
 from tessera.agent.health.monitor import HealthMonitor
-from tessera.agent.health.pod_conditions import PodConditions, PodNotice, gpu_condition, has_open_condition
+from tessera.agent.health.pod_conditions import PodConditions, PodNotice, has_open_condition
 from tessera.api.names import GPU_CONDITION
+from tessera.api.pods.gpu_condition import gpu_condition
 from tessera.clock import Clock, rfc3339
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.client import Client

@@ -368,7 +368,7 @@ class Components:
             max_series=options.max_series,
             simulated=self.hardware.simulated,
         )
-        return Exporter(sampler, series, self.changes, self.clock, health=self.health)
+        return Exporter(sampler, series, self.changes, self.clock, health=self.health, memory=self.memory)
 
     def _build_pod_reporter(self) -> PodReporter:
         return PodReporter(

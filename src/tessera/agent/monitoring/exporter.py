@@ -6,13 +6,16 @@ costs one sample.
 """
 
 import logging
+from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
 
 from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.metrics import MemoryUsage
 from tessera.agent.monitoring.card_states import CardStates, HealthSource
 from tessera.agent.monitoring.exposition import ExpositionOptions, XidHistory, render
-from tessera.agent.monitoring.findings import LeaseFindings
+from tessera.agent.monitoring.findings import LeaseFindings, find_excess
 from tessera.agent.monitoring.lease_states import JudgedLease, LeaseStates
 from tessera.agent.monitoring.sample import NodeSample
 from tessera.agent.monitoring.sampler import NodeSampler
@@ -29,6 +32,22 @@ PERIOD = 10.0
 SHORTEST = 1.0
 
 
+class PartHealthSource(HealthSource, Protocol):
+    """Knows the health of cards and of their GPU instances."""
+
+    def describe_part(self, gpu: str, gi_id: int) -> str:
+        """The sentence about the worst fault of a GPU instance, -1 for the whole card; empty without one."""
+        ...
+
+
+class MemorySource(Protocol):
+    """Watches the memory of shared cards; see :class:`tessera.agent.memory.monitor.MemoryMonitor`."""
+
+    def memory_usage(self) -> Sequence[MemoryUsage]:
+        """Memory of shared cards by pod, of the last sample."""
+        ...
+
+
 class Exporter:
     """Samples a node and writes its metrics.
 
@@ -38,6 +57,7 @@ class Exporter:
         changes: notified when cards, slices or pods change.
         clock: the time.
         health: the faults of the cards.
+        memory: the memory of shared cards, with the part of each pod.
     """
 
     def __init__(
@@ -47,7 +67,8 @@ class Exporter:
         changes: ChangeNotifier,
         clock: Clock,
         *,
-        health: HealthSource,
+        health: PartHealthSource,
+        memory: MemorySource,
     ) -> None:
         self._sampler = sampler
         self._options = options
@@ -57,6 +78,7 @@ class Exporter:
         self._xids: dict[str, XidHistory] = {}
         self._states = LeaseStates()
         self._health = health
+        self._memory = memory
         self._cards = CardStates(health)
         self._findings = LeaseFindings()
         self._report = NodeUsage(node=options.node)
@@ -77,12 +99,25 @@ class Exporter:
             self._xids[event.gpu] = self._xids.get(event.gpu, XidHistory()).add(event.xid)
 
     def _judge(self, sample: NodeSample) -> list[JudgedLease]:
-        """The leases of a sample with their states and findings."""
+        """The leases of a sample with their states, findings, faults and limits."""
         findings = self._findings.handle(sample)
-        return [
-            msgspec.structs.replace(each, findings=findings[each.key]) if each.key in findings else each
-            for each in self._states.handle(sample)
-        ]
+        usage = {(each.namespace, each.pod, each.gpu): each for each in self._memory.memory_usage()}
+        parts = {device.uuid: (gpu.info.uuid, device.gi_id) for gpu in sample.cards for device in gpu.devices}
+        judged = []
+        for each in self._states.handle(sample):
+            lease = each.lease
+            gpu, gi_id = parts[lease.device]
+            used = usage.get((lease.namespace, lease.pod, lease.device)) if lease.ratio < 1 else None
+            excess = None if used is None else find_excess(used.used, used.limit)
+            judged.append(
+                msgspec.structs.replace(
+                    each,
+                    findings=(*([excess] if excess is not None else []), *findings.get(each.key, ())),
+                    fault=self._health.describe_part(gpu, -1 if gi_id is None else gi_id),
+                    limit=float(used.limit) if used is not None and used.limit else None,
+                )
+            )
+        return judged
 
     async def run(self) -> None:
         """Samples until cancelled."""

@@ -197,6 +197,24 @@ RULES: Mapping[str, Rule] = {
 }
 
 
+#: The finding of a pod that holds more memory of a shared device than its part (:mod:`tessera.agent.memory`). It needs
+#: no window: the pods beside it may run out of memory now.
+MEMORY_OVER_LIMIT = "memory_over_limit"
+EXCESS = Rule(
+    lambda _: None,
+    "the pod holds more memory of a shared card than its part, which its neighbours lack; said at once",
+    "holds {0:.1f} GiB, its part of the shared card is {1:.1f} GiB",
+    "Make batches smaller, or ask for more shares or for a larger slice.",
+)
+
+
+def find_excess(used: float, limit: float) -> Finding | None:
+    """The finding of a pod that holds ``used`` bytes of a shared device, of which ``limit`` are its part; else None."""
+    if not 0 < limit < used:
+        return None
+    return Finding(kind=MEMORY_OVER_LIMIT, text=EXCESS.text.format(used / _GIB, limit / _GIB), advice=EXCESS.advice)
+
+
 class _Minute:
     """The samples of one minute: by kind, the number measured, the number with the problem, and sums of its numbers."""
 

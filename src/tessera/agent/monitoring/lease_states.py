@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, NodeSample, SilentGpu
+from tessera.agent.monitoring.sample import DeviceSample, Lease, NodeSample
 from tessera.api.names import PodUid
 from tessera.api.nodes.health import Finding
 from tessera.limits.nodes import ENDED_LEASES
@@ -79,6 +79,8 @@ class JudgedLease(msgspec.Struct, frozen=True, kw_only=True):
         wasted: GPU-seconds of the lease so far in a state of :data:`WASTED`; half a card for an hour is 1,800.
         active: GPU-seconds of the lease so far in the state busy.
         findings: what is wrong with its use, see :mod:`tessera.agent.monitoring.findings`.
+        fault: the sentence about the worst fault of its part of the card; empty if it is well.
+        limit: bytes that its pod may hold of a shared device; None for a device of its own.
     """
 
     lease: Lease
@@ -88,6 +90,8 @@ class JudgedLease(msgspec.Struct, frozen=True, kw_only=True):
     wasted: float
     active: float = 0.0
     findings: tuple[Finding, ...] = ()
+    fault: str = ""
+    limit: float | None = None
 
     @property
     def key(self) -> LeaseKey:
@@ -189,7 +193,7 @@ class LeaseStates:
         """Takes a sample in; returns the state of each of its leases."""
         if self.complete_from is None:
             self.complete_from = sample.taken
-        cards: tuple[GpuSample | SilentGpu, ...] = (*sample.gpus, *sample.silent)
+        cards = sample.cards
         devices = {device.uuid: device for gpu in cards for device in gpu.devices}
         gpus = {device.uuid: gpu.info.uuid for gpu in cards for device in gpu.devices}
         histories: dict[LeaseKey, _History] = {}

@@ -167,6 +167,11 @@ class NodeSample(msgspec.Struct, frozen=True, kw_only=True):
     nvlink_rates: Mapping[str, float] = {}
     offers: Mapping[str, CardOffer] = {}
 
+    @property
+    def cards(self) -> tuple[GpuSample | SilentGpu, ...]:
+        """All cards: those that answered, then the others."""
+        return (*self.gpus, *self.silent)
+
 
 def static_leases(users: Mapping[str, Sequence[DeviceUser]], offer: Advertisement) -> Iterator[Lease]:
     """Yields the leases of cards and MIG devices that the device plugin gave out."""

@@ -31,8 +31,7 @@ def report_usage(
         health: the health of the cards, by UUID.
         states: has judged the leases; knows those that have ended.
     """
-    cards: tuple[GpuSample | SilentGpu, ...] = (*sample.gpus, *sample.silent)
-    devices = {device.uuid: device for gpu in cards for device in gpu.devices}
+    devices = {device.uuid: device for gpu in sample.cards for device in gpu.devices}
     silent = {lease.device for gpu in sample.silent for lease in gpu.leases}
     ordered = sorted(judged, key=lambda each: (each.lease.namespace, each.lease.pod, each.lease.container))
     leases = ordered[: options.max_series]
@@ -135,6 +134,8 @@ def _lease(judged: JudgedLease, device: DeviceSample, *, measured: bool) -> Leas
         memory=memory,
         busy=busy,
         findings=judged.findings,
+        fault=judged.fault,
+        limit=judged.limit,
     )
 
 

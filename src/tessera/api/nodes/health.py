@@ -99,7 +99,14 @@ _NO_REMEDY = frozenset({Remedy.IGNORE, Remedy.UNSTATED, Remedy.DRIVER_DECIDES})
 
 def describe_fault(error: Evidence) -> str:
     """The sentence about an error: class and number, meaning, and what happens next."""
-    return f"{error.text or error.source}; {next_step(error)}"
+    return f"{_name_error(error)}; {next_step(error)}"
+
+
+def _name_error(error: Evidence) -> str:
+    """The error with its class; an XID with its number, also if an agent of another version left it out of the text."""
+    if error.source.startswith("XID ") and not error.text.startswith(error.source):
+        return f"{error.source}, {error.text}" if error.text else error.source
+    return error.text or error.source
 
 
 def next_step(error: Evidence) -> str:

@@ -99,6 +99,8 @@ class LeaseUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
         memory: bytes that its processes hold; ``None`` if not measured.
         busy: share of time in which the device computed for it; ``None`` if not measured.
         findings: what is wrong with the use; empty also if nothing could be measured.
+        fault: the sentence about the fault of its card or GPU instance; empty if that is well.
+        limit: bytes that its pod may hold of a shared device; ``None`` for a device of its own, or if not known.
     """
 
     namespace: Name
@@ -116,6 +118,8 @@ class LeaseUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     memory: Value | None = None
     busy: Value | None = None
     findings: tuple[Finding, ...] = ()
+    fault: Words = ""
+    limit: Value | None = None
 
 
 class EndedLease(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -274,12 +274,28 @@ class ComputeRequests(Wire, frozen=True, kw_only=True):
     requests: ComputeQuantities = ComputeQuantities()
 
 
+class DeviceHealth(Wire, frozen=True, kw_only=True):
+    """What kubelet says of one device of a container: ``Healthy``, ``Unhealthy`` or ``Unknown``."""
+
+    resource_id: str = msgspec.field(default="", name="resourceID")
+    health: str = ""
+    message: str = ""
+
+
+class ResourceStatus(Wire, frozen=True, kw_only=True):
+    """The devices of one resource that a container holds, with their health (KEP-4680)."""
+
+    name: str = ""
+    resources: tuple[DeviceHealth, ...] = ()
+
+
 class ContainerStatus(Wire, frozen=True, kw_only=True):
     """The state of one container, as kubelet reports it.
 
     Attributes:
         allocated_resources: the requests that the node has admitted; None if kubelet does not report them.
         resources: the requests in force, which follow the allocated ones.
+        allocated_resources_status: the health of its devices; empty if kubelet does not report it.
     """
 
     name: str = ""
@@ -288,6 +304,7 @@ class ContainerStatus(Wire, frozen=True, kw_only=True):
     state: ContainerState | None = None
     allocated_resources: ComputeQuantities | None = None
     resources: ComputeRequests | None = None
+    allocated_resources_status: tuple[ResourceStatus, ...] = ()
 
 
 class Condition(Wire, frozen=True, kw_only=True):

@@ -1,0 +1,58 @@
+"""Adds to the explanation of a pod what is wrong with its card, and with its use of a shared one.
+
+The sources are the pod's own, so its owner needs no right for nodes: the condition that the node's agent writes
+(:mod:`tessera.agent.health.pod_conditions`), the health of its devices that kubelet reports
+(``allocatedResourcesStatus``, KEP-4680), and Events about memory that it takes from its neighbours
+(:mod:`tessera.agent.memory.enforcement`).
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from tessera.api.names import GPU_RECOVERED
+from tessera.api.pods.gpu_condition import gpu_condition
+from tessera.explain.explanation import Explanation
+from tessera.explain.node_reasons import WARNING_LIFETIME
+from tessera.explain.snapshot import ClusterView, event_time
+from tessera.kube.resources import Pod
+from tessera.text import count_noun
+
+#: How the reasons of the agent's Events about memory of shared cards begin.
+_MEMORY = "GpuMemory"
+
+
+def add_pod_health(view: ClusterView, found: Explanation, pod: Pod) -> Explanation:
+    """Returns the explanation with the faults of the pod's card first; the same one if there are none."""
+    if not pod.spec.node_name or pod.status.phase in {"Succeeded", "Failed"}:
+        return found
+    condition = gpu_condition(pod)
+    unwell = [condition.message] if condition is not None and condition.reason != GPU_RECOVERED else []
+    reported = list(_unhealthy_devices(pod))
+    use = list(_memory_events(view, pod))
+    if not unwell and not reported and not use:
+        return found
+    on = ", on a card that is not well" if unwell or reported else ", and takes memory of its neighbours"
+    return msgspec.structs.replace(
+        found,
+        verdict=f"{found.verdict}{on}" if found.case == "runs" else found.verdict,
+        facts=(*unwell, *reported, *use, *found.facts),
+        help=(*found.help, f"see the card: tessera health {pod.spec.node_name}"),
+    )
+
+
+def _unhealthy_devices(pod: Pod) -> Iterator[str]:
+    """What kubelet says of the pod's devices that are not healthy."""
+    for container in pod.status.containers:
+        for each in container.allocated_resources_status:
+            bad = [device for device in each.resources if device.health == "Unhealthy"]
+            if bad:
+                yield f"kubelet reports {count_noun(len(bad), 'unhealthy device')} of {each.name} in {container.name}"
+
+
+def _memory_events(view: ClusterView, pod: Pod) -> Iterator[str]:
+    """The last Event about memory, as long as it may be true."""
+    events = [each for each in view.events_of(pod.metadata.uid, warnings=True) if each.reason.startswith(_MEMORY)]
+    for event in events[-1:]:
+        if event_time(event) >= view.snapshot.now - WARNING_LIFETIME:
+            yield view.describe_event(event)
