@@ -216,6 +216,12 @@ def test_a_mark_of_the_controller_is_no_change_of_the_agent() -> None:
     assert (found.case, found.verdict) == ("not-reported", "has an agent again, which has not reported its cards yet")
 
 
+def test_a_silent_agent_is_told_once_and_not_by_each_of_its_conditions() -> None:
+    found = answer(node(HEALTHY, ("GpuSharingApplied", "Unknown", "AgentStatusUnknown", "stopped posting")), pods=())
+    assert found.case == "agent-down"
+    assert not any("stopped posting" in each for each in found.facts)
+
+
 def test_a_failure_counts_before_a_change() -> None:
     pending = ("GpuMigLayoutApplied", "Unknown", "LayoutApplying", "at work")
     assert answer(node(pending, ("GpuSharingApplied", "False", "ProfileMissing", "none"))).case == "profile-missing"

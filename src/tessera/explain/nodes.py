@@ -253,7 +253,7 @@ def _facts(view: ClusterView, node: Node, origin: str = "") -> Iterator[str]:
     if driver is not None and driver.leaving:
         yield f"driver: {driver.reason}"
     for aspect in _ASPECTS:
-        if aspect.type in conditions:
+        if aspect.type in conditions and not is_marked_silent(conditions[aspect.type]):
             yield f"{aspect.title}: {origin}{conditions[aspect.type].message or conditions[aspect.type].reason}"
     yield from _labels(node)
     yield from _offer_lines(node)

@@ -73,8 +73,10 @@ class SilentNode(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
         return self.kind in (Silence.WAITS, Silence.LEAVING)
 
     def text(self, now: float) -> str:
-        """The reason, and since when."""
-        return f"{self.reason} (for {age(now - self.since)})" if 0 < self.since <= now else self.reason
+        """The reason, and since when; that an agent is gone is known from the mark of the controller, which waited."""
+        if not 0 < self.since <= now:
+            return self.reason
+        return f"{self.reason} (for {'more than ' if self.kind is Silence.NO_AGENT else ''}{age(now - self.since)})"
 
 
 #: Everybody who should answer does.
