@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from tessera.accept.checks import judge_all
-from tessera.accept.document import FORMAT, DocumentError, make_document, read_document
+from tessera.accept.document import FORMAT, IDENTIFIED, Document, DocumentError, hide_names, read_document
 from tessera.accept.facts import Facts, NodeFacts
 from tessera.limits.support import ACCEPT_DOCUMENT
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
@@ -15,8 +15,13 @@ from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 Read = Callable[[], Facts]
 
 
+def document(facts: Facts, *, anonymous: bool) -> Document:
+    made = Document(facts=facts, checks=tuple(judge_all(facts)), anonymous=False, contains=IDENTIFIED)
+    return hide_names(made) if anonymous else made
+
+
 def encode(facts: Facts, *, anonymous: bool) -> str:
-    return msgspec.json.encode(make_document(facts, judge_all(facts), anonymous=anonymous)).decode()
+    return msgspec.json.encode(document(facts, anonymous=anonymous)).decode()
 
 
 def named(facts: Facts) -> Facts:
@@ -38,17 +43,17 @@ def test_an_anonymous_document_names_no_machine(read: Read, machine: SimulatedMa
 
 
 def test_the_same_name_has_the_same_replacement(read: Read) -> None:
-    document = make_document(named(read()), [], anonymous=True)
-    first, second = document.facts.cards
+    made = document(named(read()), anonymous=True)
+    first, second = made.facts.cards
     assert (first.uuid, second.uuid) == (
         "GPU-00000000-0000-0000-0000-000000000001",
         "GPU-00000000-0000-0000-0000-000000000002",
     )
-    assert document.facts.calls[0].text == f"host-1: {first.uuid}"
-    assert document.facts.smi is not None
-    assert [each.values["uuid"] for each in document.facts.smi] == [first.uuid, second.uuid]
-    assert document.facts.pci is not None
-    assert [each.address for each in document.facts.pci] == [card.pci_bus_id[4:] for card in document.facts.cards]
+    assert made.facts.calls[0].text == f"host-1: {first.uuid}"
+    assert made.facts.smi is not None
+    assert [each.values["uuid"] for each in made.facts.smi] == [first.uuid, second.uuid]
+    assert made.facts.pci is not None
+    assert [each.address for each in made.facts.pci] == [card.pci_bus_id[4:] for card in made.facts.cards]
     assert re.fullmatch(r"00000000:01:00\.0", first.pci_bus_id)
 
 

@@ -120,6 +120,8 @@ def a_node(name: str, *, ready: str) -> Obj:
     driver = {"strategy": "precompiled", "phase": "ready", "since": rfc3339(NOW), "image": "registry/driver@sha256:1",
               "tag": "535-ubuntu22.04", "version": "535", "pool": "ubuntu22.04 5.15", "reason": "found",
               "offered": "better", "rejected": [{"strategy": "mirror", "reason": "not there"}]}  # fmt: skip
+    cordon = {"gpu": "GPU-b", "rule": "cordon", "index": 1, "asks": "uncordon", "text": "fan is loud"}
+    cards = {"count": 2, "others": [cordon], "gpus": [{"index": 0, "gpu": "GPU-a"}, {"index": 1, "gpu": "GPU-b"}]}
     return {
         "kind": "Node",
         "metadata": {
@@ -138,6 +140,8 @@ def a_node(name: str, *, ready: str) -> Obj:
                 "tessera.dev/offers": Json({"": [offer]}),
                 "tessera.dev/driver": Json(driver),
                 "tessera.dev/provisioning": Json(record),
+                "tessera.dev/cards": Json(cards),
+                "tessera.dev/cordon.GPU-b": "fan is loud",
             },
         },
         "spec": {"taints": [{"key": "team/only", "value": "x", "effect": "NoSchedule"}], "providerID": "gce:///1"},

@@ -8,7 +8,7 @@ import pytest
 from tests.support.accepted_machine import write_machine
 from tests.support.nvml_metering import MeteringLibrary
 
-from tessera.accept import machine_files, reading
+from tessera.accept import acceptance, machine_files
 from tessera.accept.document import read_document
 from tessera.accept.machine_files import MachineFiles
 from tessera.cli.main import main
@@ -27,7 +27,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimulatedMachine
     def files(**_: object) -> MachineFiles:
         return places
 
-    assert reading.__name__  # imported before the name is replaced
+    assert acceptance.__name__  # imported before the name is replaced
     monkeypatch.setattr(machine_files, "MachineFiles", files)
     return machine
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tessera.kube.client.errors import ApiError, BadRequest
+from tessera.kube.client.errors import ApiError, BadRequest, Invalid
 
 
 async def logs(lab: Any, pod: str, **query: str) -> list[str]:
@@ -25,6 +25,9 @@ def test_a_container_tells_which_devices_it_sees(in_lab: Callable[..., None]) ->
         assert any(device in line for line in lines)
         assert await logs(lab, "pod", tailLines="1") == lines[-1:]
         assert await logs(lab, "pod", tailLines="0") == []
+        assert await logs(lab, "pod", limitBytes="5") == [lines[0][:5]]
+        with pytest.raises(Invalid, match="limitBytes: Invalid value: 0: must be greater than 0"):
+            await logs(lab, "pod", limitBytes="0")
 
     in_lab(scenario, nodes="1xA100-40GB")
 

@@ -18,6 +18,8 @@ from tessera.text import count_noun, list_names, percent
 _EVIDENCE = 200
 #: The resource that counts whole cards.
 _WHOLE = "nvidia.com/gpu"
+#: Values of the label of shares on a node whose cards are not shared.
+_NO_SHARES = ("", "0", "1")
 
 
 class Status(Enum):
@@ -102,6 +104,8 @@ def _capacity(facts: Facts) -> tuple[int | None, str]:
     amounts = {name: amount for name, amount in facts.node.capacity.items() if amount != "0"}
     if others := sorted(amounts.keys() - {_WHOLE}):
         return None, f"the node offers {list_names(others)}, which do not count cards"
+    if facts.node.shares not in _NO_SHARES:
+        return None, f"the node offers {facts.node.shares} shares of each card, which do not count cards"
     amount = amounts.get(_WHOLE, "0")
     return (int(amount), "") if amount.isdigit() else (None, f"the amount {amount[:20]!r} of {_WHOLE} is no number")
 

@@ -11,6 +11,9 @@ import msgspec
 
 from tessera.accept.checks import CheckResult
 from tessera.accept.facts import Facts
+from tessera.accept.mig_trial import MigTrial
+from tessera.accept.pod_trial import PodTrial
+from tessera.agent.validation.preflight import Preflight
 from tessera.errors import UserError
 from tessera.limits.support import ACCEPT_DOCUMENT
 
@@ -39,6 +42,9 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
         anonymous: names were replaced.
         facts: what was read.
         checks: what was found.
+        mig: the trial of MIG on one card; ``None`` without one.
+        preflight: the computations; ``None`` without them.
+        pod: the trial of a pod; ``None`` without one.
     """
 
     format: str = FORMAT
@@ -46,20 +52,16 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     anonymous: bool = True
     facts: Facts
     checks: tuple[CheckResult, ...]
+    mig: MigTrial | None = None
+    preflight: Preflight | None = None
+    pod: PodTrial | None = None
 
 
-def make_document(facts: Facts, checks: Sequence[CheckResult], *, anonymous: bool) -> Document:
-    """The document; ``anonymous`` replaces names."""
-    document = Document(
-        facts=facts,
-        checks=tuple(checks),
-        anonymous=anonymous,
-        contains=ANONYMOUS if anonymous else IDENTIFIED,
-    )
-    if not anonymous:
-        return document
-    hide = _Replacements(facts)
-    return msgspec.convert(hide.replace(msgspec.to_builtins(document, str_keys=True)), Document, strict=False)
+def hide_names(document: Document) -> Document:
+    """The document with numbers for names."""
+    hide = _Replacements(document.facts)
+    hidden = msgspec.convert(hide.replace(msgspec.to_builtins(document, str_keys=True)), Document, strict=False)
+    return msgspec.structs.replace(hidden, anonymous=True, contains=ANONYMOUS)
 
 
 def read_document(content: bytes, name: str) -> Document:

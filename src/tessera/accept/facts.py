@@ -96,10 +96,14 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
         capacity: its ``status.capacity`` of NVIDIA's resources.
         driver_label: the label ``nvidia.com/cuda.driver-version.full``; empty for none.
         kubelet: kubelet's version.
+        shares: the label ``nvidia.com/gpu.replicas``: how many shares of a card the capacity counts.
+        system: ``PRETTY_NAME`` of the node's os-release.
     """
 
     name: str
     capacity: Mapping[str, str] = {}
+    shares: str = ""
+    system: str = ""
     driver_label: str = ""
     kubelet: str = ""
 

@@ -1,17 +1,24 @@
 """Tessera's own commands as the lab runs them: in its process, with the production parsers."""
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import click
 import msgspec
 
-from tessera.cli import agent, controller, dashboard, webhook
+from tessera.accept.acceptance import accept_machine
+from tessera.accept.checks import Status, worst
+from tessera.cli import accept, agent, controller, dashboard, webhook
 from tessera.cli.install import operator
 from tessera.cli.install.drivers import apply_choice, parse_choice
 from tessera.cli.install.operator_process import Operator
 from tessera.cli.uninstall.command import has_left, parse_removal, report_removal
 from tessera.clock import Clock
+from tessera.errors import UserError
 from tessera.kube.client.client import Client
+from tessera.nvml.errors import DriverNotLoaded, NvmlError
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.installation.install import OperatorSeat, TesseraCommands
 
 
@@ -25,7 +32,30 @@ def own_commands() -> TesseraCommands:
         driver=_run_driver,
         operator=_run_operator,
         uninstall=_run_removal,
+        accept=_run_acceptance,
     )
+
+
+async def _run_acceptance(
+    arguments: Sequence[str], machine: SimulatedMachine | None, clock: Clock, log: Callable[[str], None]
+) -> None:
+    """Runs ``tessera accept`` on a node's simulated cards.
+
+    Raises:
+        SystemExit: a check failed, or there are no cards; the log has the reason.
+    """
+    try:
+        if machine is None:
+            raise DriverNotLoaded("nvmlInit")
+        with tempfile.TemporaryDirectory() as folder:
+            trials = msgspec.structs.replace(accept.parse_options(arguments), folder=Path(folder))
+            document = accept_machine(machine, clock, None, trials, say=log)
+    except (NvmlError, UserError) as error:
+        log(f"error: {error}")
+        raise SystemExit(1) from error
+    log(msgspec.json.encode(document).decode())
+    if worst(document.checks) is Status.FAILED:
+        raise SystemExit(accept.FAILED)
 
 
 async def _run_removal(arguments: Sequence[str], client: Client, clock: Clock, log: Callable[[str], None]) -> None:

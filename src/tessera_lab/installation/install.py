@@ -33,6 +33,7 @@ from tessera.kubelet.interfaces import Kubelet
 from tessera.manifests import install_manifests
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import DriverNotLoaded, NvmlError
+from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera.replay.service import NO_RECORDS, fetch_records
 from tessera.webhook.base.options import MANAGED_PATH, MANAGED_TEMPLATE_PATH, WebhookOptions
 from tessera.webhook.main.run import WebhookReplica
@@ -49,6 +50,10 @@ Parsed = Callable[[Sequence[str], Mapping[str, str]], Any]
 
 #: Runs a command to its end, with its arguments, the container's client and clock, and the container's log.
 Runs = Callable[[Sequence[str], Client, Clock, Callable[[str], None]], Awaitable[None]]
+
+
+#: Runs a command on the cards of a node, None for a node without any.
+RunsOnCards = Callable[[Sequence[str], SimulatedMachine | None, Clock, Callable[[str], None]], Awaitable[None]]
 
 
 class RunsOperator(Protocol):
@@ -93,6 +98,7 @@ class TesseraCommands(msgspec.Struct, frozen=True):
         driver: runs ``tessera driver apply``.
         operator: runs ``tessera operator``.
         uninstall: runs ``tessera uninstall --from-hook``.
+        accept: runs ``tessera accept`` on a node's cards.
     """
 
     agent: Parsed
@@ -102,6 +108,7 @@ class TesseraCommands(msgspec.Struct, frozen=True):
     driver: Runs
     operator: RunsOperator
     uninstall: Runs
+    accept: RunsOnCards
 
 
 def build_entrypoint(commands: TesseraCommands) -> "Callable[[SimulatedCluster], Entrypoint]":
@@ -131,6 +138,9 @@ def build_entrypoint(commands: TesseraCommands) -> "Callable[[SimulatedCluster],
                         await commands.driver(context.argv[2:], client, context.clock, context.log)
                     case "uninstall":
                         await commands.uninstall(context.argv[2:], client, context.clock, context.log)
+                    case "accept":
+                        machine = context.host.machine
+                        await commands.accept(context.argv[2:], machine, context.clock, context.log)
                     case "operator":
                         seat = OperatorSeat(context.clock, rng, context.pod.ip if _listens(context) else None)
                         await commands.operator(context.argv[2:], context.env, seat, client)

@@ -135,7 +135,7 @@ def test_one_card_alone_is_tested_without_the_ways_to_others() -> None:
     assert card.uuid == second
     assert "card_to_card" not in {measure.test for measure in card.measures}
     assert {device for device, _ in library.ran} == {1}
-    with pytest.raises(CudaError, match="GPU-nobody: CUDA does not show this card"):
+    with pytest.raises(CudaError, match="GPU-nobody: NVML does not list this card"):
         run(machine, library, only=GpuUuid("GPU-nobody"))
 
 
@@ -275,3 +275,24 @@ async def test_a_simulated_card_is_validated_without_computing() -> None:
     assert (first.findings, first.tool) == ((), "simulated")
     assert second.findings
     assert (await validator.validate(machine.devices()[1])).findings == ()
+
+
+def test_a_card_that_a_program_uses_is_not_filled() -> None:
+    machine = SimulatedMachine("2xA30", seed="n")
+    first, second = machine.uuids()
+    machine.start_process(second, pid=4711)
+    library = library_of(machine)
+    found = run(machine, library)
+    assert (found.cards[1].skipped, found.cards[1].findings) == ("process 4711 uses the card", ())
+    assert {device for device, _ in library.ran} == {0}
+    (card,) = run(machine, library, only=second).cards
+    assert card.error == "process 4711 uses the card"
+    assert first != second
+
+
+def test_a_node_whose_cards_are_all_in_mig_mode_has_nothing_to_test() -> None:
+    machine = SimulatedMachine("2xA30", seed="n", mig=True)
+    found = run(machine, Libcuda(fail={"cuInit": 100}))
+    assert found.findings == []
+    with pytest.raises(CudaError, match="cuInit"):
+        run(machine, Libcuda(fail={"cuInit": 999}))

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tessera.accept.checks import judge_all
-from tessera.accept.document import DocumentError, make_document
+from tessera.accept.document import Document, DocumentError, hide_names
 from tessera.accept.facts import Facts
 from tessera.accept.reading import read_facts
 from tessera.clock import SystemClock
@@ -37,7 +37,7 @@ def machine() -> SimulatedMachine:
 
 def document(machine: SimulatedMachine, path: Path, change: Callable[[Facts], Facts] = lambda facts: facts) -> Path:
     facts = change(read_facts(machine, SystemClock(), files=None))
-    path.write_bytes(msgspec.json.encode(make_document(facts, judge_all(facts), anonymous=True)))
+    path.write_bytes(msgspec.json.encode(hide_names(Document(facts=facts, checks=tuple(judge_all(facts))))))
     return path
 
 

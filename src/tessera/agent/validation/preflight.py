@@ -19,7 +19,7 @@ from tessera.agent.validation.card_tests import (
     time_peer_copy,
     time_product,
 )
-from tessera.agent.validation.cuda import Cuda, CudaContext, CudaError, add_vectors
+from tessera.agent.validation.cuda import NO_DEVICE, Cuda, CudaContext, CudaError, add_vectors
 from tessera.agent.validation.figures import FIGURES, PCIE_SOURCE, Measure, compare_with_others, judge, write_rate
 from tessera.agent.validation.nvidia_tools import diagnose_card, has_tool, time_all_reduce
 from tessera.nvml.errors import NvmlError
@@ -106,24 +106,25 @@ def run_preflight(
         tools: NVIDIA's diagnostics run too, where the image has them.
 
     Raises:
-        CudaError: CUDA cannot be initialised, or does not show the card.
+        CudaError: CUDA cannot be initialised, or the card is not there.
         NvmlError: the cards cannot be listed.
     """
     effort = effort or Effort()
     infos = {card.uuid: card for card in nvml.devices() if only in (None, card.uuid)}
-    cuda = Cuda(library)
-    devices = {cuda.uuid(device): device for device in range(cuda.count())}
-    if only is not None and not devices.keys() & infos.keys():
-        raise CudaError(f"{only}: CUDA does not show this card")
+    if only is not None and not infos:
+        raise CudaError(f"{only}: NVML does not list this card")
+    cuda, devices = _find_devices(library)
     tested, skipped = [], []
     for uuid, info in infos.items():
-        error, reason = _skip_reason(info, devices)
+        error, reason = _skip_reason(nvml, info, devices)
         if error or reason:
+            if only is not None:  # this card was to be tested: it may not take work without
+                error, reason = error or reason, ""
             named = {"uuid": uuid, "index": info.index, "product": info.name}
             skipped.append(msgspec.convert(named | {"error": error, "skipped": reason}, CardPreflight))
-        else:
+        elif cuda is not None:
             tested.append(_test_card(cuda, devices[uuid], info, effort))
-    if only is None:
+    if only is None and cuda is not None:
         _time_ways(cuda, tested, effort)
     for each in tested:
         if tools and not each.error and has_tool("dcgmi"):
@@ -134,13 +135,31 @@ def run_preflight(
     return Preflight(cards=cards, all_reduce=rate, all_reduce_error=error)
 
 
-def _skip_reason(info: GpuInfo, devices: Mapping[GpuUuid, int]) -> tuple[str, str]:
+def _find_devices(library: Any) -> tuple[Cuda | None, dict[GpuUuid, int]]:
+    """CUDA and its devices; none if it says that there is no device, as with all cards in MIG mode."""
+    try:
+        cuda = Cuda(library)
+        return cuda, {cuda.uuid(device): device for device in range(cuda.count())}
+    except CudaError as error:
+        if error.code != NO_DEVICE:
+            raise
+        return None, {}
+
+
+def _skip_reason(nvml: Nvml, info: GpuInfo, devices: Mapping[GpuUuid, int]) -> tuple[str, str]:
     """Why a card cannot be tested: an error, or a reason that is none."""
     if not info.readable:
         return info.problem, ""
     if info.mig_enabled:
         return "", "the card is in MIG mode; figures are of whole cards"
-    return ("" if info.uuid in devices else "NVML lists the card and CUDA does not"), ""
+    if info.uuid not in devices:
+        return "NVML lists the card and CUDA does not", ""
+    try:
+        used = nvml.processes(info.uuid)
+    except NvmlError as error:
+        return one_line(error, _ERROR), ""
+    # The tests fill the card's memory.
+    return "", f"process {used[0].pid} uses the card" if used else ""
 
 
 def _test_card(cuda: Cuda, device: int, info: GpuInfo, effort: Effort) -> _Rates:

@@ -157,7 +157,7 @@ def _add_disruption_condition(pod: Obj, condition: Obj) -> Obj:
     return pod
 
 
-_NOT_PLAYED = ("sinceSeconds", "sinceTime", "timestamps", "limitBytes", "stream")
+_NOT_PLAYED = ("sinceSeconds", "sinceTime", "timestamps", "stream")
 
 
 def read_pod_logs(request: ResourceRequest, pod: Mapping[str, Any], logs: Logs | None) -> Response:
@@ -178,11 +178,14 @@ def read_pod_logs(request: ResourceRequest, pod: Mapping[str, Any], logs: Logs |
     tail = request.query.number("tailLines")
     if tail is not None:
         lines = lines[len(lines) - tail :] if tail < len(lines) else lines
-    return Response(
-        status=200,
-        headers={"content-type": "text/plain"},
-        body="".join(f"{line}\n" for line in lines).encode(),
-    )
+    body = "".join(f"{line}\n" for line in lines).encode()
+    limit = request.query.number("limitBytes")
+    if limit is not None and limit < 1:
+        cause = StatusCause(
+            field="limitBytes", message=f"Invalid value: {limit}: must be greater than 0", reason="FieldValueInvalid"
+        )
+        raise invalid_error("", "PodLogOptions", request.route.name, [cause])
+    return Response(status=200, headers={"content-type": "text/plain"}, body=body[:limit])
 
 
 async def run_in_container(request: ResourceRequest, pod: Mapping[str, Any], run: RunCommand | None) -> CommandResult:

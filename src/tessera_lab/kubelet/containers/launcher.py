@@ -134,7 +134,7 @@ def _identity(pod: Json, ip: str) -> PodIdentity:
 
 
 #: Tessera's commands that the lab runs as real processes.
-OWN_COMMANDS = frozenset({"agent", "controller", "webhook", "driver", "operator", "dashboard", "uninstall"})
+OWN_COMMANDS = frozenset({"agent", "controller", "webhook", "driver", "operator", "dashboard", "uninstall", "accept"})
 
 
 def runs_tessera(argv: Sequence[str]) -> bool:
