@@ -1,8 +1,10 @@
 """The picture of ``tessera top`` on terminals of several widths: what it shows, and what it leaves out."""
 
+import msgspec
 import pytest
 from tests.observe.conftest import GIB, card, lease
 
+from tessera.api.nodes.health import Finding
 from tessera.api.nodes.usage import NodeUsage
 from tessera.cli.top import TopScreen, split_keys
 from tessera.observe.reading import Usage
@@ -63,3 +65,25 @@ def test_the_mean_of_few_measured_cards_says_so() -> None:
 )
 def test_keys_of_terminals(sent: str, keys: list[str]) -> None:
     assert list(split_keys(sent)) == keys
+
+
+def test_a_fault_and_an_excess_of_memory_stand_above_the_pods_with_the_part_that_is_theirs() -> None:
+    excess = Finding(
+        kind="memory_over_limit", text="holds 6.0 GiB, its part is 4.0 GiB", advice="Make batches smaller."
+    )
+    hog = msgspec.structs.replace(lease("hog", memory=6 * GIB), limit=4.0 * GIB, findings=(excess,))
+    sick = msgspec.structs.replace(lease("sick", "GPU-2"), fault="XID 48, memory lost data")
+    page = msgspec.structs.replace(PAGE, leases=(hog, sick))
+    usage = msgspec.structs.replace(USAGE, leases=lease_rows([page]))
+    lines = list(TopScreen(TopView(view=View.PODS), None, ()).frame(usage, 200, 20))
+    assert "! team/sick on n1/1: XID 48, memory lost data" in lines
+    assert "! team/hog on n1/0: holds 6.0 GiB, its part is 4.0 GiB. Make batches smaller." in lines
+    assert any("team/hog" in line and "6.0/4" in line for line in lines)
+
+
+def test_on_a_low_terminal_pods_are_shown_before_their_faults() -> None:
+    sick = msgspec.structs.replace(lease("sick", "GPU-2"), fault="XID 48, memory lost data")
+    usage = msgspec.structs.replace(USAGE, leases=lease_rows([msgspec.structs.replace(PAGE, leases=(sick,))]))
+    lines = list(TopScreen(TopView(view=View.PODS), None, ()).frame(usage, 200, 6))
+    assert len(lines) <= 6
+    assert any(line.startswith("team/sick") for line in lines)

@@ -8,7 +8,7 @@ import pytest
 from tessera.agent.base.options import MetricNames
 from tessera.agent.monitoring import exposition
 from tessera.agent.monitoring.families import GPU_FAMILIES, MIG_FAMILIES, Family, dcgm_families
-from tessera.agent.monitoring.findings import RULES
+from tessera.agent.monitoring.findings import EXCESS, MEMORY_OVER_LIMIT, RULES
 from tessera.agent.monitoring.lease_states import LeaseState
 from tessera.agent.monitoring.sample import FIXED_MIG, SLICE, WHOLE
 from tessera.api.sharing.kinds import SharingKind
@@ -42,13 +42,16 @@ def test_no_row_is_about_a_series_that_does_not_exist() -> None:
     assert set(series) == own
 
 
-@pytest.mark.parametrize("kind", RULES)
+FINDINGS = {MEMORY_OVER_LIMIT: EXCESS, **RULES}
+
+
+@pytest.mark.parametrize("kind", FINDINGS)
 def test_each_kind_of_finding_has_its_row(kind: str) -> None:
-    assert [f"`{kind}`", RULES[kind].meaning] in ROWS
+    assert [f"`{kind}`", FINDINGS[kind].meaning] in ROWS
 
 
 def test_reasons_and_kinds_are_those_of_the_program() -> None:
     words = [row[0].strip("`") for row in ROWS if len(row) == 2]
-    assert sorted(words) == sorted([*(each.value for each in (*Absence, *LeaseState)), *RULES])
+    assert sorted(words) == sorted([*(each.value for each in (*Absence, *LeaseState)), *FINDINGS])
     for kind in (WHOLE, FIXED_MIG, SLICE, SharingKind.TIME_SLICING.value, SharingKind.MPS.value):
         assert f"`{kind}`" in PAGE

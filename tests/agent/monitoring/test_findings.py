@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.agent.monitoring.test_lease_states import GIB, GPU, INFO, POD
 
 from tessera.agent.monitoring.exposition import ExpositionOptions, render
-from tessera.agent.monitoring.findings import RULES, WINDOW, LeaseFindings
+from tessera.agent.monitoring.findings import MEMORY_OVER_LIMIT, RULES, WINDOW, LeaseFindings, find_excess
 from tessera.agent.monitoring.lease_states import JudgedLease, LeaseKey, LeaseState
 from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, NodeSample, ProcessUse
 from tessera.api.nodes.health import Finding
@@ -184,3 +184,16 @@ def test_findings_are_series_and_count_for_the_limit() -> None:
 
 def _options(most: int) -> ExpositionOptions:
     return ExpositionOptions(max_series=most)
+
+
+@pytest.mark.parametrize(("used", "limit", "said"), [(3, 4, ""), (4, 4, ""), (6, 4, "holds 6.0 GiB"), (6, 0, "")])
+def test_a_pod_that_holds_more_than_its_part_of_a_shared_card_is_found_at_once(
+    used: float, limit: float, said: str
+) -> None:
+    found = find_excess(used * GIB, limit * GIB)
+    assert (found.text if found is not None else "").startswith(said)
+    if found is not None:
+        assert (found.kind, found.window) == (MEMORY_OVER_LIMIT, 0.0)
+        assert "its part of the shared card is 4.0 GiB" in found.text
+    else:
+        assert not said
