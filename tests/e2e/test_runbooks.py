@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from monitoring.alerts import ALERTS
-from tests.e2e.runbook_faults import DRILLS, WITHOUT_DRILL
+from tests.e2e.runbook_faults import DRILLS, PROFILE, WITHOUT_DRILL
 from tests.support.command_line import start_lab
 from tests.support.pages import ROOT, Page, Shell
 from tests.support.running_lab import RunningLab
@@ -27,8 +27,6 @@ ON_THE_NODE: Mapping[str, str] = {
 }
 #: Programs of the other commands.
 PROGRAMS = ("export", "helm", "kubectl", "tessera")
-#: Seconds of virtual time between two looks.
-MINUTE = 60
 OVER = "## How to see that it is over"
 
 StartLab = Callable[[tuple[str, ...]], RunningLab]
@@ -78,10 +76,23 @@ def test_every_command_of_a_page_can_be_played(alert: str) -> None:
 def test_a_page_ends_the_fault_of_its_alert(lab_of: StartLab, alert: str) -> None:
     drill = DRILLS[alert]
     lab = lab_of(drill.lab)
-    drill.fault(lab)
     until, after = page_of(alert).parted(OVER)
     shell = Shell(lab.folder, {"KUBECONFIG": str(lab.kubeconfig), "COLUMNS": "100"})
-    until.play(shell, wait=lambda _pause: lab.pass_time(MINUTE))
-    drill.repair(lab)
-    after.play(shell, wait=lambda _pause: lab.pass_time(MINUTE))
+
+    def wait(pause: float) -> None:
+        """A second between two looks is a minute of virtual time."""
+        lab.pass_time(int(60 * pause))
+
+    try:
+        drill.fault(lab)
+        until.play(shell, wait)
+        drill.repair(lab)
+        after.play(shell, wait)
+    finally:
+        clean(lab)
+
+
+def clean(lab: RunningLab) -> None:
+    """Removes what a drill made beside its fault."""
     lab.kubectl("delete", "namespace", "research", "--ignore-not-found")
+    lab.kubectl("label", "node", "--all", f"{PROFILE}-")
