@@ -1,5 +1,6 @@
 """Each check is well on a good machine, and fails for the one thing that it looks at."""
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -8,14 +9,17 @@ import pytest
 from tests.support.accepted_machine import DRIVER, smi_log, write_smi
 from tests.support.nvml_metering import MeteringLibrary
 
-from tessera.accept.checks import CheckResult, Status, judge_all, result_lines
+from tessera.accept.checks import CHECKS, CheckResult, Status, judge_all, result_lines
 from tessera.accept.facts import Facts, NodeFacts
 from tessera.accept.machine_files import MachineFiles
+from tessera.agent.validation.figures import SHARE_OF_MEDIAN, SHARES
 from tessera.nvml.attributes import NvLink
 from tessera.nvml.errors import UnknownNvmlError
 from tessera.nvml.measurements import Quantity
 from tessera.nvml.simulated.boards import DEFAULT_ATTRIBUTES
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
+
+PAGE = Path(__file__).parents[2] / "docs" / "acceptance.md"
 
 Read = Callable[[], Facts]
 
@@ -201,3 +205,16 @@ def test_a_failed_check_shows_some_of_its_evidence() -> None:
         result_lines([CheckResult(name="calls", status=Status.FAILED, text="3", evidence=("a", "b", "c"))], evidence=2)
     )
     assert lines == ["failed  calls       3", "        - a", "        - b", "        - 1 more; see -o json"]
+
+
+def test_the_page_has_a_row_for_each_check() -> None:
+    checks = PAGE.read_text(encoding="utf-8").partition("## Checks")[2].partition("##")[0]
+    assert re.findall(r"^\| `([^`]+)` ", checks, re.MULTILINE) == list(CHECKS)
+
+
+def test_the_page_has_the_share_below_which_each_rate_is_too_slow() -> None:
+    text = PAGE.read_text(encoding="utf-8").partition("## Preflight")[2]
+    rows = re.findall(r"^\| (`.+`) \|.*\| (\d+) %", text, re.MULTILINE)
+    shares = {name: int(share) for names, share in rows for name in re.findall("`([^`]+)`", names)}
+    assert shares == {name: round(100 * share) for name, share in SHARES.items()}
+    assert f"below {SHARE_OF_MEDIAN:.0%} of the median".replace("%", " %") in text

@@ -61,6 +61,12 @@ def test_every_option_in_the_text_of_a_page_exists(page: Path) -> None:
     assert named - OPTIONS - FOREIGN.keys() == set()
 
 
+@pytest.mark.parametrize("module", sorted(ROOT.glob("src/tessera/limits/*.py")), ids=lambda module: module.name)
+def test_every_option_in_the_text_of_a_limit_exists(module: Path) -> None:
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", module.read_text(encoding="utf-8")))
+    assert named - OPTIONS - FOREIGN.keys() == set()
+
+
 def test_each_foreign_option_is_named_somewhere() -> None:
     text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
     assert {option for option in FOREIGN if option not in text} == set()

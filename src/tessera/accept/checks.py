@@ -1,7 +1,7 @@
 """Judges facts: each check is a function from facts to a result. :data:`CHECKS` is the whole list.
 
-A check fails only for what was read. A fact that is missing makes a check absent, with the reason; nothing is well
-because nobody looked. ``count_cards`` stays usable without a node: then four numbers are compared instead of five.
+A check fails only for what was read. A fact that is missing makes a check absent, with the reason. Only ``count_cards``
+does without one, the node's capacity: it then compares four numbers instead of five.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -55,17 +55,9 @@ class Finding(msgspec.Struct, frozen=True):
     evidence: Sequence[str] = ()
 
 
-class Check(msgspec.Struct, frozen=True):
-    """One check: its name, what it looks at, and its function."""
-
-    name: str
-    looks_at: str
-    judge: Callable[[Facts], Finding]
-
-
 def judge_all(facts: Facts) -> list[CheckResult]:
     """Every check of the table, in its order."""
-    return [name_finding(check.name, check.judge(facts)) for check in CHECKS]
+    return [name_finding(name, judge(facts)) for name, judge in CHECKS.items()]
 
 
 def name_finding(name: str, finding: Finding) -> CheckResult:
@@ -294,21 +286,21 @@ def check_events(facts: Facts) -> Finding:
     return Finding(Status.FAILED if without or not calls else Status.OK, text, without)
 
 
-#: The checks that need no more than a reading.
-CHECKS: Sequence[Check] = (
-    Check("cards", "cards of NVML, in /sys, in /dev and in the node's capacity", count_cards),
-    Check("calls", "each call of NVML on each card", check_calls),
-    Check("driver", "versions of library, kernel module and label", check_driver),
-    Check("nvidia-smi", "values of NVML against those of nvidia-smi", check_smi),
-    Check("pcie", "lanes and generation of each card", check_pcie),
-    Check("nvlink", "NVLinks that are up", check_nvlinks),
-    Check("topology", "where pairs of cards meet", check_topology),
-    Check("fabric", "the NVLink fabric", check_fabric),
-    Check("memory", "ECC errors, remapped rows, SRAM", check_memory_errors),
-    Check("recovery", "the driver's recovery action", check_recovery),
-    Check("margins", "temperature and its limit", check_margins),
-    Check("events", "an event set on each card", check_events),
-)
+#: The checks that need no more than a reading, by name (docs/acceptance.md).
+CHECKS: Mapping[str, Callable[[Facts], Finding]] = {
+    "cards": count_cards,
+    "calls": check_calls,
+    "driver": check_driver,
+    "nvidia-smi": check_smi,
+    "pcie": check_pcie,
+    "nvlink": check_nvlinks,
+    "topology": check_topology,
+    "fabric": check_fabric,
+    "memory": check_memory_errors,
+    "recovery": check_recovery,
+    "margins": check_margins,
+    "events": check_events,
+}
 
 
 def worst(results: Iterable[CheckResult]) -> Status:

@@ -98,7 +98,8 @@ def _add_node(document: Document, node: Node) -> Document:
 async def _try_pod(client: Client, clock: Clock, agent: dict[str, Any], node: Node) -> PodTrial:
     resource = choose_resource(node.status.allocatable)
     if not resource:
-        return PodTrial(resource="card", error=f"node {node.metadata.name} offers none now; see tessera why node/NODE")
+        name = node.metadata.name
+        return PodTrial(resource="card", error=f"node {name} offers none now; see tessera why node/{name}")
     hostname = node.metadata.labels.get("kubernetes.io/hostname", node.metadata.name)
     return await run_pod_trial(client, clock, trial_pod(agent, hostname=hostname, resource=resource))
 
@@ -155,7 +156,7 @@ async def _remove(client: Client, name: str, say: Callable[[str], None]) -> None
         with suppress(NotFound):
             await client.delete(PODS, name, SYSTEM_NAMESPACE, grace_seconds=0)
     except (ApiError, OSError) as error:
-        say(f"pod {SYSTEM_NAMESPACE}/{name} is still there ({one_line(error)}); it ends by itself: delete it")
+        say(f"pod {SYSTEM_NAMESPACE}/{name} cannot be deleted: {one_line(error)}; it ends by itself, delete it then")
         return
     say(f"pod {SYSTEM_NAMESPACE}/{name} is removed")
 

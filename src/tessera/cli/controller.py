@@ -126,7 +126,7 @@ def options_from(values: Mapping[str, Any]) -> Any:
     moves: dict[str, Any] = {} if site.moves is None else {"mode": MoveMode(site.moves)}
     if site.moves_per_hour is not None:
         moves["per_hour"] = site.moves_per_hour
-    remedies: dict[str, Any] = {"nodes": site.fault_eviction_nodes, "patience": site.fault_toleration}
+    remedies: dict[str, Any] = {"nodes": site.fault_eviction_nodes, "longest_stay": site.fault_toleration}
     startup: dict[str, Any] = {"startup_taints": site.startup_taints, "deadline": site.startup_deadline}
     return ControllerOptions(
         identity=identity,

@@ -45,12 +45,22 @@ _WIDTH = 100
 def command(*, node: str | None, term: str | None, output: str, kubeconfig: Path | None, context: str | None) -> int:
     """Show which cards are not well, why, who holds them, and what happens next.
 
-    With NODE, the command lists every card of that node; without it, those of the cluster that are not healthy. A card
-    is healthy; degraded (still allocated); draining (not allocated until its probes succeed for a while); needs_reset;
-    needs_reboot; or lost. It also names pods that use their card badly, with the measurements that show it.
+    With NODE, the command lists every card of that node; without it, those of the cluster that are not healthy. It
+    also names pods that use their card badly, with the measurements that show it. A card is one of:
 
-    It reads the agents' pages, as tessera top does. A node that should answer and does not is unknown, with the reason:
-    one with an agent's pod, with Tessera's records, or with a label of GPUs.
+    \b
+      healthy       nothing is wrong
+      degraded      something is wrong, still allocated
+      replace       still allocated; put another card in its place
+      cordoned      a person took it out of service
+      draining      not allocated until its probes succeed for a while
+      needs_reset   not allocated until it is reset
+      needs_reboot  not allocated until the node is rebooted
+      lost          the driver cannot reach it
+      unknown       its agent has not listed it yet
+
+    It reads the agents' pages, as tessera top does. A node is unknown, with the reason, if an agent should answer for
+    it and does not: it has an agent's pod, Tessera's records, or a label of GPUs.
 
     The exit code is 0 if every card is allocated, 2 if a card is not or its health is not known, and 1 after an error.
 

@@ -78,7 +78,7 @@ def test_the_controller_takes_all_that_is_said() -> None:
     assert (found.reserve_after, found.preempt) == (0, True)
     assert found.scale_up == ScaleUpOptions(method=ScaleUpMethod.PLACEHOLDER)
     assert found.moves == MoveSettings(mode=MoveMode.EVICT, per_hour=7)
-    assert found.remedies == RemedySettings(evict=True, nodes=3, patience=600)
+    assert found.remedies == RemedySettings(evict=True, nodes=3, longest_stay=600)
 
 
 @given(st.floats(0, LONGEST).map(lambda seconds: round(seconds, 6)))

@@ -22,7 +22,7 @@ from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.simulation.virtual_time import run_virtual
 
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "r", "controller": True}
-SETTINGS = RemedySettings(evict=True, delay=60, patience=600)
+SETTINGS = RemedySettings(evict=True, delay=60, longest_stay=600)
 
 
 class Cluster:

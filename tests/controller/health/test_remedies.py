@@ -11,7 +11,7 @@ from tessera.api.nodes.card_faults import CardFault, CardRule, NodeCards
 from tessera.controller.base.options import RemedySettings
 from tessera.controller.health.remedies import STUCK, FaultyNode, HoldingPod, RemedyPlan, plan_remedies
 
-SETTINGS = RemedySettings(evict=True, nodes=1, delay=60, patience=600)
+SETTINGS = RemedySettings(evict=True, nodes=1, delay=60, longest_stay=600)
 NEEDS_RESET = CardFault("GPU-1", "XID 48", 100, asks="reset")
 LOST = CardFault("GPU-1", "probe", 100, asks="reboot", lost=True)
 
@@ -124,7 +124,7 @@ PODS = st.lists(
 def test_whatever_is_there_the_rules_hold_and_the_order_of_facts_does_not_matter(
     nodes: dict[str, FaultyNode], pods: list[HoldingPod], budget: int, refused: frozenset[str]
 ) -> None:
-    settings = RemedySettings(evict=True, nodes=budget, delay=60, patience=600)
+    settings = RemedySettings(evict=True, nodes=budget, delay=60, longest_stay=600)
     found = plan(nodes, *pods, settings=settings, refused=refused)
     for each in found.evictions:
         assert each.owner == "ReplicaSet"

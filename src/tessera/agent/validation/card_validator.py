@@ -1,4 +1,4 @@
-"""The one entry by which the agent validates a card: before it is offered for the first time, and after a repair.
+"""Validates one card for the agent after its repair, by a preflight.
 
 Real cards are tested in a process of its own (``tessera validate --preflight``), which ends whatever the driver does
 and holds no card afterwards. The result comes back as JSON, with the numbers.

@@ -55,13 +55,13 @@ class RemedySettings:
         evict: true to evict the pods with an owner from such cards.
         nodes: nodes from whose cards pods are evicted at a time.
         delay: seconds from the error to the eviction, in which an error that passes can pass.
-        patience: longest time in seconds that a pod may stay by its annotation.
+        longest_stay: longest time in seconds that a pod may stay by its annotation.
     """
 
     evict: bool = False
     nodes: int = 1
     delay: float = 60.0
-    patience: float = 3600.0
+    longest_stay: float = 3600.0
 
 
 class ScaleUpMethod(Enum):

@@ -13,14 +13,15 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from tessera.api.names import FAULT_TOLERATION, GPU_CONDITION, GPU_NEEDS_REBOOT, GPU_NEEDS_RESET
+from tessera.api.names import FAULT_TOLERATION, GPU_NEEDS_REBOOT, GPU_NEEDS_RESET
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, SPARED_ANNOTATION, decode_cards, decode_spared
 from tessera.api.nodes.cordons import read_cordons
+from tessera.api.pods.gpu_condition import gpu_condition
 from tessera.clock import Clock, parse_time_or_zero
 from tessera.controller.base.options import RemedySettings
 from tessera.controller.health.remedies import FaultyNode, HoldingPod, plan_remedies
 from tessera.kube.event_recorder import EventRecorder, make_reference
-from tessera.kube.eviction import Blocked, Evictor
+from tessera.kube.eviction import Blocked, Evicted, Evictor
 from tessera.kube.resources import PODS, Node, Pod
 from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.limits.pods import FAULT_TOLERATION_DIGITS
@@ -139,8 +140,9 @@ class FaultEvictions:
         else:
             self._refused.pop(pod.uid, None)
             self._pods[pod.uid] = msgspec.structs.replace(pod, ends=self._clock.now())  # as the watch will show it
-            text = f"evicted from node {pod.node}: its card must be empty to be repaired"
-            self._events.record(about, "GpuFaultEvicted", text, type="Normal")
+            if isinstance(answer, Evicted):
+                text = f"evicted from node {pod.node}: its card must be empty to be repaired"
+                self._events.record(about, "GpuFaultEvicted", text, type="Normal")
 
 
 def _read_node(annotations: Mapping[str, str]) -> FaultyNode | None:
@@ -153,7 +155,7 @@ def _read_node(annotations: Mapping[str, str]) -> FaultyNode | None:
 
 def _read_pod(pod: Pod) -> HoldingPod | None:
     """The pod, if its card must be empty; None else."""
-    condition = next((each for each in pod.status.conditions if each.type == GPU_CONDITION), None)
+    condition = gpu_condition(pod)
     if condition is None or condition.status != "False" or condition.reason not in _REASONS:
         return None
     if pod.status.phase in {"Succeeded", "Failed"}:

@@ -88,7 +88,7 @@ class HoldingPod(msgspec.Struct, frozen=True, kw_only=True):
 
     def due(self, settings: RemedySettings) -> float:
         """Unix time from which it may be evicted."""
-        return self.since + max(settings.delay, min(self.toleration, settings.patience))
+        return self.since + max(settings.delay, min(self.toleration, settings.longest_stay))
 
 
 class RemedyPlan(msgspec.Struct, frozen=True):
