@@ -202,7 +202,7 @@ def _own() -> Schema:
                     "updateStrategy": _MAP,
                     "simulate": {"type": "string"},
                     "migEvict": {"type": "boolean"},
-                    "validateRepairs": {"type": "boolean"},
+                    "preflight": {"enum": ["off", "repairs", "all"]},
                     "rebootRepairs": {"enum": ["", "systemctl", "sentinel"]},
                     "memoryLimits": {"enum": ["", "off", "observe", "warn", "evict", "kill"]},
                 }

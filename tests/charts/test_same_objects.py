@@ -89,12 +89,12 @@ CASES: Mapping[str, tuple[Mapping[str, Any] | None, Mapping[str, Any], Sequence[
         None,
         {
             "agent": {
-                "rebootRepairs": "sentinel", "validateRepairs": True,
+                "rebootRepairs": "sentinel", "preflight": "all",
                 "migEvict": True, "memoryLimits": "kill", "simulate": "2xA100-40GB",
             },
         },
         [
-            *("--reboot-repairs", "sentinel", "--validate-repairs", "--mig-evict"),
+            *("--reboot-repairs", "sentinel", "--preflight", "all", "--mig-evict"),
             *("--memory-limits", "kill", "--simulate", "2xA100-40GB"),
         ],
     ),

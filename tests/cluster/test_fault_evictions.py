@@ -22,7 +22,7 @@ async def evicting(lab: Any, *more: str, validates: bool = True) -> None:
     """The options of controller and agents."""
     await _add_options(lab, DEPLOYMENTS.as_dicts(), "tessera-controller", "--fault-evictions", *more)
     if validates:
-        await _add_options(lab, DAEMONSETS.as_dicts(), "tessera-agent", "--validate-repairs", "--reboot-repairs")
+        await _add_options(lab, DAEMONSETS.as_dicts(), "tessera-agent", "--preflight=repairs", "--reboot-repairs")
     await lab.clock.sleep(120)
 
 

@@ -139,7 +139,12 @@ async def test_an_agent_labels_its_own_node(api: Api, two_nodes: TwoNodes) -> No
         "tessera.dev/gpu.nvlink": "true",
         "tessera.dev/count.NVIDIA-A100-SXM4-40GB": "4",
     }
-    annotations = {"tessera.dev/offers": "[]", "tessera.dev/cards": "{}", "tessera.dev/card-links": "{}"}
+    annotations = {
+        "tessera.dev/offers": "[]",
+        "tessera.dev/cards": "{}",
+        "tessera.dev/card-links": "{}",
+        "tessera.dev/preflight": "[]",
+    }
     body = {
         "apiVersion": "v1",
         "kind": "Node",

@@ -137,7 +137,7 @@
 {{- with $settings.folders.driverRoot }}{{ $args = append $args (printf "--driver-root=%s" .) }}{{ end -}}
 {{- end -}}
 {{- with $values.rebootRepairs }}{{ $args = concat $args (list "--reboot-repairs" (printf "--reboot-by=%s" .)) }}{{ end -}}
-{{- if $values.validateRepairs }}{{ $args = append $args "--validate-repairs" }}{{ end -}}
+{{- with $values.preflight }}{{ if ne . "off" }}{{ $args = append $args (printf "--preflight=%s" .) }}{{ end }}{{ end -}}
 {{- if $values.migEvict }}{{ $args = append $args "--mig-evict" }}{{ end -}}
 {{- with $values.memoryLimits }}{{ $args = append $args (printf "--memory-limits=%s" .) }}{{ end -}}
 {{- with $values.simulate }}{{ $args = append $args (printf "--simulate=%s" .) }}{{ end -}}

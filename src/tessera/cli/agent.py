@@ -103,9 +103,12 @@ _PASSED_ON = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
     " watches the host's file /var/run/reboot-required and drains the node, such as kured.",
 )
 @click.option(
-    "--validate-repairs",
-    is_flag=True,
-    help="Test a card that was reset, or whose node was rebooted for it, before it is allocated again.",
+    "--preflight",
+    type=click.Choice(["off", "repairs", "all"]),
+    default="off",
+    show_default=True,
+    help="Test cards before they are allocated: those that were reset, or whose node was rebooted for them; or all,"
+    " which are new ones too.",
 )
 @click.option(
     "--memory-limits",
@@ -211,7 +214,14 @@ def options_from(values: Mapping[str, Any], environment: Mapping[str, str]) -> A
     Raises:
         click.BadParameter: a value has a wrong form.
     """
-    from tessera.agent.base.options import AgentOptions, EnforcementMode, MetricNames, RebootWay, ValidationMode
+    from tessera.agent.base.options import (
+        AgentOptions,
+        EnforcementMode,
+        MetricNames,
+        PreflightMode,
+        RebootWay,
+        ValidationMode,
+    )
     from tessera.api.sharing.profile import MigStrategy
 
     given = {name: value for name, value in values.items() if value is not None}
@@ -222,6 +232,7 @@ def options_from(values: Mapping[str, Any], environment: Mapping[str, str]) -> A
         "validation": ValidationMode(given["validation"]),
         "metric_names": MetricNames(given["metric_names"]),
         "reboot_by": RebootWay(given["reboot_by"]),
+        "preflight": PreflightMode(given["preflight"]),
         "device_list_strategies": _list_strategies(strategies),
         "device_ids_are_uuids": ids == "uuid",
         "environment": {name: environment[name] for name in _PASSED_ON if name in environment},

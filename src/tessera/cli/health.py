@@ -182,6 +182,8 @@ def _card_lines(row: "HealthRow") -> Iterator[str]:
         yield from _wrap(f"held by {list_names(names, len(names))}", "  ", "    ")
     if health.cut:
         yield f"  {health.cut} more errors and holders are not shown"
+    if health.test:
+        yield from _wrap(health.test, "  ", "    ")
     if _next(health):
         yield from _wrap(f"next: {_next(health)}", "  ", "    ")
 

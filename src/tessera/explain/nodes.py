@@ -19,6 +19,7 @@ from tessera.api.nodes.conditions import HEALTH, LAYOUT, MPS, SHARING, is_marked
 from tessera.api.nodes.gpu_labels import ACCELERATOR_LABELS, PRESENT_LABELS
 from tessera.api.nodes.health import BOOT_STEP
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
+from tessera.api.nodes.preflights import decode_tests, describe_test
 from tessera.api.nodes.silence import Silence, brings_agent
 from tessera.api.sharing.profile_selection import PROFILE_LABEL
 from tessera.driver.nodes.node_status import read_status
@@ -28,7 +29,8 @@ from tessera.explain.node_reasons import relevant_warnings, remedies_for, remedi
 from tessera.explain.node_startup import describe_startup, explain_startup
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import Condition, Node
-from tessera.text import list_names
+from tessera.limits.messages import FACT_SHOWN
+from tessera.text import list_names, one_line
 
 #: Labels that bring an agent to a node (``deploy/agent.yaml``); None stands for any value.
 AGENT_NODE_LABELS: Mapping[str, str | None] = {
@@ -255,6 +257,8 @@ def _facts(view: ClusterView, node: Node, origin: str = "") -> Iterator[str]:
     for aspect in _ASPECTS:
         if aspect.type in conditions and not is_marked_silent(conditions[aspect.type]):
             yield f"{aspect.title}: {origin}{conditions[aspect.type].message or conditions[aspect.type].reason}"
+    for test in decode_tests(node.metadata.annotations):
+        yield f"GPU {test.index}: {one_line(describe_test(test), FACT_SHOWN)}"
     yield from _labels(node)
     yield from _offer_lines(node)
     yield from describe_startup(node)

@@ -188,6 +188,18 @@ REMOVAL_NOTE = Limit(
     "one of these notes",
     "it names a card, a slice, a pod and a command",
 )
+PREFLIGHT_RATES = Limit(
+    16,
+    "rates",
+    "rates of a card in the annotation `tessera.dev/preflight`",
+    "the preflight measures five",
+)
+PREFLIGHT_TEXT = Limit(
+    32 * 1024,
+    "characters",
+    "the annotation `tessera.dev/preflight`",
+    "64 cards with all their rates have half of it; all annotations of a Node have 256 KiB",
+)
 PREFLIGHT_RESULT = Limit(
     1024 * 1024,
     "bytes",

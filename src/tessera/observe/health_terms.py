@@ -170,9 +170,9 @@ _OTHERS: Mapping[str, Term] = {
         ),
         Term(
             term="validation",
-            meaning="the card was repaired by a reset or a reboot, and has not passed its test since",
+            meaning="the card is new, or was reset or rebooted for an error, and has not passed its preflight yet",
             asks="nothing; if the test fails, what the test says",
-            reaction=f"{_TAKEN} until it passes; only with --validate-repairs",
+            reaction=f"{_TAKEN} until it passes; only with --preflight",
             source=_TESSERA,
         ),
         Term(

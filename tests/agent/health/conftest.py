@@ -15,7 +15,7 @@ from tessera.agent.health.executor import CardResetter
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.policy import HealthPolicy, RecoveryAction
 from tessera.agent.health.reboots import RepairReboots
-from tessera.agent.health.validation import RepairValidation
+from tessera.agent.health.validation import CardValidation
 from tessera.agent.validation.card_validator import SimulatedValidator
 from tessera.api.nodes.card_faults import CardRule
 from tessera.api.nodes.cordons import Cordon
@@ -79,6 +79,8 @@ class Node:
         self.resets = False
         #: Whether the agent tests cards that were repaired.
         self.validates = False
+        #: Whether it tests new ones too.
+        self.tests_new = False
         #: How the agent reboots the node; empty for not at all. The times at which it was asked, and its refusal.
         self.reboots = ""
         self.asked: list[float] = []
@@ -141,9 +143,10 @@ class Agent:
             )
             if node.reboots
             else None,
-            validation=RepairValidation(SimulatedValidator(node.machine, node.clock), host=self, clock=node.clock)
+            validation=CardValidation(SimulatedValidator(node.machine, node.clock), host=self, clock=node.clock)
             if node.validates
             else None,
+            tests_new=node.tests_new,
         )
         self._tasks = [asyncio.create_task(self.watch.run()), asyncio.create_task(self._listen())]
 

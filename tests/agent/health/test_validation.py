@@ -42,7 +42,7 @@ def test_a_card_that_was_reset_is_tested_and_then_allocated(node: Node) -> None:
         found = agent.watch.describe(node.one)
         assert agent.was_reset == [node.one]
         assert (found.state, [each.source for each in found.evidence]) == (CardState.DRAINING, [VALIDATION])
-        assert "passes the test that follows a repair" in found.next
+        assert "passes its preflight" in found.next
         assert agent.watch.is_unhealthy(node.one)
         await asyncio.sleep(150)
         assert agent.watch.describe(node.one).state == CardState.HEALTHY
@@ -83,7 +83,7 @@ def test_a_card_that_fails_its_test_stays_away_and_is_tested_again(node: Node) -
         await repair(node)
         await asyncio.sleep(200)
         found = agent.watch.describe(node.one)
-        assert "the test after its repair failed" in found.evidence[0].text
+        assert "its test failed" in found.evidence[0].text
         assert agent.watch.is_unhealthy(node.one)
         await asyncio.sleep(2000)
         assert not agent.watch.is_unhealthy(node.one)
@@ -154,7 +154,7 @@ def test_no_repaired_card_is_allocated_before_a_test_that_began_after_the_repair
             health = HealthStateMachine(HealthPolicy(), faults=health.faults(), past=health.past, validates=True)
             health.handle(CardsListed(frozenset({CARD}), {}), now)
         before = {fault.source: fault for fault in health.faults()}
-        passes = isinstance(event, CardValidated) and not event.text and event.repaired == repaired
+        passes = isinstance(event, CardValidated) and not event.text and event.since == repaired
         health.handle(event, now)
         after = {fault.source for fault in health.faults()}
         fallen = [fault for fault in before.values() if fault.source in {"XID 48", "XID 79", "probe", "driver"}]
@@ -166,3 +166,71 @@ def test_no_repaired_card_is_allocated_before_a_test_that_began_after_the_repair
         if repaired is not None:
             assert not health.health_of(DeviceScope(CARD)).healthy
             assert VALIDATION in after
+
+
+def test_a_new_card_is_tested_and_its_numbers_are_kept(node: Node) -> None:
+    node.validates = node.tests_new = True
+    node.machine.slow("compute", 100)
+
+    async def first(node: Node, agent: Agent) -> None:
+        await asyncio.sleep(20)
+        for uuid in (node.one, node.other):
+            found = agent.watch.describe(uuid)
+            assert (found.state, [each.source for each in found.evidence]) == (CardState.DRAINING, [VALIDATION])
+            assert found.evidence[0].text == "new on this node, and not tested yet"
+        await asyncio.sleep(400)
+        assert {agent.watch.describe(uuid).state for uuid in (node.one, node.other)} == {CardState.HEALTHY}
+        assert [(each.index, each.tool, each.finding) for each in agent.watch.card_tests()] == [
+            (0, "simulated", ""),
+            (1, "simulated", ""),
+        ]
+        assert "passed (simulated: nothing was computed)" in agent.watch.describe(node.one).test
+
+    async def again(node: Node, agent: Agent) -> None:
+        assert not agent.watch.is_unhealthy(node.one)
+        assert len(agent.watch.card_tests()) == 2
+
+    play(node, first)
+    play(node, again)
+    node.boot = "boot-2"
+    play(node, again)
+
+
+def test_a_card_that_was_there_before_the_option_is_not_new(node: Node) -> None:
+    async def before(node: Node, agent: Agent) -> None:
+        await asyncio.sleep(1)
+
+    async def after(node: Node, agent: Agent) -> None:
+        assert not agent.watch.is_unhealthy(node.one)
+
+    play(node, before)
+    node.validates = node.tests_new = True
+    play(node, after)
+
+
+def test_a_file_of_an_earlier_version_makes_no_card_new(node: Node) -> None:
+    node.file.parent.mkdir(parents=True)
+    node.file.write_text('{"boot": "boot-1", "marks": []}')
+    node.validates = node.tests_new = True
+
+    async def after(node: Node, agent: Agent) -> None:
+        assert not agent.watch.is_unhealthy(node.one)
+
+    play(node, after)
+
+
+def test_a_new_card_that_fails_its_test_stays_away_over_restarts(node: Node) -> None:
+    node.validates = node.tests_new = True
+    node.machine.fail("compute", GpuLost, times=1000)
+
+    async def fails(node: Node, agent: Agent) -> None:
+        await asyncio.sleep(30)
+        assert agent.watch.is_unhealthy(node.one)
+        assert "failed: compute on GPU-" in agent.watch.describe(node.one).test
+
+    async def still(node: Node, agent: Agent) -> None:
+        assert agent.watch.is_unhealthy(node.one)
+
+    play(node, fails)
+    play(node, still)
+    assert any(reason == "GpuValidationFailed" and "failed" in text for reason, text in node.told)

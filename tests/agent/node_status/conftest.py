@@ -21,6 +21,7 @@ from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, SharingFact
 from tessera.agent.node_status.publisher import MachineFacts, NodeStatusPublisher
 from tessera.api.nodes.card_faults import CardFault
 from tessera.api.nodes.card_links import CardLinks
+from tessera.api.nodes.preflights import CardTest
 from tessera.api.sharing.advertisement import make_advertisement
 from tessera.api.sharing.profile import MigStrategy
 from tessera.api.sharing.profile_parser import parse_profile
@@ -94,6 +95,7 @@ class Stage:
         conditions: all that shall stand on the Node; ``None`` likewise.
         mig_state: of the layout.
         card_faults: the faults that take cards away.
+        card_tests: the last preflights.
         needs_mps_host: true if the node needs an MPS host.
         changes: wakes the publisher.
         behind: the Node as a watch shows it that is behind; ``None`` for one that is not.
@@ -113,6 +115,7 @@ class Stage:
         self.changes = ChangeNotifier()
         self.leaving_gpus: frozenset[str] = frozenset()
         self.card_faults: tuple[CardFault, ...] = ()
+        self.card_tests: tuple[CardTest, ...] = ()
         self.needs_mps_host: bool | None = False
         self.behind: Node | None = None
         self._tasks: list[asyncio.Task[None]] = []

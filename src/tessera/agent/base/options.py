@@ -21,6 +21,14 @@ class ValidationMode(Enum):
     NEVER = "never"
 
 
+class PreflightMode(Enum):
+    """The cards that must pass a preflight before they are allocated."""
+
+    OFF = "off"
+    REPAIRS = "repairs"  # those that were reset, or whose node was rebooted for them
+    ALL = "all"  # new ones too
+
+
 class RebootWay(Enum):
     """How a node is rebooted."""
 
@@ -94,8 +102,7 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
         mig_reboot: true if the node may be rebooted when a reset of the card cannot change MIG mode.
         reboot_repairs: true if a reboot of the node is asked for a card that needs one.
         reboot_by: how the node is rebooted, for a layout or for a card.
-        validate_repairs: true if a card that was reset, or whose node was rebooted for it, is tested before it is
-            allocated again.
+        preflight: which cards are tested before they are allocated.
         memory_limits: the action of the memory monitor on pods that take more than their share.
         device_list_strategies: how containers learn of their devices, a subset of
             :data:`~tessera.api.sharing.profile.DEVICE_LIST_STRATEGIES`; a profile's own setting takes precedence.
@@ -136,7 +143,7 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     mig_reboot: bool = False
     reboot_repairs: bool = False
     reboot_by: RebootWay = RebootWay.SYSTEMCTL
-    validate_repairs: bool = False
+    preflight: PreflightMode = PreflightMode.OFF
     memory_limits: EnforcementMode = EnforcementMode.OBSERVE
     device_list_strategies: tuple[str, ...] = ("cdi-cri",)
     device_ids_are_uuids: bool = True

@@ -90,16 +90,16 @@ class FaultsSpared(msgspec.Struct, frozen=True):
 
 
 class CardValidated(msgspec.Struct, frozen=True):
-    """A repaired card was tested.
+    """A new or repaired card was tested.
 
     Attributes:
         gpu: the card's UUID.
-        repaired: beginning of its wait for the test.
+        since: beginning of its wait for the test.
         text: what is not well; empty if it may take work.
     """
 
     gpu: str
-    repaired: float
+    since: float
     text: str
 
 

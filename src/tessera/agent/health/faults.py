@@ -55,6 +55,7 @@ from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Rea
 from tessera.api.nodes.card_faults import CardRule
 from tessera.api.nodes.cordons import Cordon
 from tessera.api.nodes.health import FELL_TOO_OFTEN, MEASURED_ERRORS, REPLACE_ERRORS, UNREADABLE, describe_xid
+from tessera.limits.nodes import NODE_CARDS
 from tessera.nvml.interface import LOST_TEXT, GpuEvent, GpuEventKind
 from tessera.nvml.known_cards import UNREAD
 from tessera.nvml.xids import XID_OFF_THE_BUS
@@ -182,6 +183,8 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         faults: the faults that an earlier process of the same boot found.
         past: the faults that earlier processes have seen end, also before the boot.
         validates: true if a card that was reset, or whose node was rebooted, is withheld until it was tested.
+        known: the cards that earlier processes have listed; ``None`` if nobody knows, as with an earlier version.
+        tests_new: true if other cards than those are withheld until they were tested.
     """
 
     def __init__(
@@ -192,8 +195,13 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         faults: Iterable[Fault] = (),
         past: Iterable[PastFault] = (),
         validates: bool = False,
+        known: Collection[str] | None = None,
+        tests_new: bool = False,
     ) -> None:
         self._validates = validates
+        self._tests_new = tests_new
+        #: The cards that were on the node before; ``None`` until the first list if nobody knows.
+        self._known = None if known is None else frozenset(known)
         self._policy = policy
         self._hysteresis = hysteresis or Hysteresis()
         #: The node's cards, as last listed; events of other cards are ignored.
@@ -209,6 +217,11 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         self._spared: frozenset[CardRule] = frozenset()
         #: Failed probes in a row, by card; a card whose last probe succeeded has no entry.
         self._failures: dict[str, int] = {}
+
+    @property
+    def known(self) -> frozenset[str] | None:
+        """The cards that are, or were, on the node; ``None`` if none was listed yet and nobody knows."""
+        return self._known
 
     @property
     def past(self) -> tuple[PastFault, ...]:
@@ -330,6 +343,11 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
             if self._unreadable.get(gpu) != error or (DeviceScope(gpu), UNREADABLE) not in self._faults:
                 self._add(DeviceScope(gpu), UNREADABLE, Reaction.WITHHOLD, f"the card cannot be read: {error}", now)
         self._gpus, self._unreadable = event.gpus, event.unreadable
+        named = frozenset(gpu for gpu in event.gpus if not gpu.startswith(UNREAD))
+        for gpu in named - self._known if self._tests_new and self._known is not None else ():
+            self._await_test(gpu, "new on this node, and not tested yet", now)
+        former = sorted((self._known or frozenset()) - named)[: max(0, NODE_CARDS - len(named))]
+        self._known = named.union(former)
         # A card that had no name of its own has one now.
         gone = {key for key in self._faults if key[0].gpu.startswith(UNREAD) and key[0].gpu not in event.gpus}
         self._faults = {key: fault for key, fault in self._faults.items() if key not in gone}
@@ -425,14 +443,7 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         """
         fault = self._faults.pop(key)
         if self._validates and (booted or fault.reaction >= Reaction.RESET) and self._is_fall(fault):
-            self._faults[DeviceScope(fault.scope.gpu), VALIDATION] = Fault(
-                scope=DeviceScope(fault.scope.gpu),
-                source=VALIDATION,
-                reaction=Reaction.WITHHOLD,
-                text=f"repaired after {fault.source}, and not tested yet",
-                since=now,
-                last=now,
-            )
+            self._await_test(fault.scope.gpu, f"repaired after {fault.source}, and not tested yet", now)
         self._history.note_end(
             PastFault(
                 scope=fault.scope,
@@ -444,15 +455,22 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
             )
         )
 
+    def _await_test(self, gpu: str, text: str, now: float) -> None:
+        """Withholds a card until it passes a test."""
+        scope = DeviceScope(gpu)
+        self._faults[scope, VALIDATION] = Fault(
+            scope=scope, source=VALIDATION, reaction=Reaction.WITHHOLD, text=text, since=now, last=now
+        )
+
     def _take_validation(self, event: CardValidated, now: float) -> None:
         key = DeviceScope(event.gpu), VALIDATION
         fault = self._faults.get(key)
-        if fault is None or fault.since != event.repaired:
+        if fault is None or fault.since != event.since:
             return  # the card fell again during the test, and waits for another one
         if not event.text:
             del self._faults[key]
         else:
-            text = f"the test after its repair failed: {event.text}"
+            text = f"its test failed: {event.text}"
             self._faults[key] = msgspec.structs.replace(fault, text=text, last=now, count=fault.count + 1)
 
     def _is_fall(self, fault: Fault) -> bool:

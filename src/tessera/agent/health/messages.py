@@ -5,12 +5,12 @@ from typing import Literal, NamedTuple, Protocol
 
 from tessera.agent.base.node_objects import EventType
 from tessera.agent.health.card_health import describe_error
-from tessera.agent.health.events import CardValidated
 from tessera.agent.health.faults import HealthChange, HealthStateMachine
 from tessera.agent.inventory.device_health import DeviceScope, Reaction
 from tessera.api.nodes.card_faults import CardRule
 from tessera.api.nodes.cordons import Cordon
 from tessera.api.nodes.health import describe_fault
+from tessera.api.nodes.preflights import CardTest, describe_test
 from tessera.nvml.interface import GpuInfo
 
 
@@ -97,13 +97,13 @@ class HealthEvents:
         name = name_scope(DeviceScope(gpu), self.gpus)
         self._node.record_on_node("GpuReset", f"{name}: was reset because of its error", "Normal")
 
-    def record_validation(self, result: CardValidated) -> None:
-        """Records the result of the test of a repaired card."""
-        name = name_scope(DeviceScope(result.gpu), self.gpus)
-        if result.text:
-            self._node.record_on_node("GpuValidationFailed", f"{name}: {result.text}", "Warning")
+    def record_validation(self, test: CardTest) -> None:
+        """Records the result of the test of a new or repaired card."""
+        text = f"{name_scope(DeviceScope(test.gpu), self.gpus)}: {describe_test(test)}"
+        if test.finding:
+            self._node.record_on_node("GpuValidationFailed", text, "Warning")
         else:
-            self._node.record_on_node("GpuValidated", f"{name}: works again after its repair", "Normal")
+            self._node.record_on_node("GpuValidated", text, "Normal")
 
     def record_reboot(self, gpu: str) -> None:
         """Records that a reboot of the node was asked for a card."""

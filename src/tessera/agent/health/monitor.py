@@ -46,11 +46,13 @@ from tessera.agent.health.history import PastFault
 from tessera.agent.health.messages import HealthCondition, HealthEvents, NodeEventSink, describe_part, health_condition
 from tessera.agent.health.policy import HealthPolicy
 from tessera.agent.health.reboots import REBOOT_DELAY, REBOOT_RETRY, RepairReboots
-from tessera.agent.health.validation import RepairValidation
+from tessera.agent.health.validation import CardValidation
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
+from tessera.agent.validation.preflight import CardPreflight
 from tessera.api.nodes.card_faults import CardFault, CardRule
 from tessera.api.nodes.cordons import Cordon
 from tessera.api.nodes.health import CardHealth
+from tessera.api.nodes.preflights import CardTest, describe_test
 from tessera.clock import Clock
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
 from tessera.nvml.errors import NvmlError
@@ -75,11 +77,15 @@ class StoredFaults(msgspec.Struct, frozen=True):
         boot: the node's boot id when the faults were found; empty if it was unknown.
         marks: the faults, with times in seconds since 1970.
         past: the faults that are over, also those of earlier boots.
+        known: the cards that are or were on the node; ``None`` in a file of an earlier version.
+        tests: the last test of each card that was tested.
     """
 
     boot: str = ""
     marks: tuple[Fault, ...] = ()
     past: tuple[PastFault, ...] = ()
+    known: tuple[str, ...] | None = None
+    tests: tuple[CardTest, ...] = ()
 
 
 class HealthMonitor:
@@ -96,6 +102,7 @@ class HealthMonitor:
         resetter: resets cards that need it; ``None`` to leave that to administrators.
         reboots: asks for reboots of the node; ``None`` to leave that to administrators.
         validation: tests repaired cards before they are allocated again; ``None`` if clean probes are enough.
+        tests_new: cards that were not on the node before are tested too.
     """
 
     def __init__(
@@ -110,7 +117,8 @@ class HealthMonitor:
         clock: Clock,
         resetter: CardResetter | None = None,
         reboots: RepairReboots | None = None,
-        validation: RepairValidation | None = None,
+        validation: CardValidation | None = None,
+        tests_new: bool = False,
     ) -> None:
         self._prober = CardProber(hardware)
         self._node = node
@@ -125,7 +133,7 @@ class HealthMonitor:
         #: Seconds from the monotonic clock to the wall clock, measured at the start.
         self._epoch = clock.now() - clock.monotonic()
         self._file = StateFile(faults_file, StoredFaults)
-        stored = self._file.load() or StoredFaults()
+        stored = self._file.load() or StoredFaults(known=())
         #: Id of the boot in which the faults were found; empty while unknown.
         self._boot = stored.boot
         self._health = HealthStateMachine(
@@ -133,7 +141,11 @@ class HealthMonitor:
             faults=[self._not_of_the_future(fault) for fault in stored.marks],
             past=[self._not_ended_later(fault) for fault in stored.past],
             validates=validation is not None,
+            known=stored.known,
+            tests_new=tests_new and validation is not None,
         )
+        #: The last test of each card.
+        self._tests = {each.gpu: each for each in stored.tests}
         self._events = HealthEvents(node, self._health)
         #: By card, its measured errors and the monotonic time at which they were taken in last.
         self._measured: dict[str, tuple[dict[str, str], float]] = {}
@@ -232,7 +244,18 @@ class HealthMonitor:
             return CardHealth()
         faults = [fault for fault in self._health.faults() if fault.scope.gpu == gpu]
         spared = [fault for fault in faults if self._health.spares(fault)]
-        return describe_card(faults, self._health.hysteresis, spared)
+        found = describe_card(faults, self._health.hysteresis, spared)
+        test = self._tests.get(gpu)
+        return found if test is None else msgspec.structs.replace(found, test=describe_test(test))
+
+    def card_tests(self) -> tuple[CardTest, ...]:
+        """The last test of each card that is listed, by index."""
+        found = [
+            msgspec.structs.replace(self._tests[uuid], index=gpu.index)
+            for uuid, gpu in self._gpus.items()
+            if uuid in self._tests
+        ]
+        return tuple(sorted(found))
 
     def describe_part(self, gpu: str, gi_id: int) -> str:
         """The sentence about the worst fault of a GPU instance, -1 for the whole card; empty without one."""
@@ -341,13 +364,15 @@ class HealthMonitor:
             self._events.record_failed_reboot(uuid, error)
 
     def _validate_if_needed(self, uuid: str) -> None:
-        repaired = self._health.awaits_validation(uuid)
-        if self._validation is not None and repaired is not None:
-            self._validation.start(self._gpus[uuid], repaired, self._take_validation)
+        since = self._health.awaits_validation(uuid)
+        if self._validation is not None and since is not None:
+            self._validation.start(self._gpus[uuid], since, self._take_validation)
 
-    def _take_validation(self, result: CardValidated) -> None:
-        self._events.record_validation(result)
+    def _take_validation(self, result: CardValidated, found: CardPreflight) -> None:
+        self._tests[result.gpu] = found.summary(self._clock.now())
+        self._events.record_validation(self._tests[result.gpu])
         self._apply(result)
+        self._changes.notify()
 
     def _probe_soon(self, uuid: str) -> None:
         if uuid in self._due:
@@ -392,7 +417,9 @@ class HealthMonitor:
     def _save(self) -> None:
         faults = tuple(fault for fault in self._health.faults() if fault.source != EVENT_WATCH)
         try:
-            self._file.save(StoredFaults(self._boot, faults, self._health.past))
+            known = self._health.known
+            stored = None if known is None else tuple(sorted(known))
+            self._file.save(StoredFaults(self._boot, faults, self._health.past, stored, self.card_tests()))
         except OSError as error:
             # Without the file, the faults still hold until this process ends.
             self._metrics.count_unsaved_faults()

@@ -1,4 +1,4 @@
-"""Tests a card that was repaired before it is allocated again: one card at a time, and never one that somebody uses.
+"""Tests a new or repaired card before it is allocated: one card at a time, and never one that somebody uses.
 
 :mod:`tessera.agent.health.faults` decides that a card waits for it, :mod:`tessera.agent.validation.card_validator`
 tests it. Where the test fails, the card stays away, and the next test comes after a growing pause. A card in MIG mode
@@ -6,21 +6,25 @@ has no device for the test until a layout or a slice makes one, so it is allocat
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from tessera.agent.base.call_retries import RetryDelays
 from tessera.agent.health.events import CardValidated
 from tessera.agent.health.executor import CardHost
 from tessera.agent.validation.card_validator import CardValidator
+from tessera.agent.validation.preflight import CardPreflight
 from tessera.clock import Clock
 from tessera.nvml.interface import GpuInfo
 
 #: Delays between two tests of a card.
 TEST_DELAYS = RetryDelays(first=300.0, most=6 * 3600.0)
 
+#: Takes in what a test means for the card's health, and its result with the numbers.
+Report = Callable[[CardValidated, CardPreflight], None]
 
-class RepairValidation:
-    """Tests repaired cards.
+
+class CardValidation:
+    """Tests cards that wait for it.
 
     Args:
         validator: tests a card.
@@ -34,36 +38,40 @@ class RepairValidation:
         self._clock = clock
         #: The test that runs; None before the first one.
         self._task: asyncio.Task[None] | None = None
-        #: Number of tests of each repair, and the time of the last one; of the last repair of each card only.
+        #: Beginning of each card's last wait, the number of its tests since, and the time of the last one.
         self._attempts: dict[str, tuple[float, int, float]] = {}
 
-    def start(self, gpu: GpuInfo, repaired: float, report: Callable[[CardValidated], None]) -> None:
+    def start(self, gpu: GpuInfo, since: float, report: Report) -> None:
         """Begins to test a card, unless a test runs or the card's pause is not over.
 
         Args:
             gpu: the card.
-            repaired: the time of its repair, which the result names.
+            since: beginning of its wait, which the result names.
             report: called with the result; not if the card is in use, which is asked again at the next call.
         """
         if self._task is not None and not self._task.done():
             return
-        repair, count, last = self._attempts.get(gpu.uuid, (repaired, 0, 0.0))
-        if repair == repaired and count and self._clock.monotonic() - last < TEST_DELAYS.after(count):
+        wait, count, last = self._attempts.get(gpu.uuid, (since, 0, 0.0))
+        if wait == since and count and self._clock.monotonic() - last < TEST_DELAYS.after(count):
             return
-        self._task = asyncio.create_task(self._test(gpu, repaired, report), name=f"test of {gpu.uuid}")
+        self._task = asyncio.create_task(self._test(gpu, since, report), name=f"test of {gpu.uuid}")
 
-    async def _test(self, gpu: GpuInfo, repaired: float, report: Callable[[CardValidated], None]) -> None:
+    async def _test(self, gpu: GpuInfo, since: float, report: Report) -> None:
         try:
             if not await self._host.is_unused(gpu.uuid):
                 return
         except ConnectionError:
             return
-        repair, count, _ = self._attempts.get(gpu.uuid, (repaired, 0, 0.0))
-        found: Sequence[str] = () if gpu.mig_enabled else (await self._validator.validate(gpu)).findings
-        self._attempts[gpu.uuid] = repaired, (count if repair == repaired else 0) + 1, self._clock.monotonic()
-        report(CardValidated(gpu.uuid, repaired, "; ".join(found)))
+        wait, count, _ = self._attempts.get(gpu.uuid, (since, 0, 0.0))
+        found = _skipped(gpu) if gpu.mig_enabled else await self._validator.validate(gpu)
+        self._attempts[gpu.uuid] = since, (count if wait == since else 0) + 1, self._clock.monotonic()
+        report(CardValidated(gpu.uuid, since, "; ".join(found.findings)), found)
 
     def stop(self) -> None:
         """Ends the test that runs."""
         if self._task is not None:
             self._task.cancel()
+
+
+def _skipped(gpu: GpuInfo) -> CardPreflight:
+    return CardPreflight(uuid=gpu.uuid, index=gpu.index, product=gpu.name, skipped="the card is in MIG mode")

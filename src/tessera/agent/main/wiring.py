@@ -14,7 +14,7 @@ from prometheus_client import generate_latest
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.metrics import Metrics
 from tessera.agent.base.node_objects import ApiMirror, NodeMirror, ObjectEvents
-from tessera.agent.base.options import RebootWay
+from tessera.agent.base.options import PreflightMode, RebootWay
 from tessera.agent.base.runtime import AgentEnvironment, AgentRuntime
 from tessera.agent.config.config_watcher import ConfigWatcher
 from tessera.agent.health.executor import CardResetter
@@ -23,7 +23,7 @@ from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.pod_reporter import PodReporter
 from tessera.agent.health.policy import HealthPolicy
 from tessera.agent.health.reboots import RepairReboots
-from tessera.agent.health.validation import RepairValidation
+from tessera.agent.health.validation import CardValidation
 from tessera.agent.inventory.card_ownership import CardOwnership, StaticGpus
 from tessera.agent.inventory.device_users import DeviceUsers
 from tessera.agent.inventory.gpu_inventory import GpuInventory, InventoryReader
@@ -210,9 +210,10 @@ class Components:
             clock=self.clock,
             resetter=CardResetter(self.hardware, host=self, clock=self.clock),
             reboots=self._build_repair_reboots(),
-            validation=RepairValidation(self._build_validator(), host=self, clock=self.clock)
-            if self.options.validate_repairs
+            validation=CardValidation(self._build_validator(), host=self, clock=self.clock)
+            if self.options.preflight is not PreflightMode.OFF
             else None,
+            tests_new=self.options.preflight is PreflightMode.ALL,
         )
         self._recorders.attach("health", monitor.state_machine)
         return monitor

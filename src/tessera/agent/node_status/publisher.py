@@ -38,6 +38,7 @@ from tessera.api.nodes.card_faults import CARDS_ANNOTATION, CardFault, ListedCar
 from tessera.api.nodes.card_links import LINKS_ANNOTATION, CardLinks, encode_links
 from tessera.api.nodes.conditions import is_marked_silent
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, encode_offers
+from tessera.api.nodes.preflights import PREFLIGHT_ANNOTATION, CardTest, encode_tests
 from tessera.clock import Clock, rfc3339
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.client import Client
@@ -75,6 +76,7 @@ class _Facts(msgspec.Struct, frozen=True, kw_only=True):
     mig_state: str
     needs_mps_host: bool
     faults: tuple[CardFault, ...]
+    tests: tuple[CardTest, ...]
     links: CardLinks | None
 
     def metadata(self, machine: str | None, vgpu: VgpuFacts | None, began: int) -> NodeMetadata:
@@ -99,6 +101,8 @@ class _Facts(msgspec.Struct, frozen=True, kw_only=True):
             OFFERS_ANNOTATION: encode_offers(offers),
             CARDS_ANNOTATION: encode_cards(cards, self.faults),
         }
+        if self.tests:
+            annotations[PREFLIGHT_ANNOTATION] = encode_tests(self.tests)
         if self.links is not None:
             annotations[LINKS_ANNOTATION] = encode_links(self.links)
         return NodeMetadata(node_labels(facts) | state, annotations)
@@ -145,6 +149,11 @@ class NodeStatusSource(Protocol):
 
         Without the label, the MPS host's pod is deleted, and all daemons with it.
         """
+        ...
+
+    @property
+    def card_tests(self) -> tuple[CardTest, ...]:
+        """The last preflight of each card that had one."""
         ...
 
     @property
@@ -309,6 +318,7 @@ class NodeStatusPublisher:
             mig_state=source.mig_state,
             needs_mps_host=needs_mps_host,
             faults=source.card_faults,
+            tests=source.card_tests,
             links=source.card_links,
         )
 

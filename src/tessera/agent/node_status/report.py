@@ -24,6 +24,7 @@ from tessera.api.names import WHOLE_CARDS
 from tessera.api.nodes.card_faults import CardFault
 from tessera.api.nodes.card_links import CardLinks
 from tessera.api.nodes.conditions import HEALTH
+from tessera.api.nodes.preflights import CardTest
 from tessera.api.sharing.profile import MigStrategy
 
 
@@ -101,6 +102,11 @@ class NodeReport:
     def card_faults(self) -> tuple[CardFault, ...]:
         """The faults that take cards away unless the breaker spares them."""
         return self._health.card_faults()
+
+    @property
+    def card_tests(self) -> tuple[CardTest, ...]:
+        """The last preflight of each card that had one."""
+        return self._health.card_tests()
 
     @property
     def card_links(self) -> CardLinks | None:

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from tessera.api.nodes.preflights import write_rate
+
 _TERA, _GIGA = 1e12, 1e9
 
 
@@ -107,10 +109,3 @@ def compare_with_others(measure: Measure, others: Sequence[float]) -> Measure:
     text = f"{measure.test} {write_rate(measure.test, measure.value)}: below {SHARE_OF_MEDIAN:.0%} of"
     finding = f"{text} {write_rate(measure.test, median)}, the median of the node's {len(rates)} cards of this product"
     return msgspec.structs.replace(measure, finding=finding)
-
-
-def write_rate(test: str, value: float) -> str:
-    """A rate for people: ``38.2 TFLOP/s``, ``2.9 TB/s``."""
-    if test == "product":
-        return f"{value / _TERA:.3g} TFLOP/s"
-    return f"{value / _TERA:.3g} TB/s" if value >= _TERA else f"{value / _GIGA:.3g} GB/s"

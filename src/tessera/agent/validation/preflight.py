@@ -20,8 +20,10 @@ from tessera.agent.validation.card_tests import (
     time_product,
 )
 from tessera.agent.validation.cuda import NO_DEVICE, Cuda, CudaContext, CudaError, add_vectors
-from tessera.agent.validation.figures import FIGURES, PCIE_SOURCE, Measure, compare_with_others, judge, write_rate
+from tessera.agent.validation.figures import FIGURES, PCIE_SOURCE, Measure, compare_with_others, judge
 from tessera.agent.validation.nvidia_tools import diagnose_card, has_tool, time_all_reduce
+from tessera.api.nodes.preflights import CardTest, write_rate
+from tessera.limits.messages import CONDITION_MESSAGE
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuInfo, GpuUuid, Nvml
 from tessera.text import one_line
@@ -57,6 +59,18 @@ class CardPreflight(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     def findings(self) -> tuple[str, ...]:
         """Everything that is not well; empty for a card that may take work."""
         return tuple(filter(None, (self.error, *(each.finding for each in self.measures))))
+
+    def summary(self, at: float) -> CardTest:
+        """The result as the Node shows it; ``at`` is the Unix time of its end."""
+        return CardTest(
+            index=self.index,
+            gpu=self.uuid,
+            at=int(at),
+            finding=one_line("; ".join(self.findings), CONDITION_MESSAGE),
+            skipped=one_line(self.skipped, CONDITION_MESSAGE),
+            tool=self.tool,
+            rates={each.test: float(f"{each.value:.4g}") for each in self.measures},
+        )
 
 
 class Preflight(msgspec.Struct, frozen=True, kw_only=True):

@@ -120,7 +120,7 @@ def next_step(error: Evidence) -> str:
             slot = ", or find out what its slot lacks" if error.source == FELL_TOO_OFTEN else ""
             return f"still allocated if nothing else is wrong with it; replace the card{slot}"
         case "validate":
-            return "not allocated until it passes the test that follows a repair"
+            return "not allocated until it passes its preflight"
         case "uncordon":
             return "not allocated until it is uncordoned; the pods on it keep running"
         case "drain":
@@ -176,6 +176,7 @@ class CardHealth(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
         next: what happens next, and what a person has to do; empty for a healthy card.
         holders: for a card that must be reset or booted, who holds it.
         cut: evidence and holders beyond those listed.
+        test: result of the card's last preflight; empty if it had none.
     """
 
     state: Name = CardState.UNKNOWN
@@ -184,6 +185,7 @@ class CardHealth(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     next: Words = ""
     holders: tuple[Holder, ...] = ()
     cut: int = 0
+    test: Words = ""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -83,9 +83,11 @@ def _issuer(_context: click.Context, _parameter: click.Parameter, text: str | No
     " /var/run/reboot-required of the host, for kured, which drains the node.  [default: do not]",
 )
 @click.option(
-    "--validate-repairs",
-    is_flag=True,
-    help="Test a card that was reset, or whose node was rebooted for it, before pods get it again.",
+    "--preflight",
+    type=click.Choice(["off", "repairs", "all"]),
+    default="off",
+    show_default=True,
+    help="Test cards before pods get them: repaired ones, or all, which are new ones too.",
 )
 @click.option(
     "--memory-limits",

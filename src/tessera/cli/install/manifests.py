@@ -114,7 +114,7 @@ class InstallChoices(msgspec.Struct, frozen=True, kw_only=True):
         image: image of all pods; empty for the image of ``deploy/``.
         evict: True if the agents evict pods that a layout has to wait for.
         reboot_repairs: how a node is rebooted for a card that needs it; empty for not at all.
-        validate_repairs: True if the agents test repaired cards before pods get them again.
+        preflight: the cards that the agents test before pods get them: ``off``, ``repairs``, ``all``.
         memory_limits: the agents' ``--memory-limits``; empty for their default.
         simulate: cards that each agent simulates; empty for the node's own cards.
         drivers: the ClusterPolicy and NVIDIADriver by which Tessera installs drivers; empty to use the hosts' drivers.
@@ -140,7 +140,7 @@ class InstallChoices(msgspec.Struct, frozen=True, kw_only=True):
     image: str = ""
     evict: bool = False
     reboot_repairs: str = ""
-    validate_repairs: bool = False
+    preflight: str = "off"
     memory_limits: str = ""
     simulate: str = ""
     drivers: Sequence[Manifest] = ()
@@ -345,8 +345,8 @@ def _arguments(choices: InstallChoices) -> Iterator[str]:
         yield from _config_arguments(choices, choices.settings)
     if choices.reboot_repairs:
         yield from ("--reboot-repairs", f"--reboot-by={choices.reboot_repairs}")
-    if choices.validate_repairs:
-        yield "--validate-repairs"
+    if choices.preflight != "off":
+        yield f"--preflight={choices.preflight}"
     if choices.evict:
         yield "--mig-evict"
     if choices.memory_limits:

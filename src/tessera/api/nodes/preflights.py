@@ -1,0 +1,89 @@
+"""The last preflight of each card of a node, as the agent writes it into ``tessera.dev/preflight`` of the Node.
+
+Bounded; a reader takes a value that cannot be read for none.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated
+
+import msgspec
+
+from tessera.clock import rfc3339
+from tessera.limits.messages import CONDITION_MESSAGE
+from tessera.limits.nodes import NODE_CARDS, NODE_INDEXES, PREFLIGHT_RATES, PREFLIGHT_TEXT
+from tessera.text import list_names, one_line
+
+PREFLIGHT_ANNOTATION = "tessera.dev/preflight"
+#: ``memory_bandwidth``, ``product``, ``host_to_card``, ``card_to_host``, ``card_to_card``.
+_Test = Annotated[str, msgspec.Meta(pattern=r"^[a-z_]{1,32}\Z")]
+_Rate = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
+#: The unit of each test's rate is bytes per second, but for this one's: 32-bit floating-point operations per second.
+_OPERATIONS = "product"
+
+
+class CardTest(msgspec.Struct, frozen=True, kw_only=True, order=True, omit_defaults=True):
+    """The result of one card's preflight.
+
+    Attributes:
+        index: of the driver.
+        gpu: the card's UUID.
+        at: its end, Unix time in whole seconds.
+        finding: what is not well; empty for a card that may take work.
+        skipped: why nothing was tested; empty if it was.
+        tool: what tested the card: ``tessera``, ``dcgm`` for NVIDIA's diagnostics beside it, or ``simulated``.
+        rates: bytes per second by test; of ``product``, operations per second.
+    """
+
+    index: Annotated[int, msgspec.Meta(ge=-1, le=int(NODE_INDEXES))]
+    gpu: Annotated[str, msgspec.Meta(pattern=r"^GPU-[0-9a-zA-Z-]{1,64}\Z")]
+    at: Annotated[int, msgspec.Meta(ge=0, le=2**40)] = 0
+    finding: Annotated[str, msgspec.Meta(max_length=int(CONDITION_MESSAGE))] = ""
+    skipped: Annotated[str, msgspec.Meta(max_length=int(CONDITION_MESSAGE))] = ""
+    tool: Annotated[str, msgspec.Meta(pattern=r"^[a-z]{1,16}\Z")] = "tessera"
+    rates: Annotated[dict[_Test, _Rate], msgspec.Meta(max_length=int(PREFLIGHT_RATES))] = {}
+
+
+_DECODER: msgspec.json.Decoder[tuple[CardTest, ...]] = msgspec.json.Decoder(
+    Annotated[tuple[CardTest, ...], msgspec.Meta(max_length=int(NODE_CARDS))]
+)
+
+
+def encode_tests(tests: Iterable[CardTest]) -> str:
+    """The value of the annotation; without rates where it would be too long."""
+    ordered = sorted(tests, key=lambda each: (each.index, each.gpu))[:NODE_CARDS]
+    text = msgspec.json.encode(ordered).decode()
+    if len(text) <= PREFLIGHT_TEXT:
+        return text
+    short = [msgspec.structs.replace(each, rates={}, finding=one_line(each.finding, 80)) for each in ordered]
+    return msgspec.json.encode(short).decode()
+
+
+def decode_tests(annotations: Mapping[str, str]) -> tuple[CardTest, ...]:
+    """The tests that a Node shows, by index; none if they cannot be read."""
+    text = annotations.get(PREFLIGHT_ANNOTATION, "")
+    if not text or len(text) > PREFLIGHT_TEXT:
+        return ()
+    try:
+        return _DECODER.decode(text)
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
+        return ()
+
+
+def describe_test(test: CardTest) -> str:
+    """The result as a sentence, with the rates."""
+    simulated = " (simulated: nothing was computed)" if test.tool == "simulated" else ""
+    if test.skipped:
+        return f"preflight of {rfc3339(test.at)} tested nothing: {test.skipped}"
+    verdict = f"failed: {test.finding}" if test.finding else "passed"
+    rates = [f"{name.replace('_', ' ')} {write_rate(name, value)}" for name, value in sorted(test.rates.items())]
+    measured = f"; {list_names(rates, len(rates))}" if rates else ""
+    return f"preflight of {rfc3339(test.at)} {verdict}{simulated}{measured}"
+
+
+def write_rate(test: str, value: float) -> str:
+    """A rate with its unit, such as ``1.3 TB/s``."""
+    unit = "FLOP/s" if test == _OPERATIONS else "B/s"
+    for prefix, factor in (("T", 1e12), ("G", 1e9), ("M", 1e6)):
+        if value >= factor:
+            return f"{value / factor:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}"
