@@ -44,7 +44,7 @@ def test_a_good_machine_passes_every_check(read: Read) -> None:
     assert found["cards"].text == "NVML 2, readable 2, PCI functions 2, device files 2, capacity 2"
     assert found["driver"].text == f"library {DRIVER}, module {DRIVER}, running {DRIVER}, label {DRIVER}"
     assert found["pcie"].text == "2 of 2 cards use all lanes: generation 4 x16"
-    assert found["nvlink"].text == "NVIDIA H100 80GB HBM3: 18 NVLinks on each card"
+    assert found["nvlink"].text == "NVIDIA H100 80GB HBM3: 18 NVLinks for each card"
 
 
 def lose(machine: SimulatedMachine, _: Path) -> None:
@@ -76,6 +76,15 @@ def fewer_links(machine: SimulatedMachine, _: Path) -> None:
     machine.set_nvlinks(machine.uuids()[1], [NvLink("00000000:C0:00.0", switch=True)] * 6)
 
 
+def no_links(machine: SimulatedMachine, _: Path) -> None:
+    for gpu in machine.uuids():
+        machine.set_nvlinks(gpu, [])
+
+
+def worn_sram(machine: SimulatedMachine, _: Path) -> None:
+    machine.set_measured(machine.uuids()[1], Quantity.SRAM_THRESHOLD_EXCEEDED, 1.0)
+
+
 def another_clique(machine: SimulatedMachine, _: Path) -> None:
     cluster = "d0c2a6e0-0000-4000-8000-000000000001"
     for index, gpu in enumerate(machine.uuids()):
@@ -104,7 +113,9 @@ def heat(machine: SimulatedMachine, _: Path) -> None:
         (other_power, "nvidia-smi", "agree within 5%"),
         (card_without_smi, "nvidia-smi", "values of NVML"),
         (fewer_lanes, "pcie", "1 of 2 cards use all lanes"),
-        (fewer_links, "nvlink", "18 NVLinks on each card"),
+        (fewer_links, "nvlink", "18 NVLinks for each card"),
+        (no_links, "nvlink", "18 NVLinks for each card"),
+        (worn_sram, "memory", "1 of 2 cards report no memory error"),
         (another_clique, "fabric", "2 NVLink cliques"),
         (pending_remap, "memory", "1 of 2 cards report no memory error"),
         (recovery, "recovery", "1 of 2 cards need none"),

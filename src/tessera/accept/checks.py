@@ -11,6 +11,7 @@ import msgspec
 
 from tessera.accept.comparisons import TOLERANCE, compare_with_smi, measurements, pci_address
 from tessera.accept.facts import CallResult, Facts, Outcome, PciFunction
+from tessera.agent.validation.figures import FIGURES
 from tessera.nvml.measurements import Quantity
 from tessera.text import count_noun, list_names, percent
 
@@ -164,22 +165,29 @@ def _link_text(link: PciFunction) -> str:
 
 
 def check_nvlinks(facts: Facts) -> Finding:
-    """Cards of one product have the same number of NVLinks up; cards in MIG mode have none."""
+    """Each card has all NVLinks of its board up, and as many as its neighbours; cards in MIG mode have none."""
     counts: dict[str, dict[int, int]] = {}
     for card in facts.cards:
         for call in facts.of_card("nvlinks", card.index):
             if isinstance(call.value, Sequence) and not card.mig_enabled:
                 counts.setdefault(card.name, {})[card.index] = len(call.value)
-    if not any(number for cards in counts.values() for number in cards.values()):
-        return Finding(Status.ABSENT, "no card has an NVLink that is up")
+    expected = {name: max(_board_links(name), *cards.values()) for name, cards in counts.items()}
+    if not any(expected.values()):
+        return Finding(Status.ABSENT, "no card has an NVLink that is up, and no board of these is known to have any")
     down = [
-        f"card {index}: {number} of {max(cards.values())} NVLinks are up"
-        for cards in counts.values()
+        f"card {index}: {number} of {expected[name]} NVLinks are up"
+        for name, cards in counts.items()
         for index, number in cards.items()
-        if number < max(cards.values())
+        if number < expected[name]
     ]
-    text = "; ".join(f"{name}: {max(cards.values())} NVLinks on each card" for name, cards in counts.items())
+    text = "; ".join(f"{name}: {number} NVLinks for each card" for name, number in expected.items())
     return Finding(Status.FAILED if down else Status.OK, text, down)
+
+
+def _board_links(product: str) -> int:
+    """NVLinks of the product's board; 0 if it has none, or is not known."""
+    board = FIGURES.get(product)
+    return 0 if board is None else board.links
 
 
 def check_topology(facts: Facts) -> Finding:
@@ -219,13 +227,14 @@ _BAD_COUNTS = (
     Quantity.ECC_UNCORRECTED,
     Quantity.ROW_REMAP_PENDING,
     Quantity.ROW_REMAP_FAILED,
+    Quantity.SRAM_THRESHOLD_EXCEEDED,
 )
 
 
 def check_memory_errors(facts: Facts) -> Finding:
     """No uncorrected ECC error, no row that waits for a remap or could not be remapped, no SRAM past its threshold."""
     values = _last_measurements(facts)
-    names = [each.value for each in _BAD_COUNTS] + _sram_names()
+    names = [each.value for each in _BAD_COUNTS]
     wrong = [
         f"card {index}: {name} {each[name]:g}" for index, each in values.items() for name in names if each.get(name)
     ]
@@ -235,11 +244,6 @@ def check_memory_errors(facts: Facts) -> Finding:
         return Finding(Status.ABSENT, "no card reports memory errors", without)
     text = f"{known - len({line.partition(':')[0] for line in wrong})} of {known} cards report no memory error"
     return Finding(Status.FAILED if wrong else Status.OK, text, [*wrong, *without])
-
-
-def _sram_names() -> list[str]:
-    """Quantities that say that a card's SRAM is past its threshold of errors."""
-    return [each.value for each in Quantity if "sram" in each.value and "threshold" in each.value]
 
 
 def check_recovery(facts: Facts) -> Finding:
