@@ -73,7 +73,7 @@ def explain_fixed_request(view: ClusterView, pod: Pod, asked: Mapping[str, int])
         return Explanation(case="runs", verdict=f"runs on node {pod.spec.node_name}", facts=(wants,))
     if pod.spec.node_name:
         return _explain_starting(view, pod, wants)
-    taken_back = next((each for each in pod.status.conditions if each.type == SLICE_CONDITION), None)
+    taken_back = pod.status.condition(SLICE_CONDITION)
     if taken_back is not None and taken_back.status == "False":
         return Explanation(
             case="taken-back",

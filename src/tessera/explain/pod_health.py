@@ -10,8 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from tessera.api.names import GPU_RECOVERED
-from tessera.api.pods.gpu_condition import gpu_condition
+from tessera.api.names import GPU_CONDITION, GPU_RECOVERED
 from tessera.explain.explanation import Explanation
 from tessera.explain.node_reasons import WARNING_LIFETIME
 from tessera.explain.snapshot import ClusterView, event_time
@@ -26,7 +25,7 @@ def add_pod_health(view: ClusterView, found: Explanation, pod: Pod) -> Explanati
     """Returns the explanation with the faults of the pod's card first; the same one if there are none."""
     if not pod.spec.node_name or pod.status.phase in {"Succeeded", "Failed"}:
         return found
-    condition = gpu_condition(pod)
+    condition = pod.status.condition(GPU_CONDITION)
     unwell = [condition.message] if condition is not None and condition.reason != GPU_RECOVERED else []
     reported = list(_unhealthy_devices(pod))
     use = list(_memory_events(view, pod))

@@ -17,6 +17,7 @@ from tessera.controller.health.fault_evictions import LONGEST_RETRY, FaultEvicti
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.eviction import Evictor
 from tessera.kube.resources import EVENTS, NODES, PODS, Node, Pod
+from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kube.watch.informer import Informer
 from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.simulation.virtual_time import run_virtual
@@ -88,6 +89,7 @@ class Cluster:
         )
         nodes.add_handler(evictions.node_changed)
         pods.add_handler(evictions.pod_changed)
+        self.evictions = evictions
         self._tasks = [asyncio.create_task(each.run()) for each in (nodes, pods, events)]
         await nodes.wait_synced()
         await pods.wait_synced()
@@ -192,5 +194,19 @@ def test_a_pod_of_the_same_name_that_was_not_told_stays() -> None:
         await cluster.client.create(PODS.as_dicts(), {"metadata": meta, "spec": spec}, "default")
         await asyncio.sleep(600)
         assert await cluster.running() == ["web"]
+
+    play(story)
+
+
+def test_a_pod_that_is_gone_before_its_eviction_gets_no_event_of_one() -> None:
+    async def story(cluster: Cluster) -> None:
+        await cluster.pod("web")
+        ghost = await cluster.client.get(PODS, "web", "default")
+        await cluster.client.delete(PODS, "web", "default", grace_seconds=0)
+        await cluster.lead()
+        cluster.evictions.pod_changed(WatchEvent(EventKind.ADDED, ghost))
+        await asyncio.sleep(120)
+        assert cluster.attempts("gone") == 1
+        assert await cluster.reasons() == []
 
     play(story)

@@ -6,34 +6,17 @@ card that cannot be read, if there is only one; of several, nobody knows which. 
 the node's Instaslice object, though not their GPU instances: they are then held as a part of the whole card.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Mapping
 
+from tessera.agent.base.node_objects import ApiMirror
 from tessera.agent.inventory.device_health import DeviceScope
 from tessera.agent.inventory.device_users import DeviceUsers
 from tessera.agent.inventory.gpu_inventory import GpuInventory, InventoryReader
-from tessera.agent.inventory.positions import SliceLease
-from tessera.api.instaslice import Instaslice
+from tessera.agent.inventory.positions import SliceSource
 from tessera.api.names import PodUid
 
 #: The parts of cards that each pod holds.
 Holdings = Mapping[PodUid, frozenset[DeviceScope]]
-
-
-class SliceSource(Protocol):
-    """Makes slices on demand; see :class:`tessera.agent.slices.slice_manager.SliceManager`."""
-
-    def leases(self) -> Sequence[SliceLease]:
-        """The slices on demand that pods hold."""
-        ...
-
-
-class ObjectSource(Protocol):
-    """Mirrors the node's objects; see :class:`tessera.agent.base.node_objects.ApiMirror`."""
-
-    def instaslice(self) -> Instaslice | None:
-        """The node's Instaslice object; ``None`` if it has none."""
-        ...
 
 
 class PartHolders:
@@ -46,9 +29,7 @@ class PartHolders:
         inventory: the cards as last listed.
     """
 
-    def __init__(
-        self, users: DeviceUsers, slices: SliceSource, objects: ObjectSource, inventory: InventoryReader
-    ) -> None:
+    def __init__(self, users: DeviceUsers, slices: SliceSource, objects: ApiMirror, inventory: InventoryReader) -> None:
         self._users = users
         self._slices = slices
         self._objects = objects

@@ -25,9 +25,8 @@ from tessera.agent.health.card_health import describe_error
 from tessera.agent.health.faults import Fault
 from tessera.agent.health.holders import Holdings
 from tessera.agent.inventory.device_health import DeviceScope, Reaction
-from tessera.api.names import GPU_NEEDS_REBOOT, GPU_NEEDS_RESET, GPU_RECOVERED, PodUid
+from tessera.api.names import GPU_CONDITION, GPU_NEEDS_REBOOT, GPU_NEEDS_RESET, GPU_RECOVERED, PodUid
 from tessera.api.nodes.health import describe_fault
-from tessera.api.pods.gpu_condition import gpu_condition
 from tessera.kube.resources import Condition, Pod
 from tessera.limits.messages import CONDITION_MESSAGE
 from tessera.text import list_names, one_line
@@ -68,7 +67,7 @@ class PodNotice(msgspec.Struct, frozen=True):
 
 def has_open_condition(pod: Pod) -> bool:
     """True if the pod was told of a fault, and not of its end."""
-    condition = gpu_condition(pod)
+    condition = pod.status.condition(GPU_CONDITION)
     return condition is not None and condition.reason != GPU_RECOVERED
 
 
@@ -133,7 +132,7 @@ def _notice(
     indexes: Mapping[str, int],
 ) -> PodNotice | None:
     """The notice for one pod; None if it knows already, or has nothing to know."""
-    before = gpu_condition(pod)
+    before = pod.status.condition(GPU_CONDITION)
     if not parts:
         return None
     worst = _worst_faults(parts, faults, spared)

@@ -10,14 +10,13 @@ import hashlib
 import logging
 import random
 from collections.abc import Collection, Sequence
-from typing import Protocol
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.health.holders import PartHolders
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.pod_conditions import PodConditions, PodNotice, has_open_condition
+from tessera.agent.inventory.device_users import PodSource
 from tessera.api.names import GPU_CONDITION
-from tessera.api.pods.gpu_condition import gpu_condition
 from tessera.clock import Clock, rfc3339
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.client import Client
@@ -35,14 +34,6 @@ _SHOWN = 10.0
 _AT_A_TIME = 8
 #: Least seconds between two readings of the holders, however much changes.
 _GATHER = 0.2
-
-
-class PodSource(Protocol):
-    """The pods of one node."""
-
-    def live_pods(self) -> Sequence[Pod]:
-        """The pods that are bound to this node and have not ended."""
-        ...
 
 
 class PodReporter:
@@ -128,7 +119,7 @@ class PodReporter:
         if written is None:
             return False
         notice, at = written
-        shown = gpu_condition(pod)
+        shown = pod.status.condition(GPU_CONDITION)
         if (shown is not None and shown.message == notice.message) or self._clock.monotonic() - at >= _SHOWN:
             del self._written[pod.metadata.uid]
             return False

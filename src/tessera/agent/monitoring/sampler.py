@@ -22,7 +22,7 @@ import msgspec
 from tessera.agent.base.processes import ProcessTable
 from tessera.agent.inventory.device_users import PodSource, match_device_users
 from tessera.agent.inventory.gpu_inventory import GpuState, InventoryReader
-from tessera.agent.inventory.positions import SliceLease
+from tessera.agent.inventory.positions import SliceSource
 from tessera.agent.monitoring.sample import (
     DeviceSample,
     GpuSample,
@@ -52,14 +52,6 @@ class OfferSource(Protocol):
     @property
     def offer(self) -> Advertisement:
         """The present offer of the static cards."""
-        ...
-
-
-class SliceSource(Protocol):
-    """Makes slices on demand."""
-
-    def leases(self) -> Sequence[SliceLease]:
-        """The slices on demand that pods hold."""
         ...
 
 

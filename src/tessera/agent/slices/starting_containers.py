@@ -53,7 +53,7 @@ def is_sidecar(container: Container) -> bool:
 
 def _find_finished_inits(pod: Pod, states: Mapping[str, ContainerState]) -> Iterator[str]:
     """The ordinary init containers that have ended well in the present sandbox; see rule 5."""
-    sandbox = next((each for each in pod.status.conditions if each.type == _SANDBOX_READY), None)
+    sandbox = pod.status.condition(_SANDBOX_READY)
     if sandbox is not None and sandbox.status == "False":
         return
     before = sidecar_started = ""

@@ -200,7 +200,7 @@ def _without_ready_agent(node: Node, agents: Sequence[Pod]) -> SilentNode:
         node=name,
         kind=Silence.AGENT_NOT_READY,
         reason=_line(f"its agent's pod {where} is not ready ({_state(pod)})"),
-        since=_since(next((each for each in pod.status.conditions if each.type == "Ready"), None)),
+        since=_since(pod.status.condition("Ready")),
         next=f"kubectl describe pod -n {pod.metadata.namespace} {pod.metadata.name}",
     )
 

@@ -152,7 +152,7 @@ def _running_since(pod: Pod) -> float:
 
 def _start_seconds(pod: Pod) -> float | None:
     """Seconds from the time at which a pod was scheduled until its first container ran; None if they are unknown."""
-    bound = next((each for each in pod.status.conditions if each.type == "PodScheduled"), None)
+    bound = pod.status.condition("PodScheduled")
     scheduled = parse_time_or_zero(bound.last_transition_time) if bound is not None else 0.0
     since = _running_since(pod)
     return since - scheduled if scheduled and since >= scheduled else None

@@ -9,15 +9,15 @@ keeps a pod, the next attempt comes with growing pauses.
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 
-from tessera.api.names import FAULT_TOLERATION, GPU_NEEDS_REBOOT, GPU_NEEDS_RESET
+from tessera.api.names import FAULT_TOLERATION, GPU_CONDITION, GPU_NEEDS_REBOOT, GPU_NEEDS_RESET
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, SPARED_ANNOTATION, decode_cards, decode_spared
 from tessera.api.nodes.cordons import read_cordons
-from tessera.api.pods.gpu_condition import gpu_condition
 from tessera.clock import Clock, parse_time_or_zero
+from tessera.controller.base.metrics import ControllerMetrics
 from tessera.controller.base.options import RemedySettings
 from tessera.controller.health.remedies import FaultyNode, HoldingPod, plan_remedies
 from tessera.kube.event_recorder import EventRecorder, make_reference
@@ -34,14 +34,6 @@ _REASONS = frozenset({GPU_NEEDS_RESET, GPU_NEEDS_REBOOT})
 SETTLE = 0.2
 #: Seconds to the next attempt for a pod that the API server keeps: first, and at most.
 RETRY, LONGEST_RETRY = 15.0, 300.0
-
-
-class EvictionMetrics(Protocol):
-    """Counts evictions; see :class:`tessera.controller.base.metrics.ControllerMetrics`."""
-
-    def count_fault_eviction(self, outcome: str) -> None:
-        """Counts an attempt: ``evicted``, ``blocked``, or ``gone``."""
-        ...
 
 
 class FaultEvictions:
@@ -61,7 +53,7 @@ class FaultEvictions:
         evictor: Evictor,
         *,
         events: EventRecorder,
-        metrics: EvictionMetrics,
+        metrics: ControllerMetrics,
         settings: RemedySettings,
         namespace: str,
         clock: Clock,
@@ -155,7 +147,7 @@ def _read_node(annotations: Mapping[str, str]) -> FaultyNode | None:
 
 def _read_pod(pod: Pod) -> HoldingPod | None:
     """The pod, if its card must be empty; None else."""
-    condition = gpu_condition(pod)
+    condition = pod.status.condition(GPU_CONDITION)
     if condition is None or condition.status != "False" or condition.reason not in _REASONS:
         return None
     if pod.status.phase in {"Succeeded", "Failed"}:

@@ -262,7 +262,7 @@ def _unschedulable_message(pod: Pod) -> str:
     """Returns the scheduler's message about a pod without a node; empty while the scheduler preempts for it."""
     if pod.spec.node_name or pod.spec.scheduling_gates or pod.status.nominated_node_name:
         return ""
-    condition = next((each for each in pod.status.conditions if each.type == "PodScheduled"), None)
+    condition = pod.status.condition("PodScheduled")
     if condition is None or condition.reason == "SchedulingGated":  # no scheduler has looked at it
         # kube-scheduler may be down for a while; a pod with another one, which nobody may run, must not keep its slices
         other = pod.spec.scheduler_name not in {"", DEFAULT_SCHEDULER}

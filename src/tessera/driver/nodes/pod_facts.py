@@ -230,8 +230,8 @@ def _has_ended(pod: Pod) -> bool:
 
 
 def _ready_since(pod: Pod) -> float:
-    found = (each.last_transition_time for each in pod.status.conditions if each.type == "Ready")
-    return parse_time_or_zero(next(found, None))
+    ready = pod.status.condition("Ready")
+    return parse_time_or_zero(ready.last_transition_time) if ready is not None else 0.0
 
 
 def _has_begun(status: ContainerStatus) -> bool:

@@ -338,10 +338,15 @@ class PodStatus(Wire, frozen=True, kw_only=True):
     allocated_resources: ComputeQuantities | None = None
     resources: ComputeRequests | None = None
 
+    def condition(self, kind: str) -> Condition | None:
+        """Returns the condition of a type; None if the pod has none."""
+        return next((each for each in self.conditions if each.type == kind), None)
+
     @property
     def is_ready(self) -> bool:
         """True if kubelet reports the pod as ready."""
-        return any(each.type == "Ready" and each.status == "True" for each in self.conditions)
+        ready = self.condition("Ready")
+        return ready is not None and ready.status == "True"
 
     @property
     def containers(self) -> tuple[ContainerStatus, ...]:

@@ -190,7 +190,7 @@ def read_pod(pod: Pod) -> PodTimestamps | None:
     role = _role(pod)
     if role is None:
         return None
-    scheduled = next((each for each in pod.status.conditions if each.type == "PodScheduled"), None)
+    scheduled = pod.status.condition("PodScheduled")
     waits = scheduled is not None and scheduled.status == "False" and scheduled.reason == "Unschedulable"
     return PodTimestamps(
         uid=pod.metadata.uid,
