@@ -33,6 +33,13 @@ def condition(lab: Any, name: str) -> Condition:
     return next((each for each in found if each.type == GPU_CONDITION), Condition())
 
 
+def device_health(lab: Any, name: str) -> set[str]:
+    """The health of the pod's devices that kubelet reports (KEP-4680)."""
+    pod = lab.pod(name)
+    listed = [each for container in pod.status.containers for each in container.allocated_resources_status]
+    return {device.health for each in listed for device in each.resources}
+
+
 def break_card(lab: Any, *, xid: int = 48, card: int = 0, node: str = "node-1", gi: int | None = None) -> None:
     machine = lab.cluster.nodes[node].machine
     gpu = machine.uuids()[card]
@@ -76,8 +83,11 @@ def test_every_holder_of_a_card_is_told_at_once_whatever_part_it_holds(
             await lab.create(name, {resource: 1})
         await lab.running(*names)
         assert not any(condition(lab, name).type for name in names)
+        assert all(device_health(lab, name) == {"Healthy"} for name in names)
         break_card(lab)
         await are_told(lab, names)
+        reported = {"Unhealthy"}
+        await lab.until(lambda: all(device_health(lab, name) == reported for name in names), "kubelet reports it", 2)
         for name in names:
             found = condition(lab, name)
             assert (found.status, found.message) == ("False", SENTENCE)

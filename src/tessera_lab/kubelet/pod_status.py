@@ -76,6 +76,7 @@ class ContainerRecord:
         started: the present run has passed its startup probe, or has none that is carried out.
         ready: the present run has passed its probes, or has none that are carried out.
         image_id: id of the present or last run's image; empty before the first.
+        devices: the devices that it holds or held by resource, each with True if it is healthy.
     """
 
     spec: Json
@@ -89,6 +90,7 @@ class ContainerRecord:
     started: bool = True
     ready: bool = True
     image_id: str = ""
+    devices: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -170,13 +172,23 @@ def pod_status(
     return status
 
 
-def rejected_status(pod: Json, reason: str, message: str, started: float) -> dict[str, Any]:
+def rejected_status(reason: str, message: str, started: float) -> dict[str, Any]:
     """Returns the status of a pod that the node rejects; it keeps nothing from before the node's boot."""
     text = f"Pod was rejected: {message}"
-    foreign = [each for each in (pod.get("status") or {}).get("conditions") or () if each["type"] not in OWN_CONDITIONS]
     nothing = dict.fromkeys(("containerStatuses", "initContainerStatuses", "podIP", "podIPs", "hostIP", "hostIPs"))
     rejection = {"phase": "Failed", "reason": reason, "message": text, "startTime": rfc3339(started)}
-    return {**nothing, "conditions": foreign, **rejection}
+    return {**nothing, "conditions": [], **rejection}
+
+
+def status_patch(status: Json) -> dict[str, Any]:
+    """Returns the strategic merge patch that sets a status; conditions of others stay as they are, as with kubelet."""
+    given = {each["type"]: each for each in status["conditions"]}
+    own = [
+        {"reason": None, "message": None, **given[kind]} if kind in given else {"type": kind, "$patch": "delete"}
+        for kind in OWN_CONDITIONS
+    ]
+    addresses = {kind: [{"$patch": "replace"}, *status[kind]] for kind in ("hostIPs", "podIPs") if status.get(kind)}
+    return {**status, "conditions": own, **addresses}
 
 
 def _failed_status(container: ContainerRecord) -> bool:
@@ -206,8 +218,7 @@ def _conditions(
         "PodScheduled": ("True", "", ""),
     }
     before = {each["type"]: each for each in (pod.get("status") or {}).get("conditions") or ()}
-    foreign = [dict(each) for kind, each in before.items() if kind not in own]
-    return [_condition(kind, value, before.get(kind), now) for kind, value in own.items()] + foreign
+    return [_condition(kind, value, before.get(kind), now) for kind, value in own.items()]
 
 
 def _container_reasons(names: Sequence[str], reason: str, word: str) -> tuple[str, str, str]:
@@ -256,7 +267,17 @@ def _container_status(container: ContainerRecord) -> dict[str, Any]:
     }
     if container.container_id:
         status["containerID"] = container.container_id
+    # As since Kubernetes 1.36, where the feature gate ResourceHealthStatus is on by default; init containers have none.
+    if container.devices and container.role is ContainerRole.APP:
+        status["allocatedResourcesStatus"] = [
+            {"name": resource, "resources": [_device_health(device, healthy) for device, healthy in devices.items()]}
+            for resource, devices in container.devices.items()
+        ]
     return status
+
+
+def _device_health(device: str, healthy: bool) -> dict[str, str]:
+    return {"resourceID": device, "health": "Healthy" if healthy else "Unhealthy"}
 
 
 def _state(state: State) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tessera_lab.kubelet.pod_status import (
+    OWN_CONDITIONS,
     ContainerRecord,
     ContainerRole,
     Running,
@@ -14,6 +15,8 @@ from tessera_lab.kubelet.pod_status import (
     container_records,
     phase,
     pod_status,
+    rejected_status,
+    status_patch,
 )
 
 CREATING = Waiting("ContainerCreating")
@@ -95,12 +98,32 @@ def test_a_finished_pod_is_completed() -> None:
 
 def test_a_condition_keeps_its_time_while_it_stays_the_same() -> None:
     old = {"type": "Ready", "status": "True", "lastTransitionTime": "1970-01-01T00:00:01Z"}
-    own = {"type": "example.com/own", "status": "True"}
-    made = status([app(UP)], before={"conditions": [old, own]})
+    made = status([app(UP)], before={"conditions": [old]})
     times = {each["type"]: each.get("lastTransitionTime") for each in made["conditions"]}
     assert times["Ready"] == "1970-01-01T00:00:01Z"
     assert times["ContainersReady"] == "1970-01-01T00:16:40Z"
-    assert own in made["conditions"]
+
+
+def test_a_patch_names_only_conditions_of_kubelet_and_removes_those_of_a_rejected_pod() -> None:
+    other = {"type": "example.com/own", "status": "True"}
+    patch = status_patch(status([app(UP)], before={"conditions": [other]}))
+    assert [each["type"] for each in patch["conditions"]] == list(OWN_CONDITIONS)
+    assert patch["podIPs"] == [{"$patch": "replace"}, {"ip": "10.0.0.2"}]
+    rejected = status_patch(rejected_status("NodeAffinity", "no such node", 900.0))
+    assert all(each["$patch"] == "delete" for each in rejected["conditions"])
+
+
+def test_the_health_of_devices_is_in_the_status_of_app_containers() -> None:
+    bad = app(UP)
+    bad.devices = {"nvidia.com/gpu": {"GPU-1": True, "GPU-2": False}}
+    first = init(DONE)
+    first.devices = bad.devices
+    made = status([first, bad])
+    reported = [("GPU-1", "Healthy"), ("GPU-2", "Unhealthy")]
+    resources = [{"resourceID": device, "health": health} for device, health in reported]
+    (container,) = made["containerStatuses"]
+    assert container["allocatedResourcesStatus"] == [{"name": "nvidia.com/gpu", "resources": resources}]
+    assert "allocatedResourcesStatus" not in made["initContainerStatuses"][0]
 
 
 def test_a_readiness_gate_holds_ready_back() -> None:

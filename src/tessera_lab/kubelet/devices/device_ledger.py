@@ -7,6 +7,8 @@ Rules, all kubelet's (``pkg/kubelet/cm/devicemanager``):
 * later containers of a pod reuse the devices of its ordinary init containers, but not those of an app container or a
   restartable init container;
 * a resource whose plugin ended keeps its capacity with all devices unhealthy, for five minutes;
+* a pod's status has the health that the plugin last listed for each of its devices (``UpdateAllocatedResourcesStatus``,
+  KEP-4680); the end of the plugin does not change it, and a device that was never listed counts as healthy;
 * after a restart kubelet knows resources and holders from its checkpoint, but no device is healthy until its plugin
   registers again. Containers that still run keep their devices. After a reboot kubelet refuses a container its old
   devices while they are not healthy (``devicesToAllocate``); plugins hardly ever come back before the containers.
@@ -73,6 +75,8 @@ class DeviceLedger:
         self._healthy: dict[str, dict[str, None]] = {}
         #: Unhealthy devices by resource; the same resources as :attr:`_healthy`, and no device is in both.
         self._unhealthy: dict[str, set[str]] = {}
+        #: By resource, the devices as the plugin last listed them, each with True if it is healthy.
+        self._listed: dict[str, dict[str, bool]] = {}
         #: By resource and device, the pod that holds it. Keeps devices whose plugin has ended or is forgotten.
         self._owner: dict[str, dict[str, PodUid]] = {}
         #: The pods that hold devices; :attr:`_owner` has exactly their devices.
@@ -80,10 +84,19 @@ class DeviceLedger:
 
     # Reports of plugins
 
-    def set_devices(self, resource: str, devices: Sequence[Device]) -> None:
-        """Replaces the devices of a resource with a plugin's full list."""
+    def set_devices(self, resource: str, devices: Sequence[Device]) -> frozenset[PodUid]:
+        """Replaces the devices of a resource with a plugin's full list.
+
+        Returns:
+            The pods that hold a device whose health changed, or that was not listed before.
+        """
+        before = self._listed.get(resource, {})
+        self._listed[resource] = {device.id: device.healthy for device in devices}
         self._healthy[resource] = {device.id: None for device in devices if device.healthy}
         self._unhealthy[resource] = {device.id for device in devices if not device.healthy}
+        owners = self._owner.get(resource, {})
+        changed = {each.id for each in devices if before.get(each.id) is not each.healthy}
+        return frozenset(owners[device] for device in changed & owners.keys())
 
     def note_plugin_end(self, resource: str) -> None:
         """All devices of the resource become unhealthy."""
@@ -95,6 +108,7 @@ class DeviceLedger:
         """Removes a resource from the node, after its plugin was absent for the grace period."""
         self._healthy.pop(resource, None)
         self._unhealthy.pop(resource, None)
+        self._listed.pop(resource, None)
 
     def counts(self) -> tuple[dict[str, int], dict[str, int]]:
         """Capacity and allocatable by resource."""
@@ -168,6 +182,13 @@ class DeviceLedger:
         """The container's devices, one entry for each resource."""
         pod = self._pods.get(uid)
         return tuple(each for each in pod.holdings if each.container == container) if pod else ()
+
+    def health(self, uid: PodUid, container: str) -> dict[str, dict[str, bool]]:
+        """The container's devices by resource, each with True if it is healthy."""
+        return {
+            held.resource: {each: self._listed.get(held.resource, {}).get(each, True) for each in held.device_ids}
+            for held in self.holdings(uid, container)
+        }
 
     def pods(self) -> tuple[PodHoldings, ...]:
         """Every pod that holds devices."""

@@ -58,6 +58,7 @@ class DeviceManager:
         clock: for the grace period.
         checkpoint: keeps the holders over a restart.
         on_change: called after capacity or allocatable may have changed.
+        on_health: called with the pods whose devices may have another health than before.
         running_pods: the pods that kubelet knows, with UIDs, for pod-resources.
 
     Attributes:
@@ -71,11 +72,13 @@ class DeviceManager:
         checkpoint: Checkpoint,
         on_change: Callable[[], None],
         running_pods: Callable[[], Sequence[tuple[Json, PodUid]]],
+        on_health: Callable[[Collection[PodUid]], None] = lambda _: None,
     ) -> None:
         self._clock = clock
         self._checkpoint = checkpoint
         self._on_change = on_change
         self._running_pods = running_pods
+        self._on_health = on_health
         self._endpoints: dict[str, _Endpoint] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.ledger = checkpoint.load() or DeviceLedger()
@@ -125,9 +128,10 @@ class DeviceManager:
             async for devices in endpoint.client.list_and_watch():
                 if self._endpoints.get(resource) is not endpoint:
                     continue
-                self.ledger.set_devices(resource, devices)
+                holders = self.ledger.set_devices(resource, devices)
                 self._checkpoint.save(self.ledger)
                 self._on_change()
+                self._on_health(holders)
         except (ConnectionError, PluginError):
             pass  # the plugin ended; handled like a clean end
         except Exception:  # noqa: BLE001 - whatever a plugin says, it must not end its kubelet

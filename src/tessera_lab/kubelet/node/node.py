@@ -107,6 +107,7 @@ class SimulatedNode:
             checkpoint=self._endpoints.checkpoint(),
             on_change=self._on_change,
             running_pods=self._running_pods,
+            on_health=lambda holders: self.pods.note_health(holders),  # noqa: PLW0108 - made below
         )
         self._events = EventRecorder(client, component="kubelet", instance=name, clock=clock, rng=rng)
         self._nodes = LabInformer(

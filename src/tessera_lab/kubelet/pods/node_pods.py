@@ -68,6 +68,12 @@ class PodWorkers:
             self._workers[uid].note_object_deleted()
         return self._workers.keys()
 
+    def note_health(self, uids: Iterable[str]) -> None:
+        """Writes the status of these pods anew: the health of their devices may have changed."""
+        for uid in uids:
+            if uid in self._workers:
+                self._workers[uid].note_status_change()
+
     def list_other_pods(self, uid: str) -> list[CachedPod]:
         """Returns resources and ports of the other active pods of the node."""
         return [worker.needs for other, worker in self._workers.items() if worker.active and other != uid]

@@ -9,11 +9,12 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from tessera.kube.client.errors import ApiError, Conflict, NotFound
+from tessera.kube.client.errors import ApiError, Conflict, Invalid, NotFound
 from tessera.kube.event_recorder import make_reference
 from tessera.kube.resources import PODS
 from tessera.kube.resources.meta import key_of, uid_of
 from tessera.kubelet.interfaces import ContainerAllocateResponse
+from tessera_lab.apiserver.patch.json_patch import STRATEGIC
 from tessera_lab.kubelet.containers.containers import SIGKILL_EXIT, SIGTERM_EXIT, PodContainers
 from tessera_lab.kubelet.containers.environment import PodFieldValues, environment
 from tessera_lab.kubelet.containers.probes import Probe, ProbeRunner, ProgramRun
@@ -25,6 +26,7 @@ from tessera_lab.kubelet.pod_status import (
     mark_after_reboot,
     pod_status,
     rejected_status,
+    status_patch,
 )
 from tessera_lab.kubelet.pods.admission import AdmissionRejection
 from tessera_lab.kubelet.pods.node_services import NodeServices
@@ -319,20 +321,25 @@ class PodWorker:
                 await self._services.clock.sleep(_WRITE_AGAIN)
 
     async def _try_write(self) -> bool:
-        metadata, patch = self.pod["metadata"], {"status": self._status()}
+        metadata = self.pod["metadata"]
+        path = PODS.path(metadata["namespace"], metadata["name"], "status")
+        body = {"metadata": {"uid": self._uid}, "status": status_patch(self._status())}
         try:
-            await self._services.client.merge_patch(
-                PODS, metadata["name"], patch, metadata["namespace"], subresource="status", uid=self._uid
-            )
+            await self._services.client.request("PATCH", path, body=body, content_type=STRATEGIC)
         except (NotFound, Conflict):
             return True
+        except Invalid as error:  # another pod has its name
+            return any(cause.field == "metadata.uid" for cause in error.causes)
         except (ApiError, ConnectionError, TimeoutError):
             return False
         return True
 
     def _status(self) -> dict[str, Any]:
         if self._rejected is not None:
-            return rejected_status(self.pod, self._rejected.reason, self._rejected.message, self.started)
+            return rejected_status(self._rejected.reason, self._rejected.message, self.started)
+        for record in self.records:
+            # A pod that has ended holds no device any more, and its status keeps their last health.
+            record.devices = self._services.devices.ledger.health(self._uid, record.name) or record.devices
         return pod_status(
             self.pod,
             self.records,

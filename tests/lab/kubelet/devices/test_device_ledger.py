@@ -149,3 +149,18 @@ def test_no_device_ever_belongs_to_two_pods(steps: list[tuple[str, str]]) -> Non
         give(made, uid, "c", *choice.available[:2])
     held = [device for pod in made.pods() for holding in pod.holdings for device in holding.device_ids]
     assert len(held) == len(set(held))
+
+
+def test_the_holders_of_devices_with_another_health_are_named_and_the_end_of_a_plugin_changes_none() -> None:
+    made = ledger("a", "b", "c")
+    give(made, ONE, "c", "a", "b")
+    give(made, TWO, "c", "c")
+    worse = [Device(id="a", healthy=False), Device(id="b"), Device(id="c")]
+    assert made.set_devices(MIG, worse) == {ONE}
+    assert made.set_devices(MIG, worse) == frozenset()
+    assert made.health(ONE, "c") == {MIG: {"a": False, "b": True}}
+    made.note_plugin_end(MIG)
+    assert made.health(TWO, "c") == {MIG: {"c": True}}
+    assert made.set_devices(MIG, []) == frozenset()
+    assert made.health(ONE, "c") == {MIG: {"a": True, "b": True}}
+    assert made.set_devices(MIG, worse) == {ONE, TWO}
