@@ -18,10 +18,10 @@ WRITES, CALLS = 8, 60
 PARTS = [("before", 0), *(pytest.param(*each, marks=pytest.mark.soak) for each in [("after", 1), ("before", 2)])]
 
 
-async def evicting(lab: Any, *more: str, validates: bool = True) -> None:
+async def evicting(lab: Any, *more: str, tests_repairs: bool = True) -> None:
     """The options of controller and agents."""
     await _add_options(lab, DEPLOYMENTS.as_dicts(), "tessera-controller", "--fault-evictions", *more)
-    if validates:
+    if tests_repairs:
         await _add_options(lab, DAEMONSETS.as_dicts(), "tessera-agent", "--preflight=repairs", "--reboot-repairs")
     await lab.clock.sleep(120)
 
@@ -34,9 +34,9 @@ async def _add_options(lab: Any, kind: Any, name: str, *options: str) -> None:
     await lab.client.merge_patch(kind, name, {"spec": spec}, "tessera-system")
 
 
-async def was_validated(lab: Any, node: str) -> bool:
+async def was_tested(lab: Any, node: str) -> bool:
     events = (await lab.client.list(EVENTS)).items
-    return any(each.reason == "GpuValidated" and each.involved_object.name == node for each in events)
+    return any(each.reason == "GpuPreflightPassed" and each.involved_object.name == node for each in events)
 
 
 def break_card(lab: Any, node: str) -> None:
@@ -64,7 +64,7 @@ def test_a_node_is_rebooted_for_its_lost_card_and_the_card_is_tested(
         await lab.until(lambda: _boot(lab, home) != boot, "the node was rebooted", 900)
         await lab.until(lambda: lab.gpus(home).get(resource), "the card is offered again", 900)
         await lab.clock.sleep(5)
-        assert await was_validated(lab, home)
+        assert await was_tested(lab, home)
 
     in_lab(scenario, nodes="A100-40GB,A100-40GB", mig_config=mig_config)
 
@@ -74,11 +74,11 @@ def _boot(lab: Any, node: str) -> str:
     return boot
 
 
-def story(resource: str, fate: Fate, outcome: list[bool], *, validates: bool = True) -> Callable[[Any], Any]:
+def story(resource: str, fate: Fate, outcome: list[bool], *, tests_repairs: bool = True) -> Callable[[Any], Any]:
     async def scenario(lab: Any) -> None:
         made: set[str] = set()
         lab.pods.add_handler(lambda event: made.add(event.object.metadata.uid))
-        await evicting(lab, validates=validates)
+        await evicting(lab, tests_repairs=tests_repairs)
         await lab.create_owned("web", {resource: 1})
         await lab.until(lambda: lab.ready_of("web"), "the pod runs")
         home = lab.pod(lab.ready_of("web")).spec.node_name
@@ -88,7 +88,7 @@ def story(resource: str, fate: Fate, outcome: list[bool], *, validates: bool = T
         await lab.until(lambda: _runs_elsewhere(lab, home), "the pod runs on the other card", 900)
         await lab.until(lambda: lab.gpus(home).get(resource), "the card is offered again", 900)
         await lab.clock.sleep(5)
-        assert await was_validated(lab, home) == validates
+        assert await was_tested(lab, home) == tests_repairs
         await lab.until(lambda: lab.condition("GpuHealthy", home)[1] == "CardsHealthy", "nothing is wrong with it")
         await lab.clock.sleep(300)
         assert len(made - before) == 1, "one eviction, one new pod"
@@ -127,8 +127,8 @@ def die_at(points: Sequence[int], in_lab: Callable[..., None], process: str, whe
     for at in points:
         fate = Fate(at, after=when == "after")
         in_lab(
-            # The validator finds no simulated machine behind the calls that kill an agent.
-            story("nvidia.com/gpu", fate, outcome, validates=process != "agent"),
+            # The preflight finds no simulated machine behind the calls that kill an agent.
+            story("nvidia.com/gpu", fate, outcome, tests_repairs=process != "agent"),
             nodes="A100-40GB,A100-40GB",
             mig_config="",
             cluster_type=mortal(process, fate),

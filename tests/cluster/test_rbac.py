@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from tests.cluster.driverlab import COSTS, K1, K2, NEWER, REPOSITORY, Drivers, builder, node, play, precompiled
 from tests.cluster.new_nodes import REQUESTS_CRD
-from tests.cluster.test_told_pods import are_told, break_card
+from tests.cluster.test_pod_notices import are_told, break_card
 from tests.support.kueue.cluster import KueueCluster
 from tests.support.virtual_lab import manifest
 

@@ -169,8 +169,8 @@ _OTHERS: Mapping[str, Term] = {
             source=_TESSERA,
         ),
         Term(
-            term="validation",
-            meaning="the card is new, or was reset or rebooted for an error, and has not passed its preflight yet",
+            term="preflight",
+            meaning="the card is new, or was repaired by a reset or a boot, and has not passed its preflight since",
             asks="nothing; if the test fails, what the test says",
             reaction=f"{_TAKEN} until it passes; only with --preflight",
             source=_TESSERA,

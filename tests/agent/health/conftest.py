@@ -14,9 +14,9 @@ from tessera.agent.base.node_objects import EventType
 from tessera.agent.health.executor import CardResetter
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.policy import HealthPolicy, RecoveryAction
+from tessera.agent.health.preflights import CardPreflights
 from tessera.agent.health.reboots import RepairReboots
-from tessera.agent.health.validation import CardValidation
-from tessera.agent.validation.card_validator import SimulatedValidator
+from tessera.agent.validation.preflight_runner import SimulatedPreflight
 from tessera.api.nodes.card_faults import CardRule
 from tessera.api.nodes.cordons import Cordon
 from tessera.clock import Clock
@@ -78,7 +78,7 @@ class Node:
         #: Whether the agent resets cards that ask for it, and which cards somebody holds.
         self.resets = False
         #: Whether the agent tests cards that were repaired.
-        self.validates = False
+        self.tests_repairs = False
         #: Whether it tests new ones too.
         self.tests_new = False
         #: How the agent reboots the node; empty for not at all. The times at which it was asked, and its refusal.
@@ -143,8 +143,8 @@ class Agent:
             )
             if node.reboots
             else None,
-            validation=CardValidation(SimulatedValidator(node.machine, node.clock), host=self, clock=node.clock)
-            if node.validates
+            preflights=CardPreflights(SimulatedPreflight(node.machine, node.clock), host=self, clock=node.clock)
+            if node.tests_repairs
             else None,
             tests_new=node.tests_new,
         )

@@ -10,11 +10,11 @@ from tests.support.libcuda import Libcuda
 from tests.support.ptx_machine import Memory
 
 from tessera.agent.validation.card_tests import Effort
-from tessera.agent.validation.card_validator import ProcessValidator, SimulatedValidator
 from tessera.agent.validation.cuda import CudaError
 from tessera.agent.validation.figures import FIGURES, SHARE_OF_MEDIAN, SHARES, compare_with_others, judge
 from tessera.agent.validation.nvidia_tools import Output, diagnose_card, time_all_reduce
 from tessera.agent.validation.preflight import CardPreflight, Preflight, preflight_lines, run_preflight
+from tessera.agent.validation.preflight_runner import ProcessPreflight, SimulatedPreflight
 from tessera.clock import SystemClock
 from tessera.mig.models import model_by_product
 from tessera.nvml.attributes import NvLink
@@ -222,26 +222,26 @@ def test_nccls_rate_is_read_or_its_words_are_shown() -> None:
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Callable[[str], ProcessValidator]:
-    """A validator whose process is a small program."""
+def program(tmp_path: Path) -> Callable[[str], ProcessPreflight]:
+    """A runner whose process is a small program."""
 
-    def make(text: str) -> ProcessValidator:
+    def make(text: str) -> ProcessPreflight:
         path = tmp_path / "program.py"
         path.write_text(text)
-        return ProcessValidator({}, seconds=20.0, command=(sys.executable, str(path)))
+        return ProcessPreflight({}, seconds=20.0, command=(sys.executable, str(path)))
 
     return make
 
 
-async def test_the_process_gives_the_result_of_its_card(program: Callable[[str], ProcessValidator]) -> None:
+async def test_the_process_gives_the_result_of_its_card(program: Callable[[str], ProcessPreflight]) -> None:
     card = SimulatedMachine("A30", seed="n").devices()[0]
     result = CardPreflight(uuid=card.uuid, index=0, product="NVIDIA A30", memory=7)
     text = msgspec.json.encode(Preflight(cards=(result,))).decode()
-    validator = program(
+    runner = program(
         f"import sys\nassert sys.argv[1:] == ['validate', '--preflight', '--card', {card.uuid!r}, '--output', 'json']\n"
         f"print({text!r})\nsys.exit(2)\n"
     )
-    assert await validator.validate(card) == result
+    assert await runner.run(card) == result
 
 
 @pytest.mark.parametrize(
@@ -254,27 +254,27 @@ async def test_the_process_gives_the_result_of_its_card(program: Callable[[str],
     ],
 )
 async def test_a_process_without_a_result_is_an_error(
-    program: Callable[[str], ProcessValidator], text: str, error: str
+    program: Callable[[str], ProcessPreflight], text: str, error: str
 ) -> None:
-    found = await program(text).validate(SimulatedMachine("A30", seed="n").devices()[0])
+    found = await program(text).run(SimulatedMachine("A30", seed="n").devices()[0])
     assert found.error == error
     assert found.findings
 
 
 async def test_a_program_that_is_not_there_is_an_error() -> None:
-    validator = ProcessValidator({}, command=("/nowhere/tessera",))
-    found = await validator.validate(SimulatedMachine("A30", seed="n").devices()[0])
+    runner = ProcessPreflight({}, command=("/nowhere/tessera",))
+    found = await runner.run(SimulatedMachine("A30", seed="n").devices()[0])
     assert found.error == "the preflight cannot start: No such file or directory"
 
 
-async def test_a_simulated_card_is_validated_without_computing() -> None:
+async def test_a_simulated_card_is_tested_without_computing() -> None:
     machine = SimulatedMachine("2xA30", seed="n")
     machine.fail("compute", UnknownNvmlError, times=1, gpu=machine.uuids()[1])
-    validator = SimulatedValidator(machine, SystemClock())
-    first, second = [await validator.validate(card) for card in machine.devices()]
+    runner = SimulatedPreflight(machine, SystemClock())
+    first, second = [await runner.run(card) for card in machine.devices()]
     assert (first.findings, first.tool) == ((), "simulated")
     assert second.findings
-    assert (await validator.validate(machine.devices()[1])).findings == ()
+    assert (await runner.run(machine.devices()[1])).findings == ()
 
 
 def test_a_card_that_a_program_uses_is_not_filled() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
-from tessera.agent.health.faults import VALIDATION, Fault, Hysteresis
+from tessera.agent.health.faults import PREFLIGHT, Fault, Hysteresis
 from tessera.agent.inventory.device_health import Reaction
 from tessera.api.nodes.card_faults import CardFault
 from tessera.api.nodes.health import BOOT_STEP, MEASURED_ERRORS, UNREADABLE, CardHealth, CardState, Evidence, next_step
@@ -28,11 +28,11 @@ _NEEDS: Mapping[Reaction, Literal["attention", "drain", "reset", "reboot"]] = {
 }
 
 
-def _need(fault: Fault) -> Literal["attention", "replace", "validate", "uncordon", "drain", "reset", "reboot"]:
+def _need(fault: Fault) -> Literal["attention", "replace", "preflight", "uncordon", "drain", "reset", "reboot"]:
     if fault.to_replace:
         return "replace"
-    if fault.source == VALIDATION:
-        return "validate"
+    if fault.source == PREFLIGHT:
+        return "preflight"
     return "uncordon" if fault.by_hand else _NEEDS[fault.reaction]
 
 
@@ -107,7 +107,7 @@ def _outlook(worst: Fault, error: Evidence, hysteresis: Hysteresis) -> str:
             return "find out whether the cards or the reports are wrong"
         case Reaction.REBOOT:
             return BOOT_STEP
-        case _ if worst.source == VALIDATION:
+        case _ if worst.source == PREFLIGHT:
             return "Tessera tests it once no pod holds any part of it, and again with growing pauses if the test fails"
         case _ if worst.to_replace:
             return "to take it out of service until then: tessera cordon NODE/INDEX"

@@ -89,7 +89,7 @@ class FaultsSpared(msgspec.Struct, frozen=True):
     faults: frozenset[CardRule]
 
 
-class CardValidated(msgspec.Struct, frozen=True):
+class PreflightEnded(msgspec.Struct, frozen=True):
     """A new or repaired card was tested.
 
     Attributes:
@@ -128,5 +128,5 @@ HealthEvent = (
     | ErrorsMeasured
     | FaultsSpared
     | CardsCordoned
-    | CardValidated
+    | PreflightEnded
 )

@@ -38,7 +38,6 @@ from tessera.agent.health.events import (
     CardReset,
     CardsCordoned,
     CardsListed,
-    CardValidated,
     ErrorsMeasured,
     EventWatchFailed,
     EventWatchRestored,
@@ -47,6 +46,7 @@ from tessera.agent.health.events import (
     HealthEvent,
     InstanceDestroyed,
     NodeRebooted,
+    PreflightEnded,
     ProbeResult,
 )
 from tessera.agent.health.history import FALLS, FaultHistory, PastFault, counts_as_fall, describe_falls
@@ -113,7 +113,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def of_hardware(self) -> bool:
         """True if the hardware shows the error now: no cordon, count of falls, missing test, or broken event watch."""
-        return self.source not in {CORDON, FELL_TOO_OFTEN, VALIDATION, EVENT_WATCH}
+        return self.source not in {CORDON, FELL_TOO_OFTEN, PREFLIGHT, EVENT_WATCH}
 
     @property
     def order(self) -> tuple[bool, bool, bool, float, str]:
@@ -129,16 +129,16 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 #: The source of the faults of cards that a person has cordoned.
 CORDON = "cordon"
 #: The source of the faults of cards that were repaired and not tested since.
-VALIDATION = "validation"
+PREFLIGHT = "preflight"
 #: The source of the faults that failed probes show.
 PROBE = "probe"
 #: The source of the faults of a broken event watch. They concern the watch, not the cards, and are not kept on disk.
 EVENT_WATCH = "events"
 
 #: Sources of faults that no probe ends.
-_NOT_PROBED = frozenset({EVENT_WATCH, CORDON, FELL_TOO_OFTEN, VALIDATION, *MEASURED_ERRORS})
+_NOT_PROBED = frozenset({EVENT_WATCH, CORDON, FELL_TOO_OFTEN, PREFLIGHT, *MEASURED_ERRORS})
 #: Sources of faults that no boot ends.
-_NOT_BOOTED = frozenset({CORDON, FELL_TOO_OFTEN, VALIDATION})
+_NOT_BOOTED = frozenset({CORDON, FELL_TOO_OFTEN, PREFLIGHT})
 
 #: Number of returns that double the quiet time; further ones would make it overflow.
 _MOST_DOUBLED = 64
@@ -182,7 +182,7 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         hysteresis: the numbers that decide when a fault begins and ends.
         faults: the faults that an earlier process of the same boot found.
         past: the faults that earlier processes have seen end, also before the boot.
-        validates: true if a card that was reset, or whose node was rebooted, is withheld until it was tested.
+        tests_repairs: true if a card that was reset, or whose node was rebooted, is withheld until it was tested.
         known: the cards that earlier processes have listed; ``None`` if nobody knows, as with an earlier version.
         tests_new: true if other cards than those are withheld until they were tested.
     """
@@ -194,11 +194,11 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         *,
         faults: Iterable[Fault] = (),
         past: Iterable[PastFault] = (),
-        validates: bool = False,
+        tests_repairs: bool = False,
         known: Collection[str] | None = None,
         tests_new: bool = False,
     ) -> None:
-        self._validates = validates
+        self._tests_repairs = tests_repairs
         self._tests_new = tests_new
         #: The cards that were on the node before; ``None`` until the first list if nobody knows.
         self._known = None if known is None else frozenset(known)
@@ -210,7 +210,7 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         self._unreadable: Mapping[str, str] = {}
         #: The faults that are not over, at most one for each scope and source.
         self._faults = {
-            (fault.scope, fault.source): fault for fault in faults if validates or fault.source != VALIDATION
+            (fault.scope, fault.source): fault for fault in faults if tests_repairs or fault.source != PREFLIGHT
         }
         self._history = FaultHistory(past)
         #: The faults that the breaker spares, whether or not they are there now.
@@ -272,11 +272,11 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
             return None
         return min((fault.since for fault in faults if fault.reaction is Reaction.REBOOT), default=None)
 
-    def awaits_validation(self, gpu: str) -> float | None:
+    def awaits_preflight(self, gpu: str) -> float | None:
         """Since when the card waits for a test; None if it waits for none, or is withheld for something else too."""
         faults = [fault for fault in self._faults.values() if fault.scope.gpu == gpu and not self.spares(fault)]
         withheld = [fault for fault in faults if fault.reaction >= Reaction.WITHHOLD]
-        return withheld[0].since if [fault.source for fault in withheld] == [VALIDATION] else None
+        return withheld[0].since if [fault.source for fault in withheld] == [PREFLIGHT] else None
 
     def spares(self, fault: Fault) -> bool:
         """True if the fault would take its card away, and the breaker prevents it."""
@@ -330,8 +330,8 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
                 self._spared = event.faults
             case CardsCordoned():
                 self._take_cordons(event.cordons, now)
-            case CardValidated():
-                self._take_validation(event, now)
+            case PreflightEnded():
+                self._take_preflight(event, now)
         self._count_falls(now)
         touched = sorted({fault.scope for fault in (*before, *self._faults.values())})
         earlier = {scope: _health_by(_worst_of(before, scope, spared_before), spared_before) for scope in touched}
@@ -442,7 +442,7 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         A card that needed a reset or a reboot, or that fell before its node was booted, then waits for a test.
         """
         fault = self._faults.pop(key)
-        if self._validates and (booted or fault.reaction >= Reaction.RESET) and self._is_fall(fault):
+        if self._tests_repairs and (booted or fault.reaction >= Reaction.RESET) and self._is_fall(fault):
             self._await_test(fault.scope.gpu, f"repaired after {fault.source}, and not tested yet", now)
         self._history.note_end(
             PastFault(
@@ -458,12 +458,12 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
     def _await_test(self, gpu: str, text: str, now: float) -> None:
         """Withholds a card until it passes a test."""
         scope = DeviceScope(gpu)
-        self._faults[scope, VALIDATION] = Fault(
-            scope=scope, source=VALIDATION, reaction=Reaction.WITHHOLD, text=text, since=now, last=now
+        self._faults[scope, PREFLIGHT] = Fault(
+            scope=scope, source=PREFLIGHT, reaction=Reaction.WITHHOLD, text=text, since=now, last=now
         )
 
-    def _take_validation(self, event: CardValidated, now: float) -> None:
-        key = DeviceScope(event.gpu), VALIDATION
+    def _take_preflight(self, event: PreflightEnded, now: float) -> None:
+        key = DeviceScope(event.gpu), PREFLIGHT
         fault = self._faults.get(key)
         if fault is None or fault.since != event.since:
             return  # the card fell again during the test, and waits for another one

@@ -97,13 +97,13 @@ class HealthEvents:
         name = name_scope(DeviceScope(gpu), self.gpus)
         self._node.record_on_node("GpuReset", f"{name}: was reset because of its error", "Normal")
 
-    def record_validation(self, test: CardTest) -> None:
+    def record_preflight(self, test: CardTest) -> None:
         """Records the result of the test of a new or repaired card."""
         text = f"{name_scope(DeviceScope(test.gpu), self.gpus)}: {describe_test(test)}"
         if test.finding:
-            self._node.record_on_node("GpuValidationFailed", text, "Warning")
+            self._node.record_on_node("GpuPreflightFailed", text, "Warning")
         else:
-            self._node.record_on_node("GpuValidated", text, "Normal")
+            self._node.record_on_node("GpuPreflightPassed", text, "Normal")
 
     def record_reboot(self, gpu: str) -> None:
         """Records that a reboot of the node was asked for a card."""

@@ -29,7 +29,6 @@ from tessera.agent.health.events import (
     CardReset,
     CardsCordoned,
     CardsListed,
-    CardValidated,
     ErrorsMeasured,
     EventWatchFailed,
     EventWatchRestored,
@@ -38,6 +37,7 @@ from tessera.agent.health.events import (
     HealthEvent,
     InstanceDestroyed,
     NodeRebooted,
+    PreflightEnded,
     ProbeResult,
 )
 from tessera.agent.health.executor import CardProber, CardResetter
@@ -45,8 +45,8 @@ from tessera.agent.health.faults import EVENT_WATCH, Fault, HealthStateMachine
 from tessera.agent.health.history import PastFault
 from tessera.agent.health.messages import HealthCondition, HealthEvents, NodeEventSink, describe_part, health_condition
 from tessera.agent.health.policy import HealthPolicy
+from tessera.agent.health.preflights import CardPreflights
 from tessera.agent.health.reboots import REBOOT_DELAY, REBOOT_RETRY, RepairReboots
-from tessera.agent.health.validation import CardValidation
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
 from tessera.agent.validation.preflight import CardPreflight
 from tessera.api.nodes.card_faults import CardFault, CardRule
@@ -101,7 +101,7 @@ class HealthMonitor:
         clock: the time.
         resetter: resets cards that need it; ``None`` to leave that to administrators.
         reboots: asks for reboots of the node; ``None`` to leave that to administrators.
-        validation: tests repaired cards before they are allocated again; ``None`` if clean probes are enough.
+        preflights: tests repaired cards before they are allocated again; ``None`` if clean probes are enough.
         tests_new: cards that were not on the node before are tested too.
     """
 
@@ -117,7 +117,7 @@ class HealthMonitor:
         clock: Clock,
         resetter: CardResetter | None = None,
         reboots: RepairReboots | None = None,
-        validation: CardValidation | None = None,
+        preflights: CardPreflights | None = None,
         tests_new: bool = False,
     ) -> None:
         self._prober = CardProber(hardware)
@@ -126,7 +126,7 @@ class HealthMonitor:
         self._changes = changes
         self._clock = clock
         self._resetter = resetter
-        self._validation = validation
+        self._preflights = preflights
         self._reboots = reboots
         #: Monotonic time of the last request for a reboot that failed.
         self._reboot_failed = -REBOOT_RETRY
@@ -140,9 +140,9 @@ class HealthMonitor:
             policy,
             faults=[self._not_of_the_future(fault) for fault in stored.marks],
             past=[self._not_ended_later(fault) for fault in stored.past],
-            validates=validation is not None,
+            tests_repairs=preflights is not None,
             known=stored.known,
-            tests_new=tests_new and validation is not None,
+            tests_new=tests_new and preflights is not None,
         )
         #: The last test of each card.
         self._tests = {each.gpu: each for each in stored.tests}
@@ -308,8 +308,8 @@ class HealthMonitor:
                     await self._changes.wait(count, pause)
         finally:
             self._prober.stop()
-            if self._validation is not None:
-                self._validation.stop()
+            if self._preflights is not None:
+                self._preflights.stop()
 
     async def _probe_cards(self) -> bool:
         """Probes the cards that are due; returns true if there were any."""
@@ -323,7 +323,7 @@ class HealthMonitor:
                 self._take_probe(uuid, probed)
                 if probed is not None:
                     await self._reset_if_needed(uuid)
-                    self._validate_if_needed(uuid)
+                    self._preflight_if_needed(uuid)
                     await self._reboot_if_needed(uuid)
         return bool(due)
 
@@ -363,14 +363,14 @@ class HealthMonitor:
             self._reboot_failed = now
             self._events.record_failed_reboot(uuid, error)
 
-    def _validate_if_needed(self, uuid: str) -> None:
-        since = self._health.awaits_validation(uuid)
-        if self._validation is not None and since is not None:
-            self._validation.start(self._gpus[uuid], since, self._take_validation)
+    def _preflight_if_needed(self, uuid: str) -> None:
+        since = self._health.awaits_preflight(uuid)
+        if self._preflights is not None and since is not None:
+            self._preflights.start(self._gpus[uuid], since, self._take_preflight)
 
-    def _take_validation(self, result: CardValidated, found: CardPreflight) -> None:
+    def _take_preflight(self, result: PreflightEnded, found: CardPreflight) -> None:
         self._tests[result.gpu] = found.summary(self._clock.now())
-        self._events.record_validation(self._tests[result.gpu])
+        self._events.record_preflight(self._tests[result.gpu])
         self._apply(result)
         self._changes.notify()
 

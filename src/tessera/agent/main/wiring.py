@@ -22,8 +22,8 @@ from tessera.agent.health.holders import PartHolders
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.pod_reporter import PodReporter
 from tessera.agent.health.policy import HealthPolicy
+from tessera.agent.health.preflights import CardPreflights
 from tessera.agent.health.reboots import RepairReboots
-from tessera.agent.health.validation import CardValidation
 from tessera.agent.inventory.card_ownership import CardOwnership, StaticGpus
 from tessera.agent.inventory.device_users import DeviceUsers
 from tessera.agent.inventory.gpu_inventory import GpuInventory, InventoryReader
@@ -60,7 +60,7 @@ from tessera.agent.sharing.static_devices import StaticDevices
 from tessera.agent.sharing.strategies.registry import NodeStrategies
 from tessera.agent.sharing.withdrawn_resources import AdvertisedNames, ApiNodeResources
 from tessera.agent.slices.slice_manager import SliceManager
-from tessera.agent.validation.card_validator import CardValidator, ProcessValidator, SimulatedValidator
+from tessera.agent.validation.preflight_runner import PreflightRunner, ProcessPreflight, SimulatedPreflight
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.eviction import Evictor
 from tessera.kube.resources import Node, Pod
@@ -210,7 +210,7 @@ class Components:
             clock=self.clock,
             resetter=CardResetter(self.hardware, host=self, clock=self.clock),
             reboots=self._build_repair_reboots(),
-            validation=CardValidation(self._build_validator(), host=self, clock=self.clock)
+            preflights=CardPreflights(self._build_preflight(), host=self, clock=self.clock)
             if self.options.preflight is not PreflightMode.OFF
             else None,
             tests_new=self.options.preflight is PreflightMode.ALL,
@@ -224,13 +224,13 @@ class Components:
         drains = self.options.reboot_by is RebootWay.SENTINEL
         return RepairReboots(self._reboot, file=self.options.state_dir / "reboots.json", host=self, drains=drains)
 
-    def _build_validator(self) -> CardValidator:
+    def _build_preflight(self) -> PreflightRunner:
         if self.hardware.machine is not None:
-            return SimulatedValidator(self.hardware.machine, self.clock)
+            return SimulatedPreflight(self.hardware.machine, self.clock)
         if self._driver_root is None:
-            return ProcessValidator(os.environ)
+            return ProcessPreflight(os.environ)
         found = program_environment(self._driver_root, self.options.state_dir / "driver-libraries")
-        return ProcessValidator({**os.environ, **found})
+        return ProcessPreflight({**os.environ, **found})
 
     def _build_mps(self) -> MpsDaemons:
         root = self.options.mps_root

@@ -1,7 +1,7 @@
 """The preflight of cards: every test on every card, judged by the board's figures and by the node's other cards.
 
 :func:`run_preflight` computes in this process, so it belongs into a process of its own
-(:mod:`tessera.agent.validation.card_validator`): a card that fails a kernel spoils the process's CUDA, and a context
+(:mod:`tessera.agent.validation.preflight_runner`): a card that fails a kernel spoils the process's CUDA, and a context
 holds its card.
 """
 

@@ -54,7 +54,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
         source: ``XID 79``, ``double-bit-ecc``, ``probe``, ``driver``, ``events``, ``unreadable``, ``cordon``, or one of
             :data:`MEASURED_ERRORS`.
         text: the error in words.
-        asks: ``attention``, ``replace``, ``validate``, ``uncordon``, ``drain``, ``reset`` or ``reboot``.
+        asks: ``attention``, ``replace``, ``preflight``, ``uncordon``, ``drain``, ``reset`` or ``reboot``.
         part: the GPU instance with the error, ``GPU instance 7``; empty for the whole card.
         since: time of the first error.
         last: time of the last error.
@@ -119,7 +119,7 @@ def next_step(error: Evidence) -> str:
         case "replace":
             slot = ", or find out what its slot lacks" if error.source == FELL_TOO_OFTEN else ""
             return f"still allocated if nothing else is wrong with it; replace the card{slot}"
-        case "validate":
+        case "preflight":
             return "not allocated until it passes its preflight"
         case "uncordon":
             return "not allocated until it is uncordoned; the pods on it keep running"

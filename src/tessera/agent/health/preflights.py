@@ -1,6 +1,6 @@
 """Tests a new or repaired card before it is allocated: one card at a time, and never one that somebody uses.
 
-:mod:`tessera.agent.health.faults` decides that a card waits for it, :mod:`tessera.agent.validation.card_validator`
+:mod:`tessera.agent.health.faults` decides that a card waits for it, :mod:`tessera.agent.validation.preflight_runner`
 tests it. Where the test fails, the card stays away, and the next test comes after a growing pause. A card in MIG mode
 has no device for the test until a layout or a slice makes one, so it is allocated after its clean probes alone.
 """
@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import Callable
 
 from tessera.agent.base.call_retries import RetryDelays
-from tessera.agent.health.events import CardValidated
+from tessera.agent.health.events import PreflightEnded
 from tessera.agent.health.executor import CardHost
-from tessera.agent.validation.card_validator import CardValidator
 from tessera.agent.validation.preflight import CardPreflight
+from tessera.agent.validation.preflight_runner import PreflightRunner
 from tessera.clock import Clock
 from tessera.nvml.interface import GpuInfo
 
@@ -20,20 +20,20 @@ from tessera.nvml.interface import GpuInfo
 TEST_DELAYS = RetryDelays(first=300.0, most=6 * 3600.0)
 
 #: Takes in what a test means for the card's health, and its result with the numbers.
-Report = Callable[[CardValidated, CardPreflight], None]
+Report = Callable[[PreflightEnded, CardPreflight], None]
 
 
-class CardValidation:
+class CardPreflights:
     """Tests cards that wait for it.
 
     Args:
-        validator: tests a card.
+        runner: tests a card.
         host: reports if a card is in use.
         clock: the time.
     """
 
-    def __init__(self, validator: CardValidator, *, host: CardHost, clock: Clock) -> None:
-        self._validator = validator
+    def __init__(self, runner: PreflightRunner, *, host: CardHost, clock: Clock) -> None:
+        self._runner = runner
         self._host = host
         self._clock = clock
         #: The test that runs; None before the first one.
@@ -63,9 +63,9 @@ class CardValidation:
         except ConnectionError:
             return
         wait, count, _ = self._attempts.get(gpu.uuid, (since, 0, 0.0))
-        found = _skipped(gpu) if gpu.mig_enabled else await self._validator.validate(gpu)
+        found = _skipped(gpu) if gpu.mig_enabled else await self._runner.run(gpu)
         self._attempts[gpu.uuid] = since, (count if wait == since else 0) + 1, self._clock.monotonic()
-        report(CardValidated(gpu.uuid, since, "; ".join(found.findings)), found)
+        report(PreflightEnded(gpu.uuid, since, "; ".join(found.findings)), found)
 
     def stop(self) -> None:
         """Ends the test that runs."""

@@ -1,4 +1,4 @@
-"""Validates one card for the agent after its repair, by a preflight.
+"""Runs the preflight of one card for the agent, when the card is new or was repaired.
 
 Real cards are tested in a process of its own (``tessera validate --preflight``), which ends whatever the driver does
 and holds no card afterwards. The result comes back as JSON, with the numbers.
@@ -26,15 +26,15 @@ CARD_SECONDS = 300.0
 _ERROR = 300
 
 
-class CardValidator(Protocol):
-    """Validates cards; the caller has taken them from everybody else."""
+class PreflightRunner(Protocol):
+    """Tests cards; the caller has taken them from everybody else."""
 
-    async def validate(self, card: GpuInfo) -> CardPreflight:
+    async def run(self, card: GpuInfo) -> CardPreflight:
         """Tests a card. Never raises: a test that cannot run is a result with an error, so the card stays away."""
         ...
 
 
-class ProcessValidator:
+class ProcessPreflight:
     """Tests real cards, each in a process.
 
     Args:
@@ -52,8 +52,8 @@ class ProcessValidator:
     ) -> None:
         self._environment, self._seconds, self._command = dict(environment), seconds, command
 
-    async def validate(self, card: GpuInfo) -> CardPreflight:
-        """See :meth:`CardValidator.validate`."""
+    async def run(self, card: GpuInfo) -> CardPreflight:
+        """See :meth:`PreflightRunner.run`."""
         command = (*self._command, "validate", "--preflight", "--card", card.uuid, "--output", "json")
         try:
             process = await asyncio.create_subprocess_exec(
@@ -77,8 +77,8 @@ class ProcessValidator:
                 await asyncio.wait_for(process.wait(), 1.0)
 
 
-class SimulatedValidator:
-    """Validates simulated cards: nothing is computed, and a fault of the simulated machine is found.
+class SimulatedPreflight:
+    """Tests simulated cards: nothing is computed, and a fault of the simulated machine is found.
 
     Args:
         machine: the cards.
@@ -88,8 +88,8 @@ class SimulatedValidator:
     def __init__(self, machine: SimulatedMachine, clock: Clock) -> None:
         self._machine, self._clock = machine, clock
 
-    async def validate(self, card: GpuInfo) -> CardPreflight:
-        """See :meth:`CardValidator.validate`."""
+    async def run(self, card: GpuInfo) -> CardPreflight:
+        """See :meth:`PreflightRunner.run`."""
         await self._clock.sleep(self._machine.latency("compute"))
         try:
             self._machine.compute(card.uuid)

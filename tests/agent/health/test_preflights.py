@@ -10,13 +10,13 @@ from tessera.agent.health.events import (
     CardProbed,
     CardReset,
     CardsListed,
-    CardValidated,
     HardwareEventReported,
     HealthEvent,
     NodeRebooted,
+    PreflightEnded,
     ProbeResult,
 )
-from tessera.agent.health.faults import VALIDATION, HealthStateMachine
+from tessera.agent.health.faults import PREFLIGHT, HealthStateMachine
 from tessera.agent.health.policy import HealthPolicy, RecoveryAction
 from tessera.agent.inventory.device_health import DeviceScope
 from tessera.api.nodes.health import CardState
@@ -33,7 +33,7 @@ async def repair(node: Node) -> None:
 
 
 def test_a_card_that_was_reset_is_tested_and_then_allocated(node: Node) -> None:
-    node.resets = node.validates = True
+    node.resets = node.tests_repairs = True
     node.machine.slow("compute", 100)
 
     async def story(node: Node, agent: Agent) -> None:
@@ -41,24 +41,24 @@ def test_a_card_that_was_reset_is_tested_and_then_allocated(node: Node) -> None:
         await asyncio.sleep(60)
         found = agent.watch.describe(node.one)
         assert agent.was_reset == [node.one]
-        assert (found.state, [each.source for each in found.evidence]) == (CardState.DRAINING, [VALIDATION])
+        assert (found.state, [each.source for each in found.evidence]) == (CardState.DRAINING, [PREFLIGHT])
         assert "passes its preflight" in found.next
         assert agent.watch.is_unhealthy(node.one)
         await asyncio.sleep(150)
         assert agent.watch.describe(node.one).state == CardState.HEALTHY
-        assert [reason for reason, _ in node.told][-2:] == ["GpuValidated", "GpuRecovered"]
+        assert [reason for reason, _ in node.told][-2:] == ["GpuPreflightPassed", "GpuRecovered"]
 
     play(node, story)
 
 
 def test_an_agent_that_is_killed_before_or_in_the_test_tests_again(node: Node) -> None:
-    node.resets = node.validates = True
+    node.resets = node.tests_repairs = True
     node.machine.slow("compute", 100)
 
     async def killed(node: Node, agent: Agent) -> None:
         await repair(node)
         await asyncio.sleep(60)
-        assert agent.watch.describe(node.one).evidence[0].source == VALIDATION
+        assert agent.watch.describe(node.one).evidence[0].source == PREFLIGHT
 
     async def blind(node: Node, agent: Agent) -> None:
         assert agent.watch.is_unhealthy(node.one)
@@ -76,7 +76,7 @@ def test_an_agent_that_is_killed_before_or_in_the_test_tests_again(node: Node) -
 
 
 def test_a_card_that_fails_its_test_stays_away_and_is_tested_again(node: Node) -> None:
-    node.resets = node.validates = True
+    node.resets = node.tests_repairs = True
 
     async def story(node: Node, agent: Agent) -> None:
         node.machine.fail("compute", GpuLost, times=2)
@@ -87,13 +87,13 @@ def test_a_card_that_fails_its_test_stays_away_and_is_tested_again(node: Node) -
         assert agent.watch.is_unhealthy(node.one)
         await asyncio.sleep(2000)
         assert not agent.watch.is_unhealthy(node.one)
-        assert [reason for reason, _ in node.told].count("GpuValidationFailed") == 2
+        assert [reason for reason, _ in node.told].count("GpuPreflightFailed") == 2
 
     play(node, story)
 
 
 def test_a_card_that_somebody_holds_is_not_tested(node: Node) -> None:
-    node.resets = node.validates = True
+    node.resets = node.tests_repairs = True
 
     async def story(node: Node, agent: Agent) -> None:
         await repair(node)
@@ -108,7 +108,7 @@ def test_a_card_that_somebody_holds_is_not_tested(node: Node) -> None:
 
 
 def test_without_the_option_clean_probes_are_enough_also_for_a_card_that_waits(node: Node) -> None:
-    node.resets = node.validates = True
+    node.resets = node.tests_repairs = True
 
     async def waiting(node: Node, agent: Agent) -> None:
         await repair(node)
@@ -120,7 +120,7 @@ def test_without_the_option_clean_probes_are_enough_also_for_a_card_that_waits(n
         assert not agent.watch.is_unhealthy(node.one)
 
     play(node, waiting)
-    node.validates = False
+    node.tests_repairs = False
     play(node, off)
 
 
@@ -137,7 +137,7 @@ EVENTS: st.SearchStrategy[HealthEvent] = st.one_of(
     ),
     st.just(CardReset(CARD)),
     st.just(NodeRebooted()),
-    st.builds(CardValidated, st.just(CARD), st.integers(0, 3000).map(float), st.sampled_from(["", "too slow"])),
+    st.builds(PreflightEnded, st.just(CARD), st.integers(0, 3000).map(float), st.sampled_from(["", "too slow"])),
 )
 
 
@@ -145,16 +145,16 @@ EVENTS: st.SearchStrategy[HealthEvent] = st.one_of(
 def test_no_repaired_card_is_allocated_before_a_test_that_began_after_the_repair(
     events: list[HealthEvent], restart: int
 ) -> None:
-    health = HealthStateMachine(HealthPolicy(), validates=True)
+    health = HealthStateMachine(HealthPolicy(), tests_repairs=True)
     health.handle(CardsListed(frozenset({CARD}), {}), 0.0)
     repaired: float | None = None
     for number, event in enumerate(events):
         now = 100.0 * number
         if number == restart:  # the next process has what the file has
-            health = HealthStateMachine(HealthPolicy(), faults=health.faults(), past=health.past, validates=True)
+            health = HealthStateMachine(HealthPolicy(), faults=health.faults(), past=health.past, tests_repairs=True)
             health.handle(CardsListed(frozenset({CARD}), {}), now)
         before = {fault.source: fault for fault in health.faults()}
-        passes = isinstance(event, CardValidated) and not event.text and event.since == repaired
+        passes = isinstance(event, PreflightEnded) and not event.text and event.since == repaired
         health.handle(event, now)
         after = {fault.source for fault in health.faults()}
         fallen = [fault for fault in before.values() if fault.source in {"XID 48", "XID 79", "probe", "driver"}]
@@ -165,18 +165,18 @@ def test_no_repaired_card_is_allocated_before_a_test_that_began_after_the_repair
             repaired = None
         if repaired is not None:
             assert not health.health_of(DeviceScope(CARD)).healthy
-            assert VALIDATION in after
+            assert PREFLIGHT in after
 
 
 def test_a_new_card_is_tested_and_its_numbers_are_kept(node: Node) -> None:
-    node.validates = node.tests_new = True
+    node.tests_repairs = node.tests_new = True
     node.machine.slow("compute", 100)
 
     async def first(node: Node, agent: Agent) -> None:
         await asyncio.sleep(20)
         for uuid in (node.one, node.other):
             found = agent.watch.describe(uuid)
-            assert (found.state, [each.source for each in found.evidence]) == (CardState.DRAINING, [VALIDATION])
+            assert (found.state, [each.source for each in found.evidence]) == (CardState.DRAINING, [PREFLIGHT])
             assert found.evidence[0].text == "new on this node, and not tested yet"
         await asyncio.sleep(400)
         assert {agent.watch.describe(uuid).state for uuid in (node.one, node.other)} == {CardState.HEALTHY}
@@ -204,14 +204,14 @@ def test_a_card_that_was_there_before_the_option_is_not_new(node: Node) -> None:
         assert not agent.watch.is_unhealthy(node.one)
 
     play(node, before)
-    node.validates = node.tests_new = True
+    node.tests_repairs = node.tests_new = True
     play(node, after)
 
 
 def test_a_file_of_an_earlier_version_makes_no_card_new(node: Node) -> None:
     node.file.parent.mkdir(parents=True)
     node.file.write_text('{"boot": "boot-1", "marks": []}')
-    node.validates = node.tests_new = True
+    node.tests_repairs = node.tests_new = True
 
     async def after(node: Node, agent: Agent) -> None:
         assert not agent.watch.is_unhealthy(node.one)
@@ -220,7 +220,7 @@ def test_a_file_of_an_earlier_version_makes_no_card_new(node: Node) -> None:
 
 
 def test_a_new_card_that_fails_its_test_stays_away_over_restarts(node: Node) -> None:
-    node.validates = node.tests_new = True
+    node.tests_repairs = node.tests_new = True
     node.machine.fail("compute", GpuLost, times=1000)
 
     async def fails(node: Node, agent: Agent) -> None:
@@ -233,4 +233,4 @@ def test_a_new_card_that_fails_its_test_stays_away_over_restarts(node: Node) -> 
 
     play(node, fails)
     play(node, still)
-    assert any(reason == "GpuValidationFailed" and "failed" in text for reason, text in node.told)
+    assert any(reason == "GpuPreflightFailed" and "failed" in text for reason, text in node.told)

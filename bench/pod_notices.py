@@ -1,7 +1,7 @@
 """From an XID to the pods on its card: the time until the Event and the condition of each holder are there.
 
-    python bench/told.py
-    python bench/told.py --cards 4 --json told.json
+    python bench/pod_notices.py
+    python bench/pod_notices.py --cards 4 --json pod_notices.json
 
 A whole lab in this process, on the real clock: API server with Tessera's policies, controller, webhook, and an agent
 for each of four simulated nodes with A100 cards. One node's cards are whole, one's are cut in four shares, one's in two
