@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from tests.support.running_lab import RunningLab
 
+from tessera.api.names import GPU_CONDITION
 from tessera.cli.health import NOT_HEALTHY
 from tessera.nvml.xids import XIDS
 
@@ -45,7 +46,8 @@ def test_a_lost_card_is_withheld_until_it_is_mended(cluster: RunningLab) -> None
     cluster.eventually(lambda: cluster.run_tessera("health", "node-1").returncode == NOT_HEALTHY)  # its next sample
     health = cluster.run_tessera("health", "node-1")
     assert "node-1/0 NVIDIA A100-SXM4-40GB: lost" in health.stdout
-    assert f"asks for reboot: {XIDS[79].text}" in " ".join(health.stdout.split())
+    told = f"XID 79, {XIDS[79].text}; not allocated until the node is rebooted"
+    assert told in " ".join(health.stdout.split())
     refused = cluster.tessera("lab", "break", "gpu", "node-1/0", "--fault", "heat", fails=True)
     assert "tessera lab mend gpu node-1/0" in refused
     assert "node-1 reboots" in cluster.tessera("lab", "mend", "gpu", "node-1/0")
@@ -61,6 +63,24 @@ def test_a_card_that_asks_for_a_reset_gets_it(cluster: RunningLab) -> None:
     assert condition(cluster, "node-1", "GpuHealthy")["status"] == "True"
 
 
+def test_the_fault_of_a_pods_card_is_told_in_one_sentence_wherever_one_looks(cluster: RunningLab) -> None:
+    cluster.kubectl("apply", "-f", "-", manifest=cluster.pod("owner", {"nvidia.com/gpu": 2}))
+    cluster.kubectl("wait", "pod/owner", "--for=condition=Ready", "--timeout=180s")
+    cluster.tessera("lab", "break", "gpu", "node-1/0", "--xid", "48")
+    cluster.kubectl("wait", "pod/owner", "--for=condition=tessera.dev/GpuHealthy=False", "--timeout=180s")
+    conditions = cluster.get("pod", "owner")["status"]["conditions"]
+    (sentence,) = (each["message"] for each in conditions if each["type"] == GPU_CONDITION)
+    assert sentence.startswith(f"GPU 0: XID 48, {XIDS[48].text}; not allocated until it is reset")
+    fault = sentence.removeprefix("GPU 0: ")
+    assert sentence in cluster.kubectl("get", "events", "--field-selector=involvedObject.name=owner")
+    assert sentence in " ".join(cluster.tessera("why", "owner").split())
+    cluster.eventually(lambda: f"default/owner on node-1/0: {fault}" in cluster.tessera("top", "--by", "pods"))
+    assert fault in " ".join(cluster.run_tessera("health", "node-1").stdout.split())
+    cluster.eventually(lambda: "kubelet reports 1 unhealthy device" in cluster.tessera("why", "owner"))
+    cluster.kubectl("delete", "pod", "owner", "--wait=true")
+    cluster.eventually(lambda: condition(cluster, "node-1", "GpuHealthy")["status"] == "True")
+
+
 def test_a_card_that_cannot_be_read_is_named_and_comes_back(cluster: RunningLab) -> None:
     cluster.tessera("lab", "break", "gpu", "node-1/0", "--fault", "unreadable", "--code", "8")
     cluster.eventually(lambda: allocatable(cluster, "node-1")["nvidia.com/gpu"] == "1")
@@ -69,7 +89,7 @@ def test_a_card_that_cannot_be_read_is_named_and_comes_back(cluster: RunningLab)
     cluster.eventually(lambda: cluster.run_tessera("health", "node-1").returncode == NOT_HEALTHY)
     health = " ".join(cluster.run_tessera("health", "node-1").stdout.split())
     assert "node-1/0 NVIDIA A100-SXM4-40GB: draining" in health
-    assert "unreadable" in health
+    assert "not allocated until it can be read again" in health
     assert text in health
     cluster.tessera("lab", "mend", "gpu", "node-1/0")
     cluster.eventually(lambda: allocatable(cluster, "node-1")["nvidia.com/gpu"] == "2")
