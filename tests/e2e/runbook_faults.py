@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
-from tests.support.running_lab import RunningLab
+import yaml
+from tests.support.running_lab import ROOT, RunningLab
 
 Play = Callable[[RunningLab], object]
 
@@ -20,23 +21,37 @@ class Drill(msgspec.Struct, frozen=True, kw_only=True):
         lab: arguments of the lab; pages with the same ones share it.
         fault: brings the lab into the state that the alert is about.
         repair: what the page asks people to do without a command: repair hardware, change a pod.
+        is_long: takes half a minute, so that only `make soak` plays it.
     """
 
     lab: tuple[str, ...]
     fault: Play
     repair: Play = nothing
+    is_long: bool = False
 
 
 #: Two nodes with two whole cards each.
 CARDS = ("--mig-config", "", "--nodes", "2xH100-80GB,2xH100-80GB")
 
 
-def stateful(name: str, namespace: str, limits: Mapping[str, int], **spec: Any) -> Any:
-    """A namespace with a StatefulSet of one pod, whose name is ``NAME-0`` as long as it lives."""
+#: Two nodes with two cards each that are cut on demand.
+SLICES = ("--nodes", "2xA100-40GB,2xA100-40GB")
+
+#: A group of new nodes, one such group of its own, and two nodes; their drivers come from the lab's registries.
+NEW_NODES = ("--drivers", "--idle-time", "300", "--nodes", "0", "--group", "gpu=1xT4:0-3")
+LOST_NODES = ("--drivers", "--idle-time", "600", "--nodes", "0", "--group", "gpu=1xT4:0-9")
+DRIVERS = ("--drivers", "--nodes", "2*T4")
+POLICY = yaml.safe_load((ROOT / "examples" / "drivers" / "cluster-policy.yaml").read_text(encoding="utf-8"))
+#: The lab's registries have both drivers, and the first one hangs.
+HANGING, GOOD = "535.129.03", "535.104.05"
+
+
+def stateful(name: str, namespace: str, limits: Mapping[str, int], replicas: int = 1) -> Any:
+    """A namespace with a StatefulSet, whose first pod is always called ``NAME-0``."""
     container = {"name": "main", "image": "busybox", "command": ["sleep", "infinity"], "resources": {"limits": limits}}
     template = {
         "metadata": {"labels": {"app": name}},
-        "spec": {"terminationGracePeriodSeconds": 0, "containers": [container], **spec},
+        "spec": {"terminationGracePeriodSeconds": 0, "containers": [container]},
     }
     return {
         "apiVersion": "v1",
@@ -47,7 +62,12 @@ def stateful(name: str, namespace: str, limits: Mapping[str, int], **spec: Any) 
                 "apiVersion": "apps/v1",
                 "kind": "StatefulSet",
                 "metadata": {"name": name, "namespace": namespace},
-                "spec": {"selector": {"matchLabels": {"app": name}}, "serviceName": name, "template": template},
+                "spec": {
+                    "selector": {"matchLabels": {"app": name}},
+                    "serviceName": name,
+                    "replicas": replicas,
+                    "template": template,
+                },
             },
         ],
     }
@@ -80,6 +100,31 @@ def held(node: str, name: str, limits: Mapping[str, int]) -> Play:
         lab.kubectl("uncordon", *others)
 
     return play
+
+
+def waiting(name: str, limits: Mapping[str, int], replicas: int = 1) -> Play:
+    """Pods of this kind are wanted, and nobody waits for them."""
+    return lambda lab: lab.kubectl("apply", "-f", "-", manifest=stateful(name, "research", limits, replicas))
+
+
+def cordoned(node: str) -> Play:
+    """A node takes no new pods."""
+    return lambda lab: lab.kubectl("cordon", node)
+
+
+def opened(node: str) -> Play:
+    """A node takes pods again."""
+    return lambda lab: lab.kubectl("uncordon", node)
+
+
+def scattered(lab: RunningLab) -> None:
+    """Of many small slices of node-1 one is left on each card, one of them of pod research/small-0."""
+    fill = [lab.pod(f"fill-{n}", {"nvidia.com/mig-1g.5gb": 1}) for n in range(7)]
+    lab.kubectl("apply", "-f", "-", manifest={"apiVersion": "v1", "kind": "List", "items": fill})
+    names = [f"pod/{each['metadata']['name']}" for each in fill]
+    lab.kubectl("wait", *names, "--for=condition=Ready", "--timeout=180s")
+    held("node-1", "small", {"nvidia.com/mig-1g.5gb": 1})(lab)
+    lab.kubectl("delete", *names[1:])
 
 
 def full(name: str, size: str) -> Play:
@@ -121,6 +166,35 @@ def agent_kept_off(lab: RunningLab) -> None:
     )
 
 
+def driver(version: str, **settings: Any) -> Play:
+    """The policy asks for a version of the driver."""
+    spec = {"driver": {**POLICY["spec"]["driver"], "version": version, **settings}}
+    return lambda lab: lab.kubectl("apply", "-f", "-", manifest={**POLICY, "spec": spec})
+
+
+def lose_nodes(lab: RunningLab) -> None:
+    """Nodes whose driver hangs, which something removes again and again."""
+    driver(HANGING)(lab)
+    waiting("train", {"nvidia.com/gpu": 1})(lab)
+    for _ in range(3):
+        lab.kubectl("delete", "node", lab.eventually(lambda: new_node(lab)))
+    lab.eventually(lambda: new_node(lab))
+
+
+def new_node(lab: RunningLab) -> str:
+    """A node of the group after ten more minutes; empty if there is none."""
+    later(10)(lab)
+    names = [each["metadata"]["name"] for each in lab.get("nodes")["items"]]
+    return next((name for name in names if name.startswith("gpu-")), "")
+
+
+def next_kernel(lab: RunningLab) -> None:
+    """The nodes will boot a kernel for which no driver was built."""
+    data = {"rhcos4.13": "5.14.0-999.1.1.el9_2.x86_64"}
+    head = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "driver-next-kernels"}}
+    lab.kubectl("apply", "-n", "tessera-system", "-f", "-", manifest={**head, "data": data})
+
+
 PROFILE = "nvidia.com/device-plugin.config"
 TRAIN = held("node-1", "train", {"nvidia.com/gpu": 2})
 
@@ -159,16 +233,36 @@ DRILLS: Mapping[str, Drill] = {
         ),
         repair=all_of(*map(mended, ("node-1/0", "node-1/1", "node-2/0", "node-2/1"))),
     ),
+    "TesseraContainersWithoutSlice": Drill(
+        lab=SLICES,
+        fault=all_of(
+            cordoned("node-2"),
+            broken("node-1/0", "node-1/1", fault="no-slices"),
+            waiting("api", {"nvidia.com/mig-1g.5gb": 1}),
+            later(1),
+            opened("node-2"),
+        ),
+        repair=all_of(mended("node-1/0"), mended("node-1/1")),
+    ),
+    "TesseraPodStarving": Drill(
+        lab=SLICES,
+        fault=all_of(cordoned("node-2"), waiting("large", {"nvidia.com/mig-7g.40gb": 1}, 3), later(31)),
+        is_long=True,
+    ),
+    "TesseraFragmented": Drill(
+        lab=SLICES,
+        fault=all_of(
+            cordoned("node-2"), scattered, cordoned("node-2"), waiting("large", {"nvidia.com/mig-7g.40gb": 1})
+        ),
+    ),
+    "TesseraNodesOverdue": Drill(
+        lab=NEW_NODES, fault=all_of(driver(HANGING), waiting("train", {"nvidia.com/gpu": 1}), later(17))
+    ),
+    "TesseraProvisioningLoop": Drill(lab=LOST_NODES, fault=lose_nodes, is_long=True),
+    "TesseraDriverRolloutStopped": Drill(
+        lab=DRIVERS,
+        fault=all_of(driver(GOOD), later(5), driver(HANGING, upgradePolicy={"autoUpgrade": True}), later(30)),
+        is_long=True,
+    ),
+    "TesseraNextKernelWithoutDriver": Drill(lab=DRIVERS, fault=all_of(driver(GOOD), later(5), next_kernel)),
 }
-#: Alerts whose pages have no drill yet.
-WITHOUT_DRILL = frozenset(
-    {
-        "TesseraContainersWithoutSlice",
-        "TesseraDriverRolloutStopped",
-        "TesseraFragmented",
-        "TesseraNextKernelWithoutDriver",
-        "TesseraNodesOverdue",
-        "TesseraPodStarving",
-        "TesseraProvisioningLoop",
-    }
-)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from monitoring.alerts import ALERTS
-from tests.e2e.runbook_faults import DRILLS, PROFILE, WITHOUT_DRILL
+from tests.e2e.runbook_faults import DRILLS, PROFILE
 from tests.support.command_line import start_lab
 from tests.support.pages import ROOT, Page, Shell
 from tests.support.running_lab import RunningLab
@@ -57,7 +57,7 @@ def page_of(alert: str) -> Page:
 
 
 def test_every_alert_has_a_drill() -> None:
-    assert set(DRILLS) == {each.name for each in ALERTS} - WITHOUT_DRILL
+    assert set(DRILLS) == {each.name for each in ALERTS}
 
 
 @pytest.mark.parametrize("alert", DRILLS)
@@ -72,7 +72,13 @@ def test_every_command_of_a_page_can_be_played(alert: str) -> None:
         assert any(command.startswith(quoted) for command in commands), f"`{quoted}` is in no block of the page"
 
 
-@pytest.mark.parametrize("alert", [name for name, _ in sorted(DRILLS.items(), key=lambda each: each[1].lab)])
+@pytest.mark.parametrize(
+    "alert",
+    [
+        pytest.param(name, marks=[pytest.mark.soak] if drill.is_long else [])
+        for name, drill in sorted(DRILLS.items(), key=lambda each: each[1].lab)
+    ],
+)
 def test_a_page_ends_the_fault_of_its_alert(lab_of: StartLab, alert: str) -> None:
     drill = DRILLS[alert]
     lab = lab_of(drill.lab)
@@ -95,4 +101,6 @@ def test_a_page_ends_the_fault_of_its_alert(lab_of: StartLab, alert: str) -> Non
 def clean(lab: RunningLab) -> None:
     """Removes what a drill made beside its fault."""
     lab.kubectl("delete", "namespace", "research", "--ignore-not-found")
+    lab.kubectl("delete", "pods", "--all")
     lab.kubectl("label", "node", "--all", f"{PROFILE}-")
+    lab.kubectl("uncordon", *(each["metadata"]["name"] for each in lab.get("nodes")["items"]))

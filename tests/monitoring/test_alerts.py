@@ -10,7 +10,6 @@ import pytest
 from monitoring.alerts import ALERTS, Alert
 from monitoring.manifests import RUNBOOKS
 from monitoring.recordings import RECORDINGS
-from tests.e2e.runbook_faults import WITHOUT_DRILL
 from tests.monitoring.conftest import Promtool, series
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +18,6 @@ DOCS = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("
 SEVERITIES = {"info", "warning", "critical"}
 
 HEADINGS = ["What it means", "How to see it", "What to do", "How to see that it is over", "If it comes back"]
-OLD_HEADINGS = ["What it means", "How to look", "What to do"]
 
 Series = Mapping[str, str | float]
 
@@ -266,8 +264,7 @@ def test_each_alert_has_its_page_and_each_page_its_alert() -> None:
 def test_a_page_says_what_the_alert_means_how_to_look_and_what_to_do(alert: Alert) -> None:
     page = (RUNBOOK_PAGES / f"{alert.name}.md").read_text(encoding="utf-8")
     assert page.startswith(f"# {alert.name}\n")
-    headings = re.findall(r"^## (.*)$", page, re.MULTILINE)
-    assert headings == (OLD_HEADINGS if alert.name in WITHOUT_DRILL else HEADINGS)
+    assert re.findall(r"^## (.*)$", page, re.MULTILINE) == HEADINGS
     assert f"Severity {alert.severity}, after {alert.hold}." in page
 
 

@@ -26,10 +26,11 @@ TIMEOUT = 180.0
 PAUSES = 0.1, 1.0
 #: Commands that only look; `get` of one field prints no end of line.
 _LOOKS = re.compile(
-    r"kubectl (get|describe|logs)|tessera (why|map|health|top|idle|queue|lab smi|driver status|provisioning report$)"
+    r"kubectl (get|describe|logs)"
+    r"|tessera (why|map|health|top|idle|queue|lab smi|driver (coverage|status)|provisioning report$)"
 )
-#: Exit statuses that are no failure, besides 0: `tessera health` says by 2 that a card is not allocated.
-_MAY_EXIT = {"tessera health": 2}
+#: Exit statuses that are no failure, besides 0: a card is not allocated; a kernel has no driver image.
+_MAY_EXIT = {"tessera health": 2, "tessera driver coverage": 3}
 #: Commands of ours alone, whose words any shell would pass on as they are: they need no new interpreter.
 _OURS = re.compile(r"tessera( ([\w./:=@,+-]+|'[^']*'))*")
 #: A block; in a list it is indented.
