@@ -344,6 +344,35 @@ def test_a_card_that_can_be_read_again_reports_events_again(
     assert registered == [*machine.uuids()[1:], gpu]
 
 
+def test_a_card_that_can_be_read_again_while_another_one_fails_reports_events_again(
+    real: RealNvml, machine: SimulatedMachine, library: NvmlLibrary
+) -> None:
+    first, second, third = machine.uuids()
+    registered: list[GpuUuid] = []
+
+    def register(each: NvmlLibrary, device: Any, _mask: Any, _events: Any) -> None:
+        registered.append(each.gpu(device))
+
+    library.instead["nvmlDeviceRegisterEvents"] = register
+    for broken in (first, second):
+        library.broken = {(BY_INDEX, broken): 999}
+        real.devices()
+        real.wait_event(0.001)
+    assert registered == [second, third, first]
+
+
+def test_an_event_of_a_card_that_had_no_name_at_registration_has_the_name_of_now(
+    real: RealNvml, machine: SimulatedMachine, library: NvmlLibrary
+) -> None:
+    gpu = machine.uuids()[0]
+    library.broken = {("nvmlDeviceGetUUID", gpu): 999}
+    assert real.devices()[0].uuid == "GPU-unread-0"
+    assert next_event(real, machine, SimEvent(GpuEventKind.XID, gpu, 48)).gpu == "GPU-unread-0"
+    library.broken = {}
+    assert real.devices()[0].uuid == gpu
+    assert next_event(real, machine, SimEvent(GpuEventKind.XID, gpu, 48)).gpu == gpu
+
+
 def test_a_node_whose_only_cards_cannot_be_registered_watches_again_later(
     real: RealNvml, machine: SimulatedMachine, library: NvmlLibrary
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from tessera.nvml.errors import NotSupported, NvmlError, UnknownNvmlError, translate_errors
 from tessera.nvml.interface import GpuEvent, GpuEventKind, GpuUuid
+from tessera.nvml.known_cards import UNREAD
 
 #: NVML writes this where an event or process belongs to no GPU or compute instance.
 NO_INSTANCE = 0xFFFFFFFF
@@ -120,7 +121,10 @@ class RealEvents:
 
     def _card(self, handle: Any) -> GpuUuid | None:
         """The card of an event; ``None`` for one that was not registered and cannot be asked: it may be any card."""
-        return self._cards.get(_address(handle)) or self._read_uuid(handle)
+        name = self._cards.get(_address(handle))
+        if name is None or name.startswith(UNREAD):  # its own name may be readable now
+            return self._read_uuid(handle) or name
+        return name
 
     def _read_uuid(self, handle: Any) -> GpuUuid | None:
         try:

@@ -133,7 +133,7 @@ class RealNvml:
                     self.driver_version()  # raises if it is the driver that does not answer
                 failed[index] = error
         cards = self._known.merge(read, failed, self._cards.bus())
-        self._session.watch_cards(sum(info.readable for info in cards))
+        self._session.watch_cards(frozenset(info.uuid for info in cards if info.readable))
         return cards
 
     def set_known_cards(self, cards: Iterable[GpuInfo]) -> None:

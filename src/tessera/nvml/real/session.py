@@ -41,8 +41,9 @@ class NvmlSession:
     def __init__(self, binding: Any, name_of: Callable[[int], GpuUuid]) -> None:
         self._nvml = binding
         self._name_of = name_of
-        #: Number of cards that could be read, now and when the events were registered.
-        self._readable, self._registered = 0, 0
+        #: The cards that could be read, now and when the events were registered.
+        self._readable: frozenset[str] = frozenset()
+        self._registered: frozenset[str] = frozenset()
         self._open = False
         self._events: RealEvents | None = None
         self._turn, self._held = Lock(), Lock()
@@ -73,8 +74,8 @@ class NvmlSession:
             finally:
                 self.begin()
 
-    def watch_cards(self, readable: int) -> None:
-        """Notes how many cards can be read; the next wait for events registers those that can be read again."""
+    def watch_cards(self, readable: frozenset[str]) -> None:
+        """Notes which cards can be read, by UUID; the next wait for events registers those that can be read again."""
         self._readable = readable
 
     def wait(self, seconds: float) -> GpuEvent | None:
@@ -98,7 +99,7 @@ class NvmlSession:
         readable = self._readable
         if self._events is None:
             self._events = RealEvents(self._nvml, self._name_of)
-        elif readable > self._registered:
+        elif readable - self._registered:
             with translate_errors(self._nvml.NVMLError, "device count"):
                 self._events.watch(self._nvml.nvmlDeviceGetCount())
         self._registered = readable
