@@ -396,3 +396,11 @@ def test_the_fault_of_a_card_without_a_name_ends_when_the_card_has_one() -> None
     assert not health.health_of(DeviceScope("GPU-unread-2")).healthy
     health.react(listed(None, "GPU-3"), 1)
     assert health.faults() == ()
+
+
+def test_a_card_that_is_still_listed_with_an_error_has_its_fault_after_a_boot() -> None:
+    health = node()
+    health.react(listed({ONE: "card 0: Unknown Error"}), 0)
+    health.react(NodeRebooted(), 1)
+    health.react(probe(ProbeResult.FAILED), 2)
+    assert [(fault.scope, fault.source) for fault in health.faults()] == [(DeviceScope(ONE), "unreadable")]

@@ -14,13 +14,14 @@ from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.policy import RecoveryAction
 from tessera.agent.inventory.device_health import DeviceScope, Reaction, entry_health
 from tessera.agent.inventory.gpu_inventory import read_gpu_inventory, sharing_gpus
+from tessera.api.nodes.cordons import Cordon
 from tessera.api.sharing.devices import AdvertisedDevice
 from tessera.api.sharing.kinds import SharingKind
 from tessera.clock import LoopClock
 from tessera.nvml.asynchronous.inline import InlineNvml
 from tessera.nvml.errors import UnknownNvmlError
 from tessera.nvml.interface import GpuEventKind
-from tessera.nvml.simulated.machine_state import SimEvent
+from tessera.nvml.simulated.machine_state import ANY, SimEvent
 from tessera_lab.simulation.virtual_time import run_virtual
 
 
@@ -416,3 +417,34 @@ def test_the_same_cards_again_notify_no_part(node: Node) -> None:
         assert changes.count == seen + 1
 
     run_virtual(begun())
+
+
+def test_an_error_in_the_first_list_after_a_boot_is_of_this_boot(node: Node) -> None:
+    async def before(node: Node, agent: Agent) -> None:
+        await asyncio.sleep(5)
+
+    async def after() -> None:
+        agent = Agent(node)
+        agent.watch.set_cards(await agent.hardware.devices(), {node.one: "card 0: Unknown Error"})
+        await asyncio.sleep(100)
+        assert agent.watch.is_unhealthy(node.one)
+        assert [reason for reason, _ in node.told] == ["GpuUnhealthy"]
+        assert not agent.watch.state_machine.past
+        await agent.stop()
+
+    play(node, before)
+    node.boot = "boot-2"
+    node.machine.fail(ANY, 999, times=None, gpu=node.one)
+    run_virtual(after())
+
+
+def test_a_card_that_was_replaced_is_not_missed_for_its_cordon(node: Node) -> None:
+    """Only faults of the hardware prove that a card was there in this boot; a person's annotation proves nothing."""
+    node.cordoned = (Cordon("GPU-0000-replaced", "to be replaced"), Cordon(node.other, "mine"))
+
+    async def story(node: Node, agent: Agent) -> None:
+        node.xid(48)
+        await asyncio.sleep(5)
+        assert agent.watch.faulty_gpus() == {node.one}
+
+    play(node, story)

@@ -322,6 +322,7 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
                 self._failures.clear()
                 for key in [key for key, fault in self._faults.items() if fault.source not in _NOT_BOOTED]:
                     self._end(key, now, booted=True)
+                self._take_list(CardsListed(self._gpus, self._unreadable), now)
             case InstanceDestroyed():
                 self._drop_instance(event.gpu, event.gi_id)
             case ErrorsMeasured():

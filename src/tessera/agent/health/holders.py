@@ -2,11 +2,12 @@
 
 Kubelet knows the holders of static devices, the slices their own pods. A lost card lists no MIG device, so the part of
 a device is remembered for as long as a pod holds it. After a restart of the agent a device that no card lists is on the
-card that cannot be read, if there is only one; of several, nobody knows which. The slices of a lost card are known from
-the node's Instaslice object, though not their GPU instances: they are then held as a part of the whole card.
+card that cannot be read, or whose MIG devices cannot, if there is only one; of several, nobody knows which. The slices
+of a lost card are known from the node's Instaslice object, though not their GPU instances: they are then held as a part
+of the whole card.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from tessera.agent.base.node_objects import ApiMirror
 from tessera.agent.inventory.device_health import DeviceScope
@@ -14,6 +15,7 @@ from tessera.agent.inventory.device_users import DeviceUsers
 from tessera.agent.inventory.gpu_inventory import GpuInventory, InventoryReader
 from tessera.agent.inventory.positions import SliceSource
 from tessera.api.names import PodUid
+from tessera.nvml.known_cards import UNREAD
 
 #: The parts of cards that each pod holds.
 Holdings = Mapping[PodUid, frozenset[DeviceScope]]
@@ -50,9 +52,9 @@ class PartHolders:
         held = users.keys() | {each.device for each in leases}
         self._parts = {device: part for device, part in self._parts.items() if device in held} | listed
         found: dict[PodUid, set[DeviceScope]] = {}
-        unlisted = _only_unreadable(inventory)
+        silent = [gpu.uuid for gpu in inventory.gpus if gpu.error or gpu.info.lost]
         for device, each in users.items():
-            part = self._parts.get(device, unlisted)
+            part = self._parts.get(device) or _unlisted_part(device, silent)
             if part is not None:
                 for user in each:
                     found.setdefault(user.pod, set()).add(part)
@@ -82,7 +84,9 @@ def _list_parts(inventory: GpuInventory) -> dict[str, DeviceScope]:
     return parts
 
 
-def _only_unreadable(inventory: GpuInventory) -> DeviceScope | None:
-    """The card that cannot be read, if there is exactly one."""
-    silent = [gpu.uuid for gpu in inventory.gpus if not gpu.info.readable]
-    return DeviceScope(silent[0]) if len(silent) == 1 else None
+def _unlisted_part(device: str, silent: Sequence[str]) -> DeviceScope | None:
+    """The card of a device that no card lists; ``silent`` are the cards whose devices cannot be listed."""
+    if len(silent) != 1:
+        return None
+    possible = device.startswith("MIG-") or silent[0].startswith(UNREAD)  # a card is no part of another one
+    return DeviceScope(silent[0]) if possible else None

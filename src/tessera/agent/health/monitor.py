@@ -176,6 +176,7 @@ class HealthMonitor:
             return
         self._gpus = self._events.gpus = found
         self._unreadable = dict(unreadable or {})
+        self._check_boot()  # before the first list of a boot: its errors are of this boot
         now = self._clock.monotonic()
         self._due = {uuid: self._due.get(uuid, now) for uuid in self._gpus}
         self._apply(CardsListed(frozenset(self._gpus), self._unreadable))
@@ -271,10 +272,10 @@ class HealthMonitor:
         return {uuid: gpu.index for uuid, gpu in self._gpus.items()}
 
     def faulty_gpus(self) -> frozenset[str]:
-        """UUIDs of the cards with faults of this boot, whether or not they are listed."""
+        """UUIDs of the cards whose hardware has shown faults in this boot, whether or not they are listed."""
         if self._node.boot_id() not in {"", self._boot}:
             return frozenset()
-        return frozenset(fault.scope.gpu for fault in self._health.faults())
+        return frozenset(fault.scope.gpu for fault in self._health.faults() if fault.of_hardware)
 
     def failing_gpus(self) -> frozenset[str]:
         """UUIDs of the cards whose last probe failed."""
