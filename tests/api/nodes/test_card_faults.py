@@ -15,7 +15,7 @@ from tessera.api.nodes.card_faults import (
     encode_spared,
 )
 from tessera.api.nodes.health import describe_xid
-from tessera.limits.nodes import CARD_FAULTS, CARD_FAULTS_TEXT, NODE_CARDS
+from tessera.limits.nodes import CARD_FAULTS, CARD_FAULTS_TEXT, NODE_CARDS, NODE_INDEXES
 
 CARDS = tuple(ListedCard(number, f"GPU-{number}") for number in range(8))
 FAULT = CardFault("GPU-1", "XID 48", 1_700_000_000)
@@ -64,12 +64,19 @@ def test_an_agent_writes_no_more_than_readers_accept() -> None:
         CardFault(f"GPU-{'a' * 60}{number}", "probe", 2**40, 63, 9999, "reset", '"' * 500, reset=True)
         for number in range(CARD_FAULTS + 9)
     ]
-    strange = [CardFault("GPU-1", "XID 9999999"), CardFault("card\n", "XID 1")]
+    strange = [
+        CardFault("GPU-1", "XID 9999999"),
+        CardFault("card\n", "XID 1"),
+        CardFault("GPU-1", "XID 94", part=10_000),
+        CardFault("GPU-1", "probe", index=NODE_INDEXES + 1),
+        CardFault("GPU-1", "probe", since=-1),
+    ]
     cards = [ListedCard(number, f"GPU-{'a' * 36}{number}") for number in range(NODE_CARDS + 1)]
     found = decode_cards(encode_cards(cards, [*many, *strange]))
     assert (found.count, len(found.faults), len(found.gpus)) == (NODE_CARDS, CARD_FAULTS, NODE_CARDS)
     assert encode_cards(CARDS, strange) == encode_cards(CARDS, [])
     assert encode_cards([ListedCard(0, "card\n")], []) == '{"count":1,"faults":[],"others":[],"gpus":[]}'
+    assert encode_cards([ListedCard(-1, "GPU-1")], []) == encode_cards([ListedCard(0, "card\n")], [])
     assert len(encode_cards(cards, many)) <= CARD_FAULTS_TEXT
 
 

@@ -137,9 +137,9 @@ _SPARED = msgspec.json.Decoder(Annotated[tuple[CardRule, ...], msgspec.Meta(max_
 def encode_cards(gpus: Iterable[ListedCard], faults: Iterable[CardFault]) -> str:
     """The value of ``tessera.dev/cards``; faults that no reader accepts are left out, so they take their cards away."""
     cards = sorted(gpus)
-    known = [fault for fault in sorted(faults) if _UUID.fullmatch(fault.gpu) and _RULE.fullmatch(fault.rule)]
-    counted = [_shorten(fault) for fault in known if fault.counts_for_breaker][:CARD_FAULTS]
-    others = [_shorten(fault) for fault in known if not fault.counts_for_breaker][: CARD_FAULTS - len(counted)]
+    known = [fault for fault in map(_shorten, sorted(faults)) if _is_accepted(fault)]
+    counted = [fault for fault in known if fault.counts_for_breaker][:CARD_FAULTS]
+    others = [fault for fault in known if not fault.counts_for_breaker][: CARD_FAULTS - len(counted)]
     text = _encode(cards, counted, others)
     if len(text) > CARD_FAULTS_TEXT:  # nothing that anybody decides by is in the words
         counted, others = ([msgspec.structs.replace(each, text="") for each in part] for part in (counted, others))
@@ -153,8 +153,17 @@ def _shorten(fault: CardFault) -> CardFault:
     return msgspec.structs.replace(fault, text="" if known else one_line(fault.text, CARD_FAULT_WORDS))
 
 
+def _is_accepted(item: CardFault | ListedCard) -> bool:
+    """True if readers accept it: one that is beyond a bound would spoil the whole annotation."""
+    try:
+        msgspec.convert(msgspec.to_builtins(item), type(item))
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
 def _encode(cards: Sequence[ListedCard], faults: Iterable[CardFault], others: Iterable[CardFault]) -> str:
-    named = [card for card in cards if _UUID.fullmatch(card.gpu) and card.index <= NODE_INDEXES]
+    named = [card for card in cards if _is_accepted(card)]
     found = NodeCards(min(len(cards), int(NODE_CARDS)), tuple(faults), tuple(others), tuple(named[:NODE_CARDS]))
     return msgspec.json.encode(found).decode()
 
