@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from monitoring.manifests import RUNBOOKS
 
 from charts.holes import block, hole, write
 from tessera.api.names import DEVICE_ACCESS_POLICY, INSTASLICE_NAMESPACE
@@ -258,6 +259,14 @@ def _change_binding(manifest: Manifest) -> None:
             )
 
 
+def _change_rules(manifest: Manifest) -> None:
+    for group in manifest["spec"]["groups"]:
+        for annotations in (rule["annotations"] for rule in group["rules"] if "alert" in rule):
+            page = annotations["runbook_url"].removeprefix(f"{RUNBOOKS}/")
+            folder = '(trimSuffix "/" .Values.tessera.monitoring.runbooks)'
+            annotations["runbook_url"] = hole(f'printf "%s/{page}" {folder} | quote')
+
+
 def _change_webhook_network(manifest: Manifest) -> None:
     manifest["spec"]["ingress"][0][block('include "tessera.webhook.from" .')] = None
 
@@ -270,6 +279,7 @@ _CHANGES: Mapping[tuple[str, str], Callable[[Manifest], None]] = {
     (BINDING_KIND, DEVICE_ACCESS_POLICY): _change_binding,
     ("NetworkPolicy", WEBHOOK): _change_webhook_network,
     ("Certificate", WEBHOOK): _change_certificate,
+    ("PrometheusRule", "tessera"): _change_rules,
     ("MutatingWebhookConfiguration", WEBHOOK): _change_webhook_configuration,
 }
 

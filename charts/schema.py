@@ -135,6 +135,7 @@ def _own() -> Schema:
                         key: {"type": "boolean"}
                         for key in ("podMonitors", "prometheusRule", "podAnnotations", "dashboards")
                     },
+                    "runbooks": {"type": "string", "minLength": 1},
                     **dict.fromkeys(("labels", "dashboardLabels"), _TEXT_MAP),
                 }
             ),

@@ -51,7 +51,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     description: str
 
     def rule(self, runbooks: str) -> dict[str, Any]:
-        """Returns the rule for Prometheus; ``runbooks`` is the URL of the folder with the pages."""
+        """Returns the rule for Prometheus; ``runbooks`` is the folder with the pages."""
         return {
             "alert": self.name,
             "expr": self.expr,

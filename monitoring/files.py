@@ -26,7 +26,7 @@ def generate(runbooks: str = RUNBOOKS) -> Mapping[str, str]:
     """Returns the text of each file.
 
     Args:
-        runbooks: URL of the folder with the pages of alerts.
+        runbooks: folder with the pages of alerts: its URL, or its path in a checkout.
     """
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",

@@ -11,8 +11,8 @@ from monitoring.recordings import RECORDINGS
 NAMESPACE = "tessera-system"
 #: Component -> the port's name, of the pods that show metrics.
 COMPONENTS = ("tessera-agent", "tessera-controller", "tessera-webhook")
-#: Where the pages of the alerts are found, unless another place is given.
-RUNBOOKS = "https://tessera.dev/docs/runbooks"
+#: Where the pages of the alerts lie in a checkout. An installation may give the URL of a copy instead.
+RUNBOOKS = "docs/runbooks"
 _HEADER = "# Written by `python -m monitoring`; change the source in monitoring/ instead.\n"
 
 Document = Mapping[str, Any]

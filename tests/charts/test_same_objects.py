@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from monitoring.manifests import prometheus_rule
 from tests.charts.conftest import Helm, bundled, by_name, install, is_hook, leaves, of_release
 
 from tessera.cli.install.drivers import parse_choice
@@ -274,6 +275,14 @@ def test_labels_let_an_operator_find_the_monitors(helm: Helm) -> None:
     chosen = [each["metadata"]["labels"] for each in found if each["apiVersion"].startswith("monitoring.")]
     assert len(chosen) == 4
     assert {each["release"] for each in chosen} == {"stack"}
+
+
+@pytest.mark.parametrize("folder", ["https://wiki.example/gpu: {a}", "https://wiki.example/gpu: {a}/"])
+def test_the_alerts_of_the_chart_link_to_a_copy_of_their_pages(helm: Helm, folder: str) -> None:
+    monitoring = {"prometheusRule": True, "runbooks": folder}
+    found = helm.template({"tessera": {"monitoring": monitoring}}, "kube-system")
+    (rule,) = (each for each in found if each["kind"] == "PrometheusRule")
+    assert rule["spec"] == prometheus_rule("https://wiki.example/gpu: {a}")["spec"]
 
 
 def test_no_hook_makes_an_object_in_the_namespace_that_the_removal_deletes(helm: Helm) -> None:
