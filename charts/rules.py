@@ -96,7 +96,7 @@ VALUES: Mapping[str, Rule] = {
     "tessera.startup.taints": TAINT,
     "tessera.startup.deadline": DURATION,
     "tessera.controller.reservations": RESERVATIONS,
-    "tessera.controller.faultToleration": DURATION,
+    "tessera.remedies.toleration": DURATION,
     "tessera.builds.buildahImage": _IMAGE,
     "tessera.builds.baseImages": _IMAGE,
     "tessera.builds.dtkImages": _IMAGE,

@@ -164,9 +164,6 @@ def _own() -> Schema:
                     "scaleUp": {"enum": ["", "off", "placeholder", "provisioning-request", "auto"]},
                     "moves": {"enum": ["", "off", "recommend", "evict"]},
                     "movesPerHour": {"type": "integer", "minimum": 0, "maximum": 400},
-                    "faultEvictions": {"type": "boolean"},
-                    "faultEvictionNodes": {"type": "integer", "minimum": 0, "maximum": 1000},
-                    "faultToleration": {"type": "string"},
                     "nodeGroups": {
                         "type": ["array", "null"],
                         "maxItems": int(NODE_GROUPS),
@@ -197,14 +194,21 @@ def _own() -> Schema:
                 }
             ),
             "mps": _closed(workload),
+            "remedies": _closed(
+                {
+                    "evict": {"type": "boolean"},
+                    "evictNodes": {"type": "integer", "minimum": 0, "maximum": 1000},
+                    "toleration": {"type": "string"},
+                    "reboot": {"enum": ["", "systemctl", "sentinel"]},
+                    "preflight": {"enum": ["off", "repairs", "all"]},
+                }
+            ),
             "agent": _closed(
                 {
                     **workload,
                     "updateStrategy": _MAP,
                     "simulate": {"type": "string"},
                     "migEvict": {"type": "boolean"},
-                    "preflight": {"enum": ["off", "repairs", "all"]},
-                    "rebootRepairs": {"enum": ["", "systemctl", "sentinel"]},
                     "memoryLimits": {"enum": ["", "off", "observe", "warn", "evict", "kill"]},
                 }
             ),

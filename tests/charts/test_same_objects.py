@@ -90,9 +90,9 @@ CASES: Mapping[str, tuple[Mapping[str, Any] | None, Mapping[str, Any], Sequence[
         None,
         {
             "agent": {
-                "rebootRepairs": "sentinel", "preflight": "all",
                 "migEvict": True, "memoryLimits": "kill", "simulate": "2xA100-40GB",
             },
+            "remedies": {"reboot": "sentinel", "preflight": "all"},
         },
         [
             *("--reboot-repairs", "sentinel", "--preflight", "all", "--mig-evict"),
@@ -106,8 +106,8 @@ CASES: Mapping[str, tuple[Mapping[str, Any] | None, Mapping[str, Any], Sequence[
             "controller": {
                 "replaceFailed": 2, "reservations": "always", "preempt": True,
                 "moves": "evict", "movesPerHour": 7, "scaleUp": "off",
-                "faultEvictions": True, "faultEvictionNodes": 3, "faultToleration": "600s",
             },
+            "remedies": {"evict": True, "evictNodes": 3, "toleration": "600s"},
             "registries": {"plainHttp": ["registry.local:5000", "*"]},
             "startup": {"taints": ["example.com/gpu"], "deadline": "600s"},
             "builds": {

@@ -185,6 +185,8 @@ def test_a_new_card_is_tested_and_its_numbers_are_kept(node: Node) -> None:
             (1, "simulated", ""),
         ]
         assert "passed (simulated: nothing was computed)" in agent.watch.describe(node.one).test
+        reasons = [reason for reason, _ in node.told]
+        assert reasons == 2 * ["GpuAwaitsPreflight"] + 2 * ["GpuPreflightPassed", "GpuRecovered"]
 
     async def again(node: Node, agent: Agent) -> None:
         assert not agent.watch.is_unhealthy(node.one)

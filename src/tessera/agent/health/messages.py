@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from tessera.agent.base.node_objects import EventType
 from tessera.agent.health.card_health import describe_error
-from tessera.agent.health.faults import HealthChange, HealthStateMachine
+from tessera.agent.health.faults import PREFLIGHT, HealthChange, HealthStateMachine
 from tessera.agent.inventory.device_health import DeviceScope, Reaction
 from tessera.api.nodes.card_faults import CardRule
 from tessera.api.nodes.cordons import Cordon
@@ -88,9 +88,16 @@ class HealthEvents:
             self._node.record_on_node("GpuUncordoned", f"{name}: may be allocated again", "Normal")
         elif change.after.reaction is Reaction.IGNORE:
             self._node.record_on_node("GpuRecovered", f"{name}: nothing is wrong with it any more", "Normal")
+        elif change.before.healthy and self._awaits_test(change.scope):
+            text = describe_scope(self._health, change.scope)
+            self._node.record_on_node("GpuAwaitsPreflight", f"{name}: {text}", "Normal")
         else:
             reason = "GpuDegraded" if change.after.healthy else "GpuUnhealthy"
             self._node.record_on_node(reason, f"{name}: {describe_scope(self._health, change.scope)}", "Warning")
+
+    def _awaits_test(self, scope: DeviceScope) -> bool:
+        worst = self._health.worst_fault(scope)
+        return worst is not None and worst.source == PREFLIGHT
 
     def record_reset(self, gpu: str) -> None:
         """Records that a card was reset because of its fault."""
