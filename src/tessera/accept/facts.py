@@ -28,7 +28,7 @@ class CallResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         call: its name.
         card: NVML's index of the card; ``None`` for a call about the machine.
         arguments: the other arguments: the other card, the MIG device or the instance.
-        outcome: what came of it.
+        outcome: a value, none with a reason, or an error.
         value: the answer, as JSON.
         code: NVML's number of the error.
         text: the reason of an absent value, or the error.

@@ -2,7 +2,7 @@
 
 The card gets back the mode that it had, whatever happens. Before the first change, a file says how the card was, and
 before each instance which one is about to be made. A run that is killed leaves the file; the next trial restores the
-card first. Only an instance of the file is ever destroyed, so slices that others made since then stay.
+card first. Only the instance that the file names is ever destroyed, so slices that others have made since stay.
 """
 
 from collections.abc import Callable, Iterator, Sequence

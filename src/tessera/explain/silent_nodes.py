@@ -1,4 +1,4 @@
-"""Says that a waiting pod might have room on nodes whose agents are silent: nobody knows, so that comes first.
+"""Names the silent nodes to a waiting pod without room, before all else: nobody knows if it would have room there.
 
 A node counts if it offered what the pod asks for, by its agent's last word, and if the pod's selector, affinity and
 tolerations admit it. A node of which no agent ever said anything counts too.
@@ -52,10 +52,10 @@ def put_silent_nodes_first(view: ClusterView, found: Explanation, pod: Pod, fact
         return found
     now = view.snapshot.now
     names = list_names([each.node for each in silent])
-    verb = "does not answer" if len(silent) == 1 else "do not answer"
+    who = f"the agent of {names} does not" if len(silent) == 1 else f"the agents of {names} do not"
     return Explanation(
         case="agent-silent",
-        verdict=f"waits; the agent of {names} {verb}, so nobody knows the cards there, and nothing can be placed there",
+        verdict=f"waits; {who} answer, so nobody knows the cards there, and nothing can be placed there",
         facts=(
             *(f"{each.node}: {each.text(now)}" for each in silent[:_NODES]),
             f"on the other nodes it {found.verdict}",

@@ -3,8 +3,9 @@
 A card that does not answer cannot be asked for its UUID. Rules:
 
 1. A card whose UUID can be read keeps what was known of it before where a value cannot be read.
-2. A failed index is the known card that followed the card before it at the same distance: indexes move up when NVML
-   no longer lists a card. Failed indexes that are left and known cards that are missing are paired in their order.
+2. Indexes move up when NVML no longer lists a card. So a failed index is counted from the nearest card before it that
+   was read: the known card that came as many places after that card has the failed index now. Failed indexes that are
+   left and known cards that are missing are paired in their order.
 3. A failed index without such a card is ``GPU-unread-<index>``, until it can be read.
 4. A known card that is missing without a failed index is lost: NVML no longer lists it. It is forgotten if another
    driver has it (``vfio-pci``).

@@ -41,8 +41,9 @@ async def read_fleet(client: Client, pods: Iterable[Pod], silent: Mapping[str, S
     Args:
         client: the user's client.
         pods: pods with the agents' among them.
-        silent: the nodes that should answer and do not, as far as the API server knows. They are not asked, since each
-            could cost a time-out, but for those whose agent runs: their page may have cards, and is an answer then.
+        silent: the nodes that should answer and do not, as far as the API server knows. Those
+            whose agent runs are asked: their page may have cards, and is an answer then. The others are not, since each
+            could cost a time-out.
 
     Raises:
         Forbidden: the user may not use the proxy of any of them.

@@ -2,7 +2,7 @@
 
 :mod:`tessera.agent.driver.driver_state` decides. The gate checks after every event on the node or the Node object, with
 two exceptions by time. First, if a driver reports that it is ready and NVML fails, the gate tries again with growing
-pauses. A pause ends early only if something differs that others decide (:class:`_Outside`): the gate's own markers are
+pauses. A pause ends early only when a fact changes that others decide (:class:`_Outside`): the gate's own markers are
 events too, and must not end it. Second, a module of the host that an administrator loads by hand makes no device node
 before its first use, so no event shows it: the gate tries to open a driver every :data:`HOST_RECHECK`.
 

@@ -13,9 +13,9 @@ ends every fault: an error that it did not cure shows again.
 An error that the card itself measures, such as heat or a row of memory without a spare one, makes it degraded as long
 as it is measured, and for the quiet time after that: a card at its limit reports it now and then.
 
-A card that a person has cordoned is withheld by a fault of the source ``cordon``. It is no fault of the hardware: it
-begins and ends with the annotation of the Node (:mod:`tessera.api.nodes.cordons`), and neither probe nor boot ends it.
-While it lasts, nothing is done to the card.
+A cordon of a card is kept as a fault of the source ``cordon``, though the hardware has none. It withholds the card,
+begins and ends with the annotation of the Node (:mod:`tessera.api.nodes.cordons`), and no probe and no boot ends it.
+While it lasts, Tessera does nothing to the card.
 
 Where an administrator wants it, a card that was repaired by a reset or a reboot is withheld until it was tested.
 

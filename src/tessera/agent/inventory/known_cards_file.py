@@ -1,7 +1,7 @@
 """Keeps which cards the node has had since its boot, so that a restarted agent names a card that no longer answers.
 
 A boot may give a card another index, and a person may have replaced it meanwhile: cards of an earlier boot are not
-known any more. What an agent of an earlier version left are the faults of its cards, which have at least their UUIDs.
+known any more. An agent of an earlier version has left only the faults of its cards, which have at least their UUIDs.
 """
 
 import logging
@@ -47,7 +47,7 @@ class KnownCardsFile:
         return (*cards, *(blank_card(uuid) for uuid in sorted(missing) if not uuid.startswith(UNREAD)))
 
     def save(self, boot: str, cards: Iterable[GpuInfo]) -> None:
-        """Saves the cards; one that was never read has nothing to be saved."""
+        """Saves the cards that were read at least once."""
         known = tuple(
             msgspec.structs.replace(card, lost=False, error="")
             for card in cards
@@ -56,4 +56,7 @@ class KnownCardsFile:
         try:
             self._file.save(StoredCards(boot, known))
         except OSError as error:
-            _log.warning("cards are not known by name after a restart of the agent: %s", error)
+            _log.warning(
+                "cards cannot be saved, so a restarted agent may not know their names: %s",
+                error,
+            )

@@ -1,7 +1,7 @@
 """Two annotations of a Node: the faults of its cards, and those that take no card away for now.
 
-``tessera.dev/cards``, by the agent: the node's cards, and their faults. There reads what is wrong with a
-card who may read the Node and not the agents' pages.
+``tessera.dev/cards``, by the agent: the node's cards, and their faults. Whoever may read the Node, but not the agents'
+pages, learns there what is wrong with a card.
 ``tessera.dev/spared-faults``, by the controller: the faults of this node that take no card away for now. The agent
 reads it from the watch of its own Node that it has anyway. See docs/decisions/health-breaker.md.
 

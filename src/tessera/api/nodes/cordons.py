@@ -33,7 +33,7 @@ def cordon_key(gpu: str) -> str:
 
 
 def read_cordons(annotations: Mapping[str, str]) -> tuple[Cordon, ...]:
-    """The cordons of a Node, sorted; of more than a node has cards, the first ones."""
+    """The cordons of a Node, sorted; the first ones, if there are more than a node may have cards."""
     found = sorted(key for key in annotations if key.startswith(CORDON_PREFIX))
     cards = ((key, key.removeprefix(CORDON_PREFIX)) for key in found)
     return tuple(

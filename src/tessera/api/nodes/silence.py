@@ -41,7 +41,7 @@ class Silence(Enum):
     LEAVING = "leaving"
     NODE_NOT_READY = "node_not_ready"
     NO_AGENT = "no_agent"
-    #: As before, on a node that has no trace of one: it may just have joined.
+    #: No agent's pod is there, and the node has no trace of an agent: it may just have joined.
     NEVER_RAN = "never_ran"
     AGENT_NOT_READY = "agent_not_ready"
     #: The agent runs and says so itself: it has no driver, or has not read the cards yet.
@@ -73,7 +73,10 @@ class SilentNode(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
         return self.kind in (Silence.WAITS, Silence.LEAVING)
 
     def text(self, now: float) -> str:
-        """The reason, and since when; that an agent is gone is known from the mark of the controller, which waited."""
+        """The reason, and for how long.
+
+        Of a missing agent only the time of the controller's mark is known, which is later: hence "more than".
+        """
         if not 0 < self.since <= now:
             return self.reason
         return f"{self.reason} (for {'more than ' if self.kind is Silence.NO_AGENT else ''}{age(now - self.since)})"

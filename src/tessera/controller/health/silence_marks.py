@@ -1,7 +1,7 @@
 """Decides when the conditions of a silent agent become ``Unknown``. Pure.
 
-An agent that is away for seconds, as in an update of its DaemonSet, changes nothing: its conditions are marked once it
-was silent for :data:`GRACE`. They are marked once; the agent takes them over when it returns.
+An agent that is away for seconds, as in an update of its DaemonSet, changes nothing: its conditions are marked after
+:data:`GRACE` of silence, one time only. The agent takes them over when it returns.
 
 An agent may speak although Kubernetes reports it as dead: kubelet has failed and the agent has not, or it writes and
 crashes again and again. Then it overwrites the mark. The next one waits twice as long each time, up to
