@@ -375,6 +375,15 @@ def test_the_same_list_again_is_no_further_error() -> None:
     assert (fault.count, fault.last) == (1, 0)
 
 
+def test_a_card_whose_errors_alternate_is_told_by_the_first_one() -> None:
+    health = node()
+    for now, error in enumerate(["Unknown Error", "GPU is lost", "Unknown Error"]):
+        health.react(listed({ONE: error}), now)
+        health.react(listed(), now)
+    (fault,) = health.faults()
+    assert (fault.text, fault.count, fault.last) == ("the card cannot be read: Unknown Error", 3, 2)
+
+
 def test_a_card_that_is_listed_with_an_error_has_one_fault_though_its_probes_fail_too() -> None:
     health = node()
     health.react(listed({ONE: "card 0: Unknown Error"}), 0)

@@ -341,8 +341,11 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
 
     def _take_list(self, event: CardsListed, now: float) -> None:
         for gpu, error in event.unreadable.items():
-            if self._unreadable.get(gpu) != error or (DeviceScope(gpu), UNREADABLE) not in self._faults:
-                self._add(DeviceScope(gpu), UNREADABLE, Reaction.WITHHOLD, f"the card cannot be read: {error}", now)
+            fault = self._faults.get((DeviceScope(gpu), UNREADABLE))
+            if fault is None or self._unreadable.get(gpu) != error:
+                # A card whose errors alternate is told by the first one, so that nobody is told anew every time.
+                text = f"the card cannot be read: {error}" if fault is None else fault.text
+                self._add(DeviceScope(gpu), UNREADABLE, Reaction.WITHHOLD, text, now)
         self._gpus, self._unreadable = event.gpus, event.unreadable
         named = frozenset(gpu for gpu in event.gpus if not gpu.startswith(UNREAD))
         for gpu in named - self._known if self._tests_new and self._known is not None else ():
