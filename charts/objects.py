@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from monitoring.alerts import HOT, HOT_MEMORY
 from monitoring.manifests import RUNBOOKS
 
 from charts.holes import block, hole, write
@@ -265,6 +266,10 @@ def _change_rules(manifest: Manifest) -> None:
             page = annotations["runbook_url"].removeprefix(f"{RUNBOOKS}/")
             folder = '(trimSuffix "/" .Values.tessera.monitoring.runbooks)'
             annotations["runbook_url"] = hole(f'printf "%s/{page}" {folder} | quote')
+        for rule in (rule for rule in group["rules"] if rule.get("alert") == "TesseraGpuHot"):
+            for degrees, value in ((HOT, "hotCelsius"), (HOT_MEMORY, "hotMemoryCelsius")):
+                number = hole(f".Values.tessera.monitoring.{value}")
+                rule["expr"] = rule["expr"].replace(f"> {degrees}", f"> {number}")
 
 
 def _change_webhook_network(manifest: Manifest) -> None:

@@ -136,6 +136,7 @@ def _own() -> Schema:
                         for key in ("podMonitors", "prometheusRule", "podAnnotations", "dashboards")
                     },
                     "runbooks": {"type": "string", "minLength": 1},
+                    **{key: {"type": "integer", "minimum": 1} for key in ("hotCelsius", "hotMemoryCelsius")},
                     **dict.fromkeys(("labels", "dashboardLabels"), _TEXT_MAP),
                 }
             ),

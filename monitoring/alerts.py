@@ -15,15 +15,15 @@ _SLOWDOWNS = "hw_slowdown|hw_thermal|hw_power_brake|sw_thermal"
 _NEAR = 3
 #: Degrees Celsius, for cards that report no limits. Data-center cards slow down from about 87 on (NVIDIA's data sheets
 #: of A100 and H100: GPU 85 to 90, memory 95).
-_HOT, _HOT_MEMORY = 85, 95
+HOT, HOT_MEMORY = 85, 95
 #: A card is hot near its own limit, or beyond its normal operation, or beyond the numbers above.
 _IS_HOT = f"""\
 tessera:gpu_temperature:celsius > on (node, gpu) (tessera:gpu_slowdown_temperature:celsius - {_NEAR})
 or tessera:gpu_temperature_margin:celsius < 0
 or tessera:gpu_memory_temperature:celsius > on (node, gpu) tessera:gpu_memory_temperature_limit:celsius
-or (tessera:gpu_temperature:celsius unless on (gpu) tessera:gpu_slowdown_temperature:celsius) > {_HOT}
+or (tessera:gpu_temperature:celsius unless on (gpu) tessera:gpu_slowdown_temperature:celsius) > {HOT}
 or (tessera:gpu_memory_temperature:celsius unless on (gpu) tessera:gpu_memory_temperature_limit:celsius)
-  > {_HOT_MEMORY}"""
+  > {HOT_MEMORY}"""
 #: The need of a card. The series of an agent ends with its pod, so an update would resolve an alert for a while; the
 #: last value of either pod holds for the time that the next agent needs to start.
 _HEALTH = "max by (node, gpu) (last_over_time(tessera_gpu_health[5m]))"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from monitoring.alerts import ALERTS
 from monitoring.manifests import prometheus_rule
 from tests.charts.conftest import Helm, bundled, by_name, install, is_hook, leaves, of_release
 
@@ -283,6 +284,15 @@ def test_the_alerts_of_the_chart_link_to_a_copy_of_their_pages(helm: Helm, folde
     found = helm.template({"tessera": {"monitoring": monitoring}}, "kube-system")
     (rule,) = (each for each in found if each["kind"] == "PrometheusRule")
     assert rule["spec"] == prometheus_rule("https://wiki.example/gpu: {a}")["spec"]
+
+
+def test_degrees_of_the_values_are_those_of_the_alert(helm: Helm) -> None:
+    monitoring = {"prometheusRule": True, "hotCelsius": 91, "hotMemoryCelsius": 99}
+    found = helm.template({"tessera": {"monitoring": monitoring}}, "kube-system")
+    (groups,) = (each["spec"]["groups"] for each in found if each["kind"] == "PrometheusRule")
+    (expr,) = (rule["expr"] for group in groups for rule in group["rules"] if rule.get("alert") == "TesseraGpuHot")
+    ours = {each.name: each.expr for each in ALERTS}["TesseraGpuHot"]
+    assert expr == ours.replace("> 85", "> 91").replace("> 95", "> 99")
 
 
 def test_no_hook_makes_an_object_in_the_namespace_that_the_removal_deletes(helm: Helm) -> None:
