@@ -1,6 +1,7 @@
 """Faults begin, last and end, and withhold the right devices."""
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -382,6 +383,18 @@ def test_a_card_whose_errors_alternate_is_told_by_the_first_one() -> None:
         health.react(listed(), now)
     (fault,) = health.faults()
     assert (fault.text, fault.count, fault.last) == ("the card cannot be read: Unknown Error", 3, 2)
+
+
+@pytest.mark.parametrize("first", ["Unknown Error", "the card is lost"])
+def test_a_card_whose_failed_probes_alternate_is_told_by_the_first_one(first: str) -> None:
+    health = node()
+    lost = first != "Unknown Error"
+    for now, text in enumerate([first, first, first, "Timeout", "Timeout", "Timeout"]):
+        result = ProbeResult.LOST if lost and now < 3 else ProbeResult.FAILED
+        health.react(CardProbed(gpu=ONE, result=result, text=text), now)
+    (fault,) = health.faults()
+    assert first in fault.text
+    assert fault.last == 5
 
 
 def test_a_card_that_is_listed_with_an_error_has_one_fault_though_its_probes_fail_too() -> None:

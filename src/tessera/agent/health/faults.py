@@ -415,7 +415,9 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
             if probe.gpu in self._unreadable:
                 return  # it is listed with its error already
             if self._failures[probe.gpu] >= self._hysteresis.failed_probes:
-                self._add(scope, PROBE, Reaction.WITHHOLD, f"probes of the card fail: {probe.text}", now)
+                known = self._faults.get((scope, PROBE))  # told by its first error, as a card that cannot be read
+                text = f"probes of the card fail: {probe.text}" if known is None else known.text
+                self._add(scope, PROBE, Reaction.WITHHOLD, text, now)
         else:
             self._failures.pop(probe.gpu, None)
             reaction = DRIVER_REACTIONS[probe.recovery] if probe.recovery is not None else Reaction.IGNORE
