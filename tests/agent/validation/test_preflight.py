@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -110,6 +111,22 @@ def test_one_card_that_fails_leaves_the_others_their_results() -> None:
     found = run(machine, library)
     assert [bool(card.error) for card in found.cards] == [False, True, False]
     assert [len(card.measures) for card in found.cards] == [5, 1, 5]
+
+
+@pytest.mark.parametrize(("cards", "bad", "blamed"), [(4, 2, [2]), (3, 0, [0]), (2, 1, [0, 1])])
+def test_a_card_that_no_copy_reaches_is_blamed_and_not_its_neighbours(cards: int, bad: int, blamed: list[int]) -> None:
+    """Of two cards nobody knows which one fails."""
+
+    class BadWay(Libcuda):
+        def cuMemcpyPeerAsync(self, target: Any, to: Any, *rest: Any) -> int:  # noqa: N802 - CUDA's name
+            if 0x1000 + bad in {to.value, rest[1].value}:
+                return 719
+            return super().cuMemcpyPeerAsync(target, to, *rest)
+
+    machine = SimulatedMachine(f"{cards}xA30", seed="n")
+    found = run(machine, BadWay([str(each) for each in machine.uuids()]))
+    assert [card.index for card in found.cards if card.error] == blamed
+    assert all("copy from card" in card.error for card in found.cards if card.error)
 
 
 def test_lost_cards_and_those_that_cuda_does_not_show_are_errors_and_mig_is_none() -> None:

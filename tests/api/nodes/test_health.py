@@ -52,7 +52,10 @@ from tessera.api.nodes.health import Evidence, describe_fault, describe_xid
             "XID 999; not allocated until its probes succeed for a while",
         ),
         (Evidence(source="double-bit-ecc", asks="attention"), "double-bit-ecc; still allocated"),
-        (Evidence(source="hw_thermal", asks="a word of a newer agent"), "hw_thermal; still allocated"),
+        (
+            Evidence(source="hw_thermal", asks="rest"),
+            "hw_thermal; asks for rest, which this version of Tessera does not know; use that of the agent",
+        ),
     ],
 )
 def test_the_sentence_says_what_happened_and_what_happens_next(error: Evidence, sentence: str) -> None:

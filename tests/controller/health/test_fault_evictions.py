@@ -121,6 +121,26 @@ def play(story: Callable[[Cluster], Awaitable[None]]) -> None:
     run_virtual(played())
 
 
+def test_nobody_is_evicted_while_the_agent_is_silent() -> None:
+    """What it wrote may be long over, and no agent would reset the card."""
+
+    async def condition(cluster: Cluster, status: str, reason: str) -> None:
+        silent = {"type": "GpuHealthy", "status": status, "reason": reason, "message": ""}
+        await cluster.client.merge_patch(NODES, "n1", {"status": {"conditions": [silent]}}, subresource="status")
+
+    async def story(cluster: Cluster) -> None:
+        await condition(cluster, "Unknown", "AgentStatusUnknown")
+        await cluster.pod("web")
+        await cluster.lead()
+        await asyncio.sleep(600)
+        assert await cluster.running() == ["web"]
+        await condition(cluster, "False", "CardUnhealthy")
+        await asyncio.sleep(10)
+        assert await cluster.running() == []
+
+    play(story)
+
+
 def test_pods_with_an_owner_are_evicted_after_the_delay_and_told_why() -> None:
     async def story(cluster: Cluster) -> None:
         await cluster.pod("web")

@@ -32,6 +32,8 @@ MANAGER = "tessera-agent-health"
 _SHOWN = 10.0
 #: Pods that are told at a time; a card has up to 48 shares.
 _AT_A_TIME = 8
+#: Seconds until a pod that the API server refused is tried again: rights may come with an upgrade.
+_REFUSED = 600.0
 #: Least seconds between two readings of the holders, however much changes.
 _GATHER = 0.2
 
@@ -73,8 +75,8 @@ class PodReporter:
         self._conditions = PodConditions()
         #: Notices that the API server has and the watch may not show yet, with their time.
         self._written: dict[str, tuple[PodNotice, float]] = {}
-        #: UIDs of pods whose status the API server does not let this agent write.
-        self._forbidden: set[str] = set()
+        #: By UID, pods whose status the API server did not let this agent write, and the time of the next attempt.
+        self._forbidden: dict[str, float] = {}
 
     async def run(self) -> None:
         """Reports until cancelled."""
@@ -94,7 +96,7 @@ class PodReporter:
         """Tells pods what they do not know; returns the seconds until there is more to tell, if nothing changes."""
         live = self._pods.live_pods()
         self._forget_others({pod.metadata.uid for pod in live})
-        pods = [pod for pod in live if pod.metadata.uid not in self._forbidden and not self._is_on_its_way(pod)]
+        pods = [pod for pod in live if not self._is_refused(pod) and not self._is_on_its_way(pod)]
         machine = self._health.state_machine
         faults = machine.faults()
         if not any(fault.of_hardware for fault in faults) and not any(has_open_condition(pod) for pod in pods):
@@ -107,11 +109,15 @@ class PodReporter:
         )
         await self._tell_all(due)
         await self._clock.sleep(_GATHER)
-        return _SHOWN if self._written and pause is None else pause
+        pauses = [pause, _SHOWN if self._written else None, _REFUSED if self._forbidden else None]
+        return min((each for each in pauses if each is not None), default=None)
 
     def _forget_others(self, live: Collection[str]) -> None:
         self._written = {uid: each for uid, each in self._written.items() if uid in live}
-        self._forbidden &= set(live)
+        self._forbidden = {uid: at for uid, at in self._forbidden.items() if uid in live}
+
+    def _is_refused(self, pod: Pod) -> bool:
+        return self._forbidden.get(pod.metadata.uid, 0.0) > self._clock.monotonic()
 
     def _is_on_its_way(self, pod: Pod) -> bool:
         """True if the pod was told something that the watch does not show yet."""
@@ -148,7 +154,7 @@ class PodReporter:
         except TooManyRequests:
             raise
         except Forbidden as error:
-            self._forbidden.add(pod.uid)
+            self._forbidden[pod.uid] = self._clock.monotonic() + _REFUSED
             _log.warning("pod %s/%s is not told of its card's health: %s", pod.namespace, pod.name, error)
             return
         now = self._clock.monotonic()

@@ -191,17 +191,28 @@ def _test_card(cuda: Cuda, device: int, info: GpuInfo, effort: Effort) -> _Rates
 
 
 def _time_ways(cuda: Cuda, tested: Sequence[_Rates], effort: Effort) -> None:
-    """Times the copy of each card that works to the next one."""
+    """Times the copy of each card that works to the next one.
+
+    A copy that fails is the fault of a card of which every copy fails; if neither or both are such, of both.
+    """
     able = [each for each in tested if not each.error]
+    failed: dict[tuple[int, int], str] = {}
+    works: set[int] = set()
     for one, other in neighbours(len(able)):
         try:
             with CudaContext(cuda, able[one].device) as card, CudaContext(cuda, able[other].device) as peer:
                 rate = time_peer_copy(card, peer, effort)
         except CudaError as error:
-            able[one].error = one_line(f"copy to card {able[other].info.index}: {error}", _ERROR)
+            indexes = f"card {able[one].info.index} to card {able[other].info.index}"
+            failed[one, other] = one_line(f"copy from {indexes}: {error}", _ERROR)
             continue
+        works |= {one, other}
         if rate is not None:
             able[one].rates["card_to_card"], able[one].peer = rate, able[other].info
+    for pair, text in failed.items():
+        blamed = [each for each in pair if each not in works] or list(pair)
+        for each in blamed:
+            able[each].error = able[each].error or text
 
 
 def _all_reduce(tested: Sequence[_Rates]) -> tuple[float, str]:

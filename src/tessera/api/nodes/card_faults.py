@@ -11,7 +11,7 @@ for none: then no fault is spared, which is the safe side.
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -60,7 +60,7 @@ class CardFault(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
     since: Annotated[int, msgspec.Meta(ge=0, le=2**40)] = 0
     index: Annotated[int, msgspec.Meta(ge=-1, le=int(NODE_INDEXES))] = -1
     part: Annotated[int, msgspec.Meta(ge=-1, le=9999)] = -1
-    asks: Literal["attention", "replace", "preflight", "uncordon", "drain", "reset", "reboot"] = "drain"
+    asks: Annotated[str, msgspec.Meta(pattern=r"^[a-z]{1,16}\Z")] = "drain"
     text: Annotated[str, msgspec.Meta(max_length=int(CARD_FAULT_WORDS))] = ""
     lost: bool = False
     reset: bool = False

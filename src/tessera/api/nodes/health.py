@@ -133,8 +133,10 @@ def next_step(error: Evidence) -> str:
             return f"not allocated until the node is rebooted: {_EMPTY_IT}"
         case _ if error.source in MEASURED_ERRORS:
             return "still allocated; ends once the card no longer reports it"
-        case _:
+        case "attention":
             return "still allocated"
+        case _:
+            return f"asks for {error.asks}, which this version of Tessera does not know; use that of the agent"
 
 
 def describe_xid(number: int) -> str:

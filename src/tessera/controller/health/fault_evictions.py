@@ -7,7 +7,6 @@ keeps a pod, the next attempt comes with growing pauses.
 """
 
 import asyncio
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import TypeVar
 
@@ -15,6 +14,7 @@ import msgspec
 
 from tessera.api.names import FAULT_TOLERATION, GPU_CONDITION, GPU_NEEDS_REBOOT, GPU_NEEDS_RESET
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, SPARED_ANNOTATION, decode_cards, decode_spared
+from tessera.api.nodes.conditions import HEALTH, is_marked_silent
 from tessera.api.nodes.cordons import read_cordons
 from tessera.clock import Clock, parse_time_or_zero
 from tessera.controller.base.metrics import ControllerMetrics
@@ -73,9 +73,8 @@ class FaultEvictions:
 
     def node_changed(self, event: WatchEvent[Node]) -> None:
         """Handles an event of a node."""
-        meta = event.object.metadata
-        node = None if event.kind is EventKind.DELETED else _read_node(meta.annotations)
-        self._take(self._nodes, meta.name, node)
+        node = None if event.kind is EventKind.DELETED else _read_node(event.object)
+        self._take(self._nodes, event.object.metadata.name, node)
 
     def pod_changed(self, event: WatchEvent[Pod]) -> None:
         """Handles an event of a pod."""
@@ -137,7 +136,11 @@ class FaultEvictions:
                 self._events.record(about, "GpuFaultEvicted", text, type="Normal")
 
 
-def _read_node(annotations: Mapping[str, str]) -> FaultyNode | None:
+def _read_node(node: Node) -> FaultyNode | None:
+    """The node, if a card of it must be empty; None else, and while its agent is silent: nobody would repair it."""
+    annotations, condition = node.metadata.annotations, node.status.condition(HEALTH)
+    if condition is not None and is_marked_silent(condition):
+        return None
     cards = decode_cards(annotations.get(CARDS_ANNOTATION, ""))
     if not any(fault.asks in {"reset", "reboot"} for fault in cards.all_faults()):
         return None
