@@ -75,6 +75,11 @@ class Node:
     async def status(self) -> Any:
         return await self.scene.client.get(NODES.as_dicts(), NODE)
 
+    async def set_boot(self, boot: str) -> None:
+        """Sets the node's boot id."""
+        change = {"status": {"nodeInfo": {"bootID": boot}}}
+        await self.scene.client.merge_patch(NODES, NODE, change, subresource="status")
+
     async def health(self) -> dict[str, Any]:
         """The condition ``GpuHealthy``."""
         found: list[dict[str, Any]] = (await self.status())["status"].get("conditions") or []
@@ -293,13 +298,35 @@ def test_cards_of_an_earlier_boot_are_not_missed(play: Callable[..., None]) -> N
         await node.scene.kill_agent()
         with node.scene.machine.change() as state:
             del state.cards[7]
-        await node.scene.client.merge_patch(
-            NODES, NODE, {"status": {"nodeInfo": {"bootID": "boot-2"}}}, subresource="status"
-        )
+        await node.set_boot("boot-2")
         node.scene.start_life()
         await node.offers(7)
         await node.tells("nothing is wrong with the node's 7 cards")
         assert await node.annotation() == (7, [])
+
+    played(play, story)
+
+
+@pytest.mark.parametrize("boots", [True, False])
+def test_cards_of_the_file_are_used_only_once_the_boot_is_known(play: Callable[..., None], boots: bool) -> None:
+    """Removed during a boot a card is not missed; lost in the same boot it is told."""
+
+    async def story(node: Node) -> None:
+        boot = (await node.status())["status"]["nodeInfo"]["bootID"]
+        await node.scene.kill_agent()
+        with node.scene.machine.change() as state:
+            del state.cards[7]
+        await node.set_boot("")
+        node.scene.start_life()
+        await node.offers(7)
+        await node.scene.clock.sleep(60)
+        assert await node.annotation() == (7, [])
+        await node.restart()
+        await node.scene.clock.sleep(60)
+        assert await node.annotation() == (7, [])
+        await node.set_boot("boot-2" if boots else boot)
+        await node.tells("nothing is wrong with the node's 7 cards" if boots else "the card is lost")
+        assert (await node.annotation())[0] == (7 if boots else 8)
 
     played(play, story)
 

@@ -273,7 +273,7 @@ class HealthMonitor:
 
     def faulty_gpus(self) -> frozenset[str]:
         """UUIDs of the cards whose hardware has shown faults in this boot, whether or not they are listed."""
-        if self._node.boot_id() not in {"", self._boot}:
+        if self._node.boot_id() != self._boot:
             return frozenset()
         return frozenset(fault.scope.gpu for fault in self._health.faults() if fault.of_hardware)
 

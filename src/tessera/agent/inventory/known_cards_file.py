@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class StoredCards(msgspec.Struct, frozen=True):
-    """The content of the file: the node's boot id, empty while unknown, and the cards as they were read last."""
+    """The content of the file: the node's boot id, and the cards as they were read last."""
 
     boot: str = ""
     cards: tuple[GpuInfo, ...] = ()
@@ -38,16 +38,16 @@ class KnownCardsFile:
         """The cards of this boot.
 
         Args:
-            boot: the node's boot id; empty while unknown.
+            boot: the node's boot id; not empty.
             faulty: UUIDs of the cards with faults of this boot.
         """
         stored = self._file.load() or StoredCards()
-        cards = stored.cards if "" in {boot, stored.boot} or boot == stored.boot else ()
+        cards = stored.cards if boot == stored.boot else ()
         missing = set(faulty) - {card.uuid for card in cards}
         return (*cards, *(blank_card(uuid) for uuid in sorted(missing) if not uuid.startswith(UNREAD)))
 
     def save(self, boot: str, cards: Iterable[GpuInfo]) -> None:
-        """Saves the cards that were read at least once."""
+        """Saves the cards that were read at least once in the boot of this id."""
         known = tuple(
             msgspec.structs.replace(card, lost=False, error="")
             for card in cards

@@ -68,7 +68,8 @@ async def run_components(components: Components) -> None:
         group.create_task(components.config.run())
         await components.mirror.start(group)
         await components.config.wait_first_read()
-        await components.recall_cards()
+        if not await components.recall_cards():
+            group.create_task(_recall_cards_later(components))
         await components.refresh_inventory()
         _assign_recorded_cards(components)
         await _assign_used_cards(components)
@@ -89,6 +90,15 @@ async def run_components(components: Components) -> None:
             await components.changes.wait(components.changes.count)
         group.create_task(components.slices.run())
         group.create_task(components.advertiser.run())
+
+
+async def _recall_cards_later(components: Components) -> None:
+    """Recalls the cards of this boot once its id is known: those of an earlier boot may have been removed."""
+    count = components.changes.count
+    while not await components.recall_cards():
+        await components.changes.wait(count)
+        count = components.changes.count
+    await components.reread_cards(())
 
 
 def _assign_recorded_cards(components: Components) -> None:

@@ -115,6 +115,8 @@ class Components:
         self._object_events = ObjectEvents(self.events, self.mirror)
         self.inventory_reader = InventoryReader(hardware, self.changes)
         self._known_cards = KnownCardsFile(options.state_dir / "known-cards.json")
+        #: False until the cards of this boot were recalled; the file is not written before.
+        self._recalled = False
         self.ownership = CardOwnership(options.state_dir / "owners.json")
         self._static_gpus = StaticGpus(self.inventory_reader, self.ownership)
         self.config = self._build_config_watcher()
@@ -154,10 +156,13 @@ class Components:
 
     # Readings of the cards --------------------------------------------------------------------------------------
 
-    async def recall_cards(self) -> None:
-        """Tells the driver's side which cards this boot has had; before the cards are read for the first time."""
-        known = self._known_cards.load(self.mirror.boot_id(), self.health.faulty_gpus())
-        await self.hardware.set_known_cards(known)
+    async def recall_cards(self) -> bool:
+        """Tells the driver's side which cards this boot has had, beside those that were read; false while unknown."""
+        boot = self.mirror.boot_id()
+        known = self._known_cards.load(boot, self.health.faulty_gpus()) if boot else ()
+        await self.hardware.set_known_cards((*known, *(gpu.info for gpu in self.inventory_reader.inventory.gpus)))
+        self._recalled = boot != ""
+        return self._recalled
 
     async def refresh_inventory(self) -> None:
         """Reads the cards.
@@ -169,7 +174,8 @@ class Components:
 
     def _note_inventory(self, inventory: GpuInventory) -> None:
         """Takes in a reading of the cards, whichever part asked for it."""
-        self._known_cards.save(self.mirror.boot_id(), (gpu.info for gpu in inventory.gpus))
+        if self._recalled:
+            self._known_cards.save(self.mirror.boot_id(), (gpu.info for gpu in inventory.gpus))
         self.health.set_cards(
             (gpu.info for gpu in inventory.gpus), {gpu.uuid: gpu.error for gpu in inventory.gpus if gpu.error}
         )
