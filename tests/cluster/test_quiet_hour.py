@@ -1,0 +1,44 @@
+"""In an hour in which nothing happens, Tessera writes nothing but the controller's Lease, also with a bad card."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.cluster.test_pod_notices import break_card
+
+WRITES = frozenset({"create", "update", "patch", "delete"})
+
+
+def report_an_xid(lab: Any, _gpu: str) -> None:
+    break_card(lab)
+
+
+def lose(lab: Any, gpu: str) -> None:
+    lab.cluster.nodes["node-1"].machine.lose(gpu)
+
+
+def make_unreadable(lab: Any, gpu: str) -> None:
+    lab.cluster.nodes["node-1"].machine.fail("devices", 999, times=None, gpu=gpu)
+
+
+@pytest.mark.parametrize("fault", [None, report_an_xid, lose, make_unreadable])
+def test_a_quiet_hour_costs_no_write(in_lab: Callable[..., None], fault: Callable[[Any, str], None] | None) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.label("node-1", layout="all-disabled")
+        await lab.becomes({"nvidia.com/gpu": 4})
+        await lab.create("holder", {"nvidia.com/gpu": 1})
+        await lab.running("holder")
+        if fault is not None:
+            fault(lab, lab.cluster.nodes["node-1"].machine.uuids()[0])
+        await asyncio.sleep(300)
+        before = Counter(lab.cluster.server.audit.verbs)
+        await asyncio.sleep(3600)
+        made = lab.cluster.server.audit.verbs - before
+        ours = {key: count for key, count in made.items() if ":tessera-" in key[0] and key[1] in WRITES}
+        leases = [count for key, count in ours.items() if key[2].startswith("leases")]
+        assert sum(leases) > 0, "without the Lease, this counts nothing"
+        assert {key: count for key, count in ours.items() if not key[2].startswith("leases")} == {}
+
+    in_lab(scenario, nodes="4xA100-40GB")
