@@ -250,3 +250,11 @@ def test_differences_from_the_table_are_named() -> None:
     assert "1g.5gb: in the table, not on the card" in found
     assert "1g.6gb: on the card, not in the table" in found
     assert list(compare_geometry("NVIDIA Unknown", profiles)) == []
+
+
+def test_a_folder_that_is_not_there_is_made_and_one_that_cannot_be_is_named(tmp_path: Path) -> None:
+    machine = SimulatedMachine("A100-40GB", seed="n")
+    assert judge_trial(trial(machine, tmp_path / "a" / "b")).status is Status.OK
+    (tmp_path / "file").write_text("")
+    with pytest.raises(MigTrialError, match="--state-dir"):
+        trial(machine, tmp_path / "file" / "b")

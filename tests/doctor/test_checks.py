@@ -39,6 +39,19 @@ def node(name: str = "n1", *, ready: str = "True", wrong: str = "", **info: str)
     )
 
 
+WRONG_TWICE = msgspec.convert(
+    {
+        "metadata": {"name": "n1"},
+        "status": {
+            "conditions": [
+                {"type": "GpuHealthy", "status": "False", "reason": "CardUnhealthy"},
+                {"type": "GpuMigLayoutApplied", "status": "False", "reason": "NvmlFailed"},
+            ]
+        },
+    },
+    Node,
+)
+
 SILENT = msgspec.convert(
     {
         "metadata": {"name": "n9"},
@@ -195,6 +208,7 @@ CASES: Sequence[tuple[str, Any, str, Verdict, str]] = [
     ),
     ("pods", [*PODS[1:], pod("tessera-agent", image="tessera:2")], "versions", Verdict.WARNING, "2 images"),
     ("nodes", [node(wrong="WaitingForDriver")], "node-conditions", Verdict.WARNING, "WaitingForDriver"),
+    ("nodes", [WRONG_TWICE], "node-conditions", Verdict.WARNING, "n1 GpuHealthy: CardUnhealthy, GpuMigLayout"),
     (
         "settings",
         {"kube-system/nvidia-mig-config": False},

@@ -116,8 +116,9 @@ def judge_preflight(found: Preflight) -> Finding:
     skipped = [f"card {card.index}: {card.skipped}" for card in found.cards if card.skipped]
     if not tested:
         return Finding(Status.ABSENT, "no card could be tested", skipped)
+    if found.simulated and not found.findings:
+        return Finding(Status.ABSENT, "the cards are simulated: nothing was computed", skipped)
     well = sum(not card.findings for card in tested)
-    how = " (simulated: nothing was computed)" if found.simulated else ""
     lines = [*found.findings, *skipped, *preflight_lines(found)]
-    text = f"{well} of {count_noun(len(tested), 'card')} compute as they should{how}"
+    text = f"{well} of {count_noun(len(tested), 'card')} compute as they should"
     return Finding(Status.FAILED if found.findings else Status.OK, text, lines)

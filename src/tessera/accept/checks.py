@@ -204,9 +204,8 @@ def check_topology(facts: Facts) -> Finding:
         for (one, other), level in levels.items()
         if level != levels.get((other, one)) and one < other
     ]
-    text = (
-        f"{len(levels) // 2} pairs of cards, at the levels {', '.join(sorted({str(each) for each in levels.values()}))}"
-    )
+    meet = ", ".join(sorted({str(each) for each in levels.values()}))
+    text = f"{count_noun(len(levels) // 2, 'pair')} of cards, at the levels {meet}"
     return Finding(Status.FAILED if wrong else Status.OK, text, wrong)
 
 

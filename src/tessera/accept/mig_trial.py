@@ -221,8 +221,14 @@ class MigTrier:
 
     def _write(self, before: _Before) -> None:
         new = self._path.with_name(f"{FILE}.new")
-        new.write_bytes(msgspec.json.encode(before))
-        new.replace(self._path)
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            new.write_bytes(msgspec.json.encode(before))
+            new.replace(self._path)
+        except OSError as error:
+            raise MigTrialError(
+                f"{self._path}: {error.strerror}; name a folder that you may write: --state-dir"
+            ) from error
 
 
 def compare_geometry(product: str, profiles: Sequence[GiProfileInfo]) -> Iterator[str]:

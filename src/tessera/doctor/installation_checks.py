@@ -166,12 +166,12 @@ def _conditions(nodes: Sequence[Node] | Refusal) -> Finding:
     """What the agents say of their nodes: no driver yet, a layout that does not fit, a profile that does not exist."""
     if isinstance(nodes, Refusal):
         return unknown("node-conditions", "not examined: that needs the right to list nodes")
-    wrong = {
-        each.metadata.name: f"{one.type}: {one.reason}"
-        for each in nodes
-        for one in each.status.conditions
-        if one.type in AGENT_CONDITIONS and (one.status == "False" or is_marked_silent(one))
-    }
+    wrong: dict[str, str] = {}
+    for each in nodes:
+        said = [one for one in each.status.conditions if one.type in AGENT_CONDITIONS]
+        bad = [f"{one.type}: {one.reason}" for one in said if one.status == "False" or is_marked_silent(one)]
+        if bad:
+            wrong[each.metadata.name] = ", ".join(bad)
     if wrong:
         text = "; ".join(f"{name} {what}" for name, what in list(wrong.items())[:5])
         more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""

@@ -35,7 +35,7 @@ def break_command() -> None:
     "--fault",
     metavar="NAME",
     default="",
-    help="lost, ecc, heat, power, nvlink, unreadable or no-slices; see above.",
+    help="One of the faults above.",
 )
 @click.option(
     "--code",

@@ -67,6 +67,18 @@ def test_the_monitor_describes_its_cards(tmp_path: Path) -> None:
     play(Node(tmp_path), story)
 
 
+def test_a_card_that_cannot_be_measured_is_probed_at_once(tmp_path: Path) -> None:
+    async def story(node: Node, agent: Agent) -> None:
+        await asyncio.sleep(5)
+        probes = len(agent.hardware.probes)
+        agent.watch.note_unmeasured(node.one)
+        await asyncio.sleep(1)
+        assert len(agent.hardware.probes) == probes + 1
+        agent.watch.note_unmeasured("GPU-of-another-node")
+
+    play(Node(tmp_path), story)
+
+
 def test_a_row_remapper_without_spare_rows_degrades_its_card_until_it_no_longer_reports_that(tmp_path: Path) -> None:
     async def story(node: Node, agent: Agent) -> None:
         agent.watch.note_measured(node.one, {ROW_REMAPPING: ""})

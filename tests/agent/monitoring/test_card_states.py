@@ -39,12 +39,16 @@ class Faults:
     def __init__(self, state: CardState = CardState.HEALTHY) -> None:
         self.state = state
         self.errors: list[dict[str, str]] = []
+        self.unmeasured: list[str] = []
 
     def describe(self, gpu: str) -> CardHealth:
         return CardHealth(state=self.state, next="" if self.state is CardState.HEALTHY else "reset it")
 
     def note_measured(self, gpu: str, errors: Mapping[str, str]) -> None:
         self.errors.append(dict(errors))
+
+    def note_unmeasured(self, gpu: str) -> None:
+        self.unmeasured.append(gpu)
 
     def gpus_to_empty(self) -> frozenset[str]:
         return frozenset({GPU})
@@ -175,7 +179,9 @@ def test_measured_errors_are_passed_on_to_the_faults_of_the_card() -> None:
 
 def test_a_silent_card_is_reported_with_those_who_hold_it() -> None:
     silent = NodeSample(taken=0, silent=(SilentGpu(INFO, (LEASE,)),))
-    health = CardStates(Faults(CardState.LOST)).handle(silent)
+    faults = Faults(CardState.LOST)
+    health = CardStates(faults).handle(silent)
+    assert faults.unmeasured == [GPU]
     page = report_usage(
         silent, ExpositionOptions(node="n"), unix_time=5.0, judged=(), health=health, states=LeaseStates()
     )

@@ -219,6 +219,12 @@ class HealthMonitor:
             self._measured[gpu] = dict(errors), now
             self._apply(ErrorsMeasured(gpu, dict(errors)))
 
+    def note_unmeasured(self, gpu: str) -> None:
+        """Probes a card soon that a sample could not measure: nobody knows whether it is still well."""
+        if not self._health.is_suspect(gpu):
+            self._probe_soon(gpu)
+            self._changes.notify()
+
     def note_card_reset(self, gpu: str) -> None:
         """Takes in the reset of a card."""
         self._apply(CardReset(gpu))

@@ -31,6 +31,10 @@ class HealthSource(Protocol):
         """Takes in the measured errors of a card, see :func:`.find_errors`."""
         ...
 
+    def note_unmeasured(self, gpu: str) -> None:
+        """Takes in that a card could not be measured."""
+        ...
+
     def gpus_to_empty(self) -> frozenset[str]:
         """UUIDs of the cards that must be reset or booted."""
         ...
@@ -61,6 +65,7 @@ class CardStates:
             pods = [(each.namespace, each.pod) for each in sample.leases if each.device in devices]
             found[gpu.info.uuid] = _add_holders(self._health.describe(gpu.info.uuid), pods, list(_host_processes(gpu)))
         for silent in sample.silent:
+            self._health.note_unmeasured(silent.info.uuid)
             pods = [(each.namespace, each.pod) for each in silent.leases]
             found[silent.info.uuid] = _add_holders(self._health.describe(silent.info.uuid), pods, [])
         return found
