@@ -5,15 +5,16 @@ from typing import Literal
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tessera.agent.health.faults import CORDON, EVENT_WATCH, Fault
+from tessera.agent.health.card_health import describe_card
+from tessera.agent.health.faults import CORDON, EVENT_WATCH, Fault, Hysteresis
 from tessera.agent.health.holders import Holdings
 from tessera.agent.health.pod_conditions import PAUSE, PodConditions, PodNotice
 from tessera.agent.inventory.device_health import DeviceScope, Reaction
 from tessera.api.names import GPU_CONDITION, PodUid
-from tessera.api.nodes.health import FELL_TOO_OFTEN, describe_xid
+from tessera.api.nodes.health import FELL_TOO_OFTEN, describe_fault, describe_xid
 from tessera.kube.resources import Condition, Pod
 
 INDEXES = {"GPU-a": 0, "GPU-b": 1}
@@ -191,3 +192,32 @@ def test_however_faults_come_and_go_a_pod_is_told_the_truth_in_time_and_not_too_
     shown = [each.status for each in node.pods["p"].status.conditions]
     assert shown in ([["False"]] if withheld else [[], ["True"]])
     assert node.tell(*lasting) == [], "and nothing twice"
+
+
+FAULTS = st.lists(
+    st.builds(
+        lambda source, reaction, since: Fault(
+            scope=CARD, source=source, reaction=reaction, text=f"{source} in words", since=since, last=since
+        ),
+        st.sampled_from(["XID 48", "XID 79", "probe", "driver"]),
+        st.sampled_from(list(Reaction)[1:]),
+        st.integers(0, 3).map(float),
+    ),
+    min_size=1,
+    max_size=4,
+    unique_by=lambda each: each.source,
+)
+
+
+LOST = [fault(79, Reaction.REBOOT), msgspec.structs.replace(fault(79, Reaction.REBOOT, since=1), source="probe")]
+
+
+@given(FAULTS, st.booleans())
+@example(LOST, False)
+def test_a_pod_is_told_the_fault_that_stands_first_everywhere_else(faults: list[Fault], spare: bool) -> None:
+    """A card with an XID that is lost as well was told by two sentences."""
+    spared = [each for each in faults if spare and not each.lost and each.source == "XID 48"]
+    first = describe_card(faults, Hysteresis(), spared).evidence[0]
+    node = Node(p=CARD)
+    node.tell(*faults, spared=tuple(spared))
+    assert node.message("p").startswith(f"GPU 0: {describe_fault(first)}")

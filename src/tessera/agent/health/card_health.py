@@ -46,7 +46,7 @@ def describe_card(faults: Sequence[Fault], hysteresis: Hysteresis, spared: Colle
     """
     if not faults:
         return CardHealth(state=CardState.HEALTHY)
-    ordered = sorted(faults, key=lambda fault: (fault in spared, -fault.reaction, *fault.order))
+    ordered = sorted(faults, key=lambda fault: fault.severity(spared=fault in spared))
     worst = ordered[0]
     state = CardState.LOST if any(fault.lost for fault in faults) else _STATES[worst.reaction]
     if worst in spared:

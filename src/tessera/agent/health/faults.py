@@ -115,10 +115,10 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
         """True if the hardware shows the error now: no cordon, count of falls, missing test, or broken event watch."""
         return self.source not in {CORDON, FELL_TOO_OFTEN, PREFLIGHT, EVENT_WATCH}
 
-    @property
-    def order(self) -> tuple[bool, bool, bool, float, str]:
-        """Order of faults with one reaction: the first of them describes the card."""
-        return self.by_hand, not self.lost, not self.to_replace, self.since, self.source
+    def severity(self, *, spared: bool) -> tuple[int, bool, bool, bool, float, str]:
+        """Sorts faults, the worst first: that one describes the card. A spared fault takes no card away."""
+        effect = Reaction.DEGRADE if spared else self.reaction
+        return -effect, self.by_hand, not self.lost, not self.to_replace, self.since, self.source
 
     @property
     def rule(self) -> CardRule:
@@ -547,7 +547,7 @@ def is_spared(fault: Fault, spared: Collection[CardRule]) -> bool:
 def _worst_of(faults: Iterable[Fault], scope: DeviceScope, spared: Collection[CardRule]) -> Fault | None:
     """The worst fault that covers a scope."""
     found = [fault for fault in faults if fault.scope.covers(scope)]
-    return min(found, key=lambda each: (-_effect(each, spared), *each.order), default=None)
+    return min(found, key=lambda each: each.severity(spared=is_spared(each, spared)), default=None)
 
 
 def _effect(fault: Fault, spared: Collection[CardRule]) -> Reaction:

@@ -31,15 +31,17 @@ def health_condition(health: HealthStateMachine, gpus: Mapping[str, GpuInfo]) ->
     """
     if not gpus:
         return HealthCondition("Unknown", "NoCards", "no card was found yet")
-    scopes = sorted({fault.scope for fault in health.faults() if fault.scope.gpu in gpus})
+    found = {fault.scope for fault in health.faults() if fault.scope.gpu in gpus}
+    # The worst first: what a reader cuts off is the rest.
+    scopes = sorted(found, key=lambda scope: (-health.health_of(scope).reaction, gpus[scope.gpu].index, scope))
     if not scopes:
         cards = "card" if len(gpus) == 1 else f"{len(gpus)} cards"
         return HealthCondition("True", "CardsHealthy", f"nothing is wrong with the node's {cards}")
     text = "; ".join(f"{name_scope(scope, gpus)}: {describe_scope(health, scope)}" for scope in scopes)
-    found = [health.health_of(scope) for scope in scopes]
-    if not all(each.healthy or each.by_hand for each in found):
+    healths = [health.health_of(scope) for scope in scopes]
+    if not all(each.healthy or each.by_hand for each in healths):
         return HealthCondition("False", "CardUnhealthy", text)
-    cordoned = any(each.by_hand for each in found)
+    cordoned = any(each.by_hand for each in healths)
     return HealthCondition("True", "CardCordoned" if cordoned else "CardDegraded", text)
 
 
@@ -142,7 +144,7 @@ def describe_part(health: HealthStateMachine, gpu: str, gi_id: int) -> str:
     """The sentence about the worst fault of hardware of a GPU instance, -1 for the whole card; empty without one."""
     parts = {fault.scope for fault in health.faults() if fault.scope.gpu == gpu and fault.scope.gi_id in {-1, gi_id}}
     found = [fault for part in parts if (fault := health.worst_fault(part)) and fault.of_hardware]
-    worst = min(found, key=lambda each: (health.spares(each), -each.reaction, each.since, each.source), default=None)
+    worst = min(found, key=lambda each: each.severity(spared=health.spares(each)), default=None)
     return "" if worst is None else describe_fault(describe_error(worst, spared=health.spares(worst)))
 
 

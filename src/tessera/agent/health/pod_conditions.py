@@ -182,7 +182,7 @@ def _worst_faults(
     found: dict[DeviceScope, Fault] = {}
     for part in parts:
         on_it = [fault for fault in faults if fault.scope.covers(part)]
-        worst = min(on_it, key=lambda each: (each in spared, -each.reaction, each.since, each.source), default=None)
+        worst = min(on_it, key=lambda each: each.severity(spared=each in spared), default=None)
         if worst is not None and worst not in found.values():
             found[part if worst.scope.gi_id >= 0 else DeviceScope(part.gpu)] = worst
     return found
