@@ -361,6 +361,27 @@ def test_a_card_that_can_be_read_again_while_another_one_fails_reports_events_ag
     assert registered == [second, third, first]
 
 
+def test_a_readable_card_whose_registration_is_refused_is_tried_again_with_growing_pauses(
+    real: RealNvml, machine: SimulatedMachine, library: NvmlLibrary
+) -> None:
+    gpu = machine.uuids()[0]
+    tried: list[int] = []
+    waits, refused = 0, True
+
+    def register(each: NvmlLibrary, device: Any, _mask: Any, _events: Any) -> None:
+        if each.gpu(device) == gpu:
+            tried.append(waits)
+            if refused:
+                raise pynvml.NVMLError(999)
+
+    library.instead["nvmlDeviceRegisterEvents"] = register
+    real.devices()
+    for waits in range(2000):
+        refused = waits < 1000
+        real.wait_event(0.001)
+    assert tried == [0, 4, 12, 28, 60, 124, 252, 508, 764, 1020]
+
+
 def test_an_event_of_a_card_that_had_no_name_at_registration_has_the_name_of_now(
     real: RealNvml, machine: SimulatedMachine, library: NvmlLibrary
 ) -> None:

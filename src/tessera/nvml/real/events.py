@@ -12,6 +12,10 @@ from tessera.nvml.known_cards import UNREAD
 #: NVML writes this where an event or process belongs to no GPU or compute instance.
 NO_INSTANCE = 0xFFFFFFFF
 
+#: Waits until a registration that was refused is tried again: first, doubled each time, and at most. A wait takes a
+#: second at most.
+_FIRST_RETRY, _LONGEST_RETRY = 4, 256
+
 _log = logging.getLogger(__name__)
 
 
@@ -64,6 +68,8 @@ class RealEvents:
         self._cards: dict[int, GpuUuid] = {}
         #: Indexes that are registered, or have no events.
         self._watched: set[int] = set()
+        #: Number of cards to register, the waits since the last attempt for the refused ones, and those to the next.
+        self._count, self._waits, self._pause = 0, 0, _FIRST_RETRY
         with translate_errors(binding.NVMLError, "event set"):
             self._set = binding.nvmlEventSetCreate()
             count = binding.nvmlDeviceGetCount()
@@ -76,8 +82,19 @@ class RealEvents:
 
     def watch(self, count: int) -> None:
         """Registers those of the first ``count`` cards that are not registered yet."""
+        self._count, self._waits = count, 0
         for index in set(range(count)) - self._watched:
             self._watch(index)
+
+    def retry(self) -> None:
+        """Counts a wait, and after enough of them tries the cards again whose registration was refused."""
+        if set(range(self._count)) <= self._watched:
+            self._pause = _FIRST_RETRY
+            return
+        self._waits += 1
+        if self._waits >= self._pause:
+            self._pause = min(2 * self._pause, _LONGEST_RETRY)
+            self.watch(self._count)
 
     def wait(self, seconds: float) -> GpuEvent | None:
         """The next event, ``None`` when the time is over."""

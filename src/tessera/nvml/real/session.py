@@ -95,13 +95,15 @@ class NvmlSession:
                 return event
 
     def _register(self) -> RealEvents:
-        """The registered cards: all at the first wait, then those that came back."""
+        """The registered cards: all at the first wait, then those that came back, and refused ones now and then."""
         readable = self._readable
         if self._events is None:
             self._events = RealEvents(self._nvml, self._name_of)
         elif readable - self._registered:
             with translate_errors(self._nvml.NVMLError, "device count"):
                 self._events.watch(self._nvml.nvmlDeviceGetCount())
+        else:
+            self._events.retry()
         self._registered = readable
         return self._events
 
