@@ -5,6 +5,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
 from tests.support.api_clients import in_process_client
 from tests.support.tasks import cancel_tasks
 
@@ -17,9 +18,12 @@ from tessera.controller.health.fault_evictions import LONGEST_RETRY, FaultEvicti
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.eviction import Evictor
 from tessera.kube.resources import EVENTS, NODES, PODS, Node, Pod
+from tessera.kube.transport.interface import Request
 from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kube.watch.informer import Informer
-from tessera_lab.apiserver.main.server import ApiServer
+from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.main.server import ApiServer, error_response
+from tessera_lab.apiserver.status import conflict_error
 from tessera_lab.simulation.virtual_time import run_virtual
 
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "r", "controller": True}
@@ -226,7 +230,32 @@ def test_a_pod_that_is_gone_before_its_eviction_gets_no_event_of_one() -> None:
         await cluster.lead()
         cluster.evictions.pod_changed(WatchEvent(EventKind.ADDED, ghost))
         await asyncio.sleep(120)
-        assert cluster.attempts("gone") == 1
+        assert cluster.attempts("gone") == 3
         assert await cluster.reasons() == []
+        cluster.evictions.pod_changed(WatchEvent(EventKind.DELETED, ghost))
+        await asyncio.sleep(3600)
+        assert cluster.attempts("gone") == 3
+
+    play(story)
+
+
+def test_a_pod_whose_eviction_meets_a_conflict_is_evicted_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(cluster: Cluster) -> None:
+        handle, left = cluster.server.handle, 2
+
+        async def handle_late(request: Request, user: UserInfo) -> Any:
+            nonlocal left
+            if request.path.endswith("/eviction") and left:
+                left -= 1
+                return error_response(conflict_error("", "pods", "web", "the object has been modified"))
+            return await handle(request, user)
+
+        monkeypatch.setattr(cluster.server, "handle", handle_late)
+        await cluster.pod("web")
+        await cluster.lead()
+        await asyncio.sleep(120)
+        assert await cluster.running() == []
+        assert cluster.attempts("gone") == 2
+        assert await cluster.reasons() == ["GpuFaultEvicted"]
 
     play(story)

@@ -3,7 +3,7 @@
 The facts come from the informers of nodes and pods that the controller has anyway. While no card must be empty, an
 event of a pod costs one look at its conditions. An eviction is the only write, with the pod's UID as precondition; the
 API server marks the pod before it answers, so a new leader sees it and does not evict it again. Where the API server
-keeps a pod, the next attempt comes with growing pauses.
+keeps a pod or answers with a conflict, the next attempt comes with growing pauses.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _T = TypeVar("_T")
 _REASONS = frozenset({GPU_NEEDS_RESET, GPU_NEEDS_REBOOT})
 #: Seconds in which changes are collected before one decision.
 SETTLE = 0.2
-#: Seconds to the next attempt for a pod that the API server keeps: first, and at most.
+#: Seconds to the next attempt for a pod that was not evicted: first, and at most.
 RETRY, LONGEST_RETRY = 15.0, 300.0
 
 
@@ -68,7 +68,7 @@ class FaultEvictions:
         #: The nodes with a card that must be empty, and the pods that hold such a card, by name and UID.
         self._nodes: dict[str, FaultyNode] = {}
         self._pods: dict[str, HoldingPod] = {}
-        #: Pods that the API server keeps: number of refusals, and the time of the next attempt.
+        #: Pods that were not evicted: number of refusals, and the time of the next attempt.
         self._refused: dict[str, tuple[int, float]] = {}
 
     def node_changed(self, event: WatchEvent[Node]) -> None:
@@ -123,17 +123,18 @@ class FaultEvictions:
         answer = await self._evictor.evict(pod.namespace, pod.name, pod.uid)
         about = make_reference(PODS, pod.name, pod.namespace, pod.uid)
         self._metrics.count_fault_eviction(type(answer).__name__.lower())
-        if isinstance(answer, Blocked):
-            count = self._refused.get(pod.uid, (0, 0.0))[0] + 1
-            self._refused[pod.uid] = count, self._clock.now() + min(RETRY * 2 ** min(count - 1, 16), LONGEST_RETRY)
-            text = f"its card must be empty to be repaired, and the pod stays for now: {answer.text}"
-            self._events.record(about, "GpuFaultEvictionBlocked", text, type="Warning")
-        else:
+        if isinstance(answer, Evicted):
             self._refused.pop(pod.uid, None)
             self._pods[pod.uid] = msgspec.structs.replace(pod, ends=self._clock.now())  # as the watch will show it
-            if isinstance(answer, Evicted):
-                text = f"evicted from node {pod.node}: its card must be empty to be repaired"
-                self._events.record(about, "GpuFaultEvicted", text, type="Normal")
+            text = f"evicted from node {pod.node}: its card must be empty to be repaired"
+            self._events.record(about, "GpuFaultEvicted", text, type="Normal")
+            return
+        # A pod that is gone is forgotten when the watch shows it; after a conflict it is still there.
+        count = self._refused.get(pod.uid, (0, 0.0))[0] + 1
+        self._refused[pod.uid] = count, self._clock.now() + min(RETRY * 2 ** min(count - 1, 16), LONGEST_RETRY)
+        if isinstance(answer, Blocked):
+            text = f"its card must be empty to be repaired, and the pod stays for now: {answer.text}"
+            self._events.record(about, "GpuFaultEvictionBlocked", text, type="Warning")
 
 
 def _read_node(node: Node) -> FaultyNode | None:
