@@ -1,6 +1,7 @@
 """A card that was repaired is tested before it is allocated again, whoever is killed meanwhile."""
 
 import asyncio
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -236,3 +237,16 @@ def test_a_new_card_that_fails_its_test_stays_away_over_restarts(node: Node) -> 
     play(node, fails)
     play(node, still)
     assert any(reason == "GpuPreflightFailed" and "failed" in text for reason, text in node.told)
+
+
+def test_a_card_in_mig_mode_is_allocated_and_nobody_says_that_it_passed(tmp_path: Path) -> None:
+    node = Node(tmp_path, mig=True)
+    node.tests_repairs = node.tests_new = True
+
+    async def story(node: Node, agent: Agent) -> None:
+        await asyncio.sleep(60)
+        assert not agent.watch.is_unhealthy(node.one)
+        assert "tested nothing: the card is in MIG mode" in agent.watch.describe(node.one).test
+        assert "GpuPreflightPassed" not in {reason for reason, _ in node.told}
+
+    play(node, story)

@@ -107,7 +107,9 @@ class HealthEvents:
         self._node.record_on_node("GpuReset", f"{name}: was reset because of its error", "Normal")
 
     def record_preflight(self, test: CardTest) -> None:
-        """Records the result of the test of a new or repaired card."""
+        """Records the result of the test of a new or repaired card; nothing for a card that could not be tested."""
+        if test.skipped:
+            return
         text = f"{name_scope(DeviceScope(test.gpu), self.gpus)}: {describe_test(test)}"
         if test.finding:
             self._node.record_on_node("GpuPreflightFailed", text, "Warning")
