@@ -5,7 +5,8 @@ import asyncio
 import pytest
 from tests.agent.health.conftest import Agent, Node, play
 
-from tessera.agent.health.reboots import REBOOT_DELAY, REBOOT_RETRY
+from tessera.agent.base.state_file import StateFile
+from tessera.agent.health.reboots import REBOOT_DELAY, REBOOT_RETRY, StoredReboots
 from tessera.api.nodes.cordons import Cordon
 from tessera.nvml.interface import GpuUuid
 
@@ -35,6 +36,22 @@ def test_a_reboot_is_asked_for_once_over_restarts_and_not_again_if_it_did_not_he
     play(node, later)
     node.boot = "boot-2"  # the card is still lost
     play(node, later)
+
+
+@pytest.mark.parametrize("boot", ["boot-1", "boot-2"])
+def test_an_agent_that_is_killed_before_it_asks_asks_in_the_same_boot(node: Node, boot: str) -> None:
+    node.reboots = "sentinel"
+    stored = StoredReboots({node.one: node.boot}, pending=node.one)
+    StateFile(node.file.with_name("reboots.json"), StoredReboots).save(stored)
+
+    async def story(node: Node, agent: Agent) -> None:
+        await asyncio.sleep(1000)
+
+    lose(node)
+    node.boot = boot if boot == "boot-2" else node.boot
+    play(node, story)
+    play(node, story)
+    assert len(node.asked) == (0 if boot == "boot-2" else 1)
 
 
 def test_systemd_reboots_no_node_with_pods_on_its_cards_and_kured_drains_it(node: Node) -> None:

@@ -2,9 +2,11 @@
 
 How the node is rebooted is the caller's: systemd reboots it at once, so no pod may hold any card of the node; a file on
 the host (``/var/run/reboot-required``) asks kured or another tool, which drains the node first. The request is on disk,
-flushed, before it is made, so an agent that is killed does not ask twice. A card that is well again may ask anew.
+flushed, before it is made, so an agent that is killed does not ask twice over boots; one that was killed before it had
+asked asks in the same boot. A card that is well again may ask anew.
 """
 
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -20,9 +22,10 @@ REBOOT_RETRY = 3600.0
 
 
 class StoredReboots(msgspec.Struct, frozen=True):
-    """The content of the file: by card, the boot in which a reboot was asked for."""
+    """The content of the file: by card, the boot in which a reboot was asked for, and the card asked for now."""
 
     boots: dict[str, str] = {}
+    pending: str = ""
 
 
 class RepairReboots:
@@ -41,7 +44,10 @@ class RepairReboots:
         self._host = host
         self._drains = drains
         #: The requests for cards that are not well since.
-        self._asked = dict((self._file.load() or StoredReboots()).boots)
+        stored = self._file.load() or StoredReboots()
+        self._asked = dict(stored.boots)
+        #: The card for which a killed agent may not have asked.
+        self._pending = stored.pending
 
     async def request(self, gpu: str, boot: str) -> bool:
         """Asks for a reboot, if none was asked for the card and no pod stands in the way; returns true if it did.
@@ -53,14 +59,18 @@ class RepairReboots:
         Raises:
             OSError: the request cannot be kept, or is refused.
         """
-        if not boot or gpu in self._asked or not (self._drains or await self._is_node_empty()):
+        made = gpu in self._asked and (gpu, boot) != (self._pending, self._asked[gpu])
+        if not boot or made or not (self._drains or await self._is_node_empty()):
             return False
-        self._keep(self._asked | {gpu: boot})
+        self._keep(self._asked | {gpu: boot}, pending=gpu)
         try:
             await self._reboot()
         except OSError:
             self._keep({uuid: each for uuid, each in self._asked.items() if uuid != gpu})
             raise
+        self._pending = ""
+        with suppress(OSError):  # a restarted agent asks again, which changes nothing
+            self._keep(self._asked)
         return True
 
     def forget(self, gpu: str) -> None:
@@ -78,6 +88,6 @@ class RepairReboots:
         except ConnectionError:
             return False
 
-    def _keep(self, asked: dict[str, str]) -> None:
-        self._file.save(StoredReboots(asked), flush=True)
-        self._asked = asked
+    def _keep(self, asked: dict[str, str], pending: str = "") -> None:
+        self._file.save(StoredReboots(asked, pending), flush=True)
+        self._asked, self._pending = asked, pending
