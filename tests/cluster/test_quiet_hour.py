@@ -42,3 +42,23 @@ def test_a_quiet_hour_costs_no_write(in_lab: Callable[..., None], fault: Callabl
         assert {key: count for key, count in ours.items() if not key[2].startswith("leases")} == {}
 
     in_lab(scenario, nodes="4xA100-40GB")
+
+
+def test_a_card_whose_errors_alternate_writes_little(in_lab: Callable[..., None]) -> None:
+    """It answered once between two errors, and each was told as a new state of the layout."""
+
+    async def scenario(lab: Any) -> None:
+        await lab.label("node-1", layout="all-disabled")
+        await lab.becomes({"nvidia.com/gpu": 4})
+        machine = lab.cluster.nodes["node-1"].machine
+        gpu = machine.uuids()[0]
+        before = Counter(lab.cluster.server.audit.verbs)
+        for number in range(180):
+            for call in ("*", "devices"):
+                machine.fail(call, (999, 8, 11, 4, 10)[number % 5], times=1, gpu=gpu)
+            await asyncio.sleep(10)
+        made = lab.cluster.server.audit.verbs - before
+        agents = sum(count for key, count in made.items() if ":tessera-agent" in key[0] and key[1] in WRITES)
+        assert agents < 180, "less than one write for each error"
+
+    in_lab(scenario, nodes="4xA100-40GB")

@@ -47,6 +47,10 @@ class HardwareListener(Protocol):
         ...
 
 
+#: Seconds without a failed reading after which a card's earlier ones no longer count.
+FORGIVEN = 600.0
+
+
 class MigExecutor:
     """Reads and changes the node's cards.
 
@@ -72,19 +76,22 @@ class MigExecutor:
         self._inventory = inventory
         self._listener = listener
         self._clock = clock
-        #: Failed readings in a row, by card; a card that answers has no entry.
-        self._failed_reads: dict[GpuUuid, int] = {}
+        #: Failed readings of each card without :data:`FORGIVEN` seconds between two of them, the time of the last, and
+        #: the error of the first: a card that answers now and then is tried and told like one that never answers.
+        self._failed_reads: dict[GpuUuid, tuple[int, float, str]] = {}
 
     async def read(self, uuid: GpuUuid) -> CardRead | CardReadFailed:
         """Reads a card."""
         try:
             found = await self._read(uuid)
         except (NvmlError, ValueError) as error:
-            failures = self._failed_reads[uuid] = self._failed_reads.get(uuid, 0) + 1
+            now = self._clock.monotonic()
+            before, at, text = self._failed_reads.get(uuid, (0, now, ""))
+            failures, text = (before + 1, text or str(error)) if now - at < FORGIVEN else (1, str(error))
+            self._failed_reads[uuid] = failures, now, text
             delay = UNREADABLE_DELAYS.after(failures)
             _log.warning("card %s cannot be read, next attempt in %.0f s: %s", uuid, delay, error)
-            return CardReadFailed(str(error), self._clock.monotonic() + delay)
-        self._failed_reads.pop(uuid, None)
+            return CardReadFailed(text, now + delay)
         return found
 
     async def execute(self, uuid: GpuUuid, call: Call, managed: frozenset[InstancePlace]) -> CallSucceeded | CallFailed:
