@@ -22,7 +22,7 @@ from tessera.text import count_noun
 
 
 class Trials(msgspec.Struct, frozen=True, kw_only=True):
-    """What is done besides reading.
+    """The tests that a user asks for in addition to the readings.
 
     Attributes:
         mig: index or UUID of the card on which MIG is tried; empty for none.

@@ -33,7 +33,7 @@ class Status(Enum):
 
 
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one check found.
+    """Result of one check.
 
     Attributes:
         name: the check.
