@@ -71,7 +71,7 @@ FLEET = Board(
                     "Need of cards",
                     "none",
                     Query("max by (node, gpu) (tessera_gpu_health)", _PER_CARD),
-                    meaning="0 nothing, 1 attention, 2 draining, 3 a reset, 4 a reboot.",
+                    meaning="0 nothing, 1 attention, 2 withheld, 3 a reset, 4 a reboot.",
                 ),
             ],
         ),

@@ -88,7 +88,7 @@ def test_a_card_that_cannot_be_read_is_named_and_comes_back(cluster: RunningLab)
     cluster.eventually(lambda: text in condition(cluster, "node-1", "GpuHealthy")["message"])
     cluster.eventually(lambda: cluster.run_tessera("health", "node-1").returncode == NOT_HEALTHY)
     health = " ".join(cluster.run_tessera("health", "node-1").stdout.split())
-    assert "node-1/0 NVIDIA A100-SXM4-40GB: draining" in health
+    assert "node-1/0 NVIDIA A100-SXM4-40GB: withheld" in health
     assert "not allocated until it can be read again" in health
     assert text in health
     cluster.tessera("lab", "mend", "gpu", "node-1/0")

@@ -169,7 +169,7 @@ def test_a_node_that_is_gone_counts_up_to_its_last_reading(node: AgentNode, ledg
     assert ledger.record.nodes.keys() == {"n1"}
 
 
-@pytest.mark.parametrize("state", [CardState.LOST, CardState.NEEDS_RESET, CardState.DRAINING])
+@pytest.mark.parametrize("state", [CardState.LOST, CardState.NEEDS_RESET, CardState.WITHHELD])
 def test_a_card_that_is_not_well_is_unavailable_where_no_pod_holds_it(
     node: AgentNode, ledger: UsageLedger, state: CardState
 ) -> None:

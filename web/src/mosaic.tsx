@@ -5,7 +5,7 @@ import type { Card, Lease, Tile } from "./documents";
 import { HEALTH, isHidden, percent, podName, SLICES, STATES } from "./words";
 
 /** States of cards of which pods get nothing. */
-const OUT_OF_USE = ["cordoned", "draining", "needs_reset", "needs_reboot", "lost"];
+const OUT_OF_USE = ["cordoned", "withheld", "needs_reset", "needs_reboot", "lost"];
 /** The most parts that a bar is divided into. */
 const MOST = 64;
 

@@ -99,7 +99,7 @@ export const HEALTH: Record<string, string> = {
   degraded: "degraded",
   replace: "to be replaced",
   cordoned: "cordoned by hand",
-  draining: "draining",
+  withheld: "withheld",
   needs_reset: "needs a reset",
   needs_reboot: "needs a reboot of its node",
   lost: "lost",

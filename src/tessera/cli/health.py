@@ -53,7 +53,7 @@ def command(*, node: str | None, term: str | None, output: str, kubeconfig: Path
       degraded      something is wrong, still allocated
       replace       still allocated; put another card in its place
       cordoned      a person took it out of service
-      draining      not allocated until its probes succeed for a while
+      withheld      not allocated until its probes succeed for a while
       needs_reset   not allocated until it is reset
       needs_reboot  not allocated until the node is rebooted
       lost          the driver cannot reach it

@@ -20,7 +20,7 @@ STATES = (
     CardState.LOST,
     CardState.NEEDS_REBOOT,
     CardState.NEEDS_RESET,
-    CardState.DRAINING,
+    CardState.WITHHELD,
     CardState.CORDONED,
     CardState.REPLACE,
     CardState.DEGRADED,

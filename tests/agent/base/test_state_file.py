@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 
 from tessera.agent.base.state_file import STATE_VERSION, NewerStateFileError, StateFile, find_newer_file
-from tessera.agent.health.faults import Fault
+from tessera.agent.health.fault import Fault
+from tessera.agent.health.fault_store import StoredFaults as Marks
 from tessera.agent.health.history import PastFault
-from tessera.agent.health.monitor import StoredFaults as Marks
 from tessera.agent.health.reboots import StoredReboots
 from tessera.agent.inventory.card_ownership import CardOwner
 from tessera.agent.inventory.device_health import DeviceScope, Reaction

@@ -412,7 +412,7 @@ def test_metrics_and_page_name_the_card_after_a_restart(play: Callable[..., None
             components = start(scene)
             await node.offers(7)
             await scene.clock.sleep(60)
-            state = "lost" if lost else "draining"
+            state = "lost" if lost else "withheld"
             lines = components.metrics_text().decode().splitlines()
             shown = [each for each in lines if each.startswith("tessera_gpu_health_state") and node.bad in each]
             assert any(f'state="{state}"' in each and each.endswith(" 1") for each in shown), shown

@@ -7,7 +7,8 @@ import pytest
 from tests.agent.health.conftest import EPOCH, Agent, Node, play
 
 from tessera.agent.health.card_health import describe_card
-from tessera.agent.health.faults import Fault, Hysteresis
+from tessera.agent.health.fault import Fault
+from tessera.agent.health.hysteresis import Hysteresis
 from tessera.agent.inventory.device_health import DeviceScope, Reaction
 from tessera.api.nodes.health import ROW_REMAPPING, CardState
 from tessera.limits.nodes import CARD_EVIDENCE
@@ -23,7 +24,7 @@ def fault(source: str, reaction: Reaction, *, since: float = 0.0, gi: int = -1, 
     [
         ([], CardState.HEALTHY, 0.0, ""),
         ([fault("XID 63", Reaction.DEGRADE, since=5)], CardState.DEGRADED, 5.0, "ends after 3 clean probes"),
-        ([fault("XID 94", Reaction.WITHHOLD, since=7, gi=3)], CardState.DRAINING, 7.0, "not before 00:00:37 UTC"),
+        ([fault("XID 94", Reaction.WITHHOLD, since=7, gi=3)], CardState.WITHHELD, 7.0, "not before 00:00:37 UTC"),
         ([fault("XID 48", Reaction.RESET)], CardState.NEEDS_RESET, 0.0, "Tessera resets it once no pod holds"),
         ([fault("XID 48", Reaction.RESET, reset=True)], CardState.NEEDS_RESET, 0.0, "it was reset; ends after"),
         ([fault("XID 79", Reaction.REBOOT)], CardState.NEEDS_REBOOT, 0.0, "reboot the node"),

@@ -18,7 +18,8 @@ from tessera.agent.health.events import (
     NodeRebooted,
     ProbeResult,
 )
-from tessera.agent.health.faults import Fault, HealthStateMachine
+from tessera.agent.health.fault import Fault
+from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.policy import HealthPolicy, RecoveryAction
 from tessera.agent.inventory.device_health import DeviceScope, Reaction
 from tessera.nvml.interface import GpuEvent, GpuEventKind, GpuUuid

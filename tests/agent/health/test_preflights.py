@@ -17,7 +17,8 @@ from tessera.agent.health.events import (
     PreflightEnded,
     ProbeResult,
 )
-from tessera.agent.health.faults import PREFLIGHT, HealthStateMachine
+from tessera.agent.health.fault import PREFLIGHT
+from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.policy import HealthPolicy, RecoveryAction
 from tessera.agent.inventory.device_health import DeviceScope
 from tessera.api.nodes.health import CardState
@@ -42,7 +43,7 @@ def test_a_card_that_was_reset_is_tested_and_then_allocated(node: Node) -> None:
         await asyncio.sleep(60)
         found = agent.watch.describe(node.one)
         assert agent.was_reset == [node.one]
-        assert (found.state, [each.source for each in found.evidence]) == (CardState.DRAINING, [PREFLIGHT])
+        assert (found.state, [each.source for each in found.evidence]) == (CardState.WITHHELD, [PREFLIGHT])
         assert "passes its preflight" in found.next
         assert agent.watch.is_unhealthy(node.one)
         await asyncio.sleep(150)
@@ -177,7 +178,7 @@ def test_a_new_card_is_tested_and_its_numbers_are_kept(node: Node) -> None:
         await asyncio.sleep(20)
         for uuid in (node.one, node.other):
             found = agent.watch.describe(uuid)
-            assert (found.state, [each.source for each in found.evidence]) == (CardState.DRAINING, [PREFLIGHT])
+            assert (found.state, [each.source for each in found.evidence]) == (CardState.WITHHELD, [PREFLIGHT])
             assert found.evidence[0].text == "new on this node, and not tested yet"
         await asyncio.sleep(400)
         assert {agent.watch.describe(uuid).state for uuid in (node.one, node.other)} == {CardState.HEALTHY}

@@ -207,7 +207,7 @@ def test_a_refused_call_drops_neither_card_nor_holder(
         components = start(scene)
         await scene.joined()
         await run_web(scene)
-        await components.refresh_inventory()
+        await components.inventory_reader.refresh()
         scene.machine.fail(operation, error, times=None, gpu=scene.machine.uuids()[0])
         await scene.clock.sleep(30.0)
         text = components.exporter.text

@@ -133,7 +133,7 @@ class _Health(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         family = GaugeMetricFamily(
             "tessera_gpu_health",
-            "Need of a card or of an instance on it: 0 nothing, 1 attention, 2 draining, 3 a reset, 4 a reboot.",
+            "Need of a card or of an instance on it: 0 nothing, 1 attention, 2 withheld, 3 a reset, 4 a reboot.",
             labels=["gpu"],
         )
         for gpu, reaction in self._source.reactions().items():

@@ -4,7 +4,8 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
-from tessera.agent.health.faults import PREFLIGHT, Fault, Hysteresis
+from tessera.agent.health.fault import PREFLIGHT, Fault
+from tessera.agent.health.hysteresis import Hysteresis
 from tessera.agent.inventory.device_health import Reaction
 from tessera.api.nodes.card_faults import CardFault
 from tessera.api.nodes.health import BOOT_STEP, MEASURED_ERRORS, UNREADABLE, CardHealth, CardState, Evidence, next_step
@@ -15,7 +16,7 @@ from tessera.text import count_noun, one_line
 _STATES = {
     Reaction.IGNORE: CardState.HEALTHY,
     Reaction.DEGRADE: CardState.DEGRADED,
-    Reaction.WITHHOLD: CardState.DRAINING,
+    Reaction.WITHHOLD: CardState.WITHHELD,
     Reaction.RESET: CardState.NEEDS_RESET,
     Reaction.REBOOT: CardState.NEEDS_REBOOT,
 }

@@ -49,99 +49,33 @@ from tessera.agent.health.events import (
     PreflightEnded,
     ProbeResult,
 )
+from tessera.agent.health.fault import (
+    CORDON,
+    EVENT_WATCH,
+    PREFLIGHT,
+    PROBE,
+    Fault,
+    health_by,
+    is_spared,
+    worst_of,
+)
 from tessera.agent.health.history import FALLS, FaultHistory, PastFault, counts_as_fall, describe_falls
+from tessera.agent.health.hysteresis import MOST_DOUBLED, Hysteresis
 from tessera.agent.health.policy import DRIVER_REACTIONS, ECC_REACTIONS, HealthPolicy, RecoveryAction
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
 from tessera.api.nodes.card_faults import CardRule
 from tessera.api.nodes.cordons import Cordon
-from tessera.api.nodes.health import FELL_TOO_OFTEN, MEASURED_ERRORS, REPLACE_ERRORS, UNREADABLE, describe_xid
+from tessera.api.nodes.health import FELL_TOO_OFTEN, MEASURED_ERRORS, UNREADABLE, describe_xid
 from tessera.limits.nodes import NODE_CARDS
 from tessera.nvml.interface import LOST_TEXT, GpuEvent, GpuEventKind
 from tessera.nvml.known_cards import UNREAD
 from tessera.nvml.xids import XID_OFF_THE_BUS
 from tessera.replay.recorder import Decider
 
-
-class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """A hardware error that is not over.
-
-    Attributes:
-        scope: the card or instance.
-        source: its origin: ``XID 48``, ``probe``, ``driver``, ``events``.
-        reaction: the reaction that it requires.
-        text: description for people.
-        since: time of the first error, seconds of the caller's clock.
-        last: time of the last error.
-        count: number of errors.
-        returns: number of times that the fault had ended and come back before.
-        clean: clean probes in a row since the last error, counted up to the number that ends the fault; of a measured
-            error, 1 once it is not measured any more.
-        reset: true if the card was reset since.
-    """
-
-    scope: DeviceScope
-    source: str
-    reaction: Reaction
-    text: str
-    since: float
-    last: float
-    count: int = 1
-    returns: int = 0
-    clean: int = 0
-    reset: bool = False
-
-    @property
-    def lost(self) -> bool:
-        """True if the driver cannot reach the card."""
-        return self.source == PROBE and self.reaction is Reaction.REBOOT
-
-    @property
-    def unreadable(self) -> bool:
-        """True if the card, or its MIG instances, cannot be read."""
-        return self.lost or self.source == UNREADABLE
-
-    @property
-    def by_hand(self) -> bool:
-        """True if a person has taken the card out of service; nothing is wrong with the hardware."""
-        return self.source == CORDON
-
-    @property
-    def to_replace(self) -> bool:
-        """True if the card has to be replaced."""
-        return self.source in REPLACE_ERRORS
-
-    @property
-    def of_hardware(self) -> bool:
-        """True if the hardware shows the error now: no cordon, count of falls, missing test, or broken event watch."""
-        return self.source not in {CORDON, FELL_TOO_OFTEN, PREFLIGHT, EVENT_WATCH}
-
-    def severity(self, *, spared: bool) -> tuple[int, bool, bool, bool, float, str]:
-        """Sorts faults, the worst first: that one describes the card. A spared fault takes no card away."""
-        effect = Reaction.DEGRADE if spared else self.reaction
-        return -effect, self.by_hand, not self.lost, not self.to_replace, self.since, self.source
-
-    @property
-    def rule(self) -> CardRule:
-        """Card and source, as the breaker knows the fault."""
-        return CardRule(self.scope.gpu, self.source)
-
-
-#: The source of the faults of cards that a person has cordoned.
-CORDON = "cordon"
-#: The source of the faults of cards that were repaired and not tested since.
-PREFLIGHT = "preflight"
-#: The source of the faults that failed probes show.
-PROBE = "probe"
-#: The source of the faults of a broken event watch. They concern the watch, not the cards, and are not kept on disk.
-EVENT_WATCH = "events"
-
 #: Sources of faults that no probe ends.
 _NOT_PROBED = frozenset({EVENT_WATCH, CORDON, FELL_TOO_OFTEN, PREFLIGHT, *MEASURED_ERRORS})
 #: Sources of faults that no boot ends.
 _NOT_BOOTED = frozenset({CORDON, FELL_TOO_OFTEN, PREFLIGHT})
-
-#: Number of returns that double the quiet time; further ones would make it overflow.
-_MOST_DOUBLED = 64
 
 
 class HealthChange(msgspec.Struct, frozen=True):
@@ -150,28 +84,6 @@ class HealthChange(msgspec.Struct, frozen=True):
     scope: DeviceScope
     before: DeviceHealth
     after: DeviceHealth
-
-
-class Hysteresis(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers that decide when a fault begins and ends.
-
-    Attributes:
-        clean_probes: clean probes in a row that end a fault.
-        quiet: seconds without the error that must have passed as well.
-        longest_quiet: upper limit in seconds of ``quiet``, which grows with each return of the error.
-        memory: seconds after its end in which a fault that comes again counts as returned.
-        failed_probes: failed probes in a row that withhold a card.
-    """
-
-    clean_probes: int = 3
-    quiet: float = 30.0
-    longest_quiet: float = 960.0
-    memory: float = 3600.0
-    failed_probes: int = 3
-
-    def quiet_time(self, returns: int) -> float:
-        """Seconds without the error that must have passed, for a fault that came back ``returns`` times."""
-        return min(self.quiet * 2.0 ** min(returns, _MOST_DOUBLED), self.longest_quiet)
 
 
 class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]):
@@ -284,11 +196,11 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
 
     def health_of(self, scope: DeviceScope) -> DeviceHealth:
         """The health of a device: the worst fault on it or on the card that it is a part of."""
-        return _health_by(self.worst_fault(scope), self._spared)
+        return health_by(self.worst_fault(scope), self._spared)
 
     def worst_fault(self, scope: DeviceScope) -> Fault | None:
         """The worst fault on a device or on the card that it is a part of; None without one."""
-        return _worst_of(self._faults.values(), scope, self._spared)
+        return worst_of(self._faults.values(), scope, self._spared)
 
     def react(self, event: HealthEvent, now: float) -> tuple[HealthChange, ...]:
         """Takes an event in and returns every change of health that follows.
@@ -335,7 +247,7 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
                 self._take_preflight(event, now)
         self._count_falls(now)
         touched = sorted({fault.scope for fault in (*before, *self._faults.values())})
-        earlier = {scope: _health_by(_worst_of(before, scope, spared_before), spared_before) for scope in touched}
+        earlier = {scope: health_by(worst_of(before, scope, spared_before), spared_before) for scope in touched}
         pairs = [(scope, earlier[scope], self.health_of(scope)) for scope in touched]
         return tuple(HealthChange(scope, old, new) for scope, old, new in pairs if old != new)
 
@@ -457,7 +369,7 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
                 falls=self._is_fall(fault),
                 since=fault.since,
                 ended=now,
-                ends=min(fault.returns + 1, _MOST_DOUBLED),
+                ends=min(fault.returns + 1, MOST_DOUBLED),
             )
         )
 
@@ -536,26 +448,3 @@ class HealthStateMachine(Decider[[HealthEvent, float], tuple[HealthChange, ...]]
         for key, fault in self._faults.items():
             if fault.scope.gpu == gpu:
                 self._faults[key] = msgspec.structs.replace(fault, reset=True, clean=0)
-
-
-def is_spared(fault: Fault, spared: Collection[CardRule]) -> bool:
-    """True if the fault would take its card away, and the breaker prevents it; ``spared`` are the breaker's faults."""
-    may_be = fault.of_hardware and not fault.unreadable
-    return fault.reaction >= Reaction.WITHHOLD and may_be and fault.rule in spared
-
-
-def _worst_of(faults: Iterable[Fault], scope: DeviceScope, spared: Collection[CardRule]) -> Fault | None:
-    """The worst fault that covers a scope."""
-    found = [fault for fault in faults if fault.scope.covers(scope)]
-    return min(found, key=lambda each: each.severity(spared=is_spared(each, spared)), default=None)
-
-
-def _effect(fault: Fault, spared: Collection[CardRule]) -> Reaction:
-    return Reaction.DEGRADE if is_spared(fault, spared) else fault.reaction
-
-
-def _health_by(worst: Fault | None, spared: Collection[CardRule]) -> DeviceHealth:
-    if worst is None:
-        return DeviceHealth()
-    text = f"{worst.text}, spared by the breaker of the cluster" if is_spared(worst, spared) else worst.text
-    return DeviceHealth(_effect(worst, spared), text, worst.since, by_hand=worst.by_hand)

@@ -1,7 +1,7 @@
 """The faults of a node's cards that are over, kept over restarts and reboots, and the falls of a card. Pure.
 
-The history has two readers. A fault that comes back soon lasts longer (:class:`.faults.Hysteresis`). A card that fell
-several times in a week is to be replaced: each time a reset or a reboot helped, and did not last.
+The history has two readers. A fault that comes back soon lasts longer (:class:`.hysteresis.Hysteresis`). A card that
+fell several times in a week is to be replaced: each time a reset or a reboot helped, and did not last.
 
 A *fall* is a time in which a card needed a reset or a reboot, did not answer its probes, or could not be read. Faults
 less than :data:`ONE_FALL` apart are one fall, since one cause shows in several errors. Errors that a restarted program
@@ -33,7 +33,7 @@ class PastFault(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         scope: the card or instance.
-        source: as :attr:`.faults.Fault.source`.
+        source: as :attr:`.fault.Fault.source`.
         falls: true if the card had fallen by it.
         since: time of its first error, seconds of the caller's clock.
         ended: time of its end.

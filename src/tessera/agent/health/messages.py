@@ -5,7 +5,8 @@ from typing import Literal, NamedTuple, Protocol
 
 from tessera.agent.base.node_objects import EventType
 from tessera.agent.health.card_health import describe_error
-from tessera.agent.health.faults import PREFLIGHT, HealthChange, HealthStateMachine
+from tessera.agent.health.fault import PREFLIGHT
+from tessera.agent.health.faults import HealthChange, HealthStateMachine
 from tessera.agent.inventory.device_health import DeviceScope, Reaction
 from tessera.api.nodes.card_faults import CardRule
 from tessera.api.nodes.cordons import Cordon

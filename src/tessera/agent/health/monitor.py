@@ -13,7 +13,6 @@ This module does not wait for hardware events, since slices on demand need them 
 :meth:`HealthMonitor.note_hardware_event` and :meth:`HealthMonitor.note_event_watch_failure`.
 """
 
-import logging
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -22,7 +21,6 @@ import msgspec
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.metrics import Metrics
-from tessera.agent.base.state_file import StateFile
 from tessera.agent.health.card_health import describe_card, list_fault
 from tessera.agent.health.events import (
     CardProbed,
@@ -41,12 +39,15 @@ from tessera.agent.health.events import (
     ProbeResult,
 )
 from tessera.agent.health.executor import CardProber, CardResetter
-from tessera.agent.health.faults import EVENT_WATCH, Fault, HealthStateMachine
-from tessera.agent.health.history import PastFault
+from tessera.agent.health.fault import EVENT_WATCH
+from tessera.agent.health.fault_store import FaultStore, StoredFaults
+from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.messages import HealthCondition, HealthEvents, NodeEventSink, describe_part, health_condition
 from tessera.agent.health.policy import HealthPolicy
 from tessera.agent.health.preflights import CardPreflights
-from tessera.agent.health.reboots import REBOOT_DELAY, REBOOT_RETRY, RepairReboots
+from tessera.agent.health.probe_schedule import ProbeSchedule
+from tessera.agent.health.reboots import RepairReboots
+from tessera.agent.health.repairs import CardRepairs
 from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
 from tessera.agent.validation.preflight import CardPreflight
 from tessera.api.nodes.card_faults import CardFault, CardRule
@@ -55,37 +56,10 @@ from tessera.api.nodes.health import CardHealth
 from tessera.api.nodes.preflights import CardTest, describe_test
 from tessera.clock import Clock
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
-from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuEvent, GpuInfo, GpuUuid
 
-_log = logging.getLogger(__name__)
-
-#: Seconds between two probes of a card without a fault.
-PROBE_INTERVAL = 60.0
-#: Seconds between two probes of a suspected card.
-SUSPECT_PROBE_INTERVAL = 10.0
 #: Seconds after which unchanged measurements of a card are taken in again, so that an error can end.
 MEASURED_INTERVAL = 15.0
-#: Least seconds between two probes of one card, however many events come.
-_SHORTEST_INTERVAL = 1.0
-
-
-class StoredFaults(msgspec.Struct, frozen=True):
-    """The content of the file of faults.
-
-    Attributes:
-        boot: the node's boot id when the faults were found; empty if it was unknown.
-        marks: the faults, with times in seconds since 1970.
-        past: the faults that are over, also those of earlier boots.
-        known: the cards that are or were on the node; ``None`` in a file of an earlier version.
-        tests: the last test of each card that was tested.
-    """
-
-    boot: str = ""
-    marks: tuple[Fault, ...] = ()
-    past: tuple[PastFault, ...] = ()
-    known: tuple[str, ...] | None = None
-    tests: tuple[CardTest, ...] = ()
 
 
 class HealthMonitor:
@@ -125,21 +99,16 @@ class HealthMonitor:
         self._metrics = metrics
         self._changes = changes
         self._clock = clock
-        self._resetter = resetter
-        self._preflights = preflights
-        self._reboots = reboots
-        #: Monotonic time of the last request for a reboot that failed.
-        self._reboot_failed = -REBOOT_RETRY
         #: Seconds from the monotonic clock to the wall clock, measured at the start.
         self._epoch = clock.now() - clock.monotonic()
-        self._file = StateFile(faults_file, StoredFaults)
-        stored = self._file.load() or StoredFaults(known=())
+        self._store = FaultStore(faults_file, metrics)
+        stored = self._store.load(clock.now())
         #: Id of the boot in which the faults were found; empty while unknown.
         self._boot = stored.boot
         self._health = HealthStateMachine(
             policy,
-            faults=[self._not_of_the_future(fault) for fault in stored.marks],
-            past=[self._not_ended_later(fault) for fault in stored.past],
+            faults=stored.marks,
+            past=stored.past,
             tests_repairs=preflights is not None,
             known=stored.known,
             tests_new=tests_new and preflights is not None,
@@ -147,6 +116,9 @@ class HealthMonitor:
         #: The last test of each card.
         self._tests = {each.gpu: each for each in stored.tests}
         self._events = HealthEvents(node, self._health)
+        self._repairs = CardRepairs(
+            self._health, self._events, resetter=resetter, reboots=reboots, preflights=preflights
+        )
         #: By card, its measured errors and the monotonic time at which they were taken in last.
         self._measured: dict[str, tuple[dict[str, str], float]] = {}
         #: The faults that the breaker spares, as the Node has them.
@@ -156,10 +128,7 @@ class HealthMonitor:
         #: The node's cards by UUID, as last listed, and the error of each that could not be read.
         self._gpus: dict[str, GpuInfo] = {}
         self._unreadable: dict[str, str] = {}
-        #: Time of the last probe of each card, monotonic seconds.
-        self._probed_at: dict[str, float] = {}
-        #: Time of the next probe of each card, monotonic seconds; has exactly the node's cards.
-        self._due: dict[str, float] = {}
+        self._schedule = ProbeSchedule()
         metrics.show_health(self)
 
     # Events -----------------------------------------------------------------------------------------------------
@@ -177,8 +146,7 @@ class HealthMonitor:
         self._gpus = self._events.gpus = found
         self._unreadable = dict(unreadable or {})
         self._check_boot()  # before the first list of a boot: its errors are of this boot
-        now = self._clock.monotonic()
-        self._due = {uuid: self._due.get(uuid, now) for uuid in self._gpus}
+        self._schedule.set_cards(self._gpus, self._clock.monotonic())
         self._apply(CardsListed(frozenset(self._gpus), self._unreadable))
         for gpu in self._gpus.values():
             if gpu.lost:
@@ -202,8 +170,7 @@ class HealthMonitor:
     def note_event_watch_failure(self, text: str) -> None:
         """Takes in a failed wait for events; the cards are probed more often until it works again."""
         self._apply(EventWatchFailed(text))
-        for uuid in self._gpus:
-            self._due[uuid] = min(self._due[uuid], self._clock.monotonic() + SUSPECT_PROBE_INTERVAL)
+        self._schedule.suspect_all(self._clock.monotonic())
 
     def note_measured(self, gpu: str, errors: Mapping[str, str]) -> None:
         """Takes in the measured errors of a card: when they change, and until the last one has ended.
@@ -291,6 +258,14 @@ class HealthMonitor:
         """UUIDs of the cards that must be reset or booted."""
         return frozenset(gpu for gpu, reaction in self.reactions().items() if reaction >= Reaction.RESET)
 
+    def reactions(self) -> Mapping[str, int]:
+        """The reaction that each card requires for its hardware, as a number, for the metrics."""
+        worst = dict.fromkeys(self._gpus, 0)
+        for fault in self._health.faults():
+            if fault.scope.gpu in worst and not fault.by_hand:
+                worst[fault.scope.gpu] = max(worst[fault.scope.gpu], int(fault.reaction))
+        return worst
+
     @property
     def state_machine(self) -> HealthStateMachine:
         """The state machine that decides; only to be read."""
@@ -310,29 +285,29 @@ class HealthMonitor:
                 self._check_boot()
                 self._check_node()
                 if not await self._probe_cards():
-                    soonest = min(self._due.values(), default=None)
-                    pause = None if soonest is None else max(0.0, soonest - self._clock.monotonic())
-                    await self._changes.wait(count, pause)
+                    await self._changes.wait(count, self._schedule.pause(self._clock.monotonic()))
         finally:
             self._prober.stop()
-            if self._preflights is not None:
-                self._preflights.stop()
+            self._repairs.stop()
 
     async def _probe_cards(self) -> bool:
         """Probes the cards that are due; returns true if there were any."""
-        now = self._clock.monotonic()
-        due = [uuid for uuid, at in self._due.items() if at <= now]
+        due = self._schedule.due(self._clock.monotonic())
         for uuid in due:
-            self._probed_at[uuid] = self._clock.monotonic()
-            self._due[uuid] = self._probed_at[uuid] + SUSPECT_PROBE_INTERVAL
+            self._schedule.note_probe(uuid, self._clock.monotonic())
             probed = await self._prober.probe(GpuUuid(uuid), instances=bool(self._health.faulty_instances(uuid)))
             if uuid in self._gpus:
                 self._take_probe(uuid, probed)
                 if probed is not None:
-                    await self._reset_if_needed(uuid)
-                    self._preflight_if_needed(uuid)
-                    await self._reboot_if_needed(uuid)
+                    await self._repair(uuid)
         return bool(due)
+
+    async def _repair(self, uuid: str) -> None:
+        if await self._repairs.reset(uuid):
+            self.note_card_reset(uuid)
+        if uuid in self._gpus:
+            self._repairs.preflight(self._gpus[uuid], self._take_preflight)
+        await self._repairs.reboot(uuid, self._boot, now=self._now(), monotonic=self._clock.monotonic())
 
     def _take_probe(self, uuid: str, probed: CardProbed | None) -> None:
         self._metrics.count_probe("not-asked" if probed is None else probed.result.value)
@@ -341,39 +316,7 @@ class HealthMonitor:
             if probed.result is ProbeResult.FAILED:
                 self._changes.notify()  # the cards are listed again
         if not self._health.is_suspect(uuid) and probed is not None:
-            self._due[uuid] = self._probed_at[uuid] + PROBE_INTERVAL
-
-    async def _reset_if_needed(self, uuid: str) -> None:
-        """Resets a card whose worst fault requires that, unless the card was reset since."""
-        if self._resetter is None or not self._health.needs_reset(uuid):
-            return
-        try:
-            if await self._resetter.reset(uuid):
-                self._events.record_reset(uuid)
-                self.note_card_reset(uuid)
-        except NvmlError as error:
-            self._events.record_failed_reset(uuid, error)
-
-    async def _reboot_if_needed(self, uuid: str) -> None:
-        """Asks for a reboot for a card that has needed one for a while; a card that is well may need another later."""
-        if self._reboots is None:
-            return
-        since, now = self._health.needs_reboot(uuid), self._clock.monotonic()
-        try:
-            if since is None and self._health.health_of(DeviceScope(uuid)).healthy:
-                self._reboots.forget(uuid)
-            due = since is not None and self._epoch + now - since >= REBOOT_DELAY
-            may_ask = now - self._reboot_failed >= REBOOT_RETRY
-            if due and may_ask and await self._reboots.request(uuid, self._boot):
-                self._events.record_reboot(uuid)
-        except OSError as error:
-            self._reboot_failed = now
-            self._events.record_failed_reboot(uuid, error)
-
-    def _preflight_if_needed(self, uuid: str) -> None:
-        since = self._health.awaits_preflight(uuid)
-        if self._preflights is not None and since is not None:
-            self._preflights.start(self._gpus[uuid], since, self._take_preflight)
+            self._schedule.note_well(uuid)
 
     def _take_preflight(self, result: PreflightEnded, found: CardPreflight) -> None:
         self._tests[result.gpu] = found.summary(self._clock.now())
@@ -382,10 +325,7 @@ class HealthMonitor:
         self._changes.notify()
 
     def _probe_soon(self, uuid: str) -> None:
-        if uuid in self._due:
-            now = self._clock.monotonic()
-            allowed = self._probed_at.get(uuid, now - _SHORTEST_INTERVAL) + _SHORTEST_INTERVAL
-            self._due[uuid] = min(self._due[uuid], max(now, allowed))
+        self._schedule.hasten(uuid, self._clock.monotonic())
 
     def _check_boot(self) -> None:
         boot = self._node.boot_id()
@@ -411,7 +351,7 @@ class HealthMonitor:
     # Consequences -----------------------------------------------------------------------------------------------
 
     def _apply(self, event: HealthEvent) -> None:
-        changes = self._health.handle(event, self._epoch + self._clock.monotonic())
+        changes = self._health.handle(event, self._now())
         self._save()
         for change in changes:
             before, after = change.before, change.after
@@ -421,29 +361,10 @@ class HealthMonitor:
         if changes:
             self._changes.notify()
 
+    def _now(self) -> float:
+        return self._epoch + self._clock.monotonic()
+
     def _save(self) -> None:
         faults = tuple(fault for fault in self._health.faults() if fault.source != EVENT_WATCH)
-        try:
-            known = self._health.known
-            stored = None if known is None else tuple(sorted(known))
-            self._file.save(StoredFaults(self._boot, faults, self._health.past, stored, self.card_tests()))
-        except OSError as error:
-            # Without the file, the faults still hold until this process ends.
-            self._metrics.count_unsaved_faults()
-            _log.warning("faults of cards are not kept over a restart of the agent: %s", error)
-
-    def _not_ended_later(self, fault: PastFault) -> PastFault:
-        now = self._epoch + self._clock.monotonic()
-        return msgspec.structs.replace(fault, since=min(fault.since, now), ended=min(fault.ended, now))
-
-    def _not_of_the_future(self, fault: Fault) -> Fault:
-        now = self._epoch + self._clock.monotonic()
-        return msgspec.structs.replace(fault, since=min(fault.since, now), last=min(fault.last, now))
-
-    def reactions(self) -> Mapping[str, int]:
-        """The reaction that each card requires for its hardware, as a number, for the metrics."""
-        worst = dict.fromkeys(self._gpus, 0)
-        for fault in self._health.faults():
-            if fault.scope.gpu in worst and not fault.by_hand:
-                worst[fault.scope.gpu] = max(worst[fault.scope.gpu], int(fault.reaction))
-        return worst
+        known = None if self._health.known is None else tuple(sorted(self._health.known))
+        self._store.save(StoredFaults(self._boot, faults, self._health.past, known, self.card_tests()))

@@ -22,7 +22,7 @@ from typing import Literal
 import msgspec
 
 from tessera.agent.health.card_health import describe_error
-from tessera.agent.health.faults import Fault
+from tessera.agent.health.fault import Fault
 from tessera.agent.health.holders import Holdings
 from tessera.agent.inventory.device_health import DeviceScope, Reaction
 from tessera.api.names import GPU_CONDITION, GPU_NEEDS_REBOOT, GPU_NEEDS_RESET, GPU_RECOVERED, PodUid

@@ -11,8 +11,8 @@ import random
 
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.base.runtime import AgentEnvironment, RebootNode
-from tessera.agent.health.monitor import SUSPECT_PROBE_INTERVAL
 from tessera.agent.health.policy import APPLICATION_XIDS
+from tessera.agent.health.probe_schedule import SUSPECT_PROBE_INTERVAL
 from tessera.agent.inventory.card_ownership import CardOwner
 from tessera.agent.main.wiring import Components
 from tessera.clock import Clock
@@ -68,9 +68,9 @@ async def run_components(components: Components) -> None:
         group.create_task(components.config.run())
         await components.mirror.start(group)
         await components.config.wait_first_read()
-        if not await components.recall_cards():
+        if not await components.cards.recall():
             group.create_task(_recall_cards_later(components))
-        await components.refresh_inventory()
+        await components.inventory_reader.refresh()
         _assign_recorded_cards(components)
         await _assign_used_cards(components)
         group.create_task(_watch_hardware(components))
@@ -95,10 +95,10 @@ async def run_components(components: Components) -> None:
 async def _recall_cards_later(components: Components) -> None:
     """Recalls the cards of this boot once its id is known: those of an earlier boot may have been removed."""
     count = components.changes.count
-    while not await components.recall_cards():
+    while not await components.cards.recall():
         await components.changes.wait(count)
         count = components.changes.count
-    await components.reread_cards(())
+    await components.cards.reread_cards(())
 
 
 def _assign_recorded_cards(components: Components) -> None:
@@ -137,7 +137,7 @@ async def _reread_unreadable_cards(components: Components) -> None:
         unreadable = [gpu.uuid for gpu in gpus if gpu.error or (gpu.uuid in failing and gpu.info.readable)]
         if unreadable:
             await components.clock.sleep(SUSPECT_PROBE_INTERVAL)
-            await components.reread_cards(unreadable)
+            await components.cards.reread_cards(unreadable)
         else:
             await components.changes.wait(count)
 
@@ -151,7 +151,7 @@ async def _watch_hardware(components: Components) -> None:
             components.exporter.note_hardware_event(event)
             # A failing program may cause hundreds of these a second, and they change nothing on a card.
             if event is not None and event.xid not in APPLICATION_XIDS:
-                await components.reread_card(event.gpu)
+                await components.cards.reread_card(event.gpu)
         except NotSupported as error:
             _log.warning("hardware events are not watched, only the next probe detects a lost card: %s", error)
             return

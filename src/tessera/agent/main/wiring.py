@@ -4,9 +4,6 @@ Only this module decides which component uses which other one. :mod:`tessera.age
 they start.
 """
 
-import logging
-import os
-from collections.abc import Iterable
 from pathlib import Path
 
 from prometheus_client import generate_latest
@@ -26,8 +23,10 @@ from tessera.agent.health.preflights import CardPreflights
 from tessera.agent.health.reboots import RepairReboots
 from tessera.agent.inventory.card_ownership import CardOwnership, StaticGpus
 from tessera.agent.inventory.device_users import DeviceUsers
-from tessera.agent.inventory.gpu_inventory import GpuInventory, InventoryReader
+from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.inventory.known_cards_file import KnownCardsFile
+from tessera.agent.main.agent_cards import AgentCards
+from tessera.agent.main.machine_programs import MachinePrograms
 from tessera.agent.memory.enforcement import MemoryEnforcement
 from tessera.agent.memory.inputs import AgentInputs, ProcessMemoryReader
 from tessera.agent.memory.monitor import MemoryMonitor
@@ -41,10 +40,6 @@ from tessera.agent.monitoring.exporter import Exporter
 from tessera.agent.monitoring.exposition import ExpositionOptions
 from tessera.agent.monitoring.sampler import NodeSampler
 from tessera.agent.mps.daemons import MpsDaemons
-from tessera.agent.mps.interfaces import DaemonLauncher
-from tessera.agent.mps.process_launcher import ProcessLauncher
-from tessera.agent.mps.simulated import SimulatedLauncher
-from tessera.agent.mps.spawning import HostSpawner
 from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, read_machine
 from tessera.agent.node_status.publisher import MachineFacts, NodeStatusPublisher
 from tessera.agent.node_status.report import NodeReport
@@ -60,17 +55,12 @@ from tessera.agent.sharing.static_devices import StaticDevices
 from tessera.agent.sharing.strategies.registry import NodeStrategies
 from tessera.agent.sharing.withdrawn_resources import AdvertisedNames, ApiNodeResources
 from tessera.agent.slices.slice_manager import SliceManager
-from tessera.agent.validation.preflight_runner import PreflightRunner, ProcessPreflight, SimulatedPreflight
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.eviction import Evictor
 from tessera.kube.resources import Node, Pod
 from tessera.kube.watch.cache import WatchEvent
 from tessera.kubelet.interfaces import Kubelet
 from tessera.nvml.asynchronous.async_nvml import AsyncNvml
-from tessera.nvml.errors import NvmlError
-from tessera.nvml.real.library import program_environment
-
-_log = logging.getLogger(__name__)
 
 
 class Components:
@@ -105,7 +95,7 @@ class Components:
         self._processes = environment.processes
         self.hardware = hardware
         self._kubelet = kubelet
-        self._driver_root = driver_root
+        self._programs = MachinePrograms(options, hardware, clock, driver_root)
         self.changes = changes or ChangeNotifier()
         self.metrics = Metrics()
         self.mirror = ApiMirror(
@@ -114,20 +104,24 @@ class Components:
         self.events = EventRecorder(client, component="tessera-agent", instance=options.node_name, clock=clock, rng=rng)
         self._object_events = ObjectEvents(self.events, self.mirror)
         self.inventory_reader = InventoryReader(hardware, self.changes)
-        self._known_cards = KnownCardsFile(options.state_dir / "known-cards.json")
-        #: False until the cards of this boot were recalled; the file is not written before.
-        self._recalled = False
+        self.device_users = DeviceUsers(kubelet, self.mirror)
+        self.cards = AgentCards(
+            hardware,
+            self.inventory_reader,
+            self.mirror,
+            self.device_users,
+            KnownCardsFile(options.state_dir / "known-cards.json"),
+        )
         self.ownership = CardOwnership(options.state_dir / "owners.json")
         self._static_gpus = StaticGpus(self.inventory_reader, self.ownership)
         self.config = self._build_config_watcher()
-        self.health = self._build_health()
-        self.inventory_reader.add_listener(self._note_inventory)
+        self.health = self.cards.health = self._build_health()
+        self.inventory_reader.add_listener(self.cards.note_inventory)
         self.mps = self._build_mps()
         self._drainer = DeviceDrainer(kubelet, self.mirror, Evictor(client) if options.mig_evict else None)
         self.mig_config = self._build_mig_config()
-        self.slices = self._build_slice_manager()
-        self.device_users = DeviceUsers(kubelet, self.mirror)
-        self.advertiser = self._build_advertiser()
+        self.slices = self.cards.slices = self._build_slice_manager()
+        self.advertiser = self.cards.advertiser = self._build_advertiser()
         self._drainer.advertiser = self.advertiser
         self.memory = self._build_memory()
         self.exporter = self._build_exporter()
@@ -154,45 +148,6 @@ class Components:
     def _notify(self, _event: WatchEvent[Node] | WatchEvent[Pod]) -> None:
         self.changes.notify()
 
-    # Readings of the cards --------------------------------------------------------------------------------------
-
-    async def recall_cards(self) -> bool:
-        """Tells the driver's side which cards this boot has had, beside those that were read; false while unknown."""
-        boot = self.mirror.boot_id()
-        known = self._known_cards.load(boot, self.health.faulty_gpus()) if boot else ()
-        await self.hardware.set_known_cards((*known, *(gpu.info for gpu in self.inventory_reader.inventory.gpus)))
-        self._recalled = boot != ""
-        return self._recalled
-
-    async def refresh_inventory(self) -> None:
-        """Reads the cards.
-
-        Raises:
-            NvmlError: the cards cannot be listed.
-        """
-        await self.inventory_reader.refresh()
-
-    def _note_inventory(self, inventory: GpuInventory) -> None:
-        """Takes in a reading of the cards, whichever part asked for it."""
-        if self._recalled:
-            self._known_cards.save(self.mirror.boot_id(), (gpu.info for gpu in inventory.gpus))
-        self.health.set_cards(
-            (gpu.info for gpu in inventory.gpus), {gpu.uuid: gpu.error for gpu in inventory.gpus if gpu.error}
-        )
-
-    async def reread_card(self, gpu: str | None) -> None:
-        """Has a card read again after an event on it; all cards for ``None``."""
-        await self.reread_cards([gpu])
-
-    async def reread_cards(self, gpus: Iterable[str | None]) -> None:
-        """Has cards read again, as :meth:`reread_card` does one."""
-        for gpu in gpus:
-            self.slices.suspect(gpu)
-        try:
-            await self.refresh_inventory()
-        except NvmlError as error:
-            _log.warning("the cards cannot be listed, the last reading stays in use: %s", error)
-
     # Components --------------------------------------------------------------------------------------------------
 
     def _build_config_watcher(self) -> ConfigWatcher:
@@ -214,9 +169,9 @@ class Components:
             metrics=self.metrics,
             changes=self.changes,
             clock=self.clock,
-            resetter=CardResetter(self.hardware, host=self, clock=self.clock),
+            resetter=CardResetter(self.hardware, host=self.cards, clock=self.clock),
             reboots=self._build_repair_reboots(),
-            preflights=CardPreflights(self._build_preflight(), host=self, clock=self.clock)
+            preflights=CardPreflights(self._programs.preflight(), host=self.cards, clock=self.clock)
             if self.options.preflight is not PreflightMode.OFF
             else None,
             tests_new=self.options.preflight is PreflightMode.ALL,
@@ -228,21 +183,13 @@ class Components:
         if self._reboot is None or not self.options.reboot_repairs:
             return None
         drains = self.options.reboot_by is RebootWay.SENTINEL
-        return RepairReboots(self._reboot, file=self.options.state_dir / "reboots.json", host=self, drains=drains)
-
-    def _build_preflight(self) -> PreflightRunner:
-        if self.hardware.machine is not None:
-            return SimulatedPreflight(self.hardware.machine, self.clock)
-        if self._driver_root is None:
-            return ProcessPreflight(os.environ)
-        found = program_environment(self._driver_root, self.options.state_dir / "driver-libraries")
-        return ProcessPreflight({**os.environ, **found})
+        return RepairReboots(self._reboot, file=self.options.state_dir / "reboots.json", host=self.cards, drains=drains)
 
     def _build_mps(self) -> MpsDaemons:
         root = self.options.mps_root
         return MpsDaemons(
             hardware=self.hardware,
-            launcher=self._build_launcher(self.options.mps_mount or root),
+            launcher=self._programs.launcher(self.options.mps_mount or root),
             state_file=self.options.state_dir / "mps.json",
             host_root=root,
             changes=self.changes,
@@ -250,15 +197,6 @@ class Components:
             describe_occupant=self._describe_occupant,
             rng=self._rng,
         )
-
-    def _build_launcher(self, root: Path) -> DaemonLauncher:
-        if self.hardware.machine is not None:
-            return SimulatedLauncher(self.clock, self.hardware.machine)
-        spawner = HostSpawner(self.options.mps_host) if self.options.mps_host is not None else None
-        if self._driver_root is None:
-            return ProcessLauncher(root=root, spawner=spawner)
-        environment = program_environment(self._driver_root, self.options.state_dir / "driver-libraries")
-        return ProcessLauncher(root=root, driver_root=self._driver_root, environment=environment, spawner=spawner)
 
     def _build_mig_config(self) -> LayoutReconciler:
         journal = LayoutJournal(self.options.state_dir / "layout.json")
@@ -412,28 +350,6 @@ class Components:
             clock=self.clock,
             rng=self._rng,
         )
-
-    # Questions of one component to others -----------------------------------------------------------------------
-
-    async def is_unused(self, uuid: str) -> bool:
-        """True if no pod has any part of a card, nor is about to get one."""
-        card = self.inventory_reader.inventory.gpu(uuid)
-        if card is not None and card.info.mig_enabled and card.error and not card.mig_attributes:
-            return False  # its MIG devices are not known, so it is not known who holds them
-        parts = {uuid, *(card.mig_attributes if card is not None else ())}
-        if self.slices.is_busy(uuid) or not parts.isdisjoint(self.advertiser.recent_allocations):
-            return False
-        return parts.isdisjoint(await self.device_users.read())
-
-    async def is_node_empty(self) -> bool:
-        """True if no pod has any card of the node, nor is about to get one; a slice on a lost card is nobody's then."""
-        if self.advertiser.recent_allocations or await self.device_users.read():
-            return False
-        item = self.mirror.instaslice()
-        if item is None:
-            return True
-        recorded = {*item.spec.pod_allocation_requests, *item.status.pod_allocation_results}
-        return recorded.isdisjoint(pod.metadata.uid for pod in await self.mirror.list_bound_pods())
 
     def _describe_occupant(self, uuid: str) -> str:
         """See :meth:`.ResourceAdvertiser.describe_occupant`; the MPS daemons are made before the advertiser."""

@@ -30,7 +30,7 @@ class CardState(StrEnum):
     #: Not allocated until the person who cordoned it uncordons it; nothing is wrong with it.
     CORDONED = "cordoned"
     #: Not allocated until probes have succeeded for a while.
-    DRAINING = "draining"
+    WITHHELD = "withheld"
     #: Not allocated before the card is reset.
     NEEDS_RESET = "needs_reset"
     #: Not allocated before the node is booted.
@@ -43,7 +43,7 @@ class CardState(StrEnum):
 
 #: States in which nothing of a card is allocated.
 TAKEN = frozenset(
-    {CardState.LOST, CardState.NEEDS_REBOOT, CardState.NEEDS_RESET, CardState.DRAINING, CardState.CORDONED}
+    {CardState.LOST, CardState.NEEDS_REBOOT, CardState.NEEDS_RESET, CardState.WITHHELD, CardState.CORDONED}
 )
 
 

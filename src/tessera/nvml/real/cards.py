@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
+
 from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink, pcie_bandwidth
 from tessera.nvml.errors import (
     DRIVER_CODES,
@@ -31,6 +33,48 @@ _MIB = 1024 * 1024
 _NVIDIA, _DISPLAY = 0x10DE, 0x0300
 _GPUS = frozenset({_DISPLAY, 0x0302})
 T = TypeVar("T")
+
+#: Current and pending MIG mode of a card without MIG.
+_NO_MIG: tuple[int | None, int | None] = (None, None)
+
+
+class _CardReading:
+    """The values of one card, and the errors of those that cannot be read.
+
+    Args:
+        errors: translates NVML's errors of a named call.
+        index: of the card.
+    """
+
+    def __init__(self, errors: Callable[[str], AbstractContextManager[None]], index: int) -> None:
+        self._translate, self._index = errors, index
+        self._errors: list[NvmlError] = []
+
+    def read(self, what: str, call: Callable[[], T], default: T, *, absent: bool = False) -> T:
+        """The value; ``default`` if it cannot be read, which is no error where a card may be without it (``absent``).
+
+        Raises:
+            NvmlError: the driver may be gone.
+        """
+        try:
+            with self._translate(f"{what} of card {self._index}"):
+                return call()
+        except NvmlError as error:
+            if error.code in DRIVER_CODES:
+                raise
+            if not (absent and isinstance(error, NotSupported | InvalidArgument)):
+                self._errors.append(error)
+            return default
+
+    @property
+    def lost(self) -> bool:
+        """True if the card fell off the bus."""
+        return any(error.code in LOST_CODES for error in self._errors)
+
+    @property
+    def error(self) -> str:
+        """The first error; empty if everything was read."""
+        return str(self._errors[0]) if self._errors else ""
 
 
 class RealCardReader:
@@ -54,52 +98,33 @@ class RealCardReader:
         with self._errors(f"card {index}"):
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
             uuid = GpuUuid(decode_text(nvml.nvmlDeviceGetUUID(handle)))
-        errors: list[NvmlError] = []
-
-        def read(what: str, call: Callable[[], T], default: T, *, absent: bool = False) -> T:
-            """The value; ``default`` if it cannot be read, which is no error where a card may be without it."""
-            try:
-                with self._errors(f"{what} of card {index}"):
-                    return call()
-            except NvmlError as error:
-                if error.code in DRIVER_CODES:
-                    raise
-                if not (absent and isinstance(error, NotSupported | InvalidArgument)):
-                    errors.append(error)
-                return default
-
-        no_mig: tuple[int | None, int | None] = (None, None)
-        no_compute: tuple[int, int] = (0, 0)
-        pci = read("PCI address", lambda: nvml.nvmlDeviceGetPciInfo(handle), None)
-        name = read("name", lambda: decode_text(nvml.nvmlDeviceGetName(handle)), "")
-        minor = read("minor number", lambda: nvml.nvmlDeviceGetMinorNumber(handle), -1)
-        mode = read("MIG mode", lambda: tuple(nvml.nvmlDeviceGetMigMode(handle)), no_mig, absent=True)
-        # A card that shares the machine's memory (GB10) reports no memory of its own.
-        memory = read("memory", lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total // _MIB, 0, absent=True)
-        compute = read(
-            "compute capability",
-            lambda: tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle)),
-            no_compute,
-            absent=True,
+        card = _CardReading(self._errors, index)
+        pci = card.read("PCI address", lambda: nvml.nvmlDeviceGetPciInfo(handle), None)
+        current, pending = card.read("MIG mode", lambda: nvml.nvmlDeviceGetMigMode(handle), _NO_MIG, absent=True)
+        major, revision = card.read(
+            "compute capability", lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle), (0, 0), absent=True
         )
-        numa_node = self._pci_number(pci, "numa_node") if pci is not None else None
-        lost = any(error.code in LOST_CODES for error in errors)
-        return GpuInfo(
+        info = GpuInfo(
             uuid=uuid,
             index=index,
-            minor=minor,
-            name=name,
-            memory_mib=memory,
+            minor=card.read("minor number", lambda: nvml.nvmlDeviceGetMinorNumber(handle), -1),
+            name=card.read("name", lambda: decode_text(nvml.nvmlDeviceGetName(handle)), ""),
+            # A card that shares the machine's memory (GB10) reports no memory of its own.
+            memory_mib=card.read("memory", lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total // _MIB, 0, absent=True),
             pci_bus_id="" if pci is None else decode_text(pci.busId),
             pci_device_id=f"0x{0 if pci is None else pci.pciDeviceId:08X}",
-            compute_capability=compute,
-            mig_capable=mode != no_mig,
-            mig_enabled=bool(mode[0]),
-            mig_pending=bool(mode[1]),
-            numa_node=numa_node if numa_node is not None and numa_node >= 0 else None,  # -1: unknown to the kernel
-            lost=lost,
-            error=str(errors[0]) if errors and not lost else "",
+            compute_capability=(major, revision),
+            mig_capable=(current, pending) != _NO_MIG,
+            mig_enabled=bool(current),
+            mig_pending=bool(pending),
+            numa_node=self._numa_node(pci),
         )
+        return msgspec.structs.replace(info, lost=card.lost, error="" if card.lost else card.error)
+
+    def _numa_node(self, pci: Any) -> int | None:
+        """The NUMA node at a PCI address; None if the address or the node is not known, -1 to the kernel."""
+        found = None if pci is None else self._pci_number(pci, "numa_node")
+        return found if found is not None and found >= 0 else None
 
     def bus(self) -> Mapping[str, bool]:
         """The GPUs on the PCI bus by address in NVML's form; false for one that another driver has (``vfio-pci``).

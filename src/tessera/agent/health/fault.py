@@ -1,0 +1,107 @@
+"""A hardware error of a card that is not over, and the health of a device that follows from its faults. Values only.
+
+Which error becomes a fault, and when it ends, :mod:`tessera.agent.health.faults` decides.
+"""
+
+from collections.abc import Collection, Iterable
+
+import msgspec
+
+from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
+from tessera.api.nodes.card_faults import CardRule
+from tessera.api.nodes.health import FELL_TOO_OFTEN, REPLACE_ERRORS, UNREADABLE
+
+#: The source of the faults of cards that a person has cordoned.
+CORDON = "cordon"
+#: The source of the faults of cards that were repaired and not tested since.
+PREFLIGHT = "preflight"
+#: The source of the faults that failed probes show.
+PROBE = "probe"
+#: The source of the faults of a broken event watch. They concern the watch, not the cards, and are not kept on disk.
+EVENT_WATCH = "events"
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True):
+    """A hardware error that is not over.
+
+    Attributes:
+        scope: the card or instance.
+        source: its origin: ``XID 48``, ``probe``, ``driver``, ``events``.
+        reaction: the reaction that it requires.
+        text: description for people.
+        since: time of the first error, seconds of the caller's clock.
+        last: time of the last error.
+        count: number of errors.
+        returns: number of times that the fault had ended and come back before.
+        clean: clean probes in a row since the last error, counted up to the number that ends the fault; of a measured
+            error, 1 once it is not measured any more.
+        reset: true if the card was reset since.
+    """
+
+    scope: DeviceScope
+    source: str
+    reaction: Reaction
+    text: str
+    since: float
+    last: float
+    count: int = 1
+    returns: int = 0
+    clean: int = 0
+    reset: bool = False
+
+    @property
+    def lost(self) -> bool:
+        """True if the driver cannot reach the card."""
+        return self.source == PROBE and self.reaction is Reaction.REBOOT
+
+    @property
+    def unreadable(self) -> bool:
+        """True if the card, or its MIG instances, cannot be read."""
+        return self.lost or self.source == UNREADABLE
+
+    @property
+    def by_hand(self) -> bool:
+        """True if a person has taken the card out of service; nothing is wrong with the hardware."""
+        return self.source == CORDON
+
+    @property
+    def to_replace(self) -> bool:
+        """True if the card has to be replaced."""
+        return self.source in REPLACE_ERRORS
+
+    @property
+    def of_hardware(self) -> bool:
+        """True if the hardware shows the error now: no cordon, count of falls, missing test, or broken event watch."""
+        return self.source not in {CORDON, FELL_TOO_OFTEN, PREFLIGHT, EVENT_WATCH}
+
+    def severity(self, *, spared: bool) -> tuple[int, bool, bool, bool, float, str]:
+        """Sorts faults, the worst first: that one describes the card. A spared fault takes no card away."""
+        effect = Reaction.DEGRADE if spared else self.reaction
+        return -effect, self.by_hand, not self.lost, not self.to_replace, self.since, self.source
+
+    @property
+    def rule(self) -> CardRule:
+        """Card and source, as the breaker knows the fault."""
+        return CardRule(self.scope.gpu, self.source)
+
+
+def is_spared(fault: Fault, spared: Collection[CardRule]) -> bool:
+    """True if the fault would take its card away, and the breaker prevents it; ``spared`` are the breaker's faults."""
+    may_be = fault.of_hardware and not fault.unreadable
+    return fault.reaction >= Reaction.WITHHOLD and may_be and fault.rule in spared
+
+
+def worst_of(faults: Iterable[Fault], scope: DeviceScope, spared: Collection[CardRule]) -> Fault | None:
+    """The worst fault that covers a scope; None without one."""
+    found = [fault for fault in faults if fault.scope.covers(scope)]
+    return min(found, key=lambda each: each.severity(spared=is_spared(each, spared)), default=None)
+
+
+def health_by(worst: Fault | None, spared: Collection[CardRule]) -> DeviceHealth:
+    """The health of a device whose worst fault this is."""
+    if worst is None:
+        return DeviceHealth()
+    spares = is_spared(worst, spared)
+    text = f"{worst.text}, spared by the breaker of the cluster" if spares else worst.text
+    effect = Reaction.DEGRADE if spares else worst.reaction
+    return DeviceHealth(effect, text, worst.since, by_hand=worst.by_hand)

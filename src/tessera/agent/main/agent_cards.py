@@ -1,0 +1,105 @@
+"""The node's cards for all parts of the agent: has them read again, remembers those of this boot, knows who uses them.
+
+It is made before the parts that it asks; whoever joins them sets them.
+"""
+
+import logging
+from collections.abc import Iterable
+
+from tessera.agent.base.node_objects import ApiMirror
+from tessera.agent.health.monitor import HealthMonitor
+from tessera.agent.inventory.device_users import DeviceUsers
+from tessera.agent.inventory.gpu_inventory import GpuInventory, InventoryReader
+from tessera.agent.inventory.known_cards_file import KnownCardsFile
+from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser
+from tessera.agent.slices.slice_manager import SliceManager
+from tessera.nvml.asynchronous.async_nvml import AsyncNvml
+from tessera.nvml.errors import NvmlError
+
+_log = logging.getLogger(__name__)
+
+
+class AgentCards:
+    """The node's cards.
+
+    Args:
+        hardware: the cards.
+        inventory: reads them.
+        mirror: the node's objects.
+        users: asks kubelet for the pods that hold devices.
+        known: the file of the cards of this boot.
+
+    Attributes:
+        health: their health.
+        slices: the slices on demand.
+        advertiser: the static devices.
+    """
+
+    health: HealthMonitor
+    slices: SliceManager
+    advertiser: ResourceAdvertiser
+
+    def __init__(
+        self,
+        hardware: AsyncNvml,
+        inventory: InventoryReader,
+        mirror: ApiMirror,
+        users: DeviceUsers,
+        known: KnownCardsFile,
+    ) -> None:
+        self._hardware = hardware
+        self._inventory = inventory
+        self._mirror = mirror
+        self._users = users
+        self._known = known
+        #: False until the cards of this boot were recalled; the file is not written before.
+        self._recalled = False
+
+    async def recall(self) -> bool:
+        """Tells the driver's side which cards this boot has had, beside those that were read; false while unknown."""
+        boot = self._mirror.boot_id()
+        known = self._known.load(boot, self.health.faulty_gpus()) if boot else ()
+        await self._hardware.set_known_cards((*known, *(gpu.info for gpu in self._inventory.inventory.gpus)))
+        self._recalled = boot != ""
+        return self._recalled
+
+    def note_inventory(self, inventory: GpuInventory) -> None:
+        """Takes in a reading of the cards, whichever part asked for it."""
+        if self._recalled:
+            self._known.save(self._mirror.boot_id(), (gpu.info for gpu in inventory.gpus))
+        self.health.set_cards(
+            (gpu.info for gpu in inventory.gpus), {gpu.uuid: gpu.error for gpu in inventory.gpus if gpu.error}
+        )
+
+    async def reread_card(self, gpu: str | None) -> None:
+        """Has a card read again after an event on it; all cards for ``None``."""
+        await self.reread_cards([gpu])
+
+    async def reread_cards(self, gpus: Iterable[str | None]) -> None:
+        """Has cards read again, as :meth:`reread_card` does one."""
+        for gpu in gpus:
+            self.slices.suspect(gpu)
+        try:
+            await self._inventory.refresh()
+        except NvmlError as error:
+            _log.warning("the cards cannot be listed, the last reading stays in use: %s", error)
+
+    async def is_unused(self, uuid: str) -> bool:
+        """True if no pod has any part of a card, nor is about to get one."""
+        card = self._inventory.inventory.gpu(uuid)
+        if card is not None and card.info.mig_enabled and card.error and not card.mig_attributes:
+            return False  # its MIG devices are not known, so it is not known who holds them
+        parts = {uuid, *(card.mig_attributes if card is not None else ())}
+        if self.slices.is_busy(uuid) or not parts.isdisjoint(self.advertiser.recent_allocations):
+            return False
+        return parts.isdisjoint(await self._users.read())
+
+    async def is_node_empty(self) -> bool:
+        """True if no pod has any card of the node, nor is about to get one; a slice on a lost card is nobody's then."""
+        if self.advertiser.recent_allocations or await self._users.read():
+            return False
+        item = self._mirror.instaslice()
+        if item is None:
+            return True
+        recorded = {*item.spec.pod_allocation_requests, *item.status.pod_allocation_results}
+        return recorded.isdisjoint(pod.metadata.uid for pod in await self._mirror.list_bound_pods())
